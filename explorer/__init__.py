@@ -13,7 +13,12 @@ nothing: the screen paints before numpy, onnx or torch are imported.
 
 from __future__ import annotations
 
+import os
+
 from explorer.base.version import __version__
+
+# onnxruntime reads it as it is imported, and would report to its maker from the user's home
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,8 +39,15 @@ if TYPE_CHECKING:
         to_json,
     )
     from explorer.facts.cost import Hardware, PlanCost
+    from explorer.facts.profile.profile import ProfileSpec
+    from explorer.facts.quantize import FormatSweepSpec, QuantizeSpec
     from explorer.facts.roofline import Machine
+    from explorer.facts.serving.spec import ServingSpec
+    from explorer.facts.split.edit import EditStep
+    from explorer.facts.split.part import PartSpec
+    from explorer.facts.split.split import SplitSpec
     from explorer.facts.sweep import Sweep, SweepRow, SweepSpec
+    from explorer.facts.verification import Tolerance
     from explorer.session import (
         Session,
         blame_files,
@@ -57,23 +69,31 @@ __all__ = [
     "BadModel",
     "Cancelled",
     "Diff",
+    "EditStep",
     "EngineDied",
     "ExplorerError",
+    "FormatSweepSpec",
     "Hardware",
     "Info",
     "Layer",
     "Machine",
     "MissingExtra",
     "Misuse",
+    "PartSpec",
     "Plan",
     "PlanCost",
+    "ProfileSpec",
+    "QuantizeSpec",
     "Session",
+    "ServingSpec",
+    "SplitSpec",
     "Sweep",
     "SweepRow",
     "SweepSpec",
     "TileResult",
     "TileRule",
     "TileSpec",
+    "Tolerance",
     "Verification",
     "__version__",
     "blame_files",
@@ -115,8 +135,15 @@ _HOMES = {
         "to_json",
     ),
     "explorer.facts.cost": ("Hardware", "PlanCost"),
+    "explorer.facts.split.edit": ("EditStep",),
+    "explorer.facts.profile.profile": ("ProfileSpec",),
+    "explorer.facts.quantize": ("FormatSweepSpec", "QuantizeSpec"),
     "explorer.facts.roofline": ("Machine",),
+    "explorer.facts.serving.spec": ("ServingSpec",),
+    "explorer.facts.split.part": ("PartSpec",),
+    "explorer.facts.split.split": ("SplitSpec",),
     "explorer.facts.sweep": ("Sweep", "SweepRow", "SweepSpec"),
+    "explorer.facts.verification": ("Tolerance",),
     "explorer.session": (
         "Session",
         "blame_files",

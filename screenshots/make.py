@@ -4,10 +4,13 @@
     python screenshots/make.py tasks
     python screenshots/make.py formats
     python screenshots/make.py flame
+    python screenshots/make.py split
+    python screenshots/make.py serving
 
 MODEL is torchvision's AlexNet unless another is given; `tasks` are the ten questions of the manual, each
 played in a terminal; `formats` quantizes a jet classifier that it trains first; `flame` is of ResNet50, its
-profile too. The pictures are written beside this file.
+profile too; `split` cuts GoogLeNet; `serving` draws what Llama 3 8B takes.
+The pictures are written beside this file.
 """
 
 from __future__ import annotations
@@ -122,6 +125,12 @@ async def flame(press: Press, picture: Picture) -> None:
     picture("profile.svg")
 
 
+async def split(press: Press, picture: Picture) -> None:
+    """Stages of a pipeline on a machine, the second cut chosen."""
+    await press("m", "4", "T", "down", *"100GB", "enter", "vertical_line", *"bbbb", "n", "n")
+    picture("split.svg")
+
+
 def trained(name: str) -> None:
     """A jet classifier with weights of its own, and the samples that it has not seen, in this folder."""
     samples = HERE.parent / "sample_models"
@@ -131,6 +140,19 @@ def trained(name: str) -> None:
         if explorer.cli.main.main(words):
             raise SystemExit(f"explorer {' '.join(words)} failed")
     shutil.copy(samples / "jets_test.npz", ".")
+
+
+def make_serving() -> None:
+    """What the shapes of Llama 3 8B come to on a machine, as `explorer serving --plot` draws it."""
+    sys.path.insert(0, str(HERE.parent))
+    from tests.engine.formats.transformers import folders
+
+    asked = ["--context", "8k,32k", "--batch", "1,2,4,8,16,32,64", "--machine", "h100"]
+    with tempfile.TemporaryDirectory() as folder:
+        model = folders.folder(Path(folder) / "Llama-3-8B", folders.LLAMA_3_8B, folders.llama())
+        words = ["serving", str(model), *asked, "--plot", str(HERE / "serving.svg"), "--force", "--quiet"]
+        if explorer.cli.main.main(words):
+            raise SystemExit(f"explorer {' '.join(words)} failed")
 
 
 def make_tasks() -> None:
@@ -173,13 +195,16 @@ def _colour(name: str) -> str | None:
     return f"#{name}" if len(name) == 6 and not set(name.lower()) - set("0123456789abcdef") else name
 
 
+_WITHOUT_SCREEN = {"tasks": make_tasks, "serving": make_serving}
+
+
 def main(source: str) -> None:
     """Makes the pictures in all colours and a folder of its own, with nothing of the user's."""
-    if source == "tasks":
-        make_tasks()
+    if source in _WITHOUT_SCREEN:
+        _WITHOUT_SCREEN[source]()
         return
-    play = {"formats": formats, "flame": flame}.get(source, main_job)
-    source = "resnet50" if play is flame else source
+    play = {"formats": formats, "flame": flame, "split": split}.get(source, main_job)
+    source = {flame: "resnet50", split: "googlenet"}.get(play, source)
     source = str(Path(source).resolve()) if Path(source).exists() else source
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)

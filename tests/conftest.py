@@ -5,15 +5,25 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import re
+import shutil
 import signal
 import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import is_hypothesis_test, settings
+
+_SHARES_TESTS = "PYTEST_XDIST_WORKER" in os.environ
+if _SHARES_TESTS:
+    # after all that others have registered by then: to take a thousand modules apart takes four seconds
+    atexit.register(os._exit, 0)
+_counted = count()
 
 # Textual reads these when it is first imported, hence before any test module is collected
 for _name in list(os.environ):
@@ -27,8 +37,9 @@ os.environ["TERM"] = "xterm-256color"
 # no test has anything of the user's cache, nor of another test's; those of the cache have their own
 os.environ["EXPLORER_NO_CACHE"] = "1"
 # nor does one see the machines that the user has measured
-_no_config = tempfile.TemporaryDirectory(prefix="explorer-tests-")
-os.environ["XDG_CONFIG_HOME"] = _no_config.name
+_no_config = tempfile.mkdtemp(prefix="explorer-tests-")
+os.environ["XDG_CONFIG_HOME"] = _no_config
+atexit.register(shutil.rmtree, _no_config, ignore_errors=True)
 # what torch's profiler says on the terminal as it starts; its library reads this once
 os.environ["KINETO_LOG_LEVEL"] = "99"
 # where a container says that nothing compiled is kept, every process compiled all tests and the program anew
@@ -52,7 +63,7 @@ settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of a test marked `sampled(n)`, n cases that lie spread over all are quick; the others are slow.
+    """Of a test marked `sampled(n)`, n cases spread over those that are not slow are quick; others are slow.
 
     Where slow ones are left out, a property is tried on a fifth of its examples.
     """
@@ -62,7 +73,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             test._hypothesis_internal_use_settings = settings(asked, max_examples=asked.max_examples // 5)
     cases = defaultdict(list)
     for item in items:
-        if item.get_closest_marker("sampled"):
+        if item.get_closest_marker("sampled") and not item.get_closest_marker("slow"):
             cases[item.nodeid.partition("[")[0]].append(item)
     for found in cases.values():
         mark = found[0].get_closest_marker("sampled")
@@ -74,19 +85,37 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.slow)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Each process begins with tests that are neighbours, which share modules, fixtures and imports."""
+    from xdist.scheduler import WorkStealingScheduling  # nobody has it who runs one process
+
+    return WorkStealingScheduling(config, log)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish() -> None:
     """Search once for garbage, for what it says as it goes: pytest does it five times at its end."""
     gc.collect()
     gc.freeze()
-    atexit.register(gc.unfreeze)  # the interpreter looks for what libraries leak
+    if not _SHARES_TESTS:
+        atexit.register(gc.unfreeze)  # the interpreter looks for what libraries leak
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of its own; pytest's looks through those of all tests before, and links the newest."""
+    name = re.sub(r"\W", "_", request.node.name)[:30]
+    path = tmp_path_factory.getbasetemp() / f"{name}-{next(_counted)}"
+    path.mkdir(mode=0o700)
+    return path
 
 
 @pytest.fixture(autouse=True, scope="module")
 def few_open_files() -> Iterator[None]:
     """Models that are garbage keep their files open until somebody looks for it, and `select` takes 1,024."""
     yield
-    if len(os.listdir("/dev/fd")) > 128:
+    if len(os.listdir("/dev/fd")) > 512:
         gc.collect()
 
 

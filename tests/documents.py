@@ -30,6 +30,7 @@ from explorer.facts import (
 )
 from explorer.facts.beside import overlay, placement
 from explorer.facts.models import listing
+from explorer.facts.serving import serving
 from explorer.facts.sizes import curves, decode
 from explorer.host.cache_folder import CacheUsage
 
@@ -192,6 +193,11 @@ SizeForm = record(
     "SizeForm",
 )
 DecodeFigures = record(decode.Decode, fields(decode.Decode, leave=("rows",)), "DecodeFigures")
+ServingFigures = record(
+    serving.Serving,
+    {**fields(serving.Serving, leave=("times", "layouts", "layers")), "forms": dict[str, str]},
+    "ServingFigures",
+)
 Training = record(training.Training, fields(training.Training, leave=("layers",)))
 
 Overlay = record(overlay.Overlay, fields(overlay.Overlay, leave=("figures",)))
@@ -233,6 +239,13 @@ DOCUMENTS: dict[str, Fields] = {
         "sizes": list[dict[str, Any]],
     },
     "decode": {**INFO, "decode": DecodeFigures, "layers": list[decode.DecodeRow]},
+    "serving": {
+        **INFO,
+        "serving": ServingFigures,
+        "times": list[serving.ServingTime],
+        "layouts": list[serving.DeviceLayout],
+        "layers": list[serving.ServedLayer],
+    },
     "training": {**INFO, "training": Training, "layers": list[training.LayerTraining]},
     "weights": {
         **INFO,

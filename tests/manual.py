@@ -32,7 +32,7 @@ def keys() -> str:
     """The keys of the screen, from the table that its bindings are made from."""
     from explorer.tui.commands.help import key_table
 
-    rows = [f"| `{shown}` | {what} |" for shown, what in key_table()]
+    rows = [f"| `{_cell(shown)}` | {what} |" for shown, what in key_table()]
     return "\n".join(["| key | what it does |", "|---|---|", *rows])
 
 

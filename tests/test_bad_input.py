@@ -85,6 +85,7 @@ def verbs(model: str) -> list[tuple[str, ...]]:
 # what is opened
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("verb", range(6))
 @pytest.mark.parametrize(
     "model", ["missing.onnx", "nowhere/missing.onnx", "results", "empty.onnx", "text.onnx"]
@@ -112,6 +113,7 @@ def test_a_truncated_file(folder: Path, complaint: Complaint, share: float) -> N
         assert "cut.onnx" in complaint(*words)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", range(20))
 def test_a_random_file(folder: Path, complaint: Complaint, seed: int) -> None:
     rng = random.Random(seed)
@@ -120,6 +122,7 @@ def test_a_random_file(folder: Path, complaint: Complaint, seed: int) -> None:
     assert "random.onnx" in complaint("tile", "random.onnx", "-o", "out.onnx")
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("seed", range(30))
 def test_a_damaged_file_is_refused_or_read_but_never_a_crash(
     folder: Path, capfd: pytest.CaptureFixture[str], sample: Sample, seed: int
@@ -484,12 +487,31 @@ def test_onnx_work_is_complete_without_torch(folder: Path) -> None:
         "info lenet.onnx",
         "tile lenet.onnx -o tiled.onnx --draws 1",
         "verify lenet.onnx tiled.onnx --draws 1",
+        "rebatch lenet.onnx 2 -o two.onnx",
+        "extract lenet.onnx --layer conv2 -o part.onnx",
     )
     done = subprocess.run(
         [sys.executable, "-c", code, *commands], capture_output=True, text=True, env=environment
     )
     assert done.returncode == 0, done.stderr
-    assert (folder / "tiled.onnx").exists()
+    assert {"tiled.onnx", "two.onnx", "part.onnx"} <= set(os.listdir(folder))
+
+
+def test_each_verb_that_needs_torch_says_what_to_type_without_it(folder: Path) -> None:
+    absent = "import sys\nfor n in ('torch','torchvision','transformers'): sys.modules[n] = None\n"
+    code = absent + "from explorer.cli.main import main; print([main(x.split()) for x in sys.argv[1:]])"
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
+    commands = (
+        *("info alexnet", "serving gpt2", "train net.py:net --data x.npz", "profile alexnet --train"),
+        *("extract lenet.onnx --layer conv2 -o part.pt2", "split alexnet -n 2 --to torch -o stages"),
+        *("sweep net.py:net --train lr=1e-3 --data x.npz", "convert lenet.onnx -o lenet.pt2"),
+        *("tile alexnet --to torch -o tiled.pt2", "quantize alexnet --to int8 -o int8.pt2"),
+    )
+    words = [sys.executable, "-c", code, *commands]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment)
+    assert done.stdout == f"{[2] * len(commands)}\n"
+    said = done.stderr.splitlines()
+    assert ["pip install 'explorer-nn[" in line for line in said] == [True] * len(commands), said
 
 
 # what a model says about itself

@@ -324,7 +324,7 @@ VERBS = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["lenet", "three_inputs", "mobilenet_small"])
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_figure_is_the_same_as_json_csv_and_text(
@@ -444,7 +444,7 @@ def test_a_plan_says_what_it_would_have_to_know_of_the_machine(
     assert "Time  " not in text
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("what", ["memory", "operators", "roofline"])
 @pytest.mark.parametrize("ending", ["svg", "png"])
 def test_a_picture_is_drawn_and_is_the_same_twice(
@@ -495,6 +495,7 @@ def test_the_report_stands_alone_and_holds_the_figures(
     assert any(tag == "table" and attrs.get("class") == "sortable" for tag, attrs in tags.seen)
 
 
+@pytest.mark.slow
 def test_the_report_as_markdown_has_every_layer_in_a_table(
     ask: Ask, sample: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -509,6 +510,7 @@ def test_the_report_as_markdown_has_every_layer_in_a_table(
             assert line.endswith("|")
 
 
+@pytest.mark.slow
 def test_a_name_in_a_model_is_never_markup_on_a_page(
     ask: Ask, sample: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -112,6 +112,7 @@ def test_a_zip_bomb_in_a_checkpoint(tmp_path: Path, bounded: Bounded) -> None:
         assert said or entry == "archive/version"
 
 
+@pytest.mark.slow
 def test_a_zip_bomb_in_an_exported_program(tmp_path: Path, bounded: Bounded) -> None:
     path = tmp_path / "bomb.pt2"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as made:
@@ -119,6 +120,7 @@ def test_a_zip_bomb_in_an_exported_program(tmp_path: Path, bounded: Bounded) -> 
     assert bounded(path)
 
 
+@pytest.mark.slow
 def test_a_zip_whose_directory_lies_about_sizes(tmp_path: Path, bounded: Bounded) -> None:
     """An entry that says it is small and is not: what is unpacked stops at what it said."""
     path = tmp_path / "lie.pt"
@@ -132,6 +134,7 @@ def test_a_zip_whose_directory_lies_about_sizes(tmp_path: Path, bounded: Bounded
     assert bounded(path)
 
 
+@pytest.mark.slow
 def test_a_bomb_of_arrays(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     np = pytest.importorskip("numpy")
     model = saved(tmp_path / "m.onnx", [helper.make_node("Relu", ["x"], ["y"])])
@@ -213,6 +216,7 @@ def loop(nodes: Sequence[Any]) -> Any:
     return helper.make_node("Loop", ["m", "", "x"], ["v_out"], body=body)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("loops", "functions"), [(28, 20), (1, 60), (15, 4)])
 def test_loops_in_functions_in_loops(tmp_path: Path, bounded: Bounded, loops: int, functions: int) -> None:
     """Each alone is not nested too deeply; together they are higher than any stack."""
@@ -357,6 +361,7 @@ def test_a_split_into_more_parts_than_there_are_atoms(tmp_path: Path, bounded: B
 # names
 
 
+@pytest.mark.slow
 def test_twenty_thousand_nodes_of_one_name(tmp_path: Path, bounded: Bounded) -> None:
     nodes = [helper.make_node("Relu", [f"v{i}"], [f"v{i + 1}"], name="/same/name") for i in range(5000)]
     path = saved(tmp_path / "m.onnx", nodes, inputs=[info("v0", 2)], outputs=[info("v5000", 2)])
@@ -440,7 +445,7 @@ def test_a_shard_elsewhere(tmp_path: Path, bounded: Bounded) -> None:
 CUT = ("onnx", "safetensors", "gguf", "tflite", "checkpoint", "graph", "arrays", "resume")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", CUT)
 def test_a_file_that_is_cut_off_anywhere(tmp_path: Path, name: str) -> None:
     target = TARGETS[name]

@@ -235,7 +235,7 @@ GRAPH = (
 )
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", FILES)
 def test_no_escape_sequence_of_a_file_reaches_the_terminal(
@@ -292,7 +292,7 @@ def test_a_folder_of_files_with_such_names(tmp_path: Path, capfd: pytest.Capture
         assert out + err
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ONNX", "safetensors"])
 def test_the_screen_sends_none_of_it(kind: str, tmp_path: Path) -> None:
     """In a real terminal: the bytes that go over the line are looked at, on every page, with every row."""

@@ -352,7 +352,7 @@ def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
     return call
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SAMPLES)
 def test_what_is_known_of_every_sample_keeps_the_contract(
     ask: Ask, sample: Callable[[str], Path], name: str
@@ -407,6 +407,7 @@ def test_the_trees_side_by_side_keep_the_contract(ask: Ask, sample: Callable[[st
     )
 
 
+@pytest.mark.slow
 def test_info_of_a_tiled_model_says_which_share_runs_on_tiles(
     ask: Ask, sample: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -442,6 +443,7 @@ def test_an_identical_model_has_no_rows(ask: Ask, sample: Callable[[str], Path])
     assert change["totals"]["before"] == change["totals"]["after"]
 
 
+@pytest.mark.slow
 def test_what_depends_on_an_unbound_dimension_is_null_and_not_zero(
     ask: Ask, sample: Callable[[str], Path]
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from tests import documents, manual
 from tests.fresh import loaded, tops
 
 TEXTS = {topic: manual.where(topic).read_text(encoding="utf-8") for topic in (*TOPICS, "README")}
-SLOW = {"tutorial": (pytest.mark.slow,)}
+SLOW = dict.fromkeys(("profile", "tutorial"), (pytest.mark.slow,))
 ANEW = "python -m tests.manual writes it anew"
 
 
@@ -45,6 +46,18 @@ def test_commands_print_what_their_page_shows(topic: str, tmp_path: Path) -> Non
     if topic in SLOW:
         pytest.importorskip("torch")
     assert measured(manual.played(TEXTS[topic], tmp_path)) == measured(TEXTS[topic]), ANEW
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    for package in ("furo", "myst_parser", "sphinx"):
+        pytest.importorskip(package)
+    words = [sys.executable, "-m", "sphinx", "-q", "-W", "-d", str(tmp_path / "read"), "explorer/manual"]
+    made = subprocess.run(
+        [*words, str(tmp_path / "site")], cwd=manual.ROOT, capture_output=True, text=True, check=False
+    )
+    assert (made.returncode, made.stderr) == (0, "")
+    assert (tmp_path / "site" / "tutorial.html").exists()
 
 
 def test_python_on_a_page_runs(tmp_path: Path) -> None:
@@ -175,8 +188,8 @@ def test_a_page_on_the_screen_fits_and_keeps_what_commands_print(topic: str) -> 
     assert said == re.findall(r"\w+", without_blocks(wide, topic))
     narrow = manual_lines(topic, 60)
     assert max(map(line_width, narrow)) < 60
-    # the key '#' is no heading: two blanks are behind it
-    assert not [line for line in map(line_text, narrow) if re.match(r"\||```|#+ \S", line)]
+    # the keys '#' and '|' are no heading and no table: two blanks are behind them
+    assert not [line for line in map(line_text, narrow) if re.match(r"\| \S|```|#+ \S", line)]
 
 
 def without_blocks(text: str, topic: str) -> str:

@@ -89,15 +89,35 @@ class EngineDied(ExplorerError):
     """The engine's process ended without an answer (crash, out of memory, kill)."""
 
 
+_EXTRAS = {
+    **dict.fromkeys(("torch", "torchvision", "torchinfo", "onnxscript"), "torch"),
+    "transformers": "transformers",
+    **dict.fromkeys(("tensorflow", "tf2onnx"), "tensorflow"),
+    **dict.fromkeys(("dask", "distributed"), "sweep"),
+    "lightning": "train",
+    "tensorboardX": "tensorboard",
+    "textual_serve": "serve",
+}
+"""The extra that brings a package, by the package's name."""
+
+
+def install_command(package: str = "torch") -> str:
+    """What installs an optional package."""
+    return f"pip install 'explorer-nn[{_EXTRAS[package]}]'"
+
+
 _NO_ARRAY = ("array is too big", "Maximum allowed dimension", "maximum possible size")
 """numpy's words for a shape that no array has."""
 
 
-def beyond(error: Exception) -> BadModel | None:
+def beyond(error: Exception) -> ExplorerError | None:
     """What to say of a model whose figures no number holds, or whose parts no stack does; else None.
 
-    Only files that were made to do so get here: loops of 2^62 turns in loops of 2^62 turns.
+    Only files that were made to do so get here, loops of 2^62 turns in loops of 2^62 turns, and work that
+    needs an optional package where nobody looked whether there is one.
     """
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in _EXTRAS:
+        return missing(error)
     if isinstance(error, RecursionError):
         return BadModel("the model is nested deeper than can be followed")
     if isinstance(error, OverflowError) or (isinstance(error, ValueError) and "integer string" in str(error)):
@@ -107,6 +127,19 @@ def beyond(error: Exception) -> BadModel | None:
     if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
         return BadModel("a name in this model holds half of a character, which cannot be written")
     return None
+
+
+def missing(error: ModuleNotFoundError, package: str = "", where: str = "") -> MissingExtra:
+    """What to say of a package that is not installed.
+
+    Args:
+        error: Tells which.
+        package: The optional package that was imported, where it is another one that this needs.
+        where: What needs it.
+    """
+    name = (error.name or package).partition(".")[0]
+    command = install_command(package or name)
+    return MissingExtra(f"this needs {name}, which is not installed", where=where, hint=f"type: {command}")
 
 
 def failed_models(rows: Iterable[ModelRow]) -> dict[str, str]:
@@ -124,12 +157,16 @@ def failed_models(rows: Iterable[ModelRow]) -> dict[str, str]:
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint that names the closest of `known` to a mistyped `name`.
 
+    Args:
+        name: What was typed.
+        known: What there is, in the order in which it is told; a set has none, and is sorted.
+
     Returns:
         `did you mean 'x'?`, or `there is: a, b, c` when nothing is close, or an empty string.
     """
     import difflib
 
-    names = list(dict.fromkeys(known))
+    names = sorted(known) if isinstance(known, set | frozenset) else list(dict.fromkeys(known))
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     if close:
         return f"did you mean '{close[0]}'?"

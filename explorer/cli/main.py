@@ -22,6 +22,7 @@ from explorer.cli.commands import VERBS
 from explorer.cli.output.answer import tool
 from explorer.cli.output.printing import print_answer, print_pieces
 from explorer.cli.output.progress import ProgressLine
+from explorer.host import SWITCH
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def _in_one_line(work: Callable[[], int], memory: int | None = None) -> int:
         return _fail("stopped; nothing was written", INTERRUPTED)
     except Exception as error:
         if memory is not None or isinstance(error, MemoryError):
-            from explorer.host import memory_limit
+            from explorer.host import memory_limit  # 9 ms, where something failed
 
             if memory_limit.is_met(error):
                 where = error.where if isinstance(error, ExplorerError) else ""
@@ -95,17 +96,15 @@ def _dispatch(typed: Sequence[str], *, alone: bool) -> int:
     if given.version:
         return print_pieces([tool(), "\n"])
     if given.help:
-        from explorer.cli.arguments.help import help_text
+        from explorer.cli.arguments.help import help_text  # argparse, for whoever asks
 
         return print_pieces([help_text(command, VERBS)])
     if given.no_cache:
-        from explorer.host.cache_folder import SWITCH
-
         os.environ[SWITCH] = "1"  # also for the processes that this one starts
     _keep_inputs(command, given)
     run = command.run
     if run is None:
-        from explorer.cli import screen
+        from explorer.cli import screen  # Textual, which no verb waits for
 
         return screen.run(given)
     if command.instant:
@@ -151,7 +150,7 @@ def _supervised(work: Callable[[], int], given: ParsedArgs, *, alone: bool = Fal
     """What `work` returns, done in a copy of this process if it is alone in it, or its memory is limited."""
     if not alone and given.memory is None:
         return work()
-    from explorer.process import supervisor
+    from explorer.process import supervisor  # 18 ms, and --version needs none
 
     where = ", ".join(given.models)
     return supervisor.run(lambda: _in_one_line(work, given.memory), memory=given.memory, where=where)
@@ -162,7 +161,7 @@ _NEW = 100_000
 
 
 def _answer(run: Callable[[ParsedArgs, ProgressLine], Answer], given: ParsedArgs) -> int:
-    from explorer.process import signals
+    from explorer.process import signals  # 20 ms, and --help needs none
 
     usual = gc.get_threshold()
     with signals.answer_only(given.quiet):

@@ -77,7 +77,7 @@ def _resume(given: ParsedArgs) -> int:
     _need_terminal("resume it in one")
     from msgspec.structs import asdict
 
-    from explorer.process import saved_sessions
+    from explorer.process import saved_sessions  # with the facts, and only where one is taken up
 
     model = given.models[0] if given.models else None
     kept, saved = saved_sessions.find(model, os.environ, trust=given.trust)

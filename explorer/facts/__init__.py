@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
+from explorer.base.version import SCHEMA_VERSION
 from explorer.facts.beside.overlay import Overlay
 from explorer.facts.beside.placement import Placement
 from explorer.facts.history import History, HistoryEntry, states_text
@@ -81,8 +82,6 @@ __all__ = [
     "to_json",
     "whole_model",
 ]
-
-SCHEMA_VERSION = 1
 
 Dim = int | str | None
 Shape = tuple[Dim, ...]
@@ -408,9 +407,10 @@ class NodeDiff(Struct, frozen=True):
     """One row of a diff.
 
     Attributes:
-        status: 'changed', 'added', 'removed', 'renamed', 'tiled', 'merged' for a tiled site that is one
-            product again, or 'quantized' for a layer whose number formats alone differ.
-        before, after: Name of the node on each side, None where it does not exist.
+        status: 'changed', 'added', 'removed', 'renamed', 'folded' for all nodes whose work others do in
+            one way, 'tiled', 'merged' for a tiled site that is one product again, or 'quantized' for a layer
+            whose number formats alone differ.
+        before, after: Name of the node on each side, None where it does not exist; of 'folded' the first.
         op_before, op_after: Operator on each side.
         what: What differs, in words: 'attribute alpha 1.0 -> 2.0', 'Gemm -> 9,216 products',
             'Gemm -> int8, per channel, 38.2 dB' (of the stored weight).
@@ -474,7 +474,7 @@ def to_json(fact: Any) -> Any:
         return {name: to_json(getattr(fact, name)) for name in fact.__struct_fields__}
     if isinstance(fact, Mapping):
         return {str(k): to_json(v) for k, v in fact.items()}
-    if isinstance(fact, (list, tuple, set, frozenset)):
+    if isinstance(fact, (list, tuple)):
         return [to_json(v) for v in fact]
     if isinstance(fact, bytes):
         return fact.decode("utf-8", "backslashreplace")

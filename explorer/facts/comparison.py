@@ -365,8 +365,8 @@ class RowPair(Struct, frozen=True, gc=False):
         depth: Of the row among these rows, which are in pre-order.
         before, after: The row on either side; None where it has no counterpart.
         status: 'same'; 'renamed', nothing but names differs; 'resized', the same layer on tensors of another
-            size; 'changed', 'added', 'removed', 'tiled', 'merged', 'quantized' as in a `NodeDiff`; 'part' of
-            a row that is tiled or merged.
+            size; 'changed', 'added', 'removed', 'folded', 'tiled', 'merged', 'quantized' as in a `NodeDiff`;
+            'part' of a row that is tiled or merged.
         what: What differs, in words.
         inside: How many rows in it differ, 'renamed' not counted.
         end: The row behind the last one in it.

@@ -26,7 +26,9 @@ class HistoryEntry(Struct, frozen=True):
     what was asked for, None where no transform was, or a program kept the entry that did not write it down;
     `dims` are the sizes that were bound when it was made, None where nobody wrote them down; `parent` is the
     state that it was made of: see `History.parent`; `quantize` and `quantization` are what was asked of a
-    quantization, and what it answered; `profile` is how long it ran when it was last timed.
+    quantization, and what it answered; `profile` is how long it ran when it was last timed; `fold` is which
+    kind of rewrites made it (`facts.split.fold.FOLDS`); `words` are the verb and the options that make any
+    other state of the one before it.
     """
 
     label: str
@@ -43,6 +45,8 @@ class HistoryEntry(Struct, frozen=True):
     quantization: Quantization | None = None
     profile: Profile | None = None
     ranges: Mapping[str, tuple[float, float]] | None = None
+    fold: str = ""
+    words: tuple[str, ...] = ()
 
 
 class History(Struct, frozen=True):

@@ -13,7 +13,7 @@ class SiteSettings(Struct, frozen=True):
     Attributes:
         tile, edges, form: As asked for, 'auto' not resolved.
         on: Whether it is tiled.
-        origins: Of these four: 'default', a file and its line, 'command line'.
+        origins: Of these four: 'default', a file and its line, 'command line'; of edges 'open sizes', too.
     """
 
     name: str

@@ -73,6 +73,15 @@ class TileSpec(Struct, frozen=True):
     config: str = ""
     accumulator: int = 0
 
+    @property
+    def label(self) -> str:
+        """What a state that was made so is called: the tile, and what is not as it is by default."""
+        said = ["x".join(map(str, self.tile))]
+        said += ["padded"] * (self.edges == "padded") + [self.form] * (self.form != "auto")
+        said += ["packed"] * (self.grouped == "pack")
+        said += [f"{self.accumulator}-bit accumulator"] * (self.accumulator > 0)
+        return f"tile {' '.join(said)}"
+
 
 class SitePlan(Struct, frozen=True):
     """One matrix product (M,K) x (K,N), or `batch` of them side by side, and its grid of tiles.

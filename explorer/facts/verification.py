@@ -85,6 +85,7 @@ class SiteEvidence(Struct, frozen=True):
         rms_before, rms_after: RMS error of the original and the tiled site against float64.
         rows: Rows of input tried: true activations plus the dense random rows that were compared.
         nonfinite: NaN or Inf that the tiled site has and the original has not.
+        differs: Whether its run showed a difference; one that only could not be followed is not proved.
     """
 
     name: str
@@ -105,6 +106,7 @@ class SiteEvidence(Struct, frozen=True):
     nonfinite: int
     passed: bool
     reason: str
+    differs: bool = False
 
 
 class RegionEvidence(Struct, frozen=True):

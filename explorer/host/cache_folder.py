@@ -17,10 +17,8 @@ from msgspec import Struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
-SWITCH = "EXPLORER_NO_CACHE"
-"""Environment variable that, set to anything, leaves all caches alone."""
 MOST_BYTES = 256 << 20
 """Of all files together; one may take a quarter."""
 MOST_FILES = 2_000
@@ -29,14 +27,6 @@ _MAGIC = b"explorer cache 1\n"
 _DIGEST = 32
 _LEFT = 600.0
 """Seconds after which a file that somebody began to write was left by a process that is gone."""
-
-
-def home(environment: Mapping[str, str]) -> str:
-    """The folder of all caches: of the XDG base directories the one for what can be made again."""
-    base = environment.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(base):  # the specification: a relative path is to be ignored
-        base = os.path.join(environment.get("HOME") or os.path.expanduser("~"), ".cache")
-    return os.path.join(base, "explorer")
 
 
 class CacheUsage(Struct, frozen=True):

@@ -16,9 +16,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from explorer.base.errors import MissingExtra
-
-TORCH = "pip install 'explorer-nn[torch]'"
+from explorer.base.errors import MissingExtra, install_command, missing
 
 
 @contextlib.contextmanager
@@ -54,28 +52,26 @@ def error_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
 
 
-def require(package: str, source: str, *, install: str = TORCH) -> Any:
-    """Imports a package of an extra.
+def require(package: str, source: str) -> Any:
+    """Imports a package of an extra, or a module of ours that needs torch.
 
     Args:
         package: A dotted name.
         source: What the user asked for, which needs it.
-        install: The command that installs the extra.
 
     Raises:
         MissingExtra: It is not installed, or is broken.
     """
+    name = package.partition(".")[0]
+    extra = "torch" if name == "explorer" else name
     try:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
-        name = (error.name or package).partition(".")[0]
-        raise MissingExtra(
-            f"this needs {name}, which is not installed", where=source, hint=f"type: {install}"
-        ) from error
+        raise missing(error, extra, source) from error
     except Exception as error:
         # one that does not fit its numpy or protobuf raises whatever it stumbles over
         raise MissingExtra(
-            f"{package.partition('.')[0]} is installed but cannot be imported ({error_line(error)})",
+            f"{name} is installed but cannot be imported ({error_line(error)})",
             where=source,
-            hint=f"repair it, for instance with: {install}",
+            hint=f"repair it, for instance with: {install_command(extra)}",
         ) from error

@@ -51,6 +51,12 @@ def free_bytes() -> int | None:
     return int(found[1]) << 10 if found else None
 
 
+def saturates_bytes() -> bool:
+    """Whether it is an x86 without VNNI, where onnxruntime adds two products of bytes in 16 bits."""
+    flags = re.search(r"^flags\s*:(.*)$", _text("/proc/cpuinfo"), re.MULTILINE)
+    return flags is not None and re.search(r"\b(avx512_|avx_)vnni\b", flags[1]) is None
+
+
 def _configured(key: str) -> int:
     try:
         return os.sysconf(key)

@@ -196,7 +196,8 @@ class EngineProcess:
                 job.args[0] if job.method in _WRITING and job.args else None
             )
             if target is not None:
-                output_files.clear_left(os.path.dirname(os.path.abspath(target)))
+                folder = target if os.path.isdir(target) else os.path.dirname(os.path.abspath(target))
+                output_files.clear_left(folder)
             waiting = list(self._jobs.values())
             if not self._closed:
                 self._spawn()

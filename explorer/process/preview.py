@@ -201,11 +201,12 @@ class _Tree:
 
     def structure(self, count: int) -> Structure:
         """What is known of the first `count` rows."""
+        repeat = array("i", [1]) * count
         found = Structure(
             parent=self.parent[:count],
             end=array("i", bytes(4 * count)),
             depth=self.depth[:count],
-            repeat=array("i", [1]) * count,
+            repeat=repeat,
             flags=self.flags[:count],
         )
         params, weights = self.params[:count], self.weights[:count]
@@ -217,14 +218,14 @@ class _Tree:
             above = found.parent[at]
             inside = below.pop(at, ())
             if inside:
-                _mark_runs(found, inside, signed)
+                _mark_runs(found.flags, repeat, inside, signed)
             sign = (self.kinds[at], params[at], tuple([signed[i] for i in reversed(inside)]))
             signed[at] = signs.setdefault(sign, len(signs))
             below.setdefault(above, []).append(at)
             if above >= 0:
                 params[above] = min(params[above] + params[at], _MOST)
                 weights[above] = min(weights[above] + weights[at], _MOST)
-        _mark_runs(found, below.pop(-1, ()), signed)
+        _mark_runs(found.flags, repeat, below.pop(-1, ()), signed)
         known = not self._scoped  # what operators without modules hold is for the analysis to find
         found.columns = {
             "macs": unknown,
@@ -239,20 +240,20 @@ class _Tree:
 _MOST = (1 << 62) - 1
 
 
-def _mark_runs(found: Structure, backwards: Any, signed: array[int]) -> None:
+def _mark_runs(flags: array[int], repeat: array[int], backwards: Any, signed: array[int]) -> None:
     """Marks siblings that are built alike and hold something; they come last first."""
     siblings = list(reversed(backwards))
     start = 0
     while start < len(siblings):
         stop = start + 1
         first = siblings[start]
-        if found.flags[first] & GROUP:
+        if flags[first] & GROUP:
             while stop < len(siblings) and signed[siblings[stop]] == signed[first]:
                 stop += 1
             if stop - start > 1:
                 for at in siblings[start:stop]:
-                    found.repeat[at] = 0
-                found.repeat[first] = stop - start
+                    repeat[at] = 0
+                repeat[first] = stop - start
         start = stop
 
 

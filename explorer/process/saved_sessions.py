@@ -55,6 +55,20 @@ _DAYS = 7.0
 _Count = Annotated[int, Meta(ge=0)]
 
 
+class SavedSplit(Struct, frozen=True):
+    """Where a state of the history was cut.
+
+    Attributes:
+        state: Its place.
+        request: What was asked for, in the order of its fields.
+        places: Number of units before each cut, where cuts were moved; empty for the best.
+    """
+
+    state: _Count
+    request: tuple[str, ...]
+    places: tuple[_Count, ...] = ()
+
+
 class ScreenState(Struct, frozen=True):
     """What the screen showed.
 
@@ -73,6 +87,7 @@ class ScreenState(Struct, frozen=True):
         in_tabs: The pane in use is the right one.
         overlays: Files of figures from outside.
         beside: The model that stood beside this one; empty for none.
+        splits: Of the states that were cut.
     """
 
     tab: str = "layer"
@@ -94,6 +109,7 @@ class ScreenState(Struct, frozen=True):
     hardware: Hardware | None = None
     overlays: tuple[str, ...] = ()
     beside: str = ""
+    splits: tuple[SavedSplit, ...] = ()
 
 
 class Opening(Struct, frozen=True):

@@ -46,7 +46,7 @@ class ScreenChoices(Struct, frozen=True, omit_defaults=True):
         metric: The column that it is sorted by; empty for the first.
         by_cost, turned: Whether it is sorted, and from the smallest.
         flat: Layers without the groups around them.
-        divider: The left pane's share of the width, in percent.
+        divider: The left pane's share of the width, in percent; None for what the columns need.
         model: Whose order it is: the model that was looked at last.
         others: Orders of models before it, the last first. One without an order is shown as it is executed.
     """
@@ -56,7 +56,7 @@ class ScreenChoices(Struct, frozen=True, omit_defaults=True):
     by_cost: bool = False
     turned: bool = False
     flat: bool = False
-    divider: Annotated[int, Meta(ge=LEFTMOST, le=RIGHTMOST)] = 50
+    divider: Annotated[int, Meta(ge=LEFTMOST, le=RIGHTMOST)] | None = None
     model: Annotated[str, Meta(max_length=4096)] = ""
     others: Annotated[tuple[ModelOrder, ...], Meta(max_length=_MOST_ORDERS)] = ()
 

@@ -17,7 +17,7 @@ import sys
 import time
 
 from explorer.base.errors import Cancelled, ExplorerError
-from explorer.host import memory_limit, output_files, scratch
+from explorer.host import SWITCH, cache_home, memory_limit, output_files, scratch
 from explorer.host.child import end_with
 
 TYPE_CHECKING = False
@@ -118,6 +118,10 @@ def _work(
             os.environ["TMPDIR"] = temporary.path
             if "tempfile" in sys.modules:
                 sys.modules["tempfile"].tempdir = None  # type: ignore[attr-defined]
+        # matplotlib keeps a list of fonts, which takes a second to make
+        kept = None if SWITCH in os.environ else cache_home(os.environ)
+        if kept or temporary is not None:
+            os.environ.setdefault("MPLCONFIGDIR", os.path.join(kept or os.environ["TMPDIR"], "matplotlib"))
 
         def told(*words: object) -> None:
             os.write(tell, b"".join(os.fsencode(str(word)) + b"\0" for word in words) + b"\0")
@@ -160,7 +164,8 @@ class _Watch:
         self.rest = b""
         self.said = "stopped; nothing was written"
         self.folders: list[str] = []
-        self.put: tuple[str, str, str] | None = None
+        self.made: list[str] = []
+        self.put: dict[str, tuple[str, str]] = {}
         self.held = b""
 
     def wait(self, masked: set[int | signal.Signals]) -> int:
@@ -226,19 +231,21 @@ class _Watch:
             self.code = os.waitstatus_to_exitcode(status)
             return False
         self._listen()
-        if self.put is None or time.monotonic() >= self.deadline + (0.0 if self._written() else _MOVING):
+        moving = len(self._written()) < len(self.put)
+        if not self.put or time.monotonic() >= self.deadline + (_MOVING if moving else 0.0):
             return True
         os.kill(self.child, signal.SIGCONT)
         return False
 
-    def _written(self) -> str:
-        """The result that got its name, if one did."""
-        if self.put is not None:
+    def _written(self) -> list[str]:
+        """The results that got their names."""
+        found = []
+        for path, numbers in self.put.items():
             with contextlib.suppress(OSError):
-                about = os.stat(self.put[0])
-                if (str(about.st_dev), str(about.st_ino)) == self.put[1:]:
-                    return self.put[0]
-        return ""
+                about = os.stat(path)
+                if (str(about.st_dev), str(about.st_ino)) == numbers:
+                    found.append(path)
+        return found
 
     def _listen(self) -> None:
         """Takes in what the child told of."""
@@ -249,8 +256,10 @@ class _Watch:
                 self.said = words[0]
             elif kind == "writing":
                 self.folders.append(words[0])
+            elif kind == "made":
+                self.made.append(words[0])
             elif kind == "putting":
-                self.put = words[0], words[1], words[2]
+                self.put[words[0]] = words[1], words[2]
             elif kind == "done":
                 self.done = True
 
@@ -277,8 +286,12 @@ class _Watch:
             return self.code
         for folder in self.folders:
             scratch.clear(folder)
+        for folder in self.made:
+            with contextlib.suppress(OSError):  # it holds a result
+                os.rmdir(folder)
         written = self._written()
-        outcome = f"{written} is written and complete" if written else "nothing was written"
+        are = "is written and complete" if len(written) == 1 else "are written and complete"
+        outcome = f"{', '.join(written)} {are}" if written else "nothing was written"
         if self.signal == signal.SIGINT:
             raise Cancelled(f"stopped; {outcome}" if written else self.said)
         if self.signal:

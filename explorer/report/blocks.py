@@ -45,6 +45,8 @@ class Column(NamedTuple):
         shrink: May be shortened with an ellipsis where there is little room.
         drop: Columns with the highest number are left out first where there is little room; 0 never.
         role: Of text that has none.
+        least: Cells that one which may be shortened keeps before another column is left out; 0 for as many as
+            all keep.
     """
 
     title: str
@@ -52,6 +54,7 @@ class Column(NamedTuple):
     shrink: bool = False
     drop: int = 0
     role: Role = ""
+    least: int = 0
 
 
 class Line(Struct, frozen=True):

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from explorer.facts.memory import Memory
     from explorer.facts.quantize import FormatSweep, Quantization
     from explorer.facts.roofline import Roofline
+    from explorer.facts.serving.serving import Serving
     from explorer.facts.sizes.curves import SizeCurves
     from explorer.facts.sizes.decode import Decode
     from explorer.facts.sweep import Sweep
@@ -281,6 +282,23 @@ def decode(about: Info, fact: Decode, tool: str, sha256: str | None = None) -> D
     document = record_of(fact)
     rows = document.pop("rows")
     return {**info(about, tool, sha256), "decode": document, "layers": rows}
+
+
+def serving(found: Sequence[tuple[Info, Serving, str | None]], tool: str) -> Document:
+    """The document of `explorer serving`: of one model that of `info` and the figures, of several a list."""
+    if len(found) == 1:
+        about, fact, digest = found[0]
+        return {**info(about, tool, digest), **_serving(fact)}
+    models = [{"model": record_of(about.model), **_serving(fact)} for about, fact, _ in found]
+    return {**envelope(tool), "models": models}
+
+
+def _serving(fact: Serving) -> Document:
+    document = record_of(fact)
+    rows = {key: document.pop(key) for key in ("times", "layouts", "layers")}
+    forms = {key: getattr(fact, key).text for key in ("prefill_macs", "decode_macs")}
+    forms["cache_bytes"] = fact.cache.bytes.text
+    return {"serving": {**document, "forms": forms}, **rows}
 
 
 def weights(about: Info, fact: Weights, tool: str, sha256: str | None = None) -> Document:

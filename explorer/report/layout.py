@@ -308,7 +308,8 @@ def _fit(
     """Leave out and shorten columns until the table is at most `width` cells wide."""
 
     def least(i: int) -> int:
-        return min(widths[i], narrowest) if table.columns[i].shrink else widths[i]
+        column = table.columns[i]
+        return min(widths[i], max(narrowest, column.least)) if column.shrink else widths[i]
 
     def needed() -> int:
         return table.indent + sum(map(least, shown)) + _GAP * max(0, len(shown) - 1)

@@ -1,4 +1,4 @@
-"""Plots as SVG or PNG, by matplotlib: memory, roofline, operators, error growth.
+"""Plots as SVG or PNG, by matplotlib: memory, roofline, operators, error growth, a pipeline.
 
 matplotlib is the library that draws without a display, writes both formats, and is everywhere already;
 it takes 0.3 s to import, so only who asks for a picture pays for it. Names out of a model file are drawn
@@ -25,10 +25,14 @@ from explorer.facts.memory import Memory
 from explorer.facts.profile.points import measured_points
 from explorer.facts.profile.profile import Profile
 from explorer.facts.roofline import Roofline, RooflinePoint
+from explorer.facts.split.schedule import Work
+from explorer.facts.split.split import Split
 from explorer.facts.training import Holding, TrainingMemory
 from explorer.report.blocks import Axis, Scatter
 from explorer.report.flame.picture import flame
+from explorer.report.flame.picture import flame_of as flame_of
 from explorer.report.measured import pictures
+from explorer.report.measured.serving import serving
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,6 +40,9 @@ if TYPE_CHECKING:
 
 _ENDINGS = (".svg", ".png")
 _BLUE, _ORANGE, _GREEN, _RED, _GREY = "#3b6fb5", "#d98032", "#3d8f5f", "#b8413f", "#8a8f98"
+_WORK: dict[Work, tuple[str, str]] = {"forward": (_BLUE, "#7ba3d6"), "backward": (_ORANGE, "#e8b07d")}
+_LEGIBLE = 60
+"""A work as long as this part of all of it has room for its number."""
 _BARS, _LABELS, _PER_DECADE, _TICKS = 24, 6, 12, 8
 _SHORT = 1000.0
 
@@ -55,8 +62,8 @@ def write(what: str, about: Info | None, fact: Any, path: str) -> None:
 
     Args:
         what: 'memory' (a `Memory`), 'roofline' (a `Roofline`, or it and a `Profile`), 'operators' (a tuple of
-            `OpStat`), 'blame' (a `Blame`), 'scatter' (a `Scatter`), 'flame' (a `Flame`), or 'time' or
-            'timeline' (a `Profile` and the rows).
+            `OpStat`), 'blame' (a `Blame`), 'scatter' (a `Scatter`), 'flame' (a `Flame`), 'pipeline'
+            (a `Split`), 'serving' (a `Serving`), or 'time' or 'timeline' (a `Profile` and the rows).
         about: The model; None for what is about two, or says itself what it is about.
         fact: What is drawn.
         path: Ends in .svg or .png.
@@ -378,13 +385,53 @@ def _training(axes: Axes, about: Info | None, fact: TrainingMemory) -> None:
     axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
 
 
+def _pipeline(axes: Axes, about: Info, fact: Split) -> None:
+    """Who works when, a lane a stage: micro-batches one after the other, and below them a training step."""
+    told, timed = fact.forecast or fact.by_macs, fact.forecast is not None
+    if told is None:
+        raise Misuse("the pipeline cannot be drawn: no time and no MACs are known", where="--plot")
+    figure, lanes = axes.figure, len(fact.stages)
+    axes.remove()
+    upper, lower = figure.subplots(2, 1)
+    rate = f", {rate_text(told.throughput, 'runs/s')}" if timed else ""
+    titles = (
+        f"Pipeline of {_name(about)}: {lanes:,} stages by {fact.by}, {told.micro_batches:,} micro-batches,"
+        f" bubble {told.bubble:.1%}{rate}",
+        f"Training step, {told.schedule}, backward twice forward: bubble {told.training_bubble:.1%}",
+    )
+    for below, works, title in zip((upper, lower), (told.works, told.steps), titles, strict=True):
+        for at in range(lanes):
+            mine = [one for one in works if one.stage == at]
+            spans = [(one.start, one.end - one.start) for one in mine]
+            colors = [_WORK[one.work][one.micro_batch % 2] for one in mine]
+            below.broken_barh(spans, (at + 0.6, 0.8), color=colors, linewidth=0)
+        until = max((one.end for one in works), default=1.0)
+        for one in works:
+            if one.end - one.start > until / _LEGIBLE:
+                middle = (one.start + one.end) / 2, one.stage + 1
+                below.text(*middle, str(one.micro_batch), ha="center", va="center", fontsize=6, color="white")
+        below.set_title(title)
+        below.set_yticks(range(1, lanes + 1), [f"stage {at}" for at in range(1, lanes + 1)], fontsize=7)
+        below.set_ylim(lanes + 0.6, 0.4)
+        below.set_xlim(0, until)
+        below.xaxis.set_major_formatter(
+            (lambda value, _: seconds_text(max(0.0, value)))
+            if timed
+            else (lambda value, _: f"{count_text(round(value))} MACs")
+        )
+    said = "" if timed else " as if it went with MACs: no machine is named"
+    lower.set_xlabel(f"time{said}; blue and light blue forward, orange and light orange backward")
+
+
 _DRAW: dict[str, Callable[[Any, Any, Any], None]] = {
     "blame": _blame,
     "memory": _memory,
     "memory-over-time": _training,
     "roofline": _roofline,
     "operators": _operators,
+    "pipeline": _pipeline,
     "scatter": _scatter,
+    "serving": serving,
     "time": pictures.time,
     "timeline": pictures.timeline,
     "flame": flame,

@@ -29,7 +29,7 @@ def scatter_lines(block: Scatter, width: int, height: int = HEIGHT) -> list[tupl
         [_logarithm(dot.at[axis]) if axes[axis].logarithmic else dot.at[axis] for dot in block.dots]
         for axis in (0, 1)
     ]
-    bounds = [_bounds(values) for values in places]
+    bounds = [bounds_of(values) for values in places]
     ends = [[axes[axis].text(value) for value in _ends(block, axis)] for axis in (0, 1)]
     margin = max(map(len, ends[1]))
     rows, columns = height - 4, width - margin - 3
@@ -78,7 +78,7 @@ def _logarithm(value: float) -> float:
     return math.log10(max(value, 1.0))
 
 
-def _bounds(values: Sequence[float]) -> tuple[float, float]:
+def bounds_of(values: Sequence[float]) -> tuple[float, float]:
     """The ends of an axis; never the same."""
     low, high = min(values), max(values)
     return (low, high) if high > low else (low - 0.5, high + 0.5)

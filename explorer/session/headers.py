@@ -46,7 +46,7 @@ def outline(source: str) -> Outline:
 
 def formats() -> KnownFormats:
     """Every format that can be opened, in the order in which they are asked, and what it can be made into."""
-    from explorer.engine.convert import CONVERTERS
+    from explorer.engine.convert import CONVERTERS  # with the facts, which an outline does not wait for
 
     return tuple(
         (format, tuple(c.format for c in CONVERTERS if format.name in c.sources and c.format != format.name))

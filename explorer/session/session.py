@@ -19,6 +19,7 @@ from explorer.session import headers
 from explorer.session.methods.data import DataMethods
 from explorer.session.methods.exports import ExportMethods
 from explorer.session.methods.figures import FigureMethods
+from explorer.session.methods.fold import FoldMethods
 from explorer.session.methods.graph import GraphMethods
 from explorer.session.methods.profile import ProfileMethods
 from explorer.session.methods.proofs import ProofMethods
@@ -51,6 +52,7 @@ class Session(
     QuantizeMethods,
     ProfileMethods,
     SplitMethods,
+    FoldMethods,
     ProofMethods,
     ExportMethods,
 ):
@@ -197,7 +199,7 @@ class Session(
             MissingExtra: `scheduler` needs Dask, which is not installed.
             Cancelled: `cancel` said so.
         """
-        from explorer.session.sweep import sweep
+        from explorer.session.sweep import sweep  # onnxruntime, processes
 
         return sweep(
             [(self, self._models)],
@@ -247,7 +249,7 @@ class Session(
             MissingExtra: `scheduler` needs Dask, which is not installed.
             Cancelled: `cancel` said so.
         """
-        from explorer.session.sweep import sweep_formats
+        from explorer.session.sweep import sweep_formats  # onnxruntime, processes
 
         with self._quantizer.gone_to(state, back=True):
             return sweep_formats(
@@ -280,7 +282,7 @@ class Session(
             MissingExtra: PyTorch Lightning or Dask is not installed.
             Cancelled: `cancel` said so; what is done is kept.
         """
-        from explorer.session.sweep import sweep_trainings
+        from explorer.session.sweep import sweep_trainings  # onnxruntime, processes
 
         return sweep_trainings(self, self._models, data, over, reopen, **how)
 

@@ -16,12 +16,13 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.base.errors import BadModel, Misuse
+from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.engine import convert
 from explorer.engine import sweep as engine
 from explorer.engine.sweep import formats, trainings
-from explorer.engine.sweep.fingerprint import files_of, fingerprint
+from explorer.engine.sweep.fingerprint import digest, files_of, fingerprint
 from explorer.engine.sweep.store import holds
+from explorer.facts import TileSpec, to_json
 from explorer.facts.comparison import FigureTable, tilings_table
 from explorer.facts.evaluate.training_sweep import TrainingSweep, TrainingTrial
 from explorer.facts.quantize import FormatRow, FormatSweep, FormatSweepSpec
@@ -31,7 +32,7 @@ from explorer.host.output_files import check_target
 from explorer.session.parts.models import Cancel, Models, OnProgress
 from explorer.session.parts.quantize import Quantizer
 from explorer.settings.parse import opening_words, parse_tiles
-from explorer.settings.trials import parse_trials
+from explorer.settings.steps.trials import parse_trials
 
 _MATTERS = ("dims", "input_shapes", "observe", "past")
 """Options of opening that figures depend on, beside the rules; weights and seed are in the content."""
@@ -59,8 +60,16 @@ def sweep(
     """
     if output is not None:
         engine.check_output(output, [models.source for _, models in sessions])
+    if verify:
+        for _, models in sessions:
+            models.check_no_step(models.current, on_progress)
     return engine.sweep(
-        [_subject(session, models, reopen, on_progress) for session, models in sessions],
+        [
+            _traced(session, models, reopen)
+            if not verify and _is_traced(models, on_progress)
+            else _subject(session, models, reopen, on_progress)
+            for session, models in sessions
+        ],
         spec,
         proof=engine.ProofSpec(draws, seed) if verify else None,
         output=output,
@@ -161,6 +170,7 @@ def _from_anywhere(models: Models) -> tuple[str, dict[str, Any]]:
     """What a module is opened by, wherever a worker runs."""
     head, colon, name = models.source.rpartition(":")
     source = f"{os.path.abspath(head)}:{name}" if colon and os.path.exists(head) else models.source
+    source = os.path.abspath(source) if os.path.exists(source) else source
     paths = {key: os.path.abspath(path) for key in ("rules", "weights_file") if (path := models.options[key])}
     return source, {**models.options, **paths}
 
@@ -244,6 +254,48 @@ def _subject(
         words=shlex.join(opening_words(options)),
         command=lambda request: Quantizer(models).command(request, None),
     )
+
+
+def _is_traced(models: Models, on_progress: OnProgress) -> bool:
+    """Whether nothing of a model need be exported; of one that cannot be opened its rows say so."""
+    try:
+        return models.is_planned_as_traced(models.current, on_progress)
+    except ExplorerError:
+        return False
+
+
+def _traced(session: engine.SweepSession, models: Models, reopen: Reopen) -> engine.Subject:
+    """A session's module that is planned as it runs on shapes: what it multiplies says which it is."""
+    source, options = _from_anywhere(models)
+    return engine.Subject(
+        name=models.label(models.current),
+        door=session,
+        files=lambda: (),
+        content=partial(_products_digest, session),
+        opener=lambda _: partial(_traced_anew, reopen, source, options, _products_digest(session)),
+        opening={name: options[name] for name in _MATTERS} | {"rules": _digest(models.options["rules"])},
+        words=shlex.join(opening_words(models.options)),
+    )
+
+
+def _products_digest(session: engine.SweepSession) -> str:
+    """Digest of the matrix products of a model, on which every figure of a tiling depends."""
+    return digest({"plan": to_json(session.plan(TileSpec()))})
+
+
+def _traced_anew(
+    reopen: Reopen, source: str, options: Mapping[str, Any], content: str
+) -> engine.SweepSession:
+    """The model of a worker, if it is the same.
+
+    Raises:
+        BadModel: It multiplies something else.
+    """
+    found = reopen(source, **options)
+    if _products_digest(found) != content:
+        found.close()
+        raise BadModel("the worker has another model of this name", where=source)
+    return found
 
 
 def _opener(

@@ -22,8 +22,12 @@ import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from explorer.base.errors import Misuse, nearest
-from explorer.facts import Layer, TensorInfo
+from explorer.facts import Layer, TensorInfo, Totals
+from explorer.facts.beside.overlay import Overlay
+from explorer.facts.profile.profile import Profile, layer_figures
 from explorer.settings.columns import (
     COLUMNS,
     KERNELS,
@@ -36,7 +40,17 @@ from explorer.settings.columns import (
 )
 from explorer.settings.expression import LONGEST, Test, Word, complain, parse, words_of
 
-__all__ = ["LONGEST", "RESERVED", "TEXTS", "is_query", "layers_found", "matcher", "number", "search"]
+__all__ = [
+    "LONGEST",
+    "RESERVED",
+    "TEXTS",
+    "beside",
+    "is_query",
+    "layers_found",
+    "matcher",
+    "number",
+    "search",
+]
 
 
 TEXTS: Mapping[str, Callable[[Layer], Iterable[str]]] = {
@@ -145,6 +159,17 @@ def search(layers: Iterable[Layer], text: str, beside: Beside = NOTHING) -> tupl
     """
     wanted = matcher(text, beside)
     return tuple([layer.id for layer in layers if wanted(layer)])
+
+
+def beside(
+    totals: Totals | None,
+    overlay: Overlay | None,
+    providers: Mapping[int, str] | None,
+    profile: Profile | None,
+) -> Beside:
+    """What a filter can ask of rows beside what they say themselves; of a profile layers alone, no groups."""
+    found = Beside(totals, overlay=overlay, providers=providers)
+    return found if profile is None else replace(found, **layer_figures(profile))
 
 
 def matcher(text: str, beside: Beside = NOTHING) -> Callable[[Layer], bool]:

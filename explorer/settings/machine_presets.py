@@ -70,3 +70,30 @@ PRESETS: tuple[PresetRow, ...] = (
               {"array": "64x64", "clock": "1 GHz", "bytes_per_cycle": 64}, "by definition"),
 )  # fmt: skip
 """In the order in which they are listed."""
+
+
+class DeviceRow(Struct, frozen=True):
+    """Memory and links of a machine that is one device of several.
+
+    Attributes:
+        memory: Bytes of its main memory.
+        links: Bytes per second to other devices, one way; None where its maker gives none.
+        source: Where the figures stand.
+    """
+
+    memory: int
+    links: float | None
+    source: str
+
+
+DEVICES: Mapping[str, DeviceRow] = {
+    "a100": DeviceRow(80 * 10**9, 300e9, "NVIDIA A100 datasheet: NVLink 600 GB/s, both ways together"),
+    "h100": DeviceRow(80 * 10**9, 450e9, "NVIDIA H100 datasheet: NVLink 900 GB/s, both ways together"),
+    "h200": DeviceRow(141 * 10**9, 450e9, "NVIDIA H200 datasheet: NVLink 900 GB/s, both ways together"),
+    "b200": DeviceRow(180 * 10**9, 900e9, "NVIDIA DGX B200 datasheet: 1,440 GB and 14.4 TB/s of 8"),
+    "l4": DeviceRow(24 * 10**9, 32e9, "NVIDIA L4 datasheet: PCIe Gen4 x16, 64 GB/s both ways together"),
+    "orin": DeviceRow(64 * 10**9, None, "Jetson AGX Orin technical brief"),
+    "tpu-v4": DeviceRow(32 * 2**30, None, "Google Cloud TPU v4 page"),
+    "tpu-v5p": DeviceRow(95 * 2**30, None, "Google Cloud TPU v5p page"),
+}
+"""What presets hold and what joins several of them, from the datasheets of their peaks."""

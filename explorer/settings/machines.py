@@ -143,7 +143,7 @@ def _cycle(value: Any, where: str, unit: Unit) -> float:
 
 
 _MOST = 1 << 62
-_OTHER_TABLES = ("tile", "site", "quantize")
+_OTHER_TABLES = ("tile", "site", "quantize", "step")
 """Tables that another option reads in the same file."""
 
 

@@ -86,6 +86,18 @@ def parse_sizes(text: str, where: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(parse_count(piece, where, 1) for piece in text.split(",")))
 
 
+def parse_tokens(text: str, where: str) -> tuple[int, ...]:
+    """Numbers of tokens between commas: '2048,8k,32k' (k is 1,024).
+
+    Raises:
+        Misuse: One of them is no positive whole number.
+    """
+    found = [parse_bytes(piece) for piece in text.split(",")]
+    if any(n is None or n < 1 or n != int(n) or n > _LARGEST_SIZE for n in found):
+        raise Misuse(f"'{text}' is no number of tokens", where=where, hint="write 8192, 32k or 2k,8k,32k")
+    return tuple(dict.fromkeys(int(n) for n in found))
+
+
 def parse_words(text: str, where: str) -> tuple[str, ...]:
     """Words between commas, each once.
 

@@ -33,7 +33,8 @@ def parse_slice(text: str, shape: tuple[int, ...], where: str = "--slice") -> Se
     """What a slice means of a tensor of this shape; axes that it does not name are whole.
 
     Raises:
-        Misuse: It cannot be read, names more axes than there are, or an index that there is not.
+        Misuse: It cannot be read, names more axes than there are, an index that there is not, or nothing of
+            an axis that has something.
     """
     inner = text.strip()
     if inner.startswith("[") and inner.endswith("]"):
@@ -59,6 +60,8 @@ def parse_slice(text: str, shape: tuple[int, ...], where: str = "--slice") -> Se
             dropped.add(axis)
             continue
         indices.append(range(size)[_slice(word, text, where)])
+        if size and not indices[-1]:
+            raise Misuse(f"'{word}' of axis {axis} holds nothing: its size is {size:,}", where=where)
     return Selection(tuple(indices), frozenset(dropped))
 
 

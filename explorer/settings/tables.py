@@ -27,7 +27,7 @@ Readers = Mapping[str, Callable[[Any, str], Any]]
 _ELSEWHERE = frozenset({"machine", "profile", *Hardware.__struct_fields__})
 """What `--machine` reads in the same file."""
 
-TABLES = ("tile", "site", "quantize")
+TABLES = ("tile", "site", "quantize", "step")
 """All tables of settings; a file may hold those of several subjects."""
 
 
@@ -99,7 +99,7 @@ class SettingsFile:
             rule = self.values((*key, at), table, known)
             if not rule.keys() & set(asks):
                 *some, last = [name for name in known if name in asks and name != "on"]
-                hint = f"add {', '.join((*some, last))}, or on = false"
+                hint = f"add {', '.join((*some, last))}" + ", or on = false" * ("on" in known)
                 raise Misuse("it asks for nothing", where=self._where((*key, at), self.path), hint=hint)
             yield {**rule, "origin": self.origin((*key, at))}
 

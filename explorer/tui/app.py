@@ -48,6 +48,7 @@ def run(
     Returns:
         The exit code.
     """
+    # Textual and all that is painted: what is refused before needs neither
     from explorer.tui.models.resumable_session import ResumableSession
     from explorer.tui.program import ExplorerApp
 

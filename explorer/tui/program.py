@@ -21,6 +21,7 @@ from explorer.tui.state.workers import ClosingWorkers
 from explorer.tui.terminal import clipboard
 from explorer.tui.terminal.console import is_console
 from explorer.tui.terminal.key_order import KeysInOrder
+from explorer.tui.text.stylesheet import ParsedStylesheet
 from explorer.tui.text.theme import ALL_THEMES, pair
 from explorer.tui.widgets.line_view import ROLE_CLASSES
 
@@ -84,6 +85,7 @@ class ExplorerApp(App[int]):
             self.register_theme(theme)
         self.themes = tuple(theme.name for theme in pair(self.console.color_system))
         self.theme = self.themes[0]
+        self.stylesheet = ParsedStylesheet(variables=self.get_css_variables())
         self.set_class(remote, "remote")
         # nothing here is better for moving: a list that jumps can be read at once
         self.animation_level = "none"
@@ -254,6 +256,6 @@ def _driver(remote: bool) -> type[Driver] | None:
     console = is_console(os.environ.get("TERM", ""))
     if sys.platform == "win32" or not (remote or console):
         return None
-    from explorer.tui.terminal import remote as drivers
+    from explorer.tui.terminal import remote as drivers  # no other terminal needs one
 
     return drivers.ConsoleDriver if console else drivers.RemoteDriver

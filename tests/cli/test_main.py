@@ -443,6 +443,19 @@ def test_tile_without_a_target_shows_the_plan_and_writes_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_edges_are_said_to_be_what_they_will_be(run: Run, sample: Callable[[str], Path]) -> None:
+    bert = sample("bert_tiny")
+    _, opened, _ = run("tile", bert, "--tile", "16")
+    assert "padded tiles at the edges" in opened.splitlines()[0], "open sizes are padded, whatever is asked"
+    _, bound, _ = run("tile", bert, "--tile", "16", "--dim", "batch=2", "--dim", "sequence=8")
+    assert "partial tiles (ragged) at the edges" in bound.splitlines()[0]
+    _, batched, _ = run("tile", sample("lenet"), "--tile", "16", "--form", "batched")
+    assert "padded tiles at the edges" in batched.splitlines()[0]
+    _, settings, _ = run("settings", bert, "--tile", "16")
+    assert "padded (open sizes)" in settings
+    assert "partial" not in settings.split("In brackets")[0]
+
+
 def test_what_goes_wrong_after_the_file_is_written_does_not_deny_it(
     run: Run, lenet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

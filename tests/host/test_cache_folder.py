@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from explorer.host import cache_folder
-from explorer.host.cache_folder import CacheFolder, home
+from explorer.host import cache_folder, cache_home
+from explorer.host.cache_folder import CacheFolder
 
 
 @pytest.fixture
@@ -150,6 +150,6 @@ def test_two_that_write_and_read_at_once_disturb_nobody(folder: CacheFolder) -> 
 
 
 def test_it_lies_where_the_system_keeps_what_can_be_made_again() -> None:
-    assert home({"XDG_CACHE_HOME": "/caches"}) == "/caches/explorer"
-    assert home({"XDG_CACHE_HOME": "relative", "HOME": "/h"}) == "/h/.cache/explorer"
-    assert home({"HOME": "/h"}) == "/h/.cache/explorer"
+    assert cache_home({"XDG_CACHE_HOME": "/caches"}) == "/caches/explorer"
+    assert cache_home({"XDG_CACHE_HOME": "relative", "HOME": "/h"}) == "/h/.cache/explorer"
+    assert cache_home({"HOME": "/h"}) == "/h/.cache/explorer"

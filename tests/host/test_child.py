@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import explorer
 from explorer.cli import main
 from explorer.process.client import EngineProcess
 
@@ -48,6 +50,7 @@ def test_the_engine_of_the_screen_runs_nothing_of_the_current_folder(trap: Path,
     assert ran(trap) == []
 
 
+@pytest.mark.slow
 def test_nor_does_a_worker_of_a_sweep(trap: Path, sample: Sample) -> None:
     from explorer.facts.sweep import SweepSpec
     from explorer.session import sweep_files
@@ -57,6 +60,7 @@ def test_nor_does_a_worker_of_a_sweep(trap: Path, sample: Sample) -> None:
     assert ran(trap) == []
 
 
+@pytest.mark.slow
 def test_nor_does_the_command(trap: Path, sample: Sample) -> None:
     # whoever types `python -m explorer` there runs the folder explorer/, and nothing can be done about it
     (trap / "explorer" / "__init__.py").unlink()
@@ -72,6 +76,36 @@ def test_nor_does_the_command(trap: Path, sample: Sample) -> None:
     assert ran(trap) == []
     assert sorted(os.listdir(trap)) == before
     assert os.listdir(home) == [], "a library that reports to its maker wrote here"
+
+
+@pytest.mark.parametrize("set_by_user", [None, "0"])
+def test_onnxruntime_reports_nothing_whoever_imports_it(
+    set_by_user: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ORT_DISABLE_TELEMETRY", raising=False)
+    if set_by_user is not None:
+        monkeypatch.setenv("ORT_DISABLE_TELEMETRY", set_by_user)
+    runpy.run_path(explorer.__file__)
+    assert os.environ["ORT_DISABLE_TELEMETRY"] == (set_by_user or "1")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("profile", "--steps", "1"), ("plot", "-o", "m.svg"), ("plot", "-o", "m.svg", "--no-cache")],
+)
+def test_no_library_writes_into_the_users_home(
+    tmp_path: Path, sample: Sample, words: tuple[str, ...]
+) -> None:
+    names = ("XDG_CACHE_HOME", "ORT_DISABLE_TELEMETRY", "MPLCONFIGDIR", "EXPLORER_NO_CACHE")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    home = tmp_path / "home"
+    home.mkdir()
+    verb, *more = words
+    command = [sys.executable, "-m", "explorer", verb, str(sample("lenet")), *more]
+    environment |= {"PYTHONPATH": str(ROOT), "HOME": str(home)}
+    subprocess.run(command, cwd=tmp_path, check=True, stdout=subprocess.DEVNULL, env=environment)
+    wrote = {path.relative_to(home).parts[:2] for path in home.rglob("*") if path.is_file()}
+    assert wrote == (set() if "--no-cache" in words else {(".cache", "explorer")})
 
 
 def test_code_that_is_named_is_found_there_and_takes_no_librarys_place(

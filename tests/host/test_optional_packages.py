@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from explorer.base import errors
 from explorer.base.errors import MissingExtra
 from explorer.host.optional_packages import error_line, require, silence
 
@@ -33,11 +34,14 @@ def test_nothing_that_is_said_in_silence_is_heard_and_all_of_it_afterwards(
     assert (capsys.readouterr().out, len(caplog.records)) == ("later\n", 1)
 
 
+_IT = "pip install 'explorer-nn[it]'"
+
+
 @pytest.mark.parametrize(
     ("code", "said_of_it", "hint"),
     [
-        (None, "this needs outsider_x, which is not installed", "type: pip install it"),
-        ("import outsider_y", "this needs outsider_y, which is not installed", "type: pip install it"),
+        (None, "this needs outsider_x, which is not installed", _IT),
+        ("import outsider_y", "this needs outsider_y, which is not installed", _IT),
         ("raise OSError('no such library')", "outsider_x is installed but cannot be imported", "repair it"),
         ("raise AttributeError('np.bool')", "outsider_x is installed but cannot be imported", "repair it"),
     ],
@@ -48,9 +52,10 @@ def test_a_package_that_cannot_be_had_is_named_with_what_to_type(
     monkeypatch.syspath_prepend(str(tmp_path))
     if code is not None:
         (tmp_path / "outsider_x.py").write_text(code)
+    monkeypatch.setitem(errors._EXTRAS, "outsider_x", "it")
     with pytest.raises(MissingExtra) as caught:
-        require("outsider_x.inner" if code is None else "outsider_x", "m.onnx", install="pip install it")
+        require("outsider_x.inner" if code is None else "outsider_x", "m.onnx")
     assert said_of_it in caught.value.what
     assert hint in (caught.value.hint or "")
-    assert "pip install it" in (caught.value.hint or "")
+    assert _IT in (caught.value.hint or "")
     assert caught.value.where == "m.onnx"

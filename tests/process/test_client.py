@@ -79,6 +79,7 @@ def test_a_killed_engine_is_an_error_and_the_next_job_finds_the_history(engine: 
 _NO_MEMORY = b"OpenBLAS blas_thread_init: pthread_create failed: Resource temporarily unavailable\n"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("ours", "end", "said"),
     [

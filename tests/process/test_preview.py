@@ -80,6 +80,7 @@ def test_operators_of_a_header_lie_in_the_groups_of_the_analysis(sample: Callabl
     assert all(row.status == "unknown" for row in rows)
 
 
+@pytest.mark.slow
 def test_a_long_header_comes_in_pieces_of_which_the_first_is_small(tmp_path: Path) -> None:
     source = tensors(tmp_path / "long.safetensors", 4_000)
     found = stages(source)

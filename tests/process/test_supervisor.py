@@ -125,6 +125,44 @@ def test_a_signal_after_the_result_has_its_name_does_not_deny_it(
     assert (tmp_path / "out").read_text() == "whole"
 
 
+SEVERAL = """
+with targets.made_folder('stages'), targets.atomic_write('stages/one') as path:
+    open(path, 'w').close()
+with targets.atomic_write('picture') as path:
+    open(path, 'w').close()
+"""
+
+
+@pytest.mark.parametrize("last", ["", "targets.tell('putting', 'table', 1, 1)\n"])
+def test_of_several_results_each_that_has_its_name_stays_and_is_told(
+    begin: Callable[..., subprocess.Popen[str]], tmp_path: Path, last: str
+) -> None:
+    head = "supervisor._MOVING = 0\n"
+    process = begin(f"{SEVERAL}{last}say('written')\n{ENDLESS}", until="written", head=head)
+    process.send_signal(signal.SIGINT)
+    done = f"{tmp_path / 'stages' / 'one'}, {tmp_path / 'picture'}"
+    assert process.communicate(timeout=60)[1] == f"explorer: stopped; {done} are written and complete\n"
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == [
+        *("picture", "stages", "stages/one"),
+    ]
+
+
+def test_a_folder_for_results_does_not_stay_without_one_nor_takes_others_files_along(
+    begin: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    for others in ("", "theirs"):
+        process = begin(
+            "with targets.made_folder('stages'), targets.atomic_write('stages/one') as path:\n"
+            f"    {others!r} and open('stages/theirs', 'w').close()\n"
+            f"    say('half')\n    {ENDLESS.replace(chr(10), '; ')}",
+            until="half",
+        )
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=60) == ("", "explorer: stopped; nothing was written\n")
+        left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
+        assert left == (["stages", "stages/theirs"] if others else [])
+
+
 def test_native_code_that_aborts_is_one_line_that_says_why(
     begin: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:

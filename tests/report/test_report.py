@@ -505,7 +505,7 @@ def test_many_products_that_are_alike_share_a_row_and_few_do_not(count: int, fol
 
 def test_of_many_proofs_that_are_alike_the_worst_is_shown_and_every_failure() -> None:
     sites = [replace(SITE_PROOF, name=f"layer{i}.fc", bound_ratio=i / 10) for i in range(30)]
-    sites[3] = replace(sites[3], passed=False, reason="tile (0, 1, 2) is that of (0, 2, 1)")
+    sites[3] = replace(sites[3], passed=False, differs=True, reason="tile (0, 1, 2) is that of (0, 2, 1)")
     report = text(
         verify.evidence(
             replace(PROOF, passed=False, verdict_kind="different", verdict="different: x", sites=tuple(sites))
@@ -519,11 +519,11 @@ def test_of_many_proofs_that_are_alike_the_worst_is_shown_and_every_failure() ->
 def test_exact_sums_are_called_exact_and_what_was_not_measured_says_why() -> None:
     exact = replace(SITE_PROOF, bound_ratio=None, rms_after=0.0)
     unknown = replace(SITE_PROOF, name="other", bound_ratio=None, rms_after=None)
-    output = replace(OUTPUT_PROOF, rms_before=None, rms_after=None, reason="float64 none: no such operator")
+    output = replace(OUTPUT_PROOF, rms_before=None, rms_after=None, reason="no float64: no such operator")
     report = text(verify.evidence(replace(PROOF, sites=(exact, unknown), outputs=(output,))))
     assert " exact " in row_with("classifier.1", report)
     assert " ? " in row_with("other", report)
-    assert "float64 none: no such operator" in report
+    assert "no float64: no such operator" in report
 
 
 def test_exact_sums_that_the_original_misses_say_what_it_did() -> None:

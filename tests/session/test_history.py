@@ -93,6 +93,7 @@ def test_undo_and_redo_walk_along_the_branch_that_was_looked_at_last(forked: Ses
     assert forked.redo().current == 3
 
 
+@pytest.mark.slow
 def test_states_of_two_branches_are_compared_and_proven(forked: Session) -> None:
     """The plan of neither says what was done between them: both changes are looked at."""
     changes = {(node.status, node.before or node.after) for node in forked.diff(2, 3).nodes}
@@ -168,6 +169,7 @@ def test_any_two_are_compared_and_proven(
         assert {site.name for site in proof.sites} == {name for name, _ in changed}, "every tiling between"
 
 
+@pytest.mark.slow
 def test_a_fault_of_an_earlier_tiling_is_found_between_states_that_have_others_in_between(
     session: Session,
 ) -> None:
@@ -298,6 +300,7 @@ def test_what_was_done_in_a_dropped_session_is_told_and_the_session_still_waits(
     saved_sessions.find(None, dict(os.environ))[0].release()
 
 
+@pytest.mark.slow
 def test_a_dropped_session_is_kept_as_a_script_that_makes_the_files_of_every_branch(
     forked: Session, dropped: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -403,3 +406,9 @@ def test_a_script_binds_what_was_bound_when_each_state_was_made(sample: Sample) 
         assert "--dim batch=1 --dim sequence=8" in two
         with pytest.raises(Misuse, match="'tile 16x16x16' was made for batch=1"):
             session.bind({"batch": 2, "sequence": 8})
+
+
+def test_states_of_one_tile_are_told_apart_by_what_else_was_asked() -> None:
+    assert TileSpec(tile=(8, 16, 8)).label == "tile 8x16x8"
+    assert TileSpec(form="scan", accumulator=20).label == "tile 64x64x64 scan 20-bit accumulator"
+    assert TileSpec(edges="padded", grouped="pack").label == "tile 64x64x64 padded packed"

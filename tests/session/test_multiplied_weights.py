@@ -55,6 +55,7 @@ def multiplied(path: Path) -> np.ndarray:
     return np.asarray(made)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_quantized_weight_is_told_as_its_layer_multiplies_by_it(
     source: str, name: str, tmp_path: Path

@@ -269,11 +269,13 @@ def test_what_is_no_file_or_no_text_or_no_figure_is_one_line_and_nothing_is_writ
 ) -> None:
     good = file(tmp_path, "layer,cost\nconv1,1\n")
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00layer")
+    (tmp_path / "trace.json").write_bytes(b'{"traceEvents": [{"ph": "X", "name": "\xec"}]}')
     drawn = tmp_path / "graph.svg"
     for words, said in (
         (["--overlay", str(tmp_path)], "cannot be read"),
         (["--overlay", str(tmp_path / "none.csv")], "No such file"),
         (["--overlay", str(tmp_path / "binary.csv")], "no text in UTF-8"),
+        (["--overlay", str(tmp_path / "trace.json")], "no text in UTF-8"),
         (["--overlay", good, "--color", "latency"], "no figure is called 'latency'"),
         (["--color", "latency"], "no figure is called 'latency'"),
     ):

@@ -38,6 +38,7 @@ def _model(folder: Path, text: str, **weights: np.ndarray) -> str:
     return path
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("optimize", ["none", "all"])
 @pytest.mark.parametrize("name", ["lenet", "bert_tiny", "lstm_tiny", "mobilenet_small"])
 def test_layers_and_what_is_none_and_the_overhead_are_the_wall_time(name: str, optimize: str) -> None:
@@ -131,6 +132,7 @@ def test_calls_branches_and_bodies_have_rows_and_times_of_their_own(tmp_path: Pa
     assert not set(other) & {one.path for one in timed}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", ["unrolled", "scan", "lab"])
 def test_the_products_of_a_tiled_layer_are_its_rows(form: str, tmp_path: Path) -> None:
     from explorer.facts import TileSpec
@@ -159,7 +161,8 @@ def test_pieces_of_an_operator_without_a_kernel_are_its_own(optimize: str, tmp_p
     pieces = {one.path: one for one in found.layers if one.kind == "HardSwish"}
     assert [one.calls for one in pieces.values()] == [2, 2, 2]
     assert max(pieces, key=lambda path: pieces[path].allocated_bytes or 0) == "y"
-    assert found.other == ()
+    # of a processor whose blocks are 8 channels wide
+    assert {one.name for one in found.other} <= {"ReorderInput", "ReorderOutput"}
 
 
 def test_a_layer_that_runs_in_another_precision_keeps_its_time_and_casts_are_no_layer(tmp_path: Path) -> None:
@@ -192,6 +195,7 @@ def test_what_is_left_of_an_if_that_is_known_is_the_ifs(tmp_path: Path) -> None:
     assert found.other == ()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["lenet", "bert_tiny", "lstm_tiny", "mobilenet_small"])
 def test_every_mac_is_of_a_layer_that_has_time_or_is_in_one(name: str) -> None:
     dims = {"batch": 1, "sequence": 4} if name == "bert_tiny" else {}
@@ -317,6 +321,7 @@ def test_two_models_are_timed_in_turn_and_a_tiled_layer_is_one_row(tmp_path: Pat
         assert one.significant in (True, False)
 
 
+@pytest.mark.slow
 def test_every_kernel_is_in_one_difference() -> None:
     """All rows that ran, on both sides, are told once: the differences add up to that of all kernels."""
     from explorer.engine.diff import tree_diff

@@ -50,6 +50,7 @@ def _profile(module: nn.Module, given: torch.Tensor, spec: ProfileSpec = _FEW, *
         return session.profile(spec, **options)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("spec", [_FEW, _STEP])
 def test_layers_and_what_is_none_and_the_overhead_are_the_wall_time(spec: ProfileSpec) -> None:
     found = _profile(_Net(), torch.randn(8, 16), spec)
@@ -134,6 +135,7 @@ def test_a_range_of_the_models_own_hides_no_operator() -> None:
     assert found == {"fc": "aten::linear", "tanh": "aten::tanh"}
 
 
+@pytest.mark.slow
 def test_what_runs_backward_is_the_layers_that_made_it() -> None:
     net = _Net()
     net.first.fc.requires_grad_(False)
@@ -166,6 +168,7 @@ def test_a_session_leaves_the_module_and_torch_as_they_were() -> None:
     assert torch.get_num_threads() == threads
 
 
+@pytest.mark.slow
 def test_inputs_of_a_file_are_taken_and_a_batch_is_its_first_rows(tmp_path: Path) -> None:
     path = str(tmp_path / "in.npy")
     np.save(path, np.ones((6, 16), np.float32))

@@ -80,6 +80,7 @@ def test_a_module_is_quantized_by_its_modules_and_its_layers_have_their_names(se
     assert session.info().model.format == "torch"
 
 
+@pytest.mark.slow
 def test_weights_and_activations_of_the_state_are_those_of_the_quantized_module(
     session: Session, net: Net
 ) -> None:
@@ -98,6 +99,7 @@ def test_weights_and_activations_of_the_state_are_those_of_the_quantized_module(
     assert session.activations(["last"], index=0).tensors[0].mean != stats.tensors[0].mean
 
 
+@pytest.mark.slow
 def test_steps_back_and_branches_are_those_of_other_states(session: Session) -> None:
     session.quantize(QuantizeSpec())
     session.quantize(QuantizeSpec("fixed8.4", "fixed8.4"), state=0)
@@ -141,6 +143,7 @@ def test_a_module_that_is_quantized_once_more_rounds_what_was_left_as_before(ses
     assert rows["attention"].startswith("MultiheadAttention -> weight int8")
 
 
+@pytest.mark.slow
 def test_a_diff_between_two_quantizations_names_both_formats(session: Session) -> None:
     session.quantize(QuantizeSpec("int8", "float32"))
     session.quantize(QuantizeSpec("int8", "int8"), state=0)
@@ -187,6 +190,7 @@ def test_tiles_and_scripts_say_what_they_cannot_do_with_a_quantized_module(sessi
     assert session.plan(TileSpec((4, 4, 4))).sites
 
 
+@pytest.mark.slow
 def test_a_state_is_saved_as_a_module_or_as_onnx(session: Session, tmp_path: Path) -> None:
     session.quantize(QuantizeSpec())
     session.save(str(tmp_path / "made.pt2"))

@@ -74,6 +74,7 @@ def test_a_script_makes_the_sessions_files_again_byte_for_byte(sample: Sample, t
     assert os.access(script, os.X_OK)
 
 
+@pytest.mark.slow
 def test_a_script_never_writes_over_a_file(sample: Sample, tmp_path: Path) -> None:
     script = str(tmp_path / "lenet.sh")
     with Session(sample("lenet")) as session:
@@ -153,6 +154,7 @@ def test_names_that_look_like_options_or_code_come_back_from_a_script(
     assert (tmp_path / "-o.onnx").read_bytes() == made[0]
 
 
+@pytest.mark.slow
 def test_a_script_takes_another_model(sample: Sample, tmp_path: Path) -> None:
     script, moved = str(tmp_path / "lenet.sh"), tmp_path / "moved here.onnx"
     moved.write_bytes(sample("lenet").read_bytes())
@@ -214,6 +216,7 @@ def test_states_kept_by_an_older_program_have_a_script_too(sample: Sample, tmp_p
     assert (tmp_path / "again" / "lenet_1.onnx").read_bytes() == made
 
 
+@pytest.mark.slow
 def test_hostile_names_stay_names(sample: Sample, tmp_path: Path) -> None:
     """A site whose name is an option, a quote or the end of the script's own file is a site."""
     model = onnx.load(sample("lenet"))
@@ -300,6 +303,7 @@ def test_packed_groups_are_asked_for_by_commands_scripts_and_files_of_choices(
     assert [site.name for site in tiled.sites] == [packs[0]], "and nothing else is packed"
 
 
+@pytest.mark.slow
 def test_a_tiling_by_a_file_under_typed_options_is_in_the_script_as_it_came_out(
     sample: Sample, tmp_path: Path
 ) -> None:
@@ -352,6 +356,7 @@ def test_the_command_that_is_shown_does_what_was_done(
     assert again.read_bytes() == made
 
 
+@pytest.mark.slow
 def test_quantized_states_are_made_again_too(sample: Sample, tmp_path: Path) -> None:
     """By options, or by a file of the script's where rules were given by hand."""
     rule = QuantizeRule(site="/fc3/Gemm", weight="int4", origin="chosen by hand")

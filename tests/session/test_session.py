@@ -39,6 +39,7 @@ def test_tile_verify_diff_undo_redo_save(sample: Sample, tmp_path: Path) -> None
     assert not diff_files(sample("lenet"), saved).equal
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("saved", [True, False])
 def test_what_is_known_of_a_result_as_it_is_proved_is_what_its_file_says(
     sample: Sample, tmp_path: Path, saved: bool
@@ -125,6 +126,7 @@ def test_the_cost_before_is_that_of_the_batch_that_was_tiled(sample: Sample) -> 
 
 
 def test_a_session_leaves_no_folder_behind_closed_or_forgotten(sample: Sample) -> None:
+    gc.freeze()  # what was there before is no part of this search, which would take seconds
     closed, forgotten = Session(sample("mlp_128")), Session(sample("mlp_128"))
     folders = [Path(session.workdir) for session in (closed, forgotten)]
     for session in (closed, forgotten):
@@ -133,6 +135,7 @@ def test_a_session_leaves_no_folder_behind_closed_or_forgotten(sample: Sample) -
     closed.close()
     del session, forgotten
     gc.collect()
+    gc.unfreeze()
     assert not any(folder.exists() for folder in folders)
 
 
@@ -259,6 +262,7 @@ def test_real_alexnet_is_tiled_and_proven_against_torch(tmp_path: Path) -> None:
         assert after.coverage == 1.0
 
 
+@pytest.mark.slow
 def test_a_dimension_bound_in_one_of_two_models_is_enough(sample: Sample, tmp_path: Path) -> None:
     dims = {"batch": 1, "sequence": 8}
     target = str(tmp_path / "tiled.onnx")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,25 @@ def test_time_that_was_measured_is_balanced() -> None:
     assert told.forecast is not None
     assert told.forecast.period == max(one.seconds or 0.0 for one in told.stages)
     assert "the profile that was measured" in told.notes[0]
+
+
+def test_what_another_session_measured_is_balanced_until_the_file_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("EXPLORER_NO_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path = tmp_path / "model.onnx"
+    path.write_bytes(Path(LENET).read_bytes())
+    time.sleep(0.04)  # of what changed just now nothing is kept
+    with Session(str(path)) as session:
+        took = session.profile(ProfileSpec(steps=3, optimize="none"))
+    with Session(str(path)) as session:
+        told = session.split(SplitSpec(2, "time"))
+    known = sum(one.seconds.median for one in took.layers if one.seconds is not None)
+    assert sum(one.cost for one in told.stages) == pytest.approx(known)
+    path.write_bytes((Path(LENET).parent / "jsc_tiny.onnx").read_bytes())
+    with Session(str(path)) as session, pytest.raises(Misuse, match="nothing says how long a layer takes"):
+        session.split(SplitSpec(2, "time"))
 
 
 @pytest.mark.slow

@@ -233,6 +233,7 @@ def test_what_could_not_be_is_asked_again(
     assert (fact.made, [row.error for row in fact.rows]) == (1, ["", ""])
 
 
+@pytest.mark.slow
 def test_a_proof_is_added_to_a_row_and_made_once(sample: Sample, tmp_path: Path) -> None:
     kept = str(tmp_path / "results.db")
     spec = SweepSpec(((16, 16, 16), (64, 64, 64)))
@@ -303,6 +304,7 @@ def test_weights_inside_a_loop_or_a_constant_are_content_too(tmp_path: Path) -> 
     assert [Path(file).name for file in files] == ["model.onnx", "inner", "outer"]
 
 
+@pytest.mark.slow
 def test_what_was_done_before_a_stop_is_kept(sample: Sample, tmp_path: Path) -> None:
     kept = str(tmp_path / "results.db")
     spec = SweepSpec(tuple((size, size, size) for size in (8, 16, 32, 64)))

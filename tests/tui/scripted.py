@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -55,6 +55,8 @@ from explorer.facts.graph.drawing import GraphDrawing
 from explorer.facts.graph.edges import RowEdges
 from explorer.facts.memory import Lifetime, Memory, MemoryStep
 from explorer.facts.roofline import Machine, Roofline, RooflinePoint
+from explorer.facts.serving.serving import Serving
+from explorer.facts.serving.spec import ServingSpec
 from explorer.facts.sizes.curves import SizeCurves
 from explorer.facts.sizes.decode import Decode
 from explorer.facts.training import OPTIMIZERS, LayerTraining, Optimizer, Training, TrainingMemory
@@ -585,6 +587,7 @@ class ScriptedEngine:
         self.closed = False
         self.curves: dict[str, SizeCurves] = {}
         self.decoded: Decode | None = None
+        self.served: Callable[..., Serving] | None = None
         self.opened = self.model.info.model.inputs
         self.options: dict[str, Any] = {}
         for _ in range(tilings):
@@ -740,6 +743,11 @@ class ScriptedEngine:
         if self.decoded is None:
             raise Misuse("it takes neither a text nor a cache")
         return replace(self.decoded, tokens=tokens or self.decoded.tokens)
+
+    def _serving(self, spec: ServingSpec, *, machine: Machine | None = None) -> Serving:
+        if self.served is None:
+            raise Misuse("it has no key-value cache of its own")
+        return self.served(spec, machine=machine)
 
     def _training(self, *, batch: int | None = None, optimizer: Optimizer = "sgd") -> Training:
         return training(self.model, batch, optimizer)

@@ -127,6 +127,7 @@ async def test_a_failed_proof_leads_to_the_layer_that_departs(size: tuple[int, i
         assert "●" in page or "◆" in page
 
 
+@pytest.mark.slow
 async def test_a_proof_that_passed_is_not_blamed() -> None:
     async with screen() as hands:
         await hands.tile()
@@ -171,6 +172,7 @@ async def test_escape_stops_the_search_and_the_screen_goes_on() -> None:
         assert hands.pilot.app.screen is hands.main
 
 
+@pytest.mark.slow
 async def test_keys_walk_the_values_and_enter_goes_to_the_layer() -> None:
     async with screen(Failing()) as hands:
         await hands.tile()

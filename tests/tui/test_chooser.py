@@ -154,6 +154,7 @@ async def test_two_quick_keys_open_one_model(folder: Path) -> None:
         assert len(hands.chosen) == 1
 
 
+@pytest.mark.slow
 async def test_names_of_torchvision_are_listed_with_their_parameters(folder: Path) -> None:
     async with chooser(folder) as hands:
         await hands.type("resnet50")
@@ -161,6 +162,7 @@ async def test_names_of_torchvision_are_listed_with_their_parameters(folder: Pat
         assert row.split() == ["resnet50", "torchvision", "25.56", "M"]
 
 
+@pytest.mark.slow
 async def test_recent_models_are_there_and_a_missing_one_says_so(folder: Path, tmp_path: Path) -> None:
     for name in ("gone.onnx", "mlp_128.onnx"):
         recent_models.add(
@@ -241,6 +243,7 @@ async def test_in_a_browser_nothing_outside_the_folder_is_listed_or_opened(
             await hands.press("escape")
 
 
+@pytest.mark.slow
 async def test_hostile_names_and_headers_are_rows_like_others(tmp_path: Path) -> None:
     header = json.dumps({"a": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 4]}}).encode()
     name = "deep" * 20 + "\x1b]0;owned\x07.safetensors"

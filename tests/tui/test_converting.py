@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 from textual.widgets import Input
 
@@ -96,6 +97,7 @@ async def test_a_model_that_cannot_be_converted_says_so() -> None:
         assert "cannot be converted" in hands.dialog()
 
 
+@pytest.mark.slow
 async def test_a_tiled_model_is_onnx_already() -> None:
     async with screen(size=(120, 40)) as hands:
         scripted(hands)

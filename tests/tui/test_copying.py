@@ -54,6 +54,7 @@ async def test_the_command_is_that_of_the_last_step_or_prints_the_layer() -> Non
         assert (await copied(hands, "c")).startswith("explorer tile alexnet.onnx")
 
 
+@pytest.mark.slow
 async def test_a_picture_is_written_under_a_name_and_never_over_a_file_unasked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

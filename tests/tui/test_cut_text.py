@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
+from explorer.facts import TensorInfo
 from explorer.tui.text.lines import Line, line_text
 from explorer.tui.tree.widget import LayerTree
 from explorer.tui.widgets.cut_text import told
 from explorer.tui.widgets.fold_list import FoldList
 from explorer.tui.widgets.line_view import LineView
 from tests.tui.hands import screen
+from tests.tui.scripted import ScriptedEngine, alexnet
 
 
 def test_a_shortened_text_is_found_whole_among_others() -> None:
@@ -19,6 +22,11 @@ def test_a_shortened_text_is_found_whole_among_others() -> None:
     assert told(line, 26, wide) == ""
     assert told(line, 34, wide) == "MatMul"
     assert told([("decoder/…", "")], 2, wide) == ""
+
+
+def test_what_is_still_cut_with_room_for_everything_is_not_the_whole() -> None:
+    wide = [[("BatchNormalization", "")], [("1   BatchNormal… 1x16x32x32", "")]]
+    assert told([("1   BatchN… 1x16x32x32", "")], 6, wide) == "BatchNormalization"
 
 
 @pytest.mark.asyncio
@@ -33,6 +41,22 @@ async def test_a_name_that_does_not_fit_is_told_under_the_mouse() -> None:
         assert "…" not in str(tree.tooltip)
         await hands.pilot.hover(LayerTree, offset=(0, tree.size.height - 1))
         assert tree.tooltip is None
+
+
+@pytest.mark.asyncio
+async def test_a_shape_that_does_not_fit_is_told_under_the_mouse() -> None:
+    model = alexnet()
+    sizes = 1, 1024, "sequence_length", 128
+    layers = (
+        *model.layers[:-1],
+        replace(model.layers[-1], outputs=(TensorInfo("y", "float32", sizes),)),
+    )
+    async with screen(ScriptedEngine(replace(model, layers=layers)), size=(100, 40)) as hands:
+        tree = hands.main.query_one(LayerTree)
+        row = line_text(tree.row_line(14, tree.size.width))
+        await hands.pilot.hover(LayerTree, offset=(row.index("…"), 14))
+        await hands.rest()
+        assert str(tree.tooltip) == "1x1024xsequence_lengthx128"
 
 
 @pytest.mark.asyncio

@@ -76,6 +76,7 @@ async def test_the_memory_tab_opens_at_the_peak_and_the_arrows_walk_along_the_st
         assert len(asked(hands, "memory")) == 1
 
 
+@pytest.mark.slow
 async def test_the_cursor_of_the_tree_is_followed_and_enter_leads_back_to_it() -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.press("5", "tab", "down")
@@ -178,6 +179,7 @@ async def test_the_roofline_asks_for_a_machine_first_and_then_places_the_layers(
         assert "10 layers chosen" in text
 
 
+@pytest.mark.slow
 async def test_the_roofline_follows_the_tree_and_its_own_arrows_and_enter_leads_to_the_layer() -> None:
     async with screen(size=(120, 40)) as hands:
         await type_machine(hands, "4T", "100 GB/s")
@@ -199,6 +201,7 @@ async def test_a_machine_that_cannot_be_cannot_be_applied() -> None:
         assert hands.main.store.machine is None
 
 
+@pytest.mark.slow
 async def test_a_named_machine_comes_from_the_configuration_file(config: Path) -> None:
     config.write_text(
         '[machine.npu]\npeak_macs = "8T"\nbandwidth = "50 GB/s"\n'
@@ -533,7 +536,7 @@ async def test_what_the_cursor_of_a_plot_is_on_stays_in_view_in_a_low_pane(size:
             assert any(role == "strong" for line in shown for _, role in line), key
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (60, 15)])
 @pytest.mark.parametrize("opens", ["m", "t", "b", "S"])
 async def test_tab_and_shift_tab_go_from_field_to_field_of_every_dialog(

@@ -30,6 +30,7 @@ async def test_of_two_keys_that_come_together_a_menu_hears_the_first() -> None:
         assert len(hands.pilot.app.screen_stack) == 2, "what the first key asked for lies on the main screen"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("opens", ["S", "G", "I", "question_mark"])
 async def test_a_key_that_comes_behind_the_one_that_ends_the_program_is_for_nobody(opens: str) -> None:
     app = ExplorerApp("models/alexnet.onnx", ScriptedEngine())
@@ -60,6 +61,7 @@ def test_keys_are_whole_at_any_width_and_the_way_back_is_there(width: int, said:
     text = line_text(line)
     assert line_width(line) <= width
     assert text.endswith("Esc back")
+    assert ("? keys" in text) == (width >= 19), "help stands there wherever there is room for it"
     for key, label in KEYS:
         assert f"{key} {label}" in text or f" {key} " not in text
 

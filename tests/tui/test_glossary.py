@@ -71,6 +71,7 @@ async def dialog(hands: Hands, *keys: str) -> str:
     return hands.dialog()
 
 
+@pytest.mark.slow
 async def test_the_question_mark_explains_the_words_of_the_pane_in_use() -> None:
     async with screen(size=(120, 40)) as hands:
         assert (await dialog(hands, "question_mark")).startswith("Keys\n"), "of the tree the keys, as ever"

@@ -218,6 +218,7 @@ async def test_f_lights_the_path_between_two_marks_and_arrows_stay_on_it() -> No
         assert shown(hands).drawing.route is None
 
 
+@pytest.mark.slow
 async def test_two_layers_of_which_none_feeds_the_other_have_no_path() -> None:
     async with screen(with_edges("xa", "ab", "ac"), size=(100, 40)) as hands:
         await hands.press("G", "slash", "b", "enter", "m", "slash", "c", "enter", "m", "f")
@@ -279,6 +280,7 @@ def test_the_map_never_takes_more_than_its_pane_nor_hides_the_chosen_box(size: t
         ]
 
 
+@pytest.mark.slow
 async def test_no_key_of_the_view_fails_wherever_it_is_pressed() -> None:
     async with screen(size=(60, 15)) as hands:
         await hands.press("G")

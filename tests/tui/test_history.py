@@ -10,7 +10,7 @@ from textual.widgets import Input
 
 from explorer.base.errors import BadModel
 from explorer.facts import History, HistoryEntry
-from explorer.report.present.tiling.history import state_blocks, states
+from explorer.report.present.shell.history import state_blocks, states
 from explorer.tui.dialogs.dialogs import EntryDialog
 from explorer.tui.dialogs.states.figures import FigureScreen
 from explorer.tui.dialogs.states.history import DiffScreen, HistoryScreen
@@ -206,6 +206,7 @@ async def test_quitting_asks_for_a_state_that_is_not_saved_wherever_the_user_is(
         assert "'tile 64x64x64' not saved. Quit without?" in hands.dialog(), "what was undone can be redone"
 
 
+@pytest.mark.slow
 async def test_a_change_after_a_step_back_is_a_branch_that_is_drawn_beside_the_other() -> None:
     async with screen(ScriptedEngine(tilings=2)) as hands:
         await hands.press("H", "up", "enter", "t", "enter")
@@ -227,6 +228,7 @@ async def test_a_change_after_a_step_back_is_a_branch_that_is_drawn_beside_the_o
         assert ("script", ("all.sh",), how) in hands.engine.asked
 
 
+@pytest.mark.slow
 async def test_the_script_of_a_state_is_written_where_the_user_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -258,6 +260,7 @@ async def test_the_script_of_a_state_is_written_where_the_user_says(
         ) in hands.engine.asked
 
 
+@pytest.mark.slow
 async def test_tilings_made_by_hand_are_kept_as_a_file(tmp_path: Path) -> None:
     target = str(tmp_path / "npu.toml")
     async with screen() as hands:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from explorer.tui.text.lines import line_text
 from explorer.tui.widgets.link_view import LinkView
 from explorer.tui.widgets.strips import KeyBar, Status
@@ -10,7 +12,7 @@ from tests.tui.scripted import ScriptedEngine, flat
 
 
 async def test_enter_on_a_tensor_goes_to_who_made_it_and_backspace_comes_back() -> None:
-    async with screen(size=(120, 40)) as hands:
+    async with screen(size=(140, 40)) as hands:
         page = hands.main.query_one("#layer", LinkView)
         await hands.press("down", "down", "down")
         assert hands.at() == "features.3"
@@ -60,6 +62,7 @@ async def test_a_link_to_what_the_filter_hides_takes_the_filter_back() -> None:
         assert not hands.main.store.query
 
 
+@pytest.mark.slow
 async def test_the_page_of_a_layer_that_many_feed_scrolls_from_link_to_link() -> None:
     async with screen(ScriptedEngine(flat(40)), size=(80, 15)) as hands:
         await hands.press("down", "enter", *["down"] * 30)

@@ -69,6 +69,7 @@ async def test_each_model_keeps_its_own_screen_and_the_list_goes_from_one_to_the
         assert hands.main.store.tab == "model"
 
 
+@pytest.mark.slow
 async def test_a_model_is_closed_from_the_list_and_behind_the_last_the_chooser_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,6 +87,7 @@ async def test_a_model_is_closed_from_the_list_and_behind_the_last_the_chooser_c
     assert app.return_code == 0
 
 
+@pytest.mark.slow
 async def test_the_model_on_show_has_nothing_to_stand_beside_and_it_is_said() -> None:
     async with two() as (hands, app):
         await hands.press("L", "space", "t")
@@ -95,6 +97,7 @@ async def test_the_model_on_show_has_nothing_to_stand_beside_and_it_is_said() ->
         assert isinstance(app.screen, OpenListScreen)
 
 
+@pytest.mark.slow
 async def test_closing_asks_if_something_is_not_saved() -> None:
     async with two() as (hands, app):
         await hands.tile()
@@ -169,6 +172,7 @@ def test_more_than_a_few_models_are_refused() -> None:
         models.begin(ModelChoice("one more"))
 
 
+@pytest.mark.slow
 def test_engines_that_hold_too_much_rest_and_go_on_when_they_are_asked(sample: Sample) -> None:
     models = OpenModels(lambda choice: OpenModel(choice.source, EngineProcess(choice.source)), memory=1 << 20)
     try:

@@ -66,6 +66,7 @@ def said(lines: object) -> str:
     return "\n".join(line_text(line) for line in lines)  # type: ignore[attr-defined]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("exact", [False, True])
 def test_no_page_is_wider_than_its_pane(width: int, exact: bool) -> None:
@@ -153,7 +154,7 @@ def test_a_run_reads_from_its_first_to_its_last_block() -> None:
     model = blocks()
     rows = TreeModel(model.layers)
     assert "layers.0 … layers.11 ×12" in line_text(
-        drawn_row(rows, rows.rows[1], model.info.totals, 80, exact=False)
+        drawn_row(rows, rows.rows[1], model.info.totals, 100, exact=False)
     )
     page = said(
         layer_page([model.layers[i] for i in rows.members(rows.rows[1])], model.info.totals, 60, False)
@@ -273,6 +274,10 @@ def test_three_facts_stand_above_the_evidence_and_a_bar_leads_to_each_limit() ->
     over = said(verdict_lines(replace(proof(), sites=(site,), passed=False, verdict_kind="different"), 100))
     assert "200.0 % of what is allowed" in over
     assert "██████████" in over
+    far = replace(
+        proof(), sites=(replace(site, bound_ratio=80_000.0),), passed=False, verdict_kind="different"
+    )
+    assert "10,000 times what is allowed" in said(verdict_lines(far, 100))
 
 
 def test_a_tiled_site_is_one_row_of_the_diff_that_opens() -> None:

@@ -142,7 +142,7 @@ async def test_a_model_beside_itself_has_no_difference_to_go_to() -> None:
         assert rows(hands) == before
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["d", "c", "v"])
 async def test_what_is_asked_of_both_comes_back_to_both(key: str) -> None:
     async with screen(beside(shorter(alexnet())), (100, 30)) as hands:
@@ -195,6 +195,7 @@ async def test_a_state_stands_beside_the_model_as_opened() -> None:
         assert top(hands)
 
 
+@pytest.mark.slow
 async def test_paths_are_completed_and_a_folder_is_looked_into(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,6 +237,7 @@ async def test_a_model_that_is_none_is_one_line_and_is_asked_for_again() -> None
         assert hands.pilot.app.screen.query_one(Input).value == "nosuch.onnx"
 
 
+@pytest.mark.slow
 async def test_in_a_browser_nothing_outside_its_folder_is_set_beside_and_no_code_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -251,6 +253,7 @@ async def test_in_a_browser_nothing_outside_its_folder_is_set_beside_and_no_code
         assert "tree_diff" not in [method for method, *_ in hands.engine.asked]
 
 
+@pytest.mark.slow
 async def test_two_models_on_the_command_line_open_side_by_side() -> None:
     async with screen(beside(shorter(alexnet())), (140, 40), beside="resnet18") as hands:
         assert top(hands)

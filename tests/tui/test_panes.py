@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from textual.widget import Widget
 
 from explorer.tui.text.lines import line_text
-from explorer.tui.widgets.strips import KeyBar
+from explorer.tui.tree.widget import LayerTree
+from explorer.tui.widgets.strips import KeyBar, PaneHead
 from tests.tui.hands import Hands, screen
 
 
@@ -21,13 +23,14 @@ def border(pane: Widget) -> str:
     return pane.styles.border_left[0]
 
 
+@pytest.mark.slow
 async def test_the_divider_is_moved_by_keys_and_by_the_mouse_and_leaves_both_panes_room() -> None:
     async with screen(size=(100, 30)) as hands:
-        assert widths(hands) == (50, 50)
+        assert widths(hands) == (71, 29)
         await hands.press("less_than_sign", "less_than_sign")
-        assert widths(hands) == (42, 58)
+        assert widths(hands) == (63, 37)
         await hands.press("greater_than_sign")
-        assert widths(hands) == (46, 54)
+        assert widths(hands) == (67, 33)
         await hands.pilot.mouse_down("#right", offset=(0, 5))
         await hands.pilot.hover("#panes", offset=(60, 9))
         await hands.pilot.mouse_up("#panes", offset=(60, 9))
@@ -37,6 +40,29 @@ async def test_the_divider_is_moved_by_keys_and_by_the_mouse_and_leaves_both_pan
         assert widths(hands) == (60, 40), "it was let go"
         await hands.press(*["less_than_sign"] * 30)
         assert widths(hands) == (20, 80)
+
+
+@pytest.mark.slow
+async def test_until_it_is_moved_the_table_has_what_its_columns_need_and_a_plot_has_half() -> None:
+    async with screen(size=(100, 30)) as hands:
+        head, tree = hands.main.query_one("#tree-head", PaneHead), hands.main.query_one(LayerTree)
+        for width in (100, 120, 140, 200):
+            await hands.pilot.resize_terminal(width, 30)
+            await hands.rest()
+            titles = line_text(head.lines[0]).replace("activ.", "activations").split()[2:]
+            assert titles[:6] == ["kind", "output", "MACs", "share", "params", "activations"]
+            rows = [line_text(tree.row_line(at, tree.size.width)) for at in range(tree.row_count)]
+            assert not any("…" in row[:14] for row in rows), "names are whole"
+        assert titles[6:] == ["read", "written"]
+        await hands.press("5")
+        assert widths(hands) == (100, 100)
+        await hands.press("1")
+        assert widths(hands) == (120, 80)
+        await hands.pilot.resize_terminal(80, 30)
+        await hands.rest()
+        assert widths(hands) == (40, 40)
+        await hands.press("greater_than_sign", "5")
+        assert widths(hands) == (43, 37), "it stays where it was moved to"
 
 
 async def test_a_narrow_terminal_shows_one_pane_and_tab_flips() -> None:

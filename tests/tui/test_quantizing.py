@@ -12,7 +12,7 @@ from textual.widgets import Input
 
 import explorer
 from explorer.base.errors import ExplorerError
-from explorer.report.present.tiling.history import state_blocks
+from explorer.report.present.shell.history import state_blocks
 from explorer.tui.dialogs.blame import BlameScreen
 from explorer.tui.dialogs.quantize.dialog import BIASES, FORMATS, WEIGHTS, QuantizeDialog
 from explorer.tui.dialogs.quantize.layer_list import QuantizedLayers
@@ -80,6 +80,7 @@ def history_text(session: explorer.Session) -> str:
     return "\n".join(line_text(line) for line in draw(state_blocks(history, history.current), 90))
 
 
+@pytest.mark.slow
 async def test_formats_are_chosen_by_keys_with_what_they_save_and_become_a_state(session):
     async with screen(SessionEngine(session)) as hands:
         await hands.press("Q")
@@ -109,6 +110,7 @@ async def test_formats_are_chosen_by_keys_with_what_they_save_and_become_a_state
         assert isinstance(top(hands), QuantizationScreen)
 
 
+@pytest.mark.slow
 async def test_a_form_takes_what_is_typed_at_once_field_by_field(session):
     async with screen(SessionEngine(session)) as hands:
         hands.at_once("Q", *"int4", *["down"] * 6, *"re:fc[12]", "down", "2")
@@ -159,6 +161,7 @@ async def test_a_layer_is_excluded_or_takes_another_format_and_the_model_is_made
         assert hands.at() == "/conv2/Conv"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [(60, 15), (140, 40)])
 async def test_the_dialog_keeps_its_hint_at_the_smallest_size(before):
     with explorer.Session("sample_models/bert_tiny.onnx") as model:
@@ -172,6 +175,7 @@ async def test_the_dialog_keeps_its_hint_at_the_smallest_size(before):
             assert box.query_one(QuantizedLayers).region.bottom < box.region.bottom
 
 
+@pytest.mark.slow
 async def test_enter_before_the_choice_has_come_waits_for_it(session, monkeypatch):
     async with screen(SessionEngine(session)) as hands:
         monkeypatch.setattr("explorer.tui.dialogs.quantize.dialog._PAUSE", 0.1)
@@ -184,6 +188,7 @@ async def test_enter_before_the_choice_has_come_waits_for_it(session, monkeypatc
         assert {weight for weight, _ in quantized(session).values()} == {"fixed6.3"}
 
 
+@pytest.mark.slow
 async def test_an_error_is_read_to_its_end_where_there_are_few_lines(session):
     async with screen(SessionEngine(session), size=(60, 15)) as hands:
         await hands.press("Q")
@@ -195,6 +200,7 @@ async def test_an_error_is_read_to_its_end_where_there_are_few_lines(session):
         assert top(hands).query_one(QuantizedLayers).display
 
 
+@pytest.mark.slow
 async def test_a_format_that_there_is_not_leads_back_to_the_layer_it_was_typed_for(session):
     async with screen(SessionEngine(session)) as hands:
         await hands.press("Q", "enter", "down", "f")
@@ -216,6 +222,7 @@ async def test_escape_stops_it_and_nothing_was_changed(session):
         assert len(session.history().entries) == 1
 
 
+@pytest.mark.slow
 async def test_the_layers_of_the_tree_and_their_kind_are_what_is_meant(session):
     async with screen(SessionEngine(session)) as hands:
         await hands.press("Q")
@@ -251,6 +258,7 @@ def test_every_format_that_is_offered_is_one(session, part):
             assert name in {getattr(layer, part) for layer in made.layers}
 
 
+@pytest.mark.slow
 async def test_formats_of_a_file_stand_in_the_fields_and_what_is_typed_goes_before_them(
     session, tmp_path, monkeypatch
 ):
@@ -289,6 +297,7 @@ async def test_formats_of_a_file_stand_in_the_fields_and_what_is_typed_goes_befo
         assert isinstance(top(hands), QuantizeDialog)
 
 
+@pytest.mark.slow
 async def test_a_blame_of_two_states_excludes_a_layer_where_the_second_is_the_current_one(session):
     async with screen(SessionEngine(session), size=(120, 40)) as hands:
         await hands.press("Q", "enter", "escape", "H", "v", "enter")

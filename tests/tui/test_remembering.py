@@ -158,7 +158,7 @@ async def test_columns_order_and_divider_are_kept_from_session_to_session_until_
         head, width = hands.strip(PaneHead, "#tree-head"), hands.main.panes.left.size.width
         assert "flat" in head
     assert notes.chosen == ScreenChoices(
-        tuple(name for name in SHOWN if name != "output"), "params", by_cost=True, flat=True, divider=46
+        tuple(name for name in SHOWN if name != "output"), "params", by_cost=True, flat=True, divider=56
     )
     async with screen(ScriptedEngine(), keeper=notes, size=(120, 40)) as hands:
         assert hands.strip(PaneHead, "#tree-head") == head

@@ -58,7 +58,7 @@ async def test_a_model_that_cannot_be_opened_is_one_line_in_a_dialog() -> None:
         assert hands.dialog() == ""
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("above", [(), ("question_mark",), ("a",)])
 async def test_o_opens_a_model_again_whatever_dialog_stands_above(above: tuple[str, ...]) -> None:
     engine = ScriptedEngine(errors={"open": BadModel("is empty", where="alexnet.onnx")})
@@ -138,6 +138,7 @@ async def test_the_cursor_moves_and_the_layer_tab_follows() -> None:
         assert hands.at() == "classifier.6"
 
 
+@pytest.mark.slow
 async def test_the_column_can_be_switched_and_sorted() -> None:
     async with screen() as hands:
         for column in ("params", "activations", "read", "written", "weights", "FLOPs/byte", "MACs"):
@@ -215,6 +216,7 @@ async def test_what_is_typed_at_once_with_the_key_that_opens_a_field_lands_in_it
         assert hands.at() == "features.3"  # the second that is left
 
 
+@pytest.mark.slow
 async def test_a_filter_that_cannot_be_read_says_why_and_stays_to_be_mended() -> None:
     async with screen() as hands:
         await hands.press("slash", *"op:gemm macs>")
@@ -315,19 +317,21 @@ async def test_the_tiled_model_is_painted_before_the_verdict_so_that_no_key_wait
         assert "painted" in seen[seen.index("tiled") : seen.index("TilingResultDialog")]
 
 
+@pytest.mark.slow
 async def test_only_this_layer_or_this_kind_can_be_tiled() -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.press("end", "t")
-        await hands.press("down", "down", "down", "down", "right")
+        await hands.press("down", "down", "down", "down", "down", "right")
         assert "in 1 matmul" in hands.dialog()
         await hands.press("enter")
         spec = next(args[0] for m, args, _ in hands.engine.asked if m == "tile")
         assert spec.sites == ("classifier.6",)
 
 
+@pytest.mark.slow
 async def test_a_layer_without_a_product_says_so() -> None:
     async with screen(size=(120, 40)) as hands:
-        await hands.press("down", "t", "down", "down", "down", "down", "right")
+        await hands.press("down", "t", "down", "down", "down", "down", "down", "right")
         assert "no matmul here" in hands.dialog()
 
 
@@ -541,6 +545,7 @@ async def test_who_sorts_in_the_first_row_sees_the_largest_and_elsewhere_stays_o
         assert hands.at() == layer
 
 
+@pytest.mark.slow
 async def test_help_leads_to_the_pages_of_the_manual() -> None:
     async with screen() as hands:
         await hands.press("question_mark", "m", "down", "down", "enter")
@@ -584,7 +589,7 @@ async def test_zoom_gives_a_pane_the_whole_width() -> None:
 async def test_a_large_flat_model_is_shown_in_ranges_that_open() -> None:
     async with screen(ScriptedEngine(flat(30_000))) as hands:
         await hands.press("end")
-        assert "node_29000 … 999 ×1,000" in hands.tree()[-1]
+        assert "node_29000 … node_29999 ×1,000" in hands.tree()[-1]
         assert "1,000 of very many" in hands.text("#layer")
         await hands.press("space", "end")
         assert hands.at() == "node_29999"
@@ -593,7 +598,7 @@ async def test_a_large_flat_model_is_shown_in_ranges_that_open() -> None:
 async def test_a_run_of_blocks_opens_with_the_keyboard() -> None:
     async with screen(ScriptedEngine(blocks())) as hands:
         await hands.press("down")
-        assert "layers.0 … 11 ×12" in hands.tree()[1]
+        assert "0…11 ×12" in hands.tree()[1]
         await hands.press("space")
         assert len(hands.tree()) == 15
 
@@ -669,6 +674,6 @@ async def test_work_whose_place_is_taken_in_the_same_instant_is_complained_of_by
             for name in ("first", "second", "third"):
                 hands.main.run_worker(work(inner(name)), group="same", exclusive=True, exit_on_error=False)
             await hands.rest()
-            gc.collect()
+            gc.collect(1)  # what was made here is young
     assert ran == ["third"]
     assert not [str(one.message) for one in said if "never awaited" in str(one.message)]

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from explorer.facts import Layer
 from explorer.tui.tree.search import Query, Search
 from explorer.tui.widgets.line_view import LineList
 from explorer.tui.widgets.strips import Status
@@ -78,6 +79,7 @@ async def test_what_the_filter_shows_is_walked_along_as_well() -> None:
         assert hands.at() == "classifier.6"
 
 
+@pytest.mark.slow
 async def test_bookmarks_are_set_listed_and_found() -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.press("apostrophe")
@@ -112,3 +114,13 @@ def test_words_that_are_there_go_before_letters_that_are() -> None:
         search.look(layer)
     assert {found.kind for found in search.found if found.rank < 1} == set()
     assert any("features" in found.text and "Conv" in found.text for found in search.best())
+
+
+def test_what_a_layer_is_called_goes_before_what_it_is() -> None:
+    search = Search(Query("conv2"))
+    for at, path in enumerate(("conv1", "block.0.conv2", "block.1.conv2")):
+        search.look(Layer(at, None, path, path, "Conv2d", 0, False))
+    best = search.best()
+    assert [found.text.split()[0] for found in best] == ["block.0.conv2", "block.1.conv2", "conv1"]
+    assert search.walk(best[0]) == [1, 2]
+    assert search.walk(best[2]) == [0, 1, 2]

@@ -89,6 +89,7 @@ async def test_a_point_of_the_front_becomes_a_state_and_is_undone(session):
         assert [entry.parent for entry in session.history().entries[1:]] == [0, 0]
 
 
+@pytest.mark.slow
 async def test_a_mixed_precision_is_sought_written_and_its_command_makes_it(
     session, tmp_path, monkeypatch, capsys
 ):
@@ -136,6 +137,7 @@ class StoppedEngine(SessionEngine):
         super()._answer(job, args, kwargs)
 
 
+@pytest.mark.slow
 async def test_of_integers_that_were_tiled_layers_are_tried_on_what_was_quantized(session):
     async with screen(SessionEngine(session)) as hands:
         await hands.press("Q", "enter", "escape", "t", "enter", "escape")
@@ -148,6 +150,7 @@ async def test_of_integers_that_were_tiled_layers_are_tried_on_what_was_quantize
         assert not [row.error for row in top(hands)._found.rows if row.error]
 
 
+@pytest.mark.slow
 async def test_what_ran_before_a_stop_is_kept_and_goes_on(session, monkeypatch):
     monkeypatch.setattr("explorer.tui.dialogs.quantize.sensitivity._SLICE", 0.01)
     async with screen(StoppedEngine(session)) as hands:
@@ -178,6 +181,7 @@ async def test_what_cannot_be_is_said_and_nothing_is_begun(session):
         assert top(hands) is hands.main
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(60, 15), (80, 24)])
 async def test_a_small_screen_shows_the_plot_in_place_of_the_table(session, size):
     async with screen(SessionEngine(session), size=size) as hands:

@@ -29,7 +29,7 @@ SCENES = {
 }
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("size", [SMALL, LARGE], ids=["80x24", "120x40"])
 @pytest.mark.parametrize("scene", SCENES)
 def test_scene(snap_compare: Any, scene: str, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,6 +117,7 @@ async def begin(hands: Hands, **fields: str) -> None:
     await hands.press("enter")
 
 
+@pytest.mark.slow
 async def test_the_first_time_it_asks_and_says_how_many_tilings_these_are() -> None:
     async with screen(SweepEngine()) as hands:
         await hands.press("S")
@@ -309,6 +310,7 @@ async def test_what_was_found_is_there_the_next_time_and_more_is_added_to_it() -
         assert swept == [((16, 16, 16), (32, 32, 32)), ((64, 64, 64),)]
 
 
+@pytest.mark.slow
 async def test_proofs_come_one_by_one_and_esc_keeps_what_is_there(tmp_path: Path) -> None:
     engine = SweepEngine()
     async with screen(engine) as hands:
@@ -343,6 +345,7 @@ async def test_an_error_is_a_dialog_and_the_screen_lives() -> None:
         assert isinstance(hands.pilot.app.screen, SweepDialog)
 
 
+@pytest.mark.slow
 async def test_the_tilings_are_written_as_the_command_line_prints_them(tmp_path: Path) -> None:
     async with screen(SweepEngine()) as hands:
 

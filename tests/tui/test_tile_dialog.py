@@ -13,6 +13,7 @@ from explorer.engine.tiling.cost import plan_cost
 from explorer.engine.tiling.cost.formulas import with_formulas
 from explorer.facts import Plan, SkippedSite, TileSpec
 from explorer.facts.cost import Hardware
+from explorer.facts.quantize import Accumulator
 from explorer.report.layout import Page
 from explorer.report.present.tiling import plan as words
 from explorer.report.present.tiling.tile import plan_matmuls
@@ -92,7 +93,7 @@ def test_the_figures_are_those_of_the_cost() -> None:
     assert "234.08 MiB" in figure(rows, "Traffic without reuse")
     assert "fits in 512.00 KiB" in figure(rows, "Buffer, double")
     assert "3.72 M" in figure(rows, "Cycles")
-    assert "memory bounds 3 of 3" in figure(rows, "Cycles")
+    assert "roofline: memory bounds 3 of 3" in figure(rows, "Cycles")
     for order in ("mnk", "nmk", "knm", "nkm", "mkn", "kmn"):
         one = next(total for total in cost.orders if total.order == order)
         assert f"{one.traffic / 2**20:.2f} MiB" in figure(rows, order)
@@ -233,6 +234,7 @@ async def test_words_that_have_room_stay_where_they_are_whichever_is_chosen(size
                 await hands.press("right")
 
 
+@pytest.mark.slow
 async def test_figures_follow_what_is_typed_and_the_formula_what_is_chosen(profiles: Path) -> None:
     async with screen() as hands:
         await hands.press("t")
@@ -241,7 +243,7 @@ async def test_figures_follow_what_is_typed_and_the_formula_what_is_chosen(profi
         after = figures(hands)
         assert before != after
         assert "28,672 tile matmuls" in hands.dialog()
-        await hands.press("down", "down", "down", "down", "down", "down")
+        await hands.press(*["down"] * 7)
         assert isinstance(hands.pilot.app.focused, CostList)
         await hands.press("down", "down", "down", "down")
         assert "traffic mnk = " in hands.dialog()
@@ -272,13 +274,14 @@ async def test_rates_that_were_typed_for_the_roofline_are_a_machine_too() -> Non
         assert any(line.strip().startswith("Time") and " ms" in line for line in figures(hands))
 
 
+@pytest.mark.slow
 async def test_enter_on_an_empty_machine_says_once_what_is_needed() -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.press("m", "enter")
         assert hands.dialog().count("what the machine computes and what it moves are needed") == 1
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [60, 120])
 async def test_more_machines_than_there_is_room_for_have_a_sign_where_they_go_on(width: int) -> None:
     async with screen(size=(width, 40)) as hands:
@@ -347,6 +350,7 @@ async def test_a_cost_that_cannot_be_told_leaves_the_plan() -> None:
         assert "Proven equal" in hands.dialog()
 
 
+@pytest.mark.slow
 async def test_grouped_convolutions_are_packed_when_asked() -> None:
     async with screen() as hands:
         await hands.press("t")
@@ -357,6 +361,33 @@ async def test_grouped_convolutions_are_packed_when_asked() -> None:
         assert spec.grouped == "pack"
 
 
+@pytest.mark.slow
+async def test_an_accumulator_that_is_typed_names_the_sums_that_overflow_it() -> None:
+    async with screen() as hands:
+        await hands.press("t")
+        await to(hands, "accumulator")
+        await hands.press(*"1")
+        assert "an accumulator of '1' bits cannot be" in hands.dialog()
+        await hands.press(*"8")
+        await hands.press("enter")
+        spec = next(args[0] for m, args, _ in hands.engine.asked if m == "tile")
+        assert spec.accumulator == 18
+    made, sums = plan(TileSpec()), Accumulator(9216, 22, 30, 7, 1_500_000)
+    sites = (replace(made.sites[0], sums=sums), *made.sites[1:])
+    floats = rows_of(replace(made, accumulator_bits=18))
+    assert "nothing here sums stored integers" in figure(floats, "Accumulator")
+    rows = rows_of(replace(made, sites=sites, accumulator_bits=18))
+    assert "1 of 1 overflow 18 bits: 22 bits are needed" in figure(rows, "Accumulator")
+    said = next(row for row in rows if "Accumulator" in line_text(row.head(90))).about(90)
+    assert any(sites[0].name in line_text(line) and "9,216" in line_text(line) for line in said)
+    assert (
+        figure(rows_of(replace(made, sites=sites, accumulator_bits=22)), "Accumulator")
+        .strip()
+        .endswith("22 bits hold every sum: 22 bits are needed")
+    )
+
+
+@pytest.mark.slow
 async def test_letters_are_keys_and_no_part_of_a_tile() -> None:
     async with screen() as hands:
         await hands.press("t")
@@ -403,6 +434,19 @@ async def test_an_answer_that_comes_late_is_not_shown_for_something_else() -> No
         assert spec.tile == (64, 64, 16)
 
 
+async def test_enter_before_the_plan_is_there_does_what_was_typed_once_it_is() -> None:
+    async with screen() as hands:
+        await hands.press("t")
+        hands.engine.hold.add("plan")
+        await hands.burst("backspace", "backspace", *"32", "enter")
+        assert isinstance(hands.pilot.app.screen, TileDialog)
+        hands.engine.release()
+        await hands.rest()
+        specs = [args[0] for m, args, _ in hands.engine.asked if m == "tile"]
+        assert [spec.tile for spec in specs] == [(64, 64, 32)]
+
+
+@pytest.mark.slow
 async def test_presets_stand_among_the_machines_of_the_dialogs() -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.press("t")
@@ -414,6 +458,7 @@ async def test_presets_stand_among_the_machines_of_the_dialogs() -> None:
         assert "a100" in hands.text("#roofline")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [(60, 15), (140, 40)])
 async def test_the_dialog_keeps_its_hint_where_the_terminal_is_made_smaller(before: tuple[int, int]) -> None:
     async with screen(ScriptedEngine(alexnet()), size=before) as hands:

@@ -202,6 +202,7 @@ async def test_a_layer_that_is_not_tiled_is_shown_as_it_would_become(size: tuple
         assert not [m for m, _, _ in hands.engine.asked if m == "tile"]
 
 
+@pytest.mark.slow
 async def test_every_key_of_the_view_moves_within_the_site() -> None:
     async with screen(size=(80, 24)) as hands:
         await hands.press("end", "i")
@@ -330,6 +331,7 @@ def shown(hands: Hands) -> str:
     return "\n".join(line_text(line) for line in hands.pilot.app.screen.query_one("#block", PanelView).lines)
 
 
+@pytest.mark.slow
 async def test_the_loops_are_walked_and_the_last_step_has_moved_what_the_plan_counts() -> None:
     async with screen(size=(140, 45)) as hands:
         await hands.press("end", "i")

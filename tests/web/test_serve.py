@@ -202,6 +202,7 @@ async def test_a_visitor_of_a_folder_chooses_from_it_opens_another_and_none_from
         (folder / "mlp_128.onnx").unlink()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("way", ["up", "absolute", "link"])
 def test_a_visitors_session_writes_and_reads_nothing_outside_the_folder(
     folder: Path, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
@@ -262,6 +263,7 @@ async def test_a_size_that_no_page_has_costs_no_memory(served: Served) -> None:
     assert largest < 1 << 30
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number",
     [
@@ -300,6 +302,7 @@ async def test_who_leaves_the_screen_begins_anew(served: Served) -> None:
             await Browser(socket).until(lambda text: "MACs 416" in text)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -325,6 +328,7 @@ def test_what_runs_code_or_is_no_model_is_refused(folder: Path, words: tuple[str
     assert not done.stdout
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken_is_one_line(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

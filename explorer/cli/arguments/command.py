@@ -70,6 +70,7 @@ class Command:
             has to be kept in check around it.
         subject: What `models` are.
         words: All that they may be, if they are no models.
+        meaning: What one is, in words, if it is neither.
 
     Attributes:
         options: Those that it takes, by flag.
@@ -87,6 +88,7 @@ class Command:
     instant: bool = False
     subject: str = "model"
     words: tuple[str, ...] = ()
+    meaning: str = ""
     options: dict[str, Option] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -96,7 +98,9 @@ class Command:
     @property
     def takes(self) -> str:
         """What may stand for each of `models`."""
-        return " or ".join((", ".join(self.words[:-1]), self.words[-1])) if self.words else MODEL_HELP
+        if self.words:
+            return " or ".join((", ".join(self.words[:-1]), self.words[-1]))
+        return self.meaning or MODEL_HELP
 
     @property
     def prog(self) -> str:

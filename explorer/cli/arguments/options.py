@@ -24,6 +24,8 @@ class Option:
         metavar: What stands for its value in the help; of `choices` made of them; empty for a switch.
         default: Its value as the user would type it; None for nothing.
         many: It may be given several times.
+        into: Of several options that may be given many times, the name under which what was typed is kept in
+            its order, each value with its flag.
         short: See `flag`.
         old: A spelling that is still understood, and shown nowhere.
         reads: What turns the word that was typed (a list of them with `many`) into the value: the end of the
@@ -38,6 +40,7 @@ class Option:
     metavar: str = ""
     default: str | None = None
     many: bool = False
+    into: str = ""
     short: str = ""
     old: str = ""
     reads: str = ""
@@ -53,7 +56,7 @@ class Option:
     @property
     def key(self) -> str:
         """What its value is called among those of a command."""
-        return self.flag[2:].replace("-", "_")
+        return self.into or self.flag[2:].replace("-", "_")
 
     @property
     def spellings(self) -> tuple[str, ...]:
@@ -70,7 +73,7 @@ class Option:
             return tuple(typed) if self.many else typed
         if typed is None:
             return None
-        from explorer.settings import parse
+        from explorer.settings import parse  # an option that is not typed waits for no reader
 
         known = {"known": self.choices} if self.choices else {}
         least = {} if self.least is None else {"least": self.least}

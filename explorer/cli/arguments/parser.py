@@ -66,7 +66,7 @@ def _parsed(words: Sequence[str], command: Command) -> tuple[ParsedArgs, str]:
         elif not equals:
             raise Misuse("needs a value", where=found.flag, hint=f"write {found.flag} {found.metavar}")
         elif found.many:
-            getattr(given, found.key).append(value)
+            getattr(given, found.key).append((found.flag, value) if found.into else value)
         else:
             setattr(given, found.key, value)
     return given, unknown

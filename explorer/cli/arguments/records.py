@@ -1,7 +1,11 @@
-"""Tiling, number formats and machine that options ask for; with them come msgspec and a reader of TOML."""
+"""Tiling, number formats and machine that options ask for.
+
+With them come msgspec and a reader of TOML, 50 ms, which the help of all verbs does not wait for.
+"""
 
 from __future__ import annotations
 
+import explorer
 from explorer.base.errors import Misuse
 
 TYPE_CHECKING = False
@@ -36,8 +40,7 @@ def tile_spec(given: ParsedArgs, typed: Mapping[str, Any] | None = None) -> Tile
 
 def quantize_spec(given: ParsedArgs) -> QuantizeSpec:
     """The number formats: by default, in the file of `--config`, by what was typed."""
-    from explorer.settings import quantize
-
+    quantize = _quantize()
     fields = {name: name for name in ("granularity", "block", "calibrator", "percentile", "accumulator")}
     fields |= {"op": "ops", "site": "sites"}
     if "formats" not in vars(given):  # of `explorer settings` it is the form of tiles
@@ -49,7 +52,8 @@ def quantize_spec(given: ParsedArgs) -> QuantizeSpec:
         raise Misuse("it cannot be both", where="--symmetric --asymmetric")
     if given.symmetric or given.asymmetric:
         typed["symmetric"] = given.symmetric
-    return quantize.spec_of(given.config, typed)
+    found: QuantizeSpec = quantize.spec_of(given.config, typed)
+    return found
 
 
 def first_quantized(given: ParsedArgs) -> QuantizeSpec | None:
@@ -58,9 +62,8 @@ def first_quantized(given: ParsedArgs) -> QuantizeSpec | None:
         if given.calibrate is not None:
             raise Misuse("there is nothing to choose ranges for", where="--calibrate", hint="--quantize int8")
         return None
-    from explorer.settings import quantize
-
-    return quantize.of_text(given.quantize, "--quantize")
+    found: QuantizeSpec = _quantize().of_text(given.quantize, "--quantize")
+    return found
 
 
 def tiles(given: ParsedArgs) -> tuple[tuple[int, int, int], ...]:
@@ -72,23 +75,49 @@ def tiles(given: ParsedArgs) -> tuple[tuple[int, int, int], ...]:
 
 def tolerance(given: ParsedArgs) -> Tolerance | None:
     """By how much outputs may differ, if that was typed."""
-    from explorer.facts.verification import Tolerance
-
     limits = (given.atol, given.rtol, given.snr)
-    return None if limits == (None, None, None) else Tolerance(*limits)
+    return None if limits == (None, None, None) else explorer.Tolerance(*limits)
 
 
 def roofline_machine(given: ParsedArgs) -> Machine:
     """The machine by its rates, or by its name."""
-    from explorer.settings import machines
+    found: Machine = _machines().find(given.machine, given.peak_macs, given.bandwidth)
+    return found
 
-    return machines.find(given.machine, given.peak_macs, given.bandwidth)
+
+def named_machine(given: ParsedArgs) -> Machine | None:
+    """The machine by its rates, or by its name; None where none of these was typed."""
+    return roofline_machine(given) if given.machine or given.peak_macs or given.bandwidth else None
+
+
+def each_machine(given: ParsedArgs) -> tuple[Machine, ...]:
+    """The machines of a list of names, if that was typed."""
+    named = () if given.machine is None else given.machine.split(",")
+    return tuple([_machines().find(name.strip(), None, None) for name in named])
+
+
+def rate(typed: str | None, where: str) -> float | None:
+    """Bytes a second, if they were typed."""
+    found: float | None = None if typed is None else _machines().parse_rate(typed, where=where)
+    return found
 
 
 def hardware(given: ParsedArgs) -> Hardware | None:
     """The machine by what it does in a cycle, if one was named."""
+    machine: Hardware | None = None if given.machine is None else _machines().hardware(given.machine)
+    buffer = getattr(given, "buffer", None)
+    return machine if buffer is None else _machines().with_buffer(machine, buffer, "--buffer")
+
+
+def _machines() -> Any:
+    """What reads machines, as late as it is asked for."""
     from explorer.settings import machines
 
-    machine = None if given.machine is None else machines.hardware(given.machine)
-    buffer = getattr(given, "buffer", None)
-    return machine if buffer is None else machines.with_buffer(machine, buffer, "--buffer")
+    return machines
+
+
+def _quantize() -> Any:
+    """What reads number formats, as late."""
+    from explorer.settings import quantize
+
+    return quantize

@@ -5,6 +5,7 @@ from __future__ import annotations
 import explorer
 from explorer.base.exit_codes import OF_VERDICT
 from explorer.base.record import record
+from explorer.base.version import SCHEMA_VERSION
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,8 +70,6 @@ def converted(fact: Conversion) -> Answer:
 
 def head() -> dict[str, Any]:
     """What every JSON document starts with."""
-    from explorer.facts import SCHEMA_VERSION
-
     return {"schema_version": SCHEMA_VERSION, "tool": tool()}
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+
 import explorer
-from explorer.base.errors import UnknownShape
+from explorer.base.errors import BadModel, ExplorerError, UnknownShape
 from explorer.base.exit_codes import DONE
 from explorer.base.units import dims_text
 from explorer.cli.output.answer import Answer, document, present, tool
@@ -12,11 +14,11 @@ from explorer.host.output_files import atomic_write, check_target
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
     from explorer.cli.arguments.command import ParsedArgs
-    from explorer.facts import Info
+    from explorer.facts import Diff, Info
     from explorer.report.blocks import Block
     from explorer.session import Session
 
@@ -54,6 +56,34 @@ def about(
         lambda: subject(*facts) if callable(subject) else getattr(present(subject), str(name))(*facts),
         rows,
     )
+
+
+def change_of(session: Session, progress: ProgressLine) -> tuple[Diff | None, str]:
+    """What changed; from here on the file exists, so no failure may say that nothing was written."""
+    try:
+        return session.diff(on_progress=progress), ""
+    except ExplorerError as error:
+        return None, f"what changed cannot be shown: {error}"
+
+
+@contextmanager
+def proving(given: ParsedArgs, does: str) -> Iterator[None]:
+    """Says how to do without the proof, where the runtime cannot run what could be written.
+
+    Args:
+        given: What was typed.
+        does: What the verb does, as in 'folds'.
+
+    Raises:
+        BadModel: The runtime refuses the model.
+    """
+    try:
+        yield
+    except BadModel as error:
+        if given.no_verify or error.hint:
+            raise
+        hint = f"nothing was written; --no-verify {does} it without the proof"
+        raise BadModel(error.what, where=error.where, hint=hint) from None
 
 
 def open_or_stored(session: Session, progress: ProgressLine) -> Info:

@@ -23,18 +23,18 @@ def print_answer(answer: Answer, given: ParsedArgs) -> int:
     if answer.pieces is not None:
         return print_pieces(answer.pieces(), answer.code)
     if given.csv:
-        from explorer.report.csv_table import csv_lines
+        from explorer.report.csv_table import csv_lines  # one form is printed, and waits for no other
 
         return print_pieces(csv_lines(answer.document()[answer.rows]), answer.code)
     if given.markdown:
-        from explorer.report.html.draw import markdown_text
+        from explorer.report.html.draw import markdown_text  # jinja2
 
         return print_pieces([markdown_text(answer.page())], answer.code)
     if given.json:
-        from explorer.report import json_text
+        from explorer.report import json_text  # neither this
 
         return print_pieces(json_text.pieces(answer.document()), answer.code)
-    from explorer.report.layout import Page
+    from explorer.report.layout import Page  # rich
 
     terminal = sys.stdout is not None and sys.stdout.isatty()
     page = Page(answer.page(), fit=terminal)

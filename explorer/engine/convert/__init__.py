@@ -86,7 +86,7 @@ _MODULES = ("torch", "torchscript", "torch.export", "checkpoint")
 _TENSORS = ("checkpoint", "safetensors", "huggingface")
 """Formats of which there are only the tensors."""
 
-_ONNX_OPTIONS = ("exporter", "opset", "input_names", "output_names", "dynamic")
+_ONNX_OPTIONS = ("exporter", "opset", "input_names", "output_names", "dynamic", "fold")
 
 CONVERTERS: tuple[Converter, ...] = (
     Converter(_MODULES, "onnx", "module_to_onnx:convert", _ONNX_OPTIONS, module=True),
@@ -96,7 +96,7 @@ CONVERTERS: tuple[Converter, ...] = (
     Converter(_TENSORS, "checkpoint", "tensor_files.to_state_dict:convert"),
     Converter(("onnx",), "torchscript", "onnx_to_torch:torchscript"),
     Converter(("onnx",), "torch.export", "onnx_to_torch:program"),
-    Converter(("tflite",), "onnx", "tflite_to_onnx:convert", ("opset",)),
+    Converter(("tflite",), "onnx", "tflite_to_onnx:convert", ("opset", "fold")),
 )
 """Every pair that there is."""
 
@@ -196,6 +196,8 @@ def words(asked: ConversionOptions) -> list[str]:
             continue
         if isinstance(value, Mapping):
             typed += dynamic_words(value)
+        elif value is True:
+            typed.append(flag)
         else:
             typed += option_words(flag, ",".join(value) if isinstance(value, tuple) else str(value))
     return typed

@@ -35,14 +35,13 @@ class Axes(Struct, frozen=True):
         inputs: For each input, its open axes and the names of their dimensions.
         sizes: What each dimension is while the model is exported.
         bound: The inputs at those sizes.
-        other: The inputs at other sizes at which the model runs too; None if none was found, or nothing
-            is open.
+        others: The inputs at other sizes at which the model runs too; none if nothing is open.
     """
 
     inputs: tuple[Mapping[int, str], ...]
     sizes: Mapping[str, int]
     bound: BoundInputs
-    other: BoundInputs | None = None
+    others: tuple[BoundInputs, ...] = ()
 
     @property
     def open(self) -> bool:
@@ -83,10 +82,15 @@ def settle(
         raise Misuse("this model takes its inputs packed in lists", where="--dynamic", hint="leave it out")
     sizes = _sizes(bound.inputs, inputs)
     shown = _resized(bound, inputs, {name: max(size, _LEAST) for name, size in sizes.items()})
-    others = (_resized(shown, inputs, tried) for tried in _others(_sizes(shown.inputs, inputs)) if sizes)
-    other = next((one for one in others if outputs_of(loaded, one) is not None), None)
+    there = _sizes(shown.inputs, inputs)
+    found: dict[tuple[int, ...], BoundInputs] = {}
+    for tries in (_others(there), _lengths(there, 3), _lengths(there, 17)) if sizes else ():
+        resized = ((tuple(tried.values()), _resized(shown, inputs, tried)) for tried in tries)
+        runs = next((pair for pair in resized if outputs_of(loaded, pair[1]) is not None), None)
+        if runs is not None and runs[0] != tuple(there.values()):
+            found.setdefault(*runs)
     loaded.bound = shown
-    return Axes(inputs, _sizes(shown.inputs, inputs), shown, other)
+    return Axes(inputs, there, shown, tuple(found.values()))
 
 
 def specifications(loaded: LoadedModule, axes: Axes) -> Any:
@@ -115,7 +119,7 @@ def notes(axes: Axes) -> tuple[str, ...]:
     if not axes.open:
         return ()
     sizes = ", ".join(f"{name}={size}" for name, size in axes.sizes.items())
-    if axes.other is None:
+    if not axes.others:
         return (f"exported with {sizes}; no other size was found at which the module itself runs",)
     return (f"exported with {sizes}",)
 
@@ -123,10 +127,10 @@ def notes(axes: Axes) -> tuple[str, ...]:
 def outputs(loaded: LoadedModule, axes: Axes) -> tuple[TensorInfo, ...]:
     """The outputs, with the names of open dimensions that their sizes follow; empty if nobody knows them."""
     shown = outputs_of(loaded, axes.bound) or ()
-    other = outputs_of(loaded, axes.other) if axes.other is not None else None
-    if axes.other is None or other is None or len(shown) != len(other):
+    other = outputs_of(loaded, axes.others[0]) if axes.others else None
+    if other is None or len(shown) != len(other):
         return shown
-    then = _sizes(axes.other.inputs, axes.inputs)
+    then = _sizes(axes.others[0].inputs, axes.inputs)
     found = []
     for at, (a, b) in enumerate(zip(shown, other, strict=True)):
         shape = list(a.shape or ())
@@ -178,3 +182,9 @@ def _others(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
     for alone in sizes:
         for step in (1, 8, 32):
             yield {name: size + step if name == alone else size for name, size in sizes.items()}
+
+
+def _lengths(sizes: Mapping[str, int], least: int) -> Iterator[dict[str, int]]:
+    """Sizes from one on: each another one, or all the same where two names stand for one size."""
+    yield {name: least + 2 * at for at, name in enumerate(sizes)}
+    yield dict.fromkeys(sizes, least)

@@ -3,7 +3,7 @@ framework.
 
 The source runs once more with everything in float64: its own error there is the noise floor, and the
 result must be no less accurate (`verify.compare`). Where a dimension was left open, both also run at
-another size than the one that the exporter saw.
+other sizes than the one that the exporter saw.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel
 from explorer.base.units import bytes_text, shape_text
 from explorer.engine.convert.job import ConversionJob
-from explorer.engine.formats.torch_module.modules import tensors
 from explorer.engine.graph.model import Model
 from explorer.engine.proof.outputs import run
 from explorer.engine.proof.verdict import Grounds, verdict_of
@@ -59,10 +58,10 @@ class _Case(NamedTuple):
     label: str = ""
 
 
-def _cases(bound: BoundInputs, other: BoundInputs | None, draws: int) -> list[_Case]:
+def _cases(bound: BoundInputs, others: Sequence[BoundInputs], draws: int) -> list[_Case]:
     """The sizes that the exporter saw, and others where some are open."""
     found = [_Case(bound, draws)]
-    if other is not None:
+    for other in others:
         pairs = zip(bound.inputs, other.inputs, strict=True)
         text = ", ".join(f"{b.name} {shape_text(b.shape)}" for a, b in pairs if a.shape != b.shape)
         found.append(_Case(other, 1, f" with {text}"))
@@ -73,7 +72,7 @@ def prove(
     job: ConversionJob,
     loaded: LoadedModule,
     bound: BoundInputs,
-    other: BoundInputs | None,
+    others: Sequence[BoundInputs],
     after: Callable[[BoundInputs], Callable[[Feeds], Sequence[Any]]],
     *,
     depth: int,
@@ -86,7 +85,7 @@ def prove(
         job: The conversion.
         loaded: The source.
         bound: The inputs at the sizes that the exporter saw.
-        other: At other sizes, where some are open.
+        others: At other sizes, where some are open.
         after: For inputs, what runs the result on arrays by name of the input.
         depth: Roundings on the way through the model, for want of float64 results.
         names: Of the outputs, in the result's words, if it has names for them.
@@ -103,7 +102,7 @@ def prove(
     seeds = tuple(job.seed + at for at in range(job.draws))
     evidence: list[OutputEvidence] = []
     texts: list[str] = []
-    found = _cases(bound, other, job.draws)
+    found = _cases(bound, others, job.draws)
     step = job.counted("comparing with the source", sum(2 * case.draws + 1 for case in found))
     for case in found:
         drawn = _planned(loaded, case.bound, planned(case.bound) if planned is not None else {})
@@ -124,7 +123,7 @@ def prove_written(
     job: ConversionJob,
     loaded: LoadedModule,
     bound: BoundInputs,
-    other: BoundInputs | None,
+    others: Sequence[BoundInputs],
     format: str,
     depth: int,
 ) -> Verification | None:
@@ -135,7 +134,7 @@ def prove_written(
     with loaded.quiet():
         written = LOADERS[format](job.path)
     after = partial(module_call, written, source="the file that was written")
-    return prove(job, loaded, bound, other, after, depth=depth)
+    return prove(job, loaded, bound, others, after, depth=depth)
 
 
 def compare_runs(
@@ -280,7 +279,9 @@ def _by_one_step(feeds: Feeds) -> Feeds:
 
 def module_call(module: Any, bound: BoundInputs, source: str) -> Callable[[Feeds], list[Array]]:
     """What runs a module, or what was loaded from a file of torch's, on arrays by name of the input."""
-    import torch
+    import torch  # as long as ONNX files alone are compared, 2 s and a package that may be missing
+
+    from explorer.engine.formats.torch_module.modules import tensors
 
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
 

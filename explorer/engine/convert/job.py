@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
-import os
-import shutil
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +13,12 @@ from explorer.engine.graph.model import Value
 from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.facts import TensorInfo, Verification
 from explorer.facts.conversion import StoredEvidence
+from explorer.host import output_files
 from explorer.host.optional_packages import error_line, require
 
 if TYPE_CHECKING:
     from explorer.engine.formats.torch_module.loaded import LoadedModule
     from explorer.engine.models.opened import OpenedModel
-
-_BESIDE = 1 << 20
-"""Bytes of a file beside its weights."""
 
 
 class ConversionOptions(Struct, frozen=True):
@@ -36,6 +31,7 @@ class ConversionOptions(Struct, frozen=True):
         output_names: One for each output.
         dynamic: Input to axis to the name of a dimension that is left open.
         method: 'trace' or 'script'.
+        fold: Fold batch normalization, constants and what does nothing away.
     """
 
     exporter: str | None = None
@@ -44,6 +40,7 @@ class ConversionOptions(Struct, frozen=True):
     output_names: tuple[str, ...] = ()
     dynamic: Mapping[str, Mapping[int, str]] = {}
     method: str | None = None
+    fold: bool = False
 
 
 class ConversionJob(Struct, frozen=True):
@@ -95,8 +92,6 @@ class ConversionJob(Struct, frozen=True):
     def write(self, model: Any, save: Callable[[], object]) -> None:
         """Has torch write `path`.
 
-        Whether there is room is looked at first: where the disk fills up torch's writer ends the process.
-
         Args:
             model: A module, or an exported program.
             save: Writes it.
@@ -107,8 +102,7 @@ class ConversionJob(Struct, frozen=True):
         """
         tensors = (*model.parameters(), *model.buffers(), *getattr(model, "constants", {}).values())
         nbytes = sum(getattr(tensor, "nbytes", 0) for tensor in tensors)
-        if shutil.disk_usage(os.path.dirname(self.path)).free < nbytes + _BESIDE:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        output_files.check_room(self.path, nbytes)
         try:
             save()
         except OSError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,8 +11,9 @@ from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import printable
 from explorer.engine.convert import axes, comparison
 from explorer.engine.convert.job import ConversionJob, ConversionResult, tensor_infos
+from explorer.engine.convert.onnx_file import fold_file, join
 from explorer.engine.costs.torch.signature import bind
-from explorer.engine.formats.onnx import reader, writer
+from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded import LoadedModule
@@ -56,6 +56,7 @@ def convert(job: ConversionJob) -> ConversionResult:
     made = onnx_export.export(loaded, bound, job.path, job.on_progress, request)
     job.tell("reading what was written")
     join(job.path)
+    done = fold_file(job)
     model = validate(reader.read(job.path))
     _check(model, job, dict(zip(names, open_.inputs, strict=True)), loaded.source)
     evidence = None
@@ -65,7 +66,7 @@ def convert(job: ConversionJob) -> ConversionResult:
             job,
             loaded,
             bound,
-            open_.other,
+            open_.others,
             _runner(model, called),
             depth=depth_of(model),
             names=[value.name for value in model.graph.outputs],
@@ -77,7 +78,7 @@ def convert(job: ConversionJob) -> ConversionResult:
         inputs=tensor_infos(model.graph.feeds),
         outputs=tensor_infos(model.graph.outputs),
         verification=evidence,
-        notes=(*loaded.notes, *bound.notes, *axes.notes(open_), *_lost(model, names)),
+        notes=(*loaded.notes, *bound.notes, *axes.notes(open_), *_lost(model, names), *done),
     )
 
 
@@ -97,26 +98,6 @@ def _check(model: Model, job: ConversionJob, open_: Mapping[str, Mapping[int, st
     if asked.output_names and len(model.graph.outputs) != len(asked.output_names):
         count = len(model.graph.outputs)
         raise Misuse(f"the model has {count} outputs", where="--output-names", hint=f"give {count} names")
-
-
-def join(path: str) -> None:
-    """Puts weights that lie in files beside a model into one file, called after it.
-
-    The TorchScript exporter writes a file for every tensor where a model exceeds 2 GiB, called like the
-    tensor: among a user's own files they would be lost, or replace one.
-    """
-    folder, name = os.path.split(path)
-    others = set(os.listdir(folder)) - {name, f"{name}.data"}
-    if not others:
-        return
-    inner = os.path.join(folder, "joined.part")
-    os.mkdir(inner)
-    writer.write(reader.read(path), os.path.join(inner, name))
-    for old in others:
-        os.unlink(os.path.join(folder, old))
-    for new in os.listdir(inner):
-        os.replace(os.path.join(inner, new), os.path.join(folder, new))
-    os.rmdir(inner)
 
 
 def _names(asked: Sequence[str], own: Sequence[str], flag: str, what: str) -> tuple[str, ...]:

@@ -42,6 +42,6 @@ def convert(job: ConversionJob) -> ConversionResult:
         how="torch.export",
         inputs=axes.inputs(open_),
         outputs=axes.outputs(loaded, open_),
-        verification=comparison.prove_written(job, loaded, open_.bound, open_.other, "torch.export", depth),
+        verification=comparison.prove_written(job, loaded, open_.bound, open_.others, "torch.export", depth),
         notes=(*loaded.notes, *bound.notes, *axes.notes(open_)),
     )

@@ -186,7 +186,13 @@ def _fitting(opened: TorchModel, spec: QuantizeSpec) -> LoadedModule:
     """The module, if it can be quantized as one."""
     if spec.form != "auto":
         raise Misuse("forms are ways to write ONNX", where="--form", hint="leave it out for a module")
-    return replaceable(opened, "quantize it as ONNX, to a file that ends in .onnx")
+    loaded = replaceable(opened, "quantize it as ONNX, to a file that ends in .onnx")
+    kinds = {str(p.dtype).removeprefix("torch.") for p in loaded.meta().parameters() if p.dim() > 1}
+    if kinds and "float32" not in kinds:  # said before all of them are read
+        what = f"its weights are {' and '.join(sorted(kinds))}, and number formats are given to float32"
+        hint = "explorer serving MODEL --dtype int8 tells what a language model takes in a format"
+        raise Misuse(what, where=opened.source, hint=hint)
+    return loaded
 
 
 def _checked(

@@ -149,7 +149,7 @@ def _proof(
             result = reopened()
     after = partial(comparison.module_call, result, source="the tiled module")
     depth = comparison.depth_of_module(tiled)
-    found = comparison.prove(job, loaded, open_.bound, open_.other, after, depth=depth)
+    found = comparison.prove(job, loaded, open_.bound, open_.others, after, depth=depth)
     return replace(
         found,
         **verdict_of(Grounds(sites=sites, whole=found.outputs, draws=job.draws)),

@@ -44,7 +44,7 @@ def convert(job: ConversionJob) -> ConversionResult:
         raise BadModel(what, where=loaded.source, hint=f"try --method {other}") from error
     job.write(made, lambda: _jit().save(made, job.path))
     evidence = comparison.prove_written(
-        job, loaded, bound, None, "torchscript", comparison.depth_of_module(model)
+        job, loaded, bound, (), "torchscript", comparison.depth_of_module(model)
     )
     notes = () if method == "script" else (_TRACED,)
     return ConversionResult(

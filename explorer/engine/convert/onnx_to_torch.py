@@ -84,8 +84,9 @@ def program(job: ConversionJob) -> ConversionResult:
     if job.verify:
         cases = [drawn]
         if symbols:
-            other = {name: _LEAST + 5 + 2 * at for at, name in enumerate(symbols)}
-            cases.append(plan_inputs(model, {**other, **job.dims}, job.input_shapes))
+            for least in (_LEAST + 5, 3, 17):
+                other = {name: least + 2 * at for at, name in enumerate(symbols)}
+                cases.append(plan_inputs(model, {**other, **job.dims}, job.input_shapes))
         evidence = _compared(job, model, "torch.export", cases)
     names = {name: name for name in symbols}
     return _made("torch.export of our own interpreter", model, drawn, names, evidence, notes)

@@ -16,6 +16,7 @@ import numpy as np
 from explorer.base.errors import BadModel
 from explorer.engine.convert import comparison
 from explorer.engine.convert.job import ConversionJob, ConversionResult, tensor_infos
+from explorer.engine.convert.onnx_file import fold_file
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.runtime.onnxruntime import RuntimeSession
@@ -26,7 +27,6 @@ from explorer.host.optional_packages import error_line, require, silence
 if TYPE_CHECKING:
     from explorer.engine.graph.model import Model
 
-INSTALL = "pip install 'explorer-nn[tensorflow]'"
 
 _OPSET = 17
 """What tf2onnx writes and every runtime of today takes."""
@@ -47,8 +47,8 @@ def convert(job: ConversionJob) -> ConversionResult:
     # its C++ side is silenced by this alone
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     with silence():
-        tf2onnx = require("tf2onnx.convert", job.source, install=INSTALL)
-        tensorflow = require("tensorflow", job.source, install=INSTALL)
+        tf2onnx = require("tf2onnx.convert", job.source)
+        tensorflow = require("tensorflow", job.source)
         job.tell("converting (tf2onnx)")
         try:
             tf2onnx.from_tflite(job.source, opset=job.asked.opset or _OPSET, output_path=job.path)
@@ -57,15 +57,15 @@ def convert(job: ConversionJob) -> ConversionResult:
     job.tell("reading what was written")
     if not os.path.exists(job.path):
         raise BadModel("tf2onnx wrote nothing", where=job.source)
+    notes = fold_file(job)
     model = validate(reader.read(job.path))
     evidence = None
-    notes: tuple[str, ...] = ()
     if job.verify:
         with silence():
             before = _interpreter(tensorflow, job)
         quantized = any(map(_is_quantized, before.get_tensor_details()))
         evidence = _compare(job, before, model, quantized)
-        notes = (comparison.QUANTIZED,) if quantized else ()
+        notes += (comparison.QUANTIZED,) if quantized else ()
     version = importlib.import_module("tf2onnx").__version__
     return ConversionResult(
         how=f"tf2onnx {version}, opset {model.opset}",

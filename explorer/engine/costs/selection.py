@@ -27,7 +27,7 @@ Numbers = Mapping[int, float | None]
 Values = list[float | None]
 
 
-class Narrowed(Struct, frozen=True):
+class NarrowedTree(Struct, frozen=True):
     """What a filter leaves of a tree.
 
     Attributes:
@@ -48,7 +48,7 @@ def narrowed(
     layers: Sequence[Layer],
     wanted: Callable[[Layer], bool] | None,
     figures: Mapping[str, Numbers],
-) -> Narrowed:
+) -> NarrowedTree:
     """The rows that a filter finds and the groups around them.
 
     Args:
@@ -68,7 +68,7 @@ def narrowed(
     for name, numbers in made.items():
         numbers[whole.id] = sums.extra(sums.top, name)
     many = sum(found[at] and (not rows[at].group or not sums.layers_left(at)) for at in left)
-    return Narrowed([sums.row(at) for at in left], whole, made, many)
+    return NarrowedTree([sums.row(at) for at in left], whole, made, many)
 
 
 class _Sums:

@@ -14,7 +14,7 @@ strings, metadata and imports that no operator uses are not compared.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -27,6 +27,7 @@ from explorer.engine.diff.pairing import FOLDED, NodePairing, Tell, ValuePair, f
 from explorer.engine.diff.rounding import QUANTIZERS
 from explorer.engine.diff.side import Side
 from explorer.engine.diff.sites import SitePair, nested_sites, pair_sites
+from explorer.engine.fold.activations import DOMAIN as FUSED_DOMAIN
 from explorer.engine.graph.model import Model, Value
 from explorer.engine.graph.tile_metadata import DOMAIN
 from explorer.engine.progress import Cancel, OnProgress, report
@@ -61,11 +62,12 @@ def diff(
     Returns:
         Rows for what differs: changes of the operator sets and inputs first, then nodes in the order of
         `before` with the added ones where they stand in `after`, then outputs and functions. Besides
-        'changed', 'added', 'removed' and 'renamed' a row may be 'tiled', or 'merged' where `before` is
-        the tiled side, or 'quantized' where nothing but number formats differs. The summary counts each node
-        of `before` once as changed, unchanged or removed, and of `after` as added what has no counterpart;
-        the nodes of a tiled site are part of the product that they replace, those that only round what a
-        node reads are part of it. Inputs and outputs of the graph are counted too, as 'Input' and 'Output'.
+        'changed', 'added', 'removed' and 'renamed' a row may be 'folded', of all rewrites of one kind,
+        'tiled', or 'merged' where `before` is the tiled side, or 'quantized' where nothing but number
+        formats differs. The summary counts each node of `before` once as changed, unchanged or removed, and
+        of `after` as added what has no counterpart; the nodes of a tiled site are part of the product that
+        they replace, those that only round what a node reads are part of it. Inputs and outputs of the
+        graph are counted too, as 'Input' and 'Output'.
 
     Raises:
         Cancelled: `cancel` said so.
@@ -90,10 +92,12 @@ def _rows(before: Model, after: Model, tally: _Tally, tell: Tell, cancel: Cancel
     """What differs, in the order in which it is shown; `tally` counts nodes, inputs and outputs."""
     found = pair_nodes(before, after, tell, cancel)
     held = nested_sites(before) | nested_sites(after)
-    rows = [*_opset_rows(before, after, bool(found.sites or held), found.describer.rounded is not None)]
+    before, after = found.before.model, found.after.model  # what is left where something was folded
+    rows = [*_opset_rows(before, after, _silent_domains(found, bool(held)))]
     for row, op in _input_rows(found):
         tally.count(row, op)
         rows += [row] if row else []
+    rows += _fold_rows(found, tally)
     nodes = _node_rows(
         *(found.before, found.after, found.matching, found.describer, found.sites, found.closed), tally, tell
     )
@@ -111,10 +115,10 @@ def _rows(before: Model, after: Model, tally: _Tally, tell: Tell, cancel: Cancel
 def around(found: NodePairing) -> list[NodeDiff]:
     """What differs in operator sets, inputs and outputs: in no node."""
     before, after = found.before.model, found.after.model
-    tiled = bool(found.sites or nested_sites(before) or nested_sites(after))
+    held = bool(nested_sites(before) or nested_sites(after))
     ends = (*_input_rows(found), *_output_rows(found))
     return [
-        *_opset_rows(before, after, tiled, found.describer.rounded is not None),
+        *_opset_rows(before, after, _silent_domains(found, held)),
         *(row for row, _ in ends if row is not None),
     ]
 
@@ -128,6 +132,15 @@ def _output_rows(found: NodePairing) -> Iterator[tuple[NodeDiff | None, str]]:
         return _source_changes(a, b, found.describer)
 
     return _value_rows(found.outputs, found.after.outputs, _OUTPUT, source)
+
+
+def _fold_rows(found: NodePairing, tally: _Tally) -> Iterator[NodeDiff]:
+    """A row for each kind of rewrite."""
+    for at, folds in enumerate(found.folds):
+        if folds is not None:
+            for _, op in folds.ops():
+                tally.add(op, "added" if at else "removed")
+            yield from folds.rows(at == 1)
 
 
 class _Tally:
@@ -214,7 +227,7 @@ def _within(
     inputs, outputs = (list(zip(a, b, strict=True)) for a, b in zip(*ends, strict=True))
     one, other = Side(seen[0]), Side(seen[1])
     sites = pair_sites(one, other, forms)
-    around = [(name, name) for name in _free(one) & _free(other)]
+    around = [(name, name) for name in sorted(_free(one) & _free(other))]
     joined = [*inputs, *around, *(tie for site in sites for tie in site.ties)]
     closed = {i for s in sites for i in s.before}, {i for s in sites for i in s.after}
     # weights may be nodes here: those of a site are no subject of the matching
@@ -283,8 +296,13 @@ def _node_rows(
         node = before.nodes[a]
         if b is not None:
             row = describer.row(a, b)
-            tally.count(row, node.op)
+            was = describer.targets[0].get(a, node.op)
+            if (row is None or row.status == "renamed") and describer.is_target(a, b):
+                tally.add(was, "changed")
+            else:
+                tally.count(row, was)
             if row is not None:
+                row = replace(row, op_before=was)
                 placed.append(((a, 0, 0), row))
         elif a not in closed[0]:
             row = _one_sided(node.op, node.label, idle.get(a, ""), removed=True)
@@ -372,13 +390,19 @@ def _source_changes(a: str, b: str, describer: Describer) -> list[str]:
     return [f"given by {was} -> {now}" if was != now else f"given by another {now}"]
 
 
-def _opset_rows(before: Model, after: Model, tiled: bool, rounded: bool) -> Iterator[NodeDiff]:
+def _silent_domains(found: NodePairing, held: bool) -> frozenset[str]:
+    """Domains of which a row says more: of what is tiled, also in bodies (`held`), quantized or fused."""
+    fused = any(one is not None and "activation" in one.away.kinds for one in found.folds)
+    tiled = (DOMAIN,) if found.sites or held else ()
+    rounded = QUANTIZERS if found.describer.rounded is not None else ()
+    return frozenset((*tiled, *rounded, *((FUSED_DOMAIN,) if fused else ())))
+
+
+def _opset_rows(before: Model, after: Model, silent: Collection[str]) -> Iterator[NodeDiff]:
     used = _domains(before) | _domains(after)
     for domain in dict.fromkeys((*before.opsets, *after.opsets)):
         was, now = before.opsets.get(domain), after.opsets.get(domain)
-        if was == now or domain not in used or (tiled and domain == DOMAIN):
-            continue
-        if rounded and domain in QUANTIZERS:
+        if was == now or domain not in used or domain in silent:
             continue
         name = domain or "ai.onnx"
         what = f"opset {was or 'none'} -> {now or 'none'}"

@@ -10,10 +10,13 @@ from msgspec import Struct, field
 
 from explorer.base.errors import BadModel
 from explorer.base.units import many_text, shape_text
+from explorer.engine.diff.folded_weights import folded_change
 from explorer.engine.diff.forms import Forms, body_tensors, tensors
 from explorer.engine.diff.match import Matching
 from explorer.engine.diff.rounding import BLOCKED, RoundedNode, RoundedSide, rounded_text
 from explorer.engine.diff.side import Side
+from explorer.engine.fold.activations import FUSED
+from explorer.engine.fold.tensors import Array
 from explorer.engine.graph.model import AttributeRef, FileSpan, Graph, Model, Node, Tensor, subgraphs
 from explorer.facts import NodeDiff
 
@@ -22,8 +25,9 @@ _SHOWN = 8
 
 
 _WINDOWED = frozenset(
-    {"AveragePool", "Conv", "ConvInteger", "ConvTranspose", "LpPool", "MaxPool", "QLinearConv"}
+    {"AveragePool", "Conv", "ConvInteger", "ConvTranspose", "FusedConv", "LpPool", "MaxPool", "QLinearConv"}
 )
+_UNFUSED = {fused: op for op, fused in FUSED.items()}
 _ABSORBED = ("Relu", "Clip")
 """Operators that a quantizer drops where the range of the integers does the same; the row says 'removed'."""
 
@@ -41,6 +45,10 @@ class Describer(Struct):
         equal_values: Pairs of values that are the same though no matched nodes give them: graph
             inputs and the outputs of tiled sites.
         rounded: The one that is a quantized form of the other, if one is.
+        folded: By side (the second is True) and name, weights that were folded in the diff alone; see
+            `folded_weights`.
+        targets: Nodes of either that others were folded into, and what operator they were: their values are
+            called as those of the others.
     """
 
     before: Side
@@ -49,6 +57,8 @@ class Describer(Struct):
     matching: Matching
     equal_values: set[tuple[str, str]]
     rounded: RoundedSide | None = None
+    folded: Mapping[tuple[bool, str], Array | None] = field(default_factory=dict)
+    targets: tuple[Mapping[int, str], Mapping[int, str]] = field(default_factory=lambda: ({}, {}))
     _functions: dict[tuple[str, str, str], bool] = field(default_factory=dict)
 
     def row(self, a: int, b: int) -> NodeDiff | None:
@@ -59,7 +69,8 @@ class Describer(Struct):
         itself = [] if blocked else self.operator(one, other)
         weights, links, agreeing, renames = self.inputs(a, b, quantized)
         changes = [*itself, *links, *weights]
-        named = list(filter(None, (self.names(one, other), *renames)))
+        renamed = "" if self.is_target(a, b) and one.name == other.name else self.names(one, other)
+        named = list(filter(None, (renamed, *renames)))
         if not changes and not named and quantized is None:
             return None
         match, confidence = self.evidence(a, b, not itself, not weights, agreeing)
@@ -75,6 +86,17 @@ class Describer(Struct):
             match=match,
             confidence=confidence,
         )
+
+    def is_target(self, a: int, b: int) -> bool:
+        """Whether something was folded into a pair in the diff alone."""
+        return a in self.targets[0] or b in self.targets[1]
+
+    def _weight_change(self, va: str, vb: str) -> str | None:
+        """What differs between two weights of which one was folded in the diff alone; None for others."""
+        one, other = self.before.stored[va], self.after.stored[vb]
+        if (False, va) in self.folded:
+            return folded_change(va, one, other, self.folded[False, va])
+        return folded_change(vb, other, one, self.folded[True, vb]) if (True, vb) in self.folded else None
 
     def quantized(self, a: int, b: int) -> RoundedNode | None:
         """What of a pair is rounded on one side only."""
@@ -184,6 +206,10 @@ class Describer(Struct):
             if va in self.before.stored and vb in self.after.stored:
                 if quantized is not None and slot in quantized.inputs:
                     continue
+                folded = self._weight_change(va, vb)
+                if folded is not None:
+                    weights += [folded] if folded else []
+                    continue
                 change = tensor_change(va, self.before.stored[va], self.after.stored[vb], self.forms)
                 if change:
                     weights.append(change)
@@ -274,15 +300,17 @@ def _default(model: Model, node: Node, name: str, example: Any) -> Any:
     Exporters differ in whether they write defaults: auto_pad = 'NOTSET' is no change. For window
     operators the specification gives some defaults in prose; `example` says how many axes there are.
     """
-    if node.op in _WINDOWED and name in _WINDOW_DEFAULTS and isinstance(example, tuple) and not node.domain:
+    plain = not node.domain or node.op in _UNFUSED
+    if node.op in _WINDOWED and name in _WINDOW_DEFAULTS and isinstance(example, tuple) and plain:
         return (_WINDOW_DEFAULTS[name],) * len(example)
     from onnx import defs, helper
 
-    version = model.opsets.get(node.domain, 0)
-    if node.key in model.functions or not defs.has(node.op, node.domain) or version < 1:
+    op, domain = (_UNFUSED[node.op], "") if node.op in _UNFUSED else (node.op, node.domain)
+    version = model.opsets.get(domain, 0)
+    if node.key in model.functions or not defs.has(op, domain) or version < 1:
         return None
     try:
-        schema = defs.get_schema(node.op, version, node.domain)
+        schema = defs.get_schema(op, version, domain)
     except defs.SchemaError:
         return None
     attribute = schema.attributes.get(name)

@@ -247,10 +247,10 @@ def _payload(tensor: Tensor) -> Payload | None:
     record = tensor.record
     if tensor.dtype != "string" or record is None:
         return tensor.payload
-    data = record.source.map
+    data = record.view()
     found = [
         bytes(data[at:end])
-        for number, wire, _, at, end in fields(data, record.offset, record.offset + record.size)
+        for number, wire, _, at, end in fields(data, 0, record.size)
         if number == 6 and wire == 2
     ]
     return Inline(b"".join(struct.pack("<Q", len(text)) + text for text in found))

@@ -87,7 +87,8 @@ def graph_links(
         cancel: Asked between steps.
     """
     found = pair_nodes(before, after, tell, cancel)
-    rows = _rows_of(before.graph.nodes, places[0].rows), _rows_of(after.graph.nodes, places[1].rows)
+    graphs = found.before.nodes, found.after.nodes
+    rows = _rows_of(graphs[0], places[0].rows), _rows_of(graphs[1], places[1].rows)
     every = sorted(rows[0].values()), sorted(rows[1].values())
     links = RowLinks(graph=around(found))
     for pair in found.sites:
@@ -98,6 +99,13 @@ def graph_links(
         if links.join(ends[0], ends[1], pair.row.status, pair.row.what):
             links.sites.add(ends[0])
     _link(links, found, (rows[0].get, rows[1].get))
+    for side, folds in enumerate(found.folds):
+        if folds is not None:
+            places_of = _rows_of(folds.original.graph.nodes, places[side].rows)
+            gone = {places_of[at]: text for at, text in folds.said().items() if at in places_of}
+            new = {row: text for row, text in gone.items() if row not in links.known[side]}
+            links.alone[side].update(new)
+            links.known[side].update(new)
     return links
 
 
@@ -115,10 +123,14 @@ def _link(
     row_of: tuple[Callable[[int], int | None], Callable[[int], int | None]],
 ) -> None:
     """Takes up the pairs of nodes, and the nodes that have none."""
+    into = [folds.targets() if folds is not None else {} for folds in found.folds]
     for a, b in enumerate(found.matching.before):
         if b is not None:
             row = found.describer.row(a, b)
-            links.join(row_of[0](a), row_of[1](b), *((row.status, row.what) if row else ("same", "")))
+            said = (row.status, row.what) if row else ("same", "")
+            if said[0] in ("same", "renamed") and (text := into[0].get(a) or into[1].get(b)):
+                said = "folded", text
+            links.join(row_of[0](a), row_of[1](b), *said)
     partners = found.matching.before, found.matching.after
     for side, graph in enumerate((found.before, found.after)):
         idle = folded(graph, partners[side], found.closed[side], side == 1) if found.sites else {}

@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from explorer.engine.diff.describe import Describer
+from explorer.engine.diff.folding import SideFolds, fold_side, foldable, give_up, sizes_of
 from explorer.engine.diff.forms import Forms
 from explorer.engine.diff.match import Matching, match
 from explorer.engine.diff.rounding import QUANTIZERS, fold_rounding
 from explorer.engine.diff.side import Side
 from explorer.engine.diff.sites import SitePair, pair_sites
+from explorer.engine.fold.fold import FoldedAway
 from explorer.engine.graph.model import Model, Value
 from explorer.engine.progress import Cancel
 
@@ -25,6 +28,9 @@ _FOLDED = ("part of a tiled weight now", "part of a tiled weight before")
 _ROUNDS = "rounds what a tiled matmul reads"
 FOLDED = (*_FOLDED, _ROUNDS)
 """What is said of a node that only served a tiled site: the Transpose of its weight, its rounding."""
+
+_TRIES = 4
+"""How often what the other side did not fold is given up, and all matched again."""
 
 _ROUNDING = ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear")
 
@@ -43,6 +49,8 @@ class NodePairing(Struct, frozen=True, eq=False):
         inputs, outputs: Of the graphs.
         matching: Of the other nodes.
         describer: Says in what two of them differ.
+        folds: What was folded on either side, so that the other one is like it: `before` and `after` are what
+            is left, and places of nodes are those there.
     """
 
     before: Side
@@ -54,10 +62,57 @@ class NodePairing(Struct, frozen=True, eq=False):
     outputs: list[ValuePair]
     matching: Matching
     describer: Describer
+    folds: tuple[SideFolds | None, SideFolds | None] = (None, None)
 
 
 def pair_nodes(before: Model, after: Model, tell: Tell, cancel: Cancel) -> NodePairing:
-    """Pairs up what two graphs are made of."""
+    """Pairs up what two graphs are made of; what one of them has folded is folded in the other first."""
+    found = _paired(before, after, tell, cancel)
+    partners = found.matching.before, found.matching.after
+    sides, models = (found.before, found.after), (before, after)
+    chosen = [
+        foldable(sides[at], partners[at], found.closed[at], sides[1 - at])
+        - folded(sides[at], partners[at], found.closed[at]).keys()
+        for at in (0, 1)
+    ]
+    for _ in range(_TRIES):
+        tell("folding", 0, 0)
+        away = [fold_side(models[at], chosen[at], sides[1 - at]) for at in (0, 1)]
+        if not any(away):
+            break
+        left = [models[at] if one is None else one.model for at, one in enumerate(away)]
+        again = _with_folds(_paired(left[0], left[1], tell, cancel), away, models)
+        wrong = [_given_up(again, at) for at in (0, 1)]
+        if not any(wrong):
+            return again
+        chosen = [own - less for own, less in zip(chosen, wrong, strict=True)]
+    return found
+
+
+def _with_folds(
+    found: NodePairing, away: Sequence[FoldedAway | None], models: tuple[Model, Model]
+) -> NodePairing:
+    """Two graphs of which something was folded, with what is known of that."""
+    sides = found.before, found.after
+    first, second = [
+        None if one is None else SideFolds(one, models[at], sides[at], set()) for at, one in enumerate(away)
+    ]
+    describer = found.describer
+    describer.folded = sizes_of((first, second))
+    describer.targets = first.away.ops if first else {}, second.away.ops if second else {}
+    return replace(found, folds=(first, second))
+
+
+def _given_up(found: NodePairing, at: int) -> set[int]:
+    """Places of what was folded on one side, and not on the other."""
+    folds = found.folds[at]
+    if folds is None:
+        return set()
+    partners = found.matching.after if at else found.matching.before
+    return give_up(folds, partners, found.describer, at == 1)
+
+
+def _paired(before: Model, after: Model, tell: Tell, cancel: Cancel) -> NodePairing:
     tell("indexing both graphs", 0, 0)
     one, other = Side(before), Side(after)
     forms = Forms(cancel)

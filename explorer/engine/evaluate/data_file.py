@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice, tee
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 from msgspec import Struct
@@ -25,6 +25,8 @@ from explorer.host import confinement
 
 TABLE = "the table"
 """What the columns of a table that go in are called together."""
+_LONGEST = 16 << 20
+"""Characters that no line of a table has."""
 
 
 Width = Callable[[], int | None]
@@ -266,11 +268,26 @@ def _lines(path: str) -> Iterator[tuple[int, list[str]]]:
             head = file.readline(1 << 20)
             file.seek(0)
             mark = max(",;\t", key=head.count)
-            yield from ((at, line) for at, line in enumerate(csv.reader(file, delimiter=mark), 1) if line)
+            read = csv.reader(_bounded(file, path), delimiter=mark)
+            yield from ((at, line) for at, line in enumerate(read, 1) if line)
     except OSError as error:
         raise Misuse(f"cannot be read: {error.strerror or error}", where=path) from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise Misuse(f"this is no table of numbers: {error}", where=path) from None
+
+
+def _bounded(file: TextIO, path: str) -> Iterator[str]:
+    """Lines of a text, which may be a device's image and hold none.
+
+    Raises:
+        Misuse: One is longer than any row of a table.
+    """
+    while line := file.readline(_LONGEST):
+        if len(line) == _LONGEST:
+            raise Misuse(
+                f"a line has more than {_LONGEST >> 20} MiB: this is no table of numbers", where=path
+            )
+        yield line
 
 
 def _numbers(path: str, names: Sequence[str], first: int) -> Iterator[Array]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from explorer.base.outline import Outline
+    from explorer.engine.formats.tensor_index import TensorIndex
 
 HEAD_BYTES = 4096
 """How much of a file is read to recognise it."""
@@ -83,6 +84,7 @@ class SourceProbe:
         if self._names is None:
             found: list[str] | None = None
             if self.is_zip:
+                # 7 ms, and few files are archives
                 from explorer.engine.formats.torch_files.zip_archive import entry_names
 
                 found = entry_names(self.source)
@@ -115,6 +117,7 @@ class Format:
             heavy, and it is asked of everything: files, folders, and what exists nowhere.
         open: Opens a path with `models.opened.OpenOptions`: gives the `OpenedModel` that answers, or the
             `TensorIndex` of a file that holds nothing but tensors. What is heavy to import is `named`.
+        tensors: Reads the tensors of a path and no more, where `open` makes more of them.
         outline: Looks at its header only, without running or analysing anything; None where there is no
             file to look at.
         endings: How its files are called. A name decides only where no content does: of a file that is
@@ -132,6 +135,7 @@ class Format:
     recognise: Callable[[SourceProbe], bool]
     open: Callable[[str, Any], Any]
     outline: Callable[[str], Outline] | None = None
+    tensors: Callable[[str], TensorIndex] | None = None
     endings: tuple[str, ...] = ()
     label: str = ""
     recognised: str = ""

@@ -19,7 +19,14 @@ from explorer.base.units import printable
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+    from typing import Any
 
+
+OF_THOSE_HERE = "; parameters and bytes are those of the files that are here"
+"""What a note of missing files ends with, where nothing else tells what is in them."""
+
+OF_THOSE_STORED = ": types, parameters and bytes are those of the integers and scales that are stored"
+"""What a note of quantized weights goes on with, where nothing tells what they stand for."""
 
 NO_GRAPH = "the file holds tensors and no graph"
 """Why nothing is known of the work."""
@@ -93,6 +100,7 @@ class TensorIndex:
         kinds: Class of a module by its path, where the file names it.
         why: Why nothing is known of the work that the model does.
         missing: Files and tensors that belong to the model and are not there.
+        config: What is said of the architecture, by the keys of config.json or of a file's own metadata.
     """
 
     format: str
@@ -106,6 +114,7 @@ class TensorIndex:
     kinds: Mapping[str, str] = field(default_factory=dict)
     why: str = NO_GRAPH
     missing: Sequence[str] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
 
 
 @record

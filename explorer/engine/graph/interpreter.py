@@ -9,6 +9,7 @@ domain's affair.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Protocol
 
 from explorer.engine.graph.model import AttributeRef, Function, Graph, Node, Tensor
@@ -230,10 +231,11 @@ def reads(node: Node) -> Iterator[str]:
     if node.op in _CONTROL and not node.domain:
         for value in node.attributes.values():
             if isinstance(value, Graph):
-                yield from _free(value)
+                yield from free_names(value)
 
 
-def _free(graph: Graph) -> Iterator[str]:
+def free_names(graph: Graph) -> Iterator[str]:
+    """The values that a body takes from around it."""
     own = {v.name for v in graph.inputs} | set(graph.initializers)
     for node in graph.nodes:
         for name in reads(node):
@@ -262,6 +264,11 @@ class Wiring:
     def of(cls, graph: Graph) -> Wiring:
         """That of a graph, whose initializers are known."""
         return cls(graph.nodes, graph.initializers)
+
+    @cached_property
+    def producers(self) -> Mapping[str, Node]:
+        """Every value that a node makes, and the node."""
+        return {name: self.nodes[at] for name, at in self._makers.items()}
 
     def maker(self, name: str) -> Node | None:
         """The node that makes a value."""

@@ -193,7 +193,7 @@ class Tensor(Struct, frozen=True):
     dtype: str
     shape: tuple[int, ...]
     payload: Payload | None
-    record: FileSpan | None = None
+    record: FileSpan | Inline | None = None
     external: str = ""
     beside: int = 0
     held: int | None = None
@@ -255,7 +255,7 @@ class Value(Struct, frozen=True):
     name: str
     dtype: str | None
     shape: tuple[Dim, ...] | None
-    record: FileSpan | None = None
+    record: FileSpan | Inline | None = None
 
 
 _NONE: Mapping[str, Any] = {}
@@ -453,6 +453,16 @@ def subgraphs(node: Node) -> tuple[tuple[str, Graph], ...]:
         elif isinstance(value, tuple):
             found += [(f"{name}[{i}]", g) for i, g in enumerate(value) if isinstance(g, Graph)]
     return tuple(found)
+
+
+def with_bodies(node: Node, changed: Mapping[str, Any]) -> Node:
+    """A node with other bodies, by the names that `subgraphs` gives them."""
+    attributes: dict[str, Any] = {}
+    for name, value in node.attributes.items():
+        if isinstance(value, tuple):
+            value = tuple(changed.get(f"{name}[{at}]", item) for at, item in enumerate(value))
+        attributes[name] = changed.get(name, value)
+    return node.with_attributes(attributes)
 
 
 def graphs(graph: Graph) -> Iterator[Graph]:

@@ -1,1 +1,1 @@
-"""The layer tree and its edges as a graph to look at: what is folded, and where each box stands."""
+"""Graph view, the layer tree and its edges to look at: what is folded, and where each box stands."""

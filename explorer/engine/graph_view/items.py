@@ -50,7 +50,7 @@ class Item(Struct):
         return iter(self.rows) if self.is_part else tree.children(self.rows[0])
 
 
-class Opened:
+class OpenedGroups:
     """What is opened in its place, and what has to be seen.
 
     Args:
@@ -81,7 +81,7 @@ class Opened:
         return span in self._all or self.opens(span)
 
 
-def sibling_items(tree: TreeRows, rows: Iterable[int], opened: Opened) -> Iterator[Item]:
+def sibling_items(tree: TreeRows, rows: Iterable[int], opened: OpenedGroups) -> Iterator[Item]:
     """Sibling rows as boxes: equal groups in a row are one, but for those that are opened or must be seen."""
     run: list[int] = []
     left = 0
@@ -123,7 +123,7 @@ def parted(items: Sequence[Item], most: int) -> list[Item]:
 
 
 def by_level(
-    tree: TreeRows, items: Sequence[Item], opened: Opened, depth: int | None, notes: list[str]
+    tree: TreeRows, items: Sequence[Item], opened: OpenedGroups, depth: int | None, notes: list[str]
 ) -> tuple[list[Item], int]:
     """The items with groups opened level by level, and how many levels those are; `notes` get what to say."""
     if len(items) > MAX_BOXES:
@@ -154,7 +154,7 @@ def by_level(
 
 
 def unfolded_items(
-    tree: TreeRows, items: Sequence[Item], opened: Opened, notes: list[str], done: list[Span]
+    tree: TreeRows, items: Sequence[Item], opened: OpenedGroups, notes: list[str], done: list[Span]
 ) -> list[Item]:
     """The items with those opened in their place that have to be; `done` gets what they are."""
     found: list[Item] = []
@@ -165,7 +165,7 @@ def unfolded_items(
         span = item.span(tree)
         inside: list[Item] = []
         if opened.opens(span):
-            inside = [*sibling_items(tree, item.inside(tree), opened)]
+            inside = _inside(tree, item, opened)
         if len(inside) - 1 > room:
             closed += room < 1
             inside = parted(inside, min(ENOUGH, room + 1)) if room > 0 else []
@@ -178,6 +178,14 @@ def unfolded_items(
     if closed:
         notes.append(_closed(closed))
     return found
+
+
+def _inside(tree: TreeRows, item: Item, opened: OpenedGroups) -> list[Item]:
+    """What stands in a box; of a group that holds one group alone what stands in that."""
+    inside = [*sibling_items(tree, item.inside(tree), opened)]
+    while len(inside) == 1 and inside[0].span(tree)[1] > inside[0].rows[0] + 1:
+        inside = [*sibling_items(tree, inside[0].inside(tree), opened)]
+    return inside
 
 
 def _closed(groups: int) -> str:

@@ -25,7 +25,7 @@ from explorer.engine.graph_view.items import (
     HOPS,
     MAX_BOXES,
     Item,
-    Opened,
+    OpenedGroups,
     Span,
     around,
     by_level,
@@ -84,7 +84,7 @@ def draw(
     stop_if(cancel)
     route = None if between is None else found_route(tree, *between)
     ends = () if between is None else tuple([(at, tree.ends[at]) for at in between])
-    opened = Opened(unfold, ends)
+    opened = OpenedGroups(unfold, ends)
     notes: list[str] = []
     path = "" if row is None else tree.layers[row].path
     scope = row
@@ -114,7 +114,7 @@ class _Picture(Struct):
 
     tree: TreeRows
     source: str
-    opened: Opened
+    opened: OpenedGroups
     route: Route | None
     budget: list[int] | None
     cancel: Cancel

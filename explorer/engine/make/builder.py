@@ -65,10 +65,14 @@ class SeededGraph:
 
     def weight(self, name: str, shape: Sequence[int], fan_in: int, gain: float = 1.0) -> str:
         """A weight as torch initialises it: uniform within gain / sqrt(fan in); or an input for one."""
+        bound = gain / math.sqrt(fan_in)
+        return self.between(name, shape, -bound, bound)
+
+    def between(self, name: str, shape: Sequence[int], low: float, high: float) -> str:
+        """A weight uniform between two numbers; or an input for one."""
         if not self.stored:
             return self.input(name, list(shape))
-        bound = gain / math.sqrt(fan_in)
-        return self.parameter(name, self.uniform(shape, -bound, bound))
+        return self.parameter(name, self.uniform(shape, low, high))
 
     def op(self, kind: str, scope: str, *inputs: str, **attributes: Any) -> str:
         """Appends a node named `scope/kind` (`scope/kind_1` the second time)."""
@@ -127,10 +131,10 @@ class SeededGraph:
     def batch_norm(self, scope: str, path: str, x: str, width: int) -> str:
         """A normalisation away from the identity: one of ones and zeros would hide a fault."""
         parts = [
-            self.parameter(f"{path}.weight", self.uniform((width,), 0.5, 1.5)),
-            self.parameter(f"{path}.bias", self.uniform((width,), -0.2, 0.2)),
-            self.parameter(f"{path}.running_mean", self.uniform((width,), -0.3, 0.3)),
-            self.parameter(f"{path}.running_var", self.uniform((width,), 0.5, 2.0)),
+            self.between(f"{path}.weight", (width,), 0.5, 1.5),
+            self.between(f"{path}.bias", (width,), -0.2, 0.2),
+            self.between(f"{path}.running_mean", (width,), -0.3, 0.3),
+            self.between(f"{path}.running_var", (width,), 0.5, 2.0),
         ]
         return self.op("BatchNormalization", scope, x, *parts, epsilon=1e-5, momentum=0.9, training_mode=0)
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from onnx import numpy_helper
 
 from explorer.base.errors import Misuse, nearest
 from explorer.base.units import bytes_text
@@ -45,6 +46,8 @@ def made(
         hint = nearest(kind, list(_KINDS)) or f"such as {EXAMPLES[0]}"
         raise Misuse(f"'{kind}' is no model that can be made", where="make", hint=hint)
     sizes, _, options = rest.partition(":")
+    if batch != 1 and kind in _SIZED:
+        raise Misuse(f"the sizes of '{kind}' say how many rows", where="--batch", hint="leave it out")
     net = SeededGraph(name or kind, seed, stored=stored)
     _KINDS[kind](net, sizes, options, batch)
     return net
@@ -53,7 +56,7 @@ def made(
 def _linear(net: SeededGraph, sizes: str, options: str, _: int | str) -> None:
     rows, depth, columns = _numbers(sizes, 3, "linear:MxKxN")
     chosen = _options(options, {"bias": 0})
-    _check(depth * columns)
+    _check(net, depth * columns)
     x = net.input("x", [rows, depth])
     if chosen["bias"]:
         x = net.linear("/fc", "fc", x, depth, columns)
@@ -79,7 +82,7 @@ def _conv(net: SeededGraph, sizes: str, options: str, batch: int | str) -> None:
     high, wide = ((size + 2 * pad - kernel_height) // stride + 1 for size in (height, width))
     if high < 1 or wide < 1:
         raise Misuse("the kernel is larger than the image", where="make", hint="pad=1, or a smaller one")
-    _check(out * channels // groups * kernel_height**2)
+    _check(net, out * channels // groups * kernel_height**2)
     x = net.input("x", [batch, channels, height, width])
     sizes_ = {"stride": stride, "padding": pad, "groups": groups}
     x = net.conv("/conv", "conv", x, channels, out, kernel_height, bias=bool(chosen["bias"]), **sizes_)
@@ -93,7 +96,7 @@ def _attention(net: SeededGraph, sizes: str, options: str, _: int | str) -> None
     heads = chosen["heads"]
     if not heads or width % heads:
         raise Misuse(f"{heads:,} heads do not divide a width of {width:,}", where="make", hint=usage)
-    _check(4 * width * width)
+    _check(net, 4 * width * width)
     x = net.input("x", [batch, length, width])
 
     def dense(name: str, value: str) -> str:
@@ -115,8 +118,10 @@ def _attention(net: SeededGraph, sizes: str, options: str, _: int | str) -> None
     scores = net.op("MatMul", "", query, by_head("key", [0, 2, 3, 1]))
     scores = net.op("Div", "", scores, net.constant("", math.sqrt(width // heads), np.float32))
     if chosen["causal"]:
-        mask = np.triu(np.full((length, length), -np.inf, np.float32), 1)
-        scores = net.op("Add", "", scores, net.parameter("mask", mask))
+        fill = numpy_helper.from_array(np.array([-np.inf], np.float32))
+        square = net.op("ConstantOfShape", "", net.constant("", [length, length], np.int64), value=fill)
+        mask = net.op("Trilu", "", square, net.constant("", 1, np.int64), upper=1)  # computed: no weight
+        scores = net.op("Add", "", scores, mask)
     weights = net.op("Softmax", "", scores, axis=-1)
     context = net.op(
         "Transpose", "", net.op("MatMul", "", weights, by_head("value", [0, 2, 1, 3])), perm=[0, 2, 1, 3]
@@ -129,6 +134,7 @@ def _mlp(net: SeededGraph, sizes: str, options: str, batch: int | str) -> None:
     usage = "mlp:bn16-relu-16x40-relu-40x5"
     _options(options, {})
     width: int | None = None
+    stored = 0
     first = x = ""
     steps = sizes.split("-")
     matches = [_LAYER.fullmatch(step) for step in steps]
@@ -151,7 +157,7 @@ def _mlp(net: SeededGraph, sizes: str, options: str, batch: int | str) -> None:
         scope, path = f"/layers/layers.{at}", f"layers.{at}"
         if found[1]:
             cin, cout = int(found[1]), int(found[2])
-            _check(cin * cout)
+            _check(net, stored := stored + cin * cout)
             x, width = net.linear(scope, path, x, cin, cout), cout
         elif found[3]:
             x = net.batch_norm(scope, path, x, int(found[3]))
@@ -169,10 +175,14 @@ _KINDS: Mapping[str, Callable[[SeededGraph, str, str, int | str], None]] = {
 }
 
 
+_SIZED = frozenset(("linear", "attention"))
+"""Kinds whose sizes have a batch among them."""
+
+
 def _numbers(text: str, count: int, usage: str) -> list[int]:
     parts = text.split("x")
     if len(parts) != count or not all(part.isdecimal() and 0 < int(part) < 1 << 31 for part in parts):
-        raise Misuse(f"'{text}' is not {count} sizes", where="make", hint=usage)
+        raise Misuse(f"'{text}' is not {count} sizes of 1 or more", where="make", hint=usage)
     return [int(part) for part in parts]
 
 
@@ -190,10 +200,10 @@ def _options(text: str, known: Mapping[str, int]) -> dict[str, int]:
     return found
 
 
-def _check(elements: int) -> None:
-    if 4 * elements >= _MOST:
+def _check(net: SeededGraph, elements: int) -> None:
+    if net.stored and 4 * elements >= _MOST:
         raise Misuse(
             f"its weights would take {bytes_text(4 * elements)}",
             where="make",
-            hint="no ONNX file holds 2 GiB",
+            hint="no ONNX file holds 2 GiB; --weight-inputs stores none",
         )

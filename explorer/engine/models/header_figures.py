@@ -36,6 +36,16 @@ _QUANTIZED = {
     "com.microsoft.GatherBlockQuantized": "GatherBlockQuantized",
 }
 """How a graph is quantized, by the operators that tell."""
+_ARCHITECTURES = ("architectures", "general.architecture")
+_CONTEXTS = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_sequence_length",
+    "max_seq_len",
+    ".context_length",
+)
+"""Settings of config.json, and the key of GGUF's metadata, for the longest text."""
+_DIGITS = 16
 _SAYS_SO = "config.json says that weights are quantized ("
 
 
@@ -64,6 +74,8 @@ class HeaderFigures:
         types: As `ModelFile.types`.
         quantization: As `ModelFile.quantization`.
         note: As `ModelFile.note`.
+        architecture: As `ModelFile.architecture`.
+        context: As `ModelFile.context`.
 
     Raises:
         BadModel: What the header says is broken.
@@ -91,7 +103,14 @@ class HeaderFigures:
             self.params, self._sums, self.note = None, {}, "impossible sizes"
         found = [StoredType(name, s.tensors, s.elements, s.bytes) for name, s in self._sums.items()]
         self.types = tuple(sorted(found, key=lambda one: -(one.bytes or 0)))
+        self.architecture, self.context = "", None
         for key, text in outline.facts:
+            if key in _ARCHITECTURES:
+                self.architecture = self.architecture or text
+            elif (
+                self.context is None and key.endswith(_CONTEXTS) and text.isdecimal() and len(text) < _DIGITS
+            ):
+                self.context = int(text)
             if key == "general.file_type":
                 self._ways[text.partition("(")[2].removesuffix(")")] = None
             elif text.startswith(_SAYS_SO):

@@ -52,6 +52,8 @@ def model_file(path: str) -> ModelFile | None:
         types=found.types,
         quantization=found.quantization,
         note=found.note,
+        architecture=found.architecture,
+        context=found.context,
     )
 
 

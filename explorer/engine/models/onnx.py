@@ -66,6 +66,7 @@ class OnnxModel:
 
         dims, shapes = self._sizes()
         if self.options.past is not None:
+            # 5 ms, and few models are asked for a step
             from explorer.engine.costs.decode.step import prefill_of_graph, step_of_graph
 
             step = prefill_of_graph if self.options.prefill else step_of_graph
@@ -82,13 +83,13 @@ class OnnxModel:
 
     def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
         """See `OpenedModel`."""
-        from explorer.engine.values import onnx_tensors
+        from explorer.engine.values import onnx_tensors  # numpy
 
         return onnx_tensors.stored(self.model), ()
 
     def activations(self, asked: ActivationRequest, layers: Sequence[Layer]) -> ActivationRun:
         """See `OpenedModel`."""
-        from explorer.engine.values import onnx_activations
+        from explorer.engine.values import onnx_activations  # onnxruntime
 
         dims, shapes = self._sizes()
         return onnx_activations.run(self.model, layers, asked, dims=dims, input_shapes=shapes)

@@ -19,3 +19,14 @@ def open_model(source: str, options: OpenOptions) -> OpenedModel:
     options = with_rules(options)
     opened = recognise(source).open(source, options)
     return TensorFile(opened, options) if isinstance(opened, TensorIndex) else opened
+
+
+def open_tensors(source: str) -> OpenedModel:
+    """As `open_model`, but of a file of weights no more than its tensors.
+
+    Raises:
+        BadModel: It is no model, is broken, or is nothing that we know.
+        MissingExtra: It needs a package that is not installed.
+    """
+    format, options = recognise(source), OpenOptions()
+    return TensorFile(format.tensors(source), options) if format.tensors else open_model(source, options)

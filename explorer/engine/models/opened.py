@@ -205,6 +205,6 @@ def with_rules(options: OpenOptions) -> OpenOptions:
     """
     if options.rules is None or options.own is not None:
         return options
-    from explorer.engine.operators import user
+    from explorer.engine.operators import user  # 11 ms, and few have rules of their own
 
     return replace(options, own=user.load(options.rules, trust=options.trust))

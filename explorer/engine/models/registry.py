@@ -98,7 +98,7 @@ def _missing(source: str, named: Format | None) -> BadModel:
         return BadModel("a link to a file that is not there", where=source)
     folder, name = os.path.split(source)
     try:
-        beside = [f for f in os.listdir(folder or ".") if _named(f) is not None]
+        beside = [f for f in sorted(os.listdir(folder or ".")) if _named(f) is not None]
     except (OSError, ValueError):
         beside = []
     return BadModel("no such file", where=source, hint=nearest(name, beside))

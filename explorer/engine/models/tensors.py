@@ -74,7 +74,7 @@ class TensorFile(StaticModel):
                 outputs=(),
                 producer=contents.producer,
                 file_bytes=contents.file_bytes,
-                notes=(unknown, *contents.notes, *_buffers(contents), *_facts(contents.facts)),
+                notes=(unknown, *contents.notes, *_buffers(contents), *fact_notes(contents.facts)),
             ),
             assumptions={},
             totals=totals,
@@ -123,7 +123,7 @@ class TensorFile(StaticModel):
 
     def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
         """See `OpenedModel`."""
-        from explorer.engine.values import file_tensors
+        from explorer.engine.values import file_tensors  # numpy
 
         return file_tensors.stored(self.contents.tensors, self.strides)
 
@@ -154,7 +154,8 @@ FACTS = 48
 """How many of a file's own facts stand among the notes; the outline has them all."""
 
 
-def _facts(facts: Sequence[tuple[str, str]]) -> list[str]:
+def fact_notes(facts: Sequence[tuple[str, str]]) -> list[str]:
+    """The first of a file's own facts, as notes."""
     found = [f"{key}: {text}" for key, text in facts[:FACTS]]
     if len(facts) > FACTS:
         found.append(f"and {len(facts) - FACTS:,} more such lines: explorer outline has them all")

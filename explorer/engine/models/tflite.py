@@ -79,24 +79,9 @@ class TfliteModel(StaticModel):
 
     def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
         """See `OpenedModel`."""
-        from msgspec.structs import replace
+        from explorer.engine.values import tflite_tensors  # numpy
 
-        from explorer.engine.values import onnx_tensors
-        from explorer.engine.values.window.scales import file_scales
-
-        tensors = self.read.model.graph.initializers
-        stored = []
-        for numbers in onnx_tensors.stored(self.read.model):
-            tensor = tensors.get(numbers.name)
-            if tensor is not None and tensor.held is not None:
-                # what a sparse tensor does not hold is zero
-                numbers = replace(numbers, zeros=numbers.elements - tensor.held)
-            found = self.read.scales.get(numbers.name)
-            if found is not None:
-                numbers = replace(numbers, scales=file_scales(*found.numbers(), found.axis))
-            if numbers.name not in self.read.made_up:
-                stored.append(numbers)
-        return stored, ()
+        return tflite_tensors.stored(self.read), ()
 
     def rests_on(self, info: Info) -> Sequence[FileRead] | None:
         """See `OpenedModel`; a table may lie anywhere in such a file, also within a weight."""

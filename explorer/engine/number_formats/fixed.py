@@ -17,7 +17,7 @@ MOST_FRACTION = 126
 """2**-126 is the smallest power of two that float32 has with all of its bits."""
 
 
-class Fixed(Integer, frozen=True):
+class FixedPoint(Integer, frozen=True):
     """An integer whose scale is 2**-fraction, whatever the tensor: rounded half to even, saturated.
 
     Of 4, 8 and 16 bits it is what QuantizeLinear says, with that scale and zero point 0.
@@ -46,14 +46,14 @@ class Fixed(Integer, frozen=True):
         return self.grid(values, values)
 
 
-def _made(found: re.Match[str]) -> Fixed:
+def _made(found: re.Match[str]) -> FixedPoint:
     bits, fraction, signed = int(found[2]), int(found[3]), not found[1]
     if not 1 + signed <= bits <= MOST_BITS:
         why = f"fixed point has {1 + signed} to {MOST_BITS} bits, which float32 holds exactly, not {bits}"
         raise ValueError(why)
     if fraction > MOST_FRACTION:
         raise ValueError(f"at most {MOST_FRACTION} bits can be behind the point, not {fraction}")
-    return Fixed(found[0], bits, signed, fraction)
+    return FixedPoint(found[0], bits, signed, fraction)
 
 
 FAMILY: Sequence[tuple[str, Callable[[re.Match[str]], NumberFormat]]] = ((r"(u?)fixed(\d+)\.(\d+)", _made),)

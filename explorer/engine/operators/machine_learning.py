@@ -44,6 +44,17 @@ def _scores(count: str | int, *, labels: str = "") -> ShapeRule:
     return rule
 
 
+def _votes_shape(call: Call) -> Answer:
+    """SVMClassifier: a label, and a score for each class, or each pair of them where classes only vote."""
+    source, at = call.known(0), call.attributes
+    rows: Dim = None if source is None else source[0] if len(source) > 1 else 1
+    words = at.get("classlabels_strings")
+    classes = len(words or at.get("classlabels_ints") or ())
+    voted = at.get("support_vectors") and not at.get("prob_a") and classes > 2
+    scores = classes * (classes - 1) // 2 if voted else classes
+    return (("string" if words else "int64", (rows,)), ("float32", (rows, scores or None)))[: call.count]
+
+
 def _features_shape(call: Call) -> Answer:
     """FeatureVectorizer: the columns of all inputs side by side."""
     source = call.known(0)
@@ -264,7 +275,7 @@ OPERATORS = (
     Operator("Normalizer", _normalizer, ML, like(0, dtype="float32")),
     Operator("LinearClassifier", _linear, ML, learned=_COEFFICIENTS),
     Operator("LinearRegressor", _linear, ML, _scores("targets"), learned=_COEFFICIENTS),
-    Operator("SVMClassifier", _svm_classifier, ML, learned=_VECTORS),
+    Operator("SVMClassifier", _svm_classifier, ML, _votes_shape, learned=_VECTORS),
     Operator("SVMRegressor", _svm_regressor, ML, _scores(1), learned=_VECTORS),
     Operator("TreeEnsemble", _tree_ensemble, ML, learned=_TREES),
     Operator("TreeEnsembleClassifier", _old_trees, ML, _scores("", labels="classlabels"), learned=_TREES),

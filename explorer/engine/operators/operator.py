@@ -15,11 +15,8 @@ from msgspec import Struct
 from explorer.engine.operators.call import Call, Rule, ShapeRule
 from explorer.engine.operators.gradients import Gradient, Want, pair
 
-Role = Literal["each", "move", "normalise", "softmax", "reduce", "product", "attention"]
-"""What an operator does along the positions of a text. each: element by element; move: data only, also what
-makes masks and positions; normalise: over the last axis; softmax: likewise; reduce: over some axes; product:
-of matrices; attention: in one operator. Without a role it is taken to mix positions.
-"""
+Role = Literal["each"]
+"""What an operator does along the positions of a batch or a text: each element is made by itself."""
 
 
 Layout = Literal["", "last", "attribute", "either"]
@@ -92,10 +89,7 @@ class Operator(Struct, frozen=True):
         reader: Whether `cost` looks at what an input holds.
         gradient: What its gradients multiply; None if that is not known.
         statistics: Inputs that are found by counting, not by training.
-        position: What it does along the positions of a text; None if it mixes them.
-        factors: Places of the two factors of a product.
-        hides: Whether it tells earlier positions from later ones: a mask is made with it.
-        lookup: Whether it looks rows up in a table: that says nothing of how the indices were made.
+        position: 'each' for one that works element by element.
         settings: Inputs that say how to compute (shapes, axes, indices, limits): never parameters.
         quantized: Whether stored inputs of any type are parameters: packed data, scales, zero points, biases.
         packed: Inputs that hold several values in a byte, the attributes of which the first that is given
@@ -118,9 +112,6 @@ class Operator(Struct, frozen=True):
     gradient: GradientRule | None = None
     statistics: tuple[int, ...] = ()
     position: Role | None = None
-    factors: tuple[int, int] | None = None
-    hides: bool = False
-    lookup: bool = False
     settings: tuple[int, ...] = ()
     quantized: bool = False
     packed: tuple[Packed, ...] = ()

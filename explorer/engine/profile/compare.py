@@ -1,4 +1,4 @@
-"""Two models that were timed in turn, row by row: what runs for a row before, and for its counterpart after.
+"""Comparison of two models timed in turn, by row: what runs for a row before, and for its counterpart after.
 
 Rows belong together as the diff says. A tiled layer is one row before and many after, which are added run by
 run; so each kernel is in one difference, and all of them add up to that of the layers.

@@ -19,7 +19,8 @@ _BLOCKED = re.compile(r"(.*)_nchwc(?:_token_\d+)?", re.DOTALL)
 _BLOCKED_DOMAIN = "com.microsoft.nchwc"
 _CAST = "InsertedPrecisionFreeCast_"
 """What stands before a value in another precision, and names the Cast that makes it."""
-_MOVES = frozenset(("ReorderInput", "ReorderOutput"))
+_LAID_OUT = "ReorderOutput"
+_MOVES = frozenset(("ReorderInput", _LAID_OUT))
 _PIECES = ("_inlfunc_", "_if_")
 """Before names of nodes out of an operator without a kernel, or out of the branch of an If that is known."""
 _SUMS = ("Add", "Sum")
@@ -68,6 +69,8 @@ class _Scope:
 
     def __init__(self, before: Graph, after: Graph, defaults: frozenset[str]) -> None:
         self.nodes, self.after = before.nodes, after
+        # the last value of a blocked stretch is the original's own, once it is laid out as before
+        self.moved = {n.inputs[0]: n.outputs[0] for n in after.nodes if n.op == _LAID_OUT and _moves(n)}
         self.names = {node.name: at for at, node in enumerate(self.nodes)}
         self.maker = {value: at for at, node in enumerate(self.nodes) for value in node.outputs if value}
         self.reads = [tuple(dict.fromkeys(reads(node))) for node in self.nodes]
@@ -102,7 +105,8 @@ class _Scope:
         """The original values that an optimised node makes, whatever they are called there."""
         if _moves(node):
             return []
-        same = [plain for value in node.outputs if (plain := _plain(value)) in self.maker]
+        made = [_plain(self.moved.get(value, value)) for value in node.outputs]
+        same = [value for value in made if value in self.maker]
         if same:
             return same
         if node.name in self.names:

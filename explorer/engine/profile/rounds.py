@@ -1,4 +1,4 @@
-"""Models that are timed in turn, block by block: what changes meanwhile (clock, other work) meets all."""
+"""Rounds of models timed in turn, by blocks: what changes meanwhile (clock, other work) meets all."""
 
 from __future__ import annotations
 

@@ -275,9 +275,12 @@ def _judged(
         said["verdict"] = "; ".join((said["verdict"], *more))
     if has_bfloat16(task.before):
         said["verdict"] += f"; {NOTE}"
+    met = [size for size in inputs.sizes.tried if size not in refused]
+    if not grounds.sites and not grounds.regions:
+        met = met[:1]  # nothing but the whole models was run
     return Verification(
         **said,
-        **inputs.fields(seeds, [size for size in inputs.sizes.tried if size not in refused]),
+        **inputs.fields(seeds, met),
         before=task.before.path,
         after=task.after.path,
         sites=tuple(grounds.sites),

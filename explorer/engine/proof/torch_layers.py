@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from explorer.engine.proof.outputs.compare import OutputComparison, unit_roundoff
+from explorer.engine.proof.compare import OutputComparison, unit_roundoff
 from explorer.engine.proof.sites.rounding import LIMIT, chain_length, fault_of
 from explorer.engine.runtime.torch_arrays import as_array
 from explorer.engine.tiling.torch.replace import TILED, rows_of
@@ -159,6 +159,7 @@ def _evidence(
         **comparison.figures(),
         passed=not structure and not reason,
         reason=structure or reason,
+        differs=bool(reason),
     )
 
 

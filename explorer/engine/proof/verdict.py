@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from explorer.base.units import many_text, printable
 from explorer.base.verdicts import PASSED
+from explorer.engine.proof.compare import VOID
 from explorer.engine.proof.outputs.tolerance import tolerance_text
 from explorer.engine.proof.sites.exact import SATURATES
 from explorer.facts import OutputEvidence, RegionEvidence, SiteEvidence, VerdictKind
@@ -76,23 +77,26 @@ def verdict_within(outputs: Sequence[OutputEvidence], tolerance: Tolerance, draw
 def _fault(grounds: Grounds) -> tuple[VerdictKind, str] | None:
     """The first thing that is wrong."""
     for site in grounds.sites:
-        if not site.passed:
+        if site.differs:
             return "different", f"different: site '{printable(site.name)}': {site.reason}"
     for region in grounds.regions:
         if region.kind == "different":
             return "different", f"different: {_named(region)}: {region.reason}"
     unproved = next((r for r in grounds.regions if r.kind == "unproven"), None)
+    unfollowed = next((s for s in grounds.sites if not s.passed), None)
     for name, evidence in (("output", grounds.whole), ("torch's output", grounds.torch)):
         for one in evidence:
             if one.passed:
                 continue
             of_runtime = next((s.reason for s in grounds.sites if SATURATES in s.reason), "")
             why = f"{name} '{printable(one.name)}': {one.reason}" + (f"; {SATURATES}" if of_runtime else "")
-            if one.equal or one.drawn:
+            if one.equal or one.drawn or VOID in one.reason:
                 return "unproven", f"not proved: {why}"
-            if grounds.structural and not one.nonfinite and name == "output":
+            if grounds.structural and unfollowed is None and not one.nonfinite and name == "output":
                 return "unproven", f"not proved: all parts are equal, and {why}"
             return "different", f"different: {why}"
+    if unfollowed is not None:
+        return "unproven", f"not proved: site '{printable(unfollowed.name)}': {unfollowed.reason}"
     if unproved is not None:
         return "unproven", f"not proved: {_named(unproved)}: {unproved.reason}"
     ends = (*grounds.whole, *grounds.torch)
@@ -136,7 +140,7 @@ def _shown(grounds: Grounds) -> tuple[VerdictKind, str]:
         )
     if len(sites) < grounds.planned:
         missing = many_text(grounds.planned - len(sites), "site")
-        parts.append(f"{missing} of the plan not found by name as a product of both models")
+        parts.append(f"{missing} of the plan not found as a product of both models")
     if tested:
         tries = sum(r.draws for r in tested)
         same = ", bit for bit the same" if all(r.equal for r in tested) else ", within rounding"

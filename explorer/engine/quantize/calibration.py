@@ -158,7 +158,7 @@ def ranges(
         Misuse: A value holds NaN, or the percentile is none.
         BadModel: The model does not run on a sample.
     """
-    names = {use.value for use in wanted.values()}
+    names = dict.fromkeys(use.value for use in wanted.values())
     return ranges_seen(
         wanted,
         lambda take: observe_values(model, names, samples, take, step),

@@ -125,7 +125,7 @@ def _stages(model: Model, known: Mapping[str, TensorInfo], wanted: frozenset[str
         read = {name for at in behind(group, live=False) for name in wiring.reads[at]}
         made = {name for at in group for name in wiring.nodes[at].outputs if name}
         given = (read & wiring.live) - made
-        values = [known.get(name, TensorInfo(name, None, None)) for name in made & (wanted | later)]
+        values = [known.get(name, TensorInfo(name, None, None)) for name in sorted(made & (wanted | later))]
         if any(info.name in later and (info.dtype is None or info.dtype in WIDER) for info in values):
             return []
         inputs = [known.get(name, TensorInfo(name, None, None)) for name in sorted(given)]

@@ -15,7 +15,7 @@ from explorer.engine.number_formats.microscaling import BLOCK, Microscaling
 from explorer.engine.number_formats.number_format import Array
 from explorer.engine.quantize.functions import microscaling, qonnx
 from explorer.engine.runtime.onnxruntime import RuntimeSession
-from explorer.engine.values.numbers import Coded, Numbers, slabs_of
+from explorer.engine.values.numbers import Numbers, StoredCodes, slabs_of
 from explorer.engine.values.window.heat import whole
 from explorer.engine.values.window.table import TensorWindow
 
@@ -67,7 +67,9 @@ def rounded_weight(model: Model, node: Node, numbers: Numbers) -> Numbers:
 
     kind = "int64" if node.op == "IntQuant" else "float32"
     return _with(
-        numbers, made, Coded(_with(numbers, codes, None, kind), _with(numbers, scales, None), None, zero)
+        numbers,
+        made,
+        StoredCodes(_with(numbers, codes, None, kind), _with(numbers, scales, None), None, zero),
     )
 
 
@@ -77,7 +79,7 @@ def numbers_of(numbers: Numbers) -> Array:
 
 
 def _with(
-    numbers: Numbers, make: Callable[[], Array], coded: Coded | None, dtype: str = "float32"
+    numbers: Numbers, make: Callable[[], Array], coded: StoredCodes | None, dtype: str = "float32"
 ) -> Numbers:
     return replace(
         numbers, dtype=dtype, slabs=lambda: slabs_of(make())(), part=None, scales=None, coded=coded, raw=None

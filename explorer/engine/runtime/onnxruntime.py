@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-
-os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # it writes into the user's home as it is imported
 import onnxruntime
 from msgspec.structs import replace
 
@@ -22,6 +20,7 @@ from explorer.base.errors import BadModel
 from explorer.base.units import printable
 from explorer.engine.formats.onnx.writer import skeleton
 from explorer.engine.graph.model import FileSpan, Model, Value
+from explorer.engine.graph.random_operators import all_nodes
 from explorer.engine.runtime.reference import Evaluator, has_bfloat16
 
 Array = np.ndarray[Any, Any]
@@ -46,6 +45,13 @@ _TYPES = {
 _SIGNED_TO_UNSIGNED = "Avx2WeightS8ToU8Transformer"
 """What 'x64quantprecision' switches on. It leaves a product of signed bytes that gives signed bytes without a
 kernel, and fails where two nodes share a zero point; these have exact kernels anyway."""
+
+_ONE_ZERO_POINT = "QDQS8ToU8Transformer"
+"""What 'x64quantprecision' switches on, too: to a DequantizeLinear without a zero point it gives one, and one
+alone where it has scales along an axis, which the runtime then cannot run."""
+_PROPAGATION = "QDQPropagationTransformer"
+"""It writes a QuantizeLinear without a zero point behind a DequantizeLinear that has none: to unsigned bytes,
+of signed ones."""
 
 _Level = onnxruntime.GraphOptimizationLevel
 
@@ -79,6 +85,19 @@ def weights_folder(model: Model) -> str:
     path = os.path.realpath(max(spans, key=lambda span: span.size).source.path)
     root = os.path.realpath(folder)
     return folder if os.path.commonpath([root, path]) == root else os.path.dirname(path)
+
+
+def _spoiling(model: Model) -> Sequence[str]:
+    """Passes of the runtime that make something else of a DequantizeLinear without a zero point."""
+    scales = [
+        model.graph.initializers.get(node.inputs[1])
+        for node in all_nodes(model, model.graph.nodes)
+        if node.op == "DequantizeLinear" and not any(node.inputs[2:])
+    ]
+    if not scales:
+        return ()
+    single = all(scale is not None and scale.elements == 1 for scale in scales)
+    return (_PROPAGATION,) if single else (_PROPAGATION, _ONE_ZERO_POINT)
 
 
 class RuntimeSession:
@@ -138,10 +157,11 @@ class RuntimeSession:
         made = skeleton(model, folder=folder)
         reasons: list[str] = []
         optimised = optimise and len(model.graph.nodes) <= MOST_OPTIMISED
+        spoiling = _spoiling(model) if optimised else ()
         for name, level in _LEVELS if optimised else _LEVELS[-1:]:
             options.graph_optimization_level = level
             self.level = name if optimised else ""
-            for left_out in ([], [_SIGNED_TO_UNSIGNED]):
+            for left_out in ([*spoiling], [*spoiling, _SIGNED_TO_UNSIGNED]):
                 try:
                     self._session = onnxruntime.InferenceSession(
                         made, options, providers=["CPUExecutionProvider"], disabled_optimizers=left_out

@@ -252,7 +252,7 @@ def _header(name: str, file: IO[bytes]) -> ArrayEntry:
         (2, 0): np.lib.format.read_array_header_2_0,
     }[version]
     shape, fortran, dtype = read(file)
-    if dtype.hasobject or dtype.names:
+    if dtype.hasobject or dtype.names or any(size < 0 for size in shape):
         raise ValueError("no plain numbers")
     return ArrayEntry(name, dtype, fortran, tuple(int(size) for size in shape))
 

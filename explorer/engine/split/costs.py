@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from explorer.engine.costs.layer_rows import end_of
+from explorer.engine.costs.memory.liveness import Schedule, lives
 from explorer.engine.split.partition import Array, Row
 from explorer.engine.split.units import GraphUnits
 from explorer.facts import Layer
@@ -76,6 +77,29 @@ def alive(units: GraphUnits) -> Array:
         change[max(value.born, 0)] += value.size or 0
         change[value.dies + 1] -= value.size or 0
     return np.cumsum(change[:-1])
+
+
+def inside(units: GraphUnits, layers: Sequence[Layer], order: Callable[[], Schedule]) -> Array | None:
+    """Bytes alive at most within each unit that is a group, at the steps of its body, or of its function.
+
+    Args:
+        units: The units.
+        layers: The rows.
+        order: Makes the order in which they run, which is asked for only where there is such a unit.
+    """
+    groups = {row: unit for unit, row in enumerate(units.rows) if row is not None and layers[row].group}
+    if not groups:
+        return None
+    within = {at: unit for row, unit in groups.items() for at in range(row, end_of(layers, row))}
+    run = order()
+    change = np.zeros(len(run.steps) + 1)
+    for life in lives(run.steps):
+        change[life.born] += life.size or 0
+        change[life.dies + 1] -= life.size or 0
+    found = np.zeros(len(units.rows) + 1)
+    unit_of = [-1 if row is None else within.get(row, -1) for row in run.rows]
+    np.maximum.at(found, unit_of, np.cumsum(change[:-1]))
+    return found[:-1]
 
 
 def both(one: Row, other: Row) -> Row:

@@ -24,6 +24,25 @@ from explorer.facts.split.part import PartSpec
 from explorer.settings.filter import is_query, search
 
 
+class Wires(Struct, frozen=True):
+    """Units of an execution order, and what goes from one to another, by name.
+
+    Attributes:
+        rows: Of each its row in the layer tree, if it has one.
+        made: What each makes.
+        read: What each reads.
+    """
+
+    rows: Sequence[int | None]
+    made: Sequence[Sequence[str]]
+    read: Sequence[Sequence[str]]
+
+    @property
+    def makers(self) -> dict[str, int]:
+        """By name the unit that makes it."""
+        return {name: unit for unit, names in enumerate(self.made) for name in names if name}
+
+
 class Part(Struct, frozen=True):
     """A part as a model, and its units among those of the whole."""
 
@@ -45,7 +64,9 @@ def extract(subject: SplitSubject, spec: PartSpec) -> Part:
     model = subject.model
     types = infer(model).values
     units = graph_units(model, subject.layers, types)
-    chosen = _chosen(subject, spec, units)
+    nodes = [model.graph.nodes[at] for at in units.positions]
+    wires = Wires(units.rows, [node.outputs for node in nodes], [tuple(reads(node)) for node in nodes])
+    chosen = chosen_units(subject.layers, spec, wires)
     if not chosen:
         raise Misuse(
             "nothing of the model computes that from inputs", where="extract", hint="name other layers"
@@ -56,8 +77,12 @@ def extract(subject: SplitSubject, spec: PartSpec) -> Part:
     return Part(part_model(model, places, given, made, types), tuple(sorted(chosen)), units)
 
 
-def _chosen(subject: SplitSubject, spec: PartSpec, units: GraphUnits) -> set[int]:
-    """The units of a part."""
+def chosen_units(layers: Sequence[Layer], spec: PartSpec, wires: Wires) -> set[int]:
+    """The units of a part.
+
+    Raises:
+        Misuse: Nothing says which part, there is no such layer or value, or nothing lies between.
+    """
     if spec.layers and (spec.start or spec.end):
         raise Misuse(
             "a part is of layers, or from some to others", where="--layer", hint="--layer or --from, --to"
@@ -65,24 +90,17 @@ def _chosen(subject: SplitSubject, spec: PartSpec, units: GraphUnits) -> set[int
     if not (spec.layers or spec.start or spec.end):
         raise Misuse("which part is not said", where="extract", hint="--layer GLOB, or --from A --to B")
     if spec.layers:
-        rows = {row for text in spec.layers for row in _rows(subject.layers, text)}
-        return {unit for unit, row in enumerate(units.rows) if row in rows}
-    nodes = subject.model.graph.nodes
-    makers = {name: unit for unit, at in enumerate(units.positions) for name in nodes[at].outputs if name}
-    behind = {
-        unit: [makers[n] for n in reads(nodes[at]) if n in makers] for unit, at in enumerate(units.positions)
-    }
-    count = len(units.positions)
+        rows = {row for text in spec.layers for row in _rows(layers, text)}
+        return {unit for unit, row in enumerate(wires.rows) if row in rows}
+    makers = wires.makers
+    behind = {unit: [makers[name] for name in read if name in makers] for unit, read in enumerate(wires.read)}
+    every = set(range(len(wires.rows)))
     start = (
-        set(range(count))
-        if not spec.start
-        else _reached(_named(subject, spec.start, units, makers, "--from", reading=True), _turned(behind))
+        _reached(_named(layers, spec.start, wires, "--from", reading=True), _turned(behind))
+        if spec.start
+        else every
     )
-    end = (
-        set(range(count))
-        if not spec.end
-        else _reached(_named(subject, spec.end, units, makers, "--to", reading=False), behind)
-    )
+    end = _reached(_named(layers, spec.end, wires, "--to", reading=False), behind) if spec.end else every
     found = start & end
     if not found:
         raise Misuse(
@@ -95,9 +113,10 @@ def _chosen(subject: SplitSubject, spec: PartSpec, units: GraphUnits) -> set[int
 
 def _rows(layers: Sequence[Layer], text: str) -> list[int]:
     """Rows that a glob or a filter means, with those inside of groups."""
-    if is_query(text):
-        found: Iterable[int] = search(layers, text)
-    else:
+    found: Iterable[int] = [layer.id for layer in layers if layer.path == text]
+    if is_query(text) and not found:
+        found = search(layers, text)
+    elif not found:
         found = [
             layer.id
             for layer in layers
@@ -111,17 +130,10 @@ def _rows(layers: Sequence[Layer], text: str) -> list[int]:
 
 
 def _named(
-    subject: SplitSubject,
-    names: Sequence[str],
-    units: GraphUnits,
-    makers: dict[str, int],
-    flag: str,
-    *,
-    reading: bool,
+    layers: Sequence[Layer], names: Sequence[str], wires: Wires, flag: str, *, reading: bool
 ) -> set[int]:
     """Units of layers or tensors that were named; of a tensor who makes it, or, `reading`, who reads it."""
-    nodes = subject.model.graph.nodes
-    layers = subject.layers
+    makers = wires.makers
     found: set[int] = set()
     for name in names:
         rows = {
@@ -130,9 +142,9 @@ def _named(
             if name in (layer.path, layer.path.lstrip("/"), layer.name)
             for row in range(layer.id, end_of(layers, layer.id))
         }
-        mine = {unit for unit, row in enumerate(units.rows) if row in rows}
+        mine = {unit for unit, row in enumerate(wires.rows) if row in rows}
         if not mine and reading:
-            mine = {unit for unit, at in enumerate(units.positions) if name in reads(nodes[at])}
+            mine = {unit for unit, read in enumerate(wires.read) if name in read}
         elif not mine and name in makers:
             mine = {makers[name]}
         if not mine:

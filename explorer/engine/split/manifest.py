@@ -5,16 +5,21 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.engine.graph.model import Model, Value
-from explorer.facts.split.split import Stage
+from explorer.facts import TensorInfo
+from explorer.facts.split.split import Split, Stage
 from explorer.host import input_files
 
 NAME = "stages.json"
+
+
+_Size = Annotated[int, Meta(ge=0)]
 
 
 class ManifestTensor(Struct, frozen=True):
@@ -22,7 +27,7 @@ class ManifestTensor(Struct, frozen=True):
 
     name: str
     dtype: str | None
-    shape: tuple[int | str | None, ...] | None
+    shape: tuple[_Size | str | None, ...] | None
 
 
 class ManifestStage(Struct, frozen=True):
@@ -46,12 +51,22 @@ class ManifestCut(Struct, frozen=True):
     tensors: tuple[str, ...]
 
 
+class ManifestWeight(Struct, frozen=True):
+    """A parameter that several torch stages have: its name in the whole, and in each stage by number."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    names: dict[str, str]
+
+
 class Manifest(Struct, frozen=True):
     """What stages.json holds.
 
     Attributes:
         model: What was split.
         inputs, outputs: Of the whole.
+        shared: Parameters of torch stages whose gradients belong together.
     """
 
     model: str
@@ -61,6 +76,7 @@ class Manifest(Struct, frozen=True):
     stages: tuple[ManifestStage, ...]
     cuts: tuple[ManifestCut, ...]
     balance: float
+    shared: tuple[ManifestWeight, ...] = ()
 
 
 def encoded(manifest: Manifest) -> bytes:
@@ -80,20 +96,37 @@ def read(folder: str) -> Manifest:
         raise Misuse(
             f"there is no {NAME}", where=folder, hint="explorer split MODEL -n 2 -o FOLDER writes one"
         )
+    found = listed(path)
+    for name, digest in files(found).items():
+        _check(os.path.join(folder, name), digest)
+    _check_wiring(found, path)
+    return found
+
+
+def listed(path: str) -> Manifest:
+    """A manifest alone, whatever became of the files that it names.
+
+    Raises:
+        BadModel: It is broken, or names a file outside its folder.
+    """
     try:
         found = msgspec.json.decode(input_files.content(path), type=Manifest)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except OSError as error:
+        raise BadModel(f"cannot be read ({error.strerror or error})", where=path) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadModel(f"is no manifest of stages: {error}", where=path) from None
     if not found.stages:
         raise BadModel("names no stages", where=path)
     for stage in found.stages:
         if os.path.basename(stage.file) != stage.file or stage.file in ("", ".", ".."):
             raise BadModel(f"names a file outside its folder: '{stage.file}'", where=path)
-        for name, digest in ((stage.file, stage.sha256), (stage.file + ".data", stage.data_sha256)):
-            if digest:
-                _check(os.path.join(folder, name), digest)
-    _check_wiring(found, path)
     return found
+
+
+def files(found: Manifest) -> dict[str, str]:
+    """Files of the stages by name, external data too, with their digests."""
+    data = {f"{one.file}.data": one.data_sha256 for one in found.stages if one.data_sha256}
+    return {one.file: one.sha256 for one in found.stages} | data
 
 
 def _check(path: str, digest: str) -> None:
@@ -128,12 +161,29 @@ def declared(values: Iterable[Value]) -> tuple[ManifestTensor, ...]:
     return tuple([ManifestTensor(value.name, value.dtype, value.shape) for value in values])
 
 
+def tensors(infos: Iterable[TensorInfo]) -> tuple[ManifestTensor, ...]:
+    """The same of values whose sizes are known."""
+    return tuple([ManifestTensor(one.name, one.dtype, one.shape) for one in infos])
+
+
+def cuts(found: Split) -> tuple[ManifestCut, ...]:
+    """The cuts as the manifest has them."""
+    return tuple([ManifestCut(one.bytes, tuple([t.name for t in one.tensors])) for one in found.cuts])
+
+
 def stage(fact: Stage, model: Model) -> ManifestStage:
-    """A stage as the manifest has it."""
+    """A stage of a graph as the manifest has it."""
+    return module_stage(fact, declared(model.graph.feeds), declared(model.graph.outputs))
+
+
+def module_stage(
+    fact: Stage, inputs: tuple[ManifestTensor, ...], outputs: tuple[ManifestTensor, ...]
+) -> ManifestStage:
+    """A stage as the manifest has it, with what goes in and comes out as it is declared."""
     return ManifestStage(
         file=fact.file,
-        inputs=declared(model.graph.feeds),
-        outputs=declared(model.graph.outputs),
+        inputs=inputs,
+        outputs=outputs,
         layers=fact.layers,
         params=fact.params,
         macs=fact.macs,

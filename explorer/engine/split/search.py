@@ -13,6 +13,7 @@ from msgspec import Struct
 from explorer.base.errors import Misuse, nearest
 from explorer.base.units import bytes_text, many_text
 from explorer.engine.costs.layer_rows import end_of
+from explorer.engine.costs.memory.liveness import Schedule
 from explorer.engine.costs.memory.roofline import bytes_moved, least_seconds
 from explorer.engine.graph.model import Model
 from explorer.engine.models.opened import dims_of
@@ -22,7 +23,7 @@ from explorer.engine.split import costs
 from explorer.engine.split.partition import Array, Cuts, Row, best_cuts
 from explorer.engine.split.schedule import in_flight
 from explorer.engine.split.units import GraphUnits, crossing, graph_units
-from explorer.facts import Layer
+from explorer.facts import Layer, TensorInfo
 from explorer.facts.profile.profile import Profile
 from explorer.facts.roofline import Machine
 from explorer.facts.split.split import SplitSpec
@@ -42,6 +43,7 @@ class SplitSubject(Struct, frozen=True):
     Attributes:
         model: The graph.
         layers: Its rows, at the sizes that are bound.
+        order: Makes the order in which they run.
         dims, shapes: These sizes.
         machines: One for all stages, or one for each; empty where none is named.
         profile: What was measured of the same rows.
@@ -50,6 +52,7 @@ class SplitSubject(Struct, frozen=True):
 
     model: Model
     layers: Sequence[Layer]
+    order: Callable[[], Schedule]
     dims: Mapping[str, int]
     shapes: InputShapes
     machines: tuple[Machine, ...] = ()
@@ -57,27 +60,86 @@ class SplitSubject(Struct, frozen=True):
     training: Training | None = None
 
 
-class StageSearch:
-    """The units of a model, what stages of them cost, and the cuts."""
+class CutSequence(Struct, frozen=True):
+    """What is cut: units in an order, whatever they were made of, and what is known of them.
 
-    def __init__(self, subject: SplitSubject, spec: SplitSpec, cancel: Cancel) -> None:
+    Attributes:
+        units: In their order.
+        types: Of their values, by name, at the sizes that are bound.
+        sizes: Bytes of what they store, by name.
+        elements: Of the parameters among it.
+        labels: What each unit is called that has no row.
+        layers: The rows.
+        free: Names of sizes that nobody bound.
+        macs: Of each unit, where more is known of them than the rows say.
+        closed: Units before which no cut may lie.
+        inside: Bytes alive at most in the body of each unit that has one; None where there is no such unit.
+        machines, profile, training: See `SplitSubject`.
+    """
+
+    units: GraphUnits
+    types: Mapping[str, TensorInfo]
+    sizes: Mapping[str, int]
+    elements: Mapping[str, int]
+    labels: Sequence[str]
+    layers: Sequence[Layer]
+    free: Sequence[str] = ()
+    macs: Array | None = None
+    closed: frozenset[int] = frozenset()
+    inside: Array | None = None
+    machines: tuple[Machine, ...] = ()
+    profile: Profile | None = None
+    training: Training | None = None
+
+
+def graph_sequence(subject: SplitSubject) -> CutSequence:
+    """The units of a graph."""
+    model, layers = subject.model, subject.layers
+    types = infer(model, dims_of(model, subject.dims), dict(subject.shapes)).values
+    units = graph_units(model, layers, types)
+    counted = {tensor.name for layer in layers for tensor in layer.weights}
+    stored = model.graph.initializers
+    free = dict.fromkeys(d for v in model.graph.feeds for d in v.shape or () if isinstance(d, str))
+    return CutSequence(
+        units=units,
+        types=types,
+        sizes={name: tensor.nbytes for name, tensor in stored.items()},
+        elements={name: tensor.elements for name, tensor in stored.items() if name in counted},
+        labels=[model.graph.nodes[at].label for at in units.positions],
+        layers=layers,
+        free=[name for name in free if name not in subject.dims],
+        inside=costs.inside(units, layers, subject.order),
+        machines=subject.machines,
+        profile=subject.profile,
+        training=subject.training,
+    )
+
+
+class StageSearch:
+    """What stages of a sequence cost, and the cuts."""
+
+    def __init__(self, subject: CutSequence, spec: SplitSpec, cancel: Cancel) -> None:
         self.subject, self.spec, self.cancel = subject, spec, cancel
-        model = subject.model
-        dims, shapes = dims_of(model, subject.dims), dict(subject.shapes)
-        self.types = infer(model, dims, shapes).values
-        self.units: GraphUnits = graph_units(model, subject.layers, self.types)
+        self.types, self.units, self.sizes = subject.types, subject.units, subject.sizes
         self.count = len(self.units.positions)
         if self.count < 2:
             raise Misuse("there is nothing to cut: fewer than two operators", where="split")
-        self.crossing, self.known = crossing(self.units)
-        self.sizes = {name: tensor.nbytes for name, tensor in model.graph.initializers.items()}
-        self.memory = costs.both(costs.stored(self.units, self.sizes), costs.largest(costs.alive(self.units)))
+        self.crossing, known = crossing(self.units)
+        self.known = [one and at not in subject.closed for at, one in enumerate(known)]
+        alive = costs.alive(self.units)
+        alive = alive if subject.inside is None else np.maximum(alive, subject.inside)
+        self.memory = costs.both(costs.stored(self.units, self.sizes), costs.largest(alive))
         self.seconds = self._seconds()
-        if len(subject.machines) > 1 and not spec.cuts and spec.stages != len(subject.machines):
+        if not spec.cuts:
+            self._check_machines(spec.stages)
+
+    def _check_machines(self, stages: int | None) -> None:
+        named = len(self.subject.machines)
+        if named > 1 and stages != named:
             raise Misuse(
-                f"{len(subject.machines):,} machines are not one for each stage",
+                f"{named:,} machines are not one for each stage",
                 where="--machine",
-                hint="name one for all, or as many as -n says",
+                hint="name one for all, or as many as there are stages",
             )
 
     # what is known
@@ -113,7 +175,7 @@ class StageSearch:
             raise Misuse(
                 "nothing says how long a layer takes",
                 where="--by time",
-                hint="name a machine: --machine NAME; in Python Session.profile first does, too",
+                hint="name a machine: --machine NAME; or explorer profile MODEL first, opened alike",
             )
         return costs.of_kind(self._times(stages))
 
@@ -126,17 +188,13 @@ class StageSearch:
         """A cost that is the same for every number of stages."""
         layers = self.subject.layers
         if self.spec.by == "params":
-            return costs.stored(self.units, self._parameters())
+            return costs.stored(self.units, self.subject.elements)
         if self.spec.by == "memory":
             return self.memory
+        if self.subject.macs is not None:
+            return costs.additive(self.subject.macs)
         self._check_known("MACs", lambda layer: layer.macs is not None)
         return costs.additive(costs.of_units(self.units, layers, lambda at: layers[at].macs))
-
-    def _parameters(self) -> dict[str, int]:
-        """Elements of the parameters."""
-        counted = {tensor.name for layer in self.subject.layers for tensor in layer.weights}
-        stored = self.subject.model.graph.initializers
-        return {name: tensor.elements for name, tensor in stored.items() if name in counted}
 
     def _training(self, stages: int) -> Row:
         """Memory of a training step: of the layers, and of activations as often as they are in flight."""
@@ -178,12 +236,9 @@ class StageSearch:
 
     def hint(self) -> str:
         """What makes sizes known."""
-        values = self.subject.model.graph.feeds
-        free = dict.fromkeys(d for v in values for d in v.shape or () if isinstance(d, str))
-        free = dict.fromkeys(d for d in free if d not in self.subject.dims)
         return (
-            f"bind a size: {' '.join(f'--dim {name}=1' for name in free)}"
-            if free
+            f"bind a size: {' '.join(f'--dim {name}=1' for name in self.subject.free)}"
+            if self.subject.free
             else "balance something else"
         )
 
@@ -238,7 +293,7 @@ class StageSearch:
             )
         if stages > len(allowed) + 1:
             raise Misuse(
-                f"there are {many_text(len(allowed), 'place')} for {stages - 1:,} cuts",
+                f"only {many_text(len(allowed), 'place')} for {many_text(stages - 1, 'cut')}",
                 where="-n",
                 hint="fewer stages",
             )
@@ -309,6 +364,11 @@ class StageSearch:
                 raise Misuse(
                     f"no stage can begin with '{name}'", where="--cuts", hint="name layers behind the first"
                 )
+            if unit in self.subject.closed:
+                raise Misuse(
+                    f"no stage can begin with '{name}': what is made before it is changed in place behind it",
+                    where="--cuts",
+                )
             if not self.known[unit]:
                 raise Misuse(
                     f"what crosses the cut before '{name}' is not known", where="--cuts", hint=self.hint()
@@ -319,7 +379,28 @@ class StageSearch:
             raise Misuse(
                 f"{len(places):,} cuts make {len(places) + 1:,} stages", where="-n", hint="leave it out"
             )
+        return self.at_places(places)
+
+    def named(self) -> list[int]:
+        """Units before which a cut may lie that is given by the name of its layer: the first of each."""
+        layers = self.subject.layers
+        paths = {layer.path: layer.id for layer in layers}
+        first: dict[int, int] = {}
+        for at, row in enumerate(self.units.rows):
+            if row is not None and paths[layers[row].path] == row:
+                first.setdefault(row, at)
+        return sorted(at for at in first.values() if at and self.known[at])
+
+    def at_places(self, places: Sequence[int]) -> Cuts:
+        """Cuts before these units.
+
+        Raises:
+            Misuse: They are no places of this model, or there is not one machine for each stage.
+        """
         stages = len(places) + 1
+        self._check_machines(stages)
+        if any(last <= first for first, last in itertools.pairwise((0, *places, self.count))):
+            raise Misuse(f"cuts lie before units 1 to {self.count - 1:,}, ascending", where="places")
         each = self.each(places, self.cost(stages), self.kinds(stages))
         return Cuts(tuple(places), max(each), sum(self.crossing[at] for at in places))
 
@@ -340,7 +421,7 @@ class StageSearch:
         row = self.units.rows[unit]
         if row is not None:
             return self.subject.layers[row].path
-        return self.subject.model.graph.nodes[self.units.positions[unit]].label
+        return self.subject.labels[unit]
 
 
 def _least(layers: Sequence[Layer], machine: Machine, at: int) -> float | None:

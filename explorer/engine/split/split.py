@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from msgspec.structs import replace
@@ -15,10 +16,11 @@ from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.engine.shapes import infer
 from explorer.engine.split.partition import Cuts
 from explorer.engine.split.schedule import forecast
-from explorer.engine.split.search import SplitSubject, StageSearch
-from explorer.engine.split.stage_models import stage_models
+from explorer.engine.split.search import SplitSubject, StageSearch, graph_sequence
+from explorer.engine.split.stage_models import stage_maker, stage_models
 from explorer.engine.split.units import across
 from explorer.facts import TensorInfo
+from explorer.facts.split.draft import CutPlaces, SplitDraft
 from explorer.facts.split.schedule import PipelineForecast
 from explorer.facts.split.split import Split, SplitBy, SplitSpec, Stage, StageCount, StageCut, StageTraining
 
@@ -35,6 +37,8 @@ _QUICK = 3000
 """Places of cuts up to which other numbers are searched, too."""
 _NAMED = 1024
 """Bytes from which on a shared tensor is named."""
+_KEPT = 256
+"""Stages that are kept while cuts move."""
 
 
 def split(
@@ -53,26 +57,91 @@ def split(
         Cancelled: `cancel` said so.
     """
     report(on_progress, cancel, "reading the graph")
-    search = StageSearch(subject, spec, cancel)
+    search = StageSearch(graph_sequence(subject), spec, cancel)
     report(on_progress, cancel, "searching cuts")
     found = search.cuts()
     report(on_progress, cancel, "counting the stages")
     parts = stage_models(subject.model, search.units, found.places, infer(subject.model).values)
-    return _told(search, found, parts), parts
+    spans = stage_spans(search, found.places)
+    made = [_stage(search, part, mine, subject.dims) for part, mine in zip(parts, spans, strict=True)]
+    return told(search, found, made, _shared(parts), others=not spec.cuts), parts
 
 
-def _told(search: StageSearch, found: Cuts, parts: Sequence[Model]) -> Split:
-    """What the stages are."""
-    subject, spec, stages = search.subject, search.spec, len(parts)
+class StageDraft:
+    """The stages of a model at any cuts, told while these move.
+
+    Args:
+        search: Of the model.
+        stage: What some units are as a stage, without its cost.
+        shared: Stored tensors that several stages have, by the places of the cuts.
+    """
+
+    def __init__(
+        self,
+        search: StageSearch,
+        stage: Callable[[range], Stage],
+        shared: Callable[[Sequence[int]], Sequence[str]],
+    ) -> None:
+        self.search, self._stage, self._shared = search, stage, shared
+
+    def at(self, places: Sequence[int] | None = None) -> SplitDraft:
+        """The stages at these places; None for the best.
+
+        Raises:
+            Misuse: It cannot be cut so.
+        """
+        search = self.search
+        found = search.cuts() if places is None else search.at_places(places)
+        made = [self._stage(mine) for mine in stage_spans(search, found.places)]
+        others = places is None and not search.spec.cuts
+        fact = told(search, found, made, self._shared(found.places), others=others)
+        return SplitDraft(fact, found.places)
+
+    def where(self) -> CutPlaces:
+        """Where it may be cut by hand."""
+        search = self.search
+        rows = tuple([-1 if row is None else row for row in search.units.rows])
+        return CutPlaces(rows, tuple(search.crossing), tuple(search.named()))
+
+
+def graph_draft(subject: SplitSubject, search: StageSearch) -> StageDraft:
+    """The stages of a graph while its cuts move: each is counted once."""
+    make = stage_maker(subject.model, search.units, infer(subject.model).values)
+
+    @lru_cache(_KEPT)
+    def counted(first: int, last: int) -> tuple[Model, Stage]:
+        part = make(first, last)
+        return part, _stage(search, part, range(first, last), subject.dims)
+
+    def shared(places: Sequence[int]) -> list[str]:
+        return _shared([counted(mine.start, mine.stop)[0] for mine in stage_spans(search, places)])
+
+    return StageDraft(search, lambda mine: counted(mine.start, mine.stop)[1], shared)
+
+
+def stage_spans(search: StageSearch, places: Sequence[int]) -> list[range]:
+    """Units of each stage."""
+    return [range(*ends) for ends in itertools.pairwise((0, *places, search.count))]
+
+
+def told(
+    search: StageSearch, found: Cuts, made: Sequence[Stage], shared: Sequence[str], *, others: bool
+) -> Split:
+    """What the stages are, with costs and times, and what a pipeline of them does.
+
+    Args:
+        search: That found them.
+        found: Where the cuts are.
+        made: The stages, without costs.
+        shared: Stored tensors that several have.
+        others: Whether to tell what other numbers of stages give.
+    """
+    subject, spec, stages = search.subject, search.spec, len(made)
     each = search.each(found.places, search.cost(stages), search.kinds(stages))
     took = search.took(found.places, stages)
-    spans = [range(*ends) for ends in itertools.pairwise((0, *found.places, search.count))]
-    made = [
-        _stage(search, part, mine, cost, took[at] if took else None)
-        for at, (part, mine, cost) in enumerate(zip(parts, spans, each, strict=True))
-    ]
+    made = [replace(one, cost=each[at], seconds=took[at] if took else None) for at, one in enumerate(made)]
     if subject.training is not None:
-        made = _with_training(search, made, spans)
+        made = _with_training(search, made, stage_spans(search, found.places))
     cuts = tuple([_cut(search, at) for at in found.places])
     return Split(
         by=spec.by,
@@ -80,17 +149,19 @@ def _told(search: StageSearch, found: Cuts, parts: Sequence[Model]) -> Split:
         stages=tuple(made),
         cuts=cuts,
         balance=_balance(each),
-        shared=tuple([name for name in _shared(parts) if search.sizes[name] >= _NAMED]),
+        shared=tuple([name for name in shared if search.sizes[name] >= _NAMED]),
         forecast=_forecast(spec, took, cuts),
-        counts=() if spec.cuts else _counts(search, stages),
+        by_macs=None if took else _by_macs(spec, made),
+        counts=_counts(search, stages) if others else (),
         machines=tuple([one.name for one in subject.machines]),
         notes=_notes(search),
     )
 
 
-def _stage(search: StageSearch, part: Model, mine: range, cost: float, seconds: float | None) -> Stage:
+def _stage(search: StageSearch, part: Model, mine: range, dims: Mapping[str, int]) -> Stage:
+    """What a stage is, without what it costs."""
     inputs = [_info(search, value) for value in part.graph.feeds]
-    totals = examine(part, **bound(part, search.types, search.subject.dims)).info.totals
+    totals = examine(part, **bound(part, search.types, dims)).info.totals
     return Stage(
         file="",
         inputs=tuple(inputs),
@@ -102,8 +173,7 @@ def _stage(search: StageSearch, part: Model, mine: range, cost: float, seconds: 
         macs=totals.macs,
         weight_bytes=totals.weight_bytes,
         activation_bytes=totals.activation_bytes_peak,
-        cost=cost,
-        seconds=seconds,
+        cost=0.0,
     )
 
 
@@ -156,6 +226,14 @@ def _forecast(spec: SplitSpec, took: Sequence[float], cuts: Sequence[StageCut]) 
     if not took:
         return None
     return forecast(took, [one.seconds or 0.0 for one in cuts], spec.micro_batches, spec.schedule)
+
+
+def _by_macs(spec: SplitSpec, stages: Sequence[Stage]) -> PipelineForecast | None:
+    """The pipeline as if each MAC took as long, and nothing else any time."""
+    macs = [float(one.macs) for one in stages if one.macs is not None]
+    if len(macs) < len(stages) or not any(macs):
+        return None
+    return forecast(macs, [0.0] * (len(macs) - 1), spec.micro_batches, spec.schedule)
 
 
 def _counts(search: StageSearch, stages: int) -> tuple[StageCount, ...]:

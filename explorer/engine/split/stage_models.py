@@ -6,7 +6,7 @@ A value keeps its name in every stage, so that the names say what is handed on; 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -32,14 +32,23 @@ def stage_models(
     Raises:
         Misuse: The type of a value that crosses a cut is not known.
     """
-    ends = [0, *places, len(units.positions)]
+    stage = stage_maker(model, units, types)
+    return [stage(*ends) for ends in itertools.pairwise((0, *places, len(units.positions)))]
+
+
+def stage_maker(
+    model: Model, units: GraphUnits, types: Mapping[str, TensorInfo]
+) -> Callable[[int, int], Model]:
+    """What makes single stages, from a first unit to before another; see `stage_models`."""
     born = {value.name: value.born for value in units.values}
     dies = {value.name: value.dies for value in units.values}
     rest = _unmade(model, units)
-    return [
-        _stage(model, units, range(first, last), born, dies, types, rest if last == ends[-1] else ())
-        for first, last in itertools.pairwise(ends)
-    ]
+
+    def stage(first: int, last: int) -> Model:
+        mine = range(first, last)
+        return _stage(model, units, mine, born, dies, types, rest if last == len(units.positions) else ())
+
+    return stage
 
 
 def _unmade(model: Model, units: GraphUnits) -> tuple[str, ...]:

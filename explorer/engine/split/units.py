@@ -44,7 +44,7 @@ class GraphUnits(Struct, frozen=True):
         rows: Of each unit its row in the layer tree; None for none.
         stored: Of each unit the stored tensors that it reads, also through constants.
         constants: Of each unit the places of the nodes without inputs that it needs, ascending.
-        values: What is alive over more than one unit.
+        values: What is put in and read, and what is made.
     """
 
     positions: tuple[int, ...]
@@ -103,7 +103,7 @@ def graph_units(model: Model, layers: Sequence[Layer], types: Mapping[str, Tenso
         constants.append(tuple(sorted(made)))
         born.update(dict.fromkeys((name for name in nodes[at].outputs if name), unit))
     values = []
-    for name, last in dies.items():
+    for name, last in (dies | {n: unit for n, unit in born.items() if unit >= 0 and n not in dies}).items():
         info = types.get(name) or TensorInfo(name, None, None, "unknown")
         values.append(CrossingValue(name, born[name], last, info, tensor_bytes((info,))))
     found = NodeRows(layers, model.functions).of(nodes, None)

@@ -61,6 +61,7 @@ class Subject(Struct, frozen=True):
         name: As the user named it.
         door: The session that has it open.
         files: Says which files hold it, the graph first; exports what is no ONNX file yet. Absolute paths.
+        content: Says what such a model is where no file is read: none are then named.
         opener: For those files, a function without arguments that opens them anew: importable by name, so
             that another process can be told of it.
         opening: The options that it is opened with, as far as figures depend on them.
@@ -75,6 +76,7 @@ class Subject(Struct, frozen=True):
     opening: Mapping[str, Any]
     words: str = ""
     command: Callable[[QuantizeRequest], str] = lambda request: ""
+    content: Callable[[], str] | None = None
 
 
 class _Work(Struct):
@@ -208,7 +210,7 @@ class _Run:
             work.files = subject.files()
             if self.store is not None:
                 report(self.on_progress, None, "reading the model")
-                work.content = fingerprint(work.files, self.cancel)
+                self._fingerprint(work)
         except Cancelled:
             raise
         except ExplorerError as error:
@@ -233,6 +235,10 @@ class _Run:
         self.total += len(work.open)
         self.kept += sum(row.products is not None for row in work.rows)
         return work
+
+    def _fingerprint(self, work: _Work) -> None:
+        said = work.subject.content
+        work.content = work.content or (said() if said is not None else fingerprint(work.files, self.cancel))
 
     def _blank(self, work: _Work, spec: TileSpec, key: str) -> SweepRow:
         return SweepRow(
@@ -328,7 +334,7 @@ class _Run:
         tasks: list[Task] = []
         places: dict[int, tuple[_Work, list[int]]] = {}
         for work in works:
-            work.content = work.content or fingerprint(work.files, self.cancel)
+            self._fingerprint(work)
             opener = work.subject.opener(work.files)
             for start in range(0, len(work.open), size):
                 indices = work.open[start : start + size]

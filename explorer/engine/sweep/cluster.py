@@ -21,8 +21,6 @@ from explorer.engine.progress import Cancel, stop_if
 from explorer.engine.sweep.processes import AGAIN, LOOK, Done, Task
 from explorer.host.optional_packages import require
 
-_INSTALL = "pip install 'explorer-nn[sweep]'"
-
 _ANSWER = 10.0
 """Seconds in which a scheduler answers, if there is one."""
 _START = 60.0
@@ -58,15 +56,15 @@ def run(
         EngineDied: The scheduler ended, or there are no workers any more.
         Cancelled: `cancel` said so.
     """
-    distributed = require("distributed", scheduler, install=_INSTALL)
-    with _quiet(), _there(distributed, scheduler, cancel) as (client, look):
+    distributed = require("distributed", scheduler)
+    with quiet(), connected(distributed, scheduler, cancel) as (client, look):
         count = len(client.nthreads())
         _follow(distributed, client, tasks, done, look, scheduler, cancel)
     return count
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keeps what Dask says of a worker or scheduler that dies from standing in the middle of the answer."""
     names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] == "distributed"]
     loggers = [logging.getLogger(name) for name in names]
@@ -81,8 +79,12 @@ def _quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _there(distributed: Any, scheduler: str, cancel: Cancel) -> Iterator[tuple[Any, Look]]:
-    """A cluster that runs already, and goes on running; and what sees whether it has workers."""
+def connected(distributed: Any, scheduler: str, cancel: Cancel) -> Iterator[tuple[Any, Look]]:
+    """A cluster that runs already, and goes on running; and what sees whether it has workers.
+
+    Raises:
+        Misuse: Nobody answers, or there are no workers.
+    """
     hint = "start one with: dask scheduler, and on every machine: dask worker SCHEDULER --nthreads 1"
     try:
         # a Client that cannot read its address is left half made, and complains once more when it is dropped

@@ -52,6 +52,8 @@ def fingerprint(files: Sequence[str], cancel: Cancel = None) -> str:
     digest = hashlib.sha256()
     for at, path in enumerate(files):
         try:
+            if os.path.exists(path) and not os.path.isfile(path):  # a pipe would wait
+                raise BadModel("this is not a regular file", where=path)
             with open(path, "rb", buffering=0) as file:
                 size = os.fstat(file.fileno()).st_size
                 digest.update(f"{os.path.basename(path) if at else ''}\0{size}\0".encode())

@@ -90,7 +90,7 @@ class Task(Struct, frozen=True, kw_only=True):
     Attributes:
         opener: Opens the model, whose files are named in it. A function of a module that the worker can
             import, with its arguments: it travels as their names.
-        files: The model's files, to see that the worker has the same ones.
+        files: The model's files, to see that the worker has the same ones; none where `opener` sees to it.
         fingerprint: Of their content.
         opening: The options that it is opened with, as they are typed.
         version: Of the program that asks.
@@ -244,7 +244,7 @@ def _opened(task: Task) -> SweepSession:
         if _open is not None:
             _open[1].close()
             _open = None
-        if fingerprint(task.files) != task.fingerprint:
+        if task.files and fingerprint(task.files) != task.fingerprint:
             raise BadModel("the worker has another file of this name", where=task.files[0])
         _open = (mark, task.opener())
     return _open[1]

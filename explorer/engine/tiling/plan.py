@@ -145,11 +145,12 @@ def _closed(site: Site, choice: SiteChoice, opset: int) -> str:
         if opset < MIN_OPSET and "int" in site.dtype and padded and any(s % t for s, t in sizes_):
             return f"opset {opset} pads no integers: leave its edges ragged, in another form than batched"
         return ""
-    sizes = " and ".join(site.dynamic)
+    sizes = f"{' and '.join(site.dynamic)} {'is' if len(site.dynamic) == 1 else 'are'} open"
+    bind = f"bind {'it' if len(site.dynamic) == 1 else 'them'} with --dim"
     if opset < MIN_OPSET:
-        return f"opset {opset} cannot pad by as much as a run needs, and {sizes} is open: bind it with --dim"
+        return f"opset {opset} cannot pad by as much as a run needs, and {sizes}: {bind}"
     if choice.form not in ("auto", "scan"):
-        return f"{sizes} is open, which only form scan can write: bind it with --dim"
+        return f"{sizes}, which only form scan can write: {bind}"
     return ""
 
 

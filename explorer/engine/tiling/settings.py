@@ -10,6 +10,8 @@ from explorer.facts import SitePlan, TileSpec
 from explorer.facts.settings import Settings, SiteSettings, UnusedRule
 
 DEFAULT = "default"
+OPEN = "open sizes"
+"""Who says that edges are padded where a size stays open."""
 
 
 def in_force(spec: TileSpec, every: Sequence[SitePlan], chosen: Sequence[SitePlan]) -> Settings:
@@ -32,7 +34,10 @@ def in_force(spec: TileSpec, every: Sequence[SitePlan], chosen: Sequence[SitePla
         on = choice.on and site.output in meant
         if site.output not in meant or (spec.sites and origins["on"] == DEFAULT):
             origins["on"] = said.get("sites", DEFAULT)
-        how = choice.tile, choice.edges, choice.form, on, origins
+        edges = choice.edges
+        if site.dynamic and edges != "padded":
+            edges, origins["edges"] = "padded", OPEN
+        how = choice.tile, edges, choice.form, on, origins
         sites.append(SiteSettings(site.name, site.op, site.M, site.K, site.N, *how))
     rules = tile_rules(spec.rules)
     used = {at for site in every for at, _ in rules.of(site.name, site.op, (site.M, site.K, site.N))}

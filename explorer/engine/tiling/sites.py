@@ -189,16 +189,24 @@ class Constants:
     Args:
         graph: Where to look.
         defaults: Names of stored tensors that a caller may replace.
+        producers: Which node makes which value, where that is known.
 
     Attributes:
         replaceable: Whether such a one was come upon; who wants to know sets it to False before.
     """
 
-    def __init__(self, graph: Graph, defaults: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        defaults: Collection[str] = (),
+        producers: Mapping[str, Node] | None = None,
+    ) -> None:
         self.initializers = graph.initializers
         self.defaults = defaults
         self.replaceable = False
-        self.producers = {o: n for n in graph.nodes for o in n.outputs if o}
+        if producers is None:
+            producers = {o: n for n in graph.nodes for o in n.outputs if o}
+        self.producers = producers
         self.derived: dict[str, tuple[Tensor, tuple[int, ...]]] = {}
         """Weights that are reckoned from stored ones, and their axes, by a name."""
 

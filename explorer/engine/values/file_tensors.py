@@ -15,7 +15,7 @@ from explorer.engine.graph.dtypes import numpy_type
 from explorer.engine.graph.model import DTYPES, FileSpan, Source, Tensor
 from explorer.engine.values.ggml import blocks as ggml_blocks
 from explorer.engine.values.ggml import codes as ggml_codes
-from explorer.engine.values.numbers import SLAB, Array, Coded, Numbers, Slabs
+from explorer.engine.values.numbers import SLAB, Array, Numbers, Slabs, StoredCodes
 from explorer.engine.values.onnx_tensors import part_of_tensor, slabs_of_tensor
 
 _PLAIN = frozenset(d.name for d in DTYPES.values() if d.bits)
@@ -109,7 +109,7 @@ def _numbers(
     )
 
 
-def _coded(tensor: StoredTensor, span: Callable[[], FileSpan]) -> Coded | None:
+def _coded(tensor: StoredTensor, span: Callable[[], FileSpan]) -> StoredCodes | None:
     """The codes of ggml's blocks, unread; None where there are none."""
     zero = ggml_codes.zero_point(tensor.dtype)
     if zero is None:
@@ -123,7 +123,7 @@ def _coded(tensor: StoredTensor, span: Callable[[], FileSpan]) -> Coded | None:
         return Numbers(tensor.name, tensor.dtype, tensor.shape, tensor.nbytes, every, part=part)
 
     found = [numbers(which) for which in ggml_codes.parts(tensor.dtype)]
-    return Coded(found[0], found[1], found[2] if len(found) > 2 else None, zero)
+    return StoredCodes(found[0], found[1], found[2] if len(found) > 2 else None, zero)
 
 
 def _strided(tensor: StoredTensor, stride: Sequence[int]) -> Slabs:

@@ -38,7 +38,7 @@ class Scales(Struct, frozen=True):
     block: int = 0
 
 
-class Coded(Struct, frozen=True):
+class StoredCodes(Struct, frozen=True):
     """What lies in the places of a tensor's numbers: number = scale x (code - zero point) + offset.
 
     Attributes:
@@ -90,7 +90,7 @@ class Numbers(Struct, frozen=True):
     raw: Slabs | None = None
     part: Callable[[int, int], Iterator[Array]] | None = None
     scales: Scales | None = None
-    coded: Coded | None = None
+    coded: StoredCodes | None = None
     uncoded: str = ""
     opened: Callable[..., Numbers] | None = None
     by_rows: bool = False

@@ -176,8 +176,32 @@ def weights(
         Cancelled: `cancel` said so.
     """
     wanted, aliases = _wanted(_owned(tensors, layers), names, asked.kinds, layers)
+    found, quantized = _measured(list(wanted.values()), asked, real, on_progress, cancel)
+    check_axis(found, asked.axis)
+    tied = [tuple(group) for key, group in aliases.items() if len(group) > 1 and key in wanted]
+    if on_progress is not None:
+        on_progress(Progress("looking for duplicates"))
+    said = (f"of {many_text(quantized, 'quantized tensor')} the numbers that they stand for",)
+    return Weights(
+        source,
+        tuple(found),
+        tuple(tied),
+        _duplicates(list(wanted.values()), cancel),
+        (*notes, *(said if quantized else ())),
+        statistics_rows(found, layers, "weight", asked.axis),
+    )
+
+
+def _measured(
+    wanted: Sequence[Numbers],
+    asked: AskedStatistics,
+    real: Callable[[Numbers], Numbers],
+    on_progress: OnProgress,
+    cancel: Cancel,
+) -> tuple[list[TensorStats], int]:
+    """The statistics of each tensor, and of how many the numbers are those that they stand for."""
     choices, found, quantized = asked.choices(), list[TensorStats](), 0
-    for done, tensor in enumerate(wanted.values()):
+    for done, tensor in enumerate(wanted):
         if on_progress is not None:
             on_progress(Progress("reading weights", done, len(wanted)))
         numbers = real(tensor)
@@ -192,25 +216,7 @@ def weights(
                 cancel=cancel,
             )
         )
-    check_axis(found, asked.axis)
-    tied = [tuple(group) for key, group in aliases.items() if len(group) > 1 and key in wanted]
-    if on_progress is not None:
-        on_progress(Progress("looking for duplicates"))
-    return Weights(
-        source,
-        tuple(found),
-        tuple(tied),
-        _duplicates(list(wanted.values()), cancel),
-        (
-            *notes,
-            *(
-                (f"of {many_text(quantized, 'quantized tensor')} the numbers that they stand for",)
-                if quantized
-                else ()
-            ),
-        ),
-        statistics_rows(found, layers, "weight", asked.axis),
-    )
+    return found, quantized
 
 
 def _wanted(

@@ -35,6 +35,8 @@ class ModelFile(Struct, frozen=True):
         types: Most bytes first.
         quantization: How weights are quantized, if the header says so: 'QDQ', 'mostly Q4_K, medium'.
         note: Why there is no more.
+        architecture: Of a model whose file, or the config.json beside it, names one: 'LlamaForCausalLM'.
+        context: The longest text that it says it takes, in tokens; None if it does not say.
     """
 
     path: str
@@ -45,6 +47,8 @@ class ModelFile(Struct, frozen=True):
     types: tuple[StoredType, ...] = ()
     quantization: str = ""
     note: str = ""
+    architecture: str = ""
+    context: int | None = None
 
 
 class RecentModel(Struct, frozen=True):

@@ -30,8 +30,10 @@ class Extraction(Struct, frozen=True):
         layers: How many operators, of so many.
         macs: At the sizes that are bound; None where they are not known.
         exact: Whether it gave the whole's own values bit for bit on the whole's own values; None where it was
-            not run.
+            not run, or where all that it gives depends on random numbers that it draws.
         compared: The same with the runtime's own optimisation, within rounding.
+        drawn: The whole's inputs of this run, in words.
+        runtime: Where both were run: 'onnxruntime' or 'torch'.
         output: The file; '' where none was kept.
     """
 
@@ -47,6 +49,7 @@ class Extraction(Struct, frozen=True):
     exact: bool | None = None
     compared: tuple[OutputEvidence, ...] = ()
     drawn: tuple[str, ...] = ()
+    runtime: str = "onnxruntime"
     output: str = ""
     notes: tuple[str, ...] = ()
     seconds: float = 0.0

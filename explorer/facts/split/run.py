@@ -16,6 +16,7 @@ class StageRun(Struct, frozen=True):
         link_seconds: Median from its end to the beginning of the next one; 0 of the last.
         busy: Share of the time of the pipeline in which it worked.
         pid: Its process.
+        worker: Of a cluster, that ran it; '' for none.
     """
 
     file: str
@@ -23,6 +24,7 @@ class StageRun(Struct, frozen=True):
     link_seconds: float
     busy: float
     pid: int
+    worker: str = ""
 
 
 class PipelineRun(Struct, frozen=True):

@@ -12,6 +12,9 @@ from explorer.facts.split.schedule import PipelineForecast
 SplitBy = Literal["macs", "params", "memory", "training", "time"]
 """What is balanced: the largest of a stage is made as small as it can be."""
 
+StageForm = Literal["onnx", "torch"]
+"""What stages are written as: ONNX models, or modules in .pt2 files."""
+
 BALANCED: tuple[SplitBy, ...] = ("macs", "params", "memory", "training", "time")
 
 
@@ -126,6 +129,20 @@ class StageCount(Struct, frozen=True):
     period: float | None = None
 
 
+class StepProof(Struct, frozen=True):
+    """A training step of torch stages in processes, against the whole's over the same micro-batches.
+
+    Attributes:
+        outputs: Of the whole and the last stage.
+        gradients: By parameter, added up over the micro-batches and divided by their number.
+    """
+
+    schedule: Literal["gpipe", "1f1b"]
+    micro_batches: int
+    outputs: tuple[OutputEvidence, ...]
+    gradients: tuple[OutputEvidence, ...]
+
+
 class Split(Struct, frozen=True):
     """A model in stages.
 
@@ -137,13 +154,15 @@ class Split(Struct, frozen=True):
         balance: Mean cost of the stages over the largest, at most 1.
         shared: Stored tensors that several stages have, by name.
         forecast: What the pipeline does; None where no time is known.
+        by_macs: The same where no time is known, as if it went with MACs: with MACs in place of seconds.
         counts: Fewer and more stages, beside this one.
         machines: Of the stages.
         output: Folder that was written; '' for none.
         verification: The stages against the whole; None where nothing was written.
-        exact: Whether the stages, run one after the other, gave the whole's outputs bit for bit; None where
-            they were not run.
+        exact: Whether the stages, run one after the other, gave the whole's outputs bit for bit, but those
+            that depend on random numbers; None where they were not run, or there are no others.
         outputs: The same with the runtime's own optimisation, within rounding.
+        steps: Of torch stages a training step by each schedule.
         notes: What else to know, in words.
     """
 
@@ -154,11 +173,13 @@ class Split(Struct, frozen=True):
     balance: float
     shared: tuple[str, ...] = ()
     forecast: PipelineForecast | None = None
+    by_macs: PipelineForecast | None = None
     counts: tuple[StageCount, ...] = ()
     machines: tuple[str, ...] = ()
     output: str = ""
     verification: Verification | None = None
     exact: bool | None = None
     outputs: tuple[OutputEvidence, ...] = ()
+    steps: tuple[StepProof, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: float = 0.0

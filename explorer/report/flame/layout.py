@@ -119,10 +119,11 @@ def measured_figure(found: Structure, seconds: Sequence[float], profile: Profile
 
 
 class FlameLabel(Struct, frozen=True):
-    """What a box is called, and the family of what it stands for."""
+    """What a box is called, the family of what it stands for, and of an operator which."""
 
     name: str
     family: str
+    kind: str = ""
 
 
 def label_of(box: IcicleBox, layers: Sequence[Layer], model: str) -> FlameLabel:
@@ -134,7 +135,8 @@ def label_of(box: IcicleBox, layers: Sequence[Layer], model: str) -> FlameLabel:
     if box.rows > 1:
         return FlameLabel(f"{box.rows:,} rows", "other")
     row = layers[box.first]
-    return FlameLabel(printable(row.name or row.path), family(row.kind, tiled=row.tiled))
+    kind = "" if row.group else printable(row.kind_text)
+    return FlameLabel(printable(row.name or row.path), family(row.kind, tiled=row.tiled), kind)
 
 
 def icicle(

@@ -12,8 +12,16 @@ from explorer.base.families import FAMILIES
 from explorer.base.units import printable, seconds_text
 from explorer.facts import Info, Layer
 from explorer.facts.profile.profile import Profile
-from explorer.report.flame.layout import FlameFigure, IcicleBox, icicle, label_of
+from explorer.report.flame.layout import (
+    FlameFigure,
+    IcicleBox,
+    counted_figure,
+    icicle,
+    label_of,
+    measured_figure,
+)
 from explorer.report.measured.timeline import title
+from explorer.session.kept.rows import structure_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,6 +43,29 @@ class Flame(Struct, frozen=True):
     layers: Sequence[Layer]
     top: int | None = None
     profile: Profile | None = None
+
+
+def flame_of(
+    by: str,
+    info: Info,
+    layers: Sequence[Layer],
+    top: int | None,
+    measured: tuple[Profile, Sequence[float]] | None,
+) -> Flame:
+    """The groups of a model by a figure that is counted, or by measured time.
+
+    Args:
+        by: Name of the figure.
+        info: Of the model.
+        layers: The rows of its tree.
+        top: The row that hangs at the top; None: the whole model.
+        measured: Of measured time the run, and the column of the tree; else None.
+    """
+    found = structure_of(layers)
+    if measured is not None:
+        profile, seconds = measured
+        return Flame(measured_figure(found, seconds, profile), layers, top, profile)
+    return Flame(counted_figure(by, found, info.totals), layers, top)
 
 
 def flame(axes: Axes, about: Info, fact: Flame) -> None:

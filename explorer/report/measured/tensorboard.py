@@ -15,9 +15,8 @@ from collections.abc import Iterator, Sequence
 from explorer.base.errors import Misuse
 from explorer.facts.profile.profile import Profile
 from explorer.host.optional_packages import require
-from explorer.host.output_files import atomic_write
+from explorer.host.output_files import atomic_write, made_folder
 
-INSTALL = "pip install 'explorer-nn[tensorboard]'"
 _ODD = re.compile(r"[^-/\w.]")
 """What TensorBoard has in no tag."""
 
@@ -33,7 +32,7 @@ def check(folder: str) -> None:
         raise Misuse("is no folder", where=folder, hint="name a folder; TensorBoard reads all files in it")
     if not os.path.isdir(os.path.dirname(os.path.abspath(folder))):
         raise Misuse("there is no such folder", where=os.path.dirname(folder), hint="create it first")
-    require("tensorboardX", "--tensorboard", install=INSTALL)
+    require("tensorboardX", "--tensorboard")
 
 
 def write(profiles: Sequence[Profile], folder: str) -> str:
@@ -42,8 +41,7 @@ def write(profiles: Sequence[Profile], folder: str) -> str:
     Returns:
         Its path.
     """
-    writer = require("tensorboardX", "--tensorboard", install=INSTALL).SummaryWriter
-    made = not os.path.isdir(folder)
+    writer = require("tensorboardX", "--tensorboard").SummaryWriter
     with tempfile.TemporaryDirectory() as place:
         # two of one second are two files
         with writer(place, filename_suffix=f".{uuid.uuid4().hex[:8]}") as events:
@@ -56,14 +54,8 @@ def write(profiles: Sequence[Profile], folder: str) -> str:
                     events.add_histogram("layer_seconds", times, step)
         (name,) = os.listdir(place)
         target = os.path.join(folder, name)
-        os.makedirs(folder, exist_ok=True)
-        try:
-            with atomic_write(target) as temporary:
-                shutil.copyfile(os.path.join(place, name), temporary)
-        except BaseException:
-            if made:
-                os.rmdir(folder)
-            raise
+        with made_folder(folder), atomic_write(target) as temporary:
+            shutil.copyfile(os.path.join(place, name), temporary)
     return target
 
 

@@ -10,6 +10,15 @@ from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Span, T
 from explorer.report.present.figures import plain
 
 
+def in_a_line(bits: int, sums: Mapping[str, Accumulator]) -> Span:
+    """How many layers an accumulator of so many bits is too narrow for, and how wide one has to be."""
+    if not sums:
+        return Span("nothing here sums stored integers", "quiet")
+    narrow, most = sum(one.bits > bits for one in sums.values()), max(one.bits for one in sums.values())
+    few = f"{narrow:,} of {len(sums):,} overflow {bits} bits" if narrow else f"{bits} bits hold every sum"
+    return Span(f"{few}: {most} bits are needed", "warning" if narrow else "good")
+
+
 def overflows(bits: int, sums: Mapping[str, Accumulator]) -> list[Block]:
     """Which layers an accumulator of so many bits is too narrow for, by their names, or that it holds all."""
     if not bits or not sums:

@@ -11,11 +11,13 @@ from typing import Any
 from explorer.base.units import (
     bytes_text,
     count_text,
+    dims_text,
     exact_text,
     number_text,
     percent_text,
     printable,
     seconds_text,
+    seeds_text,
     shape_text,
 )
 from explorer.facts import TensorInfo
@@ -152,6 +154,13 @@ def ports(head: str, tensors: Sequence[TensorInfo]) -> list[Block]:
     ]
 
 
-def written(output: str) -> list[Block]:
-    """The answer of a verb that wrote a file."""
-    return [Line((Span("written  ", "quiet"), Span(output, "strong")))]
+def written(output: str, *about: str) -> list[Block]:
+    """The answer of a verb that wrote a file, and what is said of it."""
+    said = [Span(f"   {', '.join(about)}", "quiet")] if about else []
+    return [Line((Span("written  ", "quiet"), Span(output, "strong"), *said))]
+
+
+def tried(seeds: Sequence[int], sizes: Sequence[Mapping[str, int]]) -> list[str]:
+    """On how many random inputs something ran, and at which sizes."""
+    at = [f"sizes: {'; '.join(dims_text(one) for one in sizes)}"] if sizes else []
+    return [*([seeds_text(seeds)] if seeds else []), *at]

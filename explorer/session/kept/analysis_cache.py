@@ -8,6 +8,9 @@ An answer is served only where a fresh one would be the same, byte for byte in J
 - how the model was opened, in which words, and this program, Python and the packages that had a part in it.
   Of code the size and time of every file is compared, as Python does before it runs what it compiled.
 
+A profile is the exception: no two runs give the same, so it is kept as what was measured last, for who asks
+how long layers take.
+
 Nothing is kept of what rests on more: code of a user's own (`package.module:callable`, nn.Module objects,
 rules, `--trust`) or weights of theirs (`--weights-file`), a run on random inputs (`--observe`), an answer
 under a memory limit, files that changed while they were looked at. A model opened with trust is not even
@@ -30,8 +33,9 @@ from msgspec.structs import force_setattr
 from explorer.facts import Info, OpStat
 from explorer.facts.graph.flow import FlowRecord
 from explorer.facts.memory import Memory
-from explorer.host import file_reads, memory_limit
-from explorer.host.cache_folder import SWITCH, CacheFolder, CacheUsage, home
+from explorer.facts.profile.profile import Profile
+from explorer.host import SWITCH, cache_home, file_reads, memory_limit
+from explorer.host.cache_folder import CacheFolder, CacheUsage
 from explorer.host.file_reads import FileRead
 from explorer.session.kept.rows import Chunk, RowPages, tupled
 
@@ -104,6 +108,11 @@ class AnalysisCache:
         found: FlowRecord | None = self._decoded("flow", FlowRecord, lambda fact: fact)
         return found
 
+    def profile(self) -> Profile | None:
+        """What was measured last, which no two runs give alike: for who asks how long layers take."""
+        found: Profile | None = self._decoded("profile", Profile, lambda fact: fact)
+        return found
+
     def rows(self) -> RowPages | None:
         """The rows of the layer tree, packed."""
         chunks = self._decoded("rows", tuple[Chunk, ...], lambda fact: fact)
@@ -157,7 +166,7 @@ class AnalysisCache:
     def keep(
         self, what: str, fact: Callable[[], Any], files: Sequence[FileRead] | None, seconds: float
     ) -> None:
-        """Keeps an answer: 'info', 'ops', 'memory', 'flow' or (packed) 'rows'.
+        """Keeps an answer: 'info', 'ops', 'memory', 'flow', 'profile' or (packed) 'rows'.
 
         Args:
             what: Which.
@@ -284,7 +293,7 @@ _ENCODED: Mapping[str, Callable[[Any], bytes | None]] = {"rows": _packed}
 
 
 def _folder() -> CacheFolder:
-    return CacheFolder(os.path.join(home(os.environ), "analyses"))
+    return CacheFolder(os.path.join(cache_home(os.environ), "analyses"))
 
 
 def _is_name(source: str) -> bool:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, overload
 from msgspec import Struct, field
 
 if TYPE_CHECKING:
-    from explorer.facts import Layer
+    from explorer.facts import Layer  # as above
 
 PAGE = 32
 """Rows a page. A screenful of closed groups lies in as many pages as it has rows: each must be cheap."""
@@ -64,7 +64,7 @@ class Structure(Struct):
     parent: array[int] = field(default_factory=lambda: array("i"))
     end: array[int] = field(default_factory=lambda: array("i"))
     depth: Numbers = field(default_factory=lambda: array("H"))
-    repeat: array[int] = field(default_factory=lambda: array("i"))
+    repeat: Numbers = field(default_factory=lambda: array("i"))
     flags: array[int] = field(default_factory=lambda: array("B"))
     columns: dict[str, Numbers] = field(default_factory=dict)
     wide: dict[int, Numbers] = field(default_factory=dict)
@@ -90,18 +90,16 @@ class Chunk(Struct, frozen=True):
 
 def structure_of(layers: Sequence[Layer]) -> Structure:
     """The structure of rows that are at hand, in two passes over them."""
-    from explorer.facts import is_assumed
-
     count = len(layers)
-    depth = array("H", bytes(2 * count))
+    depth, repeat = array("H", bytes(2 * count)), array("i", bytes(4 * count))
     found = Structure(
         parent=array("i", bytes(4 * count)),
         end=array("i", bytes(4 * count)),
         depth=depth,
-        repeat=array("i", bytes(4 * count)),
+        repeat=repeat,
         flags=array("B", bytes(count)),
     )
-    parent, repeat, flags = found.parent, found.repeat, found.flags
+    parent, flags = found.parent, found.flags
     values: tuple[list[int], ...] = ([], [], [], [])
     macs, params, weights, activations = (column.append for column in values)
     for at, layer in enumerate(layers):
@@ -110,7 +108,7 @@ def structure_of(layers: Sequence[Layer]) -> Structure:
         repeat[at] = layer.repeat
         flag = GROUP if layer.group else 0
         if layer.status != "exact":
-            flag |= UNKNOWN if layer.status == "unknown" else ASSUMED if is_assumed(layer.reason) else BOUND
+            flag |= UNKNOWN if layer.status == "unknown" else _bound(layer.reason)
         if layer.shared_with:
             flag |= SHARED
         flags[at] = flag
@@ -123,9 +121,16 @@ def structure_of(layers: Sequence[Layer]) -> Structure:
     return found
 
 
+def _bound(reason: str) -> int:
+    """The flag of a row whose figures are no exact ones, by the reason."""
+    from explorer.facts import is_assumed  # the first paint has no rows, and facts take 10 ms
+
+    return ASSUMED if is_assumed(reason) else BOUND
+
+
 def close(found: Structure) -> None:
     """Fills in what follows from parents and runs: ends, places in runs, shared parameters, wide rows."""
-    parent, end, repeat, flags = found.parent, found.end, found.repeat, found.flags
+    parent, end, repeat, flags = found.parent, found.end, array("i", found.repeat), found.flags
     count = len(parent)
     found.deepest = max(found.depth, default=0)
     found.depth = narrow(found.depth)
@@ -148,6 +153,7 @@ def close(found: Structure) -> None:
         if repeat[at] > 0:
             above = parent[at]
             children[above] = children.get(above, 0) + 1
+    found.repeat = narrow(repeat)
     for above, many in children.items():
         if many > WIDE:
             found.wide[above] = _every(found, above)
@@ -262,7 +268,7 @@ def _decoder() -> Callable[[memoryview, int], Layer]:
     from msgspec.msgpack import Decoder
     from msgspec.structs import force_setattr
 
-    from explorer.facts import Layer
+    from explorer.facts import Layer  # as above
 
     decode = Decoder(Layer, ext_hook=_list).decode
 

@@ -15,6 +15,8 @@ from explorer.session.parts.models import Models
 
 if TYPE_CHECKING:
     from explorer.engine.graph_view.graphs import ModelGraphs
+    from explorer.session.edit.editor import Editor
+    from explorer.session.fold.folder import ModelFolder
     from explorer.session.parts.compare import Comparer
     from explorer.session.parts.export import Exporter
     from explorer.session.parts.proofs import Prover
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from explorer.session.parts.values import ModelValues
     from explorer.session.profile.profiles import Profiler
     from explorer.session.sizes.over_sizes import OverSizes
+    from explorer.session.sizes.server import Server
     from explorer.session.split.splitter import Splitter
 
 
@@ -63,6 +66,12 @@ class SessionParts:
         from explorer.session.sizes.over_sizes import OverSizes
 
         return OverSizes(self._models)
+
+    @cached_property
+    def _server(self) -> Server:
+        from explorer.session.sizes.server import Server  # torch
+
+        return Server(self._models)
 
     @cached_property
     def _graphs(self) -> ModelGraphs:
@@ -111,6 +120,18 @@ class SessionParts:
         from explorer.session.split.splitter import Splitter  # onnxruntime
 
         return Splitter(self._models)
+
+    @cached_property
+    def _folder(self) -> ModelFolder:
+        from explorer.session.fold.folder import ModelFolder  # onnxruntime
+
+        return ModelFolder(self._models)
+
+    @cached_property
+    def _editor(self) -> Editor:
+        from explorer.session.edit.editor import Editor  # onnxruntime
+
+        return Editor(self._models)
 
     @cached_property
     def _prover(self) -> Prover:

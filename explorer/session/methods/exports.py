@@ -51,6 +51,7 @@ class ExportMethods(SessionParts):
         output_names: Sequence[str] = (),
         dynamic: Mapping[str, Mapping[int, str]] | None = None,
         method: str | None = None,
+        fold: bool = False,
         overwrite: bool = False,
         verify: bool = True,
         draws: int = 3,
@@ -68,6 +69,7 @@ class ExportMethods(SessionParts):
             output_names: The same of the outputs.
             dynamic: Input to axis to the name of a dimension that is left open: {'x': {0: 'batch'}}.
             method: How TorchScript is made: 'trace' (None too) or 'script'.
+            fold: Fold batch normalization, constants, Identity and Dropout of what becomes ONNX.
             overwrite: Whether an existing `output` may be replaced.
             verify: Compare the result with the source before it gets its name. A result that fails is not
                 kept: then `Conversion.output` is empty.
@@ -91,6 +93,7 @@ class ExportMethods(SessionParts):
             output_names=tuple(output_names),
             dynamic={name: dict(axes) for name, axes in (dynamic or {}).items()},
             method=method,
+            fold=fold,
             overwrite=overwrite,
             verify=verify,
             draws=draws,

@@ -115,7 +115,7 @@ class ProofMethods(SessionParts):
                 labels = models.label(a), beside.label(b)
             else:
                 graphs = stack.enter_context(self._tiler.tried(spec, on_progress, cancel))
-                labels = models.label(models.current), f"tile {'x'.join(map(str, spec.tile))}"
+                labels = models.label(models.current), spec.label
             fact = self._prover.blame(
                 *graphs,
                 draws=draws,

@@ -9,6 +9,8 @@ from explorer.session.parts.models import Cancel, OnProgress
 
 if TYPE_CHECKING:
     from explorer.facts.roofline import Machine
+    from explorer.facts.serving.serving import Serving
+    from explorer.facts.serving.spec import ServingSpec
     from explorer.facts.sizes.curves import SizeCurves
     from explorer.facts.sizes.decode import Decode
 
@@ -70,3 +72,28 @@ class SizeMethods(SessionParts):
             Cancelled: `cancel` said so.
         """
         return self._over_sizes.decode(tokens, index, on_progress, cancel)
+
+    def serving(
+        self,
+        spec: ServingSpec,
+        *,
+        machine: Machine | None = None,
+        index: int | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> Serving:
+        """What it costs to run a language model: parameters, prompt and step, cache, times, layouts.
+
+        Args:
+            spec: Prompt, contexts, batches, devices and types.
+            machine: Of the times, and of each device; None leaves them out.
+            index: Which model of the history; None is the current one.
+            on_progress: Told where the work stands.
+            cancel: Asked meanwhile; True stops.
+
+        Raises:
+            Misuse: The model has no cache of its own, or a size or type cannot be.
+            BadModel: It does not run over a prompt, or behind its cache.
+            Cancelled: `cancel` said so.
+        """
+        return self._server.serving(spec, machine, index, on_progress, cancel)

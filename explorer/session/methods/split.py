@@ -10,8 +10,9 @@ from explorer.session.parts.models import Cancel, OnProgress
 
 if TYPE_CHECKING:
     from explorer.facts.roofline import Machine
+    from explorer.facts.split.draft import SplitDraft
     from explorer.facts.split.part import Extraction, PartSpec
-    from explorer.facts.split.split import Split, SplitSpec
+    from explorer.facts.split.split import Split, SplitSpec, StageForm
 
 
 class SplitMethods(SessionParts):
@@ -27,6 +28,7 @@ class SplitMethods(SessionParts):
         verify: bool = True,
         seed: int = 0,
         index: int | None = None,
+        form: StageForm = "onnx",
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> Split:
@@ -42,6 +44,8 @@ class SplitMethods(SessionParts):
                 is empty.
             seed: Of the random inputs on which they run.
             index: Which model of the history; None is the current one.
+            form: What the stages are; of a module 'torch' cuts it by `torch.distributed.pipelining` into .pt2
+                files, writes a script for torchrun beside them, and trains a step of each schedule as proof.
             on_progress: Told where the job stands.
             cancel: Asked now and then; True stops the job and leaves nothing behind.
 
@@ -58,14 +62,46 @@ class SplitMethods(SessionParts):
             verify=verify,
             seed=seed,
             index=index,
+            form=form,
             on_progress=on_progress,
             cancel=cancel,
+        )
+
+    def split_draft(
+        self,
+        spec: SplitSpec,
+        places: Sequence[int] | None = None,
+        *,
+        machines: Sequence[Machine] = (),
+        index: int | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> SplitDraft:
+        """The stages of a model while its cuts move: as `split` tells them, and nothing is written.
+
+        Args:
+            spec: As for `split`. What was found out for it is kept, so that other cuts are told at once.
+            places: Number of units before each cut; None for the cuts that `spec` leads to.
+            machines: As for `split`.
+            index: Which model of the history; None is the current one.
+            on_progress: Told where the job stands.
+            cancel: Asked now and then.
+
+        Returns:
+            The stages; where `places` were not given or `spec` is another than last, also where cuts may lie.
+
+        Raises:
+            Misuse: There are no such stages, or a size is not known.
+            Cancelled: `cancel` said so.
+        """
+        return self._splitter.draft(
+            spec, machines, places, index=index, on_progress=on_progress, cancel=cancel
         )
 
     def extract(
         self,
         spec: PartSpec,
-        output: str,
+        output: str | None = None,
         *,
         overwrite: bool = False,
         verify: bool = True,
@@ -78,7 +114,8 @@ class SplitMethods(SessionParts):
 
         Args:
             spec: Layers, or from some to others.
-            output: The file.
+            output: The file; of an nn.Module also a program (.pt2, without sample inputs) or a state_dict
+                (.pt, .pth). None makes a state of the part, as ONNX, which becomes the current one.
             overwrite: Whether it may be replaced.
             verify: Run the part on the whole's own values, and compare, before it gets its name. What differs
                 is not kept: then `Extraction.output` is empty.

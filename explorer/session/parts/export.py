@@ -81,6 +81,7 @@ class Exporter:
         output_names: tuple[str, ...],
         dynamic: Mapping[str, Mapping[int, str]],
         method: str | None,
+        fold: bool,
         overwrite: bool,
         on_progress: OnProgress,
         **how: Any,
@@ -102,6 +103,7 @@ class Exporter:
             output_names=output_names,
             dynamic=dynamic,
             method=method,
+            fold=fold,
         )
         job = convert.ConversionJob(
             target=output,

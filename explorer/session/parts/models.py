@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from explorer.engine.tiling.products import Products
     from explorer.facts import Info, OpStat
     from explorer.facts.memory import Memory
+    from explorer.facts.profile.profile import Profile
     from explorer.session.kept.analysis_cache import AnalysisCache
 
 __all__ = ["Cancel", "Dims", "InputShapes", "Models", "OnProgress", "stem"]
@@ -48,6 +49,9 @@ _FEW, _A_SECOND = 10_000, 50_000
 
 _MODULES = 3
 """States that are modules and held in memory."""
+
+_MUCH_TO_EXPORT = 1 << 32
+"""Bytes of weights above which a plan of a module does not wait for a file that holds them all."""
 
 Dims = Mapping[str, int | Sequence[int]]
 InputShapes = Mapping[str, tuple[str | None, tuple[int, ...]]]
@@ -274,6 +278,27 @@ class Models:
         """Whether what was opened is an nn.Module."""
         return hasattr(self.opened(), "loaded")
 
+    def is_planned_as_traced(self, at: int, on_progress: OnProgress = None) -> bool:
+        """Whether a state's products are those of its run on shapes: nothing can be, or need be, exported."""
+        opened: Any = None if at else self.opened(0, on_progress)
+        if not hasattr(opened, "loaded"):
+            return False
+        if self.options["past"] is not None:
+            return True
+        if opened.planned_as_traced:
+            return self._graph is None
+        held: int = sum(p.numel() * p.element_size() for p in opened.loaded.meta().parameters())
+        return self._graph is None and held > _MUCH_TO_EXPORT
+
+    def check_no_step(self, at: int, on_progress: OnProgress = None) -> None:
+        """Refuses to take a decode step of a module for the whole pass that its export is."""
+        if self.options["past"] is not None and self.is_planned_as_traced(at, on_progress):
+            raise Misuse(
+                "a decode step of an nn.Module is planned and swept, and not written",
+                where="--decode",
+                hint="leave it out for a whole pass",
+            )
+
     def graph(self, at: int, on_progress: OnProgress = None) -> Model:
         """The ONNX graph at a place of the history; the original is exported if it is none."""
         if self.is_module(at):
@@ -336,6 +361,20 @@ class Models:
             self._keep(at, "memory", lambda: found)
         return found
 
+    def profile(self, at: int) -> Profile | None:
+        """What was measured of a model: last in this session, else of the original as it was kept."""
+        found = self.history.entries[at].profile
+        if found is None and at == 0 and self.cache is not None:
+            found = self.cache.profile()
+        return found
+
+    def keep_profile(self, at: int, profile: Profile) -> None:
+        """Keeps what was measured of the original as it was opened, in place of what was before."""
+        if at == 0 and self.cache is not None and profile.batch is None:
+            self.examined(0)
+            self.cache.tried.discard("profile")
+            self._keep(0, "profile", lambda: profile)
+
     def presented(self, at: int, examined: AnalysisResult) -> AnalysisResult:
         """An analysis with what the session knows of the model's file, and a word on what is not exact."""
         info, saved = _said_of_bounds(examined), self.history.entries[at].saved
@@ -369,12 +408,16 @@ class Models:
             return ()
 
     def graph_analysis(self, at: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
+        """The analysis of the ONNX graph even of a module."""
+        return self.graph_examined(at, on_progress, cancel).analysis
+
+    def graph_examined(self, at: int, on_progress: OnProgress, cancel: Cancel) -> AnalysisResult:
         """As `examined`, but of the ONNX graph even of a module."""
         if self.opened(at, on_progress).is_graph:
-            return self.examined(at, on_progress, cancel).analysis
+            return self.examined(at, on_progress, cancel)
         if at not in self._of_graphs:
             self._of_graphs[at] = self._examined_graph(at, on_progress, cancel)
-        return self._of_graphs[at].analysis
+        return self._of_graphs[at]
 
     def analysis_at(self, at: int, sizes: Mapping[str, int]) -> Analysis:
         """The analysis of a state's graph; at these sizes of its inputs where it is not known without."""

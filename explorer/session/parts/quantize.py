@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import accumulate
@@ -38,6 +38,7 @@ from explorer.facts.quantize import Quantization, QuantizeRequest, QuantizeSpec
 from explorer.facts.settings import QuantizeSettings
 from explorer.facts.tiling import scope_of
 from explorer.host import output_files, scratch
+from explorer.host.processor import saturates_bytes
 from explorer.session.parts import history as states
 from explorer.session.parts import scripts
 from explorer.session.parts.models import Cancel, Models, OnProgress, stem
@@ -45,6 +46,10 @@ from explorer.settings.filter import is_query
 from explorer.settings.parse import opening_words, path_word
 from explorer.settings.quantize import BY_HAND, for_layer
 
+_SATURATES = (
+    "this processor has no VNNI: where onnxruntime optimizes a file it adds two products of bytes in 16 bits,"
+    " which saturate; the errors told are without that, as with session.x64quantprecision = 1"
+)
 _IN_MEMORY = 48 << 20
 """Bytes of new weights up to which a trial is run without a file of its own."""
 
@@ -137,7 +142,7 @@ class Quantizer:
             output=target,
             calibration=seen,
             seconds=time.perf_counter() - started,
-            notes=models.random_weights(),
+            notes=(*models.random_weights(), *_saturation(chosen.choices)),
         )
         models.append(
             HistoryEntry(
@@ -278,6 +283,13 @@ class Quantizer:
         layers = find_layers(model, known, sizes)
         rows = partial(models.graph_analysis, models.current, None, None)
         return Chosen(model, known, choose(layers, spec, lambda: rows().layers))
+
+
+def _saturation(choices: Sequence[LayerChoice]) -> tuple[str, ...]:
+    """That a stock onnxruntime makes other numbers of int8 weights on this processor, where it does."""
+    taken = [(c.weight, c.input) for c in choices if not c.reason and c.weight is not None and c.input]
+    bytes_ = [w for w, x in taken if w.element_type == "int8" and x.element_type in ("int8", "uint8")]
+    return (_SATURATES,) if bytes_ and saturates_bytes() else ()
 
 
 def _is_new(tensor: Tensor) -> bool:

@@ -148,8 +148,9 @@ def as_script(source: str, steps: Sequence[Step], *, stem: str, tool: str) -> st
         words, config = _asked(entry, path_word(f"{output}.toml"))
         if config:
             lines += [f"cat > {shlex.quote(words[1])} <<'{_END}'", config.rstrip("\n"), _END]
-        verb = "quantize" if entry.quantize else "tile"
-        words += ["--no-report"] if entry.quantize else _proof(entry)
+        made = "quantize" if entry.quantize else "fold" if entry.fold else "tile"
+        verb = entry.words[0] if entry.words else made
+        words += ["--no-report"] if entry.quantize else [] if entry.words else _proof(entry)
         opening = dict(step.opening)
         if opening.get("rules") is not None:  # the script runs elsewhere: what it reads has to be found
             opening["rules"] = os.path.abspath(opening["rules"])
@@ -164,6 +165,10 @@ def _asked(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
     """The options that ask for a state; and what has to stand in the file `config` first, if anything."""
     if entry.quantize is not None:
         return _asked_formats(entry.quantize, config)
+    if entry.fold:
+        return ["--only", entry.fold], ""
+    if entry.words:
+        return [*entry.words[1:]], ""
     spec = entry.spec or _known_by_its_plan(entry)
     words = None if spec.config else tiling_words(spec)
     if words is not None and sum(map(len, words)) <= _MOST_CHARACTERS:

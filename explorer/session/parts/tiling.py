@@ -29,6 +29,7 @@ from explorer.engine.tiling.rules import packing
 from explorer.engine.tiling.settings import in_force
 from explorer.engine.tiling.sites import Site
 from explorer.engine.tiling.tile import tile
+from explorer.engine.tiling.traced import traced_products
 from explorer.facts import HistoryEntry, Plan, TileResult, TileSpec, Verification
 from explorer.facts.cost import Hardware, PlanCost
 from explorer.facts.settings import Settings
@@ -52,17 +53,19 @@ class Tiler:
         *,
         at: int | None = None,
         apart: tuple[str, ...] | None = None,
+        written: bool = False,
     ) -> tuple[Plan, Products, list[Site]]:
         """The plan for a state, the products that it chose from, and its sites among them.
 
-        `apart` names the nodes that are taken apart, None for all that can be.
+        `apart` names the nodes that are taken apart, None for all that can be; `written` says that a graph is
+        to be made of it.
         """
         at = self._models.current if at is None else at
-        found = self._products(at, on_progress, spec, apart)
+        found = self._products(at, on_progress, spec, apart, written)
         plan, chosen = _decided(found, self._naming(spec, found, at))
         if plan.decomposed != found.decomposed and apart is None:
             # what holds none of the chosen sites stays whole
-            return self.plan(spec, on_progress, at=at, apart=plan.decomposed)
+            return self.plan(spec, on_progress, at=at, apart=plan.decomposed, written=written)
         return plan, found, chosen
 
     def tiling(self, at: int) -> Plan | None:
@@ -107,7 +110,7 @@ class Tiler:
         models = self._models
         if output is not None:
             models.check_onnx(output, overwrite, spec.config)
-        plan, found, sites = self.plan(spec, on_progress)
+        plan, found, sites = self.plan(spec, on_progress, written=True)
         tiled = tile(found.bound, _without_origins(plan), sites)
         target = output or models.unused_name()
         evidence: Verification | None = None
@@ -126,7 +129,7 @@ class Tiler:
             return TileResult(plan, "", evidence, time.perf_counter() - started, command)
         models.append(
             HistoryEntry(
-                label=f"tile {'x'.join(map(str, plan.tile))}",
+                label=spec.label,
                 path=target,
                 command=command,
                 plan=plan,
@@ -148,7 +151,7 @@ class Tiler:
     @contextlib.contextmanager
     def tried(self, spec: TileSpec, on_progress: OnProgress, cancel: Cancel) -> Iterator[tuple[Model, Model]]:
         """The current model as the plan sees it, and what tiling makes of it, in a file that goes again."""
-        plan, found, sites = self.plan(spec, on_progress)
+        plan, found, sites = self.plan(spec, on_progress, written=True)
         tiled = tile(found.bound, _without_origins(plan), sites)
         with tempfile.TemporaryDirectory(prefix="tried-", dir=self._models.workdir) as folder:
             path = os.path.join(folder, "tiled.onnx")
@@ -173,7 +176,12 @@ class Tiler:
         )
 
     def _products(
-        self, at: int, on_progress: OnProgress, spec: TileSpec, apart: tuple[str, ...] | None
+        self,
+        at: int,
+        on_progress: OnProgress,
+        spec: TileSpec,
+        apart: tuple[str, ...] | None,
+        written: bool = False,
     ) -> Products:
         """The matrix products of a state; where `spec` packs groups into tiles, these among them."""
         if self._models.is_module(at):
@@ -184,17 +192,30 @@ class Tiler:
             )
         packed = spec.grouped == "pack"
         known = self._models.products.get(at, {})
+        traced = self._models.is_planned_as_traced(at, on_progress)
+        if traced and written:
+            self._models.check_no_step(at, on_progress)
+            traced = False
         key: Any = (spec.tile, spec.rules, apart) if packed else apart
+        key = ("traced", key) if traced else key
         if key not in known:
-            model = self._models.graph(at, on_progress)
-            options = self._models.options
-            dims, shapes = dims_of(model, options["dims"]), options["input_shapes"]
             grouped: dict[str, Any] = {"grouped": "pack", "pack": packing(spec)} if packed else {}
             # of the packings the last one: each holds shapes and an analysis
             known = {key: found for key, found in known.items() if key is None}
-            known[key] = find_products(model, dims, shapes, self._models.rules, apart=apart, **grouped)
+            known[key] = (
+                traced_products(
+                    self._models.examined(at, on_progress).analysis, self._models.rules, **grouped
+                )
+                if traced
+                else self._exported(at, on_progress, apart=apart, **grouped)
+            )
             self._models.products[at] = known
         return known[key]
+
+    def _exported(self, at: int, on_progress: OnProgress, **how: Any) -> Products:
+        model, options = self._models.graph(at, on_progress), self._models.options
+        dims, shapes = dims_of(model, options["dims"]), options["input_shapes"]
+        return find_products(model, dims, shapes, self._models.rules, **how)
 
 
 def _decided(found: Products, spec: TileSpec) -> tuple[Plan, list[Site]]:

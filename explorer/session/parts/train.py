@@ -20,8 +20,6 @@ from explorer.host.output_files import atomic_write
 from explorer.session.parts.evaluate import module_inputs
 from explorer.session.parts.models import Models
 
-INSTALL = "pip install 'explorer-nn[train]'"
-
 
 def trained(
     models: Models,
@@ -39,7 +37,7 @@ def trained(
         models.check_target(output, overwrite, data)
         convert.check_name(output, "checkpoint")
     with silence():
-        require("lightning", models.source, install=INSTALL)
+        require("lightning", models.source)
     from explorer.engine.evaluate.train import TrainingOptions, train  # torch, lightning
 
     file = data_file.read(data, labels=labels, inputs=[name for name in inputs if "=" not in name])

@@ -143,6 +143,7 @@ class Profiler:
         told = [] if seen is None else _against(profile, seen)
         found = replace(profile, notes=(*models.random_weights(), *profile.notes, *told))
         models.history = states.amend(models.history, at, profile=replace(found, recording=()))
+        models.keep_profile(at, replace(found, recording=()))
         return found
 
 

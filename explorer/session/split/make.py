@@ -8,6 +8,7 @@ import onnx
 
 from explorer.base.errors import Misuse
 from explorer.base.version import __version__
+from explorer.engine.convert import check_name
 from explorer.engine.convert.job import tensor_infos
 from explorer.engine.costs.onnx.analyse import examine
 from explorer.engine.formats.onnx import reader
@@ -41,6 +42,7 @@ def make_model(
     Raises:
         Misuse: The text cannot be read, or the file cannot be written.
     """
+    check_name(output, "onnx")
     output_files.check_target(output, overwrite=overwrite, models=[], weights=())
     if isinstance(batch, int) and batch < 1:
         raise Misuse(f"a batch cannot be {batch}", where="--batch")

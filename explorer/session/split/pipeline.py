@@ -12,14 +12,15 @@ from msgspec.structs import replace
 from explorer.base.errors import Misuse
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.validate import validate
-from explorer.engine.graph.model import Model, Value
+from explorer.engine.graph.model import Graph, Model, Value
 from explorer.engine.models.opened import dims_of
 from explorer.engine.profile.load import check_threads
 from explorer.engine.runtime.input_files import InputSpec, read_input
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.engine.runtime.random_inputs import draw, given_inputs, plan_inputs
-from explorer.engine.split import manifest, pipeline
+from explorer.engine.split import manifest
 from explorer.engine.split.manifest import Manifest, ManifestTensor
+from explorer.engine.split.run import pipeline
 from explorer.engine.split.stage_models import joined
 from explorer.facts.split.run import PipelineRun
 from explorer.host import output_files
@@ -41,6 +42,7 @@ def run_pipeline(
     seed: int = 0,
     output: str | None = None,
     overwrite: bool = False,
+    scheduler: str | None = None,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> PipelineRun:
@@ -56,43 +58,51 @@ def run_pipeline(
         seed: Of the first micro-batch.
         output: A .npz file for what comes out, micro-batches one behind the other.
         overwrite: Whether it may be replaced.
+        scheduler: Of a Dask cluster, 'tcp://host:port', whose workers run the stages instead: all of it is
+            trusted, and the stages lie at the same paths there.
         on_progress: Told how many came out.
         cancel: Asked many times a second; True stops, and no process is left.
 
     Raises:
         Misuse: There is no such folder, an input does not fit, or a number is out of range.
         BadModel: A stage's file is missing or changed, or a stage cannot run; which is said.
-        EngineDied: A stage's process ended; the others are stopped.
+        EngineDied: A stage's process or worker ended; the others are stopped.
         Cancelled: `cancel` said so.
     """
     _check(micro_batches, threads)
     if output is not None:
-        if not output.endswith(".npz"):
-            raise Misuse("the ending says the format", where=output, hint="use .npz")
-        read = [input] if input is not None else []
-        output_files.check_target(output, overwrite=overwrite, models=[], weights=(), inputs=read)
+        _check_output(output, overwrite, input)
     found = manifest.read(folder)
     feeds, texts = _feeds(folder, found, input, batch, micro_batches, dict(dims or {}), seed)
-    count = len(feeds) if input is not None else micro_batches
     told, outputs = pipeline.run(
         folder,
         found,
         feeds,
-        count,
+        len(feeds) if input is not None else micro_batches,
         keep=output is not None,
         threads=threads,
         texts=texts,
+        scheduler=scheduler,
         on_progress=on_progress,
         cancel=cancel,
     )
-    if output is None:
-        return told
+    return told if output is None else replace(told, output=_saved(found, outputs, output, overwrite))
+
+
+def _check_output(output: str, overwrite: bool, input: str | None) -> None:
+    """Refuses a file before any work is done."""
+    if not output.endswith(".npz"):
+        raise Misuse("the ending says the format", where=output, hint="use .npz")
+    read = [input] if input is not None else []
+    output_files.check_target(output, overwrite=overwrite, models=[], weights=(), inputs=read)
+
+
+def _saved(found: Manifest, outputs: Sequence[Mapping[str, Array]], output: str, overwrite: bool) -> str:
+    """Writes what came out."""
+    arrays: dict[str, Any] = {one.name: _stacked([out[one.name] for out in outputs]) for one in found.outputs}
     with output_files.atomic_write(output, overwrite=overwrite) as temporary:
-        arrays: dict[str, Any] = {
-            one.name: _stacked([out[one.name] for out in outputs]) for one in found.outputs
-        }
         np.savez(temporary, **arrays)
-    return replace(told, output=output)
+    return output
 
 
 def _check(micro_batches: int, threads: int) -> None:
@@ -119,8 +129,10 @@ def _feeds(
         raise Misuse(f"the stages have no dimension '{unknown[0]}'", where="--dim")
     if input is None:
         first = {value.shape[0] for value in whole.graph.feeds if value.shape}
-        if batch is not None:
-            known |= {name: batch for name in first if isinstance(name, str)}
+        named = [name for name in first if isinstance(name, str)]
+        if batch is not None and not named and batch not in first:
+            raise Misuse("the first size of no input is open", where="--batch", hint="leave it out")
+        known |= {} if batch is None else dict.fromkeys(named, batch)
         drawn = plan_inputs(whole, known)
         made = [draw(drawn, seed + at) for at in range(min(micro_batches, _DRAWN))]
         return made, tuple([one.text() for one in drawn])
@@ -131,12 +143,15 @@ def _feeds(
 
 
 def _whole(folder: str, found: Manifest) -> Model:
-    """The stages as one graph, of which only the inputs and what reads them are asked."""
-    stages = [validate(reader.read(os.path.join(folder, one.file))) for one in found.stages]
+    """The stages as one graph, of which only the inputs and what reads them are asked; torch's only ends."""
 
     def values(tensors: Sequence[ManifestTensor]) -> tuple[Value, ...]:
         return tuple([Value(one.name, one.dtype, one.shape) for one in tensors])
 
+    if found.stages[0].file.endswith(".pt2"):
+        ends = values(found.inputs), values(found.outputs)
+        return Model(Graph("stages", (), *ends, {}), {}, ir_version=8)
+    stages = [validate(reader.read(os.path.join(folder, one.file))) for one in found.stages]
     graph = replace(stages[0].graph, inputs=values(found.inputs), outputs=values(found.outputs))
     return joined(replace(stages[0], graph=graph), stages)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -23,15 +24,25 @@ from explorer.engine.runtime.random_inputs import draw, plan_inputs
 from explorer.engine.shapes import infer
 from explorer.engine.split import manifest, proof
 from explorer.engine.split.extract import Part, extract
-from explorer.engine.split.search import SplitSubject
-from explorer.engine.split.split import bound, split
+from explorer.engine.split.search import SplitSubject, StageSearch, graph_sequence
+from explorer.engine.split.split import StageDraft, bound, graph_draft, split
 from explorer.engine.split.stage_models import joined
-from explorer.facts import TensorInfo
+from explorer.facts import HistoryEntry, TensorInfo
 from explorer.facts.roofline import Machine
+from explorer.facts.split.draft import SplitDraft
 from explorer.facts.split.part import Extraction, PartSpec
-from explorer.facts.split.split import Split, SplitSpec, Stage
-from explorer.host import confinement, output_files
-from explorer.session.parts.models import Models
+from explorer.facts.split.split import Split, SplitSpec, Stage, StageForm
+from explorer.host import output_files
+from explorer.session.parts import history as states
+from explorer.session.parts.models import Models, stem
+from explorer.session.split import folder
+from explorer.settings.parse import opening_words, option_words, path_word
+
+if TYPE_CHECKING:
+    from explorer.session.split.torch_splitter import TorchSplitter
+
+MODULE_PARTS = (".pt2", ".pt", ".pth")
+"""Endings of files of parts of modules: a program that torch.export wrote, and state_dicts."""
 
 
 class Splitter:
@@ -39,6 +50,7 @@ class Splitter:
 
     def __init__(self, models: Models) -> None:
         self._models = models
+        self._draft: tuple[Any, StageDraft] | None = None
 
     def split(
         self,
@@ -50,6 +62,7 @@ class Splitter:
         verify: bool,
         seed: int,
         index: int | None,
+        form: StageForm,
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> Split:
@@ -57,7 +70,17 @@ class Splitter:
         started = time.perf_counter()
         at = self._models.at(index)
         if output is not None:
-            self._check_folder(output, overwrite)
+            folder.check(self._models, output, overwrite)
+        if form == "torch" and not hasattr(self._models.opened(at, on_progress), "loaded"):
+            raise Misuse(
+                "it is no module of PyTorch's",
+                where="--to torch",
+                hint="leave it out: the stages are ONNX models then",
+            )
+        if form == "torch" or (output is None and self._is_too_large(at, on_progress)):
+            splitter = self._of_modules(at, on_progress, cancel)
+            found = splitter.split(spec, machines, output, overwrite=overwrite, verify=verify, seed=seed)
+            return replace(found, seconds=time.perf_counter() - started)
         subject = self._subject(at, spec, machines, on_progress, cancel)
         found, parts = split(subject, spec, on_progress, cancel)
         found = replace(found, notes=(*self._models.random_weights(), *found.notes))
@@ -65,10 +88,55 @@ class Splitter:
             found = self._written(subject, found, parts, output, overwrite, verify, seed, on_progress, cancel)
         return replace(found, seconds=time.perf_counter() - started)
 
+    def draft(
+        self,
+        spec: SplitSpec,
+        machines: Sequence[Machine],
+        places: Sequence[int] | None,
+        *,
+        index: int | None,
+        on_progress: OnProgress,
+        cancel: Cancel,
+    ) -> SplitDraft:
+        """The stages of a state at these cuts, or at the best; the search is kept for the next."""
+        at = self._models.at(index)
+        options, profile = self._models.options, self._models.history.entries[at].profile
+        sizes = dict(options["dims"]), dict(options["input_shapes"])
+        key = at, spec, tuple(machines), sizes, profile
+        if known := self._draft is not None and self._draft[0] == key:
+            draft = self._draft[1]
+        else:
+            draft = self._drafted(at, spec, machines, on_progress, cancel)
+        found = draft.at(places)
+        self._draft = key, draft
+        if known and places is not None:
+            return found
+        module = not self._models.opened(at, on_progress).is_graph
+        rows = tuple(draft.search.subject.layers) if module else None
+        return replace(found, where=draft.where(), rows=rows)
+
+    def _drafted(
+        self, at: int, spec: SplitSpec, machines: Sequence[Machine], on_progress: OnProgress, cancel: Cancel
+    ) -> StageDraft:
+        if self._is_too_large(at, on_progress):
+            return self._of_modules(at, on_progress, cancel).draft(spec, machines)
+        subject = self._subject(at, spec, machines, on_progress, cancel)
+        report(on_progress, cancel, "searching cuts")
+        return graph_draft(subject, StageSearch(graph_sequence(subject), spec, cancel))
+
+    def _is_too_large(self, at: int, on_progress: OnProgress) -> bool:
+        """Whether cuts are told of a module's own calls: no file of all its weights is waited for."""
+        return not self._models.is_module(at) and self._models.is_planned_as_traced(at, on_progress)
+
+    def _of_modules(self, at: int, on_progress: OnProgress, cancel: Cancel) -> TorchSplitter:
+        from explorer.session.split.torch_splitter import TorchSplitter  # torch
+
+        return TorchSplitter(self._models, at, on_progress, cancel)
+
     def extract(
         self,
         spec: PartSpec,
-        output: str,
+        output: str | None,
         *,
         overwrite: bool,
         verify: bool,
@@ -80,12 +148,20 @@ class Splitter:
         """Writes a part of a state as a model of its own, which computes what it did in the whole."""
         started = time.perf_counter()
         at = self._models.at(index)
-        self._models.check_target(output, overwrite)
+        if output is not None and output.lower().endswith(MODULE_PARTS):
+            from explorer.session.split import module_parts  # torch
+
+            how: dict[str, Any] = {"overwrite": overwrite, "verify": verify, "seed": seed}
+            return module_parts.extract(
+                self._models, at, spec, output, **how, on_progress=on_progress, cancel=cancel
+            )
+        if output is not None:
+            self._models.check_onnx(output, overwrite)
         subject = self._subject(at, SplitSpec(), (), on_progress, cancel)
         part = extract(subject, spec)
         found = self._told(subject, part)
-        size = None
-        with output_files.atomic_write(output, overwrite=overwrite) as temporary:
+        target, size = output or self._models.unused_name(), None
+        with output_files.atomic_write(target, overwrite=overwrite or output is None) as temporary:
             writer.write(part.model, temporary, on_progress=on_progress, cancel=cancel)
             if verify:
                 report(on_progress, cancel, "running the part")
@@ -94,11 +170,32 @@ class Splitter:
                 exact, compared = proof.part_runs(subject.model, written, draw(drawn, seed))
                 texts = tuple([one.text() for one in drawn])
                 found = replace(found, exact=exact, compared=compared, drawn=texts)
-                if not (exact and all(one.passed for one in compared)):
+                if exact is False or not all(one.passed for one in compared):
                     raise output_files.Discard
             size = os.path.getsize(temporary)
-        kept = output if size is not None else ""
+        if output is None and size is not None:
+            self._keep(at, target, spec, found, verify, seed)
+        kept = target if size is not None else ""
         return replace(found, output=kept, seconds=time.perf_counter() - started)
+
+    def _keep(self, at: int, path: str, spec: PartSpec, found: Extraction, verify: bool, seed: int) -> None:
+        """The part becomes the current state."""
+        models = self._models
+        if at != models.current:
+            models.history = states.go(models.history, at)
+        words = [word for layer in spec.layers for word in option_words("--layer", layer)]
+        for flag, names in (("--from", spec.start), ("--to", spec.end)):
+            words += option_words(flag, ",".join(names)) if names else []
+        words += [] if verify else ["--no-verify"]
+        words += ["--seed", str(seed)] if seed else []
+        label = f"extract {found.first}" + (f" to {found.last}" if found.last != found.first else "")
+        source = models.source
+        head = ["explorer", "extract", path_word(source), "-o", path_word(f"{stem(source)}_part.onnx")]
+        command = (
+            "" if models.module is not None else shlex.join([*head, *words, *opening_words(models.options)])
+        )
+        dims = dict(models.options["dims"])
+        models.append(HistoryEntry(label, path, command, dims=dims, words=("extract", *words)))
 
     def _told(self, subject: SplitSubject, part: Part) -> Extraction:
         types = infer(subject.model, dims_of(subject.model, subject.dims), subject.shapes).values
@@ -129,13 +226,16 @@ class Splitter:
         opened = models.opened(at, on_progress)
         model = models.graph(at, on_progress)
         dims, shapes = self._sizes(model)
-        analysis = models.graph_analysis(at, on_progress, cancel)
+        examined = models.graph_examined(at, on_progress, cancel)
         step = None
         if spec.by == "training":
             gradients = training_of_graphs.step(model, dims=dims, input_shapes=shapes)
             step = training(gradients, spec.optimizer)
-        profile = models.history.entries[at].profile if opened.is_graph else None
-        return SplitSubject(model, analysis.layers, dims, shapes, tuple(machines), profile, step)
+        # what another command measured is asked for where times are
+        profile = models.profile(at) if spec.by == "time" else models.history.entries[at].profile
+        profile = profile if opened.is_graph else None
+        layers, order = examined.analysis.layers, lambda: examined.schedule
+        return SplitSubject(model, layers, order, dims, shapes, tuple(machines), profile, step)
 
     def _sizes(self, model: Model) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
         options = self._models.options
@@ -143,24 +243,12 @@ class Splitter:
         shapes = {name: one for name, one in options["input_shapes"].items() if name in names}
         return dims_of(model, options["dims"]), shapes
 
-    def _check_folder(self, folder: str, overwrite: bool) -> None:
-        """Refuses a folder before any work is done."""
-        confinement.check(folder)
-        if os.path.lexists(folder) and not os.path.isdir(folder):
-            raise Misuse("is no folder", where=folder, hint="name a folder; the stages go into it")
-        parent = os.path.dirname(os.path.abspath(folder))
-        if not os.path.isdir(parent):
-            raise Misuse("there is no such folder", where=parent, hint="create it first")
-        target = os.path.join(folder, manifest.NAME)
-        if os.path.isdir(folder):
-            self._models.check_target(target, overwrite)
-
     def _written(
         self,
         subject: SplitSubject,
         found: Split,
         parts: Sequence[Model],
-        folder: str,
+        output: str,
         overwrite: bool,
         prove: bool,
         seed: int,
@@ -168,41 +256,22 @@ class Splitter:
         cancel: Cancel,
     ) -> Split:
         """Writes the stages, all or none of them, and proves that they are the whole."""
-        made = not os.path.isdir(folder)
-        if made:
-            os.mkdir(folder)
-        try:
-            with output_files.atomic_write(
-                os.path.join(folder, manifest.NAME), overwrite=overwrite
-            ) as temporary:
-                place = os.path.dirname(temporary)
-                stages = []
-                for number, (stage, part) in enumerate(zip(found.stages, parts, strict=True), 1):
-                    name = f"stage{number}.onnx"
-                    if not overwrite and os.path.lexists(os.path.join(folder, name)):
-                        raise Misuse(
-                            "the file exists",
-                            where=os.path.join(folder, name),
-                            hint="choose another folder, or say --force",
-                        )
-                    writer.write(part, os.path.join(place, name), on_progress=on_progress, cancel=cancel)
-                    stages.append(_with_digest(stage, place, name))
-                found = replace(found, stages=tuple(stages))
-                if prove:
-                    found = self._proved(subject, found, place, seed, on_progress, cancel)
-                    if not _passed(found):
-                        raise output_files.Discard
-                with open(temporary, "wb") as file:
-                    file.write(manifest.encoded(self._manifest(subject.model, found, parts)))
-        except BaseException:
-            if made:
-                os.rmdir(folder)
-            raise
-        if not _passed(found) and prove:
-            if made:
-                os.rmdir(folder)
-            return found
-        return replace(found, output=folder)
+        with folder.written(output, overwrite) as temporary:
+            place = os.path.dirname(temporary)
+            stages = []
+            for number, (stage, part) in enumerate(zip(found.stages, parts, strict=True), 1):
+                name = f"stage{number}.onnx"
+                folder.check_free(output, name, overwrite)
+                writer.write(part, os.path.join(place, name), on_progress=on_progress, cancel=cancel)
+                stages.append(_with_digest(stage, place, name))
+            found = replace(found, stages=tuple(stages))
+            if prove:
+                found = self._proved(subject, found, place, seed, on_progress, cancel)
+                if not _passed(found):
+                    raise output_files.Discard
+            with open(temporary, "wb") as file:
+                file.write(manifest.encoded(self._manifest(subject.model, found, parts)))
+        return replace(found, output=output) if _passed(found) else found
 
     def _proved(
         self,
@@ -220,6 +289,7 @@ class Splitter:
         evidence = verify(
             whole, joined(whole, parts), seed=seed, on_progress=on_progress, cancel=cancel, **options
         )
+        evidence = proof.of_random(evidence, whole)
         names = replace(evidence, before=self._models.label(self._models.current), after="the stages")
         report(on_progress, cancel, "running the stages")
         feeds = draw(plan_inputs(whole, subject.dims, subject.shapes), seed)
@@ -233,9 +303,7 @@ class Splitter:
             inputs=manifest.declared(model.graph.feeds),
             outputs=manifest.declared(model.graph.outputs),
             stages=tuple([manifest.stage(*pair) for pair in zip(found.stages, parts, strict=True)]),
-            cuts=tuple(
-                [manifest.ManifestCut(one.bytes, tuple([t.name for t in one.tensors])) for one in found.cuts]
-            ),
+            cuts=manifest.cuts(found),
             balance=found.balance,
         )
 
@@ -252,5 +320,5 @@ def _with_digest(stage: Stage, place: str, name: str) -> Stage:
 
 def _passed(found: Split) -> bool:
     return found.verification is None or (
-        found.verification.passed and bool(found.exact) and all(one.passed for one in found.outputs)
+        found.verification.passed and found.exact is not False and all(one.passed for one in found.outputs)
     )

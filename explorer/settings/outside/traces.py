@@ -94,7 +94,7 @@ def read(data: bytes, path: str) -> TraceRows | None:
             events = msgspec.json.decode(_closed(data), type=list[_Event])
     except msgspec.ValidationError as error:
         raise Misuse(f"this is no trace: {error}", where=path) from None
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None  # what reads JSON says at which line
     spans = sorted(_spans(events), key=lambda span: (span.start, -span.took))
     if any(not math.isfinite(span.start + span.took) or span.took < 0 for span in spans):

@@ -136,7 +136,7 @@ class CommandContext:
 
     def ask_path(self, title: str, path: str, said: str, write: Write) -> None:
         """Ask where to write, ask before a file is lost, and ask again where it cannot be written."""
-        from explorer.tui.dialogs.dialogs import ask_path
+        from explorer.tui.dialogs.dialogs import ask_path  # see `fail`
 
         def start(chosen: str, overwrite: bool, again: Callable[[], None]) -> None:
             self.start(title, write(chosen, overwrite), again)

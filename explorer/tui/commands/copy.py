@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from explorer.base.errors import ExplorerError
 from explorer.host import output_files
+from explorer.report.present.look.layers import layer_blocks
 from explorer.settings.parse import opening_words, path_word
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.dialogs import MenuItem, NoteDialog, PickDialog, SubScreen, ask_path
@@ -80,8 +81,6 @@ class CopyAsCommand(ScreenCommand):
         layer, info = self.tree.current_layer, self.store.analysis
         if self.store.tab != "layer" or layer is None or info is None:
             return _as_code(self._page())
-        from explorer.report.present.look.layers import layer_blocks
-
         return f"## {layer.path}\n\n" + _blocks_markdown(layer_blocks(layer, info.info.totals))
 
     def _command(self) -> str:

@@ -17,6 +17,7 @@ from explorer.tui.dialogs.measure.comparison import COMPARISON_KEYS
 from explorer.tui.dialogs.measure.screen import PROFILE_KEYS
 from explorer.tui.dialogs.quantize.screen import QUANTIZE_KEYS
 from explorer.tui.dialogs.quantize.sensitivity import SENSITIVITY_KEYS
+from explorer.tui.dialogs.split.screen import SPLIT_KEYS
 from explorer.tui.dialogs.states.figures import FIGURE_KEYS
 from explorer.tui.dialogs.states.history import HISTORY_KEYS
 from explorer.tui.dialogs.sweep.screen import SWEEP_KEYS
@@ -26,6 +27,7 @@ from explorer.tui.models.open_list import OPEN_KEYS
 from explorer.tui.pair.screen import PAIR_KEYS
 from explorer.tui.plots.decode_view import DECODE_KEYS
 from explorer.tui.plots.flame_view import FLAME_KEYS
+from explorer.tui.plots.serving_view import SERVING_KEYS
 from explorer.tui.plots.sizes_view import SIZES_KEYS
 from explorer.tui.text.keys import CHANGE, LOOK, MOVE, PROGRAM, Key
 from explorer.tui.text.lines import BLANK, Line, fit, head, wrap
@@ -50,6 +52,7 @@ KEYS: tuple[Key, ...] = (
     *STATISTICS_KEYS,
     *SIZES_KEYS,
     *DECODE_KEYS,
+    *SERVING_KEYS,
     *HISTORY_KEYS,
     *PAIR_KEYS,
     *FIGURE_KEYS,
@@ -60,6 +63,7 @@ KEYS: tuple[Key, ...] = (
     *SWEEP_KEYS,
     *QUANTIZE_KEYS,
     *SENSITIVITY_KEYS,
+    *SPLIT_KEYS,
     *BLAME_KEYS,
     *CHOOSER_KEYS,
     *OPEN_KEYS,

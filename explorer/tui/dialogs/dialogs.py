@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from msgspec import Struct
@@ -41,6 +42,10 @@ def key_hint(said: str) -> Content:
 
 class AnsweredOnce(Screen[T], Generic[T]):
     """A screen that is gone with its first answer: keys that came together with that one are for nobody."""
+
+    CSS_PATH = Path(__file__).with_suffix(
+        ".tcss"
+    )  # whole: of a relative one each class would look beside itself
 
     def dismiss(self, result: T | None = None) -> AwaitComplete:
         """Close with an answer, unless it is closed already or another one lies on it."""

@@ -24,6 +24,7 @@ from explorer.tui.dialogs.tile_view import AskSteps, TileView
 from explorer.tui.pages.costing import CostRow, cost_rows, formula_page, headline
 from explorer.tui.text.lines import BLANK, Line, safe, wrap
 from explorer.tui.tree.sites import operands_of, sites_of
+from explorer.tui.widgets.accumulator_field import AccumulatorField
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.machine_field import MachineField
 from explorer.tui.widgets.options import OptionField
@@ -144,6 +145,7 @@ class TileDialog(Dialog[TileSpec]):
         self._begin = spec or TileSpec()
         self._every: dict[str, tuple[SitePlan, ...]] = {}
         self._spec: TileSpec | None = None
+        self._entered = False
         self.plan: Plan | None = None
         self._example: SiteCost | None = None
         self._machines = MachineField("machine", hardware, id="machine")
@@ -157,6 +159,7 @@ class TileDialog(Dialog[TileSpec]):
             entry = _TileEntry(self._begin.tile)
             entry.cursor_blink = self._blink
             yield entry
+            yield AccumulatorField(self._begin.accumulator, id="accumulator", label_width=9)
         with Horizontal(classes="form-row"):
             yield self._options("edges", [*map(edges_text, _EDGES)], edges_text(self._begin.edges))
             yield self._options("grouped", _GROUPED, self._begin.grouped, label_width=9)
@@ -187,7 +190,7 @@ class TileDialog(Dialog[TileSpec]):
         room = int(self.app.size.height * 0.94) - 8
         about = 2 if room < 8 else 4 if room > 20 else 3
         self.query_one("#about").styles.height = about
-        self.query_one("#figures").styles.height = max(3, min(20, room - about - (room >= 8)))
+        self.query_one("#figures").styles.height = max(3, min(28, room - about - (room >= 8)))
         self.query_one("#plan").set_class(room >= 8, "roomy")
 
     @property
@@ -198,7 +201,7 @@ class TileDialog(Dialog[TileSpec]):
     @on(Input.Changed)
     @on(OptionField.OptionChanged)
     def _ask(self) -> None:
-        self._spec = None  # what is on show is no longer what would be done
+        self._spec, self._entered = None, False  # what is on show is no longer what would be done
         self.run_worker(self._refresh_plan(), group="plan", exclusive=True, exit_on_error=False)
 
     async def _refresh_plan(self) -> None:
@@ -214,10 +217,14 @@ class TileDialog(Dialog[TileSpec]):
         except Cancelled:
             return
         except ExplorerError as error:
+            self._entered = False
             self._say(str(error), "bad")
             self._show_rows(())
             return
         self._spec = spec
+        if self._entered and plan.sites and self.is_current:
+            self.dismiss(spec)
+            return
         said = self._complaint
         cost: PlanCost | None = None
         try:
@@ -279,7 +286,8 @@ class TileDialog(Dialog[TileSpec]):
         """What the fields say.
 
         Raises:
-            ExplorerError: The tile is not a tile, or no site lies in what was chosen.
+            ExplorerError: The tile is not a tile, there is no such accumulator, or no site lies in what was
+                chosen.
         """
         tile = parse_tile(self.query_one("#tile", Input).value, "tile")
         which = self.query_one("#sites", OptionField).index
@@ -293,7 +301,8 @@ class TileDialog(Dialog[TileSpec]):
             sites = tuple(site.name for site in found)
         edges = _EDGES[self.query_one("#edges", OptionField).index]
         said = {name: self.query_one(f"#{name}", OptionField).value for name in ("form", "grouped")}
-        return replace(self._begin, tile=tile, sites=sites, edges=edges, **said)
+        bits = self.query_one(AccumulatorField).bits
+        return replace(self._begin, tile=tile, sites=sites, edges=edges, accumulator=bits, **said)
 
     def action_focus_step(self, step: int) -> None:
         """The field above or below."""
@@ -342,6 +351,8 @@ class TileDialog(Dialog[TileSpec]):
         self.app.push_screen(MachineDialog(self.hardware, blink=self._blink), answered)
 
     def action_apply(self) -> None:
-        """Do it, if the plan on show is the plan of what the fields say."""
-        if self._spec is not None and self.plan is not None and self.plan.sites:
+        """Do it; while the plan of what the fields say is being made, as soon as there is one."""
+        if self._spec is None:
+            self._entered = True
+        elif self.plan is not None and self.plan.sites:
             self.dismiss(self._spec)

@@ -54,7 +54,7 @@ class ResumableSession:
         """A place for the session, made with the engine and hence after the first paint."""
         if sys.platform == "win32":
             return ""
-        from explorer.process import saved_sessions
+        from explorer.process import saved_sessions  # after the first paint
 
         if self._kept is None:
             self._kept = saved_sessions.begin(os.environ)
@@ -89,7 +89,7 @@ class ResumableSession:
         """The model is open: it goes to the head of the recent ones; writes a file."""
         if self._kept is None:
             return
-        from explorer.process import recent_models
+        from explorer.process import recent_models  # after the first paint
 
         recent_models.remember(self._source, self._options, info, os.environ)
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from explorer.facts.cost import Hardware
 from explorer.report.blocks import Block, Field, Fields, Line, Paragraph, Span, Table
+from explorer.report.present.accumulator import in_a_line, overflows
 from explorer.report.present.figures import seconds
 from explorer.report.present.tiling import plan as words
 from explorer.report.present.tiling.tile import headline as plan_headline
@@ -64,6 +65,10 @@ def cost_rows(
     if plan.dims and plan.sites:
         sizes, graph = open_sizes(plan)
         rows += _fields([(Field("Counted for", sizes, graph), lambda: [Line((f"{sizes}: ", graph))])])
+    if plan.accumulator_bits and plan.sites:
+        sums = {site.name: site.sums for site in plan.sites if site.sums}
+        said = Field("Accumulator", in_a_line(plan.accumulator_bits, sums))
+        rows += _fields([(said, lambda: overflows(plan.accumulator_bits, sums)[1:])])
     if cost is not None and plan.sites:
         rows += _figures(cost, example, missing)
     if plan.sites:

@@ -230,7 +230,6 @@ GRAPH_FOOTER = (
     ("a", "about it"),
     ("0", "whole model"),
     ("i o", "into, out"),
-    ("?", "all keys"),
     ("Esc", "back"),
 )
 """Its keys, those used most first."""

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from explorer.report.blocks import Fields
 
 _MACS = "MAC: multiply-accumulate, 2 FLOPs"
+_LEAST = 12
+"""Cells that the name always has."""
 
 
 def short_name(source: str) -> str:
@@ -29,11 +31,11 @@ def header_lines(name: str, info: Info | None, note: str, exact: bool, width: in
     about = [info.model.format] + ([f"opset {info.model.opset}"] if info.model.opset else [])
     about += [f"{name}={'?' if size is None else size}" for name, size in sizes_of(info).items()]
     words = safe(" · ".join(about))
-    right, role = note, "accent"
+    right, role = middle(note, width - _LEAST - 4), "accent"
     if not note and len(name) + len(words) + len(_MACS) + 6 <= width:
         right, role = _MACS, "dim"
     room = width - len(right) - 4
-    title.append((middle(name, max(12, room - 12)), "strong"))
+    title.append((middle(name, max(_LEAST, room - 12)), "strong"))
     title.append((fit("  " + words, max(0, room - line_width(title))), "dim"))
     gap = max(1, width - line_width(title) - len(right) - 1)
     title += [(" " * gap, "text"), (right, role)]

@@ -9,6 +9,7 @@ from itertools import accumulate
 from explorer.base.units import bytes_text, count_text
 from explorer.facts.sweep import SweepRow
 from explorer.report.present.tiling.sweep import FRONT, SweepColumn, shown_columns, tile_text, tiling_blocks
+from explorer.report.scatter import bounds_of
 from explorer.tui.text.drawing import cell_line, draw
 from explorer.tui.text.lines import Line, Span, fit, line_text, safe
 from explorer.tui.text.plot import filled, framed, lines_of, put, spread
@@ -124,7 +125,7 @@ class ParetoPlot:
             mark: (point, row.verified is not False and point in best) for mark, (row, point) in found.items()
         }
         places = [point for point, _ in self._points.values()]
-        self._bounds = [_bounds([place[axis] for place in places]) for axis in (0, 1)] if places else []
+        self._bounds = [bounds_of([place[axis] for place in places]) for axis in (0, 1)] if places else []
         self._dots: tuple[tuple[int, int], set[TilePlace], list[TilePlace]] | None = None
 
     def lines(self, current: SweepRow | None, width: int, height: int) -> list[Line]:
@@ -187,9 +188,3 @@ def _best(points: Iterable[tuple[float, float]]) -> set[tuple[float, float]]:
             best.add((across, upwards))
             lowest = upwards
     return best
-
-
-def _bounds(values: Sequence[float]) -> tuple[float, float]:
-    """The ends of an axis; never the same."""
-    low, high = min(values), max(values)
-    return (low, high) if high > low else (low - 0.5, high + 0.5)

@@ -17,7 +17,7 @@ FILL = "fill--"
 """Before the name of a family: the role of a box that is filled with its colour."""
 CHOSEN = "chosen"
 """In place of a family: of the box under the cursor. The accent of other marks is too like some families."""
-_TALLEST, _NARROW = 3, 3
+_TALLEST, _NARROW = 5, 3
 """Lines of a level at most, and cells from which on a box has a name."""
 
 
@@ -58,16 +58,21 @@ def flame_lines(
                 box, label = boxes[at], labels[at]
                 if box.start > x:
                     line.append((" " * (box.start - x), "text"))
-                said = ("", "", "")
                 room = box.width - 1 - letters
-                if room > 0:
-                    said = _name(label, room, letters), _whole(figures(at), room), ""
+                said = _said(y, label, figures(at), room, letters) if room > 0 else ""
                 filled = FILL + (CHOSEN if at == chosen else label.family)
                 role = filled if not letters else "mark" if at == chosen else label.family
-                line.append((_cells(said[y], box.width, letters), role))
+                line.append((_cells(said, box.width, letters), role))
                 x = box.start + box.width
             lines.append(tuple(line))
     return lines[:height]
+
+
+def _said(y: int, label: FlameLabel, figures: tuple[str, str], room: int, letters: bool) -> str:
+    """Line `y` of a box: its name, what it takes, which operator it is."""
+    if y == 0:
+        return _name(label, room, letters)
+    return _whole(figures, room) if y == 1 else label.kind if y == 2 and room >= _NARROW else ""
 
 
 def _whole(said: tuple[str, str], room: int) -> str:

@@ -55,7 +55,6 @@ _FOOTER = (
     ("t", "to the tree"),
     ("0", "whole"),
     ("e", "exact"),
-    ("?", "all keys"),
     ("Esc", "leave"),
 )  # fmt: skip
 

@@ -28,7 +28,7 @@ from explorer.tui.terminal.slices import after_paint
 from explorer.tui.text.keys import bindings
 from explorer.tui.tree.filter_line import FilterLine
 from explorer.tui.widgets.status_line import StatusLine
-from explorer.tui.widgets.strips import FooterKey, KeyBar, TitleBar
+from explorer.tui.widgets.strips import FooterKey, KeyBar, TitleBar, UniformLines
 
 if TYPE_CHECKING:
     from explorer.process.client import EngineProcess
@@ -43,7 +43,7 @@ _AT_ONCE = 0.5
 """Seconds in which a model is on show that was opened before."""
 
 
-class MainScreen(Screen[None]):
+class MainScreen(UniformLines, Screen[None]):
     """Shows one model.
 
     Args:

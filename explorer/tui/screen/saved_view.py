@@ -75,7 +75,7 @@ class SavedView:
             by_cost=shape.by_cost,
             query=store.query,
             cursor=layer.path if layer is not None else "",
-            opened=tuple(shape.open_rows),
+            opened=tuple(sorted(shape.open_rows)),
             zoom=self._panes.zoom,
             light=not self._screen.app.current_theme.dark,
             machine=store.machine,
@@ -88,6 +88,10 @@ class SavedView:
             in_tabs=self._panes.in_tabs,
             overlays=store.overlays,
             beside=store.beside,
+            splits=(
+                *store.saved_splits.values(),
+                *(one.saved(state) for state, one in store.splits.items()),
+            ),
         )
 
     def _remember(self) -> None:
@@ -157,6 +161,7 @@ class SavedView:
 
         machine_again(store, view.hardware, view.machine)
         store.exact = view.exact
+        store.saved_splits = {one.state: one for one in view.splits}
         order = (view.by_cost, frozenset(view.opened), view.turned, view.columns, view.flat, view.constants)
         shape = TreeShape(view.metric, *order)
         tree.model.take_shape(shape)

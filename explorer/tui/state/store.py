@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from explorer.facts.training import Optimizer, Training
     from explorer.facts.values import Activations, Weights
     from explorer.process.client import EngineProcess, TreePreview
+    from explorer.process.saved_sessions import SavedSplit
 
 Topic = Literal[
     "model", "history", "found", "numbers", "layer", "query", "tab", "focus", "jobs", "said", "rail",
@@ -86,6 +87,7 @@ class ScreenStore:
         overlays: Files of figures from outside.
         beside: The model that is set beside this one; empty for none.
         sensitivity: What was tried on a state of the history, and how it was shown.
+        splits: How a state of the history was cut into stages.
         evaluated, profiled: What was typed last for an evaluation and a profile.
         training_asked: The training step that was asked for last, as typed (see `dialogs.training`).
     """
@@ -108,6 +110,8 @@ class ScreenStore:
         self.tile_spec: TileSpec | None = None
         self.quantize_request: QuantizeRequest | None = None
         self.sensitivity: dict[int, Any] = {}
+        self.splits: dict[int, Any] = {}
+        self.saved_splits: dict[int, SavedSplit] = {}
         self.training_asked: tuple[str, str, str, Optimizer] = "", "", "", "sgd"
         self.evaluated = "", "", ""
         self.profiled: tuple[str, ...] = ()

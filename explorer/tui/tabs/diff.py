@@ -23,6 +23,7 @@ _MARKS = {
     "removed": ("-", "bad"),
     "changed": ("~", "warn"),
     "renamed": ("=", "dim"),
+    "folded": ("⊂", "accent"),
     "tiled": ("▦", "accent"),
     "merged": ("▣", "accent"),
     "quantized": ("≈", "accent"),

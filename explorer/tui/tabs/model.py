@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from explorer.report.blocks import Heading, Line, Paragraph
 from explorer.report.present.look.info import details, overview, symbolic_hint
 from explorer.report.present.look.training import figures, heading, memory_blocks
-from explorer.report.present.tiling.history import states
+from explorer.report.present.shell.history import states
 from explorer.tui.pages.outline import header_page
 from explorer.tui.tabs.tab import Tab
 from explorer.tui.text.drawing import draw

@@ -24,24 +24,30 @@ from explorer.tui.tabs.head import tab_at, tab_head
 from explorer.tui.tree.model import TreeModel, TreeShape
 from explorer.tui.tree.rail import Rail
 from explorer.tui.tree.rows import METRICS, Metric, columns_of, metric_of
-from explorer.tui.tree.table import chosen_columns
+from explorer.tui.tree.table import CORE_WIDTH, chosen_columns
 from explorer.tui.tree.widget import LayerTree, tree_head
 from explorer.tui.widgets.fold_list import FoldList
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.link_view import LinkView
 from explorer.tui.widgets.plot_view import PlotView
-from explorer.tui.widgets.strips import PaneHead
+from explorer.tui.widgets.strips import PaneHead, UniformLines
 
 if TYPE_CHECKING:
     from explorer.facts.graph.edges import RowEdges
     from explorer.tui.tree.asked import AskedColumns
 
 _KEYS = {tab.id: tab for tab in TABS}
+_TABLE_FROM, _TABLE_SHARE = 100, 60
+"""Columns of a terminal from which on the tree has what its columns need, and its least share then."""
 Zoom = Literal["", "zoom-left", "zoom-right"]
 _ZOOMS: tuple[Zoom, Zoom] = ("zoom-left", "zoom-right")
 
 
-class TabPane(Vertical):
+class TreePane(UniformLines, Vertical):
+    """The left pane: the layer tree and its heading."""
+
+
+class TabPane(UniformLines, Vertical):
     """The right pane: which tab is on show, and what it shows of the layer and the model.
 
     Args:
@@ -153,7 +159,7 @@ class TabPane(Vertical):
             self.open(tab)
 
 
-class Panes(Horizontal):
+class Panes(UniformLines, Horizontal):
     """The tree and the tabs beside each other, one above the other, or one alone.
 
     Args:
@@ -165,9 +171,10 @@ class Panes(Horizontal):
         super().__init__(id="panes")
         self._store = store
         self.layer_tree = LayerTree(id="tree")
-        self.left = Vertical(PaneHead(id="tree-head"), self.layer_tree, id="left")
+        self.left = TreePane(PaneHead(id="tree-head"), self.layer_tree, id="left")
         self.tabs = TabPane(store, self, ask)
-        self.divider = 50
+        self.divider: int | None = None
+        self._divided = 0
         self.wish = TreeShape("", False, frozenset())
 
     def compose(self) -> ComposeResult:
@@ -181,6 +188,8 @@ class Panes(Horizontal):
         self._store.watch(self._draw_head, "model", "layer", "query", "focus", "tab")
         self._store.watch(self._lay_rail, "model", "rail")
         self._store.watch(self._ask_columns, "model", "machine")
+        self._store.watch(self._lay_divider, "tab")
+        self._lay_divider()
         self._draw_head()
 
     def _draw_tree(self) -> None:
@@ -195,8 +204,11 @@ class Panes(Horizontal):
         if seen.edges is not None:
             late, seen.edges = seen.edges, None
             self.run_worker(self._await_edges(seen, late), group="rail", exit_on_error=False)
-        rail = Rail(edges) if wanted and edges is not None and edges.makers else None
-        if rail is not None or self.layer_tree.rail is not None:
+        shown = self.layer_tree.rail
+        rail = None
+        if wanted and edges is not None and edges.makers:
+            rail = shown if shown is not None and shown.edges is edges else Rail(edges)
+        if rail is not shown:
             self.layer_tree.rail = rail
             self.layer_tree.refresh()
 
@@ -253,11 +265,37 @@ class Panes(Horizontal):
         self._divide(round(max(LEFTMOST, min(share, RIGHTMOST))))
         self._store.notify("focus")
 
-    def _divide(self, share: int) -> None:
+    def _divide(self, share: int | None) -> None:
         self.divider = share
+        self._lay_divider()
+
+    @property
+    def share(self) -> int:
+        """The left pane's share of the width, in percent: as chosen, or as much as the columns need.
+
+        Pages are read well in what is left. Plots and tables have half, but over SSH, where a divider that
+        moves is the whole screen on the wire; so have both where it is narrow.
+        """
+        if self.divider is not None:
+            return self.divider
+        width = self.app.size.width
+        plain = self._store.remote or _KEYS[self._store.tab].kind == "lines"
+        if width < _TABLE_FROM or not plain:
+            return 50
+        return max(_TABLE_SHARE, -(-100 * (CORE_WIDTH + 1) // width))
+
+    def _lay_divider(self) -> None:
+        share = self.share
+        if share == self._divided:
+            return
+        self._divided = share
         # one pane above the other has the whole width
         for pane, part in ((self.left, share), (self.tabs, 100 - share)):
             pane.styles.width = f"{part}fr"
+
+    def on_resize(self) -> None:
+        """Another width may be divided otherwise."""
+        self._lay_divider()
 
     # where the user is
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from textual.app import App
     from textual.message_pump import MessagePump
 
-_SLICE, _REST = 0.006, 0.002
+_SLICE, _REST = 0.004, 0.0015
 _AFTER_KEY = 0.06
 """Seconds in which nothing else is done after a key: what it changes is still to be drawn."""
 

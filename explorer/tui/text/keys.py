@@ -54,8 +54,12 @@ def bindings(keys: Iterable[Key]) -> list[BindingType]:
     return [Binding(",".join(k.keys), k.action, k.title, show=False, tooltip=k.tip) for k in keys if k.keys]
 
 
+_HELP: Line = (("?", "key"), (" keys  ", "dim"))
+"""What tells of the keys that have no room."""
+
+
 def keys_line(keys: Sequence[tuple[str, str]], width: int, said: str = "") -> Line:
-    """Keys and what they do, each whole, as many as there is room for; the last, the way back, always.
+    """Keys and what they do, each whole, as many as there is room for; `?` and the last, the way back, stay.
 
     Args:
         keys: They, those used most first.
@@ -64,6 +68,8 @@ def keys_line(keys: Sequence[tuple[str, str]], width: int, said: str = "") -> Li
     """
     *others, (key, label) = keys
     back: Line = ((key, "key"), (f" {label}" if label else "", "dim"))
+    if line_width((*_HELP, *back)) + 3 <= width:
+        back = (*_HELP, *back)
     room = width - line_width(back)
     line = [(f" {fit(said, min(line_width(((said, ''),)), max(room - 3, 0)))}  " if said else " ", "dim")]
     for key, label in others:

@@ -133,16 +133,10 @@ class FilterLine(Horizontal):
 
     def _matcher(self, text: str) -> Callable[[Layer], bool]:
         """What tells whether a query finds a layer."""
-        from msgspec.structs import replace
-
-        from explorer.facts.profile.profile import layer_figures  # with the facts, not before the first paint
         from explorer.settings import filter as query  # with its parser, only when somebody searches
-        from explorer.settings.columns import Beside
 
-        model, profile = self._tree.model, self._store.profile
-        beside = Beside(self._tree.totals, overlay=model.overlay, providers=model.providers)
-        if profile is not None:  # a filter asks layers, never groups
-            beside = replace(beside, **layer_figures(profile))
+        model = self._tree.model
+        beside = query.beside(self._tree.totals, model.overlay, model.providers, self._store.profile)
         return query.matcher(text, beside)
 
     async def filter_again(self) -> None:

@@ -9,7 +9,8 @@ No terminal is needed to test it.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,10 +19,13 @@ if TYPE_CHECKING:
 
 LANES = 4
 """Lanes that are drawn; what runs in one beyond is a mark."""
-_NEAR = 200
-"""Rows beyond those in view that are drawn with them; what begins further above has no lane."""
+_ABOVE, _STEP, _BELOW = 100, 50, 150
+"""Rows above and below those in view that are drawn with them, anew every few rows: each costs 6 us; what
+begins further above has no lane."""
 _MOST = 8_000
 """Edges among those rows that are looked at."""
+_REACH = 16
+"""Rows that most edges lead over at most: only longer ones leave a closed group before its last rows."""
 
 _UP, _DOWN, _LEFT, _RIGHT = 1, 2, 4, 8
 _CELLS = " ╵╷│╴╯╮┤╶╰╭├─┴┬┼"
@@ -37,8 +41,10 @@ class Rail:
     """
 
     def __init__(self, edges: RowEdges) -> None:
-        self._edges = edges
+        self.edges = edges
         self._followers = frozenset(edges.followers)
+        between = enumerate(zip(edges.makers, edges.readers, strict=True))
+        self._far = [at for at, (maker, reader) in between if reader - maker > _REACH]
         self._rows: Sequence[int] = ()
         self._drawn = (-1, -1)
         self._lines: dict[int, str] = {}
@@ -49,13 +55,13 @@ class Rail:
 
         Rows that are sorted, or of which some are filtered out, are in no order that a strip could follow.
         """
-        if model.by_cost or model.matches is not None or not self._edges.makers:
+        if model.by_cost or model.matches is not None or not self.edges.makers:
             return ""
-        start = max(0, (top // _NEAR - 1) * _NEAR)
+        start = max(0, top // _STEP * _STEP - _ABOVE)
         drawn = (len(model.rows), start)
         if model.rows is not self._rows or drawn != self._drawn:
             self._rows, self._drawn = model.rows, drawn
-            self._draw(model, start, start + 4 * _NEAR)
+            self._draw(model, start, start + _ABOVE + _STEP + _BELOW)
         return self._lines.get(index, " " * self.width)
 
     def _draw(self, model: TreeModel, start: int, stop: int) -> None:
@@ -86,18 +92,21 @@ class Rail:
         """
         skips: dict[int, set[int]] = {}
         below: set[int] = set()
-        edges, ordered = self._edges, self._edges.nodes
+        edges, ordered = self.edges, self.edges.nodes
+        gathered = model.is_gathered if model.has_gathered else None
         for place in range(1, len(begins)):
-            at = bisect_left(ordered, begins[place])
-            first = ordered[at] if at < len(ordered) else -1
-            if at and model.is_gathered(ordered[at - 1]):
-                continue
+            first = begins[place]
+            # most rows are layers that make or read something: what a group begins with is looked for
+            if gathered is not None or first not in self._followers:
+                at = bisect_left(ordered, first)
+                first = ordered[at] if at < len(ordered) else -1
+                if gathered is not None and at and gathered(ordered[at - 1]):
+                    continue
             if first in self._followers and (place + 1 == len(begins) or first < begins[place + 1]):
                 below.add(place - 1)
-        low = bisect_left(edges.makers, begins[0]) if begins else 0
-        high = min(low + _MOST, len(edges.makers))
-        for maker, reader in zip(edges.makers[low:high], edges.readers[low:high], strict=True):
-            if model.is_gathered(maker) or model.is_gathered(reader):
+        for at in islice(self._leaving(begins), _MOST):
+            maker, reader = edges.makers[at], edges.readers[at]
+            if gathered is not None and (gathered(maker) or gathered(reader)):
                 continue
             one, other = bisect_right(begins, maker) - 1, bisect_right(begins, reader) - 1
             if other == one + 1:
@@ -105,6 +114,25 @@ class Rail:
             elif other > one:
                 skips.setdefault(one, set()).add(other)
         return skips, below
+
+    def _leaving(self, begins: Sequence[int]) -> Iterator[int]:
+        """The edges that may lead from one row to another: of those within a large closed group few are seen.
+
+        Args:
+            begins: The first layer of every row.
+        """
+        makers, readers, far = self.edges.makers, self.edges.readers, self._far
+        high = bisect_left(makers, begins[0]) if begins else 0
+        # nothing is drawn below the last row
+        for begin, stop in pairwise(begins):
+            if high == len(makers) or makers[high] >= stop:
+                continue
+            low, high = high, bisect_left(makers, stop, high)
+            near = low
+            if stop - begin > _REACH:
+                near = bisect_left(makers, stop - _REACH, low, high)
+                yield from far[bisect_left(far, low) : bisect_left(far, near)]
+            yield from [at for at in range(near, high) if readers[at] >= stop]
 
 
 def _lanes(skips: dict[int, set[int]]) -> tuple[list[tuple[int, list[int], int]], int]:

@@ -27,6 +27,7 @@ from explorer.session.kept.rows import (
     RowPages,
     structure_of,
 )
+from explorer.tui.tree.stages import CROSSING, STAGE, StageRows, stage_columns
 
 if TYPE_CHECKING:
     from explorer.facts import Layer
@@ -72,10 +73,11 @@ def columns_of(model: FoldedRows | None) -> Mapping[str, LayerColumn]:
     # with the facts, which the first paint does without
     from explorer.settings.columns import COLUMNS, outside_columns
 
-    if model is None or model.overlay is None:
+    if model is None or (model.overlay is None and model.stages is None):
         return COLUMNS
     if model.known is None:
-        model.known = {**COLUMNS, **outside_columns(model.overlay)}
+        outside = {} if model.overlay is None else outside_columns(model.overlay)
+        model.known = {**COLUMNS, **outside, **({} if model.stages is None else stage_columns())}
     return model.known
 
 
@@ -111,6 +113,7 @@ class FoldedRows:
         asked: Figures that the engine was asked for, by the name of their column: one a row, not a number
             where there is none, and behind them the whole model's.
         overlay, providers: Figures from outside, and what of onnxruntime runs each row; None for none.
+        stages: Where the rows lie in a split; None for none.
         known: See `columns_of`.
         wholes: What siblings have together, by the row that they lie in and the column, once it was summed.
         sums: Figures of rows that stand for many, by row and column, once they were summed.
@@ -126,6 +129,7 @@ class FoldedRows:
         self.asked: dict[str, Sequence[float]] = {}
         self.overlay: Overlay | None = None
         self.providers: Mapping[int, str] | None = None
+        self.stages: StageRows | None = None
         self.known: Mapping[str, LayerColumn] | None = None
         self.wholes: dict[tuple[int, str], float | None] = {}
         self.sums: dict[tuple[int, str], tuple[float | None, str]] = {}
@@ -148,6 +152,12 @@ class FoldedRows:
                 if at < self.count:
                     found[at] = value  # that of the whole model, -1, stands behind the rows
             self.asked[column.name] = found
+
+    def lay_stages(self, stages: StageRows) -> None:
+        """Where the rows lie in a split, in place of what was known of another."""
+        self.stages, self.known = stages, None
+        self.asked |= {STAGE: stages.numbers(), CROSSING: stages.crossing}
+        self.forget_sums()
 
     def forget_sums(self) -> None:
         """Sum anew: figures came, or rows stand for others."""
@@ -188,6 +198,11 @@ class FoldedRows:
     def is_constants(self, row: int) -> bool:
         """Whether the row stands for the constants of a group."""
         return row < -self.count and self._ranges[-row - self.count - 1][1] == _CONSTANTS
+
+    @property
+    def has_gathered(self) -> bool:
+        """Whether any layer lies in the row of a group's constants."""
+        return bool(self._folds)
 
     def is_gathered(self, layer: int) -> bool:
         """Whether a layer lies in the row of a group's constants."""

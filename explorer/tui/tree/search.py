@@ -49,11 +49,15 @@ class Query:
         self.words = text.lower().replace("/", ".").split()
         self._letters = "".join(self.words)
 
-    def rank(self, text: str) -> float | None:
-        """How well a text fits: below 1 if all words are in it, from 1 on if the letters are; else None."""
+    def rank(self, text: str, name: int | None = None) -> float | None:
+        """How well a text fits: below 1 if all words are in it, from 1 on if the letters are; else None.
+
+        Below 0.5 if they are in its first `name` characters: 'conv2' means a name before a Conv2d.
+        """
         lowered = text.lower().replace("/", ".")
         if all(word in lowered for word in self.words):
-            return min(len(text), 999) / 1000
+            behind = name is not None and not all(word in lowered[:name] for word in self.words)
+            return (behind + min(len(text), 999) / 1000) / 2
         first = at = lowered.find(self._letters[0])
         for letter in self._letters[1:]:
             at = lowered.find(letter, at + 1)
@@ -71,7 +75,7 @@ class Search:
 
     def look(self, layer: Layer) -> None:
         """Look through a layer, its tensors and its attributes."""
-        self._note("layer", f"{layer.path}  {layer.kind}", layer.id)
+        self._note("layer", f"{layer.path}  {layer.kind}", layer.id, len(layer.path))
         if layer.group:
             return
         for tensor in (*layer.outputs, *layer.inputs, *layer.weights):
@@ -79,10 +83,10 @@ class Search:
         for name, value in layer.attributes.items():
             self._note("attr", f"{name} {value_text(value, most=8)[:80]}", layer.id)
 
-    def _note(self, kind: str, text: str, layer: int) -> None:
+    def _note(self, kind: str, text: str, layer: int, name: int | None = None) -> None:
         key = kind, text
         if key not in self._found:
-            rank = self.query.rank(text)
+            rank = self.query.rank(text, name)
             self._found[key] = None if rank is None else Found(kind, text, rank)
         found = self._found[key]
         if found is not None and len(found.layers) < WALKED and found.layers[-1:] != [layer]:
@@ -102,8 +106,8 @@ class Search:
         """The layers that `n` and `N` walk along once something was chosen: all that were meant as well."""
         if chosen.kind != "layer":
             return chosen.layers
-        exact = int(chosen.rank)
-        return sorted(_layers(f for f in self.found if f.kind == "layer" and int(f.rank) <= exact))[:WALKED]
+        exact = next((most for most in (0.5, 1.0) if chosen.rank < most), 2.0)
+        return sorted(_layers(f for f in self.found if f.kind == "layer" and f.rank < exact))[:WALKED]
 
 
 def _layers(found: Iterable[Found]) -> set[int]:

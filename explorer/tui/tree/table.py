@@ -21,6 +21,7 @@ from explorer.tui.text.drawing import kind_role
 from explorer.tui.text.lines import Line, Span, fit, line_width, middle, safe
 from explorer.tui.tree.model import TreeModel
 from explorer.tui.tree.rows import MEASURED, METRICS, Metric, columns_of, metric_of
+from explorer.tui.tree.stages import STAGE
 
 if TYPE_CHECKING:
     from explorer.facts import Layer, Totals
@@ -32,6 +33,9 @@ SHOWN = (
 )
 """Columns that are shown unless others are chosen: as many as fit."""
 
+_CORE = 6
+"""So many of them, or of those that were chosen, stand closer together where room is scarce."""
+
 _NAME, _LONG_NAME = 15, 28
 """Cells that a name keeps where there is more than one column, and in a wide table."""
 _SHORT = 8
@@ -40,6 +44,8 @@ _PATH = 24
 """The same of a path, where layers are listed without their groups."""
 _ROOMY = 72
 """Cells from which on kinds are shown in more of them."""
+_LONG_KIND = 12
+"""So many."""
 _WIDTHS = {
     "text": 9,
     "shape": 14,
@@ -52,6 +58,13 @@ _WIDTHS = {
     "plain": 5,
     "number": 9,
 }
+_CLOSE = {"text": 7, "shape": 12, "count": 7, "bytes": 9, "share": 6}
+"""Cells of columns that stand closer together."""
+_CLOSE_NAME, _FREE_NAME = 13, 24
+"""Cells of a name beside them, and from which on they need not stand so close."""
+CORE_WIDTH = 1 + 15 + sum((1 + 7, 1 + 12, 1 + 7, 1 + 6, 1 + 7, 1 + 9))
+"""Cells of a tree with all of them, and names beside a rail."""
+_SHORT_HEADS = {"activations": "activ."}
 _EXACT = {"count": 17, "bytes": 17}
 _LONGEST = 11
 """Cells of a head; of a longer one the column has fewer."""
@@ -125,30 +138,52 @@ def places(model: TreeModel, width: int, *, exact: bool) -> Places:
     """The columns that leave room for names: the one that rows are sorted by, then as many as fit.
 
     Unless columns were chosen, what a layer is, MACs and their share go before the others; what was measured
-    always does.
+    always does. Where all of `_CORE` have room beside a name, closer together if need be, they have it.
     """
     known = columns_of(model)
-    widths = _WIDTHS | {"text": 9 if width < _ROOMY else 12} | (_EXACT if exact else {})
     shown = chosen_columns(model)
     timed = [name for name in MEASURED if name in shown]
     first = [model.metric.id, *timed, *([] if model.columns else ["kind", "macs", "share"])]
+    core, widths = _core(model, [*first, *shown[:_CORE]], width, exact=exact)
     shown += [name for name in first if name not in shown]
+    named = _PATH if model.flat else min(_LONG_NAME, _NAME + 2 * max(0, width - 60) // 3)
     fits: dict[str, int] = {}
     room = width - 1
-    named = _PATH if model.flat else min(_LONG_NAME, _NAME + 2 * max(0, width - 60) // 3)
     for name in dict.fromkeys([*first, *shown]):
-        column = known[name]
-        cells = max(widths[column.unit], min(len(column.head), _LONGEST) + column.is_number)
-        if room - cells - 1 < (named if fits else _SHORT):
+        cells = _cells_of(known[name], widths)
+        if room - cells - 1 < (_CLOSE_NAME if name in core else named if fits else _SHORT):
             break
         fits[name] = cells
         room -= cells + 1
+    if core and "kind" in fits and room > _FREE_NAME:
+        more = min(_LONG_KIND - fits["kind"], room - _FREE_NAME)
+        fits["kind"], room = fits["kind"] + more, room - more
     found, start = [], room
     for name in shown:
         if name in fits:
             found.append(Place(name, start + 1, fits[name]))
             start += fits[name] + 1
     return Places(room, tuple(found))
+
+
+def _core(
+    model: TreeModel, names: Sequence[str], width: int, *, exact: bool
+) -> tuple[Sequence[str], Mapping[str, int]]:
+    """Of the first columns those that have room in a wide tree whatever names lose by it; all widths."""
+    known, least = columns_of(model), _PATH if model.flat else _CLOSE_NAME
+    normal = _WIDTHS | {"text": 9 if width < _ROOMY else _LONG_KIND} | (_EXACT if exact else {})
+    for widths, name in ((normal, max(least, _FREE_NAME)), (_WIDTHS | _CLOSE, least)):
+        core = [] if exact or width < CORE_WIDTH - 2 else [*dict.fromkeys(names)]
+        if core and width - 1 - sum(1 + _cells_of(known[one], widths) for one in core) >= name:
+            return core, widths
+    return (), normal
+
+
+def _cells_of(column: LayerColumn, widths: Mapping[str, int]) -> int:
+    """Cells of a column: a head that is longer than its figures is cut, or has a short form."""
+    close = widths["bytes"] == _CLOSE["bytes"]
+    head = _SHORT_HEADS.get(column.name, column.head) if close else column.head
+    return max(widths[column.unit], min(len(head), _LONGEST) + column.is_number)
 
 
 def heads(model: TreeModel, laid: Places, title: Sequence[Span]) -> Line:
@@ -162,7 +197,8 @@ def heads(model: TreeModel, laid: Places, title: Sequence[Span]) -> Line:
             continue
         chosen = place.name == model.metric.id
         mark = ("▴" if model.turned else "▾") if chosen and model.by_cost else ""
-        text = fit(mark + column.head, place.width, right=column.is_number)
+        head = column.head if len(column.head) < place.width else _SHORT_HEADS.get(place.name, column.head)
+        text = fit(mark + head, place.width, right=column.is_number)
         line += [(" " * gap, "text"), (text, "accent" if mark else "strong" if chosen else "dim")]
     return tuple(line)
 
@@ -181,6 +217,9 @@ def cells(model: TreeModel, row: int, first: Layer, laid: Places, look: TableLoo
     for place in laid.columns:
         column = known[place.name]
         text, role, value = _cell(model, row, first, column, look)
+        if cell_len(text) > place.width:
+            # a figure goes without its blank; of a shape both ends are told
+            text = text.replace(" ", "", 1) if column.is_number else _ends(text, column, place.width)
         if place.name in look.stale:
             role, value = "dim", None
         heat = _heat(model, row, column, value, look)
@@ -196,12 +235,21 @@ def cells(model: TreeModel, row: int, first: Layer, laid: Places, look: TableLoo
     return spans[1:] if not spans[0][0] else spans
 
 
+def uncut(layer: Layer, laid: Places, look: TableLook) -> list[str]:
+    """What the columns of words say of a layer, however wide they are."""
+    known = columns_of(None)
+    found = (known[place.name] for place in laid.columns if place.name in known)
+    return [_words(column.of(layer, look.beside)) for column in found if not column.is_number]
+
+
 def _cell(
     model: TreeModel, row: int, first: Layer, column: LayerColumn, look: TableLook
 ) -> tuple[str, str, float | None]:
     """A cell's text and role, and its figure if it has one."""
     if column.name == "kind":
         return _kind(model, row, first, look)
+    if column.name == STAGE and model.stages is not None:
+        return model.stages.cell(model.members(row), model.first(row))
     if not column.is_number:
         return ("" if model.is_range(row) else _words(column.of(first, look.beside))), "dim", None
     value, bound = _figure(model, row, first, column, look)
@@ -217,6 +265,10 @@ def _cell(
         return "?", "warn", None
     text = (f"{bound} " if bound else "") + _number(column.unit, value, look.exact)
     return text, "warn" if bound else "number", value
+
+
+def _ends(text: str, column: LayerColumn, room: int) -> str:
+    return middle(text, room) if column.unit == "shape" else text
 
 
 def _kind(model: TreeModel, row: int, first: Layer, look: TableLook) -> tuple[str, str, None]:
@@ -291,8 +343,7 @@ def _words(value: Any) -> str:
     if not value:
         return ""
     shape = value[0]
-    text = "?" if shape is None else "x".join("?" if d is None else safe(str(d)) for d in shape) or "scalar"
-    return middle(text, _WIDTHS["shape"])
+    return "?" if shape is None else "x".join("?" if d is None else safe(str(d)) for d in shape) or "scalar"
 
 
 def _number(unit: str, value: Any, exact: bool) -> str:

@@ -44,6 +44,7 @@ class LayerTree(LineList):
         self.rail: Rail | None = None
         self.stale: frozenset[str] = frozenset()
         self._look: tuple[object, TableLook] | None = None
+        self._places: tuple[object, Places] | None = None
 
     def set_model(self, model: TreeModel, totals: Totals, *, keep_cursor: bool = False) -> None:
         """Show another model, from its top or (`keep_cursor`) from the row where the last one was."""
@@ -142,9 +143,10 @@ class LayerTree(LineList):
         rail = ""
         if self.rail is not None and width >= RAIL_FROM:
             rail = self.rail.line(self.model, index, self.scroll_offset.y)
-        strip: Line = ((f" {rail} ", "track"),) if rail else ()
-        row, laid, taken = self.model.rows[index], self.places(width), line_width(strip)
+        row, laid = self.model.rows[index], self.places(width)
         assert laid is not None
+        strip: Line = ((f"{rail} " if laid.name < 2 * _NAME else f" {rail} ", "track"),) if rail else ()
+        taken = line_width(strip)
         return (*strip, *table_line(self.model, row, laid, self._looks(), taken=taken))
 
     def uncut(self, y: int) -> Iterable[Line]:
@@ -152,13 +154,28 @@ class LayerTree(LineList):
         row = self.model.rows[y + self.scroll_offset.y]
         layer = self.model.layers[self.model.first(row)]
         yield from (((safe(text), ""),) for text in (layer.name, layer.path, layer.kind))
+        if self.totals is not None and (laid := self.places(self.size.width)) is not None:
+            yield from (((text, ""),) for text in table.uncut(layer, laid, self._looks()))
         yield self.row_line(y + self.scroll_offset.y, ROOM)
 
     def places(self, width: int) -> Places | None:
         """Where the columns stand; None before there are rows."""
-        if not self.model.count:
+        model = self.model
+        if not model.count:
             return None
-        return table.places(self.model, width, exact=self.exact)
+        wanted = (
+            model,
+            width,
+            self.exact,
+            model.metric,
+            model.columns,
+            model.flat,
+            model.known,
+            len(model.asked),
+        )
+        if self._places is None or self._places[0] != wanted:
+            self._places = (wanted, table.places(model, width, exact=self.exact))
+        return self._places[1]
 
     def _looks(self) -> TableLook:
         """How the rows look now."""
@@ -231,9 +248,8 @@ def row_name(layers: Sequence[Layer], room: int) -> str:
     if cell_len(name) > room:
         name = f"{first} … {last[_shared(first, last) :]}"
     closer = name.replace(" … ", "…")
-    if cell_len(name) > room >= cell_len(closer):
-        return closer
-    return middle(name, room)
+    # of a run its numbers are told
+    return name if cell_len(name) <= room else ending(closer, room)
 
 
 def _name_of(model: TreeModel, row: int, first: Layer, members: Sequence[int], room: int) -> str:
@@ -266,17 +282,37 @@ def table_line(model: TreeModel, row: int, laid: Places, look: TableLook, *, tak
     times = _times(model, row, members)
     room = max(1, cells - len(indent) - 2 - len(times))
     name = _name_of(model, row, first, members, room)
-    role = _name_role(model, row, first)
+    found = table.cells(model, row, first, laid, look)
+    blank = _blanks(found) - 1 if "…" in name else 0
+    if blank > 0:
+        # where its first columns are blank there is room for more of a name
+        longer = _name_of(model, row, first, members, room + blank)
+        taken = max(0, cell_len(longer) - room)
+        name, room, found = (longer, room + taken, _without(found, taken)) if taken else (name, room, found)
     pad = " " * max(0, room - cell_len(name))
     return (
         (indent, "text"),
         (glyph, "dim"),
-        (name, role),
+        (name, _name_role(model, row, first)),
         (times, "accent"),
         (pad, "dim"),
-        *table.cells(model, row, first, laid, look),
+        *found,
         (" ", "text"),
     )
+
+
+def _blanks(spans: Sequence[Span]) -> int:
+    """Blank cells with which some spans begin."""
+    text = "".join([text for text, *_ in spans])
+    return len(text) - len(text.lstrip(" "))
+
+
+def _without(spans: Sequence[Span], blanks: int) -> list[Span]:
+    """Spans without so many of the blanks that they begin with."""
+    left = list(spans)
+    while left and blanks >= len(left[0][0]):
+        blanks -= len(left.pop(0)[0])
+    return [(left[0][0][blanks:], left[0][1]), *left[1:]] if left else []
 
 
 def _shared(first: str, last: str) -> int:

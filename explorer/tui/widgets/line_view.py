@@ -15,6 +15,7 @@ from rich.style import Style
 from rich.text import Text
 from textual import events
 from textual.binding import Binding, BindingType
+from textual.filter import ANSIToTruecolor, LineFilter
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
@@ -77,6 +78,10 @@ class RoleLines(Widget):
                 found += self.app.get_component_styles(name).partial_rich_style
             self._styles_drawn[role, under] = found
         return found
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """The filters that lines go through: the themes' colours are true ones and need not be made so."""
+        return [found for found in super().get_line_filters() if not isinstance(found, ANSIToTruecolor)]
 
     def notify_style_update(self) -> None:
         """Another theme, or another class: the styles are looked up anew."""

@@ -155,6 +155,7 @@ def test_a_session_blames_a_tiling_that_it_did_not_keep(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_session_blames_any_two_of_its_states(sample: Sample) -> None:
     with Session(sample("lenet")) as session:
         session.tile(TileSpec(tile=(16, 16, 16)))

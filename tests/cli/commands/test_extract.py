@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import onnx
 import onnxruntime
 import pytest
 from msgspec.structs import replace
+from onnx import helper
 
 from explorer.cli.main import main
 from explorer.engine.graph.model import Inline, Model
@@ -73,6 +76,35 @@ def test_a_block_of_an_encoder_runs_alone_at_other_lengths(
     assert fact["params"] == 49984
 
 
+@pytest.mark.parametrize(("layer", "exact"), [("rnd", None), ("*", True), ("last", True)])
+def test_what_random_numbers_make_is_never_called_equal_or_different(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, layer: str, exact: bool | None
+) -> None:
+    shaped = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [3, 8]) for name in "xyz"]
+    nodes = [
+        helper.make_node("RandomNormalLike", ["x"], ["r"], name="rnd"),
+        helper.make_node("Add", ["x", "r"], ["y"], name="add"),
+        helper.make_node("Mul", ["x", "r"], ["q"], name="last"),
+        helper.make_node("Abs", ["x"], ["z"], name="abs"),
+    ]
+    shaped.append(helper.make_tensor_value_info("q", onnx.TensorProto.FLOAT, [3, 8]))
+    graph = helper.make_graph(nodes, "g", shaped[:1], shaped[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, tmp_path / "random.onnx")
+    words = [str(tmp_path / "random.onnx"), "--layer", layer, "-o", str(tmp_path / "part.onnx")]
+    fact = told(capsys, *words)
+    drawn = {one["name"]: (one["drawn"], one["equal"]) for one in fact["compared"]}
+    random, sure = (True, False), (False, True)
+    told_of = {
+        "rnd": {"r": random},
+        "*": {"y": random, "q": random, "z": sure},
+        "last": {"q": sure},  # of what the whole drew before it
+    }
+    assert (drawn, fact["exact"]) == (told_of[layer], exact)
+    text = said(capsys, *words, "--force")
+    assert ("not compared, for random numbers make it" in text) == (layer != "last")
+
+
 def test_a_part_with_another_weight_is_not_kept(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,4 +141,81 @@ def test_what_is_no_part_is_one_line(
     err = said(capsys, LENET, *words, "-o", str(tmp_path / "part.onnx"), code=2)
     assert line in err
     assert len(err.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_part_of_a_module_is_a_program_without_its_sample_inputs_or_a_state_dict(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    torch = pytest.importorskip("torch")
+    (tmp_path / "small.py").write_text(SMALL)
+    sys.path.insert(0, str(tmp_path))
+    try:
+        source = ["small:make", "--input-shape", "x:2,8", "--trust"]
+        program, stored = tmp_path / "part.pt2", tmp_path / "part.pt"
+        fact = told(capsys, *source, "--layer", "body*", "-o", str(program))
+        assert (names(fact["inputs"]), names(fact["outputs"])) == (["first"], ["body_add"])
+        assert (fact["exact"], fact["runtime"], fact["params"]) == (True, "torch", 8 * 8 + 8)
+        assert told(capsys, *source, "--layer", "body", "-o", str(stored))["exact"] is True
+        # layers of a Sequential are called by numbers, which are no names of arguments
+        words = ["small:plain", "--input-shape", "input:2,8", "--trust", "--layer", "2"]
+        fact = told(capsys, *words, "-o", str(tmp_path / "numbered.pt2"))
+        assert (names(fact["inputs"]), names(fact["outputs"])) == (["_1"], ["_2"])
+        assert fact["exact"] is True
+        import small
+
+        whole = small.make().eval()
+    finally:
+        sys.path.remove(str(tmp_path))
+        sys.modules.pop("small", None)
+    with zipfile.ZipFile(program) as archive:
+        assert [one.file_size for one in archive.infolist() if "sample_inputs" in one.filename] in ([0], [])
+    x = torch.rand(2, 8)
+    with torch.no_grad():
+        part = torch.export.load(str(program)).module()
+        state = torch.load(stored, weights_only=True)
+        whole.body.linear.load_state_dict(
+            {name: part.state_dict()[f"body.linear.{name}"] for name in ("weight", "bias")}
+        )
+        assert torch.equal(part(x), whole.body(x))
+        assert all(torch.equal(one, part.state_dict()[name]) for name, one in state.items())
+    assert sorted(state) == ["body.linear.bias", "body.linear.weight"]
+    assert whole.load_state_dict(state, strict=False).unexpected_keys == []
+
+
+SMALL = """
+import torch
+from torch import nn
+
+
+class Body(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return torch.relu_(self.linear(x)).add_(x)
+
+
+class Whole(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.body, self.last = nn.Linear(8, 8), Body(), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.last(self.body(self.first(x)))
+
+
+def make():
+    return Whole()
+
+
+def plain():
+    return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+"""
+
+
+def test_a_part_of_a_graph_is_no_file_of_torchs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    err = said(capsys, LENET, "--layer", "conv1", "-o", str(tmp_path / "part.pt2"), code=2)
+    assert "a part of a graph is an ONNX file" in err
     assert not list(tmp_path.iterdir())

@@ -225,6 +225,7 @@ def test_however_many_layers_stand_in_a_row_the_boxes_are_few(
     assert boxes < 10_000
 
 
+@pytest.mark.slow
 def test_where_everything_reads_everything_the_picture_stays_small(tmp_path: Path) -> None:
     count = 120
     nodes = [

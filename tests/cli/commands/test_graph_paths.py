@@ -55,6 +55,7 @@ def test_a_group_is_opened_in_its_place_and_the_rest_of_its_run_stays_folded(tmp
         assert opened.unfolded == (run.unfolds,)
 
 
+@pytest.mark.slow
 def test_so_many_layers_that_they_are_parts_are_opened_part_by_part(tmp_path: Path) -> None:
     with Session(str(chain(tmp_path / "m.onnx", 8_000))) as session:
         drawing, unfold = session.graph(), []

@@ -139,6 +139,7 @@ def test_of_a_model_that_is_tiled_utilization_is_that_of_its_own_tiles(
     assert "Conv, tiled" in {row["kind"] for row in found}
 
 
+@pytest.mark.slow
 def test_what_a_file_claims_of_its_tiles_and_cannot_be_is_no_figure(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

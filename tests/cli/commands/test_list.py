@@ -141,6 +141,7 @@ def test_a_folder_that_is_a_model_is_listed_as_one(tmp_path: Path) -> None:
     assert (found.format, found.params, found.quantization) == ("huggingface", 12, "gptq, 4 bits")
 
 
+@pytest.mark.slow
 def test_a_saved_model_in_a_folder_is_listed_with_what_to_do_with_it(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -160,6 +161,7 @@ def test_a_saved_model_in_a_folder_is_listed_with_what_to_do_with_it(
     assert "tf2onnx" in said
 
 
+@pytest.mark.slow
 def test_a_header_that_takes_too_long_costs_its_own_row_only(sample: Sample) -> None:
     late = HeaderReader(seconds=0.0)
     try:

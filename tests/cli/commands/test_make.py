@@ -97,6 +97,33 @@ def test_weights_may_be_inputs_and_a_batch_open(capsys: pytest.CaptureFixture[st
     x, w, b = (rng.standard_normal(size).astype(np.float32) for size in ((7, 4), (3, 4), (3,)))
     given = {"x": x, "layers.0.weight": w, "layers.0.bias": b}
     np.testing.assert_allclose(run(path, **given), x @ w.T + b, rtol=1e-5)
+    for text in ("mlp:bn4-4x3", "attention:1x6x8:heads=2,causal", "conv:3x8x8:4x3x3:bias", "linear:2x3x4"):
+        fact = json.loads(said(capsys, text, "-o", str(path), "--weight-inputs", "--force", "--json"))
+        assert (fact["params"], onnx.load(path).graph.initializer[:]) == (0, []), text
+
+
+def test_weights_that_are_inputs_may_be_larger_than_a_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    line, path = "linear:32x65536x65536:bias", str(tmp_path / "m.onnx")
+    assert main(["make", line, "-o", path]) == 2
+    assert "16.00 GiB; no ONNX file holds 2 GiB; --weight-inputs stores none" in capsys.readouterr().err
+    fact = json.loads(said(capsys, line, "-o", path, "--weight-inputs", "--json"))
+    assert fact["macs"] == 32 * 65536 * 65536
+
+
+def test_a_causal_mask_is_no_weight(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    fact = json.loads(said(capsys, "attention:1x16x8:causal", "-o", str(tmp_path / "m.onnx"), "--json"))
+    assert fact["params"] == 4 * (8 * 8 + 8)
+
+
+def test_an_option_that_would_do_nothing_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ["linear:2x3x4", "-o", str(tmp_path / "m.onnx"), "--batch", "8"]
+    assert "say how many rows" in said(capsys, *words, code=2)
+    assert "no such model is written as '.txt'" in said(capsys, words[0], "-o", "m.txt", code=2)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,11 @@ import onnxruntime
 import psutil
 import pytest
 
+from explorer import EngineDied
 from explorer.cli.main import main
+from explorer.facts import Progress
+from explorer.host import stopped_children
+from explorer.session import run_pipeline
 
 SAMPLES = Path(__file__).parent.parent.parent.parent / "sample_models"
 LENET = str(SAMPLES / "lenet.onnx")
@@ -65,12 +69,14 @@ def test_what_comes_out_is_what_the_whole_gives(
     assert fact["error"] == pytest.approx(fact["predicted"]["throughput"] / fact["throughput"] - 1)
 
 
+@pytest.mark.slow
 def test_the_text_has_the_forecast_beside_what_ran(capsys: pytest.CaptureFixture[str], stages: Path) -> None:
     text = said(capsys, str(stages), "--micro-batches", "4")
     for word in ("Throughput", "predicted", "Latency", "alone", "busy", "from left to right"):
         assert word in text
 
 
+@pytest.mark.slow
 def test_an_open_batch_takes_as_many_samples_as_are_asked_for(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -105,6 +111,30 @@ def test_a_stage_that_dies_is_named_and_the_others_end(stages: Path, tmp_path: P
     assert not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in workers)
 
 
+@pytest.mark.parametrize("stage", [1, 2])
+def test_a_stage_that_stands_still_is_named_and_all_end(
+    stage: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(stopped_children, "LIMIT", 0.3)
+    model, folder = str(tmp_path / "m.onnx"), str(tmp_path / "s")
+    assert main(["make", "mlp:64x64-relu-64x64-relu-64x64", "--batch", "batch", "-o", model]) == 0
+    assert main(["split", model, "-n", "2", "--dim", "batch=1", "-o", folder, "--no-verify"]) == 0
+    before = children()
+
+    def stop(progress: Progress) -> None:
+        if progress.phase == "timing the stages":
+            every = (psutil.Process(pid) for pid in children() - before)
+            one = next(one for one in every if f"stage{stage}.onnx" in " ".join(one.cmdline()))
+            one.send_signal(signal.SIGSTOP)
+
+    # 256 KiB of a micro-batch are more than a pipe holds
+    with pytest.raises(
+        EngineDied, match=rf"stage{stage}\.onnx: the process of stage {stage} answers no more"
+    ):
+        run_pipeline(folder, batch=1024, on_progress=stop)
+    assert children() == before
+
+
 def test_a_stage_that_was_changed_or_is_missing_is_refused(
     capsys: pytest.CaptureFixture[str], stages: Path, tmp_path: Path
 ) -> None:
@@ -134,12 +164,19 @@ def test_a_stage_that_was_changed_or_is_missing_is_refused(
             ' "weight_bytes": 0, "sha256": "0"}]}',
             "names a file outside its folder",
         ),
+        (
+            '{"model": "m", "by": "macs", "inputs": [{"name": "x", "dtype": "float32", "shape": [-1, 8]}]}',
+            "Expected `int` >= 0",
+        ),
+        (" " * (17 << 20), "it has more than 16 MiB"),
+        ('{"\xec": 1}', "is no manifest of stages"),
     ],
+    ids=["empty", "nested", "no stages", "outside", "negative", "large", "no UTF-8"],
 )
 def test_a_manifest_of_anything_is_one_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, line: str
 ) -> None:
-    (tmp_path / "stages.json").write_text(text)
+    (tmp_path / "stages.json").write_text(text, encoding="latin-1")
     err = said(capsys, str(tmp_path), code=2)
     assert line in err
     assert len(err.splitlines()) == 1

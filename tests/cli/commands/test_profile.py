@@ -59,6 +59,7 @@ def test_csv_has_a_row_a_layer_with_the_largest_first(capsys: pytest.CaptureFixt
     assert shares == sorted(shares, reverse=True)
 
 
+@pytest.mark.slow
 def test_several_batches_are_several_profiles(capsys: pytest.CaptureFixture[str]) -> None:
     model = str(SAMPLES / "bert_tiny.onnx")
     told = json.loads(said(capsys, model, *FEW, "--batch", "1,3", "--dim", "sequence=4", "--json"))
@@ -72,6 +73,7 @@ def test_several_batches_are_several_profiles(capsys: pytest.CaptureFixture[str]
     assert "Batch 3" in text
 
 
+@pytest.mark.slow
 def test_two_models_are_compared(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     told = json.loads(said(capsys, LENET, LENET, *FEW, "--json", "--limit", "2"))
     assert told["difference"] == told["after"]["wall_seconds"] - told["before"]["wall_seconds"]

@@ -210,6 +210,7 @@ def test_tensorboard_reads_the_scalars_and_histograms_back(
     assert histogram.histogram_value.num == len(timed)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("what", ["time", "timeline", "flame"])
 def test_measured_time_is_a_picture_with_the_names_of_what_takes_it(tmp_path: Path, what: str) -> None:
     picture = tmp_path / "time.svg"

@@ -133,6 +133,31 @@ def test_stages_run_by_themselves_to_the_numbers_of_the_whole(
     ]
 
 
+@pytest.mark.parametrize("cut", ["rnd", "last"])
+def test_what_random_numbers_make_is_never_called_equal(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, cut: str
+) -> None:
+    names = {"x": [3, 8], "y": [3, 8], "z": [3, 8]}
+    values = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, s) for name, s in names.items()}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], name="first"),
+        helper.make_node("RandomNormalLike", ["a"], ["r"], name="rnd"),
+        helper.make_node("Add", ["a", "r"], ["y"], name="add"),
+        helper.make_node("MatMul", ["a", "w"], ["z"], name="last"),
+    ]
+    weight = numpy_helper.from_array(np.eye(8, dtype=np.float32), "w")
+    graph = helper.make_graph(nodes, "g", [values["x"]], [values["y"], values["z"]], [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, tmp_path / "random.onnx")
+    fact = told(capsys, str(tmp_path / "random.onnx"), "--cuts", cut, "-o", str(tmp_path / "s"))
+    assert (fact["exact"], fact["verification"]["verdict_kind"]) == (True, "evidence")  # z alone is
+    for outputs in (fact["outputs"], fact["verification"]["outputs"]):
+        assert {one["name"]: (one["drawn"], one["equal"]) for one in outputs} == {
+            "y": (True, False),
+            "z": (False, True),
+        }
+
+
 def test_a_cut_counts_every_branch_and_skip_that_crosses_it(
     capsys: pytest.CaptureFixture[str], skipping: Path
 ) -> None:
@@ -187,6 +212,35 @@ def test_as_few_stages_as_the_memory_allows(capsys: pytest.CaptureFixture[str]) 
     assert "alone takes more than" in said(capsys, LENET, "--stage-memory", "100K", code=2)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y0 = Scan <num_scan_inputs = 1, body = b (float[8] z) => (float[8] q)"
+        " { h = MatMul (z, w) r = Relu (h) q = MatMul (r, u) }> (a)",
+        "y0 = Loop (two, , a) <body = b (int64 i, bool go, float[4,8] z) => (bool on, float[4,8] q)"
+        " { on = Identity (go) h = MatMul (z, w) r = Relu (h) q = MatMul (r, u) }>",
+        "y0 = own.Block (a, w, u)",
+    ],
+    ids=["Scan", "Loop", "function"],
+)
+def test_memory_counts_what_is_alive_inside_a_body(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, body: str
+) -> None:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17, "own" : 1]> net (float[4,8] x) => (float[4,8] y)
+        {{ a = Neg (x) {body} y = Tanh (y0) }}
+        <domain: "own", opset_import: ["" : 17]> Block (z, s, t) => (q)
+        {{ h = MatMul (z, s) r = Relu (h) q = MatMul (r, t) }}"""
+    )
+    weights = {"w": np.ones((8, 2048), np.float32), "u": np.ones((2048, 8), np.float32), "two": np.array(2)}
+    model.graph.initializer.extend(numpy_helper.from_array(one, name) for name, one in weights.items())
+    onnx.save(model, tmp_path / "m.onnx")
+    fact = told(capsys, str(tmp_path / "m.onnx"), "-n", "2", "--by", "memory")
+    for one in fact["stages"]:
+        assert one["cost"] == pytest.approx(one["weight_bytes"] + one["activation_bytes"], abs=8)
+    assert max(one["activation_bytes"] for one in fact["stages"]) >= 2 * 2048 * 4
+
+
 def test_machines_of_other_speeds_get_other_stages(capsys: pytest.CaptureFixture[str]) -> None:
     words = [LENET, "-n", "2", "--by", "time", "--links", "1GB/s"]
     even = told(capsys, *words, "--machine", "h100")
@@ -222,12 +276,13 @@ def test_csv_has_a_row_a_stage(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "line"),
     [
         ([], "into how many stages is not said"),
-        (["-n", "13"], "there are 11 places for 12 cuts"),
+        (["-n", "13"], "only 11 places for 12 cuts"),
         (["-n", "2", "--at", "conv9"], "no module is called 'conv9'"),
         (["--cuts", "fc9"], "no layer is called 'fc9'"),
         (["--cuts", "conv1"], "no stage can begin with 'conv1'"),
         (["-n", "2", "--by", "time"], "nothing says how long a layer takes"),
         (["-n", "3", "--machine", "h100,a100"], "2 machines are not one for each stage"),
+        (["--cuts", "pool,fc1", "--machine", "h100,a100"], "2 machines are not one for each stage"),
         (["-n", "2", "--machine", "nosuch"], "no machine is called 'nosuch'"),
         (["-n", "2", "--links", "fast"], "'fast' is not a rate"),
         (["-n", "2", "-o", "no/such/folder"], "there is no such folder"),
@@ -242,6 +297,26 @@ def test_what_cannot_be_cut_is_one_line(
     assert len(text.splitlines()) == 1
 
 
+def test_who_works_when_is_drawn_and_told_without_a_machine(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    picture = tmp_path / "p.svg"
+    text = said(capsys, LENET, "-n", "3", "--micro-batches", "4", "--plot", str(picture))
+    assert "as if time went with MACs" in text
+    assert str(picture) in text
+    fact = told(capsys, LENET, "-n", "3", "--micro-batches", "4")
+    ahead = fact["by_macs"]
+    macs = [one["macs"] for one in fact["stages"]]
+    assert fact["forecast"] is None
+    assert ahead["period"] == max(macs)
+    assert ahead["bubble"] == pytest.approx(1 - 4 * sum(macs) / (3 * ahead["seconds"]))
+    drawn = picture.read_text()
+    assert "stage 3" in drawn
+    assert f"bubble {ahead['bubble']:.1%}" in drawn
+    assert "exists" in said(capsys, LENET, "-n", "3", "--plot", str(picture), code=2)
+    assert "the ending says the format" in said(capsys, LENET, "-n", "3", "--plot", "p.txt", code=2)
+
+
 def test_a_size_that_is_not_known_says_what_to_bind(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--dim batch=1 --dim sequence=1" in said(capsys, BERT[0], "-n", "2", code=2)
 
@@ -254,3 +329,11 @@ def test_stages_that_are_there_stay_without_force(capsys: pytest.CaptureFixture[
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     said(capsys, LENET, "-n", "3", "-o", str(folder), "--force")
     assert (folder / "stage3.onnx").exists()
+    said(capsys, LENET, "-n", "4", "-o", str(folder), "--force")
+    (folder / "mine.txt").write_text("mine")
+    changed = (folder / "stage3.onnx").read_bytes() + b" and more"
+    (folder / "stage3.onnx").write_bytes(changed)
+    said(capsys, LENET, "-n", "2", "-o", str(folder), "--force")
+    left = ["mine.txt", "stage1.onnx", "stage2.onnx", "stage3.onnx", "stages.json"]
+    assert sorted(path.name for path in folder.iterdir()) == left, "what is no stage of before any more stays"
+    assert (folder / "stage3.onnx").read_bytes() == changed

@@ -250,6 +250,7 @@ def test_what_cannot_be_done_is_one_line_and_nothing_is_written(
     assert sorted(path.suffix for path in tmp_path.iterdir() if path.is_file()) == [".npy", ".py"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("weight", ["int8", "fixed8.4", "mxfp8"])
 def test_a_layer_whose_weight_is_no_number_is_left(net: Net, weight: str) -> None:
     """As in a graph; so says the choice, before anything is made."""

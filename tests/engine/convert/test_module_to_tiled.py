@@ -255,6 +255,7 @@ def test_the_plan_says_how_much_is_left_in_layers_without_a_tiled_twin() -> None
     }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 @pytest.mark.parametrize("name", ["tiled.pt", pytest.param("tiled.pt2", marks=pytest.mark.slow)])
 def test_a_file_multiplies_no_more_than_the_module_with_ragged_edges(tmp_path: Path, name: str) -> None:

@@ -194,6 +194,7 @@ def test_a_tiled_model_is_onnx_already(tmp_path: Path) -> None:
             session.convert(str(tmp_path / "x.pt"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "conv"), [("tiled.pt", "convolution"), ("tiled.pt2", "conv2d")])
 def test_the_operators_of_a_file_made_from_tiles_are_named(
     sample: Any, tmp_path: Path, name: str, conv: str

@@ -33,7 +33,7 @@ def test_where_the_extra_is_missing_it_says_what_to_type(
 def test_what_tflite_cannot_become_is_refused_before_tensorflow_is_asked_for(convert: Convert) -> None:
     with pytest.raises(Misuse, match=r"tflite cannot be converted to '\.pt2'; it can become ONNX \(\.onnx\)"):
         convert(str(MODELS / "convolutions.tflite"), "out.pt2")
-    with pytest.raises(Misuse, match="--dynamic: does not go with tflite to ONNX; there is --opset"):
+    with pytest.raises(Misuse, match="--dynamic: does not go with tflite to ONNX; there is --opset, --fold"):
         convert(str(MODELS / "convolutions.tflite"), "out.onnx", dynamic={"x": {0: "n"}})
 
 
@@ -53,6 +53,15 @@ def test_a_float_model_computes_what_tensorflows_own_interpreter_computes(
     assert fact.verification.outputs[0].max_abs is not None
     assert fact.verification.outputs[0].max_abs < 1e-3
     onnx.checker.check_model(str(tmp_path / "out.onnx"))
+
+
+@tensorflow
+def test_what_is_written_is_folded_where_that_is_asked_for(convert: Convert) -> None:
+    plain = convert(str(MODELS / "attention.tflite"), "plain.onnx")
+    fact = convert(str(MODELS / "attention.tflite"), "out.onnx", fold=True)
+    assert fact.passed
+    assert "nodes of constants computed" in fact.notes[0]
+    assert not plain.notes
 
 
 @tensorflow

@@ -126,6 +126,7 @@ def test_every_explained_difference_is_one_of_an_entry_that_exists() -> None:
     assert len(entries) >= 166
 
 
+@pytest.mark.slow
 def test_masks_are_pasted_as_large_as_the_image() -> None:
     analysis = analyse(load("maskrcnn_resnet50_fpn"))
     assert "mask pasting: every box taken as large as the image (100 times)" in analysis.info.model.notes
@@ -145,6 +146,7 @@ def test_keypoints_are_located_in_heatmaps_as_large_as_the_image() -> None:
     assert {layer.outputs[0].shape for layer in enlarged[-100:]} == {(17, 1, 800, 800)}
 
 
+@pytest.mark.slow
 def test_torchvisions_functions_are_its_own_again_afterwards() -> None:
     from torchvision.models.detection import roi_heads
 

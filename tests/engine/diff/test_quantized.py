@@ -281,6 +281,7 @@ def test_what_rounds_the_input_of_a_tiled_layer_is_no_part_of_a_weight(tmp_path:
     assert not any("weight" in what for what in said)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("to", "form", "said"),
     [

@@ -196,6 +196,7 @@ def test_modules_stand_side_by_side_as_they_are() -> None:
     assert fact.rows[3].before.path == "2"
 
 
+@pytest.mark.slow
 def test_a_session_is_held_against_any_model(sample: Sample, tmp_path: Path) -> None:
     with Session(sample("lenet")) as session:
         other = str(sample("mlp_128"))

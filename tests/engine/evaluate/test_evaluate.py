@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import sys
 import tracemalloc
 
@@ -255,6 +256,7 @@ BAD = {
 }
 
 
+@pytest.mark.slow
 def test_no_class_of_a_wide_table_of_confusions_is_cut_at_sixty_columns(here, capsys, monkeypatch):
     _linear("a.onnx")
     x, y = _samples(140_000)
@@ -308,6 +310,16 @@ def test_a_table_that_does_not_fit_is_one_line(here, capsys, text, options, says
     assert err.count("\n") == 1
 
 
+def test_a_file_without_lines_and_a_pipe_are_refused_at_once(here, capsys):
+    _linear("a.onnx")
+    with open("image.csv", "wb") as file:
+        file.truncate(1 << 40)
+    os.mkfifo("pipe.csv")
+    for name, says in (("image.csv", "more than 16 MiB"), ("pipe.csv", "no such file")):
+        assert main(["evaluate", "a.onnx", "--data", name]) == 2
+        assert says in capsys.readouterr().err
+
+
 def test_one_model_without_labels_has_nothing_to_say(here):
     _linear("a.onnx")
     np.save("x.npy", np.zeros((4, 6), np.float32))
@@ -333,6 +345,7 @@ def test_batches_are_read_as_they_are_needed(here, monkeypatch):
     assert sizes == [100, 100, 3]
 
 
+@pytest.mark.slow
 def test_a_table_is_never_in_memory_as_a_whole(here):
     _linear("a.onnx")
     x, y = _samples(8_000)

@@ -14,7 +14,7 @@ from explorer.base.errors import Cancelled, EngineDied, ExplorerError, Misuse
 from explorer.cli.main import main
 from explorer.engine.sweep import processes
 from explorer.session import Session
-from explorer.settings.trials import parse_trials
+from explorer.settings.steps.trials import parse_trials
 
 pytest.importorskip("torch")
 pytest.importorskip("lightning")
@@ -67,6 +67,7 @@ def test_every_combination_is_trained_as_train_would_and_the_best_is_kept(here):
     assert own.loss == again.loss
 
 
+@pytest.mark.slow
 def test_a_sweep_that_is_stopped_goes_on_where_it_was(here, capsys):
     """By what the rows say of themselves: what another model, data or seed made is not taken for it."""
     steps, over = iter(range(1000)), "lr=0.1,0.2,0.4,epochs=2"
@@ -216,6 +217,7 @@ def test_a_range_goes_by_tens_or_doubling_and_draws_come_from_all_of_it():
         (["--train", "lr=0.1,lr=1", "--data", "d.npz"], "'lr' stands there twice"),
         (["--train", "lr=0.1", "--trials", "2000", "--data", "d.npz"], "1,000 are the most"),
         (["--train", "lr=0.1,1", "--data", "none.npz"], "none.npz"),
+        (["--train", "lr=0.1,1", "--data", "/dev/zero"], "not a regular file"),
         (["--train", "lr=1e30", "--data", "d.npz"], "NaN or Inf in epoch 1"),
         (["--train", "lr=0.1", "--data", "d.npz", "--take", "1:d.npz", "--force"], "d.npz"),
         (["other.onnx", "--train", "lr=0.1", "--data", "d.npz"], "one model is trained at a time"),

@@ -65,6 +65,7 @@ def test_the_same_seed_makes_the_same_run(here):
     assert run(1) == run(1) != run(2)
 
 
+@pytest.mark.slow
 def test_numbers_are_met_by_squared_error(here):
     with Session("nets_to_train:number") as session:
         found = session.train("n.npz", epochs=20, rate=0.01, batch=16, optimizer="momentum", output="b.ckpt")

@@ -127,6 +127,7 @@ def of_version(graph: Any, version: int) -> Any:
     return graph
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("opset", range(7, NEWEST + 1))
 def test_a_network_in_the_words_of_every_operator_set(tmp_path: Path, opset: int) -> None:
     opsets = [helper.make_opsetid("", opset)]
@@ -167,6 +168,7 @@ def test_a_file_from_before_operator_sets(tmp_path: Path, version: int) -> None:
 TYPES = sorted(set(TensorProto.DataType.keys()) - {"UNDEFINED"})
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("kind", TYPES)
 def test_a_weight_of_every_element_type(tmp_path: Path, kind: str) -> None:
     code = TensorProto.DataType.Value(kind)

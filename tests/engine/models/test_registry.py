@@ -148,6 +148,7 @@ def test_a_file_that_cannot_be_read_is_no_model(tmp_path: Path, monkeypatch: pyt
         open_model(str(path), OpenOptions())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("module", [*registry.MODULES, "formats.format", "formats.tensor_index"])
 def test_registering_a_format_costs_the_start_of_the_program_nothing(module: str) -> None:
     code = (

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
+import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
+from onnx import ValueInfoProto, helper
 
+from explorer import Session
 from explorer.engine.costs.onnx.analyse import analyse
 from explorer.engine.graph.model import Model, Node
 from explorer.engine.operators.formulas import Cost
@@ -64,6 +70,43 @@ def test_probabilities_of_several_classes_are_balanced_who_knows_how_often(count
     )
     assert (cost.macs, cost.elementwise_ops, cost.status) == (120 + 60, None, "unknown")
     assert "balanced" in cost.reason
+
+
+@pytest.mark.parametrize(
+    ("classes", "stored", "scores"),
+    [
+        (2, {"support_vectors": [0.1] * 24}, 2),
+        (4, {"support_vectors": [0.1] * 24}, 6),
+        (4, {"support_vectors": [0.1] * 24, "prob_a": [0.1] * 6, "prob_b": [0.1] * 6}, 4),
+        (4, {}, 4),
+    ],
+)
+def test_support_vectors_have_the_scores_that_the_runtime_gives(
+    tmp_path: Path, classes: int, stored: dict[str, Any], scores: int
+) -> None:
+    more = 6 % classes
+    vectors = {"vectors_per_class": [6 // classes + 1] * more + [6 // classes] * (classes - more)}
+    node = helper.make_node(
+        "SVMClassifier",
+        ["x"],
+        ["label", "scores"],
+        domain=ML,
+        classlabels_ints=[*range(classes)],
+        coefficients=[0.1] * (6 * (classes - 1) if stored else 4 * classes),
+        rho=[0.1] * (classes * (classes - 1) // 2),
+        kernel_type="RBF" if stored else "LINEAR",
+        kernel_params=[0.1, 0.0, 3.0],
+        **stored,
+        **(vectors if stored else {}),
+    )
+    x, outputs = helper.make_tensor_value_info("x", 1, [5, 4]), [ValueInfoProto(name=n) for n in node.output]
+    opsets = [helper.make_opsetid(ML, 3), helper.make_opsetid("", 17)]
+    graph = helper.make_graph([node], "g", [x], outputs)
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), tmp_path / "m.onnx")
+    with Session(tmp_path / "m.onnx") as session:
+        told = {value.name: value.shape for value in session.info().model.outputs}
+    run = onnxruntime.InferenceSession(tmp_path / "m.onnx").run(None, {"x": np.ones((5, 4), np.float32)})
+    assert [told["label"], told["scores"]] == [value.shape for value in run] == [(5,), (5, scores)]
 
 
 def test_without_features_there_is_no_count(count: Count) -> None:

@@ -202,6 +202,7 @@ ADDED: list[Any] = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize(
     ("op", "domain", "given", "output", "attributes", "name", "shape", "products", "more"),
     ADDED,

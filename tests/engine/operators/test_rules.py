@@ -271,7 +271,7 @@ def test_every_row_is_of_an_operator_that_exists() -> None:
 #: what is asked of a name whatever its domain
 BY_NAME_ONLY = (
     *("settings", "quantized", "packed", "learned", "rows", "alias", "view", "unread", "statistics"),
-    *("position", "factors", "hides", "lookup"),
+    "position",
 )
 
 

@@ -50,7 +50,7 @@ def save(path: Path, name: str) -> str:
     return str(path)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", ["lab", "scan", "unrolled", "batched"])
 @pytest.mark.parametrize("name", CASES)
 def test_bfloat16_is_tiled_and_proven(tmp_path: Path, name: str, form: Any) -> None:

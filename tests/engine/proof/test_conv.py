@@ -42,7 +42,7 @@ def test_every_sort_is_proved(tmp_path: Path, name: str) -> None:
     assert site.bound_ratio < site.limit
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", OPEN)
 def test_open_sizes_are_proved_at_several(tmp_path: Path, name: str) -> None:
     session = Session(save(tmp_path / "a.onnx", CASES[name]))
@@ -109,6 +109,13 @@ def one_more(array: np.ndarray) -> np.ndarray:
 
 def exchanged(array: np.ndarray) -> np.ndarray:
     array.reshape(-1)[:2] = array.reshape(-1)[1::-1]
+    return array
+
+
+def exchanged_late(array: np.ndarray) -> np.ndarray:
+    """Two taps of the twelfth of 14 lines: in the third block of 64 rows, the second to repeat the first."""
+    taps = array.reshape(14, 3)[11]
+    taps[:2] = taps[1::-1].copy()
     return array
 
 
@@ -207,14 +214,22 @@ WIDE = Case((1, 128, 14, 14), (8, 128, 3, 3), {"pads": [1, 1, 1, 1]})
 """Rows that are cut inside a Scan, of images so large that the walk does not keep them."""
 
 
+MOVED: dict[str, Spoil] = {
+    "": lambda made: made,
+    "taps of the first line exchanged": changed("places_0", exchanged),
+    "taps of the first column exchanged": changed("places_1", exchanged),
+    "taps of a late line exchanged": changed("places_0", exchanged_late),
+    "one row of padding moved": FAULTS["one row of padding moved"][0],
+}
+
+
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("axis", [None, 0, 1])
-def test_rows_that_a_scan_takes_are_those_of_the_image(tmp_path: Path, axis: int | None) -> None:
-    spoil = (lambda made: made) if axis is None else changed(f"places_{axis}", exchanged)
-    verification = prove(tmp_path, WIDE, TileSpec((64, 64, 64), form="scan"), spoil)
+@pytest.mark.parametrize("fault", MOVED)
+def test_rows_that_a_scan_takes_are_those_of_the_image(tmp_path: Path, fault: str) -> None:
+    verification = prove(tmp_path, WIDE, TileSpec((64, 64, 64), form="scan"), MOVED[fault])
     (site,) = verification.sites
-    assert site.passed == (axis is None), site.structure
-    assert ("of the input" in site.structure) == (axis is not None), site.structure
+    assert site.passed == (not fault), site.structure
+    assert ("of the input" in site.structure) == bool(fault), site.structure
 
 
 PACKED = Case((1, 10, 5, 5), (10, 2, 2, 2), {"group": 5})
@@ -249,6 +264,7 @@ def packs_exchanged(made: Model) -> Model:
     return t.with_nodes(made, node)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [

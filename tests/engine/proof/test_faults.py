@@ -106,6 +106,11 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
 }
 
 
+WITHIN_ROUNDING = ("one unit in the last place", "terms out of order")
+"""What a run cannot tell from rounding: it is not proved, and nothing shows that it is different."""
+
+
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_is_found_by_the_walk(fault: str, tmp_path: Path) -> None:
     spoil, words = FAULTS[fault]
@@ -113,7 +118,8 @@ def test_each_fault_is_found_by_the_walk(fault: str, tmp_path: Path) -> None:
     evidence = t.prove(source, UNROLLED, spoil)
     assert not evidence.passed
     assert words in evidence.sites[0].structure
-    assert evidence.verdict.startswith("different: site 'fc': ")
+    kind = "not proved" if fault in WITHIN_ROUNDING else "different"
+    assert evidence.verdict.startswith(f"{kind}: site 'fc': ")
     assert words in evidence.verdict
 
 
@@ -468,6 +474,7 @@ LATE: dict[str, tuple[Spoil, str]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("fault", LATE)
 def test_a_fault_in_one_block_of_rows_of_many_alike_is_found(fault: str, tmp_path: Path) -> None:
     spoil, words = LATE[fault]

@@ -155,7 +155,7 @@ def test_rows_and_columns_scanned_when_a_body_would_grow_too_large(tmp_path: Pat
     proved(source, TileSpec(tile=(2, 2, 4), form="scan"))
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["unrolled", "lab"])
 @pytest.mark.parametrize("edges", t.EDGES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
@@ -170,7 +170,7 @@ def test_thousands_of_products_side_by_side_are_run_a_column_at_a_time(
     assert "in scan form" in evidence.outputs[0].reason
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["unrolled", "lab"])
 def test_a_wrong_function_body_is_found_a_column_at_a_time(form: Any, tmp_path: Path) -> None:
     source = t.linear(tmp_path / "m.onnx", 4, 64, 96)
@@ -326,6 +326,7 @@ def test_the_same_seed_gives_the_same_evidence(tmp_path: Path) -> None:
     assert runs[0].seeds == (7, 8, 9)
 
 
+@pytest.mark.slow
 def test_the_evidence_does_not_depend_on_how_many_processors_there_are(
     sample: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

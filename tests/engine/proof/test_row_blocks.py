@@ -58,6 +58,7 @@ def test_some_blocks_are_enough(M: int, edges: Any, tmp_path: Path, shortened: l
     assert M < proved.sites[0].rows < M + 60
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("row", [0, 7, 23])
 @pytest.mark.parametrize("M", [400, 405])
 def test_a_weight_that_only_dense_rows_meet_is_found_in_some_blocks(
@@ -81,6 +82,7 @@ def test_a_weight_that_only_dense_rows_meet_is_found_in_some_blocks(
     assert wrong.bound_ratio > wrong.limit
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("tap", range(9))
 def test_every_tap_of_a_kernel_is_met_whichever_blocks_are_run(
     tap: int, tmp_path: Path, shortened: list[bool]

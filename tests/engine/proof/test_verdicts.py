@@ -15,6 +15,7 @@ from explorer.engine.formats.onnx import reader
 from explorer.engine.graph.model import Model
 from explorer.engine.proof.proof import verify
 from explorer.facts import TileSpec
+from explorer.session import Session
 from tests.engine.proof import tiled as t
 
 SAMPLES = Path(__file__).parents[3] / "sample_models"
@@ -287,6 +288,22 @@ def test_a_tiled_file_stays_equal_where_another_tool_inlines_its_functions(tmp_p
     assert "1 changed region tested alone" in found.verdict
 
 
+def test_a_tiled_file_in_which_equal_sizes_were_joined_is_not_different(tmp_path: Path) -> None:
+    """A site of open size asks for the shape of its own input: it is that of what lies before it."""
+    nodes = [node("Relu", ["x"], ["r"]), node("MatMul", ["r", "w"], ["y"])]
+    source = t.model(tmp_path / "m.onnx", nodes, {"x": ("rows", 8)}, {"w": t.weight(8, 8)})
+    session = Session(source.path)
+    session.tile(TileSpec((4, 4, 4)), verify=False)
+    session.save(str(tmp_path / "tiled.onnx"))
+    model = onnx.load(tmp_path / "tiled.onnx")
+    shapes = [one for one in model.graph.node if one.op_type == "Shape" and one.input[0] == "r"]
+    assert shapes, "or the test shows nothing"
+    for one in shapes:
+        one.input[0] = "x"
+    found = verify(source, saved(model, tmp_path / "joined.onnx"))
+    assert found.verdict_kind == "evidence", found.verdict
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("form", ["lab", "unrolled", "batched"])
 def test_a_tiled_file_whose_values_were_renamed_is_not_different(form: Any, tmp_path: Path) -> None:
@@ -438,6 +455,16 @@ def test_a_region_whose_output_never_moves_proves_nothing(tmp_path: Path) -> Non
     found = verify(*pair(tmp_path, (nodes, nodes), {"x": (2, 8)}, (weights, other)))
     assert found.verdict_kind in ("unproven", "different")
     assert not found.passed
+
+
+@pytest.mark.parametrize("op", ["Log", "Sqrt"])
+def test_outputs_without_one_finite_number_are_no_difference(op: str, tmp_path: Path) -> None:
+    """Which NaN a runtime makes is its own affair."""
+    nodes = [node("MatMul", ["x", "w"], ["m"]), node(op, ["b"], ["l"]), node("Add", ["m", "l"], ["y"])]
+    other = [*nodes[:2], node("Mul", ["m", "minus"], ["n"]), node("Sub", ["l", "n"], ["y"])]
+    weights = {"w": t.weight(8, 8), "b": np.full(8, -1, np.float32), "minus": np.float32(-1)}
+    found = verify(*pair(tmp_path, (nodes, other), {"x": (2, 8)}, (weights, weights)))
+    assert found.verdict_kind == "unproven", found.verdict
 
 
 def test_outputs_that_do_not_depend_on_the_input_are_named(tmp_path: Path) -> None:

@@ -70,6 +70,7 @@ def holds(bits: int, value: int) -> bool:
     return -(1 << (bits - 1)) <= value <= (1 << (bits - 1)) - 1
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("weight_format", ["int8", "int16"])
 @pytest.mark.parametrize("given", ["int8", "uint8"])
 @pytest.mark.parametrize("layer", ["MatMul", "Gemm", "Gemm transB", "Conv"])

@@ -128,6 +128,7 @@ def test_so_much_per_cent_of_the_numbers_lie_inside(kind: str, share: float) -> 
     assert (low, high) == pytest.approx([float(end) for end in theirs], abs=2.5 * width)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("kind", ["normal", "heavy", "relu", "shifted"])
 @pytest.mark.parametrize(("fmt", "symmetric"), [("int8", True), ("int4", True), ("uint8", False)])
 def test_no_other_range_has_a_smaller_error(kind: str, fmt: str, symmetric: bool) -> None:

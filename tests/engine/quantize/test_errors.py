@@ -174,6 +174,7 @@ def test_bits_macs_and_bytes_add_up(tmp_path: Path) -> None:
     assert case.fact.totals.weight_bytes.after == held - scales
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["bert_tiny", "lstm_tiny", "mobilenet_small", "jsc_tiny"])
 def test_every_kind_of_layer_is_weighed(name: str, tmp_path: Path) -> None:
     """Products of two activations, recurrent weights, grouped convolutions: all have their figures."""

@@ -84,7 +84,7 @@ def test_qonnx_executes_a_whole_model_as_onnxruntime_does(
         assert np.ptp(got) > 0
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", EXAMPLES[1:])
 def test_every_format_quantizes_a_model_and_is_weighed(sample: Callable[[str], str], name: str) -> None:
     with Session(sample("jsc_tiny")) as session:

@@ -45,7 +45,7 @@ def wild() -> np.ndarray:
 SYMMETRIC = [name for name in EXAMPLES[1:] if not name.startswith("uint")]
 
 
-@pytest.mark.sampled(26)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("opset", [13, 17, 18, 21])
 @pytest.mark.parametrize("name", [*SYMMETRIC, "floatE7M1", "floatE2M14", "fixed24.12"])
 def test_onnxruntime_gives_a_formats_own_numbers(tmp_path: Path, name: str, opset: int) -> None:
@@ -132,6 +132,7 @@ def test_weights_that_share_a_scale_in_blocks_have_it_written_out(tmp_path: Path
     assert np.array_equal(one.rounded(values, grid), got)
 
 
+@pytest.mark.slow
 def test_a_size_that_is_open_stays_so(tmp_path: Path) -> None:
     for name in ("fixed12.6", "floatE4M3", "mxfp6", "binary"):
         one = fmt(name)

@@ -7,6 +7,7 @@ them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,16 @@ def run(path: Path, level: str = LEVELS[0]) -> list[Any]:
     return list(session.run(None, feeds))
 
 
+@cache
+def adds_exactly() -> bool:
+    """Whether a stock session adds two products of bytes without saturation: not on x86 without VNNI."""
+    text = "agraph (uint8[1,64] x, int8[64,1] w) => (int32[1,1] y) { y = MatMulInteger(x,w) }"
+    model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 17]> {text}')
+    feeds = {"x": np.full((1, 64), 255, np.uint8), "w": np.full((64, 1), 127, np.int8)}
+    (found,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, feeds)
+    return int(found[0, 0]) == 64 * 255 * 127
+
+
 def quantize(source: Path, target: Path, *ops: str, **spec: Any) -> Any:
     with Session(source) as session:
         return session.quantize(
@@ -165,6 +176,7 @@ def blocks(values: np.ndarray, axis: int | None) -> np.ndarray:
     return np.concatenate([int8(part, axis) for part in parts])
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", CASES)
 def test_weights_are_what_the_format_says_at_every_level(name: str, tmp_path: Path) -> None:
     """Only the weights are rounded, and nothing that flows, whatever onnxruntime makes of the file."""
@@ -199,6 +211,7 @@ def test_a_product_meets_its_activation_as_it_is(
     assert all(snr(expected, run(target, level)) > 110 for level in LEVELS)
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(
     "spec",
     [
@@ -224,11 +237,12 @@ def test_odd_models_run_alike_at_every_level(name: str, spec: dict[str, Any], tm
         return
     assert all(row.total == row.changed + row.unchanged for row in fact.by_op)
     assert sum(row.unchanged for row in fact.by_op) == sum(bool(layer.reason) for layer in fact.layers)
-    found = run(target)
-    assert snr(run(source), found) > (14 if not spec.get("weight") else 3)
-    assert all(snr(found, run(target, level)) > 90 for level in LEVELS[1:])
+    found, exact = run(target), adds_exactly()
+    assert snr(run(source), found) > (3 if spec.get("weight") else 14 if exact else 10)
+    assert all(snr(found, run(target, level)) > (90 if exact else 10) for level in LEVELS[1:])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("opset", [7, 9, 11, 13, 19, 21, 23])
 def test_models_of_any_operator_set(opset: int, tmp_path: Path) -> None:
     """Older ones are raised; before IR version 4 their weights are inputs as well."""

@@ -57,7 +57,7 @@ def snr(one: list[Any], other: list[Any]) -> float:
     return float(10 * np.log10(power / max(error, 1e-300)))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["lenet", "jsc_tiny", "lstm_tiny", "bert_tiny", "mobilenet_small"])
 def test_int8_runs_alike_at_every_level(name: str, tmp_path: Path) -> None:
     """Optimised or not: the same numbers, near the original's."""
@@ -69,6 +69,7 @@ def test_int8_runs_alike_at_every_level(name: str, tmp_path: Path) -> None:
     assert all(snr(made, run(target, level)) > 90 for level in LEVELS[1:])
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "spec",
     [
@@ -116,7 +117,7 @@ PRODUCTS: dict[str, tuple[str, dict[str, tuple[int, ...]], tuple[int, ...]]] = {
 """What is multiplied, the shapes of what is stored, and of what comes in."""
 
 
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("spec", "alike"),
     [({}, 90), ({"form": "function"}, 90), ({"weight": "int4", "input": "float32"}, 100),

@@ -75,6 +75,7 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[], tuple[int, int]]]] = {
 }
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("inputs", ["float32", "the same"])
 def test_bytes_of_weights(name: str, inputs: str, source: str, tmp_path: Path) -> None:

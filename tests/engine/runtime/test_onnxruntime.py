@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -40,6 +41,31 @@ def test_a_model_that_optimisation_spoils_runs_at_a_lower_level(tmp_path: Path) 
     plain = RuntimeSession(model, what="the model", optimise=False).run({"x": x})
     assert np.array_equal(session.run({"x": x})["y"], plain["y"])
     assert verify(model, model).passed
+
+
+@pytest.mark.parametrize("scales", [np.array(0.05, np.float32), t.weight(6) ** 2])
+@pytest.mark.parametrize("stored", [True, False])
+def test_signed_bytes_without_a_zero_point_stay_what_they_are(
+    tmp_path: Path, scales: np.ndarray[Any, Any], stored: bool
+) -> None:
+    # the runtime's own passes give them the zero point of unsigned bytes, or one for a whole axis
+    codes = np.arange(-24, 24, dtype=np.int8).reshape(6, 2, 4)
+    nodes = [
+        helper.make_node("DequantizeLinear", ["codes", "scales"], ["wide"], axis=0),
+        helper.make_node("Reshape", ["wide", "shape"], ["w"]),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
+    weights, inputs = {"scales": scales, "shape": np.array([6, 8])}, {"x": (2, 6)}
+    if stored:
+        model = t.model(tmp_path / "m.onnx", nodes, inputs, {**weights, "codes": codes})
+    else:
+        types = {"codes": TensorProto.INT8}
+        model = t.model(tmp_path / "m.onnx", nodes, {**inputs, "codes": (6, 2, 4)}, weights, dtypes=types)
+    x = t.weight(2, 6)
+    feeds = {"x": x} if stored else {"x": x, "codes": codes}
+    y = RuntimeSession(model, what="the model").run(feeds)["y"]
+    true = x.astype(np.float64) @ (codes * np.reshape(scales, (-1, 1, 1)).astype(np.float64)).reshape(6, 8)
+    assert np.abs(y - true).max() < 1e-5
 
 
 def test_a_reason_without_words_is_told_by_its_kind() -> None:

@@ -112,6 +112,8 @@ def test_what_is_no_file_of_arrays_is_refused(tmp_path: Path) -> None:
     np.save(objects, np.array([{}], object), allow_pickle=True)
     whole = tmp_path / "x.npy"
     np.save(whole, X)
+    backwards = tmp_path / "backwards.npy"
+    backwards.write_bytes(whole.read_bytes().replace(f"({len(X)}, ".encode(), b"(-1, ", 1))
     short = tmp_path / "short.npy"
     short.write_bytes(whole.read_bytes()[:-4])
     for path, said in (
@@ -120,6 +122,7 @@ def test_what_is_no_file_of_arrays_is_refused(tmp_path: Path) -> None:
         (objects, "plain arrays"),
         (tmp_path / "none.npz", "cannot be read"),
         (short, "cut short"),
+        (backwards, "plain arrays"),
     ):
         with pytest.raises(Misuse, match=said):
             list(read_samples(model(x=(1, 3, 4)), str(path)))

@@ -63,6 +63,7 @@ def test_the_files_of_which_it_died_are_analysed_without_a_word_on_the_terminal(
     assert "internal error" not in done.stderr
 
 
+@pytest.mark.slow
 def test_it_leaves_no_process_behind() -> None:
     code = (
         "from explorer.engine.shapes import onnx_subprocess as onnx_apart\n"

@@ -203,6 +203,7 @@ def test_a_worker_of_another_version_is_refused(
         sweep_files(sample("lenet"), spec=SweepSpec(((64, 64, 64),)), workers=2)
 
 
+@pytest.mark.slow
 def test_an_address_where_nobody_is_is_one_line(
     sample: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +214,7 @@ def test_an_address_where_nobody_is_is_one_line(
             sweep_files(sample("lenet"), spec=SweepSpec(((64, 64, 64),)), scheduler=address)
 
 
+@pytest.mark.slow
 def test_an_address_that_cannot_be_read_is_one_line_to_the_end(sample: Callable[[str], Path]) -> None:
     pytest.importorskip("distributed")
     command = [sys.executable, "-m", "explorer", "sweep", str(sample("lenet")), "--scheduler", "nowhere"]

@@ -108,6 +108,7 @@ any_site = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=250, deadline=None)
 @given(any_site)
 def test_every_figure_is_what_turning_the_loops_counts(plan: SitePlan) -> None:

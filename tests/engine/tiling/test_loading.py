@@ -147,7 +147,7 @@ def _in_a_loop(g: _Graph, moved: Moved) -> str:
 MULTIPLIED = (_product, _two_activations, _gemm, _recurrent, _called, _branch, _in_a_loop)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("multiplied", MULTIPLIED, ids=lambda f: f.__name__.strip("_").replace("_", " "))
 def test_products_behind_a_dequantizer_load_at_every_level(tmp_path: Path, multiplied: Any) -> None:
     written = []

@@ -39,11 +39,12 @@ def model(
     *,
     opset: int = 17,
     functions: tuple[Any, ...] = (),
+    domains: tuple[str, ...] = (),
 ) -> str:
     stored = [numpy_helper.from_array(w, n) for n, w in weights.items()]
     imports = [
         helper.make_opsetid("", opset),
-        *(helper.make_opsetid(d, 1) for d in {f.domain for f in functions}),
+        *(helper.make_opsetid(d, 1) for d in {*domains, *(f.domain for f in functions)}),
     ]
     graph = helper.make_graph(nodes, "g", inputs, outputs, stored)
     made = helper.make_model(graph, opset_imports=imports, ir_version=8, functions=list(functions))
@@ -203,6 +204,39 @@ def test_a_stack_of_one_matrix_is_a_product(tmp_path: Path, form: Any, left: Any
         {},
     )
     proved(source, TileSpec(tile=SMALL, form=form), evaluator=form != "scan")
+
+
+FUSED: dict[str, tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "a turned activation, a weight": ("x w", (8, 2), (8, 4), {"alpha": 0.5, "transA": 1}),
+    "stacks of both, turned": ("x k", (2, 3, 8, 5), (2, 3, 6, 8), {"alpha": 0.125, "transA": 1, "transB": 1}),
+    "a turned stack, a turned weight": ("x w", (3, 8, 5), (4, 8), {"transA": 1, "transB": 1}),
+    "a vector has nothing to turn": ("x w", (8,), (8, 4), {"alpha": 3.0, "transA": 1}),
+    "a column has nothing to turn": ("x w", (2, 5, 8), (8,), {"alpha": 3.0, "transB": 1}),
+    "a turned weight on the left": ("w x", (8, 6), (5, 8), {"alpha": 0.25, "transA": 1, "transB": 1}),
+}
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("case", FUSED)
+@pytest.mark.parametrize("form", ["lab", "scan"])
+def test_a_fused_matmul_is_the_product_of_turned_operands(tmp_path: Path, case: str, form: Any) -> None:
+    names, *shapes, attributes = FUSED[case]
+    stored = {"w": numbers(*shapes[names.split().index("w")])} if "w" in names else {}
+    sides = [np.zeros(shape) for shape in shapes]
+    sides = [
+        side.swapaxes(-1, -2) if attributes.get(turn) and side.ndim > 1 else side
+        for side, turn in zip(sides, ("transA", "transB"), strict=True)
+    ]
+    fused = node("FusedMatMul", names.split(), ["y"], name="fc", domain="com.microsoft", **attributes)
+    source = model(
+        tmp_path / "a.onnx",
+        [fused],
+        [value(n, s) for n, s in zip(names.split(), shapes, strict=True) if n not in stored],
+        [value("y", np.matmul(*sides).shape)],
+        stored,
+        domains=("com.microsoft",),
+    )
+    proved(source, TileSpec(tile=SMALL, form=form), evaluator=False)
 
 
 @pytest.mark.sampled(1)

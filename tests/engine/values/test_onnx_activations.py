@@ -243,6 +243,7 @@ def test_a_tiled_model_shows_its_own_values(sample: Sample) -> None:
     assert last[0] == pytest.approx(last[1], rel=1e-4, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_a_stopped_job_leaves_nothing_beside_its_target(sample: Sample, tmp_path: Path) -> None:
     """The process is killed in the middle of writing, and what it had written goes with it."""
     engine = EngineProcess(sample("bert_tiny"), dims={"batch": 64, "sequence": 64})

@@ -56,7 +56,7 @@ TYPES = [
 ]  # fmt: skip
 
 
-@pytest.mark.sampled(15)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: np.dtype(kind).name)
 @pytest.mark.parametrize("size", [1, 2, 1000, 70_001, 300_000])
 def test_every_type_gives_the_figures_of_numpy(kind: Any, size: int) -> None:
@@ -170,6 +170,7 @@ def test_a_tensor_of_nothing_but_nan_says_so() -> None:
     assert (found.nan, found.minimum, found.quantiles) == (5, None, ())
 
 
+@pytest.mark.slow
 def test_no_more_than_a_slab_is_held() -> None:
     """64 MiB of float32, all of them candidates for a quantile: less than a slab on top of the one read."""
     slab = np.arange(SLAB // 4, dtype=np.uint32).view(np.float32)

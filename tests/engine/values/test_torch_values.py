@@ -460,6 +460,7 @@ def test_ids_are_drawn_below_the_height_of_the_table_that_they_index(module: str
     assert "0 to 10, rows of the table it indexes, seed 0" in found.inputs[0]
 
 
+@pytest.mark.slow
 def test_an_input_of_another_size_than_the_model_s_own_is_taken(tmp_path: Path) -> None:
     given = str(tmp_path / "x.npy")
     with Session("resnet18") as session:
@@ -531,6 +532,7 @@ def flowing(found: Activations) -> dict[tuple[str, int], Any]:
     return {(stats.tensor.name, stats.call): stats for stats in found.tensors}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("loss", ["sum", "mse", "cross-entropy", "given"])
 @pytest.mark.parametrize("batch", [None, 2])
 def test_gradients_are_those_of_torch(loss: str, batch: int | None, tmp_path: Path) -> None:
@@ -622,6 +624,7 @@ def test_gradients_of_weights_are_those_of_the_layers_that_are_asked_for(
     assert held[2] == ["linear1.weight", "linear1.bias", "linear2.weight", "linear2.bias"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("words", "said"),
     [

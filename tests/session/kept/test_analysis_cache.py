@@ -82,6 +82,7 @@ def closed(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return close
 
 
+@pytest.mark.slow
 def test_every_verb_says_the_same_byte_for_byte_without_the_model(
     sample: Samples, capsys: pytest.CaptureFixture[str], closed: Callable[[], None]
 ) -> None:
@@ -106,6 +107,7 @@ def test_python_gets_equal_records_to_the_type(model: Path) -> None:
     assert repr(answers(model)) == repr(fresh)
 
 
+@pytest.mark.slow
 def test_the_screen_is_told_the_same_without_the_model(model: Path) -> None:
     def told() -> list[Any]:
         engine = EngineProcess(str(model))
@@ -430,6 +432,7 @@ def test_what_is_checked_no_sooner_than_analysed_is_not_kept(
 # a cache is data that anybody may have spoilt
 
 
+@pytest.mark.slow
 def test_a_damaged_cache_is_passed_over_and_replaced(model: Path, cache: Path) -> None:
     fresh = answers(model)
     for path in sorted(cache.iterdir()):

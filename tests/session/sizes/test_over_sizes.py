@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import onnx
 import pytest
@@ -21,8 +22,13 @@ Sample = Callable[[str], Path]
 MACHINE = Machine("chip", 1e12, 50e9)
 
 
+class Output(NamedTuple):
+    logits: torch.Tensor
+    past_key_values: list[tuple[torch.Tensor, torch.Tensor]]
+
+
 class Decoder(nn.Module):
-    """Two layers of causal attention over ids of a vocabulary of 100."""
+    """Two layers of causal attention over ids of a vocabulary of 100, with a cache."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,12 +36,21 @@ class Decoder(nn.Module):
         self.qkv = nn.ModuleList(nn.Linear(32, 96, bias=False) for _ in range(2))
         self.head = nn.Linear(32, 100, bias=False)
 
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        x = self.embed(ids)
-        for qkv in self.qkv:
+    def forward(
+        self,
+        input_ids: torch.Tensor,
+        past_key_values: list[tuple[torch.Tensor, torch.Tensor]] | None = None,
+    ) -> Output:
+        x = self.embed(input_ids)
+        cache = []
+        for at, qkv in enumerate(self.qkv):
             q, k, v = (part.unsqueeze(1) for part in qkv(x).split(32, 2))
-            x = x + functional.scaled_dot_product_attention(q, k, v, is_causal=True).squeeze(1)
-        return self.head(x)
+            if past_key_values is not None:
+                k, v = (torch.cat(pair, 2) for pair in zip(past_key_values[at], (k, v), strict=True))
+            cache.append((k, v))
+            causal = past_key_values is None
+            x = x + functional.scaled_dot_product_attention(q, k, v, is_causal=causal).squeeze(1)
+        return Output(self.head(x), cache)
 
 
 def decoder(tokens: int = 8) -> Session:

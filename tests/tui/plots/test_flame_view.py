@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from explorer.base.families import FAMILIES
@@ -109,14 +110,15 @@ async def test_of_a_model_that_was_timed_its_time_comes_first_and_what_is_no_lay
 async def test_a_click_chooses_a_box_and_a_second_one_zooms():
     async with screen(size=(80, 24)) as hands:
         await hands.press("exclamation_mark", "up")
-        await hands.pilot.click("#flame", offset=(10, 4))
+        await hands.pilot.click("#flame", offset=(10, 6))
         await hands.rest()
         assert box(hands).startswith("features")
-        await hands.pilot.click("#flame", offset=(10, 4))
+        await hands.pilot.click("#flame", offset=(10, 6))
         await hands.rest()
         assert "Flame features" in title(hands)
 
 
+@pytest.mark.slow
 async def test_a_hundred_thousand_rows_are_boxes_of_many_that_open():
     engine = ScriptedEngine()
     rows = tuple(Layer(at, None, f"t{at}", f"t{at}", "Tensor", 0, False, params=1) for at in range(100_000))

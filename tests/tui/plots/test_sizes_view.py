@@ -142,7 +142,7 @@ def step() -> Decode:
         return session.decode(64)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 async def test_one_key_tells_at_which_length_the_cache_passes_the_weights(
     step: Decode, size: tuple[int, int]

@@ -45,6 +45,7 @@ def test_the_first_paint_names_the_model(sample: Sample) -> None:
         terminal.wait_for("lenet")
 
 
+@pytest.mark.slow
 def test_a_name_is_shown_before_anybody_knows_whether_it_can_be_opened() -> None:
     with explorer("no_such_model") as terminal:
         terminal.wait_for("no_such_model")
@@ -94,6 +95,7 @@ def test_a_screen_that_is_killed_leaves_no_engine_behind(sample: Sample) -> None
         assert not psutil.wait_procs(children, timeout=5)[1]
 
 
+@pytest.mark.slow
 def test_killing_the_engine_at_work_leaves_a_live_program_that_says_so() -> None:
     pytest.importorskip("torch")
     with explorer("alexnet") as terminal:

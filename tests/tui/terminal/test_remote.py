@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pyte
+import pytest
 
 from explorer.tui.terminal.remote import Canvas
 
@@ -53,6 +54,7 @@ def terminal() -> tuple[pyte.Screen, pyte.Stream]:
     return screen, pyte.Stream(screen)
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_the_same_from_fewer_bytes() -> None:
     for seed in range(30):
         rng = random.Random(seed)

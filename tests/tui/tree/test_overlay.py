@@ -75,6 +75,7 @@ async def test_x_lays_a_file_over_the_layers_keeps_it_over_a_tiling_and_takes_it
         assert "latency" not in chosen_columns(tree.model)
 
 
+@pytest.mark.slow
 async def test_a_file_that_is_none_is_told_and_changes_nothing(tmp_path: Path) -> None:
     async with screen(size=(160, 40)) as hands:
         await hands.press("X", *str(tmp_path / "none.csv"), "enter")

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from explorer import Session
+from explorer.facts import Layer
 from explorer.facts.graph.edges import RowEdges
 from explorer.tui.tree.model import TreeModel
 from explorer.tui.tree.rail import LANES, Rail
@@ -66,6 +67,21 @@ def test_a_closed_group_stands_for_all_in_it(net: tuple[TreeModel, Rail]) -> Non
     model, rail = net
     model.fold_all()
     assert _drawn(model, rail) == ["╭╮ stem", "││ one", "││ two", "╰╯ add"]
+
+
+def test_of_a_large_closed_group_what_leaves_it_is_drawn_and_what_stays_is_not() -> None:
+    names = ["stem", "body", *(f"body.{at}" for at in range(60)), "join", "tail"]
+    inside = range(2, 62)
+    nodes = (0, *inside, 62, 63)
+    layers = [
+        Layer(at, 1 if at in inside else None, name, name, "Relu", int(at in inside), at == 1, macs=1)
+        for at, name in enumerate(names)
+    ]
+    over = sorted([(0, 62), (2, 63), *((at, at + 5) for at in range(2, 56))])
+    edges = RowEdges(tuple(a for a, _ in over), tuple(b for _, b in over), nodes, nodes[1:])
+    model = TreeModel(layers)
+    model.fold_all()
+    assert _drawn(model, Rail(edges)) == ["╭╮  stem", "├┼╮ body", "├╯│ join", "╰─╯ tail"]
 
 
 def test_rows_in_another_order_have_no_rail(net: tuple[TreeModel, Rail]) -> None:

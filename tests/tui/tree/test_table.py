@@ -75,10 +75,11 @@ def test_columns_are_chosen_and_ordered_and_the_sorted_one_always_stands_there()
 async def test_the_dialog_shows_hides_and_moves_columns_and_a_click_on_a_head_sorts() -> None:
     async with screen(size=(120, 40)) as hands:
         head = hands.strip(PaneHead, "#tree-head")
-        assert head.split()[2:] == ["kind", "output", "MACs", "share"]
+        assert head.split()[2:] == ["kind", "output", "MACs", "share", "params", "activ."]
         await hands.press("C", "space", "down", "right", "right", "enter")
         assert hands.dialog() == ""
-        assert hands.strip(PaneHead, "#tree-head").split()[2:] == ["MACs", "share", "output", "params"]
+        titles = ["MACs", "share", "output", "params", "activ.", "read"]
+        assert hands.strip(PaneHead, "#tree-head").split()[2:] == titles
         x = hands.strip(PaneHead, "#tree-head").index("params") + 2
         await hands.pilot.click("#tree-head", offset=(x, 0))
         await hands.rest()
@@ -112,6 +113,7 @@ async def test_the_tree_is_sorted_by_any_column_either_way_once_the_engine_has_t
         assert [tree.model.layers[row].path for row in tree.model.children(None)] == first[::-1]
 
 
+@pytest.mark.slow
 async def test_the_least_time_is_asked_for_when_a_machine_is_known_and_stays_dimmed_until_the_next() -> None:
     engine = ScriptedEngine()
     async with screen(engine, size=(120, 40)) as hands:

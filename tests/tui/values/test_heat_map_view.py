@@ -65,7 +65,7 @@ def under(view: HeatMapView) -> str:
     return line_text(view.query_one("#heat-cell", Status).lines[0])
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 async def test_the_number_under_the_cursor_is_told_wherever_it_goes(
     lenet: Session, size: tuple[int, int]
@@ -89,6 +89,7 @@ async def test_the_number_under_the_cursor_is_told_wherever_it_goes(
         assert f"{weight[far]:.6g}" in under(view)
 
 
+@pytest.mark.slow
 async def test_of_a_group_with_loops_within_it_every_tensor_that_is_offered_can_be_read() -> None:
     with Session("sample_models/lstm_tiny.onnx") as session:
         session.tile(TileSpec((64, 64, 64)), verify=False)
@@ -127,6 +128,7 @@ async def test_higher_axes_and_other_tensors_of_the_layer_are_paged_through(lene
         assert not isinstance(hands.pilot.app.screen, HeatMapView)
 
 
+@pytest.mark.slow
 async def test_before_and_after_stand_side_by_side(lenet: Session, tmp_path: Path) -> None:
     model = onnx.load(LENET)
     for tensor in model.graph.initializer:
@@ -154,6 +156,7 @@ async def test_before_and_after_stand_side_by_side(lenet: Session, tmp_path: Pat
         assert not view.query_one("#heat-before", HeatPanel).display
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("to", "first"),
     [
@@ -243,7 +246,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 WALK = ("plus", "minus", "0", "end", "home", "o", "right", "down", "left", "up", "pagedown")
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["empty", "five", "one"])
 async def test_every_key_goes_over_a_tensor_of_any_shape(odd: Session, name: str) -> None:
     async with screen(RealNumbers(odd), size=(140, 40)) as hands:

@@ -69,6 +69,7 @@ def said(view: StatisticsScreen) -> str:
     return line_text(view.query_one("#figure-keys", Status).lines[0])
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("size", SIZES)
 async def test_the_table_has_every_weight_and_sorts_by_any_figure(
     lenet: Session, size: tuple[int, int]
@@ -112,6 +113,7 @@ async def test_a_row_leads_to_its_layer_and_other_statistics_are_a_key_away(lene
         assert hands.at() == view._ordered[-1].layer == "/fc3/Gemm"
 
 
+@pytest.mark.slow
 async def test_the_table_is_copied_as_the_csv_of_the_verb(lenet: Session, capsys: Any) -> None:
     async with screen(RealStatistics(lenet), size=(140, 40)) as hands:
         view = await asked(hands, of="activations", stat="mean,quantile:0.5", kinds="Conv, Relu")
@@ -124,6 +126,7 @@ async def test_the_table_is_copied_as_the_csv_of_the_verb(lenet: Session, capsys
     assert words[:2] == ["activations", LENET]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("field", "text", "words"),
     [

@@ -19,6 +19,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
             output_names=given.output_names or (),
             dynamic=given.dynamic,
             method=given.method,
+            fold=given.fold,
             overwrite=given.force,
             verify=not given.no_verify,
             draws=given.draws or 3,
@@ -58,6 +59,10 @@ COMMAND = Command(
             "how TorchScript is made: traced with inputs (default), or compiled from source",
             choices=("trace", "script"),
         ),
+        Option(
+            "--fold",
+            "fold batch normalization, constants and what does nothing away (to ONNX)",
+        ),
         "--force",
         "--no-verify",
         "--draws",
@@ -68,6 +73,7 @@ COMMAND = Command(
     (
         "explorer convert resnet18 -o resnet18.onnx --dynamic x:0=batch",
         "explorer convert my.module:Net -o net.onnx --exporter dynamo --opset 20",
+        "explorer convert resnet18 -o resnet18_folded.onnx --fold",
         "explorer convert model.pt2 -o model.pt",
         "explorer convert checkpoint.pth -o model.safetensors",
         "explorer convert model.tflite -o model.onnx",

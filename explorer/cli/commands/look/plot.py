@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import explorer
 from explorer.base.errors import Misuse, nearest
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import MACHINE, OPENING, PRINTING, Option
@@ -23,13 +24,11 @@ if TYPE_CHECKING:
 
 def _timed(given: ParsedArgs, session: Session, info: Info, machine: Machine | None = None) -> Any:
     """A profile, which runs the model, and the rows of the tree."""
-    from explorer.facts.profile.profile import ProfileSpec
-
     batches = given.batch or (None,)
     if len(batches) > 1:
         raise Misuse("a picture of time has one batch", where="--batch")
     return (
-        session.profile(ProfileSpec(steps=given.steps), batch=batches[0], machine=machine),
+        session.profile(explorer.ProfileSpec(steps=given.steps), batch=batches[0], machine=machine),
         session.analysis().layers,
     )
 
@@ -43,24 +42,17 @@ def _roofline(given: ParsedArgs, session: Session, info: Info) -> Any:
 
 def _flame(given: ParsedArgs, session: Session, info: Info) -> Any:
     """Groups by what they take; by measured time the model is run."""
-    from explorer.report.flame.layout import MEASURED, counted_figure, measured_figure
-    from explorer.report.flame.picture import Flame
-    from explorer.session.kept.rows import structure_of
-
-    layers, profile = session.analysis().layers, None
-    found, top = structure_of(layers), None
+    layers, top, measured = session.analysis().layers, None, None
     if given.layer:
         paths = [row.path for row in layers]
         if given.layer not in paths:
             near = nearest(given.layer, paths)
             raise Misuse(f"there is no layer '{given.layer}'", where="--layer", hint=near)
         top = paths.index(given.layer)
-    if given.by == MEASURED:
+    if given.by == "measured":
         profile, _ = _timed(given, session, info)
-        figure = measured_figure(found, session.column(MEASURED), profile)
-    else:
-        figure = counted_figure(given.by, found, info.totals)
-    return Flame(figure, layers, top, profile)
+        measured = profile, session.column(given.by)
+    return plots().flame_of(given.by, info, layers, top, measured)
 
 
 _DRAWN: dict[str, Callable[[ParsedArgs, Session, Info], Any]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import MACHINE, OPENING, PRINTING
-from explorer.cli.arguments.records import roofline_machine
+from explorer.cli.arguments.records import named_machine
 from explorer.cli.output.answer import Answer, tool
 from explorer.cli.output.model_answer import output_file
 from explorer.cli.output.progress import ProgressLine
@@ -21,8 +21,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     from explorer.report.html import page  # brings rich
 
     page.check(given.output)
-    named = given.machine or given.peak_macs or given.bandwidth
-    machine = roofline_machine(given) if named else None
+    machine = named_machine(given)
 
     def ask(session: Session, info: Info) -> Any:
         return page.gather(session, machine=machine, batch=given.batch, optimizer=given.optimizer)

@@ -9,7 +9,7 @@ from explorer.base.errors import Misuse
 from explorer.base.exit_codes import DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import MACHINE, OPENING, TABLE, Option
-from explorer.cli.arguments.records import roofline_machine
+from explorer.cli.arguments.records import named_machine
 from explorer.cli.output.answer import Answer, document, plain, present, tool
 from explorer.cli.output.model_answer import about
 from explorer.cli.output.progress import ProgressLine
@@ -89,8 +89,7 @@ _ENDINGS = (".csv", ".json", ".folded")
 
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    named = given.machine or given.peak_macs or given.bandwidth
-    machine = roofline_machine(given) if named else None
+    machine = named_machine(given)
     if len(given.models) == 2:
         _refuse_files(given)
         return _compared(given, machine, progress)
@@ -151,7 +150,7 @@ def _checked(given: ParsedArgs) -> list[str]:
     if len(files) == 2 and os.path.realpath(files[0]) == os.path.realpath(files[1]):
         raise Misuse("two files of one name", where=files[0], hint="choose another for one of them")
     if given.tensorboard:
-        from explorer.report.measured import tensorboard
+        from explorer.report.measured import tensorboard  # the help reads this file
 
         tensorboard.check(given.tensorboard)
         files.append(given.tensorboard)
@@ -165,7 +164,7 @@ def _write(
     whole: tuple[dict[str, Any], str],
 ) -> list[str]:
     """Writes what was asked for; the paths."""
-    from explorer.report import table_file
+    from explorer.report import table_file  # the help reads this file
     from explorer.report.measured import files, tensorboard
 
     model = os.path.basename(given.models[0])
@@ -213,9 +212,7 @@ def _first(fact: ProfileComparison, limit: int | None) -> ProfileComparison:
 
 
 def _spec(given: ParsedArgs) -> ProfileSpec:
-    from explorer.facts.profile.profile import ProfileSpec
-
-    return ProfileSpec(
+    return explorer.ProfileSpec(
         optimize=given.optimize,
         threads=given.threads,
         device=given.device,

@@ -32,4 +32,5 @@ COMMAND = Command(
     " torchvision's names",
     instant=True,
     subject="folder",
+    meaning="a folder with models in it",
 )

@@ -13,7 +13,6 @@ from explorer.cli.output.printing import print_pieces
 from explorer.session import headers
 
 _LOOPBACK = "127.0.0.1"
-_SERVE = "pip install 'explorer-nn[serve]'"
 
 
 def _run(given: ParsedArgs, progress: object) -> Answer:
@@ -26,7 +25,7 @@ def _run(given: ParsedArgs, progress: object) -> Answer:
     if ":" in source and not os.path.exists(source):
         raise Misuse("code is not served to a browser", where=source, hint="serve a file of the model")
     headers.check(source)
-    require("textual_serve", "serve", install=_SERVE)
+    require("textual_serve", "serve")
     from explorer.web.server import served
 
     folder, name = _place(source)

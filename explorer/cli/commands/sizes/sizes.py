@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import MACHINE, OPENING, TABLE, Option
-from explorer.cli.arguments.records import roofline_machine
+from explorer.cli.arguments.records import named_machine
 from explorer.cli.output.answer import Answer
 from explorer.cli.output.model_answer import about
 from explorer.cli.output.progress import ProgressLine
@@ -22,8 +22,7 @@ _OVER = Option(
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     over = given.over or (None, None, None)
-    named = given.machine or given.peak_macs or given.bandwidth
-    machine = roofline_machine(given) if named else None
+    machine = named_machine(given)
     return about(
         given,
         progress,

@@ -11,9 +11,7 @@ from explorer.cli.output.progress import ProgressLine
 
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    from explorer.facts.split.part import PartSpec
-
-    spec = PartSpec(tuple(given.layer), tuple(getattr(given, "from") or ()), tuple(given.to or ()))
+    spec = explorer.PartSpec(tuple(given.layer), tuple(getattr(given, "from") or ()), tuple(given.to or ()))
     with explorer.Session(given.models[0], **given.opening) as session:
         fact = session.extract(
             spec,
@@ -55,11 +53,12 @@ COMMAND = Command(
         "explorer extract model.onnx --layer 'layer2.0*' -o block.onnx",
         "explorer extract model.onnx --from conv1 --to pool -o front.onnx",
         "explorer extract resnet18 --to layer1 -o stem.onnx",
+        "explorer extract resnet18 --layer 'layer1*' -o layer1.pt2    (.pt: its state_dict)",
     ),
     _run,
     usage="extract MODEL --layer GLOB|--from A --to B -o FILE",
-    manual="writes a part of a model as an ONNX model of its own, whose inputs are what it reads in the"
-    " whole: layers by a glob or filter, or what lies between two; it is run on the whole's own values, and"
-    " must give the whole's own numbers",
+    manual="writes a part of a model as an ONNX model of its own (of an nn.Module also as a `.pt2` program,"
+    " or in a `.pt` its state_dict), whose inputs are what it reads in the whole: layers by a glob or filter,"
+    " or what lies between two; it is run on the whole's own values, and must give the whole's own numbers",
     needs=("--output",),
 )

@@ -27,7 +27,7 @@ def _run(given: ParsedArgs, _: ProgressLine) -> Answer:
 COMMAND = Command(
     "make",
     "the small model of an exercise, from a line such as linear:128x128x128",
-    ("MODEL",),
+    ("LINE",),
     (
         "--output",
         Option("--name", "what the graph is called, which with --seed decides the weights", "NAME"),
@@ -56,4 +56,6 @@ COMMAND = Command(
     " (`conv:CxHxW:OxKxK`), an attention (`attention:BxSxD`), a network of layers (`mlp:bn16-relu-16x5`);"
     " the same line and seed make the same bytes",
     needs=("--output",),
+    subject="line",
+    meaning="KIND:SIZES[:OPTIONS], such as linear:128x128x128 (explorer help split)",
 )

@@ -21,6 +21,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         seed=given.seed,
         output=given.output,
         overwrite=given.force,
+        scheduler=given.scheduler,
         on_progress=progress,
     )
     return Answer(
@@ -36,6 +37,7 @@ COMMAND = Command(
         Option("--micro-batches", "how many random micro-batches (default 16)", "N", "16", least=1),
         Option("--batch", "samples of a micro-batch, where the first size is open", "N", least=1),
         Option("--threads", "threads of each stage's operators (default 1)", "N", "1", least=1),
+        Option("--scheduler", "a Dask cluster that runs it, all of it trusted: tcp://host:8786", "ADDRESS"),
         "--input",
         "--dim",
         "--seed",
@@ -48,9 +50,12 @@ COMMAND = Command(
         "explorer pipeline stages/",
         "explorer pipeline stages/ --micro-batches 64 --threads 2",
         "explorer pipeline stages/ --input samples.npz -o outputs.npz",
+        "explorer pipeline stages/ --scheduler tcp://host:8786",
     ),
     _run,
     usage="pipeline FOLDER",
+    subject="folder",
+    meaning="a folder of stages, as explorer split MODEL -n 2 -o FOLDER writes it",
     manual="runs the stages that `split` wrote, each in a process of its own, with micro-batches through"
     " them; times each stage alone first, and holds the throughput against the forecast of these times",
 )

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import explorer
 from explorer.base.errors import Misuse
 from explorer.base.exit_codes import DONE, OF_VERDICT
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, TABLE, Option
-from explorer.cli.output.answer import Answer, plain, present
+from explorer.cli.arguments.records import each_machine, rate
+from explorer.cli.output.answer import Answer, plain, plots, present
 from explorer.cli.output.model_answer import about
 from explorer.cli.output.progress import ProgressLine
+from explorer.host.output_files import atomic_write, check_target
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from explorer.facts import Info
-    from explorer.facts.roofline import Machine
     from explorer.facts.split.split import Split, SplitSpec
     from explorer.report.blocks import Block
     from explorer.session import Session
@@ -23,11 +25,11 @@ _OPTIONS = (
     Option(
         "--by",
         "what is balanced (default macs): memory is weights and activations, training that of a step,\n"
-        "time the least on --machine",
+        "time the least on --machine, or what explorer profile measured last",
         default="macs",
         choices=("macs", "params", "memory", "training", "time"),
         manual="what is balanced: `macs`, `params`, `memory` (weights and activations), `training` (memory"
-        " of a step), `time` (the least on `--machine`)",
+        " of a step), `time` (the least on `--machine`; without one what `explorer profile` measured last)",
     ),
     Option(
         "--stage-memory",
@@ -58,6 +60,16 @@ _OPTIONS = (
         short="-o",
         manual="a folder for the stages as ONNX files, and `stages.json`; without it they are only told",
     ),
+    Option(
+        "--to",
+        "what the stages are (default onnx): of a module torch cuts it itself into .pt2 files, with\n"
+        "a script for torchrun, proved by a training step in processes",
+        default="onnx",
+        choices=("onnx", "torch"),
+        manual="what the stages are: `onnx`, or of a module `torch`: .pt2 files, cut by"
+        " torch.distributed.pipelining, with `run.py` for torchrun, proved by training steps in processes",
+    ),
+    Option("--plot", "also draw who works when, as SVG or PNG", "FILE"),
 )
 
 
@@ -66,7 +78,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         raise Misuse(
             "into how many stages is not said", where="split", hint="-n 4, --stage-memory 2G or --cuts LAYER"
         )
-    machines = _machines(given)
+    machines = each_machine(given)
     found: list[Split] = []
 
     def ask(session: Session, info: Info) -> tuple[Info, Split]:
@@ -77,15 +89,24 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
             overwrite=given.force,
             verify=not given.no_verify,
             seed=given.seed,
+            form=given.to,
             on_progress=progress,
         )
         found.append(fact)
+        if given.plot is not None:
+            with atomic_write(given.plot, overwrite=given.force) as temporary:
+                plots().write("pipeline", info, fact, temporary)
         return info, fact
 
     def blocks(info: Info, fact: Split) -> list[Block]:
-        made: list[Block] = present("split.split").split(info, fact, proved=not given.no_verify)
+        made: list[Block] = present("split.split").split(
+            info, fact, proved=not given.no_verify, plot=given.plot or ""
+        )
         return made
 
+    if given.plot is not None:
+        plots().check(given.plot)
+        check_target(given.plot, overwrite=given.force, models=given.models, weights=())
     answer = about(given, progress, ask, lambda info, fact, *_: plain(fact), blocks, "stages")
     return Answer(_code(found[0]), answer.document, answer.page, answer.rows)
 
@@ -93,30 +114,19 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
 def _code(fact: Split) -> int:
     if fact.verification is None:
         return DONE
-    if fact.verification.passed and fact.exact is False:
+    if fact.verification.passed and fact.exact is False and not fact.steps:
         return OF_VERDICT["different"]
     return OF_VERDICT[fact.verification.verdict_kind]
 
 
-def _machines(given: ParsedArgs) -> tuple[Machine, ...]:
-    if given.machine is None:
-        return ()
-    from explorer.settings import machines
-
-    return tuple([machines.find(name.strip(), None, None) for name in given.machine.split(",")])
-
-
 def _spec(given: ParsedArgs) -> SplitSpec:
-    from explorer.facts.split.split import SplitSpec
-    from explorer.settings.machines import parse_rate
-
-    return SplitSpec(
+    return explorer.SplitSpec(
         stages=given.stages,
         by=given.by,
         stage_memory=given.stage_memory,
         at=given.at,
         cuts=tuple(given.cuts or ()),
-        links=None if given.links is None else parse_rate(given.links, where="--links"),
+        links=rate(given.links, "--links"),
         micro_batches=given.micro_batches,
         schedule=given.schedule,
         optimizer=given.optimizer,
@@ -133,7 +143,9 @@ COMMAND = Command(
         "explorer split model.onnx -n 4 -o stages/",
         "explorer split resnet152 -n 8 --by time --machine h100 --links 50GB/s",
         "explorer split model.onnx --stage-memory 512M --at 'layer*'",
+        "explorer split model.onnx -n 4 --machine a100 --plot pipeline.svg",
         "explorer split model.onnx --cuts /layer2/layer2.0,/layer3/layer3.0",
+        "explorer split resnet18 -n 2 --to torch -o stages/",
     ),
     _run,
     usage="split MODEL -n N [-o FOLDER]",

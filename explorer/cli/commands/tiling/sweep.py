@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from explorer.facts.evaluate.training_sweep import TrainingSweep
-    from explorer.facts.quantize import FormatSweep
+    from explorer.facts.quantize import FormatRow, FormatSweep
     from explorer.facts.sweep import Sweep, SweepSpec
+    from explorer.report.blocks import Scatter
 
 
 def _layout_beside(path: str) -> str:
@@ -36,7 +37,7 @@ def _layout_beside(path: str) -> str:
 
 def _sweeps() -> Any:
     """What reads files of results; with it comes the engine, and the help of all verbs reads this file."""
-    from explorer.session import sweep
+    from explorer.session import sweep  # the help reads this file
 
     return sweep
 
@@ -118,9 +119,12 @@ def _formats(given: ParsedArgs, progress: ProgressLine, shown: bool, held: Seque
         if shown
         else _swept_formats(given, progress)
     )
-    written = _write_formats(fact, take, given) if take is not None else None
+    # what cannot be written is refused before anything is
+    row = None if take is None else _row(fact, take[0])
+    front = [] if given.plot is None else _front(fact, given)
+    written = None if row is None or take is None else _write_formats(row, take[1], given)
     if given.plot is not None:
-        _draw(fact, given)
+        _draw(fact, front, given)
     bad = fact.failed
     return Answer(
         BAD_INPUT if bad else DONE if all(one.met for one in fact.mixed) else DIFFERENT,
@@ -142,9 +146,8 @@ def _taken(given: ParsedArgs) -> tuple[str, str] | None:
     return row, path
 
 
-def _write_formats(fact: FormatSweep, take: tuple[str, str], given: ParsedArgs) -> str:
-    """Writes the formats of a row, and says where."""
-    number, path = take
+def _row(fact: FormatSweep, number: str) -> FormatRow:
+    """The row of a number, or the one that was found."""
     keys = [one.row for one in fact.mixed if one.row]
     found = [row for row in fact.rows if row.key in keys[:1]] if number == "found" else []
     if number != "found" and 0 < int(number) <= len(fact.rows):
@@ -152,9 +155,14 @@ def _write_formats(fact: FormatSweep, take: tuple[str, str], given: ParsedArgs) 
     if not found or found[0].error:
         hint = f"there are {len(fact.rows):,}; found is that of --bits and --snr"
         raise Misuse(f"there is no row {number} with figures", where="--take", hint=hint)
+    return found[0]
+
+
+def _write_formats(row: FormatRow, path: str, given: ParsedArgs) -> str:
+    """Writes the formats of a row, and says where."""
     with atomic_write(path, overwrite=given.force) as temporary:
         with open(temporary, "w", encoding="utf-8") as file:
-            file.write(found[0].config or "[quantize]\n")
+            file.write(row.config or "[quantize]\n")
     return path
 
 
@@ -163,38 +171,44 @@ _PAGES = (".html", ".md")
 
 def _check_plot(given: ParsedArgs) -> None:
     """Refuses what cannot be drawn into, before any work is done."""
-    if os.path.splitext(given.plot)[1].lower() not in _PAGES:
+    if not _is_page(given.plot):
         plots().check(given.plot)
     check_target(given.plot, overwrite=given.force, models=given.models, weights=())
 
 
-def _draw(fact: FormatSweep, given: ParsedArgs) -> None:
-    """Draws what the choices lose over what they cost; a page has the whole answer."""
-    text = present("quantize.sweep")
-    found = text.front_plots(fact.rows, given.cost)
-    page = os.path.splitext(given.plot)[1].lower() in _PAGES
-    if not page and len(found) != 1:
+def _is_page(path: str) -> bool:
+    return os.path.splitext(path)[1].lower() in _PAGES
+
+
+def _front(fact: FormatSweep, given: ParsedArgs) -> list[Scatter]:
+    """What the choices lose over what they cost, a plot of each model."""
+    found: list[Scatter] = present("quantize.sweep").front_plots(fact.rows, given.cost)
+    if not _is_page(given.plot) and len(found) != 1:
         what = f"there are {len(found):,} plots: of each model with three choices or more that have figures"
         raise Misuse(what, where="--plot", hint="a page takes any number: --plot front.html")
+    return found
+
+
+def _draw(fact: FormatSweep, front: Sequence[Scatter], given: ParsedArgs) -> None:
+    """Draws the front; a page has the whole answer."""
+    text = present("quantize.sweep")
     with atomic_write(given.plot, overwrite=given.force) as temporary:
-        if page:
-            from explorer.report.html.page import write_blocks
+        if _is_page(given.plot):
+            from explorer.report.html.page import write_blocks  # jinja2, and the help reads this file
 
             write_blocks("Number formats", text.format_sweep(fact, None, given.cost), temporary, tool())
         else:
-            plots().write("scatter", None, found[0], temporary)
+            plots().write("scatter", None, front[0], temporary)
 
 
 def _swept_formats(given: ParsedArgs, progress: ProgressLine) -> FormatSweep:
-    from explorer.facts.quantize import FormatSweepSpec, QuantizeSpec
-
     _say_what_is_kept(given)
-    spec = FormatSweepSpec(
+    spec = explorer.FormatSweepSpec(
         given.quantize,
         given.per_layer,
         given.bits,
         given.snr,
-        QuantizeSpec(granularity=given.granularity, sites=tuple(given.site)),
+        explorer.QuantizeSpec(granularity=given.granularity, sites=tuple(given.site)),
         given.calibrate or "",
         given.draws or 4,
         given.seed,

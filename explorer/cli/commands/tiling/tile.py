@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import explorer
-from explorer.base.errors import BadModel, ExplorerError, Misuse
+from explorer.base.errors import Misuse
 from explorer.base.exit_codes import DONE, OF_VERDICT
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, PRINTING, TILING, Option
 from explorer.cli.arguments.quantize import ACCUMULATOR, FIRST
 from explorer.cli.arguments.records import first_quantized, tile_spec
 from explorer.cli.output.answer import Answer, document, present, tool
-from explorer.cli.output.model_answer import fixed_sizes
+from explorer.cli.output.model_answer import change_of, fixed_sizes, proving
 from explorer.cli.output.progress import ProgressLine
 from explorer.settings.parse import opening_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from explorer.facts import Diff, TileSpec
+    from explorer.facts import TileSpec
     from explorer.facts.quantize import Quantization
     from explorer.session import Session
 
@@ -49,7 +49,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
                 session.plan(spec, on_progress=progress), "", None, 0.0, session.command(spec)
             )
         else:
-            try:
+            with proving(given, "tiles"):
                 result = session.tile(
                     spec,
                     output=given.output,
@@ -60,13 +60,8 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
                     input=given.input,
                     on_progress=progress,
                 )
-            except BadModel as error:
-                # the runtime lacks an operator: then the model cannot be run, but it can be tiled
-                if given.no_verify or error.hint:
-                    raise
-                raise BadModel(error.what, where=error.where, hint=_UNPROVED) from None
             if result.output and not given.json and not given.no_verify:
-                change, warning = _change(session, progress)
+                change, warning = change_of(session, progress)
     return Answer(
         DONE if result.verification is None else OF_VERDICT[result.verification.verdict_kind],
         lambda: document().tile(result, model, tool(), digest, quantization),
@@ -117,17 +112,6 @@ def _tile_module(given: ParsedArgs, progress: ProgressLine) -> Answer:
         lambda: document().tile(result, model, tool(), None),
         lambda: present("tiling.tile").tile(result, source, None, opening_words(given.opening)),
     )
-
-
-_UNPROVED = "nothing was written; --no-verify tiles it without the proof"
-
-
-def _change(session: Session, progress: ProgressLine) -> tuple[Diff | None, str]:
-    """What changed; from here on the file exists, so no failure may say that nothing was written."""
-    try:
-        return session.diff(on_progress=progress), ""
-    except ExplorerError as error:
-        return None, f"what changed cannot be shown: {error}"
 
 
 COMMAND = Command(

@@ -15,7 +15,7 @@ from explorer.engine.formats.torch_module.modules import tensors
 from explorer.engine.graph.model import Model
 from explorer.engine.proof.verdict import Grounds, verdict_of
 from explorer.engine.runtime.onnxruntime import RuntimeSession
-from explorer.engine.runtime.random_inputs import RandomInput
+from explorer.engine.runtime.random_inputs import RandomInput, draw, sizes_of
 from explorer.engine.runtime.torch_arrays import as_array, as_tensor
 from explorer.facts import Verification
 from explorer.host.optional_packages import error_line, silence
@@ -52,6 +52,15 @@ def call_of(module: Any, names: Sequence[str], what: str) -> Callable[[Feeds], l
     return call
 
 
+def _runs(session: RuntimeSession, drawn: Sequence[RandomInput]) -> bool:
+    """Whether the original takes these sizes."""
+    try:
+        session.run(draw(tuple(drawn), 0))
+    except BadModel:
+        return False
+    return True
+
+
 def prove(
     job: ConversionJob,
     model: Model,
@@ -65,7 +74,8 @@ def prove(
         job: Draws, seed, names for the report, who is told.
         model: The ONNX model.
         module: What runs it in torch: it takes the inputs in the model's order.
-        cases: For each set of sizes, how inputs are drawn; all but the first get one draw.
+        cases: For each set of sizes, how inputs are drawn; all but the first get one draw,
+            and those that the model does not take none.
         what: How messages call `module`.
 
     Raises:
@@ -82,7 +92,8 @@ def prove(
         return [found[name] for name in names]
 
     found: list[Verification] = []
-    for at, drawn in enumerate(cases):
+    tried = [drawn for at, drawn in enumerate(cases) if not at or _runs(session, drawn)]
+    for at, drawn in enumerate(tried):
         few = replace(job, draws=1 if at else job.draws)
         one = comparison.compare_runs(few, model, before, after, drawn, layers)
         sizes = "" if at == 0 else f" with {', '.join(f'{d.name} {list(d.shape)}' for d in drawn)}"
@@ -94,5 +105,6 @@ def prove(
         **verdict_of(Grounds(whole=evidence, draws=job.draws)),
         inputs=tuple(text for one in found for text in one.inputs),
         outputs=evidence,
+        sizes=tuple(sizes_of(model, tuple(drawn)) for drawn in tried) if len(tried) > 1 else (),
         seconds=sum(one.seconds for one in found),
     )

@@ -19,7 +19,7 @@ from explorer.base.verdicts import weakest
 from explorer.engine.convert.comparison import Feeds, compare_runs
 from explorer.engine.convert.job import ConversionJob, tensor_infos
 from explorer.engine.convert.rebatching.batch_axis import Array, BatchAxis
-from explorer.engine.convert.rebatching.rewrite import Rebatched, rebatched
+from explorer.engine.convert.rebatching.rewrite import RebatchedModel, rebatched
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Model
@@ -103,7 +103,7 @@ _NAMED = 4
 
 
 def _evidence(
-    model: Model, made: Rebatched, written: Model, batch: int | str, job: ConversionJob
+    model: Model, made: RebatchedModel, written: Model, batch: int | str, job: ConversionJob
 ) -> Verification:
     """The rows of the result against those of the original, at every size that is tried."""
     sizes = (batch,) if isinstance(batch, int) else _OPEN
@@ -124,7 +124,7 @@ def _evidence(
 
 
 def _at_size(
-    model: Model, made: Rebatched, written: Model, size: int, dims: Mapping[str, int], job: ConversionJob
+    model: Model, made: RebatchedModel, written: Model, size: int, dims: Mapping[str, int], job: ConversionJob
 ) -> Verification:
     whole = RuntimeSession(written, what="the file that was written")
     single = RuntimeSession(model, what="the original")
@@ -155,7 +155,7 @@ def _at_size(
     return replace(evidence, passed=False, verdict_kind=kind, verdict=what)
 
 
-def _parts(feeds: Feeds, others: Feeds, made: Rebatched, size: int) -> Sequence[Feeds]:
+def _parts(feeds: Feeds, others: Feeds, made: RebatchedModel, size: int) -> Sequence[Feeds]:
     """The inputs in slices of the original's batch; the last is filled up with examples of `others`.
 
     Not with its own: the mean of a few examples is also that of the same ones said twice.

@@ -27,7 +27,7 @@ _SIZES = ("Shape", "Size")
 _DOMAINS = ("", "com.microsoft")
 
 
-class Rebatched(Struct, frozen=True):
+class RebatchedModel(Struct, frozen=True):
     """A model for another batch.
 
     Attributes:
@@ -43,7 +43,7 @@ class Rebatched(Struct, frozen=True):
     changed: tuple[str, ...]
 
 
-def rebatched(model: Model, batch: int | str, axes: Mapping[str, int] | None = None) -> Rebatched:
+def rebatched(model: Model, batch: int | str, axes: Mapping[str, int] | None = None) -> RebatchedModel:
     """The model for another batch.
 
     Args:
@@ -92,7 +92,7 @@ class _Pass(Struct):
     model: Model
     rewriting: Rewriting
 
-    def run(self) -> Rebatched:
+    def run(self) -> RebatchedModel:
         """The whole graph rewritten.
 
         Raises:
@@ -120,7 +120,7 @@ class _Pass(Struct):
             extra=graph.extra,
         )
         model = replace(self.model, graph=made, path="")
-        return Rebatched(model, r.old, r.batched, tuple(dict.fromkeys(r.changed)))
+        return RebatchedModel(model, r.old, r.batched, tuple(dict.fromkeys(r.changed)))
 
     def _written(self, node: Node) -> Node:
         """The node for the new batch; what it makes is followed."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from explorer.engine.convert.rebatching.batch_axis import BatchAxis, Rewriting
-from explorer.engine.costs.decode.position_roles import ROLES
 from explorer.engine.graph.model import Node
+from explorer.engine.operators.registry import BY_NAME
 from explorer.facts import Dim
 
 Rule = Callable[[Rewriting, Node], Node]
@@ -454,7 +454,7 @@ _SHARED: Mapping[Rule, str] = {
 }
 
 RULES: Mapping[str, Rule] = {
-    **dict.fromkeys((op for op, role in ROLES.items() if role == "each"), _each),
+    **dict.fromkeys((op for op, one in BY_NAME.items() if one.position == "each"), _each),
     **{op: rule for rule, ops in _SHARED.items() for op in ops.split()},
     "Gemm": _gemm,
     "Transpose": _transpose,

@@ -14,7 +14,6 @@ from msgspec import Struct
 from explorer.engine.operators import formulas
 from explorer.engine.operators.formulas import FREE, Cost
 from explorer.engine.operators.gradients import Gradient, Want, pair
-from explorer.engine.operators.operator import Role
 from explorer.facts import Shape
 
 
@@ -114,12 +113,8 @@ class OperatorRecord(Struct, frozen=True):
     Attributes:
         cost: Of a call.
         gradient: What its backward pass multiplies; None: not known, of one that multiplies.
-        position: What it does along the positions of a text; None: it mixes them.
-        factors: Places of the two factors of a product, where they are not the first two.
-        hides: Whether it tells earlier positions from later ones: a mask is made with it.
         one_type: Whether its tensors have to be of one type.
-        lookup: Whether it reads rows of a table: as many bytes as it returns, not the whole table. That says
-            nothing of how the indices were made.
+        lookup: Whether it reads rows of a table: as many bytes as it returns, not the whole table.
         swaps: Whether it gives its argument, which it returns, another memory or size.
         auxiliary: Whether its results after the first exist for the backward pass only, and are no
             activations.
@@ -128,9 +123,6 @@ class OperatorRecord(Struct, frozen=True):
 
     cost: Rule = lambda call: FREE
     gradient: GradientRule | None = None
-    position: Role | None = None
-    factors: tuple[int, int] | None = None
-    hides: bool = False
     one_type: bool = False
     lookup: bool = False
     swaps: bool = False

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from explorer.engine.costs.aten.call import AtenCall, OperatorRecord, Rule, each, each_input
 from explorer.engine.operators import formulas
 from explorer.engine.operators.formulas import Cost
-from explorer.engine.operators.operator import Role
 
 
 def _pointwise(call: AtenCall) -> Cost:
@@ -115,8 +114,8 @@ def _likelihood(call: AtenCall) -> Cost:
     return formulas.elementwise(what, call.shape("target"), 2 + weighted)
 
 
-def _listed(rule: Rule, words: str, position: Role | None = None) -> dict[str, OperatorRecord]:
-    return dict.fromkeys(words.split(), OperatorRecord(rule, position=position))
+def _listed(rule: Rule, words: str) -> dict[str, OperatorRecord]:
+    return dict.fromkeys(words.split(), OperatorRecord(rule))
 
 
 POINTWISE, REDUCTION = OperatorRecord(_pointwise), OperatorRecord(_reduction)
@@ -140,8 +139,7 @@ TABLE: Mapping[str, OperatorRecord] = {
         """.split(),  # noqa: SIM905
         POINTWISE,
     ),
-    **dict.fromkeys(("ge", "gt", "le", "lt"), OperatorRecord(_pointwise, hides=True)),
-    **_listed(_pointwise, "hardswish masked_fill_", "each"),
+    **_listed(_pointwise, "ge gt le lt hardswish masked_fill_"),
     **_listed(
         _reduction,
         """
@@ -150,11 +148,11 @@ TABLE: Mapping[str, OperatorRecord] = {
         nanmedian nansum segment_reduce trace
         """,
     ),
-    **_listed(_reduction, "all amax amin any argmax argmin mean prod sum", "reduce"),
-    **_listed(_extreme, "max min", "reduce"),
-    **_listed(_reduction, "cumsum", "move"),
-    **_listed(each_input(_VARIANCE, 4), "var std var_mean std_mean", "reduce"),
-    **_listed(each_input("power, sum", 2), "linalg_vector_norm norm", "reduce"),
+    **_listed(_reduction, "all amax amin any argmax argmin mean prod sum"),
+    **_listed(_extreme, "max min"),
+    **_listed(_reduction, "cumsum"),
+    **_listed(each_input(_VARIANCE, 4), "var std var_mean std_mean"),
+    **_listed(each_input("power, sum", 2), "linalg_vector_norm norm"),
     "logsumexp": OperatorRecord(each_input("max, subtract, exp, sum", 4)),
     "renorm": OperatorRecord(each_input("power, sum, scale", 3)),
     "_weight_norm_interface": OperatorRecord(each_input("square, sum, scale", 3), auxiliary=True),
@@ -167,15 +165,15 @@ TABLE: Mapping[str, OperatorRecord] = {
     "_native_batch_norm_legit_no_training": OperatorRecord(_batch_norm, auxiliary=True),
     "_batch_norm_no_update": OperatorRecord(_batch_norm),
     "layer_norm": OperatorRecord(_normalisation("layer_norm")),
-    "native_layer_norm": OperatorRecord(_normalisation("layer_norm"), position="normalise", auxiliary=True),
+    "native_layer_norm": OperatorRecord(_normalisation("layer_norm"), auxiliary=True),
     "group_norm": OperatorRecord(_normalisation("layer_norm")),
     "native_group_norm": OperatorRecord(_normalisation("layer_norm"), auxiliary=True),
-    "rms_norm": OperatorRecord(_normalisation("rms_norm"), position="normalise"),
-    "_fused_rms_norm": OperatorRecord(_normalisation("rms_norm"), position="normalise", auxiliary=True),
+    "rms_norm": OperatorRecord(_normalisation("rms_norm")),
+    "_fused_rms_norm": OperatorRecord(_normalisation("rms_norm"), auxiliary=True),
     **_listed(_normalisation("softmax"), "softmax _masked_softmax"),
-    **_listed(_normalisation("softmax"), "_softmax _safe_softmax", "softmax"),
+    **_listed(_normalisation("softmax"), "_softmax _safe_softmax"),
     "log_softmax": OperatorRecord(_normalisation("log_softmax")),
-    "_log_softmax": OperatorRecord(_normalisation("log_softmax"), position="softmax"),
+    "_log_softmax": OperatorRecord(_normalisation("log_softmax")),
     # -- windows
     **{
         name: OperatorRecord(_pool(name))
@@ -206,11 +204,11 @@ TABLE: Mapping[str, OperatorRecord] = {
     "embedding_renorm_": OperatorRecord(_renormalised),
     # -- several operations on each element
     "glu": OperatorRecord(each("gate, multiply", 2)),
-    "lerp": OperatorRecord(each("subtract, multiply, add", 3), position="each"),
-    "addcmul": OperatorRecord(each("multiply, add", 2), position="each"),
-    "addcdiv": OperatorRecord(each("divide, add", 2), position="each"),
+    "lerp": OperatorRecord(each("subtract, multiply, add", 3)),
+    "addcmul": OperatorRecord(each("multiply, add", 2)),
+    "addcdiv": OperatorRecord(each("divide, add", 2)),
     "addr": OperatorRecord(each("multiply, add", 2)),
-    "_prelu_kernel": OperatorRecord(each("prelu"), position="each"),
+    "_prelu_kernel": OperatorRecord(each("prelu")),
     "rrelu_with_noise": OperatorRecord(each("rrelu")),
     "log_sigmoid_forward": OperatorRecord(each("log_sigmoid")),
     "polar": OperatorRecord(each("polar", 2)),

@@ -49,13 +49,6 @@ TABLE: Mapping[str, OperatorRecord] = {
             triu_indices type_as unflatten unfold unfold_copy uniform uniform_ unique_consecutive
             unique_dim unique_dim_consecutive unsqueeze_ upsample_nearest1d upsample_nearest2d
             upsample_nearest3d values_copy view_as view_as_complex_copy view_as_real_copy vstack zero
-            """,
-            OperatorRecord(),
-        )
-    ),
-    **dict(
-        _listed(
-            """
             _reshape_alias _reshape_copy _unsafe_view alias arange cat constant_pad_nd contiguous diagonal
             empty empty_like expand expand_copy eye fill fill_ full full_like lift lift_fresh lift_fresh_copy
             linspace new_empty new_full new_ones new_zeros one_hot ones ones_like permute permute_copy repeat
@@ -63,15 +56,13 @@ TABLE: Mapping[str, OperatorRecord] = {
             split_with_sizes squeeze squeeze_copy stack t transpose transpose_copy unbind unbind_copy
             unsafe_chunk unsafe_split unsafe_split_with_sizes unsqueeze unsqueeze_copy view view_as_complex
             view_as_real view_copy zero_ zeros zeros_like
+            tril tril_ triu triu_ _to_copy clone copy_ native_dropout
             """,
-            OperatorRecord(position="move"),
+            OperatorRecord(),
         )
     ),
-    **dict(_listed("tril tril_ triu triu_", OperatorRecord(position="move", hides=True))),
-    **dict(_listed("embedding gather index index_select", OperatorRecord(position="move", lookup=True))),
+    **dict(_listed("_unsafe_index embedding gather index index_select take", OperatorRecord(lookup=True))),
     **dict(_listed("resize_ resize_as_ set_", OperatorRecord(swaps=True))),
-    **dict(_listed("_unsafe_index take", OperatorRecord(lookup=True))),
-    **dict(_listed("_to_copy clone copy_ native_dropout", OperatorRecord(position="each"))),
     "torchvision::nms": OperatorRecord(),
     "scatter_add": OperatorRecord(_accumulated("src")),
     "scatter_reduce": OperatorRecord(_accumulated("src")),

@@ -156,10 +156,10 @@ _PAIR, _ADDED_PAIR = of_pair(0, 1), of_pair(1, 2)
 
 _CONV = OperatorRecord(_conv, _PAIR)
 _ONE_TYPE_CONV = OperatorRecord(_conv, _PAIR, one_type=True)
-_MATMUL = OperatorRecord(_matmul, _PAIR, "product", one_type=True)
+_MATMUL = OperatorRecord(_matmul, _PAIR, one_type=True)
 _DOT = OperatorRecord(_matmul, _PAIR, one_type=True)
-_ADDED = OperatorRecord(_added_matmul, _ADDED_PAIR, "product", factors=(1, 2), one_type=True)
-_FUSED = OperatorRecord(_attention, _attention_gradient, "attention")
+_ADDED = OperatorRecord(_added_matmul, _ADDED_PAIR, one_type=True)
+_FUSED = OperatorRecord(_attention, _attention_gradient)
 
 TABLE: Mapping[str, OperatorRecord] = {
     **dict.fromkeys(("convolution", "_convolution", "convolution_overrideable"), _ONE_TYPE_CONV),
@@ -178,8 +178,8 @@ TABLE: Mapping[str, OperatorRecord] = {
     **dict.fromkeys(("mm", "bmm", "mv", "matmul"), _MATMUL),
     **dict.fromkeys(("dot", "vdot"), _DOT),
     # integers and 8-bit floats have no gradient, nor has a packed weight
-    "_int_mm": OperatorRecord(_matmul, position="product", one_type=True),
-    "_scaled_mm": OperatorRecord(_packed_matmul, position="product"),
+    "_int_mm": OperatorRecord(_matmul, one_type=True),
+    "_scaled_mm": OperatorRecord(_packed_matmul),
     **dict.fromkeys(
         ("_weight_int8pack_mm", "_weight_int4pack_mm", "_weight_int4pack_mm_for_cpu"),
         OperatorRecord(_packed_matmul),
@@ -189,7 +189,7 @@ TABLE: Mapping[str, OperatorRecord] = {
     **dict.fromkeys(("addmm", "baddbmm", "addmv"), _ADDED),
     "_addmm_activation": OperatorRecord(_added_matmul, _ADDED_PAIR, one_type=True),
     "addbmm": OperatorRecord(_summed_batch, _ADDED_PAIR),
-    "linear": OperatorRecord(_linear, _PAIR, "product"),
+    "linear": OperatorRecord(_linear, _PAIR),
     **dict.fromkeys(
         (
             "quantized::linear_dynamic",
@@ -201,7 +201,7 @@ TABLE: Mapping[str, OperatorRecord] = {
     ),
     "_trilinear": OperatorRecord(_trilinear, _trilinear_gradient),
     "affine_grid_generator": OperatorRecord(_sampling_grid, _grid_gradient),
-    "scaled_dot_product_attention": OperatorRecord(_attention, _attention_gradient, "attention", whole=True),
+    "scaled_dot_product_attention": OperatorRecord(_attention, _attention_gradient, whole=True),
     **dict.fromkeys(
         """
         _scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu

@@ -17,13 +17,13 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from torch import nn
 
-from explorer.base.errors import BadModel, ExplorerError, MissingExtra
+from explorer.base.errors import BadModel, ExplorerError
 from explorer.base.units import printable
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.runtime.torch_fastpath import restoring_modes
 from explorer.facts import Analysis, Layer
 from explorer.facts.comparison import TorchinfoDifference, TorchinfoTable
-from explorer.host.optional_packages import TORCH, error_line
+from explorer.host.optional_packages import error_line, require
 
 if TYPE_CHECKING:
     from explorer.engine.formats.torch_module.loaded import LoadedModule
@@ -50,13 +50,7 @@ def table(
         MissingExtra: torchinfo is not installed.
         BadModel: torchinfo cannot run the model.
     """
-    try:
-        import torchinfo
-    except ImportError as error:
-        raise MissingExtra(
-            "this needs torchinfo, which is not installed", where=loaded.source, hint=f"type: {TORCH}"
-        ) from error
-
+    torchinfo = require("torchinfo", loaded.source)
     bound = bind(loaded, input_shapes, dims)
     try:
         summary, model = _summary(loaded, bound, "meta"), loaded.meta()

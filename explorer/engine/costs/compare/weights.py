@@ -289,7 +289,12 @@ def weight_causes(
     a, b = stored(first), stored(second)
     if a is None or b is None:
         return None
-    pairs, lost, gained = _matched(a, b)
+
+    def spare(tensor: ComparedTensor) -> bool:
+        return all(owner.path in needless or not owner.calls for owner in tensor.owners)
+
+    # what no output needs finds its partner last: an export leaves it out, and others have its shape
+    pairs, lost, gained = _matched(sorted(a, key=spare), sorted(b, key=spare))
     lost, gained = _stacked(lost, gained)
     booked: dict[tuple[int, tuple[str, str]], list[ComparedTensor]] = defaultdict(list)
     alone: dict[int, list[ComparedTensor]] = {1: [], -1: []}
@@ -431,7 +436,7 @@ def _cause(
     model: Analysis,
 ) -> tuple[str, str] | None:
     """The class of a tensor that only one model has, for one and for several; None if it fits none."""
-    name = next(iter(tensor.names))
+    name = min(tensor.names)
     owner = tensor.owners[0]
     shape = tuple(sorted(tensor.shape))
     onnx = model.info.model.is_graph

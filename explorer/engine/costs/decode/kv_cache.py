@@ -348,7 +348,7 @@ def with_cache(analysis: Analysis, cache: Cache, step: DecodeStep, past: int) ->
         for tensor in layer.inputs:
             if tensor.name in left:
                 held.setdefault(layer.id, []).append(left.pop(tensor.name))
-    layers = _summed(analysis.layers, {at: whole(parts) for at, parts in held.items()})
+    layers = summed(analysis.layers, {at: whole(parts) for at, parts in held.items()})
     totals = replace(analysis.info.totals, kv_cache_bytes=whole(sizes.values()))
     kind = "buffers, written in place" if step.buffers else "one token longer when they come out"
     how = (
@@ -367,8 +367,13 @@ def _held(info: TensorInfo, positions: int, past: int) -> int | None:
     return size // positions * past if positions else 0
 
 
-def _summed(layers: Sequence[Layer], held: Mapping[int, int | None]) -> tuple[Layer, ...]:
-    """The rows with their share of the cache, groups with that of what is below them."""
+def summed(layers: Sequence[Layer], held: Mapping[int, int | None]) -> tuple[Layer, ...]:
+    """The rows with their share of a cache, groups with that of what is below them.
+
+    Args:
+        layers: Of one analysis.
+        held: Bytes by the id of the row that reads them.
+    """
     sums: dict[int, int | None] = dict(held)
     for layer in reversed(layers):
         if layer.id in sums and layer.parent is not None:

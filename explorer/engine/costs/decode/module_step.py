@@ -1,17 +1,25 @@
-"""One decode step of an nn.Module that runs over whole texts, and its pass over one; it runs with torch."""
+"""One decode step of an nn.Module behind the cache that its own code keeps, and its pass over a prompt."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
-from explorer.engine.costs.decode.step import Inputs, check_past, step_behind, text_shapes
+from explorer.base.errors import BadModel
+from explorer.base.units import many_text
+from explorer.engine.costs.decode import module_cache
+from explorer.engine.costs.decode.kv_cache import summed
+from explorer.engine.costs.decode.module_cache import OwnCache
+from explorer.engine.costs.decode.step import Inputs, check_past
 from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.costs.torch import analyse
-from explorer.engine.costs.torch.signature import bind
+from explorer.engine.formats.torch_module.cache_tensors import CacheTensor, held
 from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.modules import described
+from explorer.engine.progress import Cancel, OnProgress
+from explorer.facts import Analysis
 
 
 def step_of_module(
@@ -19,45 +27,134 @@ def step_of_module(
     past: int,
     dims: Mapping[str, int],
     input_shapes: Inputs,
-    **told: Any,
+    *,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
 ) -> AnalysisResult:
-    """Everything known of one decode step of an nn.Module that runs over whole texts.
+    """Everything known of one decode step of an nn.Module with a cache of its own.
 
     Args:
         loaded: From `torch_module.load`.
-        past: Tokens before the new one.
-        dims: Sizes of dimensions, where the user gave them.
-        input_shapes: Inputs, where the user gave them; the length of the text in them does not matter.
-        **told: `on_progress` and `cancel`.
+        past: Tokens in the cache before the new one.
+        dims: 'batch', if the user gave it.
+        input_shapes: Inputs, where the user gave them: the first size of ids is the batch.
+        on_progress: Told about the modules that ran.
+        cancel: Asked at every module.
 
     Raises:
-        Misuse: No decode step can be derived from it.
+        Misuse: It has no cache of its own.
+        BadModel: It does not run over a prompt.
     """
     check_past(past)
-    bound = bind(loaded, input_shapes, dims)
-    inputs = bound.inputs
-
-    def of(tokens: int) -> AnalysisResult:
-        return analyse.examine(loaded, input_shapes=text_shapes(inputs, tokens), detailed=True, **told)
-
-    found = step_behind(of, past)
-    # who runs or exports the model later does so with the inputs that were asked for
-    loaded.bound = bound
-    first = inputs[0].shape or ()
-    batch = {"batch": first[0]} if len(first) > 1 else {}
-    info = replace(found.info, assumptions={**found.info.assumptions, "dims": batch})
-    return found.with_info(info)
+    with loaded.quiet():
+        own = module_cache.find(loaded, cancel=cancel)
+        batch = _batch(dims, input_shapes)
+        given = own.step(past, batch)
+    return step_behind(
+        own,
+        given,
+        past,
+        batch,
+        source=loaded.source,
+        notes=loaded.notes,
+        on_progress=on_progress,
+        cancel=cancel,
+    )
 
 
 def prefill_of_module(
-    loaded: LoadedModule, tokens: int, dims: Mapping[str, int], input_shapes: Inputs, **told: Any
+    loaded: LoadedModule,
+    tokens: int,
+    dims: Mapping[str, int],
+    input_shapes: Inputs,
+    *,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
 ) -> AnalysisResult:
-    """A pass of an nn.Module over a whole text.
+    """A pass of an nn.Module over a prompt, with nothing in the cache before it.
 
     Raises:
-        Misuse: It takes no text.
+        Misuse: It has no cache of its own.
     """
-    bound = bind(loaded, input_shapes, dims)
-    found = analyse.examine(loaded, input_shapes=text_shapes(bound.inputs, tokens), **told)
-    loaded.bound = bound
-    return found
+    with loaded.quiet():
+        own = module_cache.find(loaded, cancel=cancel)
+        batch = _batch(dims, input_shapes)
+        given = own.prompt(max(tokens, 1), batch)
+    return examined(
+        own, given, batch, source=loaded.source, notes=loaded.notes, on_progress=on_progress, cancel=cancel
+    )
+
+
+def _batch(dims: Mapping[str, int], input_shapes: Inputs) -> int:
+    first = next((shape for _, shape in input_shapes.values()), ())
+    return dims.get("batch") or (first[0] if len(first) > 1 else 1)
+
+
+def examined(own: OwnCache, given: Mapping[str, Any], batch: int, **told: Any) -> AnalysisResult:
+    """Everything known of one run of a module with a cache.
+
+    Args:
+        own: The module.
+        given: Arguments of its forward.
+        batch: Sequences in them.
+        told: Arguments of `analyse.examine_module`.
+    """
+    inputs = tuple([info for name, value in given.items() for info in described(value, name)])
+    assumed = {"dims": {"batch": batch}}
+    return analyse.examine_module(own.model, (), given, inputs=inputs, assumptions=assumed, **told)
+
+
+def step_behind(
+    own: OwnCache, given: Mapping[str, Any], past: int, batch: int, *, source: str = "", **told: Any
+) -> AnalysisResult:
+    """Everything known of one step, with the bytes of the cache that its layers read.
+
+    Args:
+        own: The module.
+        given: Arguments of its forward; see `OwnCache.step`.
+        past: Tokens in the cache.
+        batch: Sequences.
+        source: What the user asked for.
+        told: Further arguments of `analyse.examine_module`.
+
+    Raises:
+        BadModel: It fails.
+    """
+    cache = held(given[own.name]) if own.name in given else ()
+    found = examined(own, given, batch, source=source, **told)
+    if found.schedule.failed:
+        raise BadModel(
+            f"a step behind its cache fails: {found.schedule.failed.partition(': ')[2]}", where=source
+        )
+    info = found.info
+    info = replace(
+        info,
+        totals=replace(info.totals, kv_cache_bytes=sum(one.nbytes for one in cache)),
+        assumptions={**info.assumptions, "decode": {"past": past, "tokens": 1, "how": _how(cache, past)}},
+    )
+    layers = summed(found.analysis.layers, _readers(cache, found))
+    return AnalysisResult.of(Analysis(info, layers), found.schedule, found.bounds, lambda: found.flow)
+
+
+def _how(cache: Sequence[CacheTensor], past: int) -> str:
+    if not past:
+        return "a pass over the first token, with nothing in the cache"
+    keys = sum(one.keys for one in cache)
+    kinds = ((keys, "tensor", " of keys and values"), (len(cache) - keys, "state", ""))
+    what = " and ".join([f"{many_text(n, kind)}{of}" for n, kind, of in kinds if n])
+    return f"behind what the module's own code keeps of {past:,} tokens ({what}), one new token"
+
+
+def _readers(cache: Sequence[CacheTensor], found: AnalysisResult) -> dict[int, int | None]:
+    """Bytes of a cache by the row that reads them first; what no row reads is in none."""
+    order = found.schedule
+    left: dict[Hashable, int] = {}
+    for one in cache:
+        key = one.tensor.untyped_storage()._cdata
+        left[key] = left.get(key, 0) + one.nbytes
+    rows: dict[int, int | None] = {}
+    for step, row in zip(order.steps, order.rows, strict=True):
+        for key in step.inputs:
+            if row is not None and key in left:
+                rows[row] = (rows.get(row) or 0) + left.pop(key)
+    return rows

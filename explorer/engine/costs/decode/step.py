@@ -1,36 +1,29 @@
 """One decode step of a language model: one new token behind N others, for every figure.
 
-A graph that takes its cache as inputs is analysed at the sizes of one step (`cache_inputs`). A model that
-runs over a whole text is not made for one step: what a step with a cache would do is derived from passes
-over whole texts (`derived`), and every row that is derived says so.
+A graph that takes its cache as inputs is analysed at the sizes of one step (`kv_cache`); a module makes its
+cache by its own code (`module_cache`). What takes no cache has no step but the first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
 from explorer.engine.costs.decode import kv_cache
-from explorer.engine.costs.decode.derive import derive
-from explorer.engine.costs.memory.liveness import AnalysisResult, Detail, TensorAccess
-from explorer.engine.costs.onnx.leaves import OperatorLeaf
-from explorer.engine.costs.onnx.values import GraphContext, parameter_places, traffic
-from explorer.engine.graph.model import Model, Node
+from explorer.engine.costs.memory.liveness import AnalysisResult
+from explorer.engine.graph.model import Model
 from explorer.facts import Dim, TensorInfo
 
 Inputs = Mapping[str, tuple[str | None, tuple[int, ...]]]
-Look = Callable[[Sequence[OperatorLeaf], Mapping[int, int]], None]
 
 
 class _Examine(Protocol):
-    """Analyses an ONNX model at some sizes; `look` is shown the leaves."""
+    """Analyses an ONNX model at some sizes."""
 
-    def __call__(
-        self, *, dims: Mapping[str, int], input_shapes: Inputs, look: Look | None = None
-    ) -> AnalysisResult: ...
+    def __call__(self, *, dims: Mapping[str, int], input_shapes: Inputs) -> AnalysisResult: ...
 
 
 def step_of_graph(
@@ -59,14 +52,18 @@ def step_of_graph(
             both.bounds,
             lambda: both.flow,
         )
-
-    def of(tokens: int) -> AnalysisResult:
-        shapes = kv_cache.whole_text(model, tokens, dims, input_shapes)
-        leaves: list[OperatorLeaf] = []
-        found = examine(dims=dims, input_shapes=shapes, look=lambda seen, _: leaves.extend(seen))
-        return _detailed(found, leaves)
-
-    return step_behind(of, past)
+    shapes = kv_cache.whole_text(model, 1, dims, input_shapes)
+    if past:
+        raise Misuse(
+            "it takes no key-value cache, so there is no step behind one",
+            where="--past",
+            hint="export it with its cache as inputs; of a module of transformers --decode counts its own",
+        )
+    found = examine(dims=dims, input_shapes=shapes)
+    info = found.info
+    decode = {"past": 0, "tokens": 1, "how": "a pass over the first token, with nothing in the cache"}
+    totals = replace(info.totals, kv_cache_bytes=0)
+    return found.with_info(replace(info, totals=totals, assumptions={**info.assumptions, "decode": decode}))
 
 
 def prefill_of_graph(
@@ -93,24 +90,6 @@ def check_past(past: int) -> None:
     """
     if past < 0:
         raise Misuse(f"there cannot be {past} tokens in the cache", where="--past", hint="give 0 or more")
-
-
-def step_behind(of: Callable[[int], AnalysisResult], past: int) -> AnalysisResult:
-    """The step behind `past` tokens of a model that `of` analyses over a text of some length."""
-    tokens = past + 1
-    if past:
-        # a shorter text is sure to fit, but one of a single token is worked on otherwise
-        other = tokens - 1 if tokens > 2 else tokens + 1
-        return derive(of(tokens), of(other), tokens, other)
-    found = of(tokens)
-    info = found.info
-    decode = {"past": 0, "tokens": 1, "how": "a pass over the first token, with nothing in the cache"}
-    info = replace(
-        info,
-        totals=replace(info.totals, kv_cache_bytes=0),
-        assumptions={**info.assumptions, "decode": decode},
-    )
-    return found.with_info(info)
 
 
 def text_shapes(inputs: Sequence[TensorInfo], tokens: int) -> dict[str, tuple[str | None, tuple[int, ...]]]:
@@ -144,74 +123,3 @@ def _stretched(dim: Dim, length: Dim, tokens: int, along: bool) -> int:
 
 def _with(sizes: tuple[int, ...], at: int, size: int) -> tuple[int, ...]:
     return (*sizes[:at], size, *sizes[at + 1 :])
-
-
-def _detailed(found: AnalysisResult, leaves: Sequence[OperatorLeaf]) -> AnalysisResult:
-    """The execution order of a graph with what each of its operators does."""
-    steps = [
-        replace(step, detail=_detail(leaves[step.leaf])) if step.leaf >= 0 else step
-        for step in found.schedule.steps
-    ]
-    return found.with_schedule(replace(found.schedule, steps=steps))
-
-
-def _detail(leaf: OperatorLeaf) -> Detail | None:
-    """What an operator of a graph does by itself; None inside a loop or branch."""
-    context, node, constants = leaf.context, leaf.node, leaf.constants
-    if context.trips != 1 or not leaf.counted:
-        return None
-    layer = leaf.row()
-    known = {t.name: t for t in (*layer.inputs, *layer.weights)}
-    inputs = [None if not n else known.get(n) or context.info(n) for n in node.inputs]
-    outputs = list(layer.outputs)
-    params = {node.inputs[index] for index, _, _ in parameter_places(context, node)}
-    moved = traffic(context, node, inputs, outputs, params, constants)
-    reads: list[TensorAccess | None] = []
-    for name, info in zip(node.inputs, inputs, strict=True):
-        stored = name in context.stored or name in constants
-        size = moved.sizes.get(name, 0)
-        twice = any(m is not None and m.key == context.key(name) for m in reads)
-        reads.append(
-            None
-            if info is None
-            else TensorAccess(context.key(name), info.shape, 0 if twice else size, stored)
-        )
-    flags = any(node.attributes.get(name, 0) for name in ("is_causal", "unidirectional"))
-    grouped = node.op == "GroupQueryAttention" and bool(node.attributes.get("causal", 1))
-    made = [TensorAccess(key, info.shape, size) for key, info, size in moved.made]
-    return Detail(
-        _operator(context, node),
-        layer.macs,
-        layer.elementwise_ops,
-        tuple(reads),
-        tuple(made),
-        causal=flags or grouped,
-        axes=_axes(node, len(outputs[0].shape or ()) if outputs else 0, context.opsets.get("", 0)),
-    )
-
-
-def _axes(node: Node, rank: int, opset: int) -> tuple[int, ...]:
-    """The axes that a softmax or a normalisation goes over: from `axis` to the last, or `axis` alone."""
-    if not rank:
-        return ()
-    alone = "Softmax" in node.op and opset >= 13
-    axis = node.attributes.get("axis", 1 if "Softmax" in node.op and opset < 13 else -1)
-    first = axis % rank if isinstance(axis, int) else 0
-    return (first,) if alone or node.op == "LpNormalization" else tuple(range(first, rank))
-
-
-def _operator(context: GraphContext, node: Node) -> str:
-    """The operator's type, told apart from others of the same name that work otherwise along a text."""
-    if node.domain not in ("", "com.microsoft") or (node.domain and node.op == "Attention"):
-        return f"{node.domain}.{node.op}"
-    return f"{node.op} backwards" if _backwards(context, node) else node.op
-
-
-def _backwards(context: GraphContext, node: Node) -> bool:
-    """Whether a Slice or a CumSum goes from the end to the start, or which way it goes is not known."""
-    if node.op == "CumSum":
-        return bool(node.attributes.get("reverse", 0))
-    if node.op != "Slice" or len(node.inputs) < 5 or not node.inputs[4]:
-        return False
-    steps = context.shapes.constants.get(node.inputs[4])
-    return steps is None or bool((steps < 0).any())

@@ -10,50 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from functools import cache
 from itertools import accumulate
-from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine.costs.memory.arena import ArenaBlock, place
 from explorer.engine.costs.value_flow import ValueFlow
-from explorer.facts import Analysis, Info, Layer, Shape, Status, TensorInfo, is_assumed
+from explorer.facts import Analysis, Info, Layer, Status, TensorInfo, is_assumed
 from explorer.facts.memory import Lifetime, Memory, MemoryStep
 
 SHOWN = 16
 """How many of the tensors alive at the peak are named."""
-
-
-class TensorAccess(NamedTuple):
-    """A tensor as an operator reads or makes it: its shape there, the bytes moved, whether it is stored."""
-
-    key: Hashable
-    shape: Shape | None
-    size: int | None
-    stored: bool = False
-
-
-class Detail(Struct, frozen=True):
-    """What one operator does by itself, for who has to tell it from the others of its row.
-
-    Attributes:
-        op: ONNX's operator type, or the name of ATen's schema ('aten::mm').
-        macs, elementwise: Of all its runs; None if unknown.
-        reads: Its tensors in the order of its arguments, each view once; None where one is left out.
-        made: Its results, also those that are views.
-        pointwise: Whether each element of the result depends on the elements at its place alone.
-        causal: Whether it is attention that leaves out later positions by itself.
-        axes: Of a softmax or a normalisation: the axes that it goes over.
-    """
-
-    op: str
-    macs: int | None
-    elementwise: int | None
-    reads: tuple[TensorAccess | None, ...]
-    made: tuple[TensorAccess, ...]
-    pointwise: bool = False
-    causal: bool = False
-    axes: tuple[int, ...] = ()
 
 
 Named = tuple[Mapping[str, TensorInfo], str]
@@ -72,7 +39,6 @@ class ExecutionStep(Struct, gc=False):
         leaf: Position of its leaf among those of the analysis; -1 for a step of the group called `label`,
             or of none.
         bound: Why the bytes are upper bounds; empty if they are not.
-        detail: What it does, where that was asked for.
     """
 
     label: str
@@ -80,7 +46,6 @@ class ExecutionStep(Struct, gc=False):
     outputs: Sequence[tuple[Hashable, TensorInfo | Named, int | None]]
     leaf: int = -1
     bound: str = ""
-    detail: Detail | None = None
 
 
 class Life(Struct, gc=False):
@@ -181,10 +146,6 @@ class AnalysisResult:
     def with_info(self, info: Info) -> AnalysisResult:
         """The same, but for what is said of the whole model."""
         return AnalysisResult(info, self.rows, self.bounds)
-
-    def with_schedule(self, order: Schedule) -> AnalysisResult:
-        """The same in another order."""
-        return AnalysisResult(self.info, lambda: (self.rows()[0], lambda: order, self.rows()[2]), self.bounds)
 
 
 def lives(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = ()) -> list[Life]:

@@ -67,7 +67,6 @@ def examine(
     input_shapes: Mapping[str, tuple[str | None, tuple[int, ...]]] | None = None,
     dims: Mapping[str, int] | None = None,
     gradients: Gradients | None = None,
-    detailed: bool = False,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> liveness.AnalysisResult:
@@ -78,7 +77,6 @@ def examine(
         input_shapes: dtype (None: as the model's own) and shape by name of the input.
         dims: Only 'batch', the first dimension of every input.
         gradients: Watches what a backward pass would do.
-        detailed: Steps say what each operator does by itself.
         on_progress: Told about the modules that ran.
         cancel: Asked at every module.
 
@@ -101,8 +99,8 @@ def examine(
             notes=(*loaded.notes, *bound.notes),
             assumptions={"dims": bound.dims, "weights": loaded.weights_text},
             valued=loaded.valued,
+            asks=loaded.asks,
             gradients=gradients,
-            detailed=detailed,
             on_progress=on_progress,
             cancel=cancel,
         )
@@ -119,8 +117,8 @@ def examine_module(
     notes: tuple[str, ...] = (),
     assumptions: Mapping[str, Any] | None = None,
     valued: Callable[[], nn.Module] | None = None,
+    asks: bool = False,
     gradients: Gradients | None = None,
-    detailed: bool = False,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> liveness.AnalysisResult:
@@ -135,8 +133,8 @@ def examine_module(
         notes: What is worth knowing about how the model was made.
         assumptions: What was assumed to get the numbers.
         valued: Makes the model with the values of its small tensors, for one that asks for them.
+        asks: It is known to.
         gradients: Watches what a backward pass would do.
-        detailed: Steps say what each operator does by itself.
         on_progress: Told about the modules that ran.
         cancel: Asked at every module.
     """
@@ -144,7 +142,7 @@ def examine_module(
     if any(_is_unsettled(module) for _, module in registered(model)):
         model = materialised(model, args, kwargs)
     check = partial(_check, on_progress, cancel)
-    verdict = traced(model, args, kwargs, valued, check=check, gradients=gradients, detailed=detailed)
+    verdict = traced(model, args, kwargs, valued, asks=asks, check=check, gradients=gradients)
     seen = verdict.seen
     rows = _settled(seen)
     leaves = _leaves(seen, rows)
@@ -593,9 +591,5 @@ def _steps(seen: Trace, leaves: Mapping[int, int]) -> list[liveness.ExecutionSte
             outputs = [(key, replace(info, name=row.path), size) for key, info, size in outputs]
         # the inputs come before the first row
         label = row.path if steps else ""
-        steps.append(
-            liveness.ExecutionStep(
-                label, event.inputs, outputs, leaves.get(id(row), -1), row.bound, event.detail
-            )
-        )
+        steps.append(liveness.ExecutionStep(label, event.inputs, outputs, leaves.get(id(row), -1), row.bound))
     return steps

@@ -86,6 +86,8 @@ def traced(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     valued: Callable[[], nn.Module] | None = None,
+    *,
+    asks: bool = False,
     **options: Any,
 ) -> Verdict:
     """Runs a model on shapes: once if shapes decide everything, else until it is clear what does not.
@@ -95,12 +97,20 @@ def traced(
         args: Positional arguments of its forward, on the meta device too.
         kwargs: Keyword arguments.
         valued: Makes the model with the values of its small tensors, if `model` may have lost them.
+        asks: It is known to ask for values, so they are there in the first run.
         options: Of `tracer.trace`.
     """
+    if asks and valued is not None and options.get("gradients") is None:
+        first = model
+        with contextlib.suppress(Exception):
+            first = valued()
+        seen, _ = _through(first, args, kwargs, AnswerPolicy(valued=True), options)
+        if not seen.assumed and not seen.failed:
+            return Verdict(seen)
     seen, way = _through(model, args, kwargs, AnswerPolicy(), options)
     if not seen.assumed:
         return Verdict(seen)
-    plain = {**options, "gradients": None, "detailed": False}
+    plain = {**options, "gradients": None}
     runs = _Runs(model, args, kwargs, plain)
     if valued is not None:
         with contextlib.suppress(Exception):
@@ -113,7 +123,7 @@ def traced(
     others = _Others()
     if seen.assumed:
         seen, way = runs.explore(seen, way, others)
-    if options.get("gradients") is not None or options.get("detailed"):
+    if options.get("gradients") is not None:
         seen, _ = _through(runs.model, args, kwargs, replace(way, events=0), options)
     if not seen.assumed:
         return Verdict(seen)

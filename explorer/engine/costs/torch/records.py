@@ -15,7 +15,6 @@ from msgspec import Struct, field
 from torch import nn
 
 from explorer.engine.costs.aten.packed_weights import is_packed, unpacked
-from explorer.engine.costs.memory.liveness import Detail
 from explorer.engine.costs.torch.data_dependence import CodePlace, Kind
 from explorer.engine.formats.torch_module.modules import (
     described,
@@ -26,6 +25,7 @@ from explorer.engine.formats.torch_module.modules import (
     registered,
     tensors,
 )
+from explorer.engine.formats.torch_module.stored_as import StoredAs, of_module
 from explorer.engine.operators.formulas import Cost
 from explorer.facts import TensorInfo
 
@@ -95,15 +95,11 @@ class Row(Struct, eq=False):
 
 
 class OperatorEvent(NamedTuple):
-    """One ATen operator that moved bytes: its row, the storages it read, and those that it made.
-
-    `detail` is what it does by itself, where that was asked for.
-    """
+    """One ATen operator that moved bytes: its row, the storages it read, and those that it made."""
 
     row: Row
     inputs: tuple[int, ...]
     outputs: tuple[tuple[int, TensorInfo, int], ...]
-    detail: Detail | None = None
 
 
 class TensorTrail:
@@ -197,13 +193,15 @@ def parameters(model: nn.Module) -> dict[str, ModuleParameter]:
     """Every parameter by its path, first name of a tied one first."""
     found: dict[str, ModuleParameter] = {}
     for owner, module in registered(model):
+        stored = of_module(module)
         for name, p in module._parameters.items():
             if p is None or is_lazy(p):
                 continue
             identity = (p.untyped_storage()._cdata, int(p.storage_offset()), p.numel())
-            info = TensorInfo(name, dtype_name(p.dtype), tuple(p.shape), "declared")
+            how = stored.get(name) or StoredAs(dtype_name(p.dtype), p.nbytes)
+            info = TensorInfo(name, how.dtype, tuple(p.shape), "declared")
             path = f"{owner}.{name}" if owner else name
-            found[path] = ModuleParameter(identity, p.numel(), p.nbytes, owner, name, info, p.requires_grad)
+            found[path] = ModuleParameter(identity, p.numel(), how.nbytes, owner, name, info, p.requires_grad)
         if is_packed(module):
             for name, tensor in unpacked(module):
                 path = f"{owner}.{name}" if owner else name

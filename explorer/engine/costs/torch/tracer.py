@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dis
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -27,7 +27,6 @@ from explorer.engine.costs.torch import constant_values, layer_cache
 from explorer.engine.costs.torch.autograd import Gradients
 from explorer.engine.costs.torch.data_dependence import AnswerPolicy, Questions
 from explorer.engine.costs.torch.hooks import Functions, Operators, hide, listening, modes, show
-from explorer.engine.costs.torch.operator_detail import detail_of, seen_among
 from explorer.engine.costs.torch.records import (
     ModuleParameter,
     OperatorEvent,
@@ -40,7 +39,9 @@ from explorer.engine.costs.torch.records import (
     module_inputs,
     parameters,
 )
+from explorer.engine.formats.torch_module import cache_tensors
 from explorer.engine.formats.torch_module.modules import described, dtype_name, is_lazy, named, tensors
+from explorer.engine.formats.torch_module.stored_as import of_module
 from explorer.engine.operators import formulas
 from explorer.engine.runtime.torch_fastpath import restoring_modes
 from explorer.facts import TensorInfo, is_assumed
@@ -80,11 +81,9 @@ class _Watch:
         model: nn.Module,
         check: Callable[[int, int], None],
         gradients: Gradients | None,
-        detailed: bool,
         way: AnswerPolicy,
     ) -> None:
         self.model = model
-        self.detailed = detailed
         # tensors that a backward pass goes through are let go
         self.trail = None if gradients is not None else TensorTrail()
         self.check = check
@@ -118,7 +117,7 @@ class _Watch:
         self.functions = Functions(self)
         self.done = 0
         # a layer whose operators are asked for one by one has to run
-        self.repeats = gradients is None and not detailed and layer_cache.enabled()
+        self.repeats = gradients is None and layer_cache.enabled()
         self.tape: list[layer_cache.Booking] | None = None
         self.modes = (0, 0)
         self.unseen = 0
@@ -126,6 +125,7 @@ class _Watch:
         self.weights: dict[int, list[ModuleParameter]] = {}
         for stored in self.parameters.values():
             self.weights.setdefault(stored.identity[0], []).append(stored)
+        self.packed = _packed(self.named.values(), self.weights)
         held = [b for m in self.named.values() for b in m._buffers.values() if b is not None]
         buffers = [b for b in held if not is_lazy(b)]
         self.constants = {b.untyped_storage()._cdata for b in buffers}
@@ -456,8 +456,7 @@ class _Watch:
         assumption = ""
         if bounded is not None and operator.name not in data_dependent.VALUES:
             assumption, self.sized = bounded[1], True
-        before = len(self.events)
-        if self.way.events and before > self.way.events:
+        if self.way.events and len(self.events) > self.way.events:
             self.cut = True
             raise RuntimeError("it does much more than before")
         if self.trail is not None:
@@ -467,9 +466,6 @@ class _Watch:
             if operator.mutates:
                 self.trail.writes(row, made)
         self.record(row, given, made, known, operator, assumption)
-        if self.detailed and len(self.events) > before:
-            detail = detail_of(func, args, kwargs, given, made, known, self.stored)
-            self.events[-1] = self.events[-1]._replace(detail=detail)
         if self.gradients is not None:
             self.gradients.operator(row, operator.short, func, args, kwargs, given, made, known.cost)
         if row.module is None and not row.attributes:
@@ -518,7 +514,7 @@ class _Watch:
                 reason = self.bound[key]
             if key not in inputs:
                 inputs[key] = size
-            elif not seen_among(t, given[:at]):
+            elif not _seen_among(t, given[:at]):
                 # another part of the same memory, such as Q, K and V made in one product
                 inputs[key] = min(inputs[key] + size, storage.nbytes())
         outputs: list[tuple[int, TensorInfo, int]] = []
@@ -558,6 +554,9 @@ class _Watch:
         used = []
         read = stored = 0
         for key, size in inputs.items():
+            if key in self.packed:
+                held, own = self.packed[key]
+                size = size * held // own
             read += size
             if key in self.stored:
                 stored += size
@@ -609,6 +608,23 @@ _SPOKEN = {"rsub": "sub", "rdiv": "div", "rpow": "pow", "rmatmul": "matmul", "ia
 """What an operator is called that Python calls otherwise."""
 
 
+def _packed(
+    modules: Iterable[nn.Module], weights: Mapping[int, Sequence[ModuleParameter]]
+) -> dict[int, tuple[int, int]]:
+    """Bytes in the file and in memory of the storages whose file keeps them in another form."""
+    found: dict[int, tuple[int, int]] = {}
+    for module in modules:
+        for name in of_module(module):
+            p = module._parameters.get(name)
+            if p is None or not p.nbytes:
+                continue
+            key = p.untyped_storage()._cdata
+            held = next((w.bytes for w in weights[key] if w.identity[1] == p.storage_offset()), p.nbytes)
+            if held != p.nbytes:
+                found[key] = held, p.nbytes
+    return found
+
+
 def _is_mixed(given: Sequence[torch.Tensor]) -> bool:
     """Whether some tensors have values and others not; numbers (of no dimension) go with either."""
     return any(t.is_meta for t in given) and any(t.dim() and not t.is_meta for t in given)
@@ -638,7 +654,6 @@ def trace(
     *,
     check: Callable[[int, int], None] = lambda done, modules: None,
     gradients: Gradients | None = None,
-    detailed: bool = False,
     way: AnswerPolicy = AnswerPolicy(),  # noqa: B008 (frozen)
 ) -> Trace:
     """Runs `model` once on tensors of the meta device and books every operator.
@@ -649,22 +664,23 @@ def trace(
         kwargs: Keyword arguments.
         check: Called with the number of module calls so far and that of modules; may raise to stop.
         gradients: Watches what a backward pass would do; then the run has gradients on.
-        detailed: What each operator does by itself is kept.
         way: How questions for values are answered.
 
     Returns:
         What was seen. A model that raises gives what was seen until then, and names the module.
     """
     meta_cache.trim()
-    watch = _Watch(model, check, gradients, detailed, way)
+    watch = _Watch(model, check, gradients, way)
     questions = watch.questions
     if gradients is not None:
         gradients.begin(watch.weights, watch.constants)
     seen = Trace(
         watch.order, watch.modules, watch.events, watch.parameters, named=watch.named, assumed=watch.assumed
     )
+    args, kwargs = cache_tensors.unshared(args), cache_tensors.unshared(kwargs)
     given = [t for _, t in tensors([list(args), dict(kwargs)])]
-    watch.events.append(_feeding(given))
+    held = [*cache_tensors.within(args), *cache_tensors.within(kwargs)]
+    watch.events.append(_feeding([*given, *held]))
     with _observed(model, watch), torch.set_grad_enabled(gradients is not None):
         try:
             with watch.functions, Operators(watch):
@@ -681,7 +697,8 @@ def trace(
     seen.decided, seen.endless, seen.asked = tuple(questions.decided), questions.endless, questions.asked
     seen.sized, seen.shared, seen.cut = watch.sized, watch.classes.used, watch.cut
     seen.given, seen.trail = given, watch.trail or seen.trail
-    seen.kept = tuple(t.untyped_storage()._cdata for _, t in tensors(seen.result))
+    returned = [*(t for _, t in tensors(seen.result)), *cache_tensors.within(seen.result)]
+    seen.kept = tuple(t.untyped_storage()._cdata for t in returned)
     return seen
 
 
@@ -708,3 +725,13 @@ def _is_raised(error: BaseException) -> bool:
     if at is None or at.tb_frame.f_globals.get("__name__", "").partition(".")[0] in ("torch", "explorer"):
         return False
     return at.tb_frame.f_code.co_code[at.tb_lasti] == dis.opmap["RAISE_VARARGS"]
+
+
+def _seen_among(tensor: torch.Tensor, others: Sequence[torch.Tensor]) -> bool:
+    """Whether one of the others is the same view of the same memory."""
+    key, place = tensor.untyped_storage()._cdata, (tensor.storage_offset(), tensor.shape, tensor.stride())
+    return any(
+        t is tensor
+        or (t.untyped_storage()._cdata == key and (t.storage_offset(), t.shape, t.stride()) == place)
+        for t in others
+    )

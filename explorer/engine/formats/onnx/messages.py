@@ -6,6 +6,7 @@ outline shows the beginning of one that may be as long as its file.
 
 from __future__ import annotations
 
+from explorer.base.errors import BadModel
 from explorer.engine.formats.onnx.protobuf_wire import fields, signed
 
 TYPE_CHECKING = False
@@ -56,3 +57,13 @@ def dimension(data: Buffer, start: int, stop: int, most: int | None = None) -> i
         if number == 2 and wire == 2:
             return text(data, at, end, most) or None
     return None
+
+
+def not_onnx(head: bytes) -> BadModel | None:
+    """Why a file that begins with `head` can be no ONNX model (it carries no magic number); None if it can.
+
+    A ModelProto starts with one of its own fields; every writer known puts ir_version (0x08) first.
+    """
+    if head and head[0] in (0x08, 0x12, 0x1A, 0x22, 0x28, 0x3A, 0x42):
+        return None
+    return BadModel("this is not an ONNX model", hint="its first byte is no ONNX field")

@@ -14,7 +14,7 @@ import mmap
 from explorer.base.errors import BadModel
 from explorer.base.outline import Outline, OutlineRow
 from explorer.engine.formats.files import mapped
-from explorer.engine.formats.onnx.messages import decoded, dimension, opset, pair, text
+from explorer.engine.formats.onnx.messages import decoded, dimension, not_onnx, opset, pair, text
 from explorer.engine.formats.onnx.protobuf_wire import fields, packed_varints, signed
 from explorer.engine.graph.dtypes import ELEMENT_TYPES
 
@@ -64,8 +64,6 @@ def outline(source: str) -> Outline:
         if graph is None:
             raise BadModel("this is not an ONNX model", hint="it holds no graph")
     except BadModel as error:
-        from explorer.engine.formats.onnx.reader import not_onnx
-
         said = not_onnx(data[:1]) or error
         raise BadModel(said.what, where=source, hint=said.hint) from None
     return Outline("onnx", source, len(data), facts, _rows(source, data, graph, ir))

@@ -17,6 +17,7 @@ from typing import Any
 
 from explorer.base.errors import BadModel, nearest
 from explorer.engine.formats.onnx import messages
+from explorer.engine.formats.onnx.messages import not_onnx
 from explorer.engine.formats.onnx.protobuf_wire import fields, packed_varints, signed, varint_at
 from explorer.engine.formats.onnx.tensors import TensorReader
 from explorer.engine.graph.model import (
@@ -58,16 +59,6 @@ _OWN_TAGS = frozenset((_INPUT, _OUTPUT, _NAME, _METADATA))
 """Of these what each node has for itself."""
 
 
-def not_onnx(head: bytes) -> BadModel | None:
-    """Why a file that begins with `head` can be no ONNX model (it carries no magic number); None if it can.
-
-    A ModelProto starts with one of its own fields; every writer known puts ir_version (0x08) first.
-    """
-    if head and head[0] in (0x08, 0x12, 0x1A, 0x22, 0x28, 0x3A, 0x42):
-        return None
-    return BadModel("this is not an ONNX model", hint="its first byte is no ONNX field")
-
-
 def read(path: str) -> Model:
     """The model in the file at `path`.
 
@@ -90,7 +81,7 @@ def read(path: str) -> Model:
         source = Source(path)
     except FileNotFoundError:
         folder = os.path.dirname(path) or "."
-        beside = os.listdir(folder) if os.path.isdir(folder) else []
+        beside = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
         hint = nearest(
             os.path.basename(path), (f for f in beside if f.endswith(".onnx") and f != os.path.basename(path))
         )

@@ -163,7 +163,7 @@ def _exactly(
 def _unknown_shape(
     loaded: LoadedModule, model: nn.Module, name: str, required: Sequence[str], tried: str = ""
 ) -> UnknownShape:
-    implied = _likely(_first(model))[1] if len(required) == 1 else []
+    implied = _likely(_first(model))[1]
     shape = likely_shape(model, name) or next(iter(implied), (1, 3, 224, 224))
     others = f" (its inputs: {', '.join(required)})" if len(required) > 1 else ""
     return UnknownShape(

@@ -43,6 +43,9 @@ class LoadedModule(Struct):
         example: Inputs that came with the model.
         binding: Settles the inputs of given shapes and dimensions, where the file says which sizes are open.
         bound: The inputs that were settled last.
+        values: Builds the model with the values of its files, which `build` makes without them; then it is
+            never built with others.
+        asks: Its forward is known to ask for values, so that no run on shapes alone is tried first.
     """
 
     source: str
@@ -55,6 +58,8 @@ class LoadedModule(Struct):
     example: Any = None
     binding: Callable[[Mapping[str, tuple[str | None, Any]], Mapping[str, int]], BoundInputs] | None = None
     bound: BoundInputs | None = None
+    values: Callable[[], nn.Module] | None = None
+    asks: bool = False
     _meta: nn.Module | None = None
     _real: nn.Module | None = None
 
@@ -70,6 +75,7 @@ class LoadedModule(Struct):
         if self.trained or self._real is not None:
             self._meta = without_values(self.materialise())
         else:
+            failed: Exception | None = None
             for way in (lambda: torch.device("meta"), UninitialisedOnMeta):
                 try:
                     with self.quiet(), torch.random.fork_rng(devices=[]), way(), UnfilledTensors():  # type: ignore[no-untyped-call]
@@ -77,12 +83,15 @@ class LoadedModule(Struct):
                         made = self.build()
                 except ExplorerError:
                     raise
-                except Exception:
+                except Exception as error:
+                    failed = error
                     continue
                 tensors = (*made.parameters(), *made.buffers())
                 self._meta = made if all(t.is_meta for t in tensors) else without_values(made)
                 break
             else:
+                if self.values is not None and failed is not None:
+                    raise BadModel(error_line(failed), where=self.source) from failed
                 self._meta = without_values(self.materialise())
         self._meta.eval()
         return self._meta
@@ -110,7 +119,7 @@ class LoadedModule(Struct):
             try:
                 with self.quiet(), torch.random.fork_rng(devices=[]):
                     torch.manual_seed(self.seed)
-                    self._real = self.build()
+                    self._real = (self.values or self.build)()
             except ExplorerError:
                 raise
             except Exception as error:

@@ -29,6 +29,10 @@ DTYPES: tuple[torch.dtype, ...] = (
 """Types by the number that TorchScript has for them."""
 
 
+_SIGNS = {"__and__": "bitwise_and", "__or__": "bitwise_or", "__xor__": "bitwise_xor"}
+"""What Python's signs between tensors are, of the operators that do the same."""
+
+
 class UnknownOperator(Exception):
     """There is no such operator, or it may not be called."""
 
@@ -71,6 +75,7 @@ def tensors(
     Raises:
         Unknown: It is not known, or may not be called.
     """
+    name = _SIGNS.get(name, name)
     if library not in LIBRARIES or name in FORBIDDEN or name.startswith("__"):
         raise UnknownOperator(f"the operator {library}::{name} is not known, or not one that a model needs")
     whole = _WHOLE.get(name) if library == "aten" else None

@@ -164,7 +164,7 @@ class _Builder:
         twin.held["packed"] = state is not record.state
         for name, value in state.items():
             self.attribute(twin, kind, str(name), value)
-        for name in kind.parameters - set(twin._parameters):
+        for name in sorted(kind.parameters - set(twin._parameters)):
             if name in state and state[name] is None:
                 twin.register_parameter(name, None)
         attributes(twin, {**_from_code(kind), **twin.held["values"], **kind.constants})

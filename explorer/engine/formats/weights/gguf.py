@@ -15,8 +15,9 @@ from explorer.base.errors import BadModel
 from explorer.base.record import field, record
 from explorer.base.units import printable
 from explorer.engine.formats.files import open_regular
-from explorer.engine.formats.format import Format, SourceProbe
+from explorer.engine.formats.format import Format, SourceProbe, named
 from explorer.engine.formats.tensor_index import (
+    OF_THOSE_HERE,
     StoredTensor,
     TensorIndex,
     named_few,
@@ -90,6 +91,8 @@ _MOST = 1 << 23
 """Strings in arrays, tensors, and keys, at most: ten times the largest vocabularies and their merges."""
 _ARRAY_COST = 128
 """How many strings an array in an array takes the time of."""
+_KEPT = 1 << 10
+"""Numbers of an array that are kept: one a layer."""
 _SHOWN = 6
 """Elements of an array that are named."""
 _TEXT = 1 << 12
@@ -153,6 +156,7 @@ class GgufHeader:
         version: Of the format.
         big_endian: Whether its numbers are stored with the highest byte first.
         metadata: Value by key: numbers, booleans and texts; of an array a text that describes it.
+        arrays: Numbers of short arrays by key: what differs from layer to layer.
         tensors: In the order of the file.
         notes: What is unusual.
     """
@@ -162,6 +166,7 @@ class GgufHeader:
     version: int = 0
     big_endian: bool = False
     metadata: dict[str, int | float | bool | str] = field(default_factory=dict)
+    arrays: dict[str, tuple[int | float, ...]] = field(default_factory=dict)
     tensors: list[StoredTensor] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -287,6 +292,10 @@ class _Reader:
         self.left -= 0 if letter else number * (1 if kind == _STRING else _ARRAY_COST)
         if number > (self.size - self.at) // least or self.left < 0:
             self.broken(f"it announces {number:,} elements of '{printable(key)}'")
+        if letter and not depth and number <= _KEPT:
+            kept = self.numbers(f"{number}{letter}") if number else ()
+            self.found.arrays[key] = kept
+            self.at -= number * least
         shown = [str(self.value(kind, key, depth + 1)) for _ in range(min(number, _SHOWN))]
         rest = number - len(shown)
         if letter:
@@ -417,6 +426,7 @@ def contents(source: str) -> TensorIndex:
         facts=facts,
         notes=[*notes, *(note for header in headers for note in header.notes)],
         missing=missing,
+        config={**first.metadata, **first.arrays},
     )
 
 
@@ -455,10 +465,7 @@ def _part_notes(source: str, opened: GgufHeader, missing: Sequence[str]) -> list
         ]
     if not missing:
         return []
-    return [
-        f"{len(missing):,} of {count:,} parts are missing: {named_few(missing)};"
-        " parameters and bytes are those of the parts that are here"
-    ]
+    return [f"{len(missing):,} of {count:,} parts are missing: {named_few(missing)}{OF_THOSE_HERE}"]
 
 
 def _recognise(probe: SourceProbe) -> bool:
@@ -470,10 +477,10 @@ FORMAT = Format(
     "a GGUF file of llama.cpp's (.gguf)",
     label="GGUF",
     recognise=_recognise,
-    open=lambda source, options: contents(source),
+    open=named("models.torch.configured:open_gguf"),
+    tensors=contents,
     outline=lambda source: outlined(contents(source)),
     endings=(".gguf",),
     recognised="its first four bytes",
-    shows="tensors by module: quantization, shapes, bytes, values; metadata",
-    analysed=False,
+    shows="tensors by module: quantization, shapes, bytes, values; metadata; with transformers its module",
 )

@@ -13,8 +13,10 @@ import os
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
 from explorer.engine.formats.files import blobs_of, open_regular
-from explorer.engine.formats.format import Format, SourceProbe
+from explorer.engine.formats.format import Format, SourceProbe, named
 from explorer.engine.formats.tensor_index import (
+    OF_THOSE_HERE,
+    OF_THOSE_STORED,
     StoredTensor,
     TensorIndex,
     distinct,
@@ -50,7 +52,7 @@ _FILES = 10_000
 
 
 def contents(source: str) -> TensorIndex:
-    """What a folder, or an index in it, says of a model.
+    """What a folder, or an index or a file of weights in it, says of a model.
 
     Raises:
         BadModel: There are no weights, a file of them is broken, or the index is none.
@@ -65,7 +67,7 @@ def contents(source: str) -> TensorIndex:
         files = [name] if name else _loose(folder)
         tensors, metadata = _together(folder, files, notes, lacking)
     paths = [os.path.join(folder, file) for file in files]
-    config, said = _config(folder, notes)
+    config, said = _config(folder, notes, _CONFIGS[::-1] if name.startswith("adapter_") else _CONFIGS)
     facts = [*said, *((key, shortened(text)) for key, text in metadata.items())]
     tied = safetensors.tied_notes(tensors, metadata)
     notes += [*tied, *_contradictions(config, tensors, bool(tied)), *safetensors.packing_notes(tensors)]
@@ -83,6 +85,7 @@ def contents(source: str) -> TensorIndex:
         notes=notes,
         producer=shortened(_text(architecture[:3])) if isinstance(architecture, list) else "",
         missing=lacking,
+        config=config,
     )
 
 
@@ -228,7 +231,7 @@ def _indexed(
         notes.insert(
             0,
             f"{len(absent):,} of {len(files):,} files are missing, with {lost:,} of {len(named):,} tensors:"
-            f" {named_few(absent)}; parameters and bytes are those of the files that are here",
+            f" {named_few(absent)}{OF_THOSE_HERE}",
         )
     if missing:
         notes.append(f"{len(missing):,} tensors that the index names are in no file: {named_few(missing)}")
@@ -279,9 +282,11 @@ _VALUES = 100_000
 # what config.json says
 
 
-def _config(folder: str, notes: list[str]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
+def _config(
+    folder: str, notes: list[str], names: Sequence[str] = _CONFIGS
+) -> tuple[dict[str, Any], list[tuple[str, str]]]:
     """The configuration of the model, and the same as facts; one that is broken is a note and no more."""
-    for name in _CONFIGS:
+    for name in names:
         if not os.path.lexists(os.path.join(folder, name)):
             continue
         try:
@@ -291,6 +296,11 @@ def _config(folder: str, notes: list[str]) -> tuple[dict[str, Any], list[tuple[s
             return {}, []
         return config, [(key, shortened(text)) for key, text in _flat(config, "", 0)]
     return {}, []
+
+
+def configuration(folder: str) -> Mapping[str, Any]:
+    """What the config.json of a folder says; nothing where there is none, or no good one."""
+    return _config(folder or ".", [])[0]
 
 
 def _flat(value: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, str]]:
@@ -378,7 +388,7 @@ def _contradictions(config: Mapping[str, Any], tensors: Sequence[StoredTensor], 
         notes.append(
             f"config.json says that weights are quantized ({shortened(_text(method))}"
             + (f", {bits} bits" if bits else "")
-            + "): types, parameters and bytes are those of the integers and scales that are stored"
+            + f"){OF_THOSE_STORED}"
             + (f"; {packed:,} integers stand for {packed * 32 // bits:,} weights" if bits and packed else "")
         )
     return notes
@@ -439,10 +449,10 @@ FORMAT = Format(
     "a Hugging Face folder (config.json and weights), or its index of shards",
     label="Hugging Face folder",
     recognise=_recognise,
-    open=lambda source, options: contents(source),
+    open=named("models.torch.configured:open_folder"),
+    tensors=contents,
     outline=lambda source: outlined(contents(source)),
     endings=(f".safetensors{INDEX}", f".bin{INDEX}"),
     recognised="config.json or an index beside the weights",
-    shows="the shards as one model: tensors by module, what config.json says",
-    analysed=False,
+    shows="the shards as one model: tensors by module, what config.json says; with transformers its module",
 )

@@ -16,7 +16,7 @@ from explorer.base.outline import Outline, OutlineRow
 from explorer.base.record import field, record
 from explorer.base.units import printable
 from explorer.engine.formats.files import open_regular
-from explorer.engine.formats.format import Format, SourceProbe
+from explorer.engine.formats.format import Format, SourceProbe, named
 from explorer.engine.formats.tensor_index import (
     StoredTensor,
     TensorIndex,
@@ -455,7 +455,8 @@ FORMAT = Format(
     "safetensors",
     "a safetensors file (.safetensors)",
     recognise=_recognise,
-    open=lambda source, options: contents(source),
+    open=named("models.torch.configured:open_safetensors"),
+    tensors=contents,
     outline=_outline,
     endings=(".safetensors",),
     recognised="the length of a JSON header, and the header",

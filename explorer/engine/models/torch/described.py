@@ -12,20 +12,21 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from msgspec.structs import replace
 
-from explorer.base.errors import MissingExtra, Misuse
+from explorer.base.errors import MissingExtra, Misuse, install_command
 from explorer.engine.costs import layer_rows, layer_tree
 from explorer.engine.costs.layer_tree import UNPLACED, GroupFacts, LayerLeaf, Scope, summed
 from explorer.engine.costs.memory import liveness
 from explorer.engine.formats.module_index import ModulePart
 from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, rows
-from explorer.engine.formats.torch_files.checkpoint_modules import read_checkpoint
+from explorer.engine.formats.torch_files.checkpoint_modules import Checkpoint, read_checkpoint
 from explorer.engine.formats.torch_files.torchscript import script
 from explorer.engine.models.opened import OpenedModel, OpenOptions
 from explorer.engine.models.tensors import TensorFile
+from explorer.engine.models.torch.configured import with_config_beside
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.facts import NOTHING_KNOWN, Layer, Shape, TensorInfo
 from explorer.host.gc_pause import gc_pause
-from explorer.host.optional_packages import TORCH, require
+from explorer.host.optional_packages import require
 
 if TYPE_CHECKING:
     from explorer.engine.values.numbers import Numbers
@@ -252,19 +253,24 @@ def open_script(source: str, options: OpenOptions) -> OpenedModel:
     try:
         require("torch", source)
     except MissingExtra:
-        refuse_sizes(options, f"type: {TORCH}")
+        refuse_sizes(options, f"type: {install_command()}")
         found = script(source, _NO_TORCH)
         return DescribedFile(
             found.contents,
             options,
             lambda: leaves_of(found.parts, _NO_TORCH),
             strides=found.strides,
-            hint=f"type: {TORCH}",
+            hint=f"type: {install_command()}",
             inputs=declared(found.inputs),
         )
-    from explorer.engine.models.torch import rebuilt
+    return _rebuilt(source, options)
 
-    return rebuilt.open_script(source, options)
+
+def _rebuilt(source: str, options: OpenOptions, pickled: Checkpoint | None = None) -> OpenedModel:
+    """The module that torch makes of a file: TorchScript, or a whole one in a pickle."""
+    from explorer.engine.models.torch import rebuilt  # torch: seconds, and it may be missing
+
+    return rebuilt.open_pickled(source, options, pickled) if pickled else rebuilt.open_script(source, options)
 
 
 def open_checkpoint(source: str, options: OpenOptions) -> OpenedModel:
@@ -277,9 +283,11 @@ def open_checkpoint(source: str, options: OpenOptions) -> OpenedModel:
     found = read_checkpoint(source, "checkpoint")
     if options.trust and found.whole:
         require("torch", source)
-        from explorer.engine.models.torch import rebuilt
-
-        return rebuilt.open_pickled(source, options, found)
+        return _rebuilt(source, options, found)
+    if not found.whole:
+        opened = with_config_beside(source, found.contents, options)
+        if opened is not None:
+            return opened
     why = found.contents.why
     hint = (
         "--trust runs it, if its classes can be imported here"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from explorer.base.errors import MissingExtra
+from explorer.base.errors import MissingExtra, install_command
 from explorer.engine.costs.aten.table import exported_cost
 from explorer.engine.costs.layer_tree import UNPLACED, GroupFacts, LayerLeaf, Scope
 from explorer.engine.formats.tensor_index import StoredTensor
@@ -25,7 +25,7 @@ from explorer.engine.models.torch.described import (
 )
 from explorer.engine.operators import formulas
 from explorer.facts import Layer, Shape, TensorInfo
-from explorer.host.optional_packages import TORCH, require
+from explorer.host.optional_packages import require
 
 Tensor = tuple[str, str | None, Shape | None]
 
@@ -43,7 +43,7 @@ def open_program(source: str, options: OpenOptions) -> OpenedModel:
         require("torch", source)
     except MissingExtra:
         return open_described(source, options)
-    from explorer.engine.models.torch import rebuilt
+    from explorer.engine.models.torch import rebuilt  # torch: seconds, and it may be missing
 
     return rebuilt.open_program(source, options)
 
@@ -55,14 +55,14 @@ def open_described(source: str, options: OpenOptions) -> OpenedModel:
         BadModel: There is no program in it, or it cannot be read.
         Misuse: Other sizes are asked for than those in the file.
     """
-    refuse_sizes(options, f"type: {TORCH}")
+    refuse_sizes(options, f"type: {install_command()}")
     found = described(source, _WHY, exported=True)
     return DescribedFile(
         found.contents,
         options,
         lambda: _grown(found),
         strides=found.strides,
-        hint=f"type: {TORCH}",
+        hint=f"type: {install_command()}",
         inputs=declared(found.inputs),
         outputs=declared(found.outputs),
         counted=_COUNTED,

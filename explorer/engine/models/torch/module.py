@@ -49,6 +49,8 @@ class TorchModel:
     format = "torch"
     takes_weights = True
     is_graph = False
+    planned_as_traced = False
+    """Tilings are planned of its run on shapes, whatever its size: no exporter need know its operators."""
 
     def __init__(self, source: str, options: OpenOptions) -> None:
         self.source = source
@@ -80,7 +82,7 @@ class TorchModel:
     def graph(self, folder: str, *, on_progress: OnProgress = None) -> Model:
         """See `OpenedModel`."""
         if self._graph is None:
-            from explorer.engine.models.torch.onnx_export import exported_graph
+            from explorer.engine.models.torch.onnx_export import exported_graph  # onnx
 
             name = os.path.basename(self.source)
             stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in name)
@@ -131,7 +133,7 @@ class TorchModel:
 
     def activations(self, asked: ActivationRequest, layers: Sequence[Layer]) -> ActivationRun:
         """See `OpenedModel`."""
-        from explorer.engine.values import torch_activations
+        from explorer.engine.values import torch_activations  # onnxruntime
 
         shapes, dims = self.options.input_shapes, self.options.dims
         return torch_activations.run(self.loaded, layers, asked, dims=dims, input_shapes=shapes)

@@ -25,10 +25,10 @@ def _recognise(probe: SourceProbe) -> bool:
 
 
 def _open(source: str, options: OpenOptions) -> OpenedModel:
-    from explorer.host.optional_packages import require
+    from explorer.host.optional_packages import require  # the list of formats reads this file
 
     require("torch", source)
-    from explorer.engine.models.torch.module import TorchModel
+    from explorer.engine.models.torch.module import TorchModel  # torch: seconds
 
     return TorchModel(source, options)
 

@@ -18,7 +18,6 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import numpy as np
 import onnx
 import torch
 from msgspec import Struct
@@ -34,6 +33,7 @@ from explorer.engine.formats.torch_module.arguments import BoundInputs, moved
 from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.graph.model import Model
 from explorer.engine.progress import OnProgress
+from explorer.engine.runtime.torch_arrays import as_array
 from explorer.engine.runtime.torch_fastpath import without_fastpath
 from explorer.facts import Progress
 from explorer.host.optional_packages import error_line
@@ -323,19 +323,20 @@ def _restore_names(path: str, model: nn.Module) -> None:
 def _renamed(graph: onnx.ModelProto, path: str, model: nn.Module) -> dict[str, str]:
     """Names that the exporter made up to names in the state_dict."""
     taken = {tensor.name for tensor in graph.graph.initializer}
-    lost: dict[tuple[int, ...], list[tuple[str, np.ndarray[Any, Any]]]] = {}
+    lost: dict[tuple[int, ...], list[tuple[str, torch.Tensor]]] = {}
     for name, weight in model.state_dict().items():
         if name not in taken and weight.dim() == 2:
-            lost.setdefault(tuple(weight.shape[::-1]), []).append((name, weight.t().numpy()))
+            lost.setdefault(tuple(weight.shape[::-1]), []).append((name, weight.t()))
     renamed: dict[str, str] = {}
     for tensor in graph.graph.initializer:
         candidates = lost.get(tuple(tensor.dims), [])
         if not tensor.name.startswith(_INVENTED) or not candidates:
             continue
         array = numpy_helper.to_array(tensor, os.path.dirname(os.path.abspath(path)))
-        for at, (name, values) in enumerate(candidates):
+        for at, (name, weight) in enumerate(candidates):
+            values = as_array(weight)
             # the first row tells almost all apart without reading the rest
-            if (array[0] == values[0]).all() and (array == values).all():
+            if (array[:1] == values[:1]).all() and (array == values).all():
                 renamed[tensor.name] = name
                 del candidates[at]
                 break

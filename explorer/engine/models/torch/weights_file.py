@@ -23,8 +23,7 @@ from explorer.engine.formats.tensor_index import named_few
 from explorer.engine.formats.torch_files.checkpoint_modules import ROLES
 from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.formats.torch_module.modules import dtype_name, is_lazy
-from explorer.engine.models.open_model import open_model
-from explorer.engine.models.opened import OpenOptions
+from explorer.engine.models.open_model import open_tensors
 from explorer.engine.models.tensors import TensorFile
 from explorer.engine.values.numbers import Numbers
 
@@ -41,7 +40,7 @@ def with_file(loaded: LoadedModule, path: str) -> LoadedModule:
         Misuse: The file holds no tensors with names.
         BadModel: It cannot be read.
     """
-    opened = open_model(path, OpenOptions())
+    opened = open_tensors(path)
     if not isinstance(opened, TensorFile):
         what = "this is a model and no file of weights"
         raise Misuse(what, where=path, hint="give a state_dict (.pt, .pth, .ckpt) or .safetensors")

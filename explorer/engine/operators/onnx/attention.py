@@ -449,7 +449,7 @@ def _projected_gradient(node: BackwardNode) -> Gradient | None:
 _GLOBAL = without("how many tokens attend to all others depends on the data")
 
 OPERATORS = (
-    Operator("Attention", _attention, gradient=_gradient, position="attention"),
+    Operator("Attention", _attention, gradient=_gradient),
     Operator("FlexAttention", _flex, "ai.onnx.preview"),
     Operator(
         "Attention",
@@ -457,7 +457,6 @@ OPERATORS = (
         MS,
         _packed_shape(2, 4),
         gradient=_projected_gradient,
-        position="attention",
     ),
     Operator("QAttention", _with_projection(mask=5, past=8), MS, _packed_shape(2, 8, 3), quantized=True),
     Operator(
@@ -465,9 +464,7 @@ OPERATORS = (
     ),
     Operator("PackedAttention", _packed_attention, MS, _packed_shape(2, 4)),
     Operator("QOrderedAttention", _ordered, MS, sized((0, 0), (0, 1), (7, -1)), quantized=True),
-    Operator(
-        "MultiHeadAttention", _multi_head, MS, _multi_head_shape, gradient=_gradient, position="attention"
-    ),
+    Operator("MultiHeadAttention", _multi_head, MS, _multi_head_shape, gradient=_gradient),
     Operator("DecoderMaskedMultiHeadAttention", _decoder_multi_head, MS, _multi_head_shape),
     Operator("PackedMultiHeadAttention", _packed_multi_head, MS, _packed_heads),
     Operator(
@@ -477,7 +474,6 @@ OPERATORS = (
         _grouped_shape(grows=True),
         reader=True,
         gradient=_gradient,
-        position="attention",
     ),
     Operator("SparseAttention", _sparse, MS, _grouped_shape(grows=False), reader=True),
     Operator("PagedAttention", _paged, MS, _grouped_shape(grows=False)),

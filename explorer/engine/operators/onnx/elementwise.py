@@ -123,7 +123,6 @@ OPERATORS = (
         each(),
         shape=_all_together("bool"),
         position="each",
-        hides=True,
     ),
     Operator("Where", each(), shape=together(0, 1, 2, dtype=1), position="each", settings=(0,)),
     Operator("Sum Max Min", _variadic(), shape=_all_together(since=8), position="each"),

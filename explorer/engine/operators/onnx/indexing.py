@@ -147,15 +147,13 @@ def _merged_indices(call: Call) -> Answer:
 _HASH = moves("words to numbers of a table, no arithmetic on values")
 
 OPERATORS = (
-    Operator("Gather", free, shape=_gather, position="move", lookup=True, settings=(1,), rows=(0,)),
-    Operator(
-        "GatherElements", free, shape=_gather_elements, position="move", lookup=True, settings=(1,), rows=(0,)
-    ),
+    Operator("Gather", free, shape=_gather, settings=(1,), rows=(0,)),
+    Operator("GatherElements", free, shape=_gather_elements, settings=(1,), rows=(0,)),
     Operator("GatherND", free, ("", MS), _gather_nd, settings=(1,), rows=(0,)),
     Operator("Scatter", free, shape=first, settings=(1,)),
     Operator("ScatterElements ScatterND", _scatter, shape=first, settings=(1,)),
     Operator("TensorScatter", free, shape=first),
-    Operator("Trilu", free, shape=first, position="move", hides=True, settings=(1,)),
+    Operator("Trilu", free, shape=first, settings=(1,)),
     Operator("Trilu", free, MS, like(0)),
     Operator("OneHot", free, shape=_one_hot, reads=(1,), gradient=blocked, settings=(1, 2)),
     Operator("NonZero", free, shape=_non_zero, fresh=True),

@@ -310,25 +310,21 @@ def _einsum_gradient(node: BackwardNode) -> Gradient | None:
 
 
 OPERATORS = (
-    Operator("MatMul", _matmul(), shape=_matmul_shape(), gradient=first_two, position="product"),
-    Operator(
-        "MatMulInteger", _matmul(), shape=_matmul_shape(dtype="int32"), position="product", quantized=True
-    ),
+    Operator("MatMul", _matmul(), shape=_matmul_shape(), gradient=first_two),
+    Operator("MatMulInteger", _matmul(), shape=_matmul_shape(dtype="int32"), quantized=True),
     Operator(
         "QLinearMatMul",
         _qlinear_matmul,
         shape=_matmul_shape(3, 7),
-        position="product",
-        factors=(0, 3),
         quantized=True,
     ),
-    Operator("Gemm", _gemm, shape=_gemm_shape, gradient=first_two, position="product"),
-    Operator("Einsum", _einsum, shape=_einsum_shape, gradient=_einsum_gradient, position="product"),
+    Operator("Gemm", _gemm, shape=_gemm_shape, gradient=first_two),
+    Operator("Einsum", _einsum, shape=_einsum_shape, gradient=_einsum_gradient),
     Operator("AffineGrid", _affine_grid, settings=(1,)),
     Operator("FusedGemm", _fused_gemm, MS, _gemm_shape, gradient=first_two),
     Operator("GemmFloat8", _gemm_float8, MS, _gemm_shape),
     Operator("QGemm", _qgemm, MS, _qgemm_shape, quantized=True),
-    Operator("FusedMatMul", _fused_matmul, MS, _fused_shape, gradient=first_two, position="product"),
+    Operator("FusedMatMul", _fused_matmul, MS, _fused_shape, gradient=first_two),
     Operator("FusedMatMulActivation TransposeMatMul", _fused_matmul, MS, _fused_shape, gradient=first_two),
     Operator("SparseToDenseMatMul", _sparse_matmul, MS, _fused_shape, gradient=first_two),
     Operator("GemmFastGelu", _gemm_gelu, MS, _matmul_shape(), gradient=first_two),
@@ -338,7 +334,6 @@ OPERATORS = (
         _matmul(bias=6, rescale=True),
         MS,
         _matmul_shape(dtype=2),
-        position="product",
         quantized=True,
     ),
     Operator(
@@ -346,7 +341,6 @@ OPERATORS = (
         _matmul(bias=4, quantize=True, rescale=True),
         MS,
         _matmul_shape(dtype="float32"),
-        position="product",
         quantized=True,
     ),
     Operator(
@@ -355,7 +349,6 @@ OPERATORS = (
         MS,
         _last_axis("N"),
         gradient=first_two,
-        position="product",
         quantized=True,
         packed=(((1,), ("bits",), 4),),
     ),

@@ -428,22 +428,16 @@ def _drawn(call: Call) -> Answer:
 
 OPERATORS = (
     Operator("Identity", free, shape=first, position="each", alias=True, view=True),
-    Operator("Transpose", free, shape=_transpose, position="move", alias=True),
-    Operator(
-        "Reshape", free, shape=_reshape, reads=(1,), position="move", settings=(1,), alias=True, view=True
-    ),
-    Operator("Flatten", free, shape=_flatten, position="move", alias=True, view=True),
-    Operator(
-        "Squeeze", free, shape=_squeeze, reads=(1,), position="move", settings=(1,), alias=True, view=True
-    ),
-    Operator(
-        "Unsqueeze", free, shape=_unsqueeze, reads=(1,), position="move", settings=(1,), alias=True, view=True
-    ),
-    Operator("Concat", free, shape=concat, position="move"),
-    Operator("Split", free, shape=_split, reads=(1,), position="move", settings=(1,)),
-    Operator("Slice", free, shape=_slice, reads=(1, 2, 3, 4), position="move", settings=(1, 2, 3, 4)),
-    Operator("Expand", free, shape=_expand, reads=(1,), position="move", settings=(1,)),
-    Operator("Tile", free, shape=_tile, reads=(1,), position="move", settings=(1,)),
+    Operator("Transpose", free, shape=_transpose, alias=True),
+    Operator("Reshape", free, shape=_reshape, reads=(1,), settings=(1,), alias=True, view=True),
+    Operator("Flatten", free, shape=_flatten, alias=True, view=True),
+    Operator("Squeeze", free, shape=_squeeze, reads=(1,), settings=(1,), alias=True, view=True),
+    Operator("Unsqueeze", free, shape=_unsqueeze, reads=(1,), settings=(1,), alias=True, view=True),
+    Operator("Concat", free, shape=concat),
+    Operator("Split", free, shape=_split, reads=(1,), settings=(1,)),
+    Operator("Slice", free, shape=_slice, reads=(1, 2, 3, 4), settings=(1, 2, 3, 4)),
+    Operator("Expand", free, shape=_expand, reads=(1,), settings=(1,)),
+    Operator("Tile", free, shape=_tile, reads=(1,), settings=(1,)),
     Operator("Pad", free, ("", MS), _pad, reads=(1, 3), settings=(1, 2, 3)),
     Operator("DepthToSpace SpaceToDepth", free, ("", NHWC), _depth_to_space),
     Operator("ReverseSequence", free, shape=first),
@@ -452,19 +446,18 @@ OPERATORS = (
     Operator("BitCast Crop DynamicSlice", free),
     Operator("ExpandDims", free, MS, _expand_dims, reads=(1,)),
     Operator("UnfoldTensor", free, MS, _unfold),
-    Operator("Constant", free, shape=_constant, position="move", unread=True),
-    Operator("Shape", free, shape=_shape_of, position="move", unread=True),
-    Operator("Size", free, shape=lambda _: (("int64", ()),), position="move", unread=True),
+    Operator("Constant", free, shape=_constant, unread=True),
+    Operator("Shape", free, shape=_shape_of, unread=True),
+    Operator("Size", free, shape=lambda _: (("int64", ()),), unread=True),
     Operator(
         "ConstantOfShape",
         free,
         shape=_constant_of_shape,
         reads=(0,),
         gradient=blocked,
-        position="move",
         settings=(0,),
     ),
-    Operator("Range", free, ("", MS), _range, reads=(0, 1, 2), position="move", settings=(0, 1, 2)),
+    Operator("Range", free, ("", MS), _range, reads=(0, 1, 2), settings=(0, 1, 2)),
     Operator("Bernoulli EyeLike RandomNormalLike RandomUniformLike", free, shape=_eye_like, gradient=blocked),
     Operator("RandomNormal RandomUniform", free, shape=_drawn),
     Operator("Multinomial", free, gradient=blocked),

@@ -169,17 +169,15 @@ def _gates(call: Call) -> Cost:
 
 
 OPERATORS = (
-    Operator("Softmax", named("softmax"), shape=first, position="softmax"),
-    Operator("LogSoftmax", named("log_softmax"), shape=first, position="softmax"),
+    Operator("Softmax", named("softmax"), shape=first),
+    Operator("LogSoftmax", named("log_softmax"), shape=first),
     Operator("BiasSoftmax", named("softmax", "add the bias"), MS, like(0)),
     Operator("BatchNormalization", _batch_norm, ("", NHWC), _batch_shape, statistics=(3, 4)),
     Operator("InstanceNormalization", named("layer_norm"), ("", NHWC), first),
     Operator("GroupNormalization", named("layer_norm"), shape=first),
-    Operator("LayerNormalization", named("layer_norm"), shape=_layer_shape, position="normalise"),
-    Operator(
-        "RMSNormalization SimplifiedLayerNormalization", named("rms_norm"), shape=first, position="normalise"
-    ),
-    Operator("LpNormalization", named("lp_norm"), shape=first, position="normalise"),
+    Operator("LayerNormalization", named("layer_norm"), shape=_layer_shape),
+    Operator("RMSNormalization SimplifiedLayerNormalization", named("rms_norm"), shape=first),
+    Operator("LpNormalization", named("lp_norm"), shape=first),
     Operator("MeanVarianceNormalization", each(5, "mean, subtract, square, mean, normalise"), shape=first),
     Operator("NegativeLogLikelihoodLoss", _log_likelihood),
     Operator("SoftmaxCrossEntropyLoss", _cross_entropy),
@@ -190,14 +188,12 @@ OPERATORS = (
         each_with(1 + _LAYER[0], f"add, {_LAYER[1]}", bias=4),
         MS,
         _skip_shape,
-        position="normalise",
     ),
     Operator(
         "SkipSimplifiedLayerNormalization",
         each_with(1 + _RMS[0], f"add, {_RMS[1]}", bias=3),
         MS,
         _skip_shape,
-        position="normalise",
     ),
     Operator(
         "EmbedLayerNormalization",

@@ -14,7 +14,7 @@ from explorer.engine.diff.side import Side
 from explorer.engine.graph.model import DTYPES, Model, Node, Tensor, subgraphs
 from explorer.engine.graph.tile_metadata import SITE_KEY
 from explorer.engine.proof.blame.probe import LayerProbe
-from explorer.engine.proof.outputs.compare import OutputComparison, unit_roundoff
+from explorer.engine.proof.compare import OutputComparison, unit_roundoff
 from explorer.engine.proof.outputs.run import depth_of
 from explorer.engine.proof.regions.trials import ComparedValue, Trial
 from explorer.engine.proof.structure.probes import GraphProducers, Region

@@ -16,7 +16,7 @@ from explorer.base.units import printable
 from explorer.engine import shapes
 from explorer.engine.graph.model import DTYPES, Model, dtype_code
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
-from explorer.engine.proof.outputs.compare import OutputComparison, unit_roundoff
+from explorer.engine.proof.compare import OutputComparison, unit_roundoff
 from explorer.engine.proof.outputs.quantization import with_floats
 from explorer.engine.proof.outputs.run import by_one_ulp
 from explorer.engine.proof.regions import trials

@@ -19,7 +19,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Misuse
-from explorer.base.units import dims_text, printable
+from explorer.base.units import dims_text, many_text, printable
 from explorer.engine.graph.model import Model
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.engine.proof.blame.judge import Judge
@@ -184,7 +184,7 @@ def _ends(before: Model, after: Model) -> list[Pair]:
     """
     first, second = ([v.name for v in m.graph.outputs] for m in (before, after))
     if len(first) != len(second):
-        raise Mismatch(f"one model has {len(first)} outputs, the other {len(second)}")
+        raise Mismatch(f"one model has {many_text(len(first), 'output')}, the other {len(second)}")
     return [Pair(a, b) for a, b in zip(first, first if set(first) == set(second) else second, strict=True)]
 
 

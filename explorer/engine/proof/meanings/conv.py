@@ -164,7 +164,7 @@ def _meaning(
     batch = len(taps.each) * packs
 
     def left(values: Sequence[Array]) -> Rows:
-        return _unfolded(values[0], taps, packs, pack * given)
+        return UnfoldedImages(values[0], taps, packs, pack * given)
 
     def weight(w: Array) -> Array:
         if node.op == "Conv" and groups == width == len(taps.each) == 1:
@@ -225,45 +225,54 @@ def _blocks(
     return columns
 
 
-def _unfolded(x: Array, taps: _Taps, packs: int, deep: int) -> Rows:
+class UnfoldedImages:
     """X of images (images, channels, ...), of which every position meets the `deep` channels of a pack."""
-    images, channels, *sizes = x.shape
-    whole, count = math.prod(sizes), math.prod(taps.positions)
-    tables = [_table(taps, phase, sizes) for phase in taps.each]
-    every = np.arange(images * count)
-    laid: list[Array] = []
-    looked_up = 0
 
-    def places() -> Array:
-        """Channels by place, (places, packs, deep); behind the last stands a zero: beyond the images."""
-        if not laid:
-            laid.append(np.zeros((images * whole + 1, packs, deep), x.dtype))
-            flat = laid[0].reshape(-1, packs * deep)
+    def __init__(self, x: Array, taps: _Taps, packs: int, deep: int) -> None:
+        self.x, self.packs, self.deep = x, packs, deep
+        self._sizes = x.shape[2:]
+        self._tables = [_table(taps, phase, self._sizes) for phase in taps.each]
+        self._every = np.arange(x.shape[0] * math.prod(taps.positions))
+        self._laid: Array | None = None
+        self._looked_up = 0
+
+    def places(self, b: int) -> Array:
+        """What the rows of a matrix are made of, (places, deep); the last is the zero beyond the images."""
+        if self._laid is None:
+            images, channels, *_ = self.x.shape
+            whole = math.prod(self._sizes)
+            self._laid = np.zeros((images * whole + 1, self.packs, self.deep), self.x.dtype)
+            flat = self._laid.reshape(-1, self.packs * self.deep)
             for image in range(images):
                 part = flat[image * whole : (image + 1) * whole, :channels]
-                copy_matrix(part, x[image].reshape(channels, whole).T)
-        return laid[0]
+                copy_matrix(part, self.x[image].reshape(channels, whole).T)
+        return self._laid[:, b % self.packs]
 
-    def rows(b: int, some: Array | slice) -> Array:
-        q, p = divmod(b, packs)
-        image, position = np.divmod(every[some], count)
-        at = tables[q][position]
-        nonlocal looked_up
-        looked_up += at.size
-        if looked_up <= whole and images == packs == 1 and channels == deep:
+    def met(self, b: int, some: Array | slice) -> Array:
+        """Which places some rows of a matrix show, (rows, taps); -1 for the zero."""
+        table = self._tables[b // self.packs]
+        image, position = np.divmod(self._every[some], len(table))
+        at = table[position]
+        if len(self.x) > 1:
+            at = np.where(at < 0, -1, at + image[:, None] * math.prod(self._sizes))
+        return at
+
+    def __call__(self, b: int, some: Array | slice) -> Array:
+        """Some rows of a matrix: see `Rows`."""
+        images, channels, *_ = self.x.shape
+        whole = math.prod(self._sizes)
+        at = self.met(b, some)
+        self._looked_up += at.size
+        if self._looked_up <= whole and images == self.packs == 1 and channels == self.deep:
             # of a few rows only the places that they meet
-            met = x.reshape(channels, whole)[:, at.reshape(-1)]
+            met = self.x.reshape(channels, whole)[:, at.reshape(-1)]
             met[:, at.reshape(-1) < 0] = 0
             return np.ascontiguousarray(met.T).reshape(len(at), -1)
-        if images > 1:
-            at = np.where(at < 0, -1, at + image[:, None] * whole)
-        return places()[:, p].take(at, 0).reshape(len(at), -1)
-
-    return rows
+        return self.places(b).take(at, 0).reshape(len(at), -1)
 
 
 def _squares(x: Array, taps: _Taps, packs: int, deep: int) -> Array:
-    """Sums of squares of what the rows of `_unfolded` show, (phases packs, rows): of every place once."""
+    """Sums of squares of what rows of `UnfoldedImages` show, (phases packs, rows): of every place once."""
     images, channels, *sizes = x.shape
     places = np.zeros((images, packs, math.prod(sizes) + 1))  # behind the last place stands a zero, as there
     for p in range(packs):

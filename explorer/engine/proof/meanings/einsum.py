@@ -17,13 +17,11 @@ def product(node: Node, look: NodeReader) -> Original:
     """What an Einsum of two operands means.
 
     Raises:
-        NotTiled: It is none, or both are constant.
+        NotTiled: It is none, or both are stored.
     """
     if len(node.inputs) != 2:
         raise NotTiled(f"Einsum '{node.label}' of the original has {len(node.inputs)} operands")
-    numbers = [look.number(name) for name in node.inputs]
-    if all(n is not None for n in numbers):
-        raise NotTiled(f"Einsum '{node.label}' of the original has no operand that is not constant")
+    numbers = look.factors(node)
     first = 1 if numbers[0] is not None else 0
     stored = numbers[1 - first]
     names = [node.inputs[first], node.inputs[1 - first]]

@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from explorer.engine.graph.model import Node
 from explorer.engine.proof.meanings import conv, einsum, linear
 from explorer.engine.proof.meanings.product_spec import (
-    Integers,
     Meaning,
     NodeReader,
     Original,
@@ -27,6 +26,7 @@ from explorer.engine.proof.meanings.product_spec import (
     Rows,
 )
 from explorer.engine.proof.symbolic.blocks import NotTiled
+from explorer.engine.proof.symbolic.integers import Integers
 from explorer.engine.runtime.onnxruntime import Array
 
 Tail = Callable[[Array, Callable[[Array], Array]], Array]
@@ -303,7 +303,7 @@ def _between(op: str) -> Meaning:
         if look.planned is None or "int" not in look.planned.dtype:
             return plain(node, look)
         makers = {o: n for n in look.model.graph.nodes for o in n.outputs if o}
-        turned = _is_stored(look, makers, node.inputs[0])
+        turned = look.weighs(node.inputs[0])
         x, w = (makers.get(name) for name in (node.inputs[1::-1] if turned else node.inputs[:2]))
         if x is None or w is None:
             raise NotTiled(f"the operands of '{node.label}' were not quantised")
@@ -350,13 +350,6 @@ class _Operand(Struct, frozen=True):
     zero: str
     axis: int
     grid: Grid | None = None
-
-
-def _is_stored(look: NodeReader, makers: Mapping[str, Node], name: str) -> bool:
-    """Whether a value is stored, or made of one that is by an IntQuant."""
-    maker = makers.get(name)
-    called = maker is not None and maker.op == "IntQuant"
-    return look.number(maker.inputs[0] if called and maker is not None else name) is not None
 
 
 def _operand(maker: Node, look: NodeReader) -> _Operand:

@@ -1,29 +1,36 @@
-"""Gemm and MatMul as products."""
+"""Gemm, MatMul and FusedMatMul as products."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Node
-from explorer.engine.proof.meanings.product_spec import Arrange, NodeReader, Original, ProductSpec, Rows
+from explorer.engine.proof.meanings.product_spec import (
+    Arrange,
+    Meaning,
+    NodeReader,
+    Original,
+    ProductSpec,
+    Rows,
+)
 from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.onnxruntime import Array
 
 
 def product(node: Node, look: NodeReader) -> Original:
-    """What a Gemm or MatMul means.
+    """What a Gemm or MatMul means, or a FusedMatMul: it turns its operands and has an alpha as a Gemm does.
 
     Raises:
-        NotTiled: Both operands are constant.
+        NotTiled: Both operands are stored, or an axis of the batch is turned.
     """
-    attributes = node.attributes if node.op == "Gemm" else {}
-    left, right = look.number(node.inputs[0]), look.number(node.inputs[1])
-    if left is not None and right is not None:
-        raise NotTiled(f"{node.op} '{node.label}' of the original has no operand that is not constant")
+    attributes = node.attributes if node.op in ("Gemm", "FusedMatMul") else {}
+    if attributes.get("transBatchA", 0) or attributes.get("transBatchB", 0):
+        raise NotTiled(f"{node.op} '{node.label}' of the original turns an axis of its batch")
+    left, right = look.factors(node)
     name = node.inputs[2] if node.op == "Gemm" and len(node.inputs) > 2 else ""
     bias = look.number(name) if name else None
     numbers = left if left is not None else right
@@ -117,3 +124,6 @@ def _weight_on_the_left(
         return y.reshape(-1, plain.N, M).swapaxes(-1, -2).reshape(plain.batch, plain.M, plain.N)
 
     return replace(plain, out=out_)
+
+
+MEANINGS: Mapping[tuple[str, str], Meaning] = {("com.microsoft", "FusedMatMul"): product}

@@ -17,7 +17,7 @@ class _UnpackedReader(NodeReader):
     """Knows the unpacked weight under the name of the packed one."""
 
     def __init__(self, look: NodeReader, name: str, weight: Array) -> None:
-        super().__init__(look.model, look.planned)
+        super().__init__(look.model, look.planned, look.wiring)
         self._name = name
         self._weight = weight
 

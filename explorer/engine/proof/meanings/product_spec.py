@@ -11,8 +11,10 @@ from msgspec import Struct
 from explorer.engine.graph.interpreter import Interpreter, Wiring
 from explorer.engine.graph.model import Model, Node
 from explorer.engine.proof.symbolic.blocks import NotTiled
+from explorer.engine.proof.symbolic.integers import Integers
 from explorer.engine.proof.symbolic.symbols import Symbols
 from explorer.engine.runtime.onnxruntime import Array
+from explorer.engine.tiling.sites import Constants
 from explorer.facts import SitePlan
 
 Arrange = Callable[[Sequence[Array]], Array]
@@ -20,29 +22,6 @@ Arrange = Callable[[Sequence[Array]], Array]
 
 Rows = Callable[[int, Array | slice], Array]
 """Some rows of one matrix of a stack: that of a convolution would be its input many times over."""
-
-
-class Integers(Struct, frozen=True):
-    """What a product of integers gives, which is no question of rounding.
-
-    Attributes:
-        exact: Y arranged as (batch, M, N), of its own type, for these inputs; and |x| |W| of the same shape
-            where there is a `scale`.
-        zero: The zero point of X; None if it is computed, or there are several.
-        given: Which of the inputs it is; -1 if it is stored.
-        saturates: Whether onnxruntime's own kernel for these types is exact on some processors only.
-        scale: What Y, in floats, is of the sum in integers, arranged; None if Y is of integers, or is defined
-            by integers.
-        grids: Of the inputs that arrive as floats, which are codes x step: the step, the least code and the
-            largest; None of integers.
-    """
-
-    exact: Callable[[Sequence[Array]], tuple[Array, Array | None]]
-    zero: int | None
-    given: int
-    saturates: Callable[[Sequence[Array]], bool]
-    scale: Callable[[Callable[[Array], Array]], Array] | None = None
-    grids: Sequence[tuple[float, int, int] | None] = ()
 
 
 class ProductSpec(Struct, frozen=True):
@@ -125,18 +104,29 @@ class NodeReader:
 
     def __init__(self, model: Model, planned: SitePlan | None = None, wiring: Wiring | None = None) -> None:
         self.model = model
-        self._wiring = wiring or Wiring.of(model.graph)
+        self.wiring = wiring or Wiring.of(model.graph)
+        self._constants = Constants(model.graph, model.defaults, self.wiring.producers)
         self.planned = planned
         """What the plan says of the site: how it falls apart into products."""
         self.codes: dict[str, Array] = {}
         """Numbers that stand for those of a value: the codes of a weight."""
+
+    def weighs(self, name: str) -> bool:
+        """Whether a plan takes a value for the weight, which then counts as the right operand.
+
+        Only which operand is which is taken from there, no number: a constant that is computed on the left
+        arrives at the tiles as any value of the graph does.
+        """
+        maker = self.wiring.maker(name)
+        called = maker is not None and maker.op == "IntQuant"
+        return (maker.inputs[0] if called and maker is not None else name) in self._constants
 
     def number(self, name: str) -> Array | None:
         """The numbers of a value; None if it is no constant."""
         if name in self.codes:
             return self.codes[name]
         graph = self.model.graph
-        nodes, open_ends = self._wiring.needed([name])
+        nodes, open_ends = self.wiring.needed([name])
         if open_ends or any(n.op in ("Gemm", "MatMul") for n in nodes):
             return None
         domain = Symbols("float16")
@@ -148,3 +138,18 @@ class NodeReader:
         except (NotTiled, KeyError):
             return None
         return value if isinstance(value, np.ndarray) else None
+
+    def factors(self, node: Node) -> tuple[Array | None, Array | None]:
+        """The numbers of both operands of a product, as far as the tiles meet them as numbers.
+
+        Raises:
+            NotTiled: Both are stored.
+        """
+        left, right = node.inputs[:2]
+        heavy = self.weighs(left), self.weighs(right)
+        if all(heavy):
+            raise NotTiled(f"{node.op} '{node.label}' of the original has no operand that is not constant")
+        if heavy[0]:
+            return self.number(left), None
+        # one that is computed beside a computed one may be made of it
+        return None, self.number(right) if heavy[1] or self.number(left) is None else None

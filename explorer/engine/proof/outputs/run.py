@@ -14,12 +14,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Cancelled
-from explorer.base.units import printable, shape_text
+from explorer.base.units import many_text, printable, shape_text
 from explorer.engine.graph.model import DTYPES, Model, Value
 from explorer.engine.graph.random_operators import all_nodes
 from explorer.engine.progress import Cancel
+from explorer.engine.proof.compare import OutputComparison, unit_roundoff
 from explorer.engine.proof.float64 import evaluator
-from explorer.engine.proof.outputs.compare import OutputComparison, unit_roundoff
 from explorer.engine.proof.outputs.tolerance import within
 from explorer.engine.proof.structure.probes import Pair
 from explorer.engine.runtime.onnxruntime import Array, RuntimeSession
@@ -101,7 +101,7 @@ def pair_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> dic
     """
     first, second = before.graph.feeds, after.graph.feeds
     if len(first) != len(second):
-        raise Mismatch(f"one model takes {len(first)} inputs, the other {len(second)}")
+        raise Mismatch(f"one model takes {many_text(len(first), 'input')}, the other {len(second)}")
     by_name = {v.name: v for v in second}
     named = all(v.name in by_name for v in first)
     pairs = [(v, by_name[v.name] if named else second[i]) for i, v in enumerate(first)]
@@ -122,7 +122,7 @@ def pair_outputs(before: Model, after: Model) -> list[Pair]:
     if len(first) != len(second):
         missing = [f"'{printable(n)}'" for n in (*first, *second) if (n in first) != (n in second)]
         only = f": only one of them has {', '.join(missing[:_NAMED])}" if missing else ""
-        raise Mismatch(f"one model has {len(first)} outputs, the other {len(second)}{only}")
+        raise Mismatch(f"one model has {many_text(len(first), 'output')}, the other {len(second)}{only}")
     if first != second and set(first) == set(second):
         named = ", ".join(f"'{printable(n)}'" for n in second[:_NAMED])
         raise Mismatch(f"the outputs stand in another order: {named}")
@@ -432,7 +432,7 @@ def _floats(
         how = "by a step that a rounding made" if stepped else "by rounding"
         reason = f"apart by {apart or 0.0:.1e} of its size, {how} ({largest})"
         if not noise.proved:
-            reason += f"; float64 {reference_text}"
+            reason += f"; no float64: {reference_text.removeprefix('none: ')}"
     if comparison.shared and not fault:
         reason += f"; {comparison.shared:,} of {comparison.size:,} elements are NaN or Inf in both"
     figures = comparison.figures()

@@ -9,11 +9,9 @@ does): then it is looked at together with what makes its inputs, and believed if
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
-import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
@@ -29,8 +27,9 @@ from explorer.engine.proof.outputs.independence import independent
 from explorer.engine.proof.outputs.run import ModelOutputs, Noise, by_one_ulp
 from explorer.engine.proof.regions.correspondence import ChangedRegion, Correspondence
 from explorer.engine.proof.regions.float64_layers import in_float64
+from explorer.engine.proof.regions.made_up import FED_FLOATS, Feeds, dense, meeting, steered
 from explorer.engine.proof.regions.observability import NodeContents, controls
-from explorer.engine.proof.regions.trials import FLOATS
+from explorer.engine.proof.regions.stored_numbers import differences, restored
 from explorer.engine.proof.structure.probes import GraphProducers, Pair, Region, cut_out
 from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
 from explorer.engine.runtime.random_inputs import RandomInput, draw
@@ -56,10 +55,6 @@ _NAMED = 3
 
 _INSIDE = 16
 """Values in a region that are looked at again, the last ones first, for whether it hides them."""
-
-_FLOATS = (*FLOATS, "bfloat16")
-
-Feeds = dict[str, Array]
 
 
 class RegionResult(Struct, frozen=True):
@@ -130,17 +125,32 @@ def settle(
         step *= 2
     cut_off = [_cut_off(runner, pair) for pair in found.cut_off]
     shown = [*(known[region.key] for region in regions), *cut_off]
+    first = _first(runner, regions, known, failed, dropped)
+    return tuple(shown) if first is None else (first, *(one for one in shown if one is not first))
+
+
+def _first(
+    runner: _Runner,
+    regions: Sequence[ChangedRegion],
+    known: Mapping[tuple[object, ...], RegionResult],
+    failed: Mapping[str, RegionResult],
+    dropped: set[str],
+) -> RegionResult | None:
+    """Of regions that grew, what showed first that one of them differs."""
     for region in regions:
         made = runner.one.producer
         within = [n for n in failed if made[n] in region.before.nodes and n != region.pair.before]
-        first = None
-        if known[region.key].evidence.kind == "different":
+        first, shows = None, known[region.key].evidence
+        if shows.kind == "different":
             first = next((failed[n] for n in within if failed[n].evidence.kind == "different"), None)
         elif within:
             first = _hidden(runner, region, sorted(within, key=made.__getitem__, reverse=True), dropped)
+            first = first or next(
+                (failed[n] for n in within if failed[n].evidence.reason == shows.reason), None
+            )
         if first is not None:
-            return (first, *(one for one in shown if one is not first))
-    return tuple(shown)
+            return first
+    return None
 
 
 def _cut_off(runner: _Runner, pair: Pair) -> RegionResult:
@@ -212,8 +222,8 @@ class _Runner:
         self.one, self.other = GraphProducers(found.before), GraphProducers(found.after)
         self._session: RuntimeSession | None = None
         self._exposed: set[str] = set()
-        live = self.one.live, self.other.live
-        self.contents = NodeContents(found.before, found.after, found.same_content, live)
+        self._types: dict[str, str] = {}
+        self.contents = NodeContents(found.before, found.after)
 
     def expose(self, regions: Sequence[ChangedRegion]) -> None:
         """Loads the original with what regions are given as outputs."""
@@ -230,6 +240,7 @@ class _Runner:
         if wanted:
             assert self._session is not None
             feeds |= self._session.run(feeds, wanted)
+        self._types.update((name, str(value.dtype)) for name, value in feeds.items())
         return {name: feeds[name] for name in names}
 
     def widened(self, region: ChangedRegion, dropped: set[str]) -> RegionResult:
@@ -323,11 +334,37 @@ class _Runner:
             return unproven("not every branch in it was taken")
         if not seen.moved and region.reads:
             return unproven("its output does not depend on what was varied", lasting=False)
-        differing = self.contents.differences(nodes)
-        # two may make up for each other: a factor that was moved from one weight into the next
-        if differing and (equal or (len(differing) == 1 and differing[0][1])):
-            return unproven(f"{differing[0][0]} differs, and nothing that was tried shows it")
-        return RegionResult(replace(figures, kind="evidence", reason=worst.reason), here)
+        hidden, remark = self._stored(region, nodes)
+        if hidden:
+            return unproven(f"{hidden}, and nothing that was tried shows it")
+        return RegionResult(replace(figures, kind="evidence", reason=worst.reason + remark), here)
+
+    def _stored(self, region: ChangedRegion, nodes: tuple[list[Node], list[Node]]) -> tuple[str, str]:
+        """What differs in a region though no run of it shows it; and, in words, how far the rest is apart."""
+        before, after = self._cut(region)
+        part, found = differences(before, after, self.found.same_content)
+        large = [one for one in found if one.large]
+        for one in large[:_INSIDE]:
+            # two may make up for each other: a factor that was moved from one weight into the next
+            alone = len(found) == 1 or one.place is None
+            if alone or not self._shown(region, nodes, before, restored(part, one)):
+                return one.text, ""
+        apart = max((one.apart for one in found if not one.large), default=0.0)
+        remark = f"; stored numbers differ by up to {apart:.1e} of themselves, as computed in another order"
+        return "", remark if apart else ""
+
+    def _shown(
+        self, region: ChangedRegion, nodes: tuple[list[Node], list[Node]], before: Model, after: Model
+    ) -> bool:
+        """Whether two forms of a region are told apart."""
+        own = self.own(region.reads, self.tries[0], self.seed)
+        run = self._beside(region, before, after)
+        sets = self._sets(region, nodes, own, self.tries[0], first=True)
+        try:
+            pairs = [(*run(given), given) for kind, feeds in sets if kind in ("", _DENSE) for given in feeds]
+            return not self._compared(region, pairs, run).passed
+        except BadModel:  # what cannot be run shows nothing
+            return False
 
     def _sets(
         self,
@@ -340,19 +377,19 @@ class _Runner:
     ) -> Iterator[tuple[str, list[Feeds]]]:
         """Sets of values to try, by what they are."""
         steering = [name for name in controls(nodes[0]) if name in region.before.given]
-        floats = [n for n, v in own.items() if v.dtype.name in _FLOATS and v.size]
+        floats = [n for n, v in own.items() if v.dtype.name in FED_FLOATS and v.size]
         feeds = [own]
         if not floats:
             feeds += [self.own(region.reads, one, self.seed + i) for i in range(1, _DRAWS)]
         yield "", feeds
         if steering:
-            yield _STEERED, [_steered(own, steering, way) for way in (True, False)]
+            yield _STEERED, [steered(own, steering, way) for way in (True, False)]
         if not floats:
             return
         count = max(1, min(_MANY, _ENOUGH // sum(own[name].size for name in floats)))
         for spread in _SPREADS if first else _SPREADS[:1]:
-            yield _DENSE, [_dense(own, spread, self.seed + i) for i in range(count)]
-        yield _MEETING, [_meeting(own, self.contents.numbers(nodes), self.seed + i) for i in range(count)]
+            yield _DENSE, [dense(own, spread, self.seed + i) for i in range(count)]
+        yield _MEETING, [meeting(own, self.contents.numbers(nodes), self.seed + i) for i in range(count)]
 
     def _tried(
         self,
@@ -394,12 +431,23 @@ class _Runner:
             [self.other.nodes[at] for at in region.after.nodes],
         )
 
+    def _cut(self, region: ChangedRegion) -> tuple[Model, Model]:
+        """A region of both graphs as models of their own."""
+        if not self._types.keys() >= set(region.reads):
+            self.own(region.reads, self.tries[0], self.seed)
+        given = {name: self._types[twin or name] for name, twin in region.given.items()}
+        return _part(self.one, region.before, self._types), _part(self.other, region.after, given)
+
     def _both(self, region: ChangedRegion) -> Callable[[Feeds], tuple[Array, Array]]:
         """What runs a region in both graphs on the same values."""
-        types = {name: str(v.dtype) for name, v in self.own(region.reads, self.tries[0], self.seed).items()}
-        before = _alone(self.one, region.before, types)
+        return self._beside(region, *self._cut(region))
+
+    def _beside(
+        self, region: ChangedRegion, one: Model, other: Model
+    ) -> Callable[[Feeds], tuple[Array, Array]]:
+        """What runs two models on what a region is given."""
+        before, after = _alone(one), _alone(other)
         names = {name: twin or name for name, twin in region.given.items()}
-        after = _alone(self.other, region.after, {n: types[twin] for n, twin in names.items()})
 
         def run(values: Feeds) -> tuple[Array, Array]:
             old = before({n: values[n] for n in region.before.given})
@@ -457,56 +505,13 @@ def _drawn(
     return replace(evidence, draws=2, kind="different", own=True, reason=reason)
 
 
-def _alone(wiring: GraphProducers, region: Region, types: Mapping[str, str]) -> Callable[[Feeds], Array]:
-    model, names = cut_out(wiring, [region], {name: types[name] for name in region.given})
+def _alone(model: Model) -> Callable[[Feeds], Array]:
     session = RuntimeSession(model, what="a changed region alone", optimise=False)
-    return lambda values: session.run(values)[names[region.value]]
+    return lambda values: session.run(values)[model.graph.outputs[0].name]
 
 
 def _part(wiring: GraphProducers, region: Region, types: Mapping[str, str]) -> Model:
     return cut_out(wiring, [region], {name: types.get(name, "float32") for name in region.given})[0]
-
-
-def _dense(own: Feeds, spread: float, seed: int) -> Feeds:
-    """Values in place of floats: normal, so none is zero, as wide as the original's own times `spread`."""
-    made: Feeds = {}
-    for name, value in own.items():
-        if value.dtype.name not in _FLOATS:
-            made[name] = value
-            continue
-        finite = value[np.isfinite(value)].astype(np.float64)
-        own_spread = float(np.std(finite)) if finite.size else 0.0
-        own_spread = own_spread or (float(np.abs(finite).max(initial=0.0)) or 1.0)
-        generator = np.random.default_rng((seed, zlib.crc32(name.encode())))
-        with np.errstate(over="ignore"):
-            drawn = generator.standard_normal(value.shape) * own_spread * spread
-            made[name] = np.asarray(drawn).astype(value.dtype)
-    return made
-
-
-def _meeting(own: Feeds, numbers: Sequence[float], seed: int) -> Feeds:
-    """Values that decisions turn at: zeros, halves, the same ones again, the region's own numbers."""
-    made: Feeds = {}
-    limits = [v * by for v in numbers for by in (1, 0.5, 1.5)]
-    for name, value in own.items():
-        if value.dtype.name not in _FLOATS:
-            made[name] = value
-            continue
-        generator = np.random.default_rng((seed, zlib.crc32(name.encode())))
-        chosen = generator.choice([0.0, -0.5, 0.5, -1.0, 1.0, 2.0, *limits], value.shape)
-        kept = generator.random(value.shape) < 0.25
-        with np.errstate(over="ignore"):
-            few = np.asarray(np.where(kept, generator.standard_normal(value.shape), chosen)).astype(
-                value.dtype
-            )
-        made[name] = np.where(np.isfinite(few), few, np.zeros_like(few))
-    return made
-
-
-def _steered(own: Feeds, names: Sequence[str], way: bool) -> Feeds:
-    """The values with every condition true and every loop run a few times, or false and once."""
-    ways = {n: way if own[n].dtype.kind == "b" else (3 if way else 1) for n in names}
-    return {**own, **{n: np.full_like(own[n], value) for n, value in ways.items()}}
 
 
 def _named(ops: Sequence[str]) -> str:

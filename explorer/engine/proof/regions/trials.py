@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from explorer.base.units import shape_text
-from explorer.engine.proof.outputs.compare import OutputComparison
+from explorer.engine.proof.compare import OutputComparison
 from explorer.engine.proof.structure.probes import Pair, Region
 from explorer.engine.runtime.onnxruntime import Array
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from explorer.engine.proof.outputs.compare import OutputComparison
+from explorer.engine.proof.compare import OutputComparison
 from explorer.engine.proof.sites.rounding import LIMIT
 from explorer.engine.proof.sites.run import SiteRun
 from explorer.facts import SiteEvidence, SitePlan
@@ -35,12 +35,13 @@ def site_evidence(
         **seen.figures(),
         passed=not fault,
         reason=reason,
+        differs=bool(ran is not None and ran.reason),
     )
 
 
 def both(one: SiteEvidence, other: SiteEvidence) -> SiteEvidence:
     """The evidence of two tries of a site: tiles of both, figures of the worse."""
-    worse = max(one, other, key=lambda e: (not e.passed, (e.bound_ratio or 0.0) / e.limit))
+    worse = max(one, other, key=lambda e: (e.differs, not e.passed, (e.bound_ratio or 0.0) / e.limit))
     tiles = one.tiles + other.tiles
     reason = worse.reason
     if worse.passed:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
+from explorer.engine.proof.compare import OutputComparison, unit_roundoff
 from explorer.engine.proof.meanings import ProductSpec
-from explorer.engine.proof.outputs.compare import OutputComparison, unit_roundoff
 from explorer.engine.runtime.onnxruntime import Array
 
 SATURATES = "onnxruntime saturates products of unsigned with signed bytes on this processor"

@@ -69,7 +69,7 @@ def part_session(
 def functions_called(model: Model, nodes: Iterable[Node]) -> dict[tuple[str, str, str], Function]:
     """The functions that nodes call, and those that these call: a session checks all that it is given."""
     found: set[tuple[str, str, str]] = set()
-    pending = list(nodes)
+    pending = list(nodes) if model.functions else []
     while pending:
         node = pending.pop()
         pending += (n for _, body in subgraphs(node) for n in body.nodes)

@@ -18,14 +18,14 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
-from explorer.engine.graph.interpreter import Wiring, reads
+from explorer.engine.graph.interpreter import Wiring
 from explorer.engine.graph.model import DTYPES, Model, sources
 from explorer.engine.progress import Cancel
 from explorer.engine.proof.meanings import MEANINGS, NodeReader, Original, ProductSpec
-from explorer.engine.proof.regions.segments import run_in_pieces
 from explorer.engine.proof.sites.evidence import both, site_evidence
 from explorer.engine.proof.sites.parts import run_part
 from explorer.engine.proof.sites.runner import Sessions
+from explorer.engine.proof.sites.segments import run_in_pieces
 from explorer.engine.proof.sites.task import SiteSubject, SiteTask
 from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.batching import batches
@@ -87,7 +87,7 @@ class SiteProof:
         self.unresolved: dict[str, str] = {}
         self.outputs: dict[str, Array] | None = None
         self.seen: dict[str, TensorInfo] = {}
-        self._known_names: dict[tuple[str, ...], set[str]] = {}
+        self._wirings: dict[tuple[str, ...], Wiring | None] = {}
         self._known_places: dict[int, list[SubgraphView]] = {}
         self._sessions: dict[str, Sessions] = {}
         """Of sites of open sizes, which are run at several."""
@@ -116,17 +116,25 @@ class SiteProof:
             except NotTiled as why:
                 self.unresolved[key_of(site)] = printable(str(why))
                 continue
-            if original is not None and self._names(site) >= {site.output, *original.inputs}:
+            if original is not None and self._stands(site, original):
                 found[key_of(site)] = original
         return found
 
-    def _names(self, site: SitePlan) -> set[str]:
-        """What the other model calls its values where a site stands: another tool may have renamed them."""
-        if site.place not in self._known_names:
+    def _stands(self, site: SitePlan, original: Original) -> bool:
+        """Whether the other model makes a site of what it multiplies: another tool may have renamed that.
+
+        Or it may have joined what sites have in common with what lies before them: the sizes of a value.
+        """
+        if site.place not in self._wirings:
             seen = view(self.after, site.place)
-            nodes = seen.graph.nodes if seen is not None else ()
-            self._known_names[site.place] = {n for node in nodes for n in (*node.outputs, *reads(node))}
-        return self._known_names[site.place]
+            self._wirings[site.place] = None if seen is None else Wiring.of(seen.graph)
+        wiring = self._wirings[site.place]
+        if wiring is None or wiring.maker(site.output) is None:
+            return False
+        ends = wiring.needed([site.output], stop=original.inputs)[1]
+        return ends <= set(original.inputs) and all(
+            name in ends or wiring.maker(name) for name in original.inputs
+        )
 
     def sites(
         self, plan: Plan, found: Mapping[str, Original], ahead: Future[Any] | None = None
@@ -169,7 +177,7 @@ class SiteProof:
 
         The original is run as far as they need it. What they hold is let go of before more is made.
         """
-        wiring = Wiring.of(self.after.graph)
+        wiring = self._wirings.get(()) or Wiring.of(self.after.graph)
         sizes = {key_of(s): _activations(s, found[key_of(s)]) for s in moved}
         # a large one is handed out by itself, and takes more than what goes into it
         large = {key_of(s): matrices(s) for s in moved if matrices(s) > LARGE}

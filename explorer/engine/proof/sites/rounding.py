@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from explorer.engine.proof.outputs.compare import SLAB, OutputComparison
+from explorer.engine.proof.compare import SLAB, OutputComparison
 from explorer.engine.proof.sites.reference import Reference
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.facts import SitePlan

@@ -7,16 +7,18 @@ ReLU half the weights are multiplied by zero, and a fault there is invisible.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
 
 from explorer.engine.graph.interpreter import Wiring
 from explorer.engine.graph.model import Model
+from explorer.engine.proof.compare import SLAB, OutputComparison, unit_roundoff
 from explorer.engine.proof.meanings import Original, ProductSpec, Rows
-from explorer.engine.proof.outputs.compare import SLAB, OutputComparison, unit_roundoff
 from explorer.engine.proof.sites.exact import compare_exact, dense_codes, dense_integers
 from explorer.engine.proof.sites.reference import references, rows_of
 from explorer.engine.proof.sites.rounding import LIMIT, chain_length, fault_of, largest_ratio, smallest
@@ -137,18 +139,29 @@ _DRAWN = 1_048_573
 
 def _dense(x: Array, seed: tuple[int, ...]) -> Array:
     """Values of both signs, none near zero, as large as the activation's."""
-    generator = np.random.default_rng(seed)
     largest = max(x.max(initial=0), -x.min(initial=0))
     if not np.isfinite(largest):
         largest = np.abs(x).max(initial=0.0, where=np.isfinite(x))
     kind = np.float64 if x.dtype == np.float64 else np.float32
-    values = generator.random(min(x.size, _DRAWN), kind) - 0.5
-    values += np.copysign(0.5, values)
-    drawn = np.asarray(values * (values.dtype.type(largest) or 1.0)).astype(x.dtype)
+    values = _all_drawn(seed, kind) if x.size >= _DRAWN else _signed(seed, kind, x.size)
+    drawn = np.asarray(values * (values.dtype.type(largest) or 1.0)).astype(x.dtype, copy=False)
     made = np.empty(x.size, x.dtype)
     for first in range(0, x.size, _DRAWN):
         made[first : first + _DRAWN] = drawn[: x.size - first]
     return made.reshape(x.shape)
+
+
+def _signed(seed: tuple[int, ...], kind: type[np.floating[Any]], count: int) -> Array:
+    """Random numbers between a half and one, of both signs."""
+    values = np.random.default_rng(seed).random(count, np.dtype(kind)) - 0.5
+    values += np.copysign(0.5, values)
+    return values
+
+
+@functools.lru_cache(maxsize=1)
+def _all_drawn(seed: tuple[int, ...], kind: type[np.floating[Any]]) -> Array:
+    """As many as are ever drawn: of every large site the same."""
+    return _signed(seed, kind, _DRAWN)
 
 
 def _drawn(meaning: ProductSpec, at: int, x: Array, seed: tuple[int, ...]) -> Array:
@@ -207,7 +220,7 @@ def _unsure(
     wide, tall, least = wide.astype(kind), tall.astype(kind), float(smallest(got.dtype))
     turned = _as_stored(got) is not got
     found: list[Array] = [sampled]
-    step = max(_SAMPLED, 4 * SLAB // max(meaning.N, 1))
+    step = max(_SAMPLED, 8 * SLAB // max(meaning.N, 1))
     with np.errstate(all="ignore"):
         for b in range(meaning.batch):
             across = tall[b if len(tall) > 1 else 0]
@@ -227,7 +240,7 @@ def _unsure(
 
 def _squares(meaning: ProductSpec, left: Rows) -> Array:
     """Sums of squares of the rows of X, (batch, M)."""
-    step = max(1, SLAB // max(meaning.K, 1))
+    step = max(1, 2 * SLAB // max(meaning.K, 1))
     made = np.empty((meaning.batch, meaning.M))
     for b in range(meaning.batch):
         for first in range(0, meaning.M, step):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,14 @@ from msgspec import Struct
 
 from explorer.base.units import printable
 from explorer.engine.proof.meanings import ProductSpec
-from explorer.engine.proof.structure.terms import Addend, Repeated, resolve
+from explorer.engine.proof.meanings.conv import UnfoldedImages
+from explorer.engine.proof.structure.terms import Addend, RepeatedBlock, resolve
 from explorer.engine.proof.symbolic.blocks import GivenBlock, Ledger, NotTiled, Symbol, SymbolProduct
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.facts import SitePlan
+
+_COMPARED = 1 << 18
+"""Codes of places that are compared at a time: a copy of all would be as large as the images."""
 
 
 class Rectangle(Struct, frozen=True):
@@ -37,13 +41,15 @@ class _Band(Struct, frozen=True):
 
     Attributes:
         codes: Of their elements, in the block that is repeated.
-        lefts: What their products multiply, by identity, how far the depth is covered before it, and n and k
-            of the first product that does.
+        lefts: What their products multiply, how far the depth is covered before it, and n and k of the first
+            product that does.
+        wholes: By identity, all of X in these rows, from which the others are cut where they are due.
         products: How many there are.
     """
 
     codes: Array
-    lefts: Sequence[tuple[int, int, int, int]]
+    lefts: Sequence[tuple[Symbol, int, int, int]]
+    wholes: Collection[int]
     products: int
 
 
@@ -80,6 +86,8 @@ class TileCheck:
         """By matrix, number of rows and the block that is repeated."""
         self.wholes: dict[tuple[Symbol, int, int], bool] = {}
         """Whether what blocks are cut from is all of X in some rows, by matrix and row."""
+        self.sources: dict[tuple[Symbol, int], Array | None] = {}
+        """Which places of the images the rows of something are, by it and the pack of channels."""
         self.bias = given[meaning.bias] if isinstance(meaning.bias, int) else None
         self.expected_bias: Array | None = None
         """The bias C, or its codes, for every element of the output as it is arranged."""
@@ -101,7 +109,7 @@ class TileCheck:
         for n in range(0, band.columns, tn):
             yield Rectangle(band.b, band.m, n, band.rows, min(tn, band.columns - n))
 
-    def repeated(self, band: Rectangle, here: Repeated) -> bool:
+    def repeated(self, band: Rectangle, here: RepeatedBlock) -> bool:
         """Checks a row of tiles that differs from one that was found right in its rows alone.
 
         Returns:
@@ -110,32 +118,43 @@ class TileCheck:
         known = self.known.get((band.b, band.rows, here.block.first))
         if known is None or not np.array_equal(known.codes, here.codes):
             return False
+        if not all(self._all_of_rows(here.block.instead[whole], band) for whole in known.wholes):
+            return False
         m = band.m // self.tile[0]
         for left, done, n, index in known.lefts:
-            self._block(here.block.instead[left], band, done, (m, n, index))
+            self._block(here.block.stands_for(left), band, done, (m, n, index))
         if here.numbers or self.expected_bias is not None:
             self._others(here.numbers, band, slice(None), self._place(band, 0))
         self.tiles += known.products
         return True
 
-    def remember(self, ledger: Ledger, band: Rectangle, here: Repeated) -> None:
+    def remember(self, ledger: Ledger, band: Rectangle, here: RepeatedBlock) -> None:
         """Keeps of a row of tiles that was found right what it is made of, where others are made likewise."""
         if any(axis == 0 for claims in self.labels.values() for axis, _ in claims):
             return
         codes = here.codes.reshape(band.rows, band.columns)
-        met: dict[tuple[int, int], tuple[int, int]] = {}
+        met: dict[tuple[int, int], tuple[Symbol, int, int, int]] = {}
         products = 0
         for area in self.across(band):
             tile = codes[:, area.n : area.n + area.columns].reshape(-1)
             (positions, terms), *more = resolve(ledger, tile, 1.0)
-            lefts = [id(t.source.left) for t in terms if isinstance(t.source, SymbolProduct)]
+            lefts = [t.source.left for t in terms if isinstance(t.source, SymbolProduct)]
             if positions is not None or more or len(lefts) != len(terms):
                 return
             for index, left in enumerate(lefts):
-                met.setdefault((left, index * self.tile[1]), (area.n // self.tile[2], index))
+                done = index * self.tile[1]
+                met.setdefault((id(left), done), (left, done, area.n // self.tile[2], index))
             products += len(lefts)
-        lefts_met = [(*key, *where) for key, where in met.items()]
-        self.known[band.b, band.rows, here.block.first] = _Band(here.codes, lefts_met, products)
+        wholes: set[int] = set()
+        others: list[tuple[Symbol, int, int, int]] = []
+        for one in met.values():
+            whole = _cut_at(one[0], one[1])
+            instead = here.block.instead.get(id(whole))
+            if instead is not None and self.wholes.get((instead, band.b, band.m)):
+                wholes.add(id(whole))
+            else:
+                others.append(one)
+        self.known[band.b, band.rows, here.block.first] = _Band(here.codes, others, wholes, products)
 
     def _place(self, area: Rectangle, position: int) -> str:
         row, column = divmod(position, area.columns)
@@ -241,21 +260,59 @@ class TileCheck:
         key = area.b, area.m, done
         if key in left.decoded:
             return
-        if self.band[0] != (area.b, area.m):
-            self.band = (area.b, area.m), self.left(area.b, slice(area.m, area.m + self.tile[0]))
-        if not self._of_band(left, area, done) and not _same_block(left.codes, self.band[1], 0, done):
+        rows = self._rows(area)
+        if not self._of_band(left, area, done) and not _same_block(left.codes, rows, 0, done):
             raise NotTiled(self._misplaced(left.codes, area, done, where))
         left.decoded.add(key)
 
+    def _rows(self, area: Rectangle) -> Array:
+        """The codes of the rows of X in which an area stands."""
+        if self.band[0] != (area.b, area.m):
+            self.band = (area.b, area.m), self.left(area.b, slice(area.m, area.m + self.tile[0]))
+        return self.band[1]
+
     def _of_band(self, left: Symbol, area: Rectangle, done: int) -> bool:
         """Whether `left` is cut where it is due from what is all of X in these rows: compared once."""
-        if left.part is None:
+        whole = _cut_at(left, done)
+        if whole is None:
             return False
-        whole, cut = left.part
         key = whole, area.b, area.m
         if key not in self.wholes:
-            self.wholes[key] = np.array_equal(whole.codes, self.band[1])
-        return self.wholes[key] and cut == (slice(None), slice(done, done + left.shape[1]))
+            self.wholes[key] = self._all_of_rows(whole, area)
+        return self.wholes[key]
+
+    def _all_of_rows(self, whole: Symbol, area: Rectangle) -> bool:
+        """Whether something is all of X in the rows of an area."""
+        rows = slice(area.m, area.m + area.rows)
+        if whole.taken is not None and isinstance(self.left, UnfoldedImages):
+            source, index = whole.taken
+            places = self._places_in(source, area.b)
+            if places is not None and whole.shape == (area.rows, self.sizes[1]):
+                due = self.left.met(area.b, rows)
+                if np.array_equal(places[index].reshape(-1), due.reshape(-1)):
+                    return True
+        return np.array_equal(whole.codes, self._rows(area))
+
+    def _places_in(self, source: Symbol, b: int) -> Array | None:
+        """Which place of a convolution's images each row of `source` shows; -1 for the zero behind them.
+
+        None where a row shows something else. Rows of X are places, each met by every tap of the kernel: once
+        each place is found to be what it is, they are compared by number.
+        """
+        assert isinstance(self.left, UnfoldedImages)
+        key = source, b % self.left.packs
+        if key not in self.sources:
+            places, shown = self.left.places(b), source.codes
+            found = None
+            if shown.shape[1] == places.shape[1]:
+                order = np.argsort(places[:, 0])
+                at = order[np.searchsorted(places[:, 0], shown[:, 0], sorter=order).clip(max=len(order) - 1)]
+                step = max(1, _COMPARED // max(shown.shape[1], 1))
+                some = (slice(first, first + step) for first in range(0, len(at), step))
+                if all(np.array_equal(places.take(at[here], 0), shown[here]) for here in some):
+                    found = np.where(at == len(places) - 1, -1, at)
+            self.sources[key] = found
+        return self.sources[key]
 
     def _flowing(
         self,
@@ -413,6 +470,14 @@ class TileCheck:
         beta = self.meaning.beta
         if factor not in _either(beta):
             raise NotTiled(f"the bias is scaled by {factor:g} instead of {beta:g} {place}")
+
+
+def _cut_at(left: Symbol, depth: int) -> Symbol | None:
+    """What `left` is cut from, if it is all of its rows from that depth on."""
+    if left.part is None:
+        return None
+    whole, cut = left.part
+    return whole if cut == (slice(None), slice(depth, depth + left.shape[1])) else None
 
 
 def _either(factor: float) -> tuple[float, float]:

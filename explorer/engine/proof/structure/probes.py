@@ -49,6 +49,7 @@ class GraphProducers:
     Attributes:
         producer: Value name to the position of its node.
         live: Values that depend on the graph's inputs.
+        normalised: Values that a BatchNormalization reads, by name: what it makes of them.
     """
 
     def __init__(self, model: Model) -> None:
@@ -57,6 +58,8 @@ class GraphProducers:
         self.producer: dict[str, int] = {}
         self.reads: list[tuple[str, ...]] = []
         self.live = {v.name for v in model.graph.feeds}
+        norms = (node for node in self.nodes if node.op == "BatchNormalization" and not node.domain)
+        self.normalised = {node.inputs[0]: node.outputs[0] for node in norms}
         for at, node in enumerate(self.nodes):
             read = tuple(reads(node))
             self.reads.append(read)
@@ -161,6 +164,7 @@ def pair_values(
         for one, other in _matched(before.model, after.model, inputs, ends):
             if one in before.live and other in after.live:
                 pairs.setdefault(one, other)
+    pairs = _behind_normalisations(pairs, before, after)
     pairs.update(known or {})
     pairs.update((a, b) for a, b in ends.items() if a in before.producer and b in after.producer)
     seen: set[str] = set()
@@ -173,6 +177,22 @@ def pair_values(
             continue
         seen.add(twin)
         found.append(Pair(name, twin))
+    return found
+
+
+def _behind_normalisations(
+    pairs: Mapping[str, str], before: GraphProducers, after: GraphProducers
+) -> dict[str, str]:
+    """Pairs, behind what one graph alone normalises: it was folded into what the other one's layer makes."""
+    paired = pairs.keys(), set(pairs.values())
+    found = {}
+    for one, other in pairs.items():
+        ahead = before.normalised.get(one, ""), after.normalised.get(other, "")
+        alone = [name if name not in taken else "" for name, taken in zip(ahead, paired, strict=True)]
+        if bool(ahead[0]) != bool(ahead[1]) and any(alone):
+            found[alone[0] or one] = alone[1] or other
+        else:
+            found[one] = other
     return found
 
 

@@ -62,8 +62,7 @@ def _of(block: Repeat, term: Addend) -> Addend:
     """What stands in a repeated block where `term` stands in the first one."""
     if not isinstance(term.source, SymbolProduct):
         return term
-    left = block.instead[id(term.source.left)]
-    return replace(term, source=replace(term.source, left=left))
+    return replace(term, source=replace(term.source, left=block.stands_for(term.source.left)))
 
 
 def _opened(ledger: Ledger, total: Total, local: Array, factor: float) -> Pieces:
@@ -99,7 +98,7 @@ def _term(ledger: Ledger, value: Symbol | Array, local: Array, factor: float) ->
     return [(None, [Addend(value.reshape(-1)[local], local, factor)])]
 
 
-class Repeated(Struct, frozen=True):
+class RepeatedBlock(Struct, frozen=True):
     """Elements of a block that is repeated, or of a sum of such and numbers.
 
     Attributes:
@@ -113,7 +112,7 @@ class Repeated(Struct, frozen=True):
     numbers: list[Addend]
 
 
-def repeat_in(ledger: Ledger, codes: Array) -> Repeated | None:
+def repeat_in(ledger: Ledger, codes: Array) -> RepeatedBlock | None:
     """The block that elements repeat; None where they are something else."""
     block = ledger.block(codes)
     numbers: list[Addend] = []
@@ -129,7 +128,7 @@ def repeat_in(ledger: Ledger, codes: Array) -> Repeated | None:
         block = ledger.block(codes)
     if not isinstance(block, Repeat):
         return None
-    return Repeated(block, codes - (block.base - block.first), numbers)
+    return RepeatedBlock(block, codes - (block.base - block.first), numbers)
 
 
 def _span(positions: Array) -> Array | slice:

@@ -15,10 +15,10 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from msgspec import Struct, field
 
 from explorer.engine.diff.forms import Form, Forms
+from explorer.engine.graph.constant_nodes import constant_of
 from explorer.engine.graph.interpreter import reads
 from explorer.engine.graph.model import (
     AttributeRef,
@@ -28,7 +28,6 @@ from explorer.engine.graph.model import (
     Model,
     Node,
     Tensor,
-    tensor_from_array,
 )
 from explorer.engine.graph.random_operators import RANDOM
 from explorer.engine.progress import Cancel
@@ -44,14 +43,6 @@ stand for more than anybody can."""
 
 _DEEPEST = 64
 """Calls and bodies inside each other."""
-
-_SCALARS: Mapping[str, Callable[[Any], Any]] = {
-    "value_float": np.float32,
-    "value_floats": lambda values: np.asarray(values, np.float32),
-    "value_int": np.int64,
-    "value_ints": lambda values: np.asarray(values, np.int64),
-}
-"""Attributes in which a Constant can hold numbers without a tensor."""
 
 
 class ValueNumbers:
@@ -101,18 +92,6 @@ class ValueNumbers:
             except onnx.defs.SchemaError:
                 self._since[key] = key[2]
         return (*node.key, self._since[key])
-
-
-def held(node: Node) -> Tensor | None:
-    """What a Constant holds; None for any other node, and for what is no tensor of its own."""
-    if node.op != "Constant" or node.domain:
-        return None
-    for name, value in node.attributes.items():
-        if isinstance(value, Tensor):
-            return value
-        if name in _SCALARS and not isinstance(value, AttributeRef):
-            return tensor_from_array(name, np.asarray(_SCALARS[name](value)))
-    return None
 
 
 class _Scope(Struct, eq=False):
@@ -265,7 +244,7 @@ class GraphNumbers:
             return self._call(function, node, given, scope)
         if not node.domain and node.op == "Identity" and len(given) == 1:
             return given
-        if (tensor := held(node)) is not None:
+        if (tensor := constant_of(node)) is not None:
             return [self.table.content(tensor)]
         attributes = tuple(
             (name, value)

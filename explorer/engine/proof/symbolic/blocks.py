@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -80,17 +80,26 @@ class Repeat(SymbolBlock):
     """
 
     first: int
-    instead: Mapping[int, Symbol]
+    instead: dict[int, Symbol]
+
+    def stands_for(self, value: Symbol) -> Symbol:
+        """What stands here for an activation there, or for what is cut from one."""
+        here = self.instead.get(id(value))
+        if here is None:
+            assert value.part is not None
+            whole, cut = value.part
+            here = self.instead[id(value)] = self.instead[id(whole)].cut(cut, value.shape)
+        return here
 
 
 class Symbol:
     """A tensor of codes. `whole` is the block that it shows in full and in order, if it does so.
 
     Codes that `make` gives are not kept: the rows of a convolution are its input many times over. `part` is
-    what it was cut from, and where, if it was.
+    what it was cut from, and where, if it was; `taken` is of what it shows rows, one by one, and which.
     """
 
-    __slots__ = ("_codes", "_make", "decoded", "part", "shape", "whole")
+    __slots__ = ("_codes", "_make", "decoded", "part", "shape", "taken", "whole")
 
     def __init__(
         self,
@@ -100,8 +109,10 @@ class Symbol:
         shape: tuple[int, ...] = (),
         make: Callable[[], Array] | None = None,
         part: tuple[Symbol, tuple[slice, ...]] | None = None,
+        taken: tuple[Symbol, Array] | None = None,
     ) -> None:
         self.part = part
+        self.taken = taken
         self._codes: Array | None = codes
         self._make = make
         self.whole = whole
@@ -133,6 +144,12 @@ class Symbol:
         """The codes in C order, one behind the other."""
         self.settle()
         return self.codes.reshape(-1)
+
+    def cut(self, where: tuple[slice, ...], shape: tuple[int, ...]) -> Symbol:
+        """A part of it, which has this shape."""
+        if self.late:
+            return Symbol(None, shape=shape, make=lambda: self.codes[where], part=(self, where))
+        return Symbol(self.codes[where], part=(self, where))
 
     def settle(self) -> None:
         """Lays its codes one behind the other, once: numpy does so at every look-up by index."""
@@ -206,7 +223,7 @@ class Ledger:
         self._register(block)
         return block
 
-    def repeat(self, first: int, size: int, instead: Mapping[int, Symbol]) -> Repeat:
+    def repeat(self, first: int, size: int, instead: dict[int, Symbol]) -> Repeat:
         """A new block of what the codes from `first` on stand for, made of other activations."""
         block = Repeat(self.next, (size,), first, instead)
         self._register(block)

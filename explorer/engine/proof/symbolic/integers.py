@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from explorer.engine.graph.model import DTYPES, Node
-from explorer.engine.proof.meanings.product_spec import Integers
 from explorer.engine.proof.symbolic.blocks import NotTiled, Symbol, Value
 from explorer.engine.runtime.onnxruntime import Array
 
@@ -25,6 +25,29 @@ _NOTHING, _BESIDE, _CHANGED = -1, -2, -16
 was changed; the code c of a sum is -16 - c then."""
 
 Product = Callable[[Value, Value], Sequence[Value]]
+
+
+class Integers(Struct, frozen=True):
+    """What a product of integers gives, which is no question of rounding.
+
+    Attributes:
+        exact: Y arranged as (batch, M, N), of its own type, for these inputs; and |x| |W| of the same shape
+            where there is a `scale`.
+        zero: The zero point of X; None if it is computed, or there are several.
+        given: Which of the inputs it is; -1 if it is stored.
+        saturates: Whether onnxruntime's own kernel for these types is exact on some processors only.
+        scale: What Y, in floats, is of the sum in integers, arranged; None if Y is of integers, or is defined
+            by integers.
+        grids: Of the inputs that arrive as floats, which are codes x step: the step, the least code and the
+            largest; None of integers.
+    """
+
+    exact: Callable[[Sequence[Array]], tuple[Array, Array | None]]
+    zero: int | None
+    given: int
+    saturates: Callable[[Sequence[Array]], bool]
+    scale: Callable[[Callable[[Array], Array]], Array] | None = None
+    grids: Sequence[tuple[float, int, int] | None] = ()
 
 
 class _OffsetSymbol(Symbol):

@@ -1,8 +1,9 @@
 """Scan bodies that were followed before: same nodes, same numbers, other activations of the same shapes.
 
 A convolution on tiles is a Scan over blocks of rows: a thousand times the same products, which differ in
-nothing but what stands on their left. What cuts an activation is followed every time; what multiplies and
-adds, once. What is repeated is a block of codes (`blocks.Repeat`) that says which activation is meant.
+nothing but what stands on their left. What rearranges an activation is followed every time; what multiplies
+and adds, and what cuts the activation for it, once. What is repeated is a block of codes (`blocks.Repeat`)
+that says which activation is meant.
 """
 
 from __future__ import annotations
@@ -20,14 +21,17 @@ from explorer.engine.proof.symbolic.blocks import Ledger, Symbol, SymbolBlock, S
 _MAKING = frozenset(("Add", "Gemm", "If", "Loop", "MatMul", "Mul", "ReduceSum", "Scan", "Sum"))
 """Operators that make new blocks of codes, or may."""
 
+_CUTTING = frozenset(("Constant", "Split"))
+"""Operators whose results say what they are parts of: a hundred of one block of rows."""
+
 
 class _Parts(Struct, frozen=True):
     """A body in two parts.
 
     Attributes:
         body: The body, which is kept: it is known by its identity.
-        moving: Nodes that cut and rearrange.
-        making: Nodes that multiply and add, and all that needs them.
+        moving: Nodes that rearrange.
+        making: Nodes that multiply and add, what cuts for them, and all that needs them.
         read: What those read.
         made: Outputs of the body that they make.
     """
@@ -117,9 +121,10 @@ def _in_parts(body: Graph, functions: Mapping[tuple[str, str, str], Function]) -
     making: list[Node] = []
     made: set[str] = set()
     read: dict[str, None] = {}
+    cutting = _cuts_for_making(body, functions)
     for node in body.nodes:
         names = [*reads(node)]
-        if made.isdisjoint(names) and not _makes(node, functions):
+        if made.isdisjoint(names) and id(node) not in cutting and not _makes(node, functions):
             moving.append(node)
             continue
         making.append(node)
@@ -127,6 +132,22 @@ def _in_parts(body: Graph, functions: Mapping[tuple[str, str, str], Function]) -
         made.update(node.outputs)
     outputs = [v.name for v in body.outputs if v.name in made]
     return _Parts(body, moving, making, tuple(read), outputs)
+
+
+def _cuts_for_making(body: Graph, functions: Mapping[tuple[str, str, str], Function]) -> set[int]:
+    """Ids of the nodes that cut something, and whose parts nobody reads but what multiplies and adds."""
+    elsewhere = {v.name for v in body.outputs}
+    for node in body.nodes:
+        if not _makes(node, functions):
+            elsewhere.update(reads(node))
+    return {id(node) for node in body.nodes if _cuts(node, functions) and elsewhere.isdisjoint(node.outputs)}
+
+
+def _cuts(node: Node, functions: Mapping[tuple[str, str, str], Function]) -> bool:
+    """Whether all that a node does is to cut what it reads."""
+    function = functions.get(node.key)
+    nodes = (node,) if function is None else function.nodes
+    return {one.op for one in nodes} <= _CUTTING and any(one.op == "Split" for one in nodes)
 
 
 def _makes(node: Node, functions: Mapping[tuple[str, str, str], Function]) -> bool:
@@ -138,14 +159,17 @@ def _makes(node: Node, functions: Mapping[tuple[str, str, str], Function]) -> bo
 
 
 def _only_of(blocks: Iterable[SymbolBlock], read: set[int], first: int) -> bool:
-    """Whether blocks are products of what is in `read` and numbers, and sums of each other and numbers."""
+    """Whether blocks are products of what is in `read`, or cut from it, and numbers, and sums of such."""
+
+    def given(value: Symbol) -> bool:
+        return id(value) in read or (value.part is not None and id(value.part[0]) in read)
 
     def own(value: Value) -> bool:
         whole = value.whole if isinstance(value, Symbol) else None
         return not isinstance(value, Symbol) or (whole is not None and whole.base >= first)
 
     return all(
-        (isinstance(b, SymbolProduct) and id(b.left) in read and not isinstance(b.right, Symbol))
+        (isinstance(b, SymbolProduct) and given(b.left) and not isinstance(b.right, Symbol))
         or (isinstance(b, Total) and all(own(value) for value, _ in b.terms))
         for b in blocks
     )

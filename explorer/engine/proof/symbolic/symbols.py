@@ -182,7 +182,7 @@ def _reshape(use: Use) -> Sequence[Value]:
         rest = [math.prod(x.shape) // max(-math.prod(shape), 1) if d == -1 else d for d in shape]
         if math.prod(rest) != math.prod(x.shape):
             raise ValueError(f"{list(x.shape)} does not become {shape}")
-        return [Symbol(None, shape=tuple(rest), make=lambda: x.codes.reshape(rest))]
+        return [Symbol(None, shape=tuple(rest), make=lambda: x.codes.reshape(rest), taken=x.taken)]
     return [_moved(x, lambda a: a.reshape(shape))]
 
 
@@ -219,18 +219,9 @@ def _split(use: Use) -> Sequence[Value]:
     parts: list[Value] = []
     for start, size in zip(itertools.accumulate(sizes, initial=0), sizes, strict=False):
         cut = (*(slice(None),) * axis, slice(start, start + size))
-        if not isinstance(x, Symbol):
-            parts.append(x[cut])
-        elif x.late:
-            shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
-            parts.append(Symbol(None, shape=shape, make=partial(_cut, x, cut), part=(x, cut)))
-        else:
-            parts.append(Symbol(x.codes[cut], part=(x, cut)))
+        shape = (*x.shape[:axis], size, *x.shape[axis + 1 :])
+        parts.append(x.cut(cut, shape) if isinstance(x, Symbol) else x[cut])
     return parts
-
-
-def _cut(x: Symbol, cut: tuple[slice, ...]) -> Array:
-    return x.codes[cut]
 
 
 def _pad(use: Use) -> Sequence[Value]:
@@ -265,7 +256,8 @@ def _gather(use: Use) -> Sequence[Value]:
     np.take(np.empty(x.shape[axis], bool), index)  # an index beyond the end is an error here, and not later
 
     made = partial(_taken, use.symbols.recent, object(), x, index, axis)
-    return [Symbol(None, shape=shape, make=made)]
+    rows = (x, index) if axis == 0 and len(x.shape) == 2 else None
+    return [Symbol(None, shape=shape, make=made, taken=rows)]
 
 
 def _taken(recent: list[Any], key: object, x: Symbol, index: Array, axis: int) -> Array:

@@ -1,4 +1,4 @@
-"""A quantized nn.Module: a copy that holds rounded weights and rounds what its layers are given; its ranges
+"""Quantized nn.Module: a copy that holds rounded weights and rounds what its layers are given; its ranges
 and errors, seen by hooks while the original runs.
 """
 

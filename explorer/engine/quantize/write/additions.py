@@ -1,4 +1,4 @@
-"""What quantization adds to a graph: nodes, stored tensors and functions, each under a name that is free."""
+"""Additions of quantization to a graph: nodes, stored tensors and functions, each under a free name."""
 
 from __future__ import annotations
 

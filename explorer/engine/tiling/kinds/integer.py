@@ -401,6 +401,8 @@ def _scale(context: SiteContext, node: Node, y: int) -> Array:
         raise NoSite("a scale for every row: left as it was")
     if any(s is not None and s.dtype != np.float32 for s in stored):
         raise NoSite("its scales are not float32: left as it was")
+    if stored[2] is not None and not stored[2].all():
+        raise NoSite("its output is divided by a scale of 0: left as it was")
     scale = np.float32(node.attributes.get("alpha", 1.0)) * stored[0].reshape(-1)[0] * stored[1].reshape(-1)
     if stored[2] is not None:
         scale = scale / stored[2].reshape(-1)[0]

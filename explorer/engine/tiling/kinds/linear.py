@@ -1,4 +1,4 @@
-"""Gemm and MatMul: with a stored weight, or with two activations, as attention has them."""
+"""Gemm, MatMul and FusedMatMul: with a stored weight, or with two activations, as attention has them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from functools import partial
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from explorer.engine.graph.model import Node, dtype_code
 from explorer.engine.tiling.builder import GraphBuilder, Size
 from explorer.engine.tiling.emit.operators import HALVES
-from explorer.engine.tiling.sites import NoSite, Site, SiteContext, Weight
+from explorer.engine.tiling.sites import Kinds, NoSite, Site, SiteContext, Weight
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 """Element types of floats whose products are tiled."""
@@ -57,7 +58,7 @@ def product(node: Node, context: SiteContext, types: Sequence[str] = FLOATS) -> 
     trans_w = bool(attributes.get("transA" if swapped else "transB", 0))
     # W X = (X^T W^T)^T: with the weight on the left both operands turn
     weight = context.constants.matrix(left if swapped else right, trans_w != swapped)
-    if weight is None or (swapped and len(shape) != 2):
+    if weight is None or ((swapped or trans_x) and len(shape) != 2):
         return _stacks(node, context, dtype or "float32", turned=swapped)
     if swapped:
         trans_x = not trans_x
@@ -70,6 +71,21 @@ def product(node: Node, context: SiteContext, types: Sequence[str] = FLOATS) -> 
         raise NoSite("it is empty")
     opened = context.opened(x) - {len(shape) - 2 if turned else len(shape) - 1}
     return _site(node, x, shape, opened, out, dtype or "float32", rows, weight, trans_x, swapped)
+
+
+def _fused(node: Node, context: SiteContext) -> Site:
+    """The site of a FusedMatMul: a MatMul of operands that are turned first, times alpha."""
+    given = node.attributes
+    if given.get("transBatchA", 0) or given.get("transBatchB", 0):
+        raise NoSite("an axis of its batch is turned with the matrices: left as it was")
+    # a vector has nothing to turn
+    turns = {
+        side: int(bool(given.get(side, 0)) and len(context.shape(name)) > 1)
+        for side, name in zip(("transA", "transB"), node.inputs, strict=True)
+    }
+    factors = {"alpha": float(given.get("alpha", 1.0)), **turns}
+    plain = Node("Gemm", node.inputs, node.outputs, name=node.name, attributes=factors)
+    return replace(product(plain, context), node=node)
 
 
 def _site(
@@ -304,3 +320,6 @@ def _lead(a: _Side, b: _Side) -> list[tuple[_Side, int]]:
             gives = b
         lead.append((gives, axis))
     return lead
+
+
+KINDS: Kinds = {("com.microsoft", "FusedMatMul"): _fused}

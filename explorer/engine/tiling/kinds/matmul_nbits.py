@@ -17,6 +17,7 @@ from explorer.engine.graph.model import Derived, Node, Tensor
 from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.kinds.integer import numbers
 from explorer.engine.tiling.kinds.linear import product
+from explorer.engine.tiling.kinds.quantized_operands import quantized_operand
 from explorer.engine.tiling.sites import Kinds, NoSite, Site, SiteContext
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -59,7 +60,10 @@ def _packed(node: Node, context: SiteContext) -> Site:
         return moved(builder, z, inputs)
 
     inputs = (*base.inputs, bias) if bias else base.inputs
-    return replace(base, node=node, inputs=inputs, finish=finish, bias=bool(bias))
+    said = "its input is not quantized"
+    if quantized_operand(context, x) is not None:
+        said = "its weight has scales in blocks: no one scale is that of a sum"
+    return replace(base, node=node, inputs=inputs, finish=finish, bias=bool(bias), in_floats=said)
 
 
 def _unpacked(tensor: Tensor, scales: Array, zeros: Array | None, sizes: tuple[int, int, int, int]) -> bytes:

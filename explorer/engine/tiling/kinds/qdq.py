@@ -62,6 +62,9 @@ def _integers(node: Node, context: SiteContext) -> Site:
             raise _InFloats(f"its {what} is of type {dtype}, multiplied as integers are 8 and 16 bits")
     if x.scale.size != 1 or x.zero.size != 1:
         raise _InFloats("its input has scales along an axis")
+    for operand, what in ((x, "input"), (w, "weight")):
+        if not operand.scale.all() and (operand is x or operand.node.op == "IntQuant"):
+            raise _InFloats(f"its {what} is divided by a scale of 0: what its codes are is not defined")
     alpha, beta = (float(node.attributes.get(factor, 1.0)) for factor in ("alpha", "beta"))
     zeros = int(x.zero.reshape(())), integer.single(w.zero)
     base = _base(node, context, (w.name, x.name) if turned else (x.name, w.name), zeros[0])

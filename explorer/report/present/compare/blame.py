@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from explorer.base.decibels import relative_decibels
-from explorer.base.units import dims_text, exact_text, seconds_text, seeds_text, shape_text
+from explorer.base.units import dims_text, exact_text, seconds_text, shape_text
 from explorer.facts.blame import Blame, Probe
 from explorer.report.blocks import (
     Block,
@@ -21,7 +21,7 @@ from explorer.report.blocks import (
     Span,
     Table,
 )
-from explorer.report.present.figures import bar_text
+from explorer.report.present.figures import bar_text, tried, written
 
 STATES: Mapping[str, tuple[str, Role]] = {
     "equal": ("equal", "good"),
@@ -78,7 +78,7 @@ def blame(fact: Blame, limit: int = 12, plotted: str = "") -> list[Block]:
     if fact.unpaired_count:
         blocks += [Line(), *unpaired(fact, 3)]
     if plotted:
-        blocks += [Line(), Line((Span("written  ", "quiet"), Span(plotted, "strong")))]
+        blocks += [Line(), *written(plotted)]
     if fact.kind != "unlike":
         blocks += [Line(), *grounds(fact)]
     return blocks
@@ -97,11 +97,7 @@ def claim(fact: Blame) -> str:
 
 def _how(fact: Blame) -> str:
     """How the figures were gained, so that they can be gained again."""
-    parts = []
-    if fact.seeds:
-        parts.append(seeds_text(fact.seeds))
-    if fact.sizes:
-        parts.append(f"sizes: {'; '.join(dims_text(sizes) for sizes in fact.sizes)}")
+    parts = tried(fact.seeds, fact.sizes)
     if len(fact.sizes) > 1:
         parts.append(f"figures at {dims_text(fact.at)}")
     chunks = "at once" if fact.chunks == 1 else f"in {fact.chunks:,} parts"

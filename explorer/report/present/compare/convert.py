@@ -6,7 +6,7 @@ from explorer.base.units import bytes_text, printable, seconds_text
 from explorer.facts.conversion import Conversion, StoredEvidence
 from explorer.report.blocks import Block, Column, Line, Paragraph, Rows, Span, Table
 from explorer.report.present.compare.verify import evidence
-from explorer.report.present.figures import ports
+from explorer.report.present.figures import ports, written
 from explorer.report.terms import field_terms
 from explorer.session.headers import label
 
@@ -37,8 +37,7 @@ def conversion(fact: Conversion) -> list[Block]:
             *blocks,
             Paragraph("nothing was written; --no-verify writes it without the comparison", "bad"),
         ]
-    size = f"   {bytes_text(fact.file_bytes)}, {seconds_text(fact.seconds)}"
-    return [*blocks, Line((Span("written  ", "quiet"), Span(fact.output, "strong"), Span(size, "quiet")))]
+    return [*blocks, *written(fact.output, bytes_text(fact.file_bytes), seconds_text(fact.seconds))]
 
 
 def _stored(fact: StoredEvidence) -> list[Block]:

@@ -15,6 +15,7 @@ from explorer.report.present.figures import count, size
 from explorer.report.terms import field_terms
 
 _ROW_ROLES: Mapping[str, Role] = {
+    "folded": "good",
     "tiled": "good",
     "merged": "good",
     "quantized": "good",
@@ -45,7 +46,7 @@ def verdict(fact: Diff) -> str:
             else "identical: no node differs"
         )
     counts = Counter(node.status for node in fact.nodes)
-    if len(counts) == 1 and (alone := next(iter(counts))) in ("tiled", "quantized"):
+    if len(counts) == 1 and (alone := next(iter(counts))) in ("folded", "tiled", "quantized"):
         return f"{counts[alone]:,} {alone}, nothing else changed"
     said = [f"{counts[status]:,} {status}" for status in _ROW_ROLES if status in counts]
     return ", ".join(said) or "no node differs"

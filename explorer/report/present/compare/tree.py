@@ -17,6 +17,7 @@ STATES: Mapping[str, tuple[str, Role]] = {
     "part": (" ", "quiet"),
     "resized": ("≠", "warning"),
     "changed": ("~", "warning"),
+    "folded": ("⊂", "good"),
     "tiled": ("▦", "good"),
     "merged": ("▣", "good"),
     "quantized": ("≈", "good"),

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from explorer.base.units import (
-    dims_text,
     exact_text,
     many_text,
     rounding_text,
@@ -19,7 +18,7 @@ from explorer.base.verdicts import NOT_NEEDED, PASSED, VERDICTS
 from explorer.facts import RegionEvidence, SiteEvidence, VerdictKind, Verification
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Role, Span, Table
 from explorer.report.present.alike import alike, and_more
-from explorer.report.present.figures import bar_text, share_text
+from explorer.report.present.figures import bar_text, share_text, tried
 from explorer.report.terms import field_terms
 from explorer.settings.parse import path_word
 
@@ -27,6 +26,8 @@ _BAR = 10
 """Cells of a bar that leads to a limit."""
 _CAP = 40
 """Changed regions that are listed."""
+_MANY = 10.0
+"""Times a limit from which on an error is no percentage of it any more."""
 
 TONES: Mapping[VerdictKind, Role] = {
     "equal": "good",
@@ -114,7 +115,8 @@ def _worst(fact: Verification) -> Field:
     if limits:
         share, name = max(limits)
         role: Role = "strong" if share <= 1 else "bad"
-        return Field("worst error", Span(f"{share_text(share, 1)} of what is allowed", role), name)
+        times = f"{share:,.0f} times" if _MANY <= share < math.inf else f"{share_text(share, 1)} of"
+        return Field("worst error", Span(f"{times} what is allowed", role), name)
     gaps = [(out.max_abs, out.name) for out in outputs if out.max_abs is not None]
     gaps += [(region.max_abs, region.value) for region in fact.regions if region.max_abs is not None]
     if not gaps:
@@ -161,11 +163,7 @@ def _verdict_lines(fact: Verification) -> list[Block]:
 
 def _how(fact: Verification) -> list[str]:
     """How the evidence was gained, so that it can be gained again."""
-    parts = []
-    if fact.seeds:
-        parts.append(seeds_text(fact.seeds))
-    if fact.sizes:
-        parts.append(f"sizes: {'; '.join(dims_text(sizes) for sizes in fact.sizes)}")
+    parts = tried(fact.seeds, fact.sizes)
     parts += fact.inputs
     measured = [site.rms_before for site in fact.sites] + [out.rms_before for out in fact.outputs]
     if any(rms is not None for rms in measured):
@@ -185,7 +183,7 @@ def _site_table(sites: Sequence[SiteEvidence]) -> Table:
     rows: list[tuple[Cell, ...]] = [
         (
             and_more([site.name, *(one.name for one in group if one is not site)]),
-            exact_text(sum(one.tiles for one in group)) if not site.structure else Span("wrong", "bad"),
+            exact_text(sum(one.tiles for one in group)) if not site.structure else Span("not shown", "bad"),
             exact_text(sum(one.rows for one in group)),
             _float_text(site.max_abs),
             _float_text(site.mse),
@@ -193,7 +191,7 @@ def _site_table(sites: Sequence[SiteEvidence]) -> Table:
             Span("exact", "good") if _exact(site) else _ratio(site.bound_ratio, site.limit),
             _to_limit(_site_share(site)),
             _pair(site.rms_before, site.rms_after),
-            _verdict(site.passed, site.nonfinite),
+            _unproven() if not site.passed and not site.differs else _verdict(site.passed, site.nonfinite),
         )
         for group in alike(sites, sort)
         for site in [worst(group)]
@@ -252,7 +250,7 @@ def _output_table(fact: Verification) -> Table:
             *([_to_limit(out.limit_share)] if limited else []),
             *([_pair(out.rms_before, out.rms_after)] if measured else []),
             Span("nothing shown", "bad")
-            if out.equal and not out.passed
+            if not out.passed and (out.equal or (out.undefined and out.max_abs is None and not out.nonfinite))
             else Span("over an edge", "warning")
             if out.stepped and out.passed
             else _verdict(out.passed, out.nonfinite),
@@ -301,6 +299,10 @@ def _ratio(value: float | None, limit: float) -> Cell:
 
 def _pair(before: float | None, after: float | None) -> Cell:
     return (_float_text(before), Span(" -> "), _float_text(after))
+
+
+def _unproven() -> Span:
+    return Span(VERDICTS["unproven"], TONES["unproven"])
 
 
 def _verdict(passed: bool, nonfinite: int) -> Cell:

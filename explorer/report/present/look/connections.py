@@ -113,9 +113,13 @@ def _padded(found: list[int | None], table: Table) -> list[int | None]:
     return found + [None] * (len(table.rows) - len(found))
 
 
+_PATH = 26
+"""Cells of a path: where a layer leads to is said before of which type what goes there is."""
+
+
 def _table(rows: list[tuple[Cell, ...]], more: int, what: str) -> Table:
     columns = (
-        Column("layer", shrink=True),
+        Column("layer", shrink=True, least=_PATH),
         Column("kind", role="kind", drop=2),
         Column("shape", role="figure"),
         Column("dtype", role="quiet", drop=1),

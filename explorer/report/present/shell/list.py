@@ -73,7 +73,7 @@ def choice_row(one: Choice, most: int | None = None) -> tuple[Cell, ...]:
 
 
 def stored(one: ModelFile) -> str:
-    """How its weights are quantized, and the types of its tensors by their bytes."""
+    """Architecture and longest text, how weights are quantized, types of the tensors by their bytes."""
     whole = sum(kind.bytes or 0 for kind in one.types)
     kinds = [kind for kind in one.types if not whole or (kind.bytes or 0) >= _FEW * whole]
     names = [kind.name for kind in kinds]
@@ -81,7 +81,9 @@ def stored(one: ModelFile) -> str:
         names = [f"{kind.name} {share_text(kind.bytes, whole)}" for kind in kinds]
     more = "" if len(names) <= _MOST_TYPES else f" and {len(names) - _MOST_TYPES} more"
     types = ", ".join(names[:_MOST_TYPES]) + more
-    return printable(": ".join(filter(None, (one.quantization, types))))
+    tokens = "" if one.context is None else f"{one.context:,} tokens"
+    model = ", ".join(filter(None, (one.architecture, tokens)))
+    return printable(": ".join(filter(None, (model, one.quantization, types))))
 
 
 def _cut(text: str, most: int | None) -> str:
@@ -97,9 +99,14 @@ def _params(value: int | None) -> Cell:
 
 
 def _when(seconds: int | None, most: int | None) -> str:
-    """A date in the user's own time, with the hour where there is room; a file may claim any."""
-    form = "%Y-%m-%d %H:%M" if most is None else "%Y-%m-%d"
+    """A date in the user's own time, with the hour where there is room, or the hour of today.
+
+    A file may claim any.
+    """
     try:
-        return "" if seconds is None else time.strftime(form, time.localtime(seconds))
+        then = time.localtime(seconds)
+        today = time.strftime("%Y-%m-%d", then) == time.strftime("%Y-%m-%d")
+        form = "%Y-%m-%d %H:%M" if most is None else "%H:%M" if today else "%Y-%m-%d"
+        return "" if seconds is None else time.strftime(form, then)
     except (OSError, OverflowError, ValueError):
         return "?"

@@ -8,6 +8,7 @@ from explorer.base.units import bytes_text, printable, rate_text
 from explorer.facts.cost import Hardware
 from explorer.facts.roofline import Machines, NamedMachine
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Rows, Span, Table
+from explorer.report.present.figures import written
 from explorer.report.present.measure.machine import measured_blocks
 
 _UNMEASURED = "This machine, here, is not measured: explorer machines --measure does it."
@@ -17,7 +18,7 @@ def machines(fact: Machines, *, saved: bool = False) -> list[Block]:
     """The answer of `explorer machines`; of `--save` the machine as it was written."""
     if saved:
         return [
-            Line((Span("written  ", "quiet"), Span(printable(fact.config), "strong"))),
+            *written(printable(fact.config)),
             Line(),
             *(hardware_fields(one.hardware) for one in fact.machines),
             *(Paragraph(said, "warning") for one in fact.machines if (said := _off_array(one.hardware))),

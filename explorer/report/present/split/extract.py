@@ -5,11 +5,21 @@ from __future__ import annotations
 from explorer.base.units import seconds_text
 from explorer.facts.split.part import Extraction
 from explorer.report.blocks import Block, Field, Fields, Line, Paragraph, Span
-from explorer.report.present.figures import count, plain, ports, size
+from explorer.report.present.figures import count, plain, ports, size, written
+from explorer.report.present.split.split import as_optimised
 
 
 def extraction(source: str, fact: Extraction) -> list[Block]:
     """The answer of `explorer extract`."""
+    head = Line((Span("part of ", "quiet"), Span(source, "strong")))
+    blocks = [head, *part_blocks(fact), Line()]
+    if not fact.output:
+        return [*blocks, Paragraph("nothing was written; --no-verify writes it as it is", "bad")]
+    return [*blocks, *written(fact.output, seconds_text(fact.seconds))]
+
+
+def part_blocks(fact: Extraction) -> list[Block]:
+    """What goes into a part and comes out, how large it is, and whether it gives the whole's numbers."""
     rows = [
         Field("Layers", plain(fact.layers), f"of {fact.layers_whole:,}: {fact.first} to {fact.last}"),
         Field("Parameters", count(fact.params)),
@@ -17,7 +27,6 @@ def extraction(source: str, fact: Extraction) -> list[Block]:
         Field("Weights", size(fact.weight_bytes)),
     ]
     blocks: list[Block] = [
-        Line((Span("part of ", "quiet"), Span(source, "strong"))),
         *ports("in ", fact.inputs),
         *ports("out", fact.outputs),
         Line(),
@@ -25,26 +34,11 @@ def extraction(source: str, fact: Extraction) -> list[Block]:
         Line(),
         *(Paragraph(note, "warning") for note in fact.notes),
     ]
-    if fact.exact is None:
-        blocks.append(Paragraph("not compared with the whole", "warning"))
-    elif fact.exact:
-        blocks.append(
-            Paragraph(
-                "on the whole's own values: its own numbers, bit for bit (optimisation off, one thread)",
-                "passed",
-            )
-        )
-        worst = max(fact.compared, key=lambda one: one.max_abs or 0.0, default=None)
-        if worst is not None:
-            blocks.append(Paragraph(f"as the runtime optimises it: {worst.reason}"))
-        blocks += [Paragraph(text, "quiet") for text in fact.drawn]
-    else:
+    if fact.exact:
+        how = "in PyTorch" if fact.runtime == "torch" else "optimisation off, one thread"
+        blocks.append(Paragraph(f"on the whole's own values: its own numbers, bit for bit ({how})", "passed"))
+    elif fact.exact is False:
         blocks.append(Paragraph("on the whole's own values: OTHER NUMBERS than the whole's", "bad"))
-    if not fact.output:
-        return [*blocks, Line(), Paragraph("nothing was written; --no-verify writes it as it is", "bad")]
-    took = f"   {seconds_text(fact.seconds)}"
-    return [
-        *blocks,
-        Line(),
-        Line((Span("written  ", "quiet"), Span(fact.output, "strong"), Span(took, "quiet"))),
-    ]
+    elif not fact.compared:
+        blocks.append(Paragraph("not compared with the whole", "warning"))
+    return [*blocks, *as_optimised(fact.compared, "it"), *(Paragraph(text, "quiet") for text in fact.drawn)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from explorer.base.units import bytes_text
 from explorer.facts.split.made import MadeModel
 from explorer.report.blocks import Block, Field, Fields, Line, Span
-from explorer.report.present.figures import count, plain, ports
+from explorer.report.present.figures import count, plain, ports, written
 
 
 def made(fact: MadeModel) -> list[Block]:
@@ -23,11 +23,5 @@ def made(fact: MadeModel) -> list[Block]:
         Line(),
         Fields(rows),
         Line(),
-        Line(
-            (
-                Span("written  ", "quiet"),
-                Span(fact.output, "strong"),
-                Span(f"   {bytes_text(fact.file_bytes)}", "quiet"),
-            )
-        ),
+        *written(fact.output, bytes_text(fact.file_bytes)),
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from explorer.base.units import rate_text, seconds_text
+from explorer.base.units import many_text, rate_text, seconds_text
 from explorer.facts.split.run import PipelineRun, StageRun
 from explorer.report.blocks import Block, Column, Field, Fields, Line, Paragraph, Rows, Span, Table
 from explorer.report.present.figures import plain, seconds, share_text, written
@@ -12,7 +12,9 @@ from explorer.report.present.split.split import gantt
 def pipeline(folder: str, fact: PipelineRun) -> list[Block]:
     """The answer of `explorer pipeline`."""
     many = f"{fact.micro_batches:,} micro-batches" if fact.micro_batches > 1 else "1 micro-batch"
-    head = f"   {len(fact.stages):,} stages, a process each, {fact.threads:,} threads in each"
+    far = any(one.worker for one in fact.stages)
+    kind = "on workers" if far else "a process each"
+    head = f"   {len(fact.stages):,} stages, {kind}, {many_text(fact.threads, 'thread')} in each"
     rows = [
         Field(
             "Throughput",
@@ -33,6 +35,7 @@ def pipeline(folder: str, fact: PipelineRun) -> list[Block]:
         Column("alone", "right"),
         Column("to the next", "right"),
         Column("busy", "right"),
+        Column("worker" if far else "", shrink=True, drop=1),
     )
 
     def row(numbered: tuple[int, StageRun]) -> tuple[str | Span, ...]:
@@ -44,6 +47,7 @@ def pipeline(folder: str, fact: PipelineRun) -> list[Block]:
             seconds(one.seconds),
             "" if last else seconds(one.link_seconds),
             Span(share_text(one.busy, 1.0), value=one.busy),
+            Span(one.worker, "quiet"),
         )
 
     return [

@@ -2,52 +2,64 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from operator import itemgetter
 
 from explorer.base.units import bytes_text, count_text, many_text, rate_text, seconds_text
-from explorer.facts import Info
+from explorer.facts import Info, OutputEvidence
 from explorer.facts.split.schedule import PipelineForecast, ScheduledWork
-from explorer.facts.split.split import Split, Stage, StageCount, StageCut
-from explorer.report.blocks import Block, Column, Field, Fields, Heading, Line, Paragraph, Rows, Span, Table
+from explorer.facts.split.split import Split, Stage, StageCount, StageCut, StepProof
+from explorer.report.blocks import (
+    Block,
+    Column,
+    Field,
+    Fields,
+    Heading,
+    Line,
+    Paragraph,
+    Role,
+    Rows,
+    Span,
+    Table,
+)
 from explorer.report.present.compare.verify import evidence
-from explorer.report.present.figures import count, plain, seconds, share, share_text, size
+from explorer.report.present.figures import bar_text, count, plain, seconds, share, share_text, size, written
 from explorer.report.present.look.info import title
 
 _WIDE = 64
 """Cells of a schedule."""
 
 
-def split(about: Info, fact: Split, *, proved: bool = True) -> list[Block]:
+def split(about: Info, fact: Split, *, proved: bool = True, plot: str = "") -> list[Block]:
     """The answer of `explorer split`.
 
     Args:
         about: The model.
         fact: Its stages.
         proved: Whether a proof was asked for.
+        plot: File of a picture that was drawn; '' for none.
     """
     blocks = [*title(about.model), Line(), *split_blocks(fact)]
     if fact.verification is not None:
         blocks += [Line(), *proof_blocks(fact)]
     if fact.output:
-        took = f"   {many_text(len(fact.stages), 'stage')} and stages.json, {seconds_text(fact.seconds)}"
         if not proved:
             blocks += [Line(), Paragraph("not compared with the whole", "warning")]
-        blocks += [
-            Line(),
-            Line((Span("written  ", "quiet"), Span(fact.output, "strong"), Span(took, "quiet"))),
-        ]
+        files = f"{many_text(len(fact.stages), 'stage')} and stages.json"
+        blocks += [Line(), *written(fact.output, files, seconds_text(fact.seconds))]
     elif fact.verification is not None:
         blocks += [Line(), Paragraph("nothing was written; --no-verify writes the stages as they are", "bad")]
-    return blocks
+    return [*blocks, *([Line(), *written(plot)] if plot else [])]
 
 
 def split_blocks(fact: Split) -> list[Block]:
     """Stages, cuts, the pipeline, other numbers of stages."""
     blocks: list[Block] = [figures(fact), Line(), stage_table(fact), Line(), cut_table(fact)]
     if any(one.training is not None for one in fact.stages):
-        blocks += [Line(), _training_table(fact)]
-    if fact.forecast is not None:
-        blocks += [Line(), *forecast_blocks(fact.forecast, len(fact.stages))]
+        blocks += [Line(), training_table(fact)]
+    if found := pipeline_blocks(fact):
+        blocks += [Line(), *found]
     if fact.counts:
         blocks += [Line(), count_table(fact)]
     return [*blocks, *([Line()] if fact.notes else []), *(Paragraph(note) for note in fact.notes)]
@@ -61,14 +73,40 @@ def proof_blocks(fact: Split) -> list[Block]:
         said = (
             ("run one after the other: bit for bit the whole's outputs", "passed")
             if fact.exact
+            else ("run one after the other: not bit for bit the whole's outputs", "")
+            if fact.steps and all(one.passed for one in fact.outputs)
             else ("run one after the other: OTHER OUTPUTS than the whole's", "bad")
         )
-        blocks.append(Paragraph(f"{said[0]} (optimisation off, one thread)", said[1]))  # type: ignore[arg-type]
-    worst = max(fact.outputs, key=lambda one: one.max_abs or 0.0, default=None)
+        how = "one thread" if fact.steps else "optimisation off, one thread"
+        blocks.append(Paragraph(f"{said[0]} ({how})", said[1]))  # type: ignore[arg-type]
+    if fact.steps:
+        return [*blocks, *(_step_block(one) for one in fact.steps)]
+    return [*blocks, *as_optimised(fact.outputs, "them")]
+
+
+def as_optimised(outputs: Sequence[OutputEvidence], subject: str) -> list[Block]:
+    """How near outputs come with the runtime's optimisation, and which are not compared."""
+    blocks: list[Block] = []
+    drawn = [one.name for one in outputs if one.drawn]
+    if drawn:
+        blocks.append(Paragraph(f"not compared, for random numbers make it: {', '.join(drawn)}", "warning"))
+    worst = max((o for o in outputs if not o.drawn), key=lambda one: one.max_abs or 0.0, default=None)
     if worst is not None:
-        text = f"as the runtime optimises them: {worst.reason}"
-        blocks.append(Paragraph(text, "" if all(one.passed for one in fact.outputs) else "bad"))
+        text = f"as the runtime optimises {subject}: {worst.reason}"
+        blocks.append(Paragraph(text, "" if all(one.passed for one in outputs) else "bad"))
     return blocks
+
+
+def _step_block(step: StepProof) -> Paragraph:
+    """A training step in processes: what is furthest from the whole's."""
+    every = (*step.outputs, *step.gradients)
+    worst = max(every, key=lambda one: (not one.passed, one.relative_rms or 0.0))
+    how = worst.reason.partition(";")[0]
+    said = f"of {many_text(len(step.gradients), 'gradient')}, the furthest: {worst.name}, {how}"
+    if all(one.equal for one in every):
+        said = f"outputs and {many_text(len(step.gradients), 'gradient')} bit for bit the whole's"
+    head = f"a training step by {step.schedule}, {step.micro_batches:,} micro-batches, a process a stage: "
+    return Paragraph(f"{head}{said}", "passed" if all(one.passed for one in every) else "bad")
 
 
 def figures(fact: Split) -> Fields:
@@ -98,39 +136,39 @@ def cost(value: float, unit: str) -> Span:
     return Span(text, "figure", f"{int(value):,} {unit}", value)
 
 
-def stage_table(fact: Split) -> Table:
-    """A row a stage."""
+def stage_table(fact: Split, *, named: bool = True) -> Table:
+    """A row a stage; `named`: with its first and last layer."""
     timed = any(one.seconds is not None for one in fact.stages)
     machines = fact.machines if len(fact.machines) > 1 else ()
     largest = max(one.cost for one in fact.stages) or 1.0
     columns = (
         Column("stage", "right"),
-        Column("from", shrink=True),
-        Column("to", shrink=True, drop=1),
-        Column("layers", "right", drop=4),
+        *([Column("from", shrink=True), Column("to", shrink=True, drop=1)] if named else []),
+        Column("layers", "right", drop=5),
         Column("params", "right", drop=3),
         Column("MACs", "right"),
         Column("weights", "right", drop=2),
-        Column("activations", "right", drop=5),
+        Column("activations", "right", drop=4),
         Column("time" if timed else "", "right"),
+        Column("", role="bar", drop=7),
         Column("of largest", "right"),
-        Column("machine" if machines else "", shrink=True, drop=6),
+        *([Column("machine", shrink=True, drop=6, role="quiet")] if machines else []),
     )
 
     def row(numbered: tuple[int, Stage]) -> tuple[str | Span, ...]:
         at, one = numbered
         return (
             plain(at + 1),
-            one.first,
-            one.last,
+            *([one.first, one.last] if named else []),
             plain(one.layers),
             count(one.params),
             count(one.macs),
             size(one.weight_bytes),
             size(one.activation_bytes),
             seconds(one.seconds) if timed else "",
+            Span(bar_text(one.cost, largest), "bar"),
             Span(share_text(one.cost, largest), value=one.cost),
-            Span(machines[at], "quiet") if machines else "",
+            *([machines[at]] if machines else []),
         )
 
     return Table(columns, Rows(row, tuple(enumerate(fact.stages))), what="stages")
@@ -161,7 +199,8 @@ def cut_table(fact: Split) -> Table:
     return Table(columns, Rows(row, tuple(enumerate(fact.cuts))), what="cuts")
 
 
-def _training_table(fact: Split) -> Table:
+def training_table(fact: Split) -> Table:
+    """Memory of a training step: a row a stage."""
     columns = (
         Column("stage", "right"),
         Column("parameters", "right"),
@@ -181,34 +220,64 @@ def _training_table(fact: Split) -> Table:
     return Table(columns, Rows(row, tuple(enumerate(fact.stages))), what="stages")
 
 
-def forecast_blocks(fact: PipelineForecast, stages: int) -> list[Block]:
-    """What the pipeline does, and who works when."""
+def pipeline_blocks(fact: Split) -> list[Block]:
+    """What the pipeline does, and who works when; nothing where not even MACs are known."""
+    told = fact.forecast or fact.by_macs
+    if told is None:
+        return []
+    stages, timed = len(fact.stages), fact.forecast is not None
+    return [
+        *pipeline_figures(fact),
+        Line(),
+        *gantt(told.works, stages, timed=timed),
+        Line(),
+        *gantt(told.steps, stages, timed=timed),
+    ]
+
+
+def pipeline_figures(fact: Split) -> list[Block]:
+    """What the pipeline does, in figures."""
+    if fact.forecast is not None:
+        return [Heading("Pipeline", "predicted"), Fields(_times(fact.forecast))]
+    if fact.by_macs is not None:
+        said = "as if time went with MACs: no machine is named"
+        return [Heading("Pipeline", said), Fields(_shares(fact.by_macs))]
+    return []
+
+
+def _times(fact: PipelineForecast) -> list[Field]:
     many = f"{fact.micro_batches:,} micro-batches"
-    rows = [
+    step = f"{fact.schedule}, backward twice forward; bubble {share_text(fact.training_bubble, 1.0)}"
+    return [
         Field("Latency", seconds(fact.latency), "of one micro-batch alone", "latency"),
         Field(
             "Period", seconds(fact.period), "between two results, the longest of stages and links", "period"
         ),
         Field("Throughput", Span(rate_text(fact.throughput, "runs/s"), "figure"), f"over {many}", "rate"),
         Field("Bubble", share(fact.bubble, 1.0), "of the stages' time is waiting", "bubble"),
-        Field(
-            "Training step",
-            seconds(fact.training_seconds),
-            f"{fact.schedule}, backward twice forward; bubble {share_text(fact.training_bubble, 1.0)}",
-            "training",
-        ),
+        Field("Training step", seconds(fact.training_seconds), step, "training"),
     ]
+
+
+def _shares(fact: PipelineForecast) -> list[Field]:
+    """What holds whatever a MAC takes."""
+    ideal = fact.latency / fact.period if fact.period else 1.0
+    many = f"{fact.micro_batches:,} micro-batches"
+    step = f"{fact.schedule}, backward twice forward"
     return [
-        Heading("Pipeline", "predicted"),
-        Fields(rows),
-        Line(),
-        *gantt(fact.works, stages),
-        Line(),
-        *gantt(fact.steps, stages),
+        Field("Bubble", share(fact.bubble, 1.0), f"of the stages' time is waiting, over {many}", "bubble"),
+        Field("  in training", share(fact.training_bubble, 1.0), step, "in training"),
+        Field("Speed", Span(f"{ideal:.2f}x", "figure", value=ideal), "of one device, once all work", "speed"),
     ]
 
 
-def gantt(works: Sequence[ScheduledWork], stages: int) -> list[Block]:
+_FORWARD: tuple[Role, Role] = "figure", "formula"
+"""Of every other micro-batch."""
+
+
+def gantt(
+    works: Sequence[ScheduledWork], stages: int, cells: int = _WIDE, *, timed: bool = True
+) -> list[Block]:
     """Who works when: a line a stage; the last digit of a micro-batch, backward as a letter."""
     if not works:
         return []
@@ -218,17 +287,21 @@ def gantt(works: Sequence[ScheduledWork], stages: int) -> list[Block]:
         of_stage[one.stage].append(one)
     lines: list[Block] = []
     for at, mine in enumerate(of_stage):
-        cells = ["·"] * _WIDE
+        signs: list[str] = ["·"] * cells
+        roles: list[Role] = ["quiet"] * cells
         for one in mine:
-            first, last = (round(edge / until * _WIDE) if until else 0 for edge in (one.start, one.end))
-            sign = "0123456789" if one.work == "forward" else "abcdefghij"
-            cells[first:last] = sign[one.micro_batch % 10] * (last - first)
-        lines.append(Line((Span(f"{at + 1:>5}  ", "quiet"), Span("".join(cells), "kind"))))
+            first, last = (round(edge / until * cells) if until else 0 for edge in (one.start, one.end))
+            forward = one.work == "forward"
+            sign = "0123456789" if forward else "abcdefghij"
+            signs[first:last] = sign[one.micro_batch % 10] * (last - first)
+            roles[first:last] = [_FORWARD[one.micro_batch % 2] if forward else "good"] * (last - first)
+        runs = itertools.groupby(zip(signs, roles, strict=True), key=itemgetter(1))
+        spans = [Span("".join(sign for sign, _ in run), role) for role, run in runs]
+        lines.append(Line((Span(f"{at + 1:>5}  ", "quiet"), *spans)))
     backward = any(one.work == "backward" for one in works)
-    said = (
-        f"{'digits forward, letters backward; ' if backward else ''}{seconds_text(until)} from left to right"
-    )
-    return [*lines, Line(Span(f"       {said}", "quiet"))]
+    words = ["forward 0-9, backward a-j"] * backward
+    words += [f"{seconds_text(until)} from left to right"] * timed
+    return [*lines, *([Line(Span(f"       {'; '.join(words)}", "quiet"))] if words else [])]
 
 
 def count_table(fact: Split) -> Table:

@@ -121,6 +121,10 @@ FORMULAS: Mapping[str, tuple[str, ...]] = {
 """Formulas of the figures of a plan, by their names; that of the traffic is the one of its loop order."""
 
 
+_ROOFLINE = "roofline"
+"""The model of the machine behind cycles and time, which are beside those of a systolic array."""
+
+
 def figures(fact: PlanCost) -> Fields:
     """What all matmuls come to, every call of each."""
     machine, total = fact.hardware, fact.total
@@ -163,7 +167,7 @@ def figures(fact: PlanCost) -> Fields:
     if total.cycles is not None:
         rows.append(count_field("Cycles", total.cycles, "", _bound_text(total, fact)))
     if total.seconds is not None:
-        remark = "" if total.cycles is not None else _bound_text(total, fact)
+        remark = _ROOFLINE if total.cycles is not None else _bound_text(total, fact)
         rows.append(Field("Time", seconds(total.seconds), remark))
     return Fields(rows)
 
@@ -182,8 +186,8 @@ def _fits(fact: PlanCost) -> Span:
 
 def _bound_text(total: OrderTotal, fact: PlanCost) -> str:
     if total.memory_bound is None:
-        return ""
-    return f"memory bounds {total.memory_bound:,} of {len(fact.sites):,} matmuls"
+        return _ROOFLINE
+    return f"{_ROOFLINE}: memory bounds {total.memory_bound:,} of {len(fact.sites):,} matmuls"
 
 
 def _intensity(value: float | None) -> str:

@@ -21,9 +21,11 @@ from explorer.settings.parse import option_words, path_word
 
 def plan(fact: Plan, source: str) -> list[Block]:
     """What would be tiled and how: one row a matmul, what is left as it was, and why."""
+    # sizes that stay open and batched tiles are padded, whatever was asked
+    edges = {site.edges for site in fact.sites} or {fact.edges}
     how = [
         f"{'x'.join(map(str, fact.tile))} tiles",
-        f"{edges_text(fact.edges, brief=False)} at the edges",
+        f"{' and '.join(edges_text(one, brief=False) for one in sorted(edges))} at the edges",
         f"form {fact.form}",
     ]
     how += [f"counted for {dims_text(fact.dims)}"] if fact.dims else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from explorer.report.present.tiling.history import state_name
+from explorer.report.present.shell.history import state_name
 from explorer.tui.commands.change.blame import BlameCommand
 from explorer.tui.commands.change.compare import proof_dialog
 from explorer.tui.commands.change.save import write_file

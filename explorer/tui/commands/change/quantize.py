@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from explorer.facts.quantize import QuantizeRequest
-from explorer.report.present.tiling.history import state_name
+from explorer.report.present.shell.history import state_name
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.quantize.dialog import QuantizeDialog
 from explorer.tui.dialogs.quantize.other import LayerWish

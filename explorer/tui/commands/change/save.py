@@ -33,6 +33,8 @@ class SaveCommand(ScreenCommand):
             history = store.history
             entry = history.entries[history.current] if history is not None else None
             made = "_tiled" if entry is None or entry.quantization is None else "_quantized"
+            if entry is not None and entry.words:
+                made = {"edit": "_edited", "extract": "_part"}.get(entry.words[0], "_changed")
             tail = made if store.can_compare else ("_copy" if store.source.endswith(".onnx") else "")
             path = f"{store.stem}{tail}.onnx"
             self.context.ask_path("Save as ONNX", path, "The current model, written to", self._save)

@@ -90,7 +90,7 @@ class TileCommand(ScreenCommand):
             result.plan,
             partial(self.jobs.ask, "tile_steps"),
             hint="Enter diff · i tiles · y copy command · Esc close",
-            tone="good" if proof is None or proof.passed else "bad",
+            tone="good" if proof is None else verdict_tone(proof.verdict_kind),
             copy=result.command,
         )
         self.context.ask(dialog, self._after_verdict)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.report.present.compare.compare import compare
 from explorer.report.present.measure.compare import largest_first
-from explorer.report.present.tiling.history import state_name
+from explorer.report.present.shell.history import state_name
 from explorer.settings.parse import path_word
 from explorer.tui.commands.change.compare import proof_dialog
 from explorer.tui.commands.context import ScreenCommand

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 
-from explorer.report.present.tiling.history import state_name
+from explorer.report.present.shell.history import state_name
 from explorer.tui.commands import COMMANDS
 from explorer.tui.commands.change.history import HistoryCommand
 from explorer.tui.commands.context import ScreenCommand

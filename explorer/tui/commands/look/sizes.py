@@ -3,23 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from explorer.base import units
 from explorer.base.errors import Cancelled, ExplorerError
+from explorer.facts.serving.spec import ServingSpec
 from explorer.report.present.look.info import sizes_of
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.machine import MachineDialog
 from explorer.tui.dialogs.sizes import SizesDialog
 from explorer.tui.plots.decode_view import DecodeView
+from explorer.tui.plots.serving_view import ServingView
 from explorer.tui.plots.sizes_view import SizeChoice, SizesView
 from explorer.tui.state.hardware import known_machine, use_hardware
 
 if TYPE_CHECKING:
     from explorer.facts.cost import Hardware
     from explorer.facts.roofline import Machine
+    from explorer.facts.serving.serving import Serving
     from explorer.facts.sizes.curves import SizeCurves
     from explorer.facts.sizes.decode import Decode
+
+
+def ask_machine(command: ScreenCommand, then: Callable[[Machine | None], None]) -> None:
+    """Asks for a machine, which the session then knows, and hands it on."""
+
+    def answered(hardware: Hardware | None) -> None:
+        if hardware is not None:
+            use_hardware(command.store, hardware)
+            then(command.store.machine)
+
+    command.context.ask(MachineDialog(command.store.hardware, blink=not command.store.remote), answered)
 
 
 class SizesCommand(ScreenCommand):
@@ -44,20 +59,12 @@ class SizesCommand(ScreenCommand):
             if self._open():
                 self._type()
             return
-        view = SizesView(fact, frozenset(self._open()), self._ask, self._ask_machine)
+        view = SizesView(fact, frozenset(self._open()), self._ask, partial(ask_machine, self))
         self.context.ask(view, self._chosen)
 
     async def _ask(self, name: str, machine: Machine | None) -> SizeCurves:
         fact: SizeCurves = await self.jobs.ask("sizes", name, machine=machine)
         return fact
-
-    def _ask_machine(self, then: Callable[[Machine | None], None]) -> None:
-        def answered(hardware: Hardware | None) -> None:
-            if hardware is not None:
-                use_hardware(self.store, hardware)
-                then(self.store.machine)
-
-        self.context.ask(MachineDialog(self.store.hardware, blink=not self.store.remote), answered)
 
     def _chosen(self, choice: SizeChoice | None) -> None:
         if choice is not None and choice.size is None:
@@ -94,4 +101,27 @@ class DecodeCommand(ScreenCommand):
 
     async def _ask(self, tokens: int) -> Decode:
         fact: Decode = await self.jobs.ask("decode", tokens)
+        return fact
+
+
+class ServingCommand(ScreenCommand):
+    """Shows what it costs to run a language model, and asks again as its sizes are changed."""
+
+    def run(self) -> None:
+        """Count, and show."""
+        if self.context.ready():
+            self.context.start("Serving", self._count())
+
+    async def _count(self) -> None:
+        machine = known_machine(self.store)
+        fact: Serving = await self.jobs.run(
+            "counting prompt and steps", "serving", ServingSpec(), machine=machine
+        )
+        view = ServingView(
+            fact, self._ask, partial(ask_machine, self), exact=self.store.exact, blink=not self.store.remote
+        )
+        self.context.ask(view, lambda _: None)
+
+    async def _ask(self, spec: ServingSpec, machine: Machine | None) -> Serving:
+        fact: Serving = await self.jobs.ask("serving", spec, machine=machine)
         return fact

@@ -75,7 +75,7 @@ class DivideCommand(ScreenCommand):
 
     def run(self, by: str = "4") -> None:
         """Move it."""
-        self.panes.divide(self.panes.divider + int(by))
+        self.panes.divide(self.panes.share + int(by))
 
 
 class DefaultsCommand(ScreenCommand):

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from explorer.base.units import seconds_text
 from explorer.report.present.measure.compare import largest_first
-from explorer.report.present.tiling.history import state_name
+from explorer.report.present.shell.history import state_name
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.measure.comparison import ProfileComparisonScreen
 from explorer.tui.dialogs.measure.dialog import ProfileDialog, ProfileRequest

@@ -36,6 +36,7 @@ from explorer.tui.dialogs.quantize.samples import HINT, samples_of, samples_text
 from explorer.tui.text.drawing import side_by_side
 from explorer.tui.text.lines import BLANK, Line, cut, safe, wrap
 from explorer.tui.tree.sites import names_in
+from explorer.tui.widgets.accumulator_field import AccumulatorField
 from explorer.tui.widgets.combo import ComboField
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.options import OptionField
@@ -52,7 +53,6 @@ WEIGHTS = (*FORMATS, "ternary", "binary")
 SAME = "as weights"
 BIASES = ("auto", "float32", "float16", "bfloat16", "fixed16.8")
 _BLOCKS = ("none", "16", "32", "64", "128")
-_WIDTHS = ("none", "16", "20", "24", "32", "48")
 _ZEROS = {"auto": None, "0": True, "any": False}
 _BEFORE = "as before"
 _PAUSE = 0.15
@@ -132,8 +132,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
             percentile = f"{spec.percentile:g}"
             ranges = percentile if spec.calibrator == "percentile" else spec.calibrator
             yield ComboField("ranges by", get_args(Calibrator), ranges, id="calibrator")
-            width = str(spec.accumulator or _WIDTHS[0])
-            yield ComboField("acc bits", _WIDTHS, width, id="quantize-accumulator", label_width=_SECOND)
+            yield AccumulatorField(spec.accumulator, id="quantize-accumulator", label_width=_SECOND)
         yield self._options("written", get_args(QuantizeForm), spec.form, "form")
         yield LineView(id="plan", focusable=False)
         yield LineView(id="choice-head", focusable=False)
@@ -194,7 +193,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
             "input": SAME if spec.input == spec.weight else spec.input,
             "bias": spec.bias,
             "quantize-block": str(spec.block or _BLOCKS[0]),
-            "quantize-accumulator": str(spec.accumulator or _WIDTHS[0]),
+            "quantize-accumulator": AccumulatorField.word_of(spec.accumulator),
             "calibrator": f"{spec.percentile:g}" if spec.calibrator == "percentile" else spec.calibrator,
             "layers": _BEFORE if spec.ops or spec.sites else layers.words[0],
         }
@@ -301,8 +300,8 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
             bias=self._value("bias"),
             granularity=self._value("granularity"),
             symmetric=_ZEROS[self._value("symmetric")],
-            block=self._number("block"),
-            accumulator=self._number("accumulator"),
+            block=self._block(),
+            accumulator=self.query_one(AccumulatorField).bits,
             form=self._value("form"),
             ops=ops,
             sites=sites,
@@ -324,9 +323,11 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         found = spec_of(path, typed)
         return replace(found, rules=(*hands, *found.rules))
 
-    def _number(self, id: str) -> int:
-        said = self._value(f"quantize-{id}")
-        value: int = checked(id, int(said) if said.isdecimal() else said, id) if said != "none" else 0
+    def _block(self) -> int:
+        said = self._value("quantize-block")
+        if said == "none":
+            return 0
+        value: int = checked("block", int(said) if said.isdecimal() else said, "block")
         return value
 
     def _layers(self) -> tuple[tuple[str, ...], tuple[str, ...]]:

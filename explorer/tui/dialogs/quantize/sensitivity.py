@@ -121,7 +121,7 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
     ]
     FOOTER = (
         *(("Enter", "quantize"), ("s", "sort"), ("f", "front"), ("x", "axes"), ("p", "plot"), ("n", "more")),
-        *(("y", "copy"), ("w", "write"), ("?", "keys"), ("Esc", "")),
+        *(("y", "copy"), ("w", "write"), ("Esc", "")),
     )
 
     def __init__(

@@ -127,7 +127,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
             ("f", "front"),
             ("x", "axes"),
         ),
-        *(("p", "plot"), ("n", "more"), ("w", "write"), ("?", "keys"), ("Esc", "")),
+        *(("p", "plot"), ("n", "more"), ("w", "write"), ("Esc", "")),
     )
 
     def __init__(

@@ -171,6 +171,7 @@ def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
         explorer.to_torch(tmp_path / "w.pt")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("ending", ["pt", "pt2"])
 def test_a_tiled_file_converts_to_torchs_formats(ending: str, tmp_path: Path) -> None:
@@ -195,6 +196,8 @@ def test_open_dimensions_stay_open_in_an_exported_program(tmp_path: Path) -> Non
         fact = session.convert(target, draws=1)
     assert fact.passed
     assert [info.shape for info in fact.inputs] == [("batch", "sequence")] * 3
+    assert fact.verification is not None
+    assert {2, 3, 17} <= {one["batch"] for one in fact.verification.sizes}
     program = torch.export.load(target).module()
     ids = torch.zeros(5, 11, dtype=torch.int64)
     assert program(ids, torch.ones_like(ids), torch.zeros_like(ids))[0].shape == (5, 11, 64)

@@ -50,6 +50,7 @@ def says_what_torch_says(func: Any, *args: Any, **kwargs: Any) -> bool:
     return True
 
 
+@pytest.mark.slow
 @given(SIZES)
 def test_dense_strides_are_torchs(shape: list[int]) -> None:
     assert dense(shape) == torch.empty(shape, device="meta").stride()

@@ -348,6 +348,16 @@ class Deeper(Net):
     def forward(self, x):
         return self.needed(super().forward(x))
 
+class Square(nn.Module):
+    # a pooler of the shape of what is needed, before it
+    def __init__(self):
+        super().__init__()
+        self.pooler, self.out = nn.Linear(8, 8), nn.Linear(8, 8)
+    def forward(self, x):
+        self.pooler(x[:, 0])
+        return self.out(x)
+
+def square(): return Square(), torch.rand(1, 5, 8)
 def zeros(): return Zeros(), torch.rand(1, 5, 8)
 def ones(): return Zeros(1.0), torch.rand(1, 5, 8)
 def net(): return Net(), torch.rand(1, 5, 8)
@@ -385,6 +395,23 @@ def test_attention_a_pooler_and_joined_biases_of_an_export_are_named(
     assert "pooler.0, pooler.1: no output of the graph needs it" in told
     assert "zeros between them" in told
     assert sum(d.delta or 0 for d in of(found, "macs")) in (-6 * 8, -2 * 6 * 8)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_what_no_output_needs_takes_no_weight_of_its_shape_that_is_needed(
+    exported: tuple[str, str], tmp_path: Path
+) -> None:
+    torch = pytest.importorskip("torch")
+    source, _ = exported
+    names: dict[str, Any] = {}
+    exec(NETS, names)
+    net, x = names["square"]()
+    path = str(tmp_path / "square.onnx")
+    # this exporter gives weights of products names of its own
+    torch.onnx.export(net.eval(), (x,), path, dynamo=False, opset_version=17)
+    found = compare_files(f"{source}:square", path)
+    assert not open_differences(found)
+    assert "2 parameters of layers that no output of the graph needs" in {d.why for d in found.differences}
 
 
 def test_a_layer_that_an_output_needs_is_not_left_out_without_a_word(exported: tuple[str, str]) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import builtins
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -361,13 +360,6 @@ def test_an_onnx_file_has_no_modules_for_torchinfo(sample: Callable[[str], Path]
 
 
 def test_a_missing_torchinfo_is_one_line_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def refuse(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name.partition(".")[0] == "torchinfo":
-            raise ModuleNotFoundError(name)
-        return real(name, *args, **kwargs)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
+    monkeypatch.setitem(sys.modules, "torchinfo", None)
     with pytest.raises(MissingExtra, match=r"pip install 'explorer-nn\[torch\]'"):
         compared(nn.Sequential(nn.Linear(5, 7)), (3, 5))

@@ -97,6 +97,7 @@ def test_an_encoder_of_any_size_runs_on_tiles_with_its_attention(
     assert (tiled.share, tiled.left) == (1.0, ())
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("dims", [{}, {"batch": 3}])
 def test_of_sizes_left_open_the_share_is_that_of_the_plans_and_says_so(
     sample: Callable[[str], Path], tmp_path: Path, dims: dict[str, int]

@@ -43,7 +43,7 @@ def googlenet() -> Analysis:
 # -- published figures
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "macs", "params"),
     [

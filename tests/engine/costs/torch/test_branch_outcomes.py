@@ -433,7 +433,7 @@ def test_values_that_are_known_are_used_and_the_larger_branch_is_counted(kind: t
         assert bool(assumed) == (status != "exact"), "an assumption that changes nothing is no note"
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ROUTERS, ids=lambda kind: kind.__name__)
 def test_experts_together_get_what_the_router_hands_out(kind: type[nn.Module]) -> None:
     for info in both(kind, TOKENS):

@@ -96,7 +96,7 @@ def test_the_facts_are_the_same_with_and_without_memory(monkeypatch: Any) -> Non
     assert plain == first == again
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "vit_b_16", "mobilenet_v3_small", "swin_t"])
 def test_the_facts_of_real_models_are_the_same(monkeypatch: Any, name: str) -> None:
     torchvision = pytest.importorskip("torchvision")

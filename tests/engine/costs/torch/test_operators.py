@@ -157,6 +157,7 @@ ATTENTIONS = [
 ALL = [*PRODUCTS, *CONVOLUTIONS, *RECURRENT, *ATTENTIONS]
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize(
     ("make", "inputs", "macs"), [case[1:] for case in ALL], ids=[case[0] for case in ALL]
 )

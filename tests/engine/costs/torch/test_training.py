@@ -400,6 +400,7 @@ def test_what_does_not_exist_is_refused() -> None:
             session.training(batch=0)
 
 
+@pytest.mark.slow
 def test_analysis_and_training_leave_no_trace_on_each_other() -> None:
     """The forward figures are the same, with gradients on and off."""
     with Session("swin_t") as session:

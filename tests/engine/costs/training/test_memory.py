@@ -116,6 +116,7 @@ def agrees(make: Any, given: Any) -> None:
     assert abs(found.kept_bytes - real) <= WITHIN * real
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", MODELS)
 def test_what_is_kept_for_backward_is_what_torch_leaves_allocated(name: str) -> None:
     agrees(*MODELS[name])
@@ -157,6 +158,7 @@ def test_gradients_and_optimizer_at_the_end_are_those_of_what_is_trained() -> No
     assert step(model, IDS, optimizer="sgd").moments[-1].optimizer == 0
 
 
+@pytest.mark.slow
 def test_checkpointing_trades_kept_bytes_for_products() -> None:
     """All products of the two layers are made again but the last of each, which nothing there needs."""
     model = Encoder()
@@ -235,6 +237,7 @@ def test_a_module_is_left_as_it_was() -> None:
         assert session.training().forward_macs == before.totals.macs
 
 
+@pytest.mark.slow
 def test_the_command_sets_batches_side_by_side(said: Any) -> None:
     text = said("training", "vgg16", "--batch", "1,128", "--card", "8G", "--checkpoint", "features")
     assert "Memory over time" in text

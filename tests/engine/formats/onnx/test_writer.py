@@ -271,6 +271,7 @@ def with_weight(payload: Any, count: int) -> Model:
     return Model(Graph("g", (node,), (x,), (y,), {"w": tensor}), {"": 17}, 8)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("piece", [4, 1000, 1 << 20, 5 << 20])
 def test_computed_weights_are_written_piece_by_piece(tmp_path: Path, piece: int) -> None:
     array = np.random.default_rng(0).standard_normal(3 << 19).astype(np.float32)

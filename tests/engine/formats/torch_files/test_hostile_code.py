@@ -36,7 +36,7 @@ HOSTILE = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_code_that_hurts_comes_to_an_end(kind: str, tmp_path: Path) -> None:

@@ -150,6 +150,7 @@ BOMBS: dict[str, bytes] = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_bomb_is_refused_before_it_takes_memory(name: str) -> None:
     tracemalloc.start()

@@ -206,7 +206,7 @@ def test_a_long_sequence_for_a_recurrent_layer_is_tried_in_one_piece() -> None:
 
 def test_several_inputs_have_to_be_given(nets: Path) -> None:
     loaded = load("my_nets:Two")
-    with pytest.raises(Misuse, match="--input-shape left:1,3,224,224"):
+    with pytest.raises(Misuse, match="--input-shape left:1,4"):
         bind(loaded)
     bound = bind(loaded, {"right": (None, (2, 4)), "left": (None, (2, 4))})
     assert [i.name for i in bound.inputs] == ["left", "right"]

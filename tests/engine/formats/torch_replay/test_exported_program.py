@@ -139,6 +139,7 @@ class _Branching(nn.Module):
         return torch.cond(x.sum() > 0, lambda x: self.yes(x) + 1, lambda x: self.no(self.no(x) - 1), (x,))
 
 
+@pytest.mark.slow
 def test_of_two_branches_the_larger_is_counted_and_the_assumption_is_said(folder: Path) -> None:
     path = saved_program(_Branching(), (torch.ones(2, 4),), folder / "branching.pt2")
     session = Session(path)
@@ -175,7 +176,7 @@ def test_an_open_size_can_be_bound(dynamic: str) -> None:
     assert by_shape.totals == by_name.totals
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["tile", "plan"])
 def test_a_tiling_says_for_which_size_it_is_where_nobody_chose_one(
     dynamic: str, verb: str, capsys: pytest.CaptureFixture[str]

@@ -384,6 +384,7 @@ def _text(target: Path) -> str:
     return str(target)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("case", BROKEN)
 def test_a_broken_file_is_one_line_that_says_what_it_is(case: str, small: str, tmp_path: Path) -> None:
     make, expected = BROKEN[case]

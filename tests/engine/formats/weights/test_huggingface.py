@@ -338,7 +338,8 @@ def test_a_model_saved_by_transformers_opens(tmp_path: Path) -> None:
     module.save_pretrained(tmp_path, max_shard_size="5KB")
     with Session(tmp_path) as session:
         info = session.info()
-        paths = {x.path for x in session.analysis().layers if not x.group}
+        paths = {x.path for x in session.analysis().layers if not x.group and x.params}
     assert info.totals.params == module.num_parameters()
-    assert paths == set(module.state_dict())
+    assert paths == {name.removesuffix(".weight") for name in module.state_dict()}
+    assert info.totals.coverage == 1
     assert notes(tmp_path) == ""

@@ -204,6 +204,7 @@ def test_a_script_does_not_take_itself_as_an_input_whatever_it_calls_itself(tmp_
     assert list(of_kind(path, "input")) == ["image"]
 
 
+@pytest.mark.slow
 def test_a_tied_weight_says_with_whom(made: Any) -> None:
     for form in ("trace", "script", "export"):
         notes = [row.note for row in of_kind(made("transformer", form), "tensor").values()]
@@ -282,6 +283,7 @@ def test_a_program_in_core_operators_is_counted_whole_without_torch(
     assert here.coverage == 1
 
 
+@pytest.mark.slow
 def test_a_recurrent_layer_with_more_layers_than_weights_is_unknown_at_once(
     made: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

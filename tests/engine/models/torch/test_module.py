@@ -175,6 +175,7 @@ def test_every_figure_of_the_object_leaves_no_trace_on_it() -> None:
     assert (model.seen, model.last) == ([], None)
 
 
+@pytest.mark.slow
 def test_a_tiled_object_is_proved_against_the_object_itself() -> None:
     with Session(Picky(), inputs=picky_inputs()) as session:
         result = session.tile(TileSpec((2, 2, 2)))

@@ -118,6 +118,7 @@ def test_the_time_limit_holds_on_slow_machines_and_what_is_not_sure_is_said(slow
     assert slow < 300 or any(said.startswith("not sure to 5 %") for said in found.notes)
 
 
+@pytest.mark.slow
 def test_the_arrays_are_beyond_the_last_cache_or_it_is_said_that_they_are_not() -> None:
     machine = Machine()
     assert machine.measured().notes == ()
@@ -205,12 +206,14 @@ def test_a_layer_is_predicted_to_take_what_a_kernel_like_it_took() -> None:
     assert model.seconds(_layer("Reshape", (4,), 0, 0)) == pytest.approx(1e-7, rel=0.05)
 
 
+@pytest.mark.slow
 def test_weights_take_the_time_in_which_they_come_from_memory() -> None:
     model = TimeModel(Machine({**RATES, "float32": 1e13}).measured())
     layer = _layer("MatMul", (1, 4096), 4096 * 4096, 4 * 4096 * 4096, weight_bytes_read=4 * 4096 * 4096)
     assert model.seconds(layer) == pytest.approx(4 * 4096 * 4096 / 50e9, rel=0.05)
 
 
+@pytest.mark.slow
 def test_weights_that_no_cache_holds_come_from_memory_in_every_run() -> None:
     seen = Machine().measured()
     weights = (TensorInfo("w", "float32", (1024, 1024)),)
@@ -221,6 +224,7 @@ def test_weights_that_no_cache_holds_come_from_memory_in_every_run() -> None:
     assert TimeModel(seen, (32 << 20) + 1).seconds(layer) == pytest.approx(streamed, rel=0.02)
 
 
+@pytest.mark.slow
 def test_what_a_kernel_does_beside_its_layer_takes_its_time() -> None:
     model = TimeModel(Machine().measured())
     conv = _layer("Conv", (1, 64, 56, 56), 64 * 576 * 3136, 1_753_088, attributes={"group": 1})
@@ -237,6 +241,7 @@ def test_what_a_kernel_does_beside_its_layer_takes_its_time() -> None:
         assert model.seconds(_layer("Gather", (1 << 20,), 0, 8 << 20), [op]) == pytest.approx(1e-7, rel=0.05)
 
 
+@pytest.mark.slow
 def test_what_is_not_known_of_a_layer_is_not_predicted() -> None:
     model = TimeModel(Machine().measured())
     known = _layer("MatMul", (4, 4), 64, 192)

@@ -18,8 +18,8 @@ from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Model, Node
 from explorer.engine.proof.blame import probe
 from explorer.engine.proof.blame.search import blame
+from explorer.engine.proof.compare import OutputComparison
 from explorer.engine.proof.float64 import evaluator
-from explorer.engine.proof.outputs.compare import OutputComparison
 from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.facts import TileSpec
 from explorer.facts.blame import Blame, Probe

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from explorer.engine.proof.outputs.compare import OutputComparison
+from explorer.engine.proof.compare import OutputComparison
 from explorer.engine.proof.outputs.tolerance import judge
 from explorer.facts.verification import Tolerance
 

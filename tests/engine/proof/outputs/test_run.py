@@ -11,8 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.engine.graph.model import Model
+from explorer.engine.proof.compare import OutputComparison
 from explorer.engine.proof.outputs import run
-from explorer.engine.proof.outputs.compare import OutputComparison
 from explorer.engine.proof.outputs.independence import independent
 from explorer.engine.proof.proof import verify
 from explorer.engine.runtime.random_inputs import plan_inputs
@@ -134,6 +134,7 @@ def test_one_weight_off_by_a_thousandth_is_a_fault_at_any_scale(scale: float, tm
     assert "of the original" in evidence.verdict
 
 
+@pytest.mark.slow
 def test_a_deep_model_may_differ_by_what_its_depth_makes_of_rounding(tmp_path: Path) -> None:
     """Forty layers that amplify: the difference exceeds any usual tolerance, and is still rounding."""
     w = np.linalg.qr(t.weight(64, 64).astype(np.float64))[0]
@@ -290,7 +291,7 @@ def outputs_of(
 @pytest.mark.parametrize(
     ("other", "words"),
     [
-        ({"names": ("y", "z")}, "one model has 1 outputs, the other 2: only one of them has 'z'"),
+        ({"names": ("y", "z")}, "one model has 1 output, the other 2: only one of them has 'z'"),
         ({"names": ("y",), "shape": (4, 4)}, "[2, 8] in one model, [4, 4] in the other"),
         ({"names": ("y",), "code": TensorProto.DOUBLE}, "float32 in one model, float64 in the other"),
     ],
@@ -323,7 +324,7 @@ def test_inputs_and_outputs_of_other_names_are_paired_by_position(tmp_path: Path
 @pytest.mark.parametrize(
     ("feeds", "words"),
     [
-        ({"x": (2, 8), "z": (2, 8)}, "one model takes 1 inputs, the other 2"),
+        ({"x": (2, 8), "z": (2, 8)}, "one model takes 1 input, the other 2"),
         ({"x": (2, 16)}, "input 'x' float32 [2, 8] is 'x' float32 [2, 16] in the other model"),
     ],
 )

@@ -88,6 +88,7 @@ def a_branch_in_a_function(path: Path) -> tuple[Model, Model]:
     return model("a.onnx", 2.0), model("b.onnx", 3.0)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "models",
     [

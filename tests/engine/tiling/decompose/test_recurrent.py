@@ -112,7 +112,7 @@ def test_the_tiled_operator_gives_what_the_operator_gives(tmp_path: Path, case: 
     assert plan.macs == D * T * B * GATES[op] * H * (F + H) == plan.macs_total
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("op", GATES)
 @pytest.mark.parametrize("form", ["scan", "unrolled", "batched"])
 def test_in_every_form(tmp_path: Path, op: str, form: Any) -> None:
@@ -120,7 +120,7 @@ def test_in_every_form(tmp_path: Path, op: str, form: Any) -> None:
     check(source, str(tmp_path / "b.onnx"), TileSpec((2, 3, 4), form=form))
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("op", GATES)
 def test_for_every_batch_at_once(tmp_path: Path, op: str) -> None:
     source = recurrent(tmp_path / "a.onnx", op, batch="n")
@@ -182,7 +182,7 @@ def test_what_cannot_be_taken_apart_is_left_with_the_reason(
         session.plan(TileSpec((2, 3, 4)))
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("op", ["LSTM", "GRU"])
 @pytest.mark.parametrize("behind", ["Identity", "Transpose", "Constant", "DequantizeLinear"])
 def test_weights_behind_other_nodes_are_found(tmp_path: Path, op: str, behind: str) -> None:

@@ -30,7 +30,7 @@ CASES: dict[str, tuple[str, tuple[int, ...], tuple[int, ...]]] = {
 }
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("stored", ["neither", "left", "right"])

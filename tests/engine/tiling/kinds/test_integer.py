@@ -47,7 +47,7 @@ def tiled(source: str, target: Path, spec: TileSpec) -> Session:
     return session
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("edges", ["ragged", "padded"])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", OPERATORS)
@@ -168,7 +168,7 @@ def between(path: Path, *, kind: Any, columns: int, both: bool, op: str = "Gemm"
     return save_integers(path, node, floats, stored, (np.float32, (7, 11)), before=tuple(before))
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("op", ["Gemm", "MatMul"])
 @pytest.mark.parametrize("columns", [0, 11])
@@ -188,6 +188,7 @@ def test_between_dequantizers_the_tiles_are_of_integers(
     np.testing.assert_allclose(run(str(tmp_path / "b.onnx"), feeds), before, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("columns", [0, 11])
 def test_a_weight_behind_a_dequantizer_alone_is_tiled_in_floats(

@@ -14,7 +14,7 @@ from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.engine.formats.torch_module.modules import described, tensors
 from explorer.engine.models.opened import OpenOptions
-from explorer.engine.models.torch.fx.trace import Traced, traced
+from explorer.engine.models.torch.fx.trace import TracedGraph, traced
 from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.runtime.input_files import read_input
 from explorer.engine.values.statistics import measure
@@ -94,7 +94,7 @@ class _Run(fx.Interpreter):
         self.values: dict[str, Mapping[str, float | None]] = {}
         self.at = ""
 
-    def through(self, graph: Traced, loaded: LoadedModule) -> None:
+    def through(self, graph: TracedGraph, loaded: LoadedModule) -> None:
         """Runs all; a failure counts where numbers were asked for, else the shapes end there."""
         try:
             with loaded.quiet(), torch.no_grad():
@@ -121,7 +121,7 @@ class _Run(fx.Interpreter):
         return result
 
 
-def _node(node: fx.Node, graph: Traced, run: _Run) -> FxNode:
+def _node(node: fx.Node, graph: TracedGraph, run: _Run) -> FxNode:
     outputs = run.made.get(node.name) or described(node.meta.get("val"), node.name)
     target, kind = _target(node, graph.module)
     given = [run.made.get(before.name, ()) for before in node.all_input_nodes]

@@ -24,7 +24,7 @@ from explorer.host.optional_packages import error_line
 _TORCH, _HERE = os.path.dirname(torch.__file__), os.path.dirname(__file__)
 
 
-class Traced(Struct, frozen=True):
+class TracedGraph(Struct, frozen=True):
     """A graph that runs.
 
     Attributes:
@@ -64,7 +64,7 @@ class _Tracer(fx.Tracer):
 
 def traced(
     loaded: LoadedModule, bound: BoundInputs, args: Sequence[Any], kwargs: Mapping[str, Any], *, real: bool
-) -> Traced:
+) -> TracedGraph:
     """The graph of a module, and what to run it on.
 
     Args:
@@ -83,7 +83,7 @@ def traced(
         with loaded.quiet(), torch.no_grad():
             graph = tracer.trace(module)
             made = fx.GraphModule(tracer.root, graph)
-            return Traced(made, "torch.fx", "", _placeholders(module, graph, args, kwargs))
+            return TracedGraph(made, "torch.fx", "", _placeholders(module, graph, args, kwargs))
     except Exception as error:
         reason = _where(error, tracer.failed)
     return _exported(loaded, bound, args, kwargs, reason, real)
@@ -106,7 +106,7 @@ def _exported(
     kwargs: Mapping[str, Any],
     reason: str,
     real: bool,
-) -> Traced:
+) -> TracedGraph:
     failed: Exception | None = None
     # a module that asks for values has none on the meta device
     for device in ("cpu",) if real else ("meta", "cpu"):
@@ -120,7 +120,7 @@ def _exported(
             failed = error
             continue
         assert isinstance(made, fx.GraphModule)
-        return Traced(made, "torch.export", reason, pytree.tree_flatten((tuple(given[0]), given[1]))[0])
+        return TracedGraph(made, "torch.export", reason, pytree.tree_flatten((tuple(given[0]), given[1]))[0])
     assert failed is not None
     raise BadModel(
         f"torch.fx cannot trace it ({reason}), nor torch.export ({error_line(failed)})", where=loaded.source

@@ -1,0 +1,112 @@
+"""`explorer history`: what was done in a session whose line was dropped."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+import explorer
+from explorer.base.errors import Misuse
+from explorer.base.exit_codes import DONE, OF_VERDICT
+from explorer.base.verdicts import weakest
+from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.options import HARDWARE, TABLE, Option
+from explorer.cli.arguments.records import hardware
+from explorer.cli.output.answer import Answer, document, present, tool
+from explorer.cli.output.progress import ProgressLine
+from explorer.host import output_files
+
+
+def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    """What a kept session did; nothing of the model is opened but what the session made itself."""
+    # the help reads this file, and msgspec with the facts takes 30 ms
+    from msgspec.structs import asdict
+
+    from explorer.process import saved_sessions  # the help reads this file
+
+    state = given.state
+    if state is not None and given.output is None:
+        raise Misuse("says which state the script leads to", where="--state", hint="give -o FILE.sh, too")
+    output = given.output and os.path.abspath(given.output)
+    model = given.models[0] if given.models else None
+    comparing = given.beside is not None
+    if not comparing and (idle := sorted(given.explicit & {"machine", "verify", "draws", "seed"})):
+        raise Misuse("says something of --beside alone", where=f"--{idle[0]}", hint="add --beside STATES")
+    machine = hardware(given)
+    # who is only told what was done runs nothing; what is compared is opened
+    kept, saved = saved_sessions.find(model, os.environ, trust=given.trust or not comparing)
+    figures = None
+    folder = saved.cwd if os.path.isdir(saved.cwd) else os.curdir
+    try:
+        with (
+            contextlib.chdir(folder),  # where the model was named from
+            explorer.Session(saved.source, **asdict(saved.opening), workdir=kept.folder) as session,
+        ):
+            history = session.restore(saved.history) if saved.history is not None else session.history()
+            if comparing:
+                every = given.beside == "all"
+                figures = session.beside(
+                    range(len(history.entries)) if every else given.beside.split(","),
+                    hardware=machine,
+                    verify=given.verify,
+                    draws=given.draws or 1,
+                    seed=given.seed,
+                    on_progress=progress,
+                )
+            if output is not None:
+                text = session.script_text(
+                    None if state is None else history.state(state), branches=state is None
+                )
+                output_files.check_target(output, overwrite=given.force, models=[saved.source], weights=())
+                with output_files.atomic_write(output, overwrite=given.force, executable=True) as temporary:
+                    with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
+                        file.write(text)
+    finally:
+        kept.release()
+    return Answer(
+        OF_VERDICT[weakest(figures.verdicts)] if figures is not None and given.verify else DONE,
+        lambda: document().history(history, saved.source, given.output, tool(), figures),
+        lambda: present("shell.history").history(history, saved.source, given.output, figures),
+        "states" if figures is None else "compared",
+    )
+
+
+COMMAND = Command(
+    "history",
+    "what was done in a session whose line was dropped; -o keeps it as a script",
+    ("[MODEL]",),
+    (
+        "--output",
+        Option(
+            "--state",
+            "only what leads to this state, in the script (its number or name; default: all)",
+            "STATE",
+        ),
+        Option(
+            "--beside",
+            "figures of these states beside each other: numbers or names between commas, or all",
+            "STATES",
+        ),
+        HARDWARE,
+        Option("--verify", "with --beside: prove that each computes what the first does"),
+        "--draws",
+        "--seed",
+        "--trust",
+        "--force",
+        "--memory",
+        "--markdown",
+        *TABLE,
+    ),
+    (
+        "explorer history",
+        "explorer history model.onnx -o model.sh",
+        "explorer history -o int8.sh --state int8",
+        "explorer history --beside 0,2,int8 --machine h100",
+        "explorer history --json",
+    ),
+    _run,
+    usage="history",
+    manual="what was done in a session whose line was dropped, all states and branches; `-o FILE.sh` keeps"
+    " them as a script of commands, `--state N` what leads to one of them; `--beside 0,2` sets figures of"
+    " states beside each other",
+)

@@ -1,0 +1,74 @@
+"""`explorer edit`: nodes and values renamed, attributes set, nodes deleted, operators replaced."""
+
+from __future__ import annotations
+
+import explorer
+from explorer.base.exit_codes import DONE
+from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.options import OPENING, PRINTING, Option
+from explorer.cli.output.answer import Answer, plain, present
+from explorer.cli.output.model_answer import change_of
+from explorer.cli.output.progress import ProgressLine
+
+
+def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    from explorer.settings.steps.edit import steps_of  # the help reads this file
+
+    source, change, warning = given.models[0], None, ""
+    steps = steps_of(given.steps, given.edits)
+    with explorer.Session(source, **given.opening) as session:
+        fact = session.edit(
+            steps,
+            output=given.output,
+            overwrite=given.force,
+            verify=not given.no_verify,
+            each=False,
+            on_progress=progress,
+        )
+        if not given.json:
+            change, warning = change_of(session, progress)
+    return Answer(
+        DONE, lambda: plain(fact), lambda: present("split.edit").edit(source, fact, change), warning=warning
+    )
+
+
+COMMAND = Command(
+    "edit",
+    "rename, delete and replace nodes by hand, and set their attributes",
+    ("MODEL",),
+    (
+        "--output",
+        Option("--rename", "give a node or a value another name", "OLD=NEW", many=True, into="edits"),
+        Option("--set", "set an attribute of a node", "NODE.ATTRIBUTE=VALUE", many=True, into="edits"),
+        Option(
+            "--delete",
+            "delete a node that nothing reads, or whose input may stand for its output",
+            "NODE",
+            many=True,
+            into="edits",
+        ),
+        Option(
+            "--replace-op",
+            "give all nodes of an operator, or one node, another operator that takes the same",
+            "OLD=NEW",
+            many=True,
+            into="edits",
+        ),
+        Option("--steps", "steps in a file, which come before those that are typed", "FILE"),
+        "--force",
+        "--no-verify",
+        *OPENING,
+        *PRINTING,
+    ),
+    (
+        "explorer edit model.onnx -o named.onnx --rename input=image --rename /conv1/Conv=stem",
+        "explorer edit model.onnx -o wide.onnx --set conv1.strides=1,1 --set conv1.pads=1,1,1,1",
+        "explorer edit model.onnx -o plain.onnx --delete dropout --replace-op Relu=LeakyRelu",
+        "explorer edit model.onnx -o edited.onnx --steps steps.toml",
+    ),
+    _run,
+    usage="edit MODEL -o FILE --rename OLD=NEW|--set NODE.ATTRIBUTE=VALUE|--delete NODE|--replace-op OLD=NEW",
+    manual="edits a graph by hand, step by step in the order that was typed: each step is checked against the"
+    " model and the operator's schema, sizes are inferred anew, and onnxruntime has to load the result;"
+    " without `-o` only what would change",
+)

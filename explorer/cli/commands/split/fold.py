@@ -1,0 +1,84 @@
+"""`explorer fold`: batch normalization into weights, constants into tensors, what does nothing away."""
+
+from __future__ import annotations
+
+import explorer
+from explorer.base.errors import Misuse, nearest
+from explorer.base.exit_codes import DONE, OF_VERDICT
+from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.options import OPENING, PRINTING, Option
+from explorer.cli.output.answer import Answer, plain, present
+from explorer.cli.output.model_answer import proving
+from explorer.cli.output.progress import ProgressLine
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from explorer.facts.split.fold import FoldKind
+
+
+def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
+    kinds = _kinds(given.only)
+    with explorer.Session(given.models[0], **given.opening) as session:
+        if given.output is None:
+            fact = session.fold_choice(kinds, on_progress=progress)
+        else:
+            with proving(given, "folds"):
+                fact = session.fold(
+                    kinds,
+                    output=given.output,
+                    overwrite=given.force,
+                    verify=not given.no_verify,
+                    draws=given.draws or 1,
+                    seed=given.seed,
+                    input=given.input,
+                    on_progress=progress,
+                )
+    failed = given.output is not None and not fact.output
+    return Answer(
+        OF_VERDICT["different"] if failed else DONE,
+        lambda: plain(fact),
+        lambda: present("split.fold").fold(given.models[0], fact, asked=given.output is not None),
+    )
+
+
+def _kinds(typed: tuple[str, ...] | None) -> tuple[FoldKind, ...]:
+    from explorer.facts.split.fold import FOLDS  # msgspec takes 30 ms, and the help reads this file
+
+    for word in typed or ():
+        if word not in FOLDS:
+            hint = nearest(word, FOLDS) or f"there is {', '.join(FOLDS)}"
+            raise Misuse(f"'{word}' is no kind of rewrite", where="--only", hint=hint)
+    return tuple(kind for kind in FOLDS if not typed or kind in typed)
+
+
+COMMAND = Command(
+    "fold",
+    "fold batch normalization, constants and what does nothing away, proved",
+    ("MODEL",),
+    (
+        "--output",
+        Option(
+            "--only",
+            "kinds of rewrites: identity (and Dropout), constants, batchnorm (default: all)",
+            "KIND,...",
+            reads="names",
+        ),
+        "--force",
+        "--no-verify",
+        "--draws",
+        "--seed",
+        "--input",
+        *OPENING,
+        *PRINTING,
+    ),
+    (
+        "explorer fold model.onnx                     (only what would go, and what stays)",
+        "explorer fold model.onnx -o folded.onnx",
+        "explorer fold resnet50 -o resnet50_folded.onnx --only batchnorm",
+    ),
+    _run,
+    usage="fold MODEL -o FILE",
+    manual="folds BatchNormalization into the weights of the Conv, ConvTranspose or Gemm before it (or behind"
+    " it, where that is exact), computes constants, takes Identity and idle Dropout away; each kind of"
+    " rewrite is proved within rounding; without `-o` it only says what would go, and what stays and why",
+)

@@ -1,0 +1,206 @@
+"""Key-value cache of a module's own: passes over a prompt, and steps behind what they left in the cache.
+
+The module makes its cache, keeps it and reads it by its own code, on shapes: what a step costs is what that
+code does, whatever it caches (keys and values of grouped heads, latents, windows, states of a recurrence).
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from msgspec import Struct, field
+from torch import nn
+
+from explorer.base.errors import BadModel, Misuse
+from explorer.engine.costs.torch.branch_outcomes import traced
+from explorer.engine.formats.torch_module.cache_tensors import held
+from explorer.engine.formats.torch_module.configured_inputs import likely_shape
+from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.progress import Cancel, stop_if
+
+_NAMES = ("past_key_values", "cache_params", "state")
+"""What a cache is called, as an argument of forward and as a part of what it returns."""
+_SHORT = 5
+"""Tokens of a prompt from which a longer cache is grown; one more than the kernels of causal convolutions."""
+_GROWN = 3
+"""Tokens by which a short cache is grown to see whether growing gives what a prompt leaves."""
+_HINT = "a step needs a forward with input_ids, past_key_values and use_cache, as those of transformers have"
+
+
+def layers_of(cache: Any) -> list[Any]:
+    """The layers of a cache of transformers, an encoder-decoder's own first; none of another cache."""
+    own = getattr(cache, "self_attention_cache", None)
+    if own is not None:
+        return [*layers_of(own), *layers_of(cache.cross_attention_cache)]
+    return list(getattr(cache, "layers", None) or ())
+
+
+class OwnCache(Struct):
+    """A module with a cache of its own.
+
+    Attributes:
+        model: On the meta device, in evaluation mode.
+        name: Of its argument for a cache.
+        takes: Names of all arguments of its forward.
+        encoder: It reads the prompt with an encoder; the cache is the decoder's.
+        prompt_only: Whether what it computes for a prompt is asked for its last token alone.
+        check: Asked at every module.
+    """
+
+    model: nn.Module
+    name: str
+    takes: frozenset[str]
+    encoder: bool
+    prompt_only: bool = False
+    check: Callable[[int, int], None] = lambda done, modules: None
+    _caches: dict[tuple[int, int, int], tuple[Any, Mapping[str, Any]]] = field(default_factory=dict)
+    _grows: bool | None = None
+
+    def prompt(self, tokens: int, batch: int = 1) -> dict[str, Any]:
+        """Arguments of a pass over a prompt: of its encoder, and one token of its decoder, if it has both."""
+        given = self._encoded(tokens, batch) if self.encoder else {"input_ids": _ids(batch, tokens)}
+        if self.encoder:
+            given["decoder_input_ids"] = _ids(batch, 1)
+        return {**given, **self._switches()}
+
+    def step(self, past: int, batch: int = 1, prompt: int = 0) -> dict[str, Any]:
+        """Arguments of a pass over one token behind `past` others.
+
+        Args:
+            past: Tokens in the cache; 0 for none.
+            batch: Sequences.
+            prompt: Tokens that the encoder has read, of a model that has one.
+
+        Raises:
+            BadModel: It does not run over a prompt.
+        """
+        ids = "decoder_input_ids" if self.encoder else "input_ids"
+        if not past:
+            return self.prompt(prompt or _SHORT, batch) if self.encoder else self.prompt(1, batch)
+        cache, more = self.cache(past, batch, prompt)
+        return {**more, ids: _ids(batch, 1), self.name: cache, **self._switches()}
+
+    def cache(self, tokens: int, batch: int = 1, prompt: int = 0) -> tuple[Any, Mapping[str, Any]]:
+        """The cache behind so many tokens, and what else a step needs: an encoder's output.
+
+        Raises:
+            BadModel: It does not run over a prompt.
+        """
+        key = tokens, batch, prompt
+        if key not in self._caches:
+            self._caches[key] = self._cache(tokens, batch, prompt)
+        cache, more = self._caches[key]
+        return copy.deepcopy(cache), more
+
+    # inside
+
+    def _cache(self, tokens: int, batch: int, prompt: int) -> tuple[Any, Mapping[str, Any]]:
+        short = min(tokens, 1 if self.encoder else _SHORT)
+        cache, more = self._left(short, batch, prompt)
+        if tokens == short:
+            return cache, more
+        if self._grows is None:
+            self._grows = self._grows_alike(batch, prompt)
+        if self._grows:
+            return _longer(cache, tokens - short), more
+        return self._left(tokens, batch, prompt)
+
+    def _grows_alike(self, batch: int, prompt: int) -> bool:
+        """Whether a short cache, grown by the code of its layers, is what a longer prompt leaves."""
+        short = 1 if self.encoder else _SHORT
+        cache, _ = self._left(short, batch, prompt)
+        try:
+            grown = _longer(copy.deepcopy(cache), _GROWN)
+        except Exception:
+            return False
+        left, _ = self._left(short + _GROWN, batch, prompt)
+        return [one.tensor.shape for one in held(grown)] == [one.tensor.shape for one in held(left)]
+
+    def _left(self, tokens: int, batch: int, prompt: int) -> tuple[Any, Mapping[str, Any]]:
+        """What a pass over so many tokens leaves."""
+        given = self.prompt(prompt or _SHORT if self.encoder else tokens, batch)
+        if self.encoder:
+            given["decoder_input_ids"] = _ids(batch, tokens)
+        seen = traced(self.model, (), given, check=self.check).seen
+        if seen.failed:
+            raise BadModel(f"it fails over a prompt: {seen.failed[1]}", where=type(self.model).__name__)
+        result = seen.result
+        cache = result.get(self.name) if isinstance(result, Mapping) else getattr(result, self.name, None)
+        if cache is None:
+            raise Misuse(
+                "its forward takes a cache and returns none", where=type(self.model).__name__, hint=_HINT
+            )
+        return cache, self._encoder_output(result)
+
+    def _encoder_output(self, result: Any) -> Mapping[str, Any]:
+        state = getattr(result, "encoder_last_hidden_state", None)
+        return {"encoder_outputs": (state,)} if self.encoder and state is not None else {}
+
+    def _encoded(self, tokens: int, batch: int) -> dict[str, Any]:
+        name = getattr(self.model, "main_input_name", "input_ids")
+        if name == "input_ids":
+            return {name: _ids(batch, tokens)}
+        shape = likely_shape(self.model, name)
+        if shape is None:
+            raise Misuse(f"how large its {name} is, is not known", where=type(self.model).__name__)
+        dtype = next((p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32)
+        return {name: torch.empty((batch, *shape[1:]), dtype=dtype, device="meta")}
+
+    def _switches(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"use_cache": True} if "use_cache" in self.takes else {}
+        if self.prompt_only and "logits_to_keep" in self.takes:
+            found["logits_to_keep"] = 1
+        return found
+
+
+def _ids(batch: int, tokens: int) -> torch.Tensor:
+    return torch.empty((batch, tokens), dtype=torch.int64, device="meta")
+
+
+def _longer(cache: Any, tokens: int) -> Any:
+    """A cache with more tokens, which its layers take in as they do from a model; states stay."""
+    own = getattr(cache, "self_attention_cache", cache)
+    layers = layers_of(own)
+    if not layers:
+        raise Misuse("its cache has no layers")
+    for layer in layers:
+        both = [getattr(layer, name, None) for name in ("keys", "values")]
+        if all(isinstance(t, torch.Tensor) and t.numel() for t in both):
+            layer.update(*(t.new_empty((*t.shape[:-2], tokens, t.shape[-1])) for t in both if t is not None))
+    return cache
+
+
+def find(loaded: LoadedModule, *, cancel: Cancel = None) -> OwnCache:
+    """The cache of a module's own.
+
+    Args:
+        loaded: The module.
+        cancel: Asked at every module of a run.
+
+    Raises:
+        Misuse: Its forward takes no cache.
+    """
+    return of_module(loaded.meta(), loaded.source, cancel=cancel)
+
+
+def of_module(model: nn.Module, source: str = "", *, cancel: Cancel = None) -> OwnCache:
+    """As `find`, of a module on the meta device.
+
+    Raises:
+        Misuse: Its forward takes no cache.
+    """
+    takes = frozenset(inspect.signature(model.forward).parameters)
+    name = next((name for name in _NAMES if name in takes), None)
+    encoder = "decoder_input_ids" in takes
+    if name is None or not ("input_ids" in takes or encoder):
+        raise Misuse("it has no key-value cache of its own", where=source or type(model).__name__, hint=_HINT)
+    return OwnCache(model, name, takes, encoder, check=partial(_check, cancel))
+
+
+def _check(cancel: Cancel, done: int, modules: int) -> None:
+    stop_if(cancel)

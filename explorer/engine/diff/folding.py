@@ -1,0 +1,192 @@
+"""Folded graphs in a diff: nodes that one side lacks because others do their work, or nobody has to.
+
+What one side has alone is folded there, too, as `engine.fold` does it, and the rest is compared: a
+BatchNormalization that another tool folded is no node that was removed, and the weight that it became is held
+against the one that it should have become.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import Struct
+
+from explorer.engine.diff.describe import Describer
+from explorer.engine.diff.folded_weights import folded_change
+from explorer.engine.diff.side import Side
+from explorer.engine.fold.activations import ACTIVATIONS, FUSED
+from explorer.engine.fold.fold import FoldedAway, fold_away, what
+from explorer.engine.fold.tensors import Array
+from explorer.engine.graph.model import Model
+from explorer.facts import NodeDiff
+
+_ALWAYS = frozenset({"BatchNormalization", "Dropout", "Identity"})
+
+
+def foldable(side: Side, partners: Sequence[int | None], closed: set[int], other: Side) -> set[int]:
+    """Places of nodes without a partner that may be folded in the other graph."""
+    fused = {node.op for node in other.nodes} & set(FUSED.values())
+    ops = _ALWAYS | (ACTIVATIONS.keys() if fused else set())
+    found: set[int] = set()
+    made: set[str] = set()
+    for at, node in enumerate(side.nodes):
+        if node.domain or partners[at] is not None or at in closed:
+            continue
+        constant = node.op == "Shape" or all(not n or n in made or n in side.stored for n in node.inputs)
+        if constant and (node.inputs or node.op == "Constant"):
+            made.update(node.outputs)
+            found.add(at)
+        elif node.op in ops:
+            found.add(at)
+    return found
+
+
+def fold_side(model: Model, chosen: set[int], other: Side) -> FoldedAway | None:
+    """A side without chosen nodes; None where none of them can be folded."""
+    if not chosen:
+        return None
+    made = fold_away(model, chosen, any(node.op in FUSED.values() for node in other.nodes))
+    return made if made.folded else None
+
+
+_CHECKED = {
+    "identity": "",
+    "constants": ", values within rounding",
+    "stored": "",
+    "batchnorm": ", values within rounding",
+    "activation": ", with the same parameters",
+}
+"""What holds of every node of a row, by the kind of rewrite."""
+
+
+class SideFolds(Struct, eq=False):
+    """What was folded on one side of a diff, and what came of the comparison.
+
+    Attributes:
+        away: What was folded.
+        original: The side as it was.
+        side: As it is compared.
+        wrong: Of what was folded, by its number, those whose work the other side does otherwise.
+    """
+
+    away: FoldedAway
+    original: Model
+    side: Side
+    wrong: set[int]
+
+    def ops(self) -> Iterator[tuple[int, str]]:
+        """Place and operator of every node that went."""
+        for (at, _), node in zip(self.away.places, self.away.folded, strict=True):
+            yield at, node.op
+
+    def said(self) -> dict[int, str]:
+        """By place in the original what became of each node that went."""
+        texts = (f"folded into {', '.join(n.into)}" if n.into else "folded" for n in self.away.folded)
+        return dict(zip((at for at, _ in self.away.places), texts, strict=True))
+
+    def targets(self) -> dict[int, str]:
+        """Places, as compared, of the nodes that do the work of others, and what they do."""
+        found: dict[int, list[str]] = {}
+        for (_, into), node in zip(self.away.places, self.away.folded, strict=True):
+            for at in into:
+                found.setdefault(at, []).append(node.op)
+        return {at: f"{' and '.join(dict.fromkeys(ops))} folded in" for at, ops in found.items()}
+
+    def rows(self, turned: bool) -> Iterator[NodeDiff]:
+        """A row for each kind of rewrite; `turned`: the second graph is the one that has the nodes."""
+        for kind in dict.fromkeys(self.away.kinds):
+            chosen = [
+                node
+                for at, node in enumerate(self.away.folded)
+                if self.away.kinds[at] == kind and at not in self.wrong
+            ]
+            if not chosen:
+                continue
+            text = what(kind, chosen)
+            sound = all(self.away.kinds[at] != kind or kind == "batchnorm" for at in self.wrong)
+            first = chosen[0]
+            names, ops = (first.name, (first.into or (None,))[0]), (first.op, first.op_into or None)
+            yield NodeDiff(
+                status="folded",
+                before=names[turned],
+                after=names[1 - turned],
+                what=f"{'before: ' if turned else ''}{text}{_CHECKED[kind] if sound else ''}",
+                op_before=ops[turned],
+                op_after=ops[1 - turned],
+            )
+
+
+def give_up(folds: SideFolds, partners: Sequence[int | None], describer: Describer, turned: bool) -> set[int]:
+    """Places, in the original, of nodes that the other side did not fold; what it folded wrongly is noted.
+
+    Args:
+        folds: What was folded on one side.
+        partners: Of its nodes as they are compared.
+        describer: Of the two graphs.
+        turned: It is the second side.
+    """
+    found: set[int] = set()
+    other = describer.before if turned else describer.after
+    for number, (at, into) in enumerate(folds.away.places):
+        made = {name for name in folds.original.graph.nodes[at].outputs if name in folds.away.sizes}
+        readers = {user for name in made for user, _ in folds.side.users.get(name, ())}
+        concerned = into or tuple(sorted(readers))
+        pairs = [
+            (partner, one) if turned else (one, partner)
+            for one in concerned
+            if (partner := partners[one]) is not None
+        ]
+        if len(pairs) < len(into) or (concerned and not pairs):
+            found.add(at)  # who does its work, or reads it, has no counterpart
+        elif folds.away.kinds[number] == "activation":
+            if any(other.nodes[pair[not turned]].op not in FUSED.values() for pair in pairs):
+                found.add(at)
+        elif wrong := [pair for pair in pairs if _unlike(folds, describer, pair, turned)]:
+            folds.wrong.add(number)
+            if into and all(_as_before(folds, describer, pair, turned) for pair in wrong):
+                found.add(at)
+    return found
+
+
+def _weights(
+    folds: SideFolds, describer: Describer, pair: tuple[int, int], turned: bool
+) -> Iterator[tuple[str, str]]:
+    """Names of the folded weights of a node, and of those in their places on the other side."""
+    other = describer.before if turned else describer.after
+    theirs = other.takes[pair[not turned]]
+    quantized = describer.quantized(*pair)
+    for slot, name in enumerate(folds.side.takes[pair[turned]]):
+        if name in folds.away.sizes and not (quantized is not None and slot in quantized.inputs):
+            yield name, theirs[slot] if slot < len(theirs) else ""
+
+
+def _unlike(folds: SideFolds, describer: Describer, pair: tuple[int, int], turned: bool) -> bool:
+    """Whether a node has other weights on the other side than it should have."""
+    stored = (describer.before if turned else describer.after).stored
+    return any(
+        theirs not in stored
+        or folded_change(name, folds.side.stored[name], stored[theirs], folds.away.sizes[name])
+        for name, theirs in _weights(folds, describer, pair, turned)
+    )
+
+
+def _as_before(folds: SideFolds, describer: Describer, pair: tuple[int, int], turned: bool) -> bool:
+    """Whether a node's weight is there as it was: then nothing was folded into it."""
+    other = describer.before if turned else describer.after
+    own, label = folds.original.graph, folds.side.nodes[pair[turned]].label
+    was = next((node for node in own.nodes if node.label == label), None)
+    theirs = other.takes[pair[not turned]]
+    if was is None or len(was.inputs) < 2 or len(theirs) < 2:
+        return True
+    weight, there = own.initializers.get(was.inputs[1]), other.stored.get(theirs[1])
+    return weight is None or there is None or describer.forms.equal_content(weight, there)
+
+
+def sizes_of(folds: tuple[SideFolds | None, SideFolds | None]) -> Mapping[tuple[bool, str], Array | None]:
+    """By side and name of each folded weight how large what it is the sum of is."""
+    return {
+        (at == 1, name): size
+        for at, one in enumerate(folds)
+        if one is not None
+        for name, size in one.away.sizes.items()
+    }

@@ -1,0 +1,143 @@
+"""Attributes of a node set by hand: a text becomes a value of the type that the operator's schema says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from explorer.base.errors import Misuse, nearest
+from explorer.engine.edit.names import Aliases, FoundNode, find_node
+from explorer.engine.edit.schemas import signature
+from explorer.engine.edit.scopes import put, with_nodes
+from explorer.engine.graph.model import Model, Node, dtype_code
+from explorer.facts.split.edit import EditStep
+
+FLAG = "--set"
+
+_MOST = (1 << 63) - 1
+_LARGEST_FLOAT = 3.4028234663852886e38
+
+
+def set_attribute(model: Model, step: EditStep, aliases: Aliases) -> tuple[Model, str]:
+    """A model in which a node has another attribute, and what was done in words.
+
+    Raises:
+        Misuse: There is no such node, its operator has no such attribute, or not of that type.
+    """
+    found = find_node(model, step.name, FLAG, aliases)
+    node, name = found.node, step.attribute
+    kind, required = _declared(model, found, name)
+    before = node.attributes.get(name)
+    after = None if step.to == "" else _read(step, node, kind)
+    if after is None and (required or before is None):
+        why = f"{node.op} has to have it" if required else "it has none"
+        raise Misuse(f"'{name}' of {found.text} cannot be taken away: {why}", where=FLAG, hint="give a value")
+    if after == before:
+        raise Misuse(f"'{name}' of {found.text} is {_text(after)} already", where=FLAG)
+    attributes: Mapping[str, Any] = {key: value for key, value in node.attributes.items() if key != name}
+    if after is not None:
+        attributes = {**node.attributes, name: after}
+    body = found.place.body
+    nodes = [*body.nodes]
+    nodes[found.at] = node.with_attributes(attributes)
+    was = "not given" if before is None else _text(before)
+    done = f"{name} of {found.text}: {was} -> {'not given' if after is None else _text(after)}"
+    return put(model, found.place, with_nodes(body, nodes)), done
+
+
+def _declared(model: Model, found: FoundNode, name: str) -> tuple[str, bool]:
+    """The kind of an attribute, and whether it has to be there."""
+    node = found.node
+    known = signature(model, node.domain, node.op, found.place.opsets, node.overload)
+    declared = None if known is None else known.attributes.get(name)
+    if known is not None and declared is None:
+        raise Misuse(
+            f"{node.op} has no attribute '{name}'",
+            where=FLAG,
+            hint=nearest(name, list(known.attributes)) or "it has none at all",
+        )
+    kind, required = declared or ("", False)
+    kind = kind or _kind_of(node.attributes.get(name))
+    if not kind:
+        raise Misuse(
+            f"nobody declares of which type '{name}' of {node.op} is",
+            where=FLAG,
+            hint="only an attribute that the node has already can be set here",
+        )
+    return kind, required
+
+
+def _kind_of(value: Any) -> str:
+    """The kind of a value that a node has."""
+    many = isinstance(value, tuple)
+    first = value[0] if many and value else value
+    kinds = ((bool, "int"), (int, "int"), (float, "float"), (str, "text"))
+    one = next((name for type_, name in kinds if isinstance(first, type_)), "")
+    return f"{one}s" if many and one else one
+
+
+def _int(text: str) -> int:
+    value = int(text)
+    if not -_MOST - 1 <= value <= _MOST:
+        raise ValueError
+    return value
+
+
+def _float(text: str) -> float:
+    value = float(text)
+    if abs(value) > _LARGEST_FLOAT and "inf" not in text.lower():
+        raise ValueError
+    return value
+
+
+_READERS: Mapping[str, Callable[[str], Any]] = {"int": _int, "float": _float, "text": str}
+
+
+def _read(step: EditStep, node: Node, kind: str) -> Any:
+    """What a text says, as a value of a kind."""
+    one = kind.removesuffix("s")
+    reader = _READERS.get(one)
+    if reader is None:
+        raise Misuse(f"'{step.attribute}' of {node.op} is a {kind}", where=FLAG, hint="no text can say it")
+    try:
+        if kind != one:
+            return tuple([reader(item) for item in _items(step.to)])
+        if kind == "int" and step.attribute in ("to", "dtype", "output_dtype"):
+            return _type_code(step.to)
+        return reader(step.to.strip() if kind != "text" else step.to)
+    except ValueError:
+        said = {"ints": "whole numbers: 2,2", "floats": "numbers: 0.5,1", "int": "a whole number"}
+        raise Misuse(
+            f"'{step.to}' is not what '{step.attribute}' of {node.op} takes",
+            where=FLAG,
+            hint=f"give {said.get(kind, 'a number' if kind == 'float' else 'texts: a,b')}",
+        ) from None
+
+
+def _items(text: str) -> list[str]:
+    """The members of a list: between commas, or as JSON writes it."""
+    if text.lstrip().startswith("["):
+        found = json.loads(text)
+        if not all(isinstance(item, (int, float, str)) and not isinstance(item, bool) for item in found):
+            raise ValueError
+        return [str(item) for item in found]
+    return [item.strip() for item in text.split(",")]
+
+
+def _type_code(text: str) -> int:
+    """An element type by its name or ONNX's number."""
+    try:
+        return dtype_code(text.strip())
+    except KeyError:
+        return _int(text)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(_text, value))}]"
+    if isinstance(value, float):
+        return f"{value:.7g}"
+    return (
+        f"'{value}'" if isinstance(value, str) else str(value) if isinstance(value, int) else "another kind"
+    )

@@ -1,0 +1,169 @@
+"""Deletion of a node: where nothing reads it, or where one of its inputs may stand for its output.
+
+An input may where it has the type and the shape of the output, and is the only one that depends on the
+model's inputs or the only one at all; Identity and Dropout pass theirs on by what they are. What only the
+node read of the stored tensors goes with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from explorer.base.errors import Misuse
+from explorer.engine.edit.names import Aliases, FoundNode, find_node
+from explorer.engine.edit.rename import renamed
+from explorer.engine.edit.scopes import Body, GraphScope, put, results, with_nodes
+from explorer.engine.graph.interpreter import reads
+from explorer.engine.graph.model import Graph, Model, Node
+from explorer.engine.shapes import Inference, InputShapes
+from explorer.engine.shapes.subgraphs import places as views
+from explorer.facts import TensorInfo
+from explorer.facts.split.edit import EditStep
+
+FLAG = "--delete"
+
+_PASSING = frozenset({"Identity", "Dropout"})
+"""Operators whose first output is their first input, outside of training."""
+
+_POSSIBLE = (
+    "only what nothing reads can be deleted, or a node whose output has the type and shape of one input"
+)
+
+
+def delete(
+    model: Model,
+    step: EditStep,
+    aliases: Aliases,
+    sizes: Mapping[str, int] | None = None,
+    input_shapes: InputShapes | None = None,
+) -> tuple[Model, str]:
+    """A model without a node, and what was done in words.
+
+    Args:
+        model: The model.
+        step: Which node.
+        aliases: See `names.Aliases`.
+        sizes: Of open dimensions.
+        input_shapes: Of the inputs, in place of what the model says.
+
+    Raises:
+        Misuse: There is no such node, or something reads what no input of it can stand for.
+    """
+    found = find_node(model, step.name, FLAG, aliases)
+    place, node = found.place, found.node
+    body = place.body
+    rest = [*body.nodes[: found.at], *body.nodes[found.at + 1 :]]
+    read = {name for other in rest for name in reads(other)} | set(results(body))
+    used = [name for name in node.outputs if name and name in read]
+    made = _without(body, rest, node)
+    if not used:
+        return put(model, place, made), f"{node.op} {found.text}: nothing read it"
+    given = _standing_in(model, found, used, sizes, input_shapes)
+    made = _rewired(made, found, used[0], given)
+    return put(model, place, made), f"{node.op} {found.text}: '{given}' passes where '{used[0]}' was"
+
+
+def _standing_in(
+    model: Model,
+    found: FoundNode,
+    used: Sequence[str],
+    sizes: Mapping[str, int] | None,
+    input_shapes: InputShapes | None,
+) -> str:
+    """The input that may stand for the one output that is read."""
+    node = found.node
+    if len(used) > 1:
+        raise Misuse(
+            f"{node.op} {found.text} cannot be deleted: {len(used)} outputs of it are read",
+            where=FLAG,
+            hint=_POSSIBLE,
+        )
+    given = [name for name in dict.fromkeys(node.inputs) if name]
+    if node.op in _PASSING and not node.domain and used[0] == node.outputs[0] and given:
+        return given[0]
+    known = _types(model, found.place, sizes, input_shapes)
+    wanted = known.get(used[0])
+    alike = [name for name in given if _same(known.get(name), wanted)]
+    if len(alike) > 1:
+        live = _live(found.place.body)
+        alike = [name for name in alike if name in live] or alike
+    if len(alike) == 1:
+        return alike[0]
+    if alike:
+        why = f"{' and '.join(map(repr, alike))} both have the type and shape of its output"
+    else:
+        said = ", ".join(f"'{name}' {type_text(known.get(name))}" for name in given) or "nothing"
+        why = f"it makes {type_text(wanted)} of {said}"
+    raise Misuse(f"{node.op} {found.text} cannot be deleted: {why}", where=FLAG, hint=_POSSIBLE)
+
+
+def _same(one: TensorInfo | None, other: TensorInfo | None) -> bool:
+    """Whether two values have a type and a shape that are known, and the same."""
+    if one is None or other is None or one.dtype is None or one.shape is None or None in one.shape:
+        return False
+    return (one.dtype, one.shape) == (other.dtype, other.shape)
+
+
+def type_text(info: TensorInfo | None) -> str:
+    """A type in words: 'float32 1x64x56x56'."""
+    if info is None or info.dtype is None:
+        return "(type not known)"
+    if info.shape is None:
+        return f"{info.dtype} (shape not known)"
+    return f"{info.dtype} {'x'.join('?' if d is None else str(d) for d in info.shape) or 'scalar'}"
+
+
+def _types(
+    model: Model, place: GraphScope, sizes: Mapping[str, int] | None, input_shapes: InputShapes | None
+) -> Mapping[str, TensorInfo]:
+    """Types of the values that a place sees, as all passes through it have them."""
+    inference = Inference(model, sizes, input_shapes)
+    if not place.path:
+        return inference.main.values
+    for view in views(model, inference):
+        if view.path == place.path:
+            return view.shapes
+    return {}
+
+
+def _live(body: Body) -> set[str]:
+    """The values of a body that depend on what it is given."""
+    live = {value.name for value in body.feeds} if isinstance(body, Graph) else set(body.inputs)
+    for node in body.nodes:
+        if not live.isdisjoint(reads(node)):
+            live.update(name for name in node.outputs if name)
+    return live
+
+
+def _rewired(body: Body, found: FoundNode, output: str, given: str) -> Body:
+    """A body whose nodes read `given` where they read `output`.
+
+    What a body puts out keeps its name: then it is the input that is called otherwise.
+    """
+    if output not in results(body):
+        return renamed(body, {output: given}, FLAG)
+    if given in results(body) or all(given not in node.outputs for node in body.nodes):
+        raise Misuse(
+            f"{found.node.op} {found.text} cannot be deleted: it makes the output '{output}' of '{given}',"
+            " which has to keep its name, too",
+            where=FLAG,
+        )
+    if isinstance(body, Graph):
+        body = replace(body, values=tuple([value for value in body.values if value.name != given]))
+    return renamed(body, {given: output}, FLAG)
+
+
+def _without(body: Body, nodes: Sequence[Node], gone: Node) -> Body:
+    """A body of these nodes, without what only the one that is gone read of its stored tensors."""
+    made = with_nodes(body, nodes)
+    if not isinstance(made, Graph):
+        return made
+    read = {name for node in nodes for name in reads(node)} | set(results(made))
+    read |= {value.name for value in made.inputs}
+    idle = {name for name in reads(gone) if name in made.initializers and name not in read}
+    stored = {name: one for name, one in made.initializers.items() if name not in idle}
+    away = idle | set(gone.outputs)
+    values = tuple([value for value in made.values if value.name not in away])
+    return replace(made, initializers=stored, values=values)

@@ -1,0 +1,156 @@
+"""Edit steps applied to a graph, each to what the one before it made, with sizes inferred anew.
+
+What a file declares of its values is true of the model as it was: where a step changes types, declarations
+that no longer hold go, and outputs are declared as they are now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.base.errors import BadModel, Misuse
+from explorer.engine.edit.attributes import set_attribute
+from explorer.engine.edit.delete import delete, type_text
+from explorer.engine.edit.names import Aliases
+from explorer.engine.edit.rename import rename
+from explorer.engine.edit.replace_op import replace_operator
+from explorer.engine.edit.scopes import put, scopes
+from explorer.engine.formats.onnx.validate import validate
+from explorer.engine.graph.model import Graph, Model, Value
+from explorer.engine.shapes import Inference, InputShapes, infer
+from explorer.engine.shapes.subgraphs import places as views
+from explorer.facts import TensorInfo
+from explorer.facts.split.edit import EditStep, TypeChange
+
+_REFUSED = " cannot run: "
+"""In a note of shape inference: a node does not fit what it is given."""
+
+
+class EditedModel(Struct, frozen=True):
+    """A model after one step.
+
+    Attributes:
+        model: Itself.
+        done: What the step did, in words.
+        outputs: Outputs whose type or sizes are others since.
+    """
+
+    model: Model
+    done: str
+    outputs: tuple[TypeChange, ...] = ()
+
+
+def edit(
+    model: Model,
+    step: EditStep,
+    aliases: Aliases,
+    sizes: Mapping[str, int] | None = None,
+    input_shapes: InputShapes | None = None,
+) -> EditedModel:
+    """A model after one step.
+
+    Args:
+        model: As it was.
+        step: What is to be done.
+        aliases: See `names.Aliases`.
+        sizes: Of open dimensions, for what has to be known to judge.
+        input_shapes: Of the inputs, in place of what the model says.
+
+    Raises:
+        Misuse: The step names what is not there, or cannot be done; or a node would not fit its inputs.
+    """
+    if step.kind == "rename":
+        made, done = rename(model, step, aliases)
+        return EditedModel(_checked(made), done)
+    if step.kind == "delete":
+        made, done = delete(model, step, aliases, sizes, input_shapes)
+    elif step.kind == "set":
+        made, done = set_attribute(model, step, aliases)
+    else:
+        made, done = replace_operator(model, step, aliases)
+    return _typed(model, _checked(made), done)
+
+
+def _checked(model: Model) -> Model:
+    """The model, every name of which leads to one definition."""
+    try:
+        return validate(model)
+    except BadModel as error:
+        raise Misuse(f"that makes no model: {error.what}", where=model.path) from None
+
+
+def _typed(before: Model, after: Model, done: str) -> EditedModel:
+    """The model with what is declared of it made true."""
+    bare = _undeclared(after)
+    inference, was = Inference(bare), infer(before)
+    known = inference.main
+    if broken := [note for note in known.notes if _REFUSED in note and note not in was.notes]:
+        raise Misuse(broken[0].partition(";")[0], hint="nothing was changed")
+    graph = after.graph
+    values = tuple([value for value in graph.values if _holds(value, known.values)])
+    outputs = _true(graph.outputs, known.values)
+    changed = []
+    for one, other in zip(graph.outputs, outputs, strict=True):
+        if one is not other:
+            texts = [type_text(TensorInfo(value.name, value.dtype, value.shape)) for value in (one, other)]
+            changed.append(TypeChange(one.name, *texts))
+    made = _bodies_true(after, bare, inference)
+    made = replace(made, graph=replace(made.graph, values=values, outputs=outputs))
+    return EditedModel(made, done, tuple(changed))
+
+
+def _bodies_true(model: Model, bare: Model, inference: Inference) -> Model:
+    """The same of the bodies of branches and loops."""
+    declaring = [place.path for place in scopes(model) if place.way and isinstance(place.body, Graph)]
+    if not declaring:
+        return model
+    known = {view.path: view.shapes for view in views(bare, inference)}
+    for path in declaring:
+        place = next(now for now in scopes(model) if now.path == path)
+        body, types = place.body, known.get(path)
+        if types is None or not isinstance(body, Graph):
+            continue
+        values = tuple([value for value in body.values if _holds(value, types)])
+        ends = {name: _true(getattr(body, name), types) for name in ("inputs", "outputs")}
+        made = replace(body, values=values, **ends)
+        if made != body:
+            model = put(model, place, made)
+    return model
+
+
+def _undeclared(model: Model) -> Model:
+    """The model without what it declares of its own results, so that these are inferred."""
+    outputs = tuple([Value(value.name, None, None, value.record) for value in model.graph.outputs])
+    return replace(model, graph=replace(model.graph, values=(), outputs=outputs))
+
+
+def _true(values: Sequence[Value], known: Mapping[str, TensorInfo]) -> tuple[Value, ...]:
+    """Declarations that agree with what was inferred."""
+    return tuple([value if _holds(value, known) else _redeclared(value, known) for value in values])
+
+
+def _holds(value: Value, known: Mapping[str, TensorInfo]) -> bool:
+    """Whether a declaration agrees with what was inferred."""
+    info = known.get(value.name)
+    if info is None or value.dtype is None:
+        return True
+    if info.dtype is not None and info.dtype != value.dtype:
+        return False
+    if info.shape is None or value.shape is None:
+        return True
+    return len(info.shape) == len(value.shape) and all(
+        a == b or not (isinstance(a, int) and isinstance(b, int))
+        for a, b in zip(info.shape, value.shape, strict=True)
+    )
+
+
+def _redeclared(value: Value, known: Mapping[str, TensorInfo]) -> Value:
+    info = known[value.name]
+    shape = info.shape
+    if shape is not None:
+        named = (d if isinstance(d, int) or (d is not None and d.isidentifier()) else None for d in shape)
+        shape = tuple(named)
+    return Value(value.name, info.dtype or value.dtype, shape)

@@ -1,0 +1,192 @@
+"""Renaming of nodes and values: inputs, outputs, stored tensors and all between, wherever they are read.
+
+A value that a body takes from around it is renamed in the body, too, but for where the body has one of its
+own by that name. What was written of a value (its type, its bytes) is copied with the name alone exchanged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from explorer.base.errors import Misuse, nearest
+from explorer.engine.edit.names import (
+    Aliases,
+    FoundNode,
+    FoundValue,
+    find_node,
+    one_node,
+    one_value,
+    own_nodes,
+    values_named,
+)
+from explorer.engine.edit.scopes import Body, GraphScope, defined, put, scopes, with_nodes
+from explorer.engine.formats.onnx.protobuf_wire import fields, length_delimited
+from explorer.engine.graph.interpreter import free_names
+from explorer.engine.graph.model import FileSpan, Function, Graph, Inline, Model, Node, subgraphs, with_bodies
+from explorer.facts.split.edit import EditStep
+
+FLAG = "--rename"
+
+_INTERPRETED = (10, 16)
+"""Fields of a graph that name no value: what it is for, and what else is said of it."""
+
+
+def rename(model: Model, step: EditStep, aliases: Aliases) -> tuple[Model, str]:
+    """A model in which a node or a value has another name, and what was done in words.
+
+    Raises:
+        Misuse: No node or value has the name, or several have, or the new one is taken.
+    """
+    if not step.to or not step.to.isprintable() or step.to != step.to.strip():
+        raise Misuse(f"'{step.to}' is no name", where=FLAG, hint="give one that can be printed")
+    found = _meant(model, step.name, aliases)
+    if isinstance(found, FoundNode):
+        return _rename_node(model, found, step.to)
+    return _rename_value(model, found, step.to)
+
+
+def _meant(model: Model, name: str, aliases: Aliases) -> FoundNode | FoundValue:
+    own, values = own_nodes(model, name), values_named(model, name)
+    if own and values:
+        raise Misuse(
+            f"'{name}' is a node and a value", where=FLAG, hint=f"write 'node:{name}' or 'value:{name}'"
+        )
+    if values:
+        return one_value(values, FLAG)
+    if own:
+        return one_node(own, name, FLAG)
+    if name.startswith("value:"):
+        rest = name.removeprefix("value:")
+        if values := values_named(model, rest):
+            return one_value(values, FLAG)
+        raise Misuse(f"no value is called '{rest}'", where=FLAG, hint=_near(model, rest))
+    try:
+        return find_node(model, name.removeprefix("node:"), FLAG, aliases)
+    except Misuse as error:
+        if error.what.startswith("no node"):
+            what = f"no node or value is called '{name}'"
+            raise Misuse(what, where=FLAG, hint=error.hint or _near(model, name)) from None
+        raise
+
+
+def _near(model: Model, name: str) -> str:
+    return nearest(name, {value for place in scopes(model) for value in defined(place.body)})
+
+
+def _rename_node(model: Model, found: FoundNode, to: str) -> tuple[Model, str]:
+    body, node = found.place.body, found.node
+    if node.name == to:
+        raise Misuse(f"{found.text} is called that already", where=FLAG)
+    if any(other.name == to for other in body.nodes):
+        raise Misuse(f"a node is called '{to}' already", where=FLAG, hint="give another name")
+    nodes = [*body.nodes]
+    nodes[found.at] = node.with_values(node.inputs, node.outputs, to)
+    done = f"node {found.text} is '{to}'"
+    return put(model, found.place, with_nodes(body, nodes)), done
+
+
+def _rename_value(model: Model, found: FoundValue, to: str) -> tuple[Model, str]:
+    place, name = found.place, found.name
+    if name == to:
+        raise Misuse(f"the value '{name}' is called that already", where=FLAG)
+    _check_free(model, place, to)
+    kind = _kind(place.body, name)
+    body = renamed(place.body, {name: to}, FLAG)
+    return put(model, place, body), f"{kind} '{name}'{place.text} is '{to}'"
+
+
+def _check_free(model: Model, place: GraphScope, to: str) -> None:
+    """Nothing in the same graph or function may be called so: a body would take one for the other."""
+    for other in scopes(model):
+        if other.root == place.root and to in defined(other.body):
+            raise Misuse(
+                f"a value is called '{to}' already{other.text}", where=FLAG, hint="give another name"
+            )
+
+
+def _kind(body: Body, name: str) -> str:
+    """What a value is to its graph."""
+    if isinstance(body, Graph):
+        known = [
+            ("input", {value.name for value in body.feeds}),
+            ("output", {value.name for value in body.outputs}),
+            ("stored tensor", set(body.initializers)),
+        ]
+    else:
+        known = [("input", set(body.inputs)), ("output", set(body.outputs))]
+    return next((kind for kind, names in known if name in names), "value")
+
+
+def renamed(body: Body, names: Mapping[str, str], flag: str) -> Body:
+    """A body whose values have other names, where it reads, makes and declares them.
+
+    Raises:
+        Misuse: A part of the graph that nothing here reads names one of them, or a body inside has a value of
+            its own by the new name and reads this one, too.
+    """
+    nodes = [_in_node(node, names, flag) for node in body.nodes]
+    if isinstance(body, Function):
+        inputs, outputs = (_each(group, names) for group in (body.inputs, body.outputs))
+        return replace(body, nodes=tuple(nodes), inputs=inputs, outputs=outputs, record=None)
+    _check_extra(body, names, flag)
+    stored = {names.get(name, name): _written(tensor, names, 8) for name, tensor in body.initializers.items()}
+    groups = {
+        group: tuple([_written(value, names, 1) for value in getattr(body, group)])
+        for group in ("inputs", "outputs", "values")
+    }
+    return replace(body, nodes=tuple(nodes), initializers=stored, **groups)
+
+
+def _each(group: tuple[str, ...], names: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple([names.get(name, name) for name in group])
+
+
+def _in_node(node: Node, names: Mapping[str, str], flag: str) -> Node:
+    changed: dict[str, Body] = {}
+    for name, inner in subgraphs(node):
+        own = defined(inner)
+        taken = set(free_names(inner))
+        free = {old: new for old, new in names.items() if old in taken}
+        if not own.isdisjoint(free.values()):
+            raise Misuse(f"'{node.label}' has a value of that name inside", where=flag)
+        if free:
+            changed[name] = renamed(inner, free, flag)
+    inputs, outputs = _each(node.inputs, names), _each(node.outputs, names)
+    if changed:
+        node = with_bodies(node, changed)
+    if (inputs, outputs) == (node.inputs, node.outputs):
+        return node
+    return node.with_values(inputs, outputs)
+
+
+def _written(named: Any, names: Mapping[str, str], number: int) -> Any:
+    """A declared value or a stored tensor under its new name; `number` is the field that holds it."""
+    to = names.get(named.name)
+    if to is None:
+        return named
+    record = None if named.record is None else Inline(with_field(named.record, number, to))
+    return replace(named, name=to, record=record)
+
+
+def with_field(record: FileSpan | Inline, number: int, text: str) -> bytes:
+    """An encoded message whose field `number`, a text, says something else."""
+    data = bytes(record.view())
+    kept = [data[begin:end] for field, _, begin, _, end in fields(data, 0, len(data)) if field != number]
+    return b"".join((length_delimited(number, text.encode()), *kept))
+
+
+def _check_extra(graph: Graph, names: Mapping[str, str], flag: str) -> None:
+    """What is kept as it stands must not speak of a value by the name that it had."""
+    for span in graph.extra:
+        data = bytes(span.view())
+        if data and next(fields(data, 0, len(data)))[0] in _INTERPRETED:
+            continue
+        for name in names:
+            if length_delimited(1, name.encode()) in data or length_delimited(8, name.encode()) in data:
+                raise Misuse(
+                    f"'{name}' is a sparse tensor, or has an annotation: it keeps its name",
+                    where=flag,
+                )

@@ -1,0 +1,132 @@
+"""Replacement of an operator by another one that takes the same inputs: of one node, or of all that have it.
+
+Attributes that both have are kept; those that the new one does not know go, and that is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from explorer.base.errors import Misuse, nearest
+from explorer.engine.edit.names import Aliases, FoundNode, find_node, nodes_named
+from explorer.engine.edit.schemas import Signature, needed
+from explorer.engine.edit.scopes import GraphScope, put, scopes, with_nodes
+from explorer.engine.graph.model import Model, Node
+from explorer.engine.shapes import Inference
+from explorer.engine.shapes.subgraphs import places as views
+from explorer.facts import TensorInfo
+from explorer.facts.split.edit import EditStep
+
+FLAG = "--replace-op"
+
+_ONNX_TYPES = {"float32": "float", "float64": "double"}
+"""Element types that a schema calls otherwise than numpy."""
+
+
+def replace_operator(model: Model, step: EditStep, aliases: Aliases) -> tuple[Model, str]:
+    """A model in which one node, or all of an operator, have another operator; and what was done in words.
+
+    Raises:
+        Misuse: There is no such node or operator, or the new one does not take what the old one does.
+    """
+    found = _found(model, step.name, aliases)
+    domain, _, op = step.to.rpartition("::")
+    domain = "" if domain == "ai.onnx" else domain
+    if (domain, op) == (found[0].node.domain, found[0].node.op):
+        raise Misuse(f"'{step.name}' is {_article(op)} already", where=FLAG)
+    lost: dict[str, None] = {}
+    types = {view.path: view.shapes for view in views(model, Inference(model))}
+    # from the innermost body out, so that what is put back holds what was changed in it
+    for place in sorted({one.place.path: one.place for one in found}.values(), key=lambda p: -len(p.way)):
+        mine = [one.at for one in found if one.place.path == place.path]
+        known = needed(model, domain, op, place.opsets, FLAG)
+        here = next(now for now in scopes(model) if now.path == place.path)
+        nodes = [*here.body.nodes]
+        for at in mine:
+            nodes[at], dropped = _changed(nodes[at], here, domain, op, known, types.get(place.path, {}))
+            lost |= dict.fromkeys(dropped)
+        model = put(model, here, with_nodes(here.body, nodes))
+    name = found[0].text if len(found) == 1 else f"{len(found):,} nodes"
+    done = f"{found[0].node.op} -> {step.to}: {name}"
+    return model, done + (f"; without {', '.join(lost)}" if lost else "")
+
+
+def _found(model: Model, name: str, aliases: Aliases) -> list[FoundNode]:
+    """The nodes that a name means: all of an operator, or one node."""
+    every = [FoundNode(place, at) for place in scopes(model) for at in range(len(place.body.nodes))]
+    plain = name.removeprefix("op:")
+    by_op = [one for one in every if _operator(one.node) == plain]
+    named = [] if plain != name and by_op else nodes_named(model, name)
+    if by_op and named:
+        raise Misuse(
+            f"'{name}' is an operator and a node",
+            where=FLAG,
+            hint=f"write 'op:{name}', or '{next(iter(named[0].node.outputs))}' for the node",
+        )
+    if by_op:
+        return by_op
+    try:
+        return [find_node(model, name, FLAG, aliases)]
+    except Misuse as error:
+        if not error.what.startswith("no node"):
+            raise
+        hint = nearest(name, {_operator(one.node) for one in every}) or error.hint
+        raise Misuse(f"no node or operator is called '{name}'", where=FLAG, hint=hint) from None
+
+
+def _operator(node: Node) -> str:
+    return f"{node.domain}::{node.op}" if node.domain else node.op
+
+
+def _changed(
+    node: Node, place: GraphScope, domain: str, op: str, known: Signature, types: Mapping[str, TensorInfo]
+) -> tuple[Node, list[str]]:
+    """A node with another operator, and the attributes that went."""
+    least, most = known.inputs
+    count, made = len(node.inputs), len(node.outputs)
+    if not least <= count <= most:
+        takes = f"{least}" if least == most else f"{least} to {most}"
+        raise Misuse(
+            f"{known.name} takes {takes} inputs, and '{node.label}'{place.text} has {count}", where=FLAG
+        )
+    if made > known.outputs:
+        raise Misuse(
+            f"{known.name} makes {known.outputs}, and '{node.label}'{place.text} has {made} outputs",
+            where=FLAG,
+        )
+    _check_types(node, place, known, [types.get(name) for name in node.inputs])
+    kept = {name: value for name, value in node.attributes.items() if name in known.attributes}
+    missing = [name for name, (_, required) in known.attributes.items() if required and name not in kept]
+    if missing:
+        raise Misuse(
+            f"{known.name} needs {' and '.join(missing)}, which '{node.label}'{place.text} has not",
+            where=FLAG,
+        )
+    other = Node(op, node.inputs, node.outputs, node.name, domain, attributes=kept, metadata=node.metadata)
+    return other, [name for name in node.attributes if name not in kept]
+
+
+def _check_types(
+    node: Node, place: GraphScope, known: Signature, inputs: Sequence[TensorInfo | None]
+) -> None:
+    """Every input has to be of a type that the new operator takes there."""
+    for at, (name, info) in enumerate(zip(node.inputs, inputs, strict=True)):
+        allowed = known.types[min(at, len(known.types) - 1)] if known.types else frozenset()
+        if info is None or info.dtype is None or not allowed:
+            continue
+        kind = _ONNX_TYPES.get(info.dtype, info.dtype)
+        if f"tensor({kind})" not in allowed:
+            raise Misuse(
+                f"{known.name} takes no {info.dtype}, as '{name}' of '{node.label}'{place.text} is",
+                where=FLAG,
+                hint=f"it takes {_several(allowed)}",
+            )
+
+
+def _several(allowed: Iterable[str]) -> str:
+    names = sorted(one.removeprefix("tensor(").removesuffix(")") for one in allowed)
+    return ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
+
+
+def _article(op: str) -> str:
+    return f"{'an' if op[:1] in 'AEIOU' else 'a'} {op}"

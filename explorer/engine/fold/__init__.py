@@ -1,0 +1,1 @@
+"""Folding: batch normalization into weights, constants into tensors, what does nothing away."""

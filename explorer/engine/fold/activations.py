@@ -1,0 +1,72 @@
+"""Activations fused into the Conv or Gemm before them, as onnxruntime's optimizer writes it.
+
+Nothing here makes such a model: it is what a diff holds beside one that was made so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from explorer.engine.fold.rewriting import FoldingGraph
+from explorer.engine.graph.model import Node
+
+DOMAIN = "com.microsoft"
+
+FUSED = {"Conv": "FusedConv", "Gemm": "FusedGemm"}
+"""Operators and what they are called with an activation."""
+
+ACTIVATIONS: Mapping[str, tuple[tuple[str, float], ...]] = {
+    "Relu": (),
+    "Sigmoid": (),
+    "Tanh": (),
+    "LeakyRelu": (("alpha", 0.01),),
+    "HardSigmoid": (("alpha", 0.2), ("beta", 0.5)),
+    "Clip": (),
+}
+"""Activations, and attributes with their defaults that become parameters."""
+
+_NAMES = ("activation_alpha", "activation_beta")
+
+
+def fuse(work: FoldingGraph) -> None:
+    """Fuses every activation that can be into the product before it."""
+    for at, node in work.candidates(*ACTIVATIONS):
+        made = work.maker.get(node.inputs[0])
+        maker = None if made is None else work.nodes[made]
+        if made is None or maker is None or maker.domain or maker.op not in FUSED:
+            continue
+        if len(work.read_by(node.inputs[0])) > 1 or work.why_seen(node.inputs[0]):
+            continue
+        parameters = _parameters(work, node)
+        if parameters is None:
+            continue
+        work.remove(at, (made,))
+        work.put(made, _fused(maker, node, parameters))
+
+
+def _parameters(work: FoldingGraph, node: Node) -> tuple[float, ...] | None:
+    """The numbers that an activation takes; None where one is not stored."""
+    if node.op != "Clip":
+        return tuple([float(node.attributes.get(name, usual)) for name, usual in ACTIVATIONS[node.op]])
+    ends = [work.constant(name) for name in node.inputs[1:3]]
+    if len(ends) < 2 or any(end is None or end.elements != 1 for end in ends):
+        return None
+    return tuple([float(end.array().reshape(-1)[0]) for end in ends if end is not None])
+
+
+def _fused(maker: Node, node: Node, parameters: tuple[float, ...]) -> Node:
+    attributes: dict[str, Any] = {**maker.attributes, "activation": node.op}
+    if maker.op == "Gemm":
+        attributes |= zip(_NAMES, parameters, strict=False)
+    elif parameters:
+        attributes["activation_params"] = parameters
+    return Node(
+        FUSED[maker.op],
+        maker.inputs,
+        node.outputs,
+        maker.label,
+        DOMAIN,
+        attributes=attributes,
+        metadata=maker.metadata,
+    )

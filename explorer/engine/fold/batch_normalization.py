@@ -1,0 +1,303 @@
+"""BatchNormalization folded into the weights of the Conv, ConvTranspose, Gemm or MatMul before or behind it.
+
+In inference it is y = s x + t for each channel, with s = gamma / sqrt(variance + epsilon) and
+t = beta - mean s (Ioffe and Szegedy, "Batch Normalization", 2015, section 3.1). Behind a product that is
+s W and s b + t; before one it is W s and b + W t, where every element of the product meets the same t: not
+where padding puts zeros beside it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from msgspec import Struct
+
+from explorer.engine.fold.rewriting import FoldingGraph
+from explorer.engine.fold.tensors import FLOATS, Array, fits, rounded, scaled, slabs
+from explorer.engine.graph.model import Node, Tensor
+
+_OPERATORS = ("Conv", "ConvTranspose", "Gemm")
+_OF_ROWS = ("MatMul", "Add")
+"""Operators whose channels lie along the second axis where there are two."""
+_INFERENCE = 7
+"""Operator set from which BatchNormalization infers unless it is told to train."""
+
+
+class Affine(Struct, frozen=True):
+    """What a BatchNormalization does to a channel, in float64: y = scale x + shift."""
+
+    scale: Array
+    shift: Array
+    size: Array
+    """How large what `shift` is the sum of is: |bias| + |mean scale|."""
+
+
+class NewParameters(Struct, frozen=True):
+    """A product's weight times `factors` (of its rank), its new bias, and how large what that adds up is."""
+
+    factors: Array
+    bias: Array
+    size: Array
+
+
+class Impossible(Exception):
+    """Why something cannot be folded."""
+
+
+def fold(work: FoldingGraph) -> None:
+    """Folds every BatchNormalization that can be, into what makes its input, else into what reads it."""
+    for at, node in work.candidates("BatchNormalization"):
+        try:
+            affine = _affine(work, node)
+        except Impossible as why:
+            work.stay(node, str(why))
+            continue
+        reasons = []
+        for way in (_into_maker, _into_readers):
+            try:
+                way(work, at, node, affine)
+                break
+            except Impossible as why:
+                reasons.append(str(why))
+        else:
+            work.stay(node, "; ".join(dict.fromkeys(filter(None, reasons))))
+
+
+def _affine(work: FoldingGraph, node: Node) -> Affine:
+    """What it does in inference.
+
+    Raises:
+        Impossible: It trains, or its parameters are not stored, or no numbers.
+    """
+    say = node.attributes.get
+    if work.model.opset < _INFERENCE:
+        raise Impossible(f"opset {work.model.opset} has another BatchNormalization")
+    if say("training_mode", 0) or any(node.outputs[1:]):
+        raise Impossible("it trains: training_mode = 1")
+    if not say("spatial", 1):
+        raise Impossible("it normalizes each element: spatial = 0")
+    found: list[Array] = []
+    for name, what in zip(node.inputs[1:5], ("scale", "bias", "mean", "variance"), strict=True):
+        found.append(_stored(work, name, f"its {what}").array().astype(np.float64))
+    gamma, beta, mean, variance = found
+    epsilon = float(np.float32(say("epsilon", 1e-5)))  # an attribute is stored in float32
+    with np.errstate(all="ignore"):
+        scale = gamma / np.sqrt(variance + epsilon)
+        shift, size = beta - mean * scale, np.abs(beta) + np.abs(mean * scale)
+    if not (np.isfinite(scale).all() and np.isfinite(shift).all()):
+        raise Impossible("its variance is zero with epsilon 0, negative, or something in it is no number")
+    return Affine(scale, shift, size)
+
+
+def _into_maker(work: FoldingGraph, at: int, node: Node, affine: Affine) -> None:
+    """Folds it into the product that makes its input."""
+    source = node.inputs[0]
+    made = work.maker.get(source)
+    maker = None if made is None else work.nodes[made]
+    if maker is None or made is None:
+        raise Impossible(f"'{source}' is an input")
+    if maker.domain or maker.op not in (*_OPERATORS, *_OF_ROWS):
+        raise Impossible(f"it stands behind {maker.op}")
+    _check_alone(work, maker, source)
+    if maker.op in _OF_ROWS:
+        _into_rows(work, at, node, affine, made, maker)
+        return
+    new = _BEHIND[maker.op](maker, _weight(work, maker), _bias(work, maker), affine)
+    _check(work, maker, new)
+    work.remove(at, (made,))
+    _rewrite(work, made, new, maker.inputs[0], node.outputs[0])
+
+
+def _check_alone(work: FoldingGraph, maker: Node, made: str) -> None:
+    if seen := work.why_seen(made):
+        raise Impossible(f"what {maker.op} '{maker.label}' makes {seen}")
+    if len(work.read_by(made)) > 1:
+        raise Impossible(f"{maker.op} '{maker.label}' before it has other readers")
+
+
+def _into_rows(work: FoldingGraph, at: int, node: Node, affine: Affine, made: int, maker: Node) -> None:
+    """Folds it into the MatMul before it, which becomes a Gemm, or into a MatMul and the Add of its bias."""
+    info = work.types.get(node.inputs[0])
+    if info is None or info.shape is None or len(info.shape) != 2 or info.conflict:
+        raise Impossible(f"what {maker.op} '{maker.label}' makes has not, for all that is known, two axes")
+    product, place, bias = _biased(work, maker) if maker.op == "Add" else (maker, made, "")
+    weight = _weight(work, product)
+    own: Array = _stored(work, bias, "what is added").array().astype(np.float64) if bias else np.zeros(())
+    if len(weight.shape) != 2 or own.ndim > 2 or (own.ndim == 2 and own.shape[0] != 1):
+        raise Impossible(f"{product.op} '{product.label}' is no product of rows with one weight and one bias")
+    _channels(affine, weight.shape[1])
+    new = _behind(_column(affine.scale, 1, 2), own.reshape(-1) if own.ndim else own, affine)
+    _check(work, product, new)
+    work.remove(at, (place,), () if product is maker else (made,))
+    held = work.keep(scaled(weight, new.factors), place, product.inputs[1])
+    added = rounded("", new.bias, weight.dtype)
+    wanted = f"{product.inputs[1].removesuffix('.weight')}.bias"
+    if product is maker:
+        inputs = [product.inputs[0], held, work.keep(added, place, "", wanted, new.size)]
+        work.put(place, Node("Gemm", inputs, node.outputs[:1], product.label, metadata=product.metadata))
+        return
+    work.put(place, product.with_values([product.inputs[0], held], product.outputs, product.label))
+    other = work.keep(added, made, bias, wanted, new.size)
+    inputs = [other if name == bias else name for name in maker.inputs]
+    work.put(made, maker.with_values(inputs, node.outputs[:1], maker.label))
+
+
+def _biased(work: FoldingGraph, add: Node) -> tuple[Node, int, str]:
+    """The MatMul whose product an Add reads, its place, and the name of what is added to it."""
+    for slot in (0, 1):
+        product, bias = add.inputs[slot], add.inputs[1 - slot]
+        place = work.maker.get(product)
+        node = None if place is None else work.nodes[place]
+        if node is not None and place is not None and node.op == "MatMul" and not node.domain:
+            _check_alone(work, node, product)
+            return node, place, bias
+    raise Impossible("it stands behind Add")
+
+
+def _into_readers(work: FoldingGraph, at: int, node: Node, affine: Affine) -> None:
+    """Folds it into every product that reads what it makes."""
+    made = node.outputs[0]
+    places = work.read_by(made)
+    readers = [reader for place in places if (reader := work.nodes[place]) is not None]
+    if seen := work.why_seen(made):
+        raise Impossible(f"what it makes {seen}")
+    if not readers:
+        raise Impossible("nobody reads it")
+    new: list[NewParameters] = []
+    for reader in readers:
+        if reader.domain or reader.op not in _BEFORE or reader.inputs.count(made) > 1:
+            raise Impossible(f"{reader.op} '{reader.label}' reads it")
+        if reader.inputs[0] != made:
+            raise Impossible(f"it gives a weight of '{reader.label}'")
+        new.append(_BEFORE[reader.op](reader, _weight(work, reader), _bias(work, reader), affine))
+        _check(work, reader, new[-1])
+    work.remove(at, places)
+    for place, reader, parameters in zip(places, readers, new, strict=True):
+        _rewrite(work, place, parameters, node.inputs[0], reader.outputs[0])
+
+
+def _weight(work: FoldingGraph, node: Node) -> Tensor:
+    if work.refers(node):
+        raise Impossible(f"the function's caller gives an attribute of {node.op} '{node.label}'")
+    tensor = _stored(work, node.inputs[1], f"the weight of {node.op}")
+    if len(tensor.shape) < 2 or not tensor.elements:
+        raise Impossible(f"the weight of {node.op} is empty")
+    return tensor
+
+
+def _bias(work: FoldingGraph, node: Node) -> Array:
+    """The bias in float64; zero where there is none."""
+    name = node.inputs[2] if len(node.inputs) > 2 else ""
+    tensor = _stored(work, name, f"the bias of {node.op}") if name else None
+    return np.zeros(()) if tensor is None else tensor.array().astype(np.float64)
+
+
+def _stored(work: FoldingGraph, name: str, what: str) -> Tensor:
+    """A parameter that nobody can give or compute otherwise, of a type that is rounded to in one step."""
+    tensor = work.constant(name)
+    if tensor is None:
+        raise Impossible(work.why_not_constant(name, what))
+    if tensor.dtype not in FLOATS:
+        raise Impossible(f"{what} is {tensor.dtype}")
+    if tensor.payload is None:
+        raise Impossible(f"{what} carries no data")
+    return tensor
+
+
+def _check(work: FoldingGraph, node: Node, new: NewParameters) -> None:
+    """Refuses what is no number any more in the weight's type."""
+    weight = _weight(work, node)
+    bias = rounded("", new.bias, weight.dtype).array()
+    if not fits(weight, new.factors) or not np.isfinite(bias).all():
+        raise Impossible(f"a weight of {node.op} '{node.label}' would be no number in {weight.dtype}")
+
+
+def _rewrite(work: FoldingGraph, at: int, new: NewParameters, source: str, output: str) -> None:
+    """A product with its new weight and bias, between other values."""
+    node = work.nodes[at]
+    assert node is not None
+    weight = _weight(work, node)
+    old = node.inputs[2] if len(node.inputs) > 2 else ""
+    wanted = old or f"{node.inputs[1].removesuffix('.weight')}.bias"
+    bias = work.keep(rounded("", new.bias, weight.dtype), at, old, wanted, new.size)
+    inputs = [source, work.keep(scaled(weight, new.factors), at, node.inputs[1]), bias]
+    node = node.with_values(inputs, [output], node.label)
+    if node.op == "Gemm" and "beta" in node.attributes:
+        node = node.with_attributes({k: v for k, v in node.attributes.items() if k != "beta"})
+    work.put(at, node)
+
+
+def _channels(affine: Affine, count: int) -> None:
+    if affine.scale.shape != (count,) or affine.shift.shape != (count,):
+        raise Impossible(f"it has {affine.scale.size} channels, and the weight {count}")
+
+
+def _column(values: Array, axis: int, rank: int) -> Array:
+    return values.reshape([-1 if at == axis else 1 for at in range(rank)])
+
+
+def _behind(factors: Array, own: Array, affine: Affine) -> NewParameters:
+    """The parameters of a product behind which something stands; `own` is what it adds."""
+    size = np.abs(affine.scale * own) + affine.size
+    return NewParameters(factors, affine.scale * own + affine.shift, size)
+
+
+def _behind_conv(node: Node, weight: Tensor, bias: Array, affine: Affine) -> NewParameters:
+    _channels(affine, weight.shape[0])
+    return _behind(_column(affine.scale, 0, len(weight.shape)), bias, affine)
+
+
+def _behind_transposed(node: Node, weight: Tensor, bias: Array, affine: Affine) -> NewParameters:
+    groups, (rows, each) = int(node.attributes.get("group", 1)), weight.shape[:2]
+    _channels(affine, groups * each)
+    # row i of the weight belongs to a group, and to that group's own output channels
+    factors = np.repeat(affine.scale.reshape(groups, each), rows // groups, axis=0)
+    return _behind(factors.reshape(rows, each, *[1] * (len(weight.shape) - 2)), bias, affine)
+
+
+def _behind_gemm(node: Node, weight: Tensor, bias: Array, affine: Affine) -> NewParameters:
+    axis = 0 if node.attributes.get("transB", 0) else 1
+    _channels(affine, weight.shape[axis])
+    return _behind(_column(affine.scale, axis, 2), float(node.attributes.get("beta", 1.0)) * bias, affine)
+
+
+def _before_conv(node: Node, weight: Tensor, bias: Array, affine: Affine) -> NewParameters:
+    say = node.attributes.get
+    padded = any(say("pads", ())) or say("auto_pad", "NOTSET") not in ("NOTSET", "VALID")
+    if padded and affine.shift.any():
+        raise Impossible(f"Conv '{node.label}' behind it pads with zeros, which it would shift")
+    groups, (rows, each) = int(say("group", 1)), weight.shape[:2]
+    _channels(affine, groups * each)
+    scale, shift, size = (
+        np.repeat(one.reshape(groups, each), rows // groups, axis=0)
+        for one in (affine.scale, affine.shift, affine.size)
+    )
+    own, large = np.zeros(rows) + bias, np.zeros(rows) + np.abs(bias)
+    for part, values in slabs(weight):
+        flat = values.reshape(len(values), each, -1)
+        own[part] += (flat.sum(axis=2) * shift[part]).sum(axis=1)
+        large[part] += (np.abs(flat).sum(axis=2) * size[part]).sum(axis=1)
+    factors = scale.reshape(rows, each, *[1] * (len(weight.shape) - 2))
+    return NewParameters(factors, own, large)
+
+
+def _before_gemm(node: Node, weight: Tensor, bias: Array, affine: Affine) -> NewParameters:
+    say = node.attributes.get
+    if say("transA", 0):
+        raise Impossible(f"Gemm '{node.label}' behind it turns its input")
+    axis = 1 if say("transB", 0) else 0
+    _channels(affine, weight.shape[axis])
+    moved, large = np.zeros(weight.shape[1 - axis]), np.zeros(weight.shape[1 - axis])
+    for part, values in slabs(weight):
+        if axis:
+            moved[part], large[part] = values @ affine.shift, np.abs(values) @ affine.size
+        else:
+            moved += affine.shift[part] @ values
+            large += affine.size[part] @ np.abs(values)
+    alpha, own = float(say("alpha", 1.0)), float(say("beta", 1.0)) * bias
+    return NewParameters(
+        _column(affine.scale, axis, 2), alpha * moved + own, abs(alpha) * large + np.abs(own)
+    )
+
+
+_BEHIND = {"Conv": _behind_conv, "ConvTranspose": _behind_transposed, "Gemm": _behind_gemm}
+_BEFORE = {"Conv": _before_conv, "Gemm": _before_gemm}

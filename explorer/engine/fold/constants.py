@@ -1,0 +1,143 @@
+"""Constant folding: nodes that compute the same whatever comes in become the tensors that they compute.
+
+The runtime itself runs them, so that what is stored is what it would compute, bit for bit. What would store
+much more than it reads is left: an Expand of a number to a mask, a Cast of small weights to large ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from explorer.base.errors import BadModel
+from explorer.base.units import bytes_text
+from explorer.engine.fold.rewriting import FoldingGraph
+from explorer.engine.graph.constant_nodes import constant_of
+from explorer.engine.graph.model import (
+    Graph,
+    Node,
+    Tensor,
+    Value,
+    int64_tensor,
+    subgraphs,
+    tensor_from_array,
+)
+from explorer.engine.graph.random_operators import draws
+from explorer.facts import TensorInfo
+
+_SMALL = 64 << 10
+"""Bytes that a result may have whatever it is made of."""
+
+_ROUNDS = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
+
+Types = Mapping[str, TensorInfo]
+
+
+def fold(work: FoldingGraph) -> None:
+    """Stores what nodes compute of constants alone, in place of the nodes."""
+    known: dict[str, Tensor] = {}
+    found: dict[int, Node] = {}
+    made: dict[str, int] = {}
+    for at, node in work.candidates():
+        if node.op == "Constant" or not _computes(work, node, made):
+            continue
+        if reason := _why_not(work, node, made):
+            work.stay(node, reason)
+            continue
+        found[at] = node
+        made |= {name: at for name in node.outputs if name}
+        if node.op == "Shape":
+            known[node.outputs[0]] = _sizes_of(node, work.types)
+    results = [name for name in made if name in work.captured or {*work.read_by(name)} - found.keys()]
+    try:
+        values = known | _run(work, [one for one in found.values() if one.op != "Shape"], results, known)
+    except BadModel as why:
+        for node in found.values():
+            work.stay(node, str(why))
+        return
+    for at in found:
+        work.remove(at)
+    work.stored |= {name: values[name] for name in results}
+    work.sizes |= dict.fromkeys(results)
+
+
+def store(work: FoldingGraph) -> None:
+    """Stores what Constant nodes hold in place of the nodes: the same written otherwise."""
+    ends = {value.name for value in work.model.graph.outputs}
+    for at, node in work.candidates("Constant"):
+        tensor = constant_of(node)
+        if tensor is not None and node.outputs[0] not in ends:
+            work.remove(at)
+            work.stored[node.outputs[0]] = replace(tensor, name=node.outputs[0], record=None)
+            work.sizes[node.outputs[0]] = None
+
+
+def _computes(work: FoldingGraph, node: Node, made: Mapping[str, int]) -> bool:
+    """Whether a node computes something of constants alone."""
+    if node.op == "Shape" and not node.domain:
+        # what a body is given may have other sizes each time
+        info = None if work.path else work.types.get(node.inputs[0])
+        if info is None or info.shape is None or info.conflict:
+            return False
+        return info.origin in ("declared", "inferred") and all(isinstance(size, int) for size in info.shape)
+    if node.key in work.model.functions or subgraphs(node):
+        return False
+    return all(not name or name in made or work.constant(name) is not None for name in node.inputs)
+
+
+def _why_not(work: FoldingGraph, node: Node, made: Mapping[str, int]) -> str:
+    """Why the result is not stored; '' where it can be."""
+    if draws(work.model, [node]):
+        return "it draws random numbers"
+    if node.op in _ROUNDS:
+        return "it makes numbers of stored codes"
+    ends = {value.name for value in work.model.graph.outputs}
+    if seen := next((work.why_seen(name) for name in node.outputs if name in ends), ""):
+        return f"what it makes {seen}"
+    types = work.types
+    sizes = [_bytes(types.get(name)) for name in node.outputs if name]
+    if None in sizes:
+        return "how large its result is, is not known"
+    size = sum(size or 0 for size in sizes)
+    tensors = ((work.constant(name), name) for name in node.inputs if name)
+    read = sum(_bytes(types.get(name)) or 0 if one is None else one.nbytes for one, name in tensors)
+    return f"its result has {bytes_text(size)}" if size > max(_SMALL, read) else ""
+
+
+def _bytes(info: TensorInfo | None) -> int | None:
+    """What a value would take as a stored tensor; None where that is not known."""
+    if info is None or info.dtype in (None, "string") or info.shape is None:
+        return None
+    sizes = [size for size in info.shape if isinstance(size, int)]
+    known = len(sizes) == len(info.shape) and info.origin != "bound"
+    return Tensor("", str(info.dtype), tuple(sizes), None).nbytes if known else None
+
+
+def _sizes_of(node: Node, types: Types) -> Tensor:
+    """What a Shape gives, of a value whose sizes are fixed."""
+    shape = [int(size) for size in types[node.inputs[0]].shape or () if size is not None]
+    start, end = node.attributes.get("start", 0), node.attributes.get("end")
+    return int64_tensor(node.outputs[0], shape[slice(start, end)])
+
+
+def _run(
+    work: FoldingGraph, nodes: Sequence[Node], results: Sequence[str], known: Mapping[str, Tensor]
+) -> dict[str, Tensor]:
+    """What the runtime makes of the nodes.
+
+    Raises:
+        BadModel: It cannot run them.
+    """
+    wanted = [name for name in results if name not in known]
+    if not wanted:
+        return {}
+    read = {name for node in nodes for name in node.inputs if name}
+    stored = {name: tensor for name in read if (tensor := known.get(name) or work.constant(name)) is not None}
+    graph = Graph("constants", tuple(nodes), (), tuple([Value(n, None, None) for n in wanted]), stored)
+    from explorer.engine.runtime.onnxruntime import RuntimeSession  # 100 ms, and few graphs need it
+
+    session = RuntimeSession(
+        replace(work.model, graph=graph, functions={}, extra=()), what="the constants", optimise=False
+    )
+    return {name: tensor_from_array(name, value) for name, value in session.run({}).items()}

@@ -1,0 +1,50 @@
+"""Identity and Dropout in inference: who reads what they give reads what they are given."""
+
+from __future__ import annotations
+
+from explorer.engine.fold.rewriting import FoldingGraph
+from explorer.engine.graph.model import Node
+
+_SIMPLE = 7
+"""Operator set from which Dropout keeps its input unless it is told to train."""
+
+
+def fold(work: FoldingGraph) -> None:
+    """Takes every Identity away, and every Dropout that cannot train."""
+    for at, node in work.candidates("Identity", "Dropout"):
+        reason = _dropout(work, node) if node.op == "Dropout" else ""
+        reason = reason or _bypassed(work, at, node)
+        if reason:
+            work.stay(node, reason)
+
+
+def _dropout(work: FoldingGraph, node: Node) -> str:
+    """Why a Dropout may drop, or says what it dropped; '' for one that does nothing."""
+    opset = work.model.opset
+    if opset < _SIMPLE and not node.attributes.get("is_test", 0):
+        return "it trains: is_test is not set"
+    mask = node.outputs[1] if len(node.outputs) > 1 else ""
+    if mask and (work.read_by(mask) or work.why_seen(mask)):
+        return f"its mask '{mask}' is read"
+    mode = node.inputs[2] if len(node.inputs) > 2 else ""
+    if not mode:
+        return ""
+    training = work.constant(mode)
+    if training is None:
+        return work.why_not_constant(mode, "training_mode")
+    return "it trains: training_mode = 1" if training.array().any() else ""
+
+
+def _bypassed(work: FoldingGraph, at: int, node: Node) -> str:
+    """Joins what a node reads with what it makes; says why it cannot, if that is so."""
+    source, made = node.inputs[0], node.outputs[0]
+    seen = work.why_seen(made)
+    if not seen:
+        work.remove(at)
+        work.redirect(made, source)
+    elif work.renamable(source):
+        work.remove(at)
+        work.rename(source, made)
+    else:
+        return f"'{made}' {seen}, and '{source}' cannot be called so"
+    return ""

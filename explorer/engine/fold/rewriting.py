@@ -1,0 +1,267 @@
+"""Graph under rewriting: who makes and who reads each value, as nodes go and weights change.
+
+What a caller sees keeps its name: inputs, outputs, and what bodies take from around them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import cached_property
+
+from msgspec.structs import replace
+
+from explorer.engine import shapes
+from explorer.engine.fold.tensors import Array
+from explorer.engine.graph.constant_nodes import constant_of
+from explorer.engine.graph.interpreter import free_names, reads
+from explorer.engine.graph.model import AttributeRef, Graph, Model, Node, Tensor, subgraphs, with_bodies
+from explorer.engine.graph.repeated_nodes import value_names
+from explorer.engine.shapes.subgraphs import body_name
+from explorer.facts import TensorInfo
+from explorer.facts.split.fold import FoldedNode, NodeLeft
+
+
+class FoldingGraph:
+    """A graph that is being rewritten: the main one of a model, a function, or a body of one of them.
+
+    Args:
+        model: With this graph as its main one.
+        only: Places of the nodes that may go; None for all.
+        around: The graph that a body stands in, whose values it reads.
+        path: What its nodes are called after, '' in the main graph.
+
+    Attributes:
+        nodes: Of the main graph; None for one that went.
+        stored: Its tensors.
+        folded: What went so far.
+        left: What stays, and why.
+        places: Of each of `folded` where it stood, and where those stand that do its work.
+        sizes: By name of a new tensor how large what was added up in it is, element by element, where that is
+            not the tensor itself: what its rounding is measured by.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        only: Collection[int] | None = None,
+        around: FoldingGraph | None = None,
+        path: str = "",
+    ) -> None:
+        graph = model.graph
+        self.model = model
+        self.only = only
+        self.around, self.path = around, path
+        self._called: bool = bool(path) if around is None else around._called
+        self.places: list[tuple[int, tuple[int, ...]]] = []
+        self.sizes: dict[str, Array | None] = {}
+        self.nodes: list[Node | None] = list(graph.nodes)
+        self.stored = dict(graph.initializers)
+        self.folded: list[FoldedNode] = []
+        self.left: list[NodeLeft] = []
+        self.maker = {name: at for at, node in enumerate(graph.nodes) for name in node.outputs if name}
+        self.readers: dict[str, Counter[int]] = {}
+        self.captured: set[str] = set()
+        for at, node in enumerate(graph.nodes):
+            self._listen(at, node)
+        self._ends = {value.name for value in graph.outputs}
+        self._given = {value.name for value in graph.inputs}
+        self._taken: set[str] = set(value_names(graph)) if around is None else around._taken
+        self._idle: set[str] = set()
+
+    def candidates(self, *ops: str) -> Iterator[tuple[int, Node]]:
+        """Nodes of some operators, of all without any, that are there still when it is their turn."""
+        for at in range(len(self.nodes)):
+            node = self.nodes[at]
+            if node is None or node.domain or (ops and node.op not in ops):
+                continue
+            if self.only is not None and at not in self.only:
+                continue
+            if not self.refers(node):
+                yield at, node
+            elif ops:
+                self.stay(node, "the function's caller gives an attribute of it")
+
+    @cached_property
+    def types(self) -> Mapping[str, TensorInfo]:
+        """What is known of the values as they were."""
+        graph = self.model.graph
+        outer = {name: held for name in free_names(graph) if (held := self.constant(name)) is not None}
+        whole = replace(graph, initializers={**graph.initializers, **outer})
+        return shapes.infer(replace(self.model, graph=whole)).values
+
+    def fold_bodies(self, run: Callable[[FoldingGraph], None]) -> None:
+        """Does the same in the bodies that its nodes carry."""
+        for at, node in enumerate(self.nodes):
+            changed: dict[str, Graph] = {}
+            for name, body in () if node is None or node.domain else subgraphs(node):
+                assert node is not None
+                path = f"{self.path}{body_name(node, name)}/"
+                inner = FoldingGraph(replace(self.model, graph=body), around=self, path=path)
+                run(inner)
+                inner.fold_bodies(run)
+                self.folded += inner.folded
+                self.left += inner.left
+                if inner.folded:
+                    changed[name] = inner.model_now().graph
+            if node is not None and changed:
+                self.put(at, with_bodies(node, changed))
+
+    def refers(self, node: Node) -> bool:
+        """Whether the caller of the function that a node stands in gives one of its attributes."""
+        return self._called and any(isinstance(one, AttributeRef) for one in node.attributes.values())
+
+    def constant(self, name: str) -> Tensor | None:
+        """The tensor that a value always is; None for one that a node computes or a caller may give."""
+        if name in self.stored:
+            return None if name in self.model.defaults else self.stored[name]
+        if owner := self._owner(name):
+            return owner.constant(name)
+        made = self.maker.get(name)
+        node = None if made is None else self.nodes[made]
+        held = None if node is None else constant_of(node)
+        return None if held is None else replace(held, name=name, record=None)  # an attribute has no name
+
+    def why_not_constant(self, name: str, what: str) -> str:
+        """Why `constant` has no tensor for it."""
+        if owner := self._owner(name):
+            return owner.why_not_constant(name, what)
+        if name in self.model.defaults:
+            return f"{what} '{name}' is an input with a default: a caller may give another"
+        made = self.maker.get(name)
+        node = None if made is None else self.nodes[made]
+        given = f"an input of the {self._kind}" if self.path else "an input"
+        return f"{what} '{name}' is {given if node is None else f'computed ({node.op})'}"
+
+    def _owner(self, name: str) -> FoldingGraph | None:
+        """The graph around that a value is taken from; None for one of this graph."""
+        own = name in self.maker or name in self._given or name in self.stored
+        return None if own else self.around
+
+    @property
+    def _kind(self) -> str:
+        return "body" if self.around is not None else "function" if self.path else "graph"
+
+    def read_by(self, name: str) -> list[int]:
+        """Places of the nodes that read a value."""
+        return sorted(self.readers.get(name, ()))
+
+    def why_seen(self, name: str) -> str:
+        """Who besides nodes of the graph sees a value; '' for nobody."""
+        if name in self._ends:
+            return f"is an output of the {self._kind}"
+        return "is read within a body" if name in self.captured else ""
+
+    def stay(self, node: Node, reason: str) -> None:
+        """Says why a node stays."""
+        self.left.append(NodeLeft(self.path + node.label, node.op, reason))
+
+    def remove(self, at: int, into: Sequence[int] = (), beside: Sequence[int] = ()) -> None:
+        """Takes a node away, whose work those at `into` do now, and those `beside` that add for them."""
+        node = self._take(at)
+        doing = [one for place in into if (one := self.nodes[place]) is not None]
+        op = doing[0].op if doing else ""
+        names = tuple([self.path + one.label for one in doing])
+        self.folded.append(FoldedNode(self.path + node.label, node.op, names, op))
+        self.places.append((at, (*into, *beside)))
+
+    def put(self, at: int, node: Node) -> None:
+        """Another node in the place of one."""
+        self._take(at)
+        self.nodes[at] = node
+        for name in node.outputs:
+            if name:
+                self.maker[name] = at
+        self._listen(at, node)
+
+    def redirect(self, name: str, to: str) -> None:
+        """Lets every node that reads a value read another one."""
+        for at in self.read_by(name):
+            node = self.nodes[at]
+            assert node is not None
+            inputs = [to if one == name else one for one in node.inputs]
+            self.put(at, node.with_values(inputs, node.outputs))
+
+    def rename(self, name: str, to: str) -> None:
+        """Gives a value that a node makes another name."""
+        at = self.maker.pop(name)
+        node = self.nodes[at]
+        assert node is not None
+        outputs = [to if one == name else one for one in node.outputs]
+        self.put(at, node.with_values(node.inputs, outputs, node.label))
+        self.redirect(name, to)
+
+    def renamable(self, name: str) -> bool:
+        """Whether a value may be called otherwise: a node makes it, and nobody outside knows its name."""
+        return name in self.maker and name not in self._ends and name not in self.captured
+
+    def store(self, tensor: Tensor, wanted: str) -> str:
+        """A new tensor under a free name; that of a body lies beside those that it takes from around it."""
+        if self.around is not None:
+            return self.around.store(tensor, wanted)
+        name, number = wanted, 2
+        while name in self._taken:
+            name, number = f"{wanted}_{number}", number + 1
+        self._taken.add(name)
+        self.stored[name] = replace(tensor, name=name)
+        return name
+
+    def keep(self, tensor: Tensor, reader: int, old: str, wanted: str = "", size: Array | None = None) -> str:
+        """Another tensor for one reader: under the old one's name if nobody else reads that."""
+        name = self._kept(tensor, reader, old, wanted)
+        self.sizes[name] = size
+        return name
+
+    def _kept(self, tensor: Tensor, reader: int, old: str, wanted: str) -> str:
+        node = self.nodes[reader]
+        alone = self.read_by(old) == [reader] and node is not None and node.inputs.count(old) == 1
+        if old in self.stored and alone and not self.why_seen(old):
+            self.stored[old] = replace(tensor, name=old)
+            return old
+        return self.store(tensor, f"{old}_folded" if old else wanted)
+
+    def model_now(self) -> Model:
+        """What was made: nodes and tensors that only what went has read go with it."""
+        graph = self.model.graph
+        used = {name for node in self.nodes if node is not None for name in reads(node)} | self._ends
+        self.nodes = [None if self._is_idle(node, used) else node for node in self.nodes]
+        kept = tuple([node for node in self.nodes if node is not None])
+        stored = {
+            name: tensor
+            for name, tensor in self.stored.items()
+            if name in used or (name in graph.initializers and name not in self._idle)
+        }
+        made = {name for node in kept for name in node.outputs} | {*stored}
+        inputs = [v for v in graph.inputs if v.name not in graph.initializers or v.name in stored]
+        values = tuple([value for value in graph.values if value.name in made])
+        return replace(
+            self.model,
+            graph=replace(graph, nodes=kept, inputs=tuple(inputs), initializers=stored, values=values),
+        )
+
+    def _is_idle(self, node: Node | None, used: Collection[str]) -> bool:
+        """Whether a Constant served nothing but what went."""
+        if node is None or constant_of(node) is None:
+            return False
+        return node.outputs[0] not in used and node.outputs[0] in self._idle
+
+    def _take(self, at: int) -> Node:
+        node = self.nodes[at]
+        assert node is not None
+        self.nodes[at] = None
+        for name in reads(node):
+            self._idle.add(name)
+            self.readers[name][at] -= 1
+            if not self.readers[name][at]:
+                del self.readers[name][at]
+        for name in node.outputs:
+            if self.maker.get(name) == at:
+                del self.maker[name]
+        return node
+
+    def _listen(self, at: int, node: Node) -> None:
+        own = Counter(name for name in node.inputs if name)
+        every = Counter(reads(node))
+        for name, count in every.items():
+            self.readers.setdefault(name, Counter())[at] += count
+        self.captured.update((every - own).keys())

@@ -1,0 +1,102 @@
+"""Tensors of a key-value cache: what a cache object holds, whatever class of whichever library it is.
+
+A module hands its cache on as an object of its own, which nothing else looks into: what lies in it is alive
+as long as the cache is, and counts as read where a layer reads it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from msgspec import Struct
+from torch import nn
+
+_DEPTH = 6
+"""Of attributes, lists and dicts in a cache."""
+
+
+class CacheTensor(Struct, frozen=True):
+    """A tensor of a cache.
+
+    Attributes:
+        layer: Which of the cache's layers holds it; -1 where the cache has none.
+        name: What it is called there: 'keys', 'conv_states.0'.
+        tensor: On the meta device.
+    """
+
+    layer: int
+    name: str
+    tensor: torch.Tensor
+
+    @property
+    def keys(self) -> bool:
+        """Whether it holds keys, values or what stands for them, and no state of a recurrence."""
+        return "state" not in self.name and self.tensor.is_floating_point()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements; a view of a longer tensor has but its own."""
+        return self.tensor.numel() * self.tensor.element_size()
+
+
+def held(cache: Any) -> tuple[CacheTensor, ...]:
+    """The tensors of a cache, in the order of its layers."""
+    found = []
+    for path, tensor in _tensors(cache, ()):
+        layer = next((int(piece) for piece in path if piece.isdigit()), -1)
+        name = ".".join(path[path.index(str(layer)) + 1 :] if layer >= 0 else path)
+        found.append(CacheTensor(layer, name, tensor))
+    seen: dict[int, CacheTensor] = {}
+    for one in found:
+        seen.setdefault(id(one.tensor), one)
+    return tuple(seen.values())
+
+
+def _tensors(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        yield path, value
+    elif isinstance(value, Mapping):
+        for name, part in value.items():
+            yield from _tensors(part, (*path, str(name)))
+    elif isinstance(value, (list, tuple)):
+        for at, part in enumerate(value):
+            yield from _tensors(part, (*path, str(at)))
+    elif (
+        len(path) < _DEPTH
+        and type(value).__module__ not in ("builtins", "torch")
+        and hasattr(value, "__dict__")
+    ):
+        for name, part in vars(value).items():
+            if not name.startswith("_") and not isinstance(part, (nn.Module, type)):
+                yield from _tensors(part, (*path, name))
+
+
+def within(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors of the caches among arguments or results."""
+    parts = (
+        value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    )
+    for part in parts:
+        if is_cache(part):
+            yield from (one.tensor for one in held(part))
+
+
+def unshared(value: Any) -> Any:
+    """Arguments whose caches are copies that hold the same tensors: who runs with them changes no other's."""
+    if isinstance(value, Mapping):
+        return {name: _copied(part) for name, part in value.items()}
+    return tuple([_copied(part) for part in value])
+
+
+def _copied(value: Any) -> Any:
+    if not is_cache(value):
+        return value
+    return copy.deepcopy(value, {id(one.tensor): one.tensor for one in held(value)})
+
+
+def is_cache(value: Any) -> bool:
+    """Whether an object is a cache: of a class that is called so, or derived from one."""
+    return any(kind.__name__.endswith("Cache") for kind in type(value).__mro__)

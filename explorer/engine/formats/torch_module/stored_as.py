@@ -1,0 +1,53 @@
+"""Stored form of parameters: the type and bytes that a file keeps them in, where a module computes in others.
+
+A quantized weight is a tensor of bfloat16 to the code that multiplies with it, and half a byte a number in
+its file. Each module of such parameters keeps what is known in a plain attribute, which copies of it share
+and which makes two layers differ that store their weights differently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from torch import nn
+
+from explorer.engine.formats.torch_module.modules import dtype_name
+
+_ATTRIBUTE = "_stored_as"
+
+
+class StoredAs(NamedTuple):
+    """How a file holds a parameter: the type of its numbers, and all its bytes with scales and tables."""
+
+    dtype: str
+    nbytes: int
+
+
+def attach(module: nn.Module, stored: Mapping[str, StoredAs]) -> None:
+    """Tells the modules in `module` how their parameters are stored, by the parameters' names."""
+    by_owner: dict[str, list[tuple[str, str, int]]] = {}
+    for name, how in stored.items():
+        owner, _, last = name.rpartition(".")
+        by_owner.setdefault(owner, []).append((last, how.dtype, how.nbytes))
+    for path, part in module.named_modules(remove_duplicate=False):
+        if path in by_owner:
+            vars(part)[_ATTRIBUTE] = tuple(by_owner[path])
+
+
+def of_module(module: nn.Module) -> Mapping[str, StoredAs]:
+    """How the own parameters of a module are stored, by name, as far as files were matched with it."""
+    return {name: StoredAs(dtype, nbytes) for name, dtype, nbytes in vars(module).get(_ATTRIBUTE, ())}
+
+
+def forget(module: nn.Module) -> None:
+    """Takes what is known of files from a module that is to be told in its own types."""
+    for part in module.modules():
+        vars(part).pop(_ATTRIBUTE, None)
+
+
+def of_own(module: nn.Module) -> dict[nn.Parameter, StoredAs]:
+    """How the own parameters of a module are stored: as files hold them, else as they are."""
+    known = of_module(module)
+    own = {name: p for name, p in module._parameters.items() if p is not None}
+    return {p: known.get(name) or StoredAs(dtype_name(p.dtype), p.nbytes) for name, p in own.items()}

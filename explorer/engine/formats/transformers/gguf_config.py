@@ -1,0 +1,259 @@
+"""GGUF metadata as a configuration of transformers', and llama.cpp's names of tensors as a module's.
+
+Which settings a key of the metadata stands for is taken from transformers' own tables where it has the
+architecture. What they leave out, and architectures that they do not have, follow llama.cpp's own keys, which
+are the same for all; then nothing is believed unless every tensor of the module is in the file in its shape.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from explorer.base.units import printable
+from explorer.engine.formats.tensor_index import StoredTensor
+from explorer.engine.formats.transformers.config import Unbuilt
+
+_TYPES = {
+    "qwen2moe": "qwen2_moe",
+    "qwen3moe": "qwen3_moe",
+    "gpt-oss": "gpt_oss",
+    "minimax-m2": "minimax_m2",
+    "gemma3": "gemma3_text",
+    "gemma4": "gemma4_text",
+    "command-r": "cohere",
+    "phi2": "phi",
+    "deepseek2": "deepseek_v3",
+    "granitemoe": "granitemoe",
+    "gptneox": "gpt_neox",
+    "starcoder": "gpt_bigcode",
+}
+"""What transformers calls an architecture of llama.cpp's, where the two differ."""
+
+_KEYS: Mapping[str, tuple[str, ...]] = {
+    "context_length": ("max_position_embeddings",),
+    "block_count": ("num_hidden_layers",),
+    "embedding_length": ("hidden_size",),
+    "feed_forward_length": ("intermediate_size",),
+    "attention.head_count": ("num_attention_heads",),
+    "attention.head_count_kv": ("num_key_value_heads",),
+    "attention.key_length": ("head_dim",),
+    "attention.layer_norm_rms_epsilon": ("rms_norm_eps",),
+    "attention.layer_norm_epsilon": ("layer_norm_eps", "layer_norm_epsilon"),
+    "attention.sliding_window": ("sliding_window",),
+    "rope.freq_base": ("rope_theta",),
+    "vocab_size": ("vocab_size",),
+    "expert_count": ("num_experts", "num_local_experts", "n_routed_experts"),
+    "expert_used_count": ("num_experts_per_tok",),
+    "expert_feed_forward_length": ("moe_intermediate_size",),
+    "expert_shared_feed_forward_length": ("shared_expert_intermediate_size",),
+    "expert_shared_count": ("n_shared_experts",),
+    "expert_group_count": ("n_group",),
+    "expert_group_used_count": ("topk_group",),
+    "leading_dense_block_count": ("first_k_dense_replace",),
+    "attention.kv_lora_rank": ("kv_lora_rank",),
+    "attention.q_lora_rank": ("q_lora_rank",),
+}
+"""Settings by llama.cpp's keys (its constants.py), without the architecture in front."""
+
+_NEEDED = ("block_count", "embedding_length", "attention.head_count")
+
+_LLAMA_LIKE = re.compile(
+    r"(token_embd|output_norm|output|rope_freqs|rope_factors_long|rope_factors_short)\.weight"
+    r"|blk\.\d+\.(attn_norm|ffn_norm|attn_[qk]_norm)\.weight"
+    r"|blk\.\d+\.(attn_q|attn_k|attn_v|attn_output|ffn_gate|ffn_up|ffn_down)\.(weight|bias)"
+    r"|blk\.\d+\.(ffn_gate_inp|ffn_gate_exps|ffn_up_exps|ffn_down_exps)\.weight"
+)
+"""The tensors of a Llama, and what those that are built like it have besides."""
+
+
+def configurations(
+    metadata: Mapping[str, Any], tensors: Sequence[StoredTensor]
+) -> Iterator[tuple[dict[str, Any], str]]:
+    """Configurations that a file may have been written from, likeliest first, each with what to say of it.
+
+    Args:
+        metadata: Of the file, arrays as tuples of numbers.
+        tensors: Of the file.
+
+    Raises:
+        Unbuilt: The metadata lacks what every model has.
+    """
+    from transformers.integrations.ggml import GGUF_CONFIG_DEFAULTS_MAPPING, GGUF_CONFIG_MAPPING
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    name = metadata.get("general.architecture")
+    if not isinstance(name, str):
+        raise Unbuilt("its metadata has no general.architecture")
+    said = {key.removeprefix(f"{name}."): _one(value) for key, value in metadata.items()}
+    if name == "lfm2":
+        said |= _lfm2(metadata.get(f"{name}.attention.head_count_kv"))
+    vary = [key for key in _KEYS if said.get(key) is None and f"{name}.{key}" in metadata]
+    if vary:
+        raise Unbuilt(
+            f"its layers differ in {printable(', '.join(vary))}, and no module that has those is known"
+        )
+    lacking = [f"{name}.{key}" for key in _NEEDED if not isinstance(said.get(key), int)]
+    if lacking and not name.startswith("mamba"):
+        raise Unbuilt(f"its metadata does not say {printable(', '.join(lacking))}")
+    kind = _TYPES.get(name, name)
+    table = GGUF_CONFIG_MAPPING.get(kind.removesuffix("_text"), {})
+    held = {tensor.name: tensor for tensor in tensors}
+    common = _common(said, held)
+    if kind in CONFIG_MAPPING and not (kind == "llama" and "num_experts" in common):
+        own = {setting: said[key] for key, setting in table.items() if setting and key in said}
+        taken = {setting for key in table if key in said for setting in _KEYS.get(key, ())}
+        left = {setting: value for setting, value in common.items() if setting not in taken}
+        defaults = GGUF_CONFIG_DEFAULTS_MAPPING.get(kind, {})
+        yield {**left, **own, **defaults, **_besides(kind, said, held), "model_type": kind}, ""
+    if all(_LLAMA_LIKE.fullmatch(tensor) for tensor in held):
+        like = _like(held)
+        words = f"llama.cpp's '{printable(name)}' is counted as transformers' {like['model_type']}"
+        note = "" if name == "llama" else f"{words}: its tensors are those of one"
+        yield {**common, **like}, note
+
+
+def _lfm2(heads: Any) -> dict[str, Any]:
+    """What llama.cpp says of LFM2 layer by layer: a layer without heads of keys is a convolution."""
+    if not isinstance(heads, tuple) or not any(heads):
+        return {}
+    return {"attention.head_count_kv": max(heads), "full_attention": [n for n, h in enumerate(heads) if h]}
+
+
+def _one(value: Any) -> Any:
+    """A value; of what is the same in every layer that of one."""
+    if isinstance(value, tuple):
+        return value[0] if value and len(set(value)) == 1 else None
+    return value
+
+
+def _common(said: Mapping[str, Any], held: Mapping[str, StoredTensor]) -> dict[str, Any]:
+    """The settings that llama.cpp's keys give any architecture."""
+    found = {s: said[key] for key, settings in _KEYS.items() if said.get(key) is not None for s in settings}
+    rows = held.get("token_embd.weight")
+    if rows is not None and "vocab_size" not in found:
+        found["vocab_size"] = rows.shape[0]
+    found["tie_word_embeddings"] = "output.weight" not in held
+    return found
+
+
+def _like(held: Mapping[str, StoredTensor]) -> dict[str, Any]:
+    """The architecture, of those that are built like a Llama, that has these tensors."""
+    normed, biased = "blk.0.attn_q_norm.weight" in held, "blk.0.attn_q.bias" in held
+    if "blk.0.ffn_gate_exps.weight" in held:
+        return {"model_type": "qwen3_moe", "norm_topk_prob": True} if normed else {"model_type": "mixtral"}
+    if normed:
+        return {"model_type": "qwen3", "attention_bias": biased}
+    if biased and "blk.0.attn_output.bias" not in held:
+        return {"model_type": "qwen2"}
+    return {"model_type": "llama", "attention_bias": biased, "mlp_bias": "blk.0.ffn_gate.bias" in held}
+
+
+def _besides(kind: str, said: Mapping[str, Any], held: Mapping[str, StoredTensor]) -> dict[str, Any]:
+    """What an architecture is told by its tensors, or by several keys together."""
+    if kind == "stablelm":
+        return {
+            "use_qkv_bias": "blk.0.attn_q.bias" in held,
+            "use_parallel_residual": "blk.0.ffn_norm.weight" not in held,
+        }
+    if kind == "deepseek_v3":
+        rope = said.get("rope.dimension_count") or 0
+        keys = said.get("attention.key_length_mla") or said.get("attention.key_length") or 0
+        values = said.get("attention.value_length_mla") or said.get("attention.value_length") or 0
+        return {
+            "qk_rope_head_dim": rope,
+            "qk_nope_head_dim": keys - rope,
+            "v_head_dim": values,
+            "q_lora_rank": said.get("attention.q_lora_rank"),
+            "head_dim": rope,
+            "num_key_value_heads": said.get("attention.head_count"),
+        }
+    if kind == "lfm2" and "full_attention" in said:
+        return {"full_attn_idxs": said["full_attention"], "block_auto_adjust_ff_dim": False}
+    if kind in ("t5", "umt5"):
+        return {"is_gated_act": True, "feed_forward_proj": "gated-gelu"}
+    return {}
+
+
+_EXPERTS = re.compile(r"(?:.*\.)?(\d+)\..*experts\.(gate_up_proj|down_proj)(_bias)?")
+_PIECES = {
+    "gate_up_proj": (("ffn_gate_exps", "ffn_up_exps"), ("ffn_gate_up_exps",)),
+    "down_proj": (("ffn_down_exps",),),
+}
+
+
+class GgufNames:
+    """llama.cpp's names for the parameters of a module.
+
+    Args:
+        own: Names of the module's parameters and buffers.
+        architecture: llama.cpp's.
+        layers: How many the module has.
+        held: The names of the file.
+    """
+
+    def __init__(
+        self, own: Mapping[str, Any], architecture: str, layers: int, held: Mapping[str, Any]
+    ) -> None:
+        self.own = own
+        kinds = [architecture, "llama", "qwen3", "qwen3moe", "deepseek2"]
+        self.maps = [_name_map(kind, layers) for kind in dict.fromkeys(kinds)]
+        self.targets: dict[str, str] = {}
+        for name in own:
+            for called in self._called(name, held):
+                self.targets.setdefault(called, name)
+
+    def target(self, name: str) -> tuple[str, str]:
+        """What the module calls a tensor of the file; '' for one that it has not."""
+        return self.targets.get(name, ""), ""
+
+    def shapes(self, target: str, sources: Sequence[tuple[str, Any]]) -> Mapping[str, tuple[int, ...] | None]:
+        """The shape that tensors have in the module, if theirs is that, but for the order of its axes."""
+        wanted = tuple(self.own[target].shape)
+        found = [weight.shape for _, weight in sources]
+        if len(found) == 1:
+            same = _axes(found[0]) == _axes(wanted)
+            return {target: wanted if same else found[0]}
+        total = sum(weight.elements or 0 for _, weight in sources)
+        return {target: wanted if total == self.own[target].numel() else (total,)}
+
+    def _called(self, name: str, held: Mapping[str, Any]) -> Sequence[str]:
+        """llama.cpp's names for a parameter, those of the file first."""
+        expert = _EXPERTS.fullmatch(name)
+        if expert:
+            ending = ".bias" if expert[3] else ".weight"
+            ways = [[f"blk.{expert[1]}.{p}{ending}" for p in way] for way in _PIECES[expert[2]]]
+            return next((way for way in ways if way[0] in held), ways[0])
+        stem, _, last = name.rpartition(".")
+        if last not in ("weight", "bias"):
+            stem, last = name, "weight"
+        if name.endswith("e_score_correction_bias"):
+            stem, last = name.removesuffix("_bias"), "bias"
+        for names in self.maps:
+            for called in (stem, stem.partition(".")[2]):
+                found = None if names is None else names.get_name(called)
+                if found is not None:
+                    return self._whole(found, last, held)
+        return ()
+
+    def _whole(self, found: str, last: str, held: Mapping[str, Any]) -> Sequence[str]:
+        """A name of llama.cpp's with its ending: some tensors have none, some are two in the file."""
+        if f"{found}.{last}" not in held and found in held:
+            return (found,)
+        front, mixed, _ = found.rpartition("attn_kv_b")
+        if mixed and f"{front}attn_k_b.weight" in held:
+            return f"{front}attn_k_b.weight", f"{front}attn_v_b.weight"
+        return (f"{found}.{last}",)
+
+
+def _axes(shape: Sequence[int]) -> list[int]:
+    return sorted(n for n in shape if n != 1)
+
+
+def _name_map(architecture: str, layers: int) -> Any:
+    """The names that the gguf package has for an architecture; None for one that it does not know."""
+    import gguf
+
+    known = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
+    return gguf.get_tensor_name_map(known[architecture], layers) if architecture in known else None

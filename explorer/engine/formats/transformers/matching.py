@@ -1,0 +1,200 @@
+"""Checkpoint names matched with a module's: missing, unexpected, tied, of another shape, and who stores what.
+
+transformers itself says how names changed since a file was written: experts that lie one by one in a file are
+one parameter of three axes, Q, K and V may be one tensor. Its own conversions run here on shapes alone.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from msgspec import Struct, field
+from torch import nn
+
+from explorer.base.units import many_text, printable, shape_text
+from explorer.engine.formats.tensor_index import StoredTensor, named_few
+from explorer.engine.formats.torch_module.stored_as import StoredAs
+from explorer.engine.formats.transformers.stored_forms import LogicalTensor, logical
+
+
+class NameMatch(Struct):
+    """What the tensors of files are of a module.
+
+    Attributes:
+        stored: Of each parameter and buffer, by its name: how the files hold it.
+        names: Of each: what the tensors are called that hold it.
+        missing: Names of the module that no file has.
+        unexpected: Names in the files that the module has not.
+        contradictions: Tensors whose shape is another, for a person.
+    """
+
+    stored: dict[str, StoredAs] = field(default_factory=dict)
+    names: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    unexpected: list[str] = field(default_factory=list)
+    contradictions: list[str] = field(default_factory=list)
+
+    def notes(self) -> Iterator[str]:
+        """What a person should know before a number is believed."""
+        if self.missing:
+            yield (
+                f"{many_text(len(self.missing), 'parameter')} of the module in no file, counted as the"
+                f" configuration has them: {named_few(self.missing)}"
+            )
+        if self.unexpected:
+            yield (
+                f"{many_text(len(self.unexpected), 'tensor')} of the files, not the module's and not counted:"
+                f" {named_few(self.unexpected)}"
+            )
+
+
+class Names(Protocol):
+    """What a module calls the tensors of a file, and how they become its parameters."""
+
+    def target(self, name: str) -> tuple[str, str]:
+        """What the module calls a tensor of the file, and the pattern of its conversion, if any."""
+        ...
+
+    def shapes(
+        self, target: str, sources: Sequence[tuple[str, LogicalTensor]]
+    ) -> Mapping[str, tuple[int, ...] | None]:
+        """Shape of each parameter that tensors become, by its name; None where that cannot be told."""
+        ...
+
+
+def match(module: nn.Module, tensors: Sequence[StoredTensor], quantization: Mapping[str, Any]) -> NameMatch:
+    """Finds the tensors of a module in files of transformers'.
+
+    Args:
+        module: Of transformers', on the meta device.
+        tensors: Of all files, by their headers.
+        quantization: What the configuration says of how weights are packed; empty for nothing.
+    """
+    own = module.state_dict(keep_vars=True)
+    weights = sorted(logical(tensors, quantization), key=lambda w: _natural(w.name))
+    return matched(own, weights, _Conversions(module, own))
+
+
+def matched(own: Mapping[str, torch.Tensor], weights: Iterable[LogicalTensor], names: Names) -> NameMatch:
+    """Finds the tensors of a module among weights.
+
+    Args:
+        own: The module's tensors by name, tied ones under each of theirs.
+        weights: Those of the files, experts in their order.
+        names: What the module calls them.
+    """
+    found = NameMatch()
+    groups: dict[str, list[tuple[str, LogicalTensor]]] = defaultdict(list)
+    for weight in weights:
+        target, pattern = names.target(weight.name)
+        if target in own:
+            groups[target].append((pattern, weight))
+        else:
+            found.unexpected.append(weight.name)
+    for target, sources in groups.items():
+        shapes = names.shapes(target, sources)
+        _book(found, own, shapes, [weight for _, weight in sources])
+    shared: dict[int, list[str]] = defaultdict(list)
+    for name, tensor in own.items():
+        shared[id(tensor)].append(name)
+    for alike in shared.values():
+        held = next((found.stored[name] for name in alike if name in found.stored), None)
+        if held is None:
+            found.missing.append(alike[0])
+        else:
+            found.stored.update((name, held) for name in alike if name not in found.stored)
+    return found
+
+
+class _Conversions:
+    """How names and shapes of a file become those of a module, as transformers has it."""
+
+    def __init__(self, module: Any, own: Mapping[str, torch.Tensor]) -> None:
+        from transformers import conversion_mapping, core_model_loading
+
+        self.module, self.own, self.loading = module, own, core_model_loading
+        every = conversion_mapping.get_model_conversion_mapping(module)
+        converter = core_model_loading.WeightConverter
+        self.converters = [t for t in every if isinstance(t, converter)]
+        self.renamings = [t for t in every if not isinstance(t, converter)]
+        self.by_pattern = {p: t for t in self.converters for p in t.source_patterns}
+        self.prefix = getattr(module, "base_model_prefix", "")
+
+    def target(self, name: str) -> tuple[str, str]:
+        """See `Names`."""
+        rename = self.loading.rename_source_key
+        renamed, pattern = rename(name, self.renamings, self.converters, self.prefix, self.own)
+        if renamed not in self.own and name in self.own:
+            renamed, pattern = rename(name, [], [], self.prefix, self.own)
+        return renamed, pattern or ""
+
+    def shapes(
+        self, target: str, sources: Sequence[tuple[str, LogicalTensor]]
+    ) -> Mapping[str, tuple[int, ...] | None]:
+        """See `Names`."""
+        pattern, first = sources[0]
+        if not pattern:
+            wanted = tuple(self.own[target].shape)
+            alone = len(sources) == 1
+            return {target: wanted if alone and first.of_shape(wanted) else (alone and first.shape) or ()}
+        if any(weight.shape is None for _, weight in sources):
+            return {target: None}
+        converter = copy.deepcopy(self.by_pattern[pattern])
+        for source, weight in sources:
+            empty = torch.empty(weight.shape or (), device="meta")
+            converter.add_tensor(target, weight.name, source, lambda empty=empty: empty)
+        try:
+            made = converter.convert(target, model=self.module, config=getattr(self.module, "config", None))
+        except Exception:
+            return {target: ()}
+        return {name: tuple(_one(value).shape) for name, value in made.items()}
+
+
+def _one(value: Any) -> torch.Tensor:
+    found: torch.Tensor = value[0] if isinstance(value, list) else value
+    return found
+
+
+def _book(
+    found: NameMatch,
+    own: Mapping[str, torch.Tensor],
+    shapes: Mapping[str, tuple[int, ...] | None],
+    weights: Sequence[LogicalTensor],
+) -> None:
+    """Books the tensors of a file on the parameters that they become, or says which contradict."""
+    size = sum(weight.nbytes for weight in weights)
+    kinds = list(dict.fromkeys(weight.dtype for weight in weights))
+    names = tuple(tensor.name for weight in weights for tensor in weight.tensors)
+    stored = [weight.elements for weight in weights if weight.elements is not None]
+    total = sum(own[name].numel() for name in shapes if name in own) or 1
+    left = size
+    for at, (name, shape) in enumerate(shapes.items()):
+        target = own.get(name)
+        if target is None:
+            found.unexpected += names
+            continue
+        wrong = shape is not None and shape != tuple(target.shape)
+        if shape is None and len(stored) == len(weights):
+            wrong = sum(stored) < target.numel()
+        if wrong:
+            there = (
+                shape_text(shape)
+                if shape
+                else f"{sum(stored):,} numbers in {many_text(len(weights), 'tensor')}"
+            )
+            found.contradictions.append(
+                f"{printable(names[0])} is {there}, by the configuration {shape_text(tuple(target.shape))}"
+            )
+        share = left if at == len(shapes) - 1 else size * target.numel() // total
+        left -= share
+        found.stored[name] = StoredAs(", ".join(kinds), share)
+        found.names[name] = names
+
+
+def _natural(name: str) -> tuple[tuple[int, str], ...]:
+    """Sorts numbers by their value: experts are put together in their order."""
+    return tuple((int(p), "") if p.isdecimal() and len(p) < 10 else (-1, p) for p in name.split("."))

@@ -1,0 +1,249 @@
+"""nn.Module of a configuration: what transformers builds of config.json, on the meta device.
+
+The first class of `architectures` is built, else the one that transformers has for generating text with this
+type of model, else the bare one. Nothing is fetched, no weight is read and no code of the folder runs: what
+`auto_map` names runs with `--trust` alone, and then transformers copies it where it keeps such code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.module import register_module_module_registration_hook
+
+from explorer.base.errors import BadModel, ExplorerError
+from explorer.base.units import printable
+from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.transformers.config import MOST_MODULES, Unbuilt, check, own_code
+from explorer.host.optional_packages import error_line, require, silence
+
+TOKENS = 128
+"""Of one text, where nobody says how long it is."""
+
+
+def built(
+    source: str,
+    config: Mapping[str, Any],
+    *,
+    dtype: str,
+    trust: bool = False,
+    values: str = "",
+    files: Sequence[str] = (),
+) -> LoadedModule:
+    """The module that a configuration describes; its weights have no values until they are asked for.
+
+    Args:
+        source: What the user named.
+        config: What config.json says.
+        dtype: Of its weights, in numpy's spelling; empty for the configuration's own.
+        trust: Code of the folder may run.
+        values: The folder that `from_pretrained` reads the values from; empty where none can be read.
+        files: Those that hold the values, where the folder may have others, too.
+
+    Raises:
+        Unbuilt: transformers has no such architecture, or cannot build it of this.
+        BadModel: The configuration asks for more than any model has.
+        MissingExtra: transformers is not installed, or is broken.
+    """
+    check(config, source)
+    with silence(), _offline():
+        transformers = require("transformers", source)
+        try:
+            kind, settings = _architecture(transformers, source, config, trust)
+        except (ExplorerError, Unbuilt):
+            raise
+        except (Exception, SystemExit) as error:
+            raise Unbuilt(f"transformers cannot read this configuration ({error_line(error)})") from error
+    asks = _without_cache(settings)
+    number = getattr(torch, dtype, None)
+
+    def make() -> nn.Module:
+        with _offline(), _bounded(source):
+            given = {"dtype": number} if isinstance(number, torch.dtype) else {}
+            made: nn.Module = kind._from_config(copy.deepcopy(settings), **given)
+        _keep_wide(made, number)
+        return made
+
+    def fill() -> nn.Module:
+        if not values:
+            raise BadModel("its values are stored as no module of torch's computes with them", where=source)
+        return _read(kind, copy.deepcopy(settings), number, values, files)
+
+    # without a cache transformers looks whether several texts lie in one row
+    loaded = LoadedModule(source, make, f"of {source}", values=fill, asks=asks)
+    try:
+        module = loaded.meta()
+    except _TooMany:
+        raise
+    except ExplorerError as error:
+        raise Unbuilt(
+            f"transformers cannot build {kind.__name__} of this configuration: {error.what}"
+        ) from error
+    loaded.example = _text(module)
+    return loaded
+
+
+def _read(kind: Any, settings: Any, number: Any, folder: str, files: Sequence[str]) -> nn.Module:
+    """The module with the values of these files, else of the folder; nothing in a checkpoint runs."""
+    from transformers.modeling_utils import load_state_dict  # a second, for who asks for values
+
+    held = {name: tensor for file in files for name, tensor in load_state_dict(file).items()}
+    with _offline():
+        read: nn.Module = kind.from_pretrained(
+            None if files else folder,
+            config=settings,
+            dtype=number,
+            local_files_only=True,
+            state_dict=held or None,
+        )
+    return read
+
+
+def _without_cache(settings: Any) -> bool:
+    """Fills no cache: to give one away is no part of what one pass computes, and no exporter takes it.
+
+    Returns:
+        Whether the model would have filled one.
+    """
+    found = False
+    for part in (settings, *(getattr(settings, name, None) for name in settings.sub_configs)):
+        if getattr(part, "use_cache", None):
+            part.use_cache = False
+            found = True
+    return found
+
+
+def _architecture(transformers: Any, source: str, config: Mapping[str, Any], trust: bool) -> tuple[Any, Any]:
+    """The class to build, and the configuration as that class has it.
+
+    Raises:
+        Unbuilt: There is none.
+    """
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    name = config.get("model_type")
+    code = own_code(config)
+    if not isinstance(name, str):
+        raise Unbuilt("config.json names no model_type")
+    if name not in CONFIG_MAPPING:
+        if code and trust:
+            return _of_folder(transformers, source)
+        version = f"transformers {transformers.__version__}"
+        more = f", and its own code ({code}) runs with --trust alone" if code else ""
+        raise Unbuilt(f"{version} knows no architecture '{printable(name)}'{more}")
+    settings = CONFIG_MAPPING[name].from_dict(_plain(config))
+    return _class(transformers, name, config), settings
+
+
+def _of_folder(transformers: Any, source: str) -> tuple[Any, Any]:
+    """As `_architecture`, of code in the folder, which the user trusts."""
+    from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+    settings = transformers.AutoConfig.from_pretrained(source, trust_remote_code=True, local_files_only=True)
+    own = settings.auto_map
+    name = next((own[auto] for auto in ("AutoModelForCausalLM", "AutoModel") if auto in own), "")
+    name = name or next(v for k, v in own.items() if k.startswith("AutoModel"))
+    return get_class_from_dynamic_module(name, source, local_files_only=True), settings
+
+
+def _class(transformers: Any, name: str, config: Mapping[str, Any]) -> Any:
+    """The class of the first architecture that transformers has, else that of the type of model."""
+    said = config.get("architectures")
+    for called in said if isinstance(said, list) else ():
+        kind = getattr(transformers, called, None) if isinstance(called, str) else None
+        if isinstance(kind, type) and issubclass(kind, nn.Module) and hasattr(kind, "_from_config"):
+            return kind
+    from transformers.models.auto import modeling_auto
+
+    for names in (modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, modeling_auto.MODEL_MAPPING_NAMES):
+        called = names.get(name)
+        if isinstance(called, str):
+            return getattr(transformers, called)
+    raise Unbuilt(f"transformers has no module for the architecture '{printable(name)}'")
+
+
+_UNWANTED = ("auto_map", "quantization_config", "_attn_implementation", "_experts_implementation")
+"""Settings that say where code is or how weights are packed: the module is the same without."""
+
+
+def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the architecture alone; no backbone is to be fetched for them."""
+    found = {key: value for key, value in copy.deepcopy(dict(config)).items() if key not in _UNWANTED}
+    if "use_pretrained_backbone" in found:
+        found["use_pretrained_backbone"] = False
+    return found
+
+
+def _keep_wide(module: Any, dtype: torch.dtype | None) -> None:
+    """Puts into float32 what transformers keeps in it when it reads a model in a narrower type."""
+    said = list(getattr(module, "_keep_in_fp32_modules_strict", None) or ())
+    if dtype is torch.float16:
+        said += getattr(module, "_keep_in_fp32_modules", None) or ()
+    if not said or dtype not in (torch.float16, torch.bfloat16):
+        return
+    wide = re.compile("|".join(each.replace("*", ".*") for each in said))
+    for path, part in module.named_modules():
+        for held in (part._parameters, part._buffers):
+            for name, tensor in list(held.items()):
+                if tensor is None or tensor.dtype is not dtype or not wide.search(f"{path}.{name}"):
+                    continue
+                made = tensor.detach().float()
+                held[name] = nn.Parameter(made, tensor.requires_grad) if held is part._parameters else made
+
+
+class _TooMany(BadModel):
+    """A configuration asks for more modules than any model has."""
+
+
+@contextlib.contextmanager
+def _bounded(source: str) -> Iterator[None]:
+    """No more modules are built than any model has, whatever a configuration asks for.
+
+    Raises:
+        BadModel: It asks for more.
+    """
+    count = itertools.count(1)
+
+    def counted(module: nn.Module, name: str, child: nn.Module | None) -> None:
+        if next(count) > MOST_MODULES:
+            raise _TooMany(f"config.json asks for more than {MOST_MODULES:,} modules", where=source)
+
+    hook = register_module_module_registration_hook(counted)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+@contextlib.contextmanager
+def _offline() -> Iterator[None]:
+    """Nothing is fetched: constructors may ask for a backbone's weights, or a processor's settings."""
+    from huggingface_hub import constants
+
+    before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+def _text(module: nn.Module) -> dict[str, torch.Tensor] | None:
+    """One text as input, for a model that reads nothing else; None for others, see `configured_inputs`."""
+    config: Any = getattr(module, "config", None)
+    main = getattr(module, "main_input_name", "")
+    if main != "input_ids" or getattr(config, "is_encoder_decoder", False):
+        return None
+    names = inspect.signature(module.forward).parameters
+    if "input_ids" not in names or any(name in names for name in ("pixel_values", "input_features")):
+        return None
+    longest = getattr(config, "max_position_embeddings", None)
+    tokens = min(TOKENS, longest) if isinstance(longest, int) and longest > 0 else TOKENS
+    return {"input_ids": torch.empty((1, tokens), dtype=torch.int64, device="meta")}

@@ -1,0 +1,187 @@
+"""Quantized weights as libraries store them: which tensors of a file are one weight, and what shape it has.
+
+GPTQ keeps integers, zero points, scales and an order of each weight; bitsandbytes a table of its own; fp8 a
+scale. Together they are the bytes of one parameter. What `quantization_config` says of bits is only needed
+for the shape that packed integers stand for. A form that is not here is nobody's weight: its tensors are told
+as unexpected, and the module as not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+from msgspec import Struct, field
+
+from explorer.engine.formats.tensor_index import StoredTensor
+
+_MAIN = ("qweight", "weight_packed", "weight")
+"""Last pieces of the tensors that hold the numbers themselves."""
+
+_WEIGHT = (
+    "qweight", "qzeros", "scales", "g_idx",  # GPTQ, AWQ
+    "scaled_zeros",  # AWQ for one token at a time
+    "weight_packed", "weight_scale", "weight_zero_point", "weight_shape", "weight_g_idx",
+    "weight_global_scale", "input_global_scale", "input_scale", "input_zero_point", "output_scale",
+    "output_zero_point",  # compressed-tensors
+    "weight_scale_inv", "activation_scale", "qscale_weight",  # fp8 in blocks
+    "input_scale_ub",  # fp8 in rows
+    "weight_scale_2",  # NVFP4 of ModelOpt
+    "SCB", "weight_format",  # bitsandbytes in 8 bits
+)  # fmt: skip
+"""Last pieces of names that stand beside, or for, `weight`."""
+
+_PARTS = ("_blocks", "_scales", "_activation_scale", "_scale_inv", "_scale")
+"""Endings of experts' tensors in one piece: MXFP4's `gate_up_proj_blocks`, fp8's `down_proj_scale`."""
+
+_PACKING = {"int32": 32, "int16": 16, "uint8": 8}
+"""Bits of the types that hold several numbers each."""
+
+
+class LogicalTensor(Struct):
+    """A weight as the module has it: one tensor of a file, or several that stand for it.
+
+    Attributes:
+        name: What it is called without the pieces.
+        tensors: Those that hold it, that of the numbers first.
+        dtype: What its numbers are.
+        shape: None where it cannot be told from what is stored.
+        elements: How many numbers; None where it cannot be told.
+        spare: How many of them, of its last axis or (without a shape) of all, may only fill a last place.
+    """
+
+    name: str
+    tensors: list[StoredTensor] = field(default_factory=list)
+    dtype: str = ""
+    shape: tuple[int, ...] | None = None
+    elements: int | None = None
+    spare: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """As stored, with scales and tables."""
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+    def of_shape(self, wanted: tuple[int, ...]) -> bool:
+        """Whether it may be a weight of this shape, as far as that can be told."""
+        if self.shape is None:
+            return self.elements is None or 0 <= self.elements - prod(wanted) <= self.spare
+        if len(self.shape) != len(wanted) or self.shape[:-1] != wanted[:-1]:
+            return False
+        return not wanted or 0 <= self.shape[-1] - wanted[-1] <= self.spare
+
+
+def logical(tensors: Sequence[StoredTensor], quantization: Mapping[str, Any]) -> list[LogicalTensor]:
+    """The weights that tensors of files hold.
+
+    Args:
+        tensors: All.
+        quantization: What config.json says of it; empty for nothing, then each tensor is one.
+    """
+    found: dict[str, LogicalTensor] = {}
+    held = {tensor.name for tensor in tensors} if quantization else set()
+    for tensor in tensors:
+        name = _whole(tensor.name, held) if quantization else tensor.name
+        found.setdefault(name, LogicalTensor(name)).tensors.append(tensor)
+    for weight in found.values():
+        if len(weight.tensors) > 1:
+            # a small weight has tables larger than its numbers
+            weight.tensors.sort(key=lambda tensor: (not _is_main(tensor, weight.name), -tensor.nbytes))
+        _measure(weight, quantization)
+    return list(found.values())
+
+
+def _is_main(tensor: StoredTensor, name: str) -> bool:
+    return tensor.name == name or tensor.last in _MAIN or tensor.last.endswith("_blocks")
+
+
+def _whole(name: str, held: set[str]) -> str:
+    """The weight that a tensor is a piece of; itself if it is none."""
+    owner, _, last = name.rpartition(".")
+    # fp8 of DeepSeek's calls the scale of x.weight x.scale
+    if last in _WEIGHT or (last == "scale" and f"{owner}.weight" in held):
+        return f"{owner}.weight"
+    # bitsandbytes puts its tables behind the weight's own name: x.weight.absmax, x.weight.quant_state.nf4
+    front, weight, _ = name.partition(".weight.")
+    if weight and f"{front}.weight" in held:
+        return f"{front}.weight"
+    for ending in _PARTS:
+        whole = f"{owner}.{last.removesuffix(ending)}"
+        if last.endswith(ending) and (f"{whole}_blocks" in held or whole in held):
+            return whole
+    return name
+
+
+def _measure(weight: LogicalTensor, quantization: Mapping[str, Any]) -> None:
+    """Finds type, shape and count of a weight."""
+    main = weight.tensors[0]
+    weight.dtype, weight.shape, weight.elements = main.dtype, main.shape, main.elements
+    if main.last.endswith("_blocks"):
+        _unpack_blocks(weight, main)
+    elif main.last in ("qweight", "weight_packed") and main.dtype in _PACKING:
+        bits = _bits(quantization)
+        kind = "float4_e2m1fn" if main.dtype == "uint8" and bits == 4 else f"int{bits}"
+        weight.dtype = kind if bits else "packed"
+        _unpack(weight, main, bits, quantization.get("quant_method") == "awq")
+    elif any(tensor.last == "weight_scale_2" for tensor in weight.tensors) and main.dtype == "uint8":
+        weight.dtype = "float4_e2m1fn"
+        weight.shape, weight.elements = (*main.shape[:-1], 2 * main.shape[-1]), 2 * main.elements
+    elif any(tensor.name.endswith(".weight.absmax") for tensor in weight.tensors):
+        # in whatever type the bytes are kept, two numbers in each, the last byte filled up
+        weight.dtype = _four(weight.tensors)
+        weight.shape, weight.elements = None, 2 * main.nbytes
+        weight.spare = 2 * main.nbytes // max(main.elements, 1) - 1
+
+
+def _unpack_blocks(weight: LogicalTensor, main: StoredTensor) -> None:
+    """Shape of MXFP4: two numbers in a byte, bytes in blocks, the axes of outputs and inputs exchanged."""
+    weight.dtype, weight.shape, weight.elements = "float4_e2m1fn", None, 2 * main.elements
+    scales = next((tensor for tensor in weight.tensors if tensor.last.endswith("_scales")), None)
+    if len(main.shape) == 4 and scales is not None and scales.shape == main.shape[:-1]:
+        experts, outputs, blocks, size = main.shape
+        weight.shape = experts, 2 * blocks * size, outputs
+
+
+def _unpack(weight: LogicalTensor, main: StoredTensor, bits: int, awq: bool) -> None:
+    """Shape of integers that lie several in one number; along which axis their scales tell."""
+    weight.shape, weight.elements = None, None
+    each = _PACKING[main.dtype]
+    if not bits or len(main.shape) != 2:
+        return
+    rows, columns = main.shape
+    times = each // bits
+    scales = next((t.shape for t in weight.tensors if t.last == "scales" and len(t.shape) == 2), (0, 0))
+    if main.last == "weight_packed":
+        weight.shape, weight.spare = (rows, columns * times), times - 1
+    elif main.dtype == "int16" and scales[1] == rows * times:
+        weight.shape = rows * times, columns  # AWQ's fast GEMV: four rows in each number
+    elif scales[1] == columns and not (awq and scales[0] == rows):
+        weight.shape = columns, rows * each // bits  # GPTQ packs inputs, 3 bits across numbers
+    elif scales[0] == rows:
+        weight.shape = rows, columns * times  # AWQ's GEMV packs inputs
+    elif scales[1] == columns * times:
+        weight.shape = columns * times, rows  # AWQ's GEMM packs outputs
+    weight.elements = main.elements * each // bits if weight.shape is None else prod(weight.shape)
+
+
+def _bits(quantization: Mapping[str, Any]) -> int:
+    """Bits of a weight, where all have the same and they are said; 0 if not."""
+    places: list[Any] = [quantization]
+    for key, inner in (("config_groups", "weights"), ("dynamic", ""), ("extra_config", "")):
+        groups = quantization.get(key)
+        for group in groups.values() if isinstance(groups, dict) else ():
+            places.append(group.get(inner) if inner and isinstance(group, dict) else group)
+    said = [place.get(key) for place in places if isinstance(place, dict) for key in _BITS]
+    found = {bits for bits in said if isinstance(bits, int) and 0 < bits <= 8}
+    return found.pop() if len(found) == 1 else 0
+
+
+_BITS = ("bits", "w_bit", "num_bits")
+"""What settings call the bits of a weight."""
+
+
+def _four(tensors: Sequence[StoredTensor]) -> str:
+    """The type of four bits that bitsandbytes packs: the name of its state ends with it."""
+    kinds = (tensor.last.rpartition("__")[2] for tensor in tensors if "quant_state" in tensor.name)
+    return next((kind for kind in kinds if kind in ("nf4", "fp4")), "4 bits")

@@ -1,0 +1,30 @@
+"""Constant nodes: what one holds, however its attribute spells it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from explorer.engine.graph.model import AttributeRef, Node, Tensor, tensor_from_array
+
+_SCALARS: Mapping[str, Callable[[Any], Any]] = {
+    "value_float": np.float32,
+    "value_floats": lambda values: np.asarray(values, np.float32),
+    "value_int": np.int64,
+    "value_ints": lambda values: np.asarray(values, np.int64),
+}
+"""Attributes in which a Constant can hold numbers without a tensor."""
+
+
+def constant_of(node: Node) -> Tensor | None:
+    """What a Constant holds; None for any other node, and for what is no tensor of its own."""
+    if node.op != "Constant" or node.domain:
+        return None
+    for name, value in node.attributes.items():
+        if isinstance(value, Tensor):
+            return value
+        if name in _SCALARS and not isinstance(value, AttributeRef):
+            return tensor_from_array(name, np.asarray(_SCALARS[name](value)))
+    return None

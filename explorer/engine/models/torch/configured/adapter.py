@@ -1,0 +1,136 @@
+"""LoRA adapter as a model: merged into the base that it names, where that lies on this machine.
+
+Merged it multiplies as its base does; its own share of the parameters, and what it adds where it is not
+merged, are said. Nothing is fetched: a base is a folder, or in Hugging Face's cache.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NoReturn
+
+from explorer.base.errors import Misuse
+from explorer.base.units import count_text, percent_text, printable, shape_text
+from explorer.engine.formats.tensor_index import TensorIndex, distinct_elements, named_few
+from explorer.engine.formats.transformers.config import Unbuilt
+from explorer.engine.formats.weights import huggingface
+from explorer.engine.models.opened import OpenedModel, OpenOptions
+from explorer.engine.models.tensors import TensorFile
+from explorer.engine.models.torch.configured.module import ConfiguredModule, open_folder
+from explorer.engine.values.numbers import Numbers
+
+_FRONT = "base_model.model."
+_AXES = {".lora_A.weight": 1, ".lora_B.weight": 0}
+"""Endings of the tensors of a linear layer's adapter: their axis that is as wide as the layer; the other is
+the rank.
+"""
+
+
+class AdaptedModule(ConfiguredModule):
+    """A base with an adapter merged into it; its tensors are those of both."""
+
+    adapter: TensorFile
+
+    def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
+        """See `OpenedModel`."""
+        base, notes = super().tensors()
+        own, more = self.adapter.tensors()
+        return [*base, *own], (*notes, *more)
+
+
+def open_adapter(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
+    """An adapter on its base; its tensors alone, and why, where there is no base for it.
+
+    Raises:
+        BadModel: The base is broken, or asks for what no model has.
+    """
+    file = TensorFile(contents, options)
+    try:
+        base = _base(contents)
+        opened = open_folder(huggingface.contents(base), options)
+        if not isinstance(opened, ConfiguredModule):
+            why = opened.contents.why if isinstance(opened, TensorFile) else "it is none"
+            raise Unbuilt(f"of its base, {printable(base)}, no module is built: {why}")
+        notes = tuple(_notes(contents, opened, base))
+    except Unbuilt as error:
+        contents.why = str(error)
+        return file
+    opened.loaded.notes = (*opened.loaded.notes, *notes)
+    opened.loaded.values = partial(_no_values, contents.source)
+    made = AdaptedModule(opened.file, options, opened.loaded, opened.match)
+    made.source, made.adapter = contents.source, file
+    return made
+
+
+def _no_values(source: str) -> NoReturn:
+    what = "an adapter is counted on its base and not merged into its values"
+    raise Misuse(what, where=source, hint="merge it with peft (merge_and_unload) and open the folder")
+
+
+def _base(contents: TensorIndex) -> str:
+    """The folder of the base: by its path, from here or beside the adapter, or in Hugging Face's cache.
+
+    Raises:
+        Unbuilt: It is not on this machine.
+    """
+    name = str(contents.config["base_model_name_or_path"])
+    folder = contents.source if os.path.isdir(contents.source) else os.path.dirname(contents.source)
+    for path in (
+        name,
+        os.path.join(folder, name),
+        os.path.join(os.path.dirname(os.path.abspath(folder)), name),
+    ):
+        if name and "\0" not in path and os.path.isfile(os.path.join(path, "config.json")):
+            return path
+    from huggingface_hub import try_to_load_from_cache  # torch and transformers came before it
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        found = try_to_load_from_cache(name, "config.json")
+    except HFValidationError:
+        found = None
+    if isinstance(found, str):
+        return os.path.dirname(found)
+    raise Unbuilt(f"this is an adapter, and its base '{printable(name)}' is not on this machine")
+
+
+def _notes(contents: TensorIndex, base: ConfiguredModule, folder: str) -> Iterator[str]:
+    """What the adapter is to its base.
+
+    Raises:
+        Unbuilt: It is of another base.
+    """
+    own = {name: tuple(p.shape) for name, p in base.loaded.meta().named_parameters()}
+    added, wrong, others = 0, [], []
+    for tensor in contents.tensors:
+        ending = next((ending for ending in _AXES if tensor.name.endswith(ending)), "")
+        path = tensor.name.removeprefix(_FRONT).removesuffix(ending)
+        shape = own.get(f"{path}.weight")
+        if not ending or shape is None or len(shape) != 2 or len(tensor.shape) != 2:
+            others.append(tensor.name)
+            continue
+        axis = _AXES[ending]
+        if tensor.shape[axis] != shape[axis]:
+            wrong.append(f"{printable(tensor.name)} is {shape_text(tensor.shape)} for {shape_text(shape)}")
+        added += tensor.elements
+    if wrong or len(others) == len(contents.tensors):
+        said = named_few(wrong or [printable(name) for name in others], 2)
+        raise Unbuilt(f"this adapter is not of its base, {printable(folder)}: {said}")
+    params, config = distinct_elements(contents.tensors), contents.config
+    total = base.stored().totals.params
+    yield (
+        f"adapter ({printable(str(config.get('peft_type', 'LoRA')))}, rank {_rank(config)}) on"
+        f" {printable(folder)}: {count_text(params)} parameters, {percent_text(params, total)} of the base's"
+        f" {count_text(total)}; figures are those of both merged"
+    )
+    if added:
+        yield f"not merged, it adds {added:,} parameters to read and as many MACs for each token"
+    if others:
+        yield f"tensors of the adapter that belong to no linear layer of the base: {named_few(others)}"
+
+
+def _rank(config: Mapping[str, Any]) -> str:
+    rank = config.get("r")
+    return f"{rank:,}" if isinstance(rank, int) else "?"

@@ -1,0 +1,230 @@
+"""transformers model with its weights in files: the module that its configuration describes, built on shapes.
+
+What it computes is the module's, the bytes of its layers are those of the files. Weights are read when their
+values are asked for, and only then.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec.structs import replace
+from torch import nn
+
+from explorer.base.units import many_text, printable
+from explorer.engine.costs.memory.liveness import AnalysisResult, MadeRows
+from explorer.engine.formats.tensor_index import OF_THOSE_HERE, OF_THOSE_STORED, TensorIndex, named_few
+from explorer.engine.formats.torch_module import stored_as
+from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.transformers import gguf_config, matching
+from explorer.engine.formats.transformers import module as configured
+from explorer.engine.formats.transformers.config import Unbuilt
+from explorer.engine.formats.transformers.stored_forms import logical
+from explorer.engine.models.opened import OpenedModel, OpenOptions
+from explorer.engine.models.tensors import TensorFile, fact_notes
+from explorer.engine.models.torch.module import TorchModel
+from explorer.engine.progress import Cancel, OnProgress
+from explorer.engine.values.numbers import Numbers
+from explorer.facts import Info, Layer
+from explorer.host.file_reads import FileRead
+from explorer.host.optional_packages import require
+
+
+class ConfiguredModule(TorchModel):
+    """A module built from a configuration, and the files that hold its weights.
+
+    Args:
+        file: The tensors of the files.
+        options: How it was opened.
+        loaded: The module.
+        match: Which tensors are which of its parameters.
+    """
+
+    takes_weights = False
+    planned_as_traced = True
+
+    def __init__(
+        self, file: TensorFile, options: OpenOptions, loaded: LoadedModule, match: matching.NameMatch
+    ) -> None:
+        self.file = file
+        self.format = file.format
+        self.source = file.source
+        self.options = options
+        self.loaded = loaded
+        self.match = match
+        self._graph = None
+
+    def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> AnalysisResult:
+        """See `OpenedModel`."""
+        examined = super().examine(on_progress=on_progress, cancel=cancel)
+
+        def rows() -> MadeRows:
+            layers, order, flow = examined.rows()
+            return tuple(map(self._named, layers)), order, flow
+
+        return AnalysisResult(self._about(examined.info), rows, examined.bounds)
+
+    def _named(self, layer: Layer) -> Layer:
+        """A row that says what the files call its tensors, where that is something else."""
+        if layer.group or not layer.weights:
+            return layer
+        own = [f"{layer.path}.{weight.name}" for weight in layer.weights]
+        names = [name for each in own for name in self.match.names.get(each, ())]
+        if not names or names == own:
+            return layer
+        return replace(layer, attributes={**layer.attributes, "stored as": named_few(names)})
+
+    def stored(self) -> Info:
+        """See `TorchModel`."""
+        return self._about(super().stored())
+
+    def _about(self, info: Info) -> Info:
+        """What is said of the module, and of its files."""
+        contents = self.file.contents
+        # the module has the parameters of missing files, too, and those that integers stand for
+        said = (note.removesuffix(OF_THOSE_HERE).partition(OF_THOSE_STORED)[0] for note in contents.notes)
+        notes = (*info.model.notes, *said, *fact_notes(contents.facts))
+        about = replace(
+            info.model,
+            source=self.source,
+            format=self.format,
+            producer=contents.producer or info.model.producer,
+            file_bytes=contents.file_bytes,
+            notes=notes,
+        )
+        return replace(info, model=about)
+
+    def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
+        """See `OpenedModel`; as the files hold them."""
+        return self.file.tensors()
+
+    def rests_on(self, info: Info) -> Sequence[FileRead] | None:
+        """See `OpenedModel`; nothing that is to be kept: which version of transformers built it matters."""
+        return None
+
+
+def open_folder(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
+    """The module of a folder; its tensors alone, and why, where it cannot be built.
+
+    Raises:
+        BadModel: The configuration asks for more than any model has.
+        MissingExtra: transformers is broken.
+    """
+    folder = contents.source if os.path.isdir(contents.source) else os.path.dirname(contents.source) or "."
+    quantization = contents.config.get("quantization_config")
+    packed: Mapping[str, Any] = quantization if isinstance(quantization, dict) else {}
+    try:
+        loaded = configured.built(
+            contents.source,
+            contents.config,
+            dtype=_floating(contents),
+            trust=options.trust,
+            values="" if packed else folder,
+            files=() if os.path.isdir(contents.source) else contents.files,
+        )
+        match = matching.match(loaded.meta(), contents.tensors, packed)
+        # a form that is not known must not be counted as if it were the module's own
+        method = (
+            f"config.json, for '{printable(str(packed.get('quant_method')))}'," if packed else "config.json"
+        )
+        _check(match, method, whole=bool(packed) and not contents.missing)
+    except Unbuilt as error:
+        contents.why = str(error)
+        return TensorFile(contents, options)
+    return _opened(contents, options, loaded, match)
+
+
+def open_gguf(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
+    """The module of a GGUF file; its tensors alone, and why, where none is known that has them.
+
+    Raises:
+        BadModel: The metadata asks for more than any model has.
+        MissingExtra: transformers is broken.
+    """
+    require("transformers", contents.source)
+    architecture = str(contents.config["general.architecture"])
+    held = {tensor.name: tensor for tensor in contents.tensors}
+    why = f"transformers knows no architecture '{printable(architecture)}' of llama.cpp's"
+    try:
+        for config, note in gguf_config.configurations(contents.config, contents.tensors):
+            try:
+                loaded = configured.built(contents.source, config, dtype=_floating(contents))
+                own = loaded.meta().state_dict(keep_vars=True)
+                layers = contents.config.get(f"{architecture}.block_count")
+                names = gguf_config.GgufNames(
+                    own, architecture, layers if isinstance(layers, int) else 0, held
+                )
+                match = matching.matched(own, logical(contents.tensors, {}), names)
+                _check(match, "its metadata", whole=not contents.missing)
+            except Unbuilt as error:
+                why = str(error)
+                continue
+            loaded.notes = (*loaded.notes, *((note,) if note else ()))
+            return _opened(contents, options, loaded, match)
+    except Unbuilt as error:
+        why = str(error)
+    contents.why = why
+    return TensorFile(contents, options)
+
+
+def _opened(
+    contents: TensorIndex, options: OpenOptions, loaded: LoadedModule, match: matching.NameMatch
+) -> ConfiguredModule:
+    stored_as.attach(loaded.meta(), match.stored)
+    build = loaded.build
+
+    def attached() -> nn.Module:
+        made = build()
+        stored_as.attach(made, match.stored)
+        return made
+
+    # a model that asks for values is built once more
+    loaded.build = attached
+    loaded.notes = (*loaded.notes, *match.notes())
+    return ConfiguredModule(TensorFile(contents, options), options, loaded, match)
+
+
+def _check(match: matching.NameMatch, teller: str, *, whole: bool = False) -> None:
+    """Refuses a module that the files contradict.
+
+    Args:
+        match: Of its parameters and the tensors of the files.
+        teller: Who described the module.
+        whole: All of it has to be in the files: who described it left much to be guessed.
+
+    Raises:
+        Unbuilt: They do.
+    """
+    if match.contradictions:
+        count = len(match.contradictions)
+        few = named_few(match.contradictions, 2)
+        raise Unbuilt(f"{teller} contradicts {many_text(count, 'tensor')} ({few})")
+    if len(match.stored) < len(match.missing) or (whole and match.missing):
+        few = named_few(match.unexpected, 1) or "nothing"
+        raise Unbuilt(
+            f"of the module that {teller} describes {len(match.missing):,} of"
+            f" {len(match.stored) + len(match.missing):,} parameters are in no file"
+            f" ('{named_few(match.missing, 1)}' there, '{few}' here)"
+        )
+
+
+_FLOATS = ("bfloat16", "float16", "float32", "float64")
+
+
+def _floating(contents: TensorIndex) -> str:
+    """The type that the module computes in: what is said, else that of most numbers in the files."""
+    config = contents.config
+    for part in (config, config.get("text_config")):
+        for key in ("dtype", "torch_dtype"):
+            said = part.get(key) if isinstance(part, dict) else None
+            if isinstance(said, str) and said.removeprefix("torch.") in _FLOATS:
+                return said.removeprefix("torch.")
+    counts: dict[str, int] = {}
+    for tensor in contents.tensors:
+        # llama.cpp keeps keys and values of blocks in 16 bits, whatever norms are stored in
+        dtype = "float16" if contents.format == "gguf" and tensor.dtype not in _FLOATS else tensor.dtype
+        if dtype in _FLOATS:
+            counts[dtype] = counts.get(dtype, 0) + tensor.elements
+    return max(counts, key=lambda name: counts[name], default="float32")

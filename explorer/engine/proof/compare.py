@@ -1,0 +1,406 @@
+"""Numeric comparison: how far apart two results are, how far from float64, and whether that is too far.
+
+No fixed tolerance anywhere: one wrongly fails deep models and wrongly passes small outputs. The error
+of the original against float64 is the noise floor, measured on the same inputs, and the claim tested is
+that the other graph is no less accurate.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from msgspec import Struct, field
+
+from explorer.engine.runtime.onnxruntime import Array
+from explorer.engine.values import agreement
+
+_SLACK = 4.0
+"""Two runs of equal accuracy differ in RMS error by up to 2 or so; a fault, by orders of magnitude."""
+
+_SAMPLE_SLACK = 256.0
+"""Added to the slack, over the number of elements: the fewer, the more their errors may differ by
+chance (three elements against three exceed 89 times in RMS less than once in 10,000 cases)."""
+
+SLAB = 1 << 13
+"""Elements compared at a time: a comparison makes some twenty arrays of float64, which so stay in cache: in
+slabs of a million elements it took eight times as long. And BLAS takes one thread for the dot product of up
+to 10,000: several wait for each other longer than that takes."""
+
+_OCTAVES = 4
+"""Outputs are also judged in bins of magnitude this many powers of two wide, so that large elements do
+not hide an error in small ones."""
+
+_BIN_ELEMENTS = 16
+
+_HALF = 2.0**-12
+"""Unit roundoff from which on a type is narrower than what its products are computed in."""
+
+_PEAK = 4.0
+"""How far the largest of many roundings lies above their RMS."""
+
+_AMPLIFIED = 64.0
+"""How many times the effect of one rounding of the inputs the error of a whole run may be: every layer
+adds roundings of its own."""
+
+VOID = "not one finite number in any draw: NaN against NaN shows nothing"
+"""Why outputs that are the same wherever they are no numbers are no evidence, and no difference either."""
+
+
+def unit_roundoff(dtype: str) -> float:
+    """The u of a float type: the largest relative error of one rounding (2**-24 for float32)."""
+    return {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float64": 2.0**-53}.get(dtype, 2.0**-24)
+
+
+def to_float64(array: Array) -> Array:
+    """As float64, whatever the float type."""
+    return np.asarray(array).astype(np.float64)
+
+
+class OutputComparison(Struct):
+    """Two results of the same shape, `before` and `after`, added up over draws.
+
+    Attributes:
+        roundoff: u of the output's type.
+        sensitivity: RMS change of `before` when its inputs move by one unit in the last place: what the
+            model makes of a single rounding.
+        growth: How much more `after` may round, by its longer sums.
+        share: Of the elements, those that have an error of their own.
+        binned: Whether errors are also added up by the magnitude of the elements, which `judge` asks for.
+        elements: Elements compared that are finite on both sides.
+        judged: Those of them for which there was a float64 result.
+        nonfinite: NaN or Inf in `after` where `before` has none, or another one.
+        lost: NaN or Inf in `before` where `after` is finite and float64 says nothing better.
+        size: Elements that came in.
+        shared: Those of them that are NaN or Inf in both: they compare nothing.
+        shared_nan: Those of them that are NaN.
+        others: Draws without a float64 result, with `before` in its place.
+        used: Of what a test allowed, the largest share that was found; what `judge` found out.
+    """
+
+    roundoff: float
+    sensitivity: float = 0.0
+    growth: float = 1.0
+    share: float = 1.0
+    binned: bool = True
+    elements: int = 0
+    judged: int = 0
+    nonfinite: int = 0
+    lost: int = 0
+    size: int = 0
+    shared: int = 0
+    shared_nan: int = 0
+    equal: bool = True
+    max_abs: float = 0.0
+    max_rel: float = 0.0
+    max_before: float = 0.0
+    max_after: float = 0.0
+    largest: float = 0.0
+    others: OutputComparison | None = None
+    used: float = 0.0
+    _squares: dict[str, float] = field(default_factory=dict)
+    _bins: dict[int, tuple[int, float, float]] = field(default_factory=dict)
+
+    def add(self, before: Array, after: Array, reference: Array | None) -> None:
+        """Takes one draw in. `reference` is the float64 result of the original."""
+        old, new = np.asarray(before).reshape(-1), np.asarray(after).reshape(-1)
+        true = None if reference is None else np.asarray(reference).reshape(-1)
+        for first in range(0, old.size, SLAB):
+            slab = slice(first, first + SLAB)
+            self._add(old[slab], new[slab], None if true is None else true[slab])
+        if before.dtype != after.dtype:
+            self.equal = False
+
+    def _add(self, before: Array, after: Array, reference: Array | None) -> None:
+        if self.equal and before.tobytes() != after.tobytes():
+            self.equal = False
+        old, new = to_float64(before), to_float64(after)
+        self.size += old.size
+        with np.errstate(over="ignore", invalid="ignore"):
+            finite = np.isfinite(_dot(old, old)) and np.isfinite(_dot(new, new))
+        if finite and reference is None:
+            self._finite(old, new, None)  # as nearly everything is
+            return
+        good_old, good_new = np.isfinite(old), np.isfinite(new)
+        if not (good_old.all() and good_new.all()):
+            nan = np.isnan(old) & np.isnan(new)
+            same = (old == new) | nan
+            self.shared += int(np.count_nonzero(same & ~good_old))
+            self.shared_nan += int(np.count_nonzero(nan))
+            self.nonfinite += int(np.count_nonzero(~good_new & ~same))
+        true = None if reference is None else to_float64(reference)
+        rescued = np.zeros_like(good_old) if true is None else np.isfinite(true)
+        self.lost += int(np.count_nonzero(~good_old & good_new & ~rescued))
+        both = good_old & good_new
+        if true is not None:
+            both &= rescued
+        if both.all():
+            self._finite(old, new, true)
+        elif both.any():
+            self._finite(old[both], new[both], None if true is None else true[both])
+
+    def add_beside(self, before: Array, after: Array) -> None:
+        """Takes one draw in that has no float64 result: it is judged by the noise of those that have."""
+        self.add(before, after, None)
+        if self.others is None:
+            self.others = OutputComparison(self.roundoff)
+        self.others.add(before, after, before)
+
+    def add_equal(self, array: Array) -> None:
+        """Takes one draw in that is bit for bit the same on both sides: as `add`, in less time."""
+        flat = array.reshape(-1)
+        for first in range(0, flat.size, SLAB):
+            self._add_equal(to_float64(flat[first : first + SLAB]))
+
+    def _add_equal(self, values: Array) -> None:
+        finite = np.isfinite(values)
+        self.size += values.size
+        if not finite.all():
+            self.shared += values.size - int(np.count_nonzero(finite))
+            self.shared_nan += int(np.count_nonzero(np.isnan(values)))
+            values = values[finite]
+        if not values.size:
+            return
+        self.elements += values.size
+        self.largest = max(self.largest, float(values.max()), -float(values.min()))
+        self._sum("gap", 0.0)
+        with np.errstate(over="ignore"):
+            square = _dot(values, values)
+        for name in ("old", "new", "dot"):
+            self._sum(name, square)
+
+    def _finite(self, old: Array, new: Array, true: Array | None) -> None:
+        gap, magnitude = np.abs(new - old), np.abs(old)
+        self.elements += old.size
+        self.max_abs = max(self.max_abs, float(gap.max()))
+        with np.errstate(over="ignore"):
+            if magnitude.min() > 0:
+                relative = gap / magnitude
+            else:  # numpy takes three times as long where it has to leave some out
+                relative = np.divide(gap, magnitude, out=np.zeros_like(gap), where=magnitude != 0)
+            self.max_rel = max(self.max_rel, float(relative.max()))
+            self.largest = max(self.largest, float(magnitude.max()))
+            self._sum("gap", _dot(gap, gap))
+            self._sum("old", _dot(old, old))
+            self._sum("new", _dot(new, new))
+            self._sum("dot", _dot(old, new))
+        if true is None:
+            return
+        self.judged += old.size
+        error_old, error_new = np.abs(old - true), np.abs(new - true)
+        self.max_before = max(self.max_before, float(error_old.max()))
+        self.max_after = max(self.max_after, float(error_new.max()))
+        self._sum("error old", _dot(error_old, error_old))
+        self._sum("error new", _dot(error_new, error_new))
+        self._sum("true", _dot(true, true))
+        if not self.binned:
+            return
+        exponents = np.frexp(true)[1]
+        exponents //= _OCTAVES
+        error_old *= error_old
+        error_new *= error_new
+        for exponent, count, a, b in _binned(exponents, error_old, error_new):
+            was = self._bins.get(exponent, (0, 0.0, 0.0))
+            self._bins[exponent] = was[0] + count, was[1] + a, was[2] + b
+
+    def _sum(self, name: str, value: Any) -> None:
+        self._squares[name] = self._squares.get(name, 0.0) + float(value)
+
+    def _mean(self, name: str) -> float | None:
+        count = self.judged if name in ("error old", "error new", "true") else self.elements
+        return self._squares[name] / count if name in self._squares else None
+
+    def _rms(self, name: str) -> float | None:
+        mean = self._mean(name)
+        return None if mean is None else float(np.sqrt(mean))
+
+    @property
+    def mse(self) -> float | None:
+        """Mean squared difference."""
+        return self._mean("gap")
+
+    @property
+    def cosine(self) -> float | None:
+        """Cosine of the angle between the two; None if one of them is zero throughout."""
+        return agreement.cosine(*(self._squares.get(name, 0.0) for name in ("dot", "old", "new")))
+
+    @property
+    def scale(self) -> float | None:
+        """RMS of `before`."""
+        return self._rms("old")
+
+    @property
+    def rms_before(self) -> float | None:
+        """RMS error of `before` against float64."""
+        return self._rms("error old")
+
+    @property
+    def rms_after(self) -> float | None:
+        """RMS error of `after` against float64."""
+        return self._rms("error new")
+
+    def figures(self) -> dict[str, Any]:
+        """The fields of evidence that it fills; None where nothing was compared."""
+        seen = bool(self.elements)
+        return {
+            "max_abs": self.max_abs if seen else None,
+            "max_rel": self.max_rel if seen else None,
+            "mse": self.mse,
+            "cosine": self.cosine,
+            "rms_before": self.rms_before,
+            "rms_after": self.rms_after,
+            "nonfinite": self.nonfinite,
+        }
+
+    @property
+    def plausible(self) -> bool:
+        """Whether float64 and the original agree well enough for the former to be its truth.
+
+        If they do not, the float64 run computes something else (a defect of an evaluator, a decision that
+        fell the other way), and an error measured against it would be a noise floor without meaning.
+        """
+        if not self.judged:
+            return False
+        scale = self._rms("true") or self._rms("old") or 0.0
+        expected = max(min(4096 * self.roundoff, 0.05) * scale, _AMPLIFIED * self.sensitivity)
+        return (self.rms_before or 0.0) <= expected
+
+    def _chance(self, count: int) -> float:
+        """By how many times errors of `count` elements may differ by chance, beside the slack."""
+        return _SAMPLE_SLACK / max(self._own(count), 1)
+
+    def _own(self, count: int) -> float:
+        """How many independent errors `count` elements have."""
+        return count * self.share
+
+    @property
+    def limit_share(self) -> float | None:
+        """Of the error that is allowed, the share that was found; None of what is no matter of size."""
+        return None if self.broken() or math.isinf(self.used) else self.used
+
+    def judge(self, *, both: bool = False) -> str:
+        """Empty if `after` is no less accurate than `before`, else why it is not, in words.
+
+        Args:
+            both: Nor may `before` be less accurate than `after`: neither is the original of the other.
+        """
+        broken = self.broken()
+        if broken or self.equal:
+            return broken
+        worse = self._worse(
+            ("before", self.rms_before, self.max_before), ("after", self.rms_after, self.max_after)
+        )
+        if not worse and both:
+            worse = self._worse(
+                ("after", self.rms_after, self.max_after), ("before", self.rms_before, self.max_before)
+            )
+        return worse or self._unexplained()
+
+    def _unexplained(self) -> str:
+        """In what the two differ in the other draws by more than an error that is allowed and the floor."""
+        others = self.others
+        if others is None or not others.judged:
+            return ""
+        slack = 1 + self.growth * _SLACK + self._chance(others.judged)
+        rounding = 2 * self.roundoff
+        least = self.sensitivity if self.roundoff >= _HALF else 0.0
+        gap, floor = others.rms_after or 0.0, max(self.rms_before or 0.0, least)
+        if self._exceeds(gap, slack * floor + rounding * (others.scale or 0.0)):
+            return f"RMS difference {gap:.2e} in a draw; the original's error against float64 is {floor:.2e}"
+        gap, floor = others.max_after, max(self.max_before, _PEAK * least)
+        if self._exceeds(gap, slack * floor + rounding * others.largest):
+            return (
+                f"largest difference {gap:.2e} in a draw; the original's error against float64 is {floor:.2e}"
+            )
+        floors = {
+            e: math.sqrt(old / n) for e, (n, old, _) in self._bins.items() if self._own(n) >= _BIN_ELEMENTS
+        }
+        for exponent, (count, _, square) in others._bins.items():
+            if self._own(count) < _BIN_ELEMENTS or not floors:
+                continue
+            gap = math.sqrt(square / count)
+            floor = max(floors[min(floors, key=lambda e: abs(e - exponent))], least)
+            top = 2.0 ** min(exponent * _OCTAVES + _OCTAVES, 1023)
+            slack = 1 + self.growth * _SLACK + self._chance(count)
+            if self._exceeds(gap, slack * floor + rounding * top):
+                return f"RMS difference {gap:.2e} of elements below {top:.2g} in a draw, floor {floor:.2e}"
+        return ""
+
+    def _worse(self, floor: tuple[str, float | None, float], tried: tuple[str, float | None, float]) -> str:
+        """In what the errors of `tried` exceed those of `floor` by more than chance."""
+        slack = self.growth * _SLACK + self._chance(self.judged)
+        rounding = 2 * self.roundoff
+        (_, rms_floor, max_floor), (side, rms, largest) = floor, tried
+        # a runtime carries float32 from one half-precision operator to the next, where no function or loop
+        # stands between: what a rounding there amounts to is known from that of the inputs
+        least = self.sensitivity if self.roundoff >= _HALF else 0.0
+        rms_floor, rms, scale = max(rms_floor or 0.0, least), rms or 0.0, self._rms("true") or 0.0
+        max_floor = max(max_floor, _PEAK * least)
+        if self._exceeds(rms, slack * rms_floor + rounding * scale):
+            return f"RMS error against float64 {rms:.2e}, of the original {rms_floor:.2e}"
+        if self._exceeds(largest, slack * max_floor + rounding * self.largest):
+            return f"largest error against float64 {largest:.2e}, of the original {max_floor:.2e}"
+        for exponent, (count, old, new) in self._bins.items():
+            if self._own(count) < _BIN_ELEMENTS:
+                continue
+            a, b = math.sqrt(old / count), math.sqrt(new / count)
+            a, b = (a, b) if side == "after" else (b, a)
+            a = max(a, least)
+            top = 2.0 ** min(exponent * _OCTAVES + _OCTAVES, 1023)
+            if self._exceeds(b, (self.growth * _SLACK + self._chance(count)) * a + rounding * top):
+                return f"RMS error of elements below {top:.2g} is {b:.2e}, of the original {a:.2e}"
+        return ""
+
+    def _exceeds(self, error: float, allowed: float) -> bool:
+        """Whether an error is above what is allowed; the largest share of all is kept."""
+        share = error / allowed if allowed else math.inf if error else 0.0
+        self.used = max(self.used, share)
+        return error > allowed
+
+    def judge_by_depth(self, depth: int) -> str:
+        """As `judge`, for want of a float64 run: the noise is that of `depth` accumulated roundings."""
+        broken = self.broken()
+        if broken or self.equal:
+            return broken
+        gap, scale = (self.mse or 0.0) ** 0.5, self._rms("old") or 0.0
+        # roundings are independent: they add up as the square root of their number
+        noise = max(self.roundoff * math.sqrt(depth) * scale, self.sensitivity)
+        if self._exceeds(gap, self.growth * _SLACK * noise):
+            return (
+                f"RMS difference {gap:.2e}, expected of rounding at most {self.growth * _SLACK * noise:.2e}"
+            )
+        return ""
+
+    def beyond_rounding(self, depth: int) -> bool:
+        """Whether the two differ by more than `depth` accumulated roundings make: over all, or somewhere."""
+        noise = self.growth * _SLACK * self.roundoff * math.sqrt(depth)
+        gap, scale = (self.mse or 0.0) ** 0.5, self._rms("old") or 0.0
+        return gap > noise * scale or self.max_abs > noise * self.largest
+
+    def broken(self) -> str:
+        """What no rounding explains, in words; '' if nothing is."""
+        if self.nonfinite:
+            return f"{self.nonfinite:,} NaN or Inf that the original has not"
+        if self.lost:
+            return f"{self.lost:,} elements are finite where the original is NaN or Inf"
+        if self.shared_nan and self.shared == self.size:
+            return VOID
+        if not self.elements and not self.equal:
+            return "nothing finite could be compared"
+        return ""
+
+
+def _dot(a: Array, b: Array) -> Any:
+    """The dot product of at most `SLAB` elements, which BLAS takes with one thread."""
+    return np.dot(a, b)
+
+
+def _binned(exponents: Array, *squares: Array) -> Iterator[tuple[int, int, float, float]]:
+    lowest = int(exponents.min())
+    shifted = exponents - lowest
+    counts = np.bincount(shifted)
+    sums = [np.bincount(shifted, s) for s in squares]
+    for at in np.flatnonzero(counts):
+        yield int(at) + lowest, int(counts[at]), float(sums[0][at]), float(sums[1][at])

@@ -1,0 +1,57 @@
+"""Made-up values for a region, in place of the original's own: dense, at decisions, steering branches."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from explorer.engine.proof.regions.trials import FLOATS
+from explorer.engine.runtime.onnxruntime import Array
+
+FED_FLOATS = (*FLOATS, "bfloat16")
+
+Feeds = dict[str, Array]
+
+
+def dense(own: Feeds, spread: float, seed: int) -> Feeds:
+    """Values in place of floats: normal, so none is zero, as wide as the original's own times `spread`."""
+    made: Feeds = {}
+    for name, value in own.items():
+        if value.dtype.name not in FED_FLOATS:
+            made[name] = value
+            continue
+        finite = value[np.isfinite(value)].astype(np.float64)
+        own_spread = float(np.std(finite)) if finite.size else 0.0
+        own_spread = own_spread or (float(np.abs(finite).max(initial=0.0)) or 1.0)
+        generator = np.random.default_rng((seed, zlib.crc32(name.encode())))
+        with np.errstate(over="ignore"):
+            drawn = generator.standard_normal(value.shape) * own_spread * spread
+            made[name] = np.asarray(drawn).astype(value.dtype)
+    return made
+
+
+def meeting(own: Feeds, numbers: Sequence[float], seed: int) -> Feeds:
+    """Values that decisions turn at: zeros, halves, the same ones again, the region's own numbers."""
+    made: Feeds = {}
+    limits = [v * by for v in numbers for by in (1, 0.5, 1.5)]
+    for name, value in own.items():
+        if value.dtype.name not in FED_FLOATS:
+            made[name] = value
+            continue
+        generator = np.random.default_rng((seed, zlib.crc32(name.encode())))
+        chosen = generator.choice([0.0, -0.5, 0.5, -1.0, 1.0, 2.0, *limits], value.shape)
+        kept = generator.random(value.shape) < 0.25
+        with np.errstate(over="ignore"):
+            few = np.asarray(np.where(kept, generator.standard_normal(value.shape), chosen)).astype(
+                value.dtype
+            )
+        made[name] = np.where(np.isfinite(few), few, np.zeros_like(few))
+    return made
+
+
+def steered(own: Feeds, names: Sequence[str], way: bool) -> Feeds:
+    """The values with every condition true and every loop run a few times, or false and once."""
+    ways = {n: way if own[n].dtype.kind == "b" else (3 if way else 1) for n in names}
+    return {**own, **{n: np.full_like(own[n], value) for n, value in ways.items()}}

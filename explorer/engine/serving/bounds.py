@@ -1,0 +1,110 @@
+"""Least times of a served model on a machine: what its products and its bytes take at the machine's peak.
+
+A step reads every weight once for the whole batch, and the cache of each sequence: at small batches that, and
+not the products, is what bounds it. Activations are taken to stay where they are worked on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from explorer.engine.serving.cache import first_beyond
+from explorer.facts.roofline import Machine
+from explorer.facts.serving.forms import ClosedForm
+from explorer.facts.serving.serving import ServingLimit, ServingTime
+
+
+class Work(Struct, frozen=True):
+    """What a pass has to do: multiply-accumulates (None: not known), and bytes by what they are of."""
+
+    macs: float | None
+    weights: float
+    cache: float
+    links: float = 0.0
+
+    def seconds(self, machine: Machine, links: float | None) -> Mapping[ServingLimit, float | None]:
+        """What each takes by itself; None for unknown products, and for links of an unknown rate."""
+        return {
+            "compute": None if self.macs is None else self.macs / machine.peak_macs,
+            "weights": self.weights / machine.bandwidth,
+            "cache": self.cache / machine.bandwidth,
+            "links": 0.0 if not self.links else None if links is None else self.links / links,
+        }
+
+    def least(self, machine: Machine, links: float | None = None) -> tuple[float | None, ServingLimit]:
+        """The least time, products and bytes at once and then the links, and what bounds it."""
+        each = self.seconds(machine, links)
+        compute, weights, cache, over = (each[k] for k in ("compute", "weights", "cache", "links"))
+        if over is None or compute is None or weights is None or cache is None:
+            return None, "unknown"
+        if over > max(compute, weights + cache):
+            return max(compute, weights + cache) + over, "links"
+        if compute >= weights + cache:
+            return compute + over, "compute"
+        return weights + cache + over, "weights" if weights >= cache else "cache"
+
+
+def times(
+    first: Mapping[int, Work],
+    steps: Mapping[tuple[int, int], Work],
+    machine: Machine | None,
+    weights: int,
+    card: int | None,
+) -> tuple[ServingTime, ...]:
+    """Times of every context and batch.
+
+    Args:
+        first: The prompts of a batch, by the batch.
+        steps: A step, by context and batch.
+        machine: None: no times.
+        weights: Bytes that are held of them.
+        card: Bytes of a device's memory.
+    """
+    found = []
+    for (context, batch), work in steps.items():
+        memory = round(weights + work.cache)
+        before, step = first[batch], work
+        none: tuple[float | None, ServingLimit] = None, "unknown"
+        begun, why = before.least(machine) if machine is not None else none
+        token, bound = step.least(machine) if machine is not None else none
+        found.append(
+            ServingTime(
+                context,
+                batch,
+                memory,
+                None if card is None else memory <= card,
+                begun,
+                why,
+                token,
+                bound,
+                batch / token if token else None,
+            )
+        )
+    return tuple(found)
+
+
+def longest_contexts(
+    cache: ClosedForm, batches: Sequence[int], weights: int, card: int | None
+) -> tuple[tuple[int, int | None], ...]:
+    """The most tokens of a context that fit a memory, by batch."""
+    if card is None or not cache.pieces:
+        return tuple([(batch, None) for batch in batches])
+    found = []
+    for batch in batches:
+        beyond = first_beyond(cache, card - weights, batch)
+        found.append((batch, None if beyond is None else beyond - 1))
+    return tuple(found)
+
+
+def largest_batches(
+    held: Mapping[int, int], weights: int, card: int | None
+) -> tuple[tuple[int, int | None], ...]:
+    """The most sequences that fit a memory, by context; `held` are bytes of one sequence."""
+    return tuple(
+        [
+            (context, None if card is None or not each else max((card - weights) // each, 0))
+            for context, each in held.items()
+        ]
+    )

@@ -1,0 +1,106 @@
+"""Key-value cache of a served model: what its own code keeps, by groups of layers that are alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from explorer.engine.formats.torch_module.cache_tensors import CacheTensor
+from explorer.engine.serving.growth import over_context
+from explorer.engine.serving.passes import Passes
+from explorer.facts.serving.forms import ClosedForm
+from explorer.facts.serving.serving import CacheGroup, ServedCache
+
+_FEW = 5
+"""Tokens behind which every layer still grows."""
+
+
+def windows(layers: Sequence[Any]) -> tuple[int, ...]:
+    """Tokens from which on some layers keep no more, ascending; a window of w tokens has w - 1 behind it."""
+    found = {getattr(layer, "sliding_window", None) for layer in layers}
+    return tuple(sorted({w - 1 for w in found if isinstance(w, int) and w > 2}))
+
+
+def element_bits(one: CacheTensor, bits: float | None) -> float:
+    """Bits of an element: of keys and values those that were asked for, else its own."""
+    return bits if bits is not None and one.keys else 8 * one.tensor.element_size()
+
+
+def nbytes(tensors: Sequence[CacheTensor], bits: float | None) -> int:
+    """Bytes of tensors of a cache, keys and values of so many bits an element."""
+    return round(sum(one.tensor.numel() * element_bits(one, bits) for one in tensors) / 8)
+
+
+def served_cache(passes: Passes, context: int, most: int, bits: float | None, weights: int) -> ServedCache:
+    """What the cache of one sequence takes.
+
+    Args:
+        passes: The model's.
+        context: At which shapes are told.
+        most: The largest context of interest.
+        bits: Of an element of keys and values; None: as the model has them.
+        weights: Bytes of all weights.
+    """
+    layers, _ = passes.cache(_FEW)
+    form = over_context(lambda size: nbytes(passes.cache(size)[1], bits), windows(layers), most)
+    few, more = (nbytes(passes.cache(size)[1], bits) for size in (_FEW, _FEW + 1))
+    token = more - few
+    states = [one for one in passes.cache(_FEW)[1] if not one.keys]
+    return ServedCache(groups(passes, context), token, form, nbytes(states, bits), _crossing(form, weights))
+
+
+def groups(passes: Passes, context: int) -> tuple[CacheGroup, ...]:
+    """Layers whose cache is alike, in the order in which they come first."""
+    layers, held = passes.cache(context)
+    few = _elements(passes.cache(_FEW)[1])
+    more = _elements(passes.cache(_FEW + 1)[1])
+    by_layer: dict[int, list[CacheTensor]] = {}
+    for one in held:
+        by_layer.setdefault(one.layer, []).append(one)
+    found: dict[tuple[Any, ...], int] = {}
+    for at, tensors in by_layer.items():
+        layer = layers[at] if 0 <= at < len(layers) else None
+        shapes = tuple([(one.name, tuple(one.tensor.shape[1:])) for one in tensors])
+        window = getattr(layer, "sliding_window", None)
+        kind = type(layer).__name__ if layer is not None else "states"
+        elements = sum(one.tensor.numel() for one in tensors)
+        key = kind, shapes, more.get(at, 0) - few.get(at, 0), window, elements
+        found[key] = found.get(key, 0) + 1
+    return tuple(
+        [
+            CacheGroup(kind, count, shapes, growing, window, elements * count)
+            for (kind, shapes, growing, window, elements), count in found.items()
+        ]
+    )
+
+
+def _elements(tensors: Sequence[CacheTensor]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for one in tensors:
+        if one.keys:
+            found[one.layer] = found.get(one.layer, 0) + one.tensor.numel()
+    return found
+
+
+def _crossing(form: ClosedForm, weights: int) -> int | None:
+    """The least context at which a cache takes more than the weights."""
+    return first_beyond(form, weights, 1)
+
+
+def first_beyond(form: ClosedForm, room: float, batch: int) -> int | None:
+    """The least context at which the caches of a batch take more than some bytes; None if they never do.
+
+    A cache never shrinks, so that the place is found by halving.
+    """
+    if not form.pieces:
+        return None
+    end = form.pieces[-1]
+    if len([c for c in end.coefficients[1:] if c]) == 0 and (form.at(end.first) or 0) * batch <= room:
+        return None
+    low, high = 0, max(end.first, 1)
+    while (form.at(high) or 0) * batch <= room:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if (form.at(middle) or 0) * batch <= room else (low, middle)
+    return high

@@ -1,0 +1,314 @@
+"""Layouts of a served model over devices: cut layers (tensor), stages (pipeline), shared experts (expert).
+
+Which weights a tensor-parallel layout cuts is what the model's own class says (transformers' plan of columns
+and rows). All-reduce of a row-cut product sends 2 (t - 1) / t of its output from each device (a ring); where
+experts are shared out their inputs and outputs are sent, (e - 1) / e of them each way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from torch import nn
+
+from explorer.engine.serving.bounds import Work
+from explorer.engine.serving.weights import WeightHolder
+from explorer.engine.split.partition import best_cuts
+from explorer.facts.roofline import Machine
+from explorer.facts.serving.serving import DeviceLayout, ServingLimit
+
+_BLOCK = re.compile(r"\.(\d+)(?=\.|$)")
+
+
+class Block(Struct, frozen=True):
+    """One layer of the model, or what lies before or behind all of them, of one sequence and one step.
+
+    Attributes:
+        dense: Bytes of weights that no plan cuts.
+        cut: Bytes of weights that a tensor-parallel layout divides.
+        table: Bytes of tables, of which a step reads next to nothing, and of what it leaves out.
+        table_cut: Whether a layout divides it.
+        experts: Bytes of stacks of experts.
+        shared: Of the stacks, the share that one token reads.
+        macs: Of a step, but the experts'.
+        expert_macs: Theirs.
+        cache: Bytes of the cache.
+        cache_cut: Whether its heads can be cut.
+        reduced: Products whose output is summed over devices.
+        routed: Tokens that leave for experts: experts a token.
+    """
+
+    dense: float = 0.0
+    cut: float = 0.0
+    table: float = 0.0
+    table_cut: bool = False
+    experts: float = 0.0
+    shared: float = 1.0
+    macs: float = 0.0
+    expert_macs: float = 0.0
+    cache: float = 0.0
+    cache_cut: bool = False
+    reduced: int = 0
+    routed: int = 0
+
+
+class LayerCuts:
+    """How the layers of a model may be cut.
+
+    Args:
+        model: On the meta device.
+        found: Its holders of weights.
+    """
+
+    def __init__(self, model: nn.Module, found: Sequence[WeightHolder]) -> None:
+        self.model = model
+        self.holders = found
+        plan: Mapping[str, str] = getattr(model, "tp_plan", None) or {}
+        self._plan = [
+            (re.compile(re.escape(name).replace(r"\*", r"[^.]+")), style)
+            for name, style in plan.items()
+            if "colwise" in style or "rowwise" in style
+        ]
+
+    def style(self, path: str) -> str:
+        """What the plan does with the weights of a module: 'colwise', 'rowwise' or '' for nothing."""
+        for pattern, style in self._plan:
+            if pattern.fullmatch(path) or pattern.fullmatch(f"{path}.gate_up_proj"):
+                return "rowwise" if "rowwise" in style else "colwise"
+        return ""
+
+    @cached_property
+    def planned(self) -> bool:
+        """Whether the plan cuts layers, and not only tables and heads."""
+        return any(self.style(one.path) for one in self.holders if _BLOCK.search(one.path))
+
+    def refused(self, tensor: int) -> str:
+        """Why layers cannot be cut into so many parts; '' if they can."""
+        if tensor == 1:
+            return ""
+        if not self.planned:
+            return f"{type(self.model).__name__} has no plan by which its layers are cut"
+        config = text_config(self.model)
+        heads = getattr(config, "num_attention_heads", None)
+        if isinstance(heads, int) and heads % tensor:
+            return f"{heads} heads do not divide by {tensor}"
+        for one in self.holders:
+            style = self.style(one.path)
+            module = self.model.get_submodule(one.path)
+            if not style or not isinstance(module, nn.Linear):
+                continue
+            size = module.out_features if style == "colwise" else module.in_features
+            if size % tensor and _BLOCK.search(one.path):
+                return f"the {size} of {one.path} do not divide by {tensor}"
+        return ""
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of keys and values; 1 where nobody says."""
+        config = text_config(self.model)
+        found = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", None)
+        return found if isinstance(found, int) and found > 0 else 1
+
+    @property
+    def hidden(self) -> int:
+        """Width of what goes from layer to layer; 0 where nobody says."""
+        found = getattr(text_config(self.model), "hidden_size", 0)
+        return found if isinstance(found, int) else 0
+
+
+def text_config(model: nn.Module) -> Any:
+    """What a model says of its decoder; None for one without a configuration."""
+    config: Any = getattr(model, "config", None)
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+
+def block_of(path: str) -> int | None:
+    """The number of the layer that a path lies in; None outside of them."""
+    found = _BLOCK.search(path)
+    return int(found.group(1)) if found else None
+
+
+def blocks(
+    cuts: LayerCuts, attention: Mapping[int | None, float], cache: Mapping[int, float], scale: float
+) -> tuple[Block, ...]:
+    """The layers of a model in order; tables go with the first, heads with the last.
+
+    Args:
+        cuts: How they may be cut.
+        attention: Multiply-accumulates of a step besides those with weights, by layer.
+        cache: Bytes of the cache, by layer.
+        scale: Of the bytes of weights, where they are stored in another type.
+    """
+    numbers = sorted({n for one in cuts.holders if (n := block_of(one.path)) is not None}) or [0]
+    places = {number: at for at, number in enumerate(numbers)}
+    sums = [dict[str, Any]() for _ in numbers]
+    for one in cuts.holders:
+        number = block_of(one.path)
+        at = places[number] if number is not None else 0 if one.table else len(numbers) - 1
+        _add(sums[at], one, cuts.style(one.path), scale)
+    for layer, macs in attention.items():
+        at = places.get(layer, 0) if layer is not None else 0
+        sums[at]["macs"] = sums[at].get("macs", 0.0) + macs
+    for layer, size in cache.items():
+        at = min(max(layer, 0), len(numbers) - 1)
+        sums[at]["cache"] = sums[at].get("cache", 0.0) + size
+        sums[at]["cache_cut"] = _cuts_keys(cuts, numbers[at])
+    return tuple([Block(**one) for one in sums])
+
+
+def _add(block: dict[str, Any], one: WeightHolder, style: str, scale: float) -> None:
+    size = one.weight_bytes * scale
+    if one.routed:
+        kind, macs = "experts", "expert_macs"
+        block["shared"] = one.used
+        block["routed"] = max(block.get("routed", 0), round(one.used * one.experts))
+    elif one.table or one.idle:
+        kind, macs = "table", "macs"
+        block["table_cut"] = bool(style)
+    else:
+        kind, macs = "cut" if style else "dense", "macs"
+    block[kind] = block.get(kind, 0.0) + size
+    block[macs] = block.get(macs, 0.0) + one.macs
+    if style == "rowwise" and not one.table:
+        block["reduced"] = block.get("reduced", 0) + 1
+
+
+def _cuts_keys(cuts: LayerCuts, number: int) -> bool:
+    return any(
+        cuts.style(one.path) == "colwise" and one.path.endswith(("k_proj", "v_proj", "qkv_proj"))
+        for one in cuts.holders
+        if block_of(one.path) == number
+    )
+
+
+class Laid(Struct, frozen=True):
+    """What every layout of one question shares.
+
+    Attributes:
+        cuts: How layers may be cut.
+        blocks: The layers.
+        context, batch: Of the step.
+        machine: Each device; None: no times.
+        card: Bytes of its memory.
+        links: Bytes per second between devices.
+        item: Bytes of an element of what goes from layer to layer.
+    """
+
+    cuts: LayerCuts
+    blocks: tuple[Block, ...]
+    context: int
+    batch: int
+    machine: Machine | None
+    card: int | None
+    links: float | None
+    item: int
+
+
+def layouts(laid: Laid, devices: int) -> tuple[list[DeviceLayout], list[str]]:
+    """Every layout over so many devices, and why others are none."""
+    found, refused = [], []
+    routed = max((one.routed for one in laid.blocks), default=0)
+    stacks = max((round(one.routed / one.shared) for one in laid.blocks if one.routed), default=1)
+    for tensor in _divisors(devices):
+        why = laid.cuts.refused(tensor)
+        if why:
+            refused.append(why)
+            continue
+        for expert in _divisors(devices // tensor):
+            pipeline = devices // tensor // expert
+            if pipeline > len(laid.blocks) or (expert > 1 and (not routed or stacks % expert)):
+                continue
+            found.append(_layout(laid, tensor, pipeline, expert))
+    return found, refused
+
+
+def _divisors(number: int) -> list[int]:
+    return [n for n in range(1, number + 1) if number % n == 0]
+
+
+def _layout(laid: Laid, tensor: int, pipeline: int, expert: int) -> DeviceLayout:
+    micro = max(laid.batch / pipeline, 1.0)
+    weights = [_weights(one, tensor, expert) for one in laid.blocks]
+    cached = [_cache(laid, one, tensor) * laid.batch / expert for one in laid.blocks]
+    stages = _stages([w + c for w, c in zip(weights, cached, strict=True)], pipeline)
+    works = [_work(laid, laid.blocks[a:b], tensor, expert, micro, pipeline) for a, b in stages]
+    limit: ServingLimit = "unknown"
+    token: float | None = None
+    if laid.machine is not None:
+        least = [work.least(laid.machine, laid.links) for work in works]
+        known = [seconds for seconds, _ in least if seconds is not None]
+        if len(known) == len(least):
+            slowest = max(known)
+            # fewer sequences than stages leave stages idle: a token goes through all of them
+            token = slowest * pipeline if laid.batch >= pipeline else sum(known)
+            limit = least[known.index(slowest)][1]
+    full = max(
+        range(len(stages)), key=lambda at: sum(weights[slice(*stages[at])]) + sum(cached[slice(*stages[at])])
+    )
+    first, last = stages[full]
+    held = round(sum(weights[first:last])), round(sum(cached[first:last]))
+    return DeviceLayout(
+        laid.context,
+        laid.batch,
+        tensor * pipeline * expert,
+        tensor,
+        pipeline,
+        expert,
+        *held,
+        None if laid.card is None else sum(held) <= laid.card,
+        round(max(work.links for work in works)),
+        token,
+        laid.batch / token if token else None,
+        limit,
+    )
+
+
+def _stages(sizes: Sequence[float], count: int) -> list[tuple[int, int]]:
+    """The cuts by which the largest stage holds least."""
+    if count == 1:
+        return [(0, len(sizes))]
+    sums = np.array(sizes)
+    found = best_cuts(
+        len(sizes),
+        [0] * count,
+        lambda kind, first: np.cumsum(sums[first:]),
+        [0] * len(sizes),
+        range(1, len(sizes)),
+    )
+    places = [0, *(found.places if found is not None else ()), len(sizes)]
+    return list(pairwise(places))
+
+
+def _weights(one: Block, tensor: int, expert: int) -> float:
+    table = one.table / tensor if one.table_cut else one.table
+    return table + one.dense + one.cut / tensor + one.experts / (tensor * expert)
+
+
+def _cache(laid: Laid, one: Block, tensor: int) -> float:
+    """Bytes of the cache of one sequence on a device: whole heads, or all where they are not cut."""
+    if not one.cache_cut:
+        return one.cache
+    heads = laid.cuts.kv_heads
+    return one.cache * -(-heads // tensor) / heads
+
+
+def _work(laid: Laid, stage: Sequence[Block], tensor: int, expert: int, micro: float, pipeline: int) -> Work:
+    """What a device of a stage does for one micro-batch."""
+    each = micro / expert
+    macs = weights = cache = links = 0.0
+    width = laid.cuts.hidden * laid.item
+    for one in stage:
+        drawn = 1 - (1 - one.shared) ** micro if one.experts else 0.0
+        macs += (one.macs / tensor + one.expert_macs / tensor) * each
+        weights += one.dense + one.cut / tensor + one.experts * drawn / (tensor * expert)
+        cache += _cache(laid, one, tensor) * each
+        reduced = one.reduced + (1 if one.experts else 0)
+        links += reduced * each * width * 2 * (tensor - 1) / tensor
+        links += 2 * one.routed * each * width * (expert - 1) / expert
+    return Work(macs, weights, cache, links + (each * width if pipeline > 1 else 0.0))

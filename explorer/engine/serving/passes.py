@@ -1,0 +1,139 @@
+"""Passes of a served model: over a prompt, and one step behind a cache, each counted once on its own code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from explorer.base.errors import BadModel
+from explorer.engine.costs.decode import module_step
+from explorer.engine.costs.decode.module_cache import OwnCache, layers_of
+from explorer.engine.costs.memory.liveness import AnalysisResult
+from explorer.engine.formats.torch_module.cache_tensors import CacheTensor, held
+from explorer.engine.serving.weights import WeightHolder, holders, read_bytes
+from explorer.facts import Layer
+from explorer.facts.serving.serving import PassFigures
+
+_LOOPED = 8
+"""Operators that sixteen more tokens may add to a pass that does not go over them one by one."""
+PROMPTS = (8, 16, 24)
+"""Prompts that every model is counted over."""
+_KEPT = 2
+"""Steps of which all rows are kept."""
+
+
+class PromptFigures(NamedTuple):
+    """What a pass over a prompt does, and how many operators it is."""
+
+    figures: PassFigures
+    operators: int
+
+
+class Passes:
+    """The passes of a model, of one sequence but where a batch is said.
+
+    Args:
+        own: The model and its cache.
+        prompt: Tokens that its encoder reads, of a model that has one.
+        told: Asked and told before each pass: how many were made.
+    """
+
+    def __init__(self, own: OwnCache, prompt: int, told: Callable[[int], None]) -> None:
+        self.own = own
+        self.prompt_tokens = prompt
+        self.told = told
+        self._macs: dict[tuple[int, int], int] = {}
+        self._prompts: dict[int, PromptFigures] = {}
+        self._last: dict[tuple[int, int], AnalysisResult] = {}
+        self._layers: dict[int, dict[str, int | None]] = {}
+
+    def step(self, context: int, batch: int = 1) -> AnalysisResult:
+        """A step behind so many tokens; the last few are kept.
+
+        Raises:
+            BadModel: It fails.
+        """
+        key = context, batch
+        if key not in self._last:
+            self.told(len(self._macs) + len(self._prompts))
+            given = self.own.step(context, batch, self.prompt_tokens)
+            found = module_step.step_behind(self.own, given, context, batch)
+            self._macs[key] = found.info.totals.macs or 0
+            while len(self._last) >= _KEPT:
+                self._last.pop(next(iter(self._last)))
+            self._last[key] = found
+        return self._last[key]
+
+    def macs(self, context: int, batch: int = 1) -> int:
+        """Multiply-accumulates of a step behind so many tokens."""
+        if (context, batch) not in self._macs:
+            self.step(context, batch)
+        return self._macs[context, batch]
+
+    def prompt(self, tokens: int) -> PromptFigures:
+        """A pass over a prompt.
+
+        Raises:
+            BadModel: It fails.
+        """
+        if tokens not in self._prompts:
+            self.told(len(self._macs) + len(self._prompts))
+            found = module_step.examined(self.own, self.own.prompt(tokens), 1)
+            if found.schedule.failed:
+                raise BadModel(f"it fails over a prompt of {tokens:,} tokens: {found.schedule.failed}")
+            self._layers[tokens] = {x.path: x.macs for x in found.analysis.layers if not x.group and x.macs}
+            self._prompts[tokens] = PromptFigures(
+                self.figures(found, tokens, encoder=self.own.encoder), len(found.schedule.steps)
+            )
+        return self._prompts[tokens]
+
+    def prompt_layers(self, tokens: int) -> dict[str, int | None]:
+        """Multiply-accumulates of the rows of a pass over a prompt that multiply, by their paths."""
+        self.prompt(tokens)
+        return self._layers[tokens]
+
+    def cache(self, context: int) -> tuple[list[Any], tuple[CacheTensor, ...]]:
+        """The layers of the cache behind so many tokens, and its tensors."""
+        cache, _ = self.own.cache(context, 1, self.prompt_tokens)
+        return layers_of(cache), held(cache)
+
+    @cached_property
+    def looped(self) -> bool:
+        """Whether it goes over the tokens of a prompt one by one: a long one takes too long to be counted."""
+        few, many = (self.prompt(tokens).operators for tokens in (PROMPTS[0], PROMPTS[-1]))
+        return many > few + _LOOPED
+
+    @cached_property
+    def holders(self) -> tuple[WeightHolder, ...]:
+        """The modules that hold its weights."""
+        layers = {layer.path: layer for layer in self.step(PROMPTS[0]).analysis.layers}
+        return holders(self.own.model, layers)
+
+    @cached_property
+    def _multiplying(self) -> frozenset[str]:
+        return frozenset([one.path for one in self.holders if one.macs])
+
+    def weight_macs(self, found: AnalysisResult) -> int:
+        """Multiply-accumulates in products with stored weights."""
+        return sum(layer.macs or 0 for layer in found.analysis.layers if self.of_weights(layer))
+
+    def of_weights(self, layer: Layer) -> bool:
+        """Whether a row (never a group) multiplies with stored weights."""
+        if layer.group or not layer.macs:
+            return False
+        above = layer.path.rpartition(".")[0]
+        return layer.path in self._multiplying or bool(layer.weights) or above in self._multiplying
+
+    def figures(self, found: AnalysisResult, tokens: int, *, encoder: bool = False) -> PassFigures:
+        """What a pass over so many new tokens does."""
+        totals = found.info.totals
+        read = totals.bytes_read or 0
+        stored = totals.weight_bytes_read or 0
+        return PassFigures(
+            totals.macs or 0,
+            self.weight_macs(found),
+            round(read_bytes(self.holders, tokens, encoder=encoder)),
+            totals.kv_cache_bytes or 0,
+            read - stored + (totals.bytes_written or 0),
+        )

@@ -1,0 +1,339 @@
+"""Serving of a language model: its parameters, passes and cache, and what they come to on a machine.
+
+All is counted on the module's own code with its own cache; nothing is taken from a list of architectures.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from msgspec import Struct
+from torch import nn
+
+from explorer.base.errors import Misuse
+from explorer.engine.costs.decode.module_cache import OwnCache
+from explorer.engine.formats.torch_module import stored_as
+from explorer.engine.number_formats import format_of
+from explorer.engine.serving import bounds, weights
+from explorer.engine.serving.bounds import Work
+from explorer.engine.serving.cache import element_bits, served_cache, windows
+from explorer.engine.serving.growth import over_context, over_prompt
+from explorer.engine.serving.layouts import Laid, LayerCuts, block_of, blocks, layouts, text_config
+from explorer.engine.serving.passes import PROMPTS, Passes
+from explorer.facts.roofline import Machine
+from explorer.facts.serving.forms import ClosedForm
+from explorer.facts.serving.serving import DeviceLayout, PassFigures, ServedLayer, Serving
+from explorer.facts.serving.spec import ServingSpec
+
+_TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+_SHORT = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "f32": "float32", "f16": "float16"}
+_SHORT |= {"fp8": "float8e4m3", "fp4": "mxfp4"}
+_KEPT = 12
+"""Layouts that are told, of each number of devices, context and batch."""
+
+
+class StoredTypes(Struct, frozen=True):
+    """What weights, keys and values are stored in.
+
+    Attributes:
+        compute: What the module works in; None: as it is built.
+        scale: Of the bytes of its weights.
+        kv_bits: Of an element of keys and values; None: as it works.
+    """
+
+    compute: torch.dtype | None
+    scale: float
+    kv_bits: float | None
+
+
+def stored_types(spec: ServingSpec) -> StoredTypes:
+    """The types that a question names.
+
+    Raises:
+        Misuse: There is no such number format.
+    """
+    kv_bits = bits_of(spec.kv_dtype, "--kv-dtype") if spec.kv_dtype else None
+    if not spec.dtype:
+        return StoredTypes(None, 1.0, kv_bits)
+    name = _SHORT.get(spec.dtype, spec.dtype)
+    compute = _TYPES.get(name)
+    if compute is not None:
+        return StoredTypes(compute, 1.0, kv_bits)
+    # a narrower type is unpacked into what is multiplied
+    return StoredTypes(torch.bfloat16, bits_of(spec.dtype, "--dtype") / 16, kv_bits)
+
+
+def bits_of(name: str, where: str) -> float:
+    """Bits of an element of a type, by its name or its short one.
+
+    Raises:
+        Misuse: There is no such number format.
+    """
+    found = format_of(_SHORT.get(name, name), where)
+    return 32.0 if found is None else float(found.bits)
+
+
+def passes_of(own: OwnCache, spec: ServingSpec) -> Passes:
+    """The passes of a model in the type that a question names; they serve every question in that type.
+
+    Args:
+        own: The model and its cache; the model is left as it is.
+        spec: What is asked.
+
+    Raises:
+        Misuse: There is no such type.
+    """
+    compute = stored_types(spec).compute
+    if compute is not None:
+        model = copy.deepcopy(own.model).to(compute)
+        stored_as.forget(model)  # it is asked what another type than the file's would come to
+        own = OwnCache(model, own.name, own.takes, own.encoder, check=own.check)
+    own.prompt_only = True
+    return Passes(own, spec.prompt if own.encoder else 0, lambda done: None)
+
+
+def served(passes: Passes, spec: ServingSpec, machine: Machine | None = None) -> Serving:
+    """What it costs to run a language model.
+
+    Args:
+        passes: Of the model; what they were once counted at they know.
+        spec: What is asked.
+        machine: Of the times; None leaves them out.
+
+    Raises:
+        Misuse: A type or a size cannot be.
+        BadModel: The model does not run over a prompt, or behind its cache.
+    """
+    check(spec)
+    return _Answer(passes, spec, stored_types(spec), machine).fact()
+
+
+def check(spec: ServingSpec) -> None:
+    """Refuses what cannot be asked.
+
+    Raises:
+        Misuse: A number is below one, or too large.
+    """
+    named = {
+        "--prompt": (spec.prompt,),
+        "--context": spec.contexts,
+        "--batch": spec.batches,
+        "--devices": spec.devices,
+    }
+    for where, sizes in named.items():
+        if not sizes or min(sizes) < 1:
+            raise Misuse("there is one at least", where=where, hint="give whole numbers above 0")
+    if max(spec.devices) > _MOST_DEVICES:
+        raise Misuse(
+            f"{max(spec.devices):,} are too many", where="--devices", hint=f"give {_MOST_DEVICES} at most"
+        )
+
+
+_MOST_DEVICES = 4096
+
+
+class _Answer:
+    def __init__(
+        self, passes: Passes, spec: ServingSpec, types: StoredTypes, machine: Machine | None
+    ) -> None:
+        self.passes = passes
+        self.spec = spec
+        self.types = types
+        self.machine = machine
+        self.holders = passes.holders
+        self.weights = round(sum(one.weight_bytes for one in self.holders) * types.scale)
+        self.longest = _longest(passes.own.model)
+        self.notes: list[str] = []
+
+    def fact(self) -> Serving:
+        spec, passes = self.spec, self.passes
+        most = max(*spec.contexts, self.longest or 0, 64)
+        marks = windows(passes.cache(PROMPTS[0])[0])
+        decode_macs = over_context(passes.macs, marks, most)
+        prefill_macs, prefill = self._prefill()
+        cache = served_cache(passes, spec.contexts[0], most, self.types.kv_bits, self.weights)
+        self._note(decode_macs, cache.bytes)
+        held = {context: self._held(cache.bytes, context) for context in spec.contexts}
+        first, steps = self._works(prefill, decode_macs, cache.bytes, held)
+        step = passes.step(spec.contexts[0])
+        return Serving(
+            spec,
+            type(passes.own.model).__name__,
+            sum(one.params for one in self.holders),
+            sum(weights.active(one) for one in self.holders),
+            sum(one.params for one in self.holders if one.table),
+            self.weights,
+            weights.parts(self.holders),
+            self._scaled(prefill),
+            self._scaled(passes.figures(step, 1)),
+            prefill_macs,
+            decode_macs,
+            cache,
+            self._layers(),
+            self.longest,
+            self.machine,
+            bounds.times(first, steps, self.machine, self.weights, spec.card),
+            bounds.longest_contexts(cache.bytes, spec.batches, self.weights, spec.card),
+            bounds.largest_batches(held, self.weights, spec.card),
+            self._layouts(),
+            tuple(self.notes),
+        )
+
+    def _prefill(self) -> tuple[ClosedForm, PassFigures]:
+        """The form over the prompt, and the pass over the one that was asked for."""
+        passes, prompt = self.passes, self.spec.prompt
+        far = (32, 40, 48) if passes.looped else (5, 40, prompt)
+        checks = tuple([size for size in dict.fromkeys(far) if size not in PROMPTS])
+
+        def form(name: str) -> ClosedForm:
+            return over_prompt(lambda size: getattr(passes.prompt(size).figures, name), PROMPTS, checks)
+
+        macs = form("macs")
+        if not passes.looped:
+            return macs, passes.prompt(prompt).figures
+        self.notes.append(
+            "its code goes over a prompt token by token: counted up to 48 tokens, "
+            f"{'beyond by the closed form' if macs.pieces else 'and no closed form gives what was counted'}"
+        )
+        by_weights, moved = form("weight_macs"), form("activation_bytes")
+        return macs, PassFigures(
+            macs.at(prompt),
+            by_weights.at(prompt),
+            round(weights.read_bytes(self.holders, prompt, encoder=passes.own.encoder)),
+            0,
+            moved.at(prompt),
+        )
+
+    def _held(self, form: ClosedForm, context: int) -> int:
+        """Bytes of the cache of one sequence."""
+        found = form.at(context)
+        if found is not None:
+            return found
+        tensors = self.passes.cache(context)[1]
+        return round(sum(t.tensor.numel() * element_bits(t, self.types.kv_bits) for t in tensors) / 8)
+
+    def _works(
+        self, prefill: PassFigures, macs: ClosedForm, cache: ClosedForm, held: Mapping[int, int]
+    ) -> tuple[dict[int, Work], dict[tuple[int, int], Work]]:
+        spec = self.spec
+        written = self._held(cache, spec.prompt)
+        first = {
+            batch: Work(
+                None if prefill.macs is None else prefill.macs * batch,
+                weights.read_bytes(self.holders, batch * spec.prompt, encoder=self.passes.own.encoder)
+                * self.types.scale,
+                written * batch,
+            )
+            for batch in spec.batches
+        }
+        steps = {
+            (context, batch): Work(
+                self._step_macs(macs, context) * batch,
+                weights.read_bytes(self.holders, batch) * self.types.scale,
+                held[context] * batch,
+            )
+            for context in spec.contexts
+            for batch in spec.batches
+        }
+        return first, steps
+
+    def _step_macs(self, form: ClosedForm, context: int) -> int:
+        found = form.at(context)
+        return found if found is not None else self.passes.macs(context)
+
+    def _scaled(self, figures: PassFigures) -> PassFigures:
+        return PassFigures(
+            figures.macs,
+            figures.weight_macs,
+            round(figures.weight_bytes * self.types.scale),
+            figures.cache_bytes,
+            figures.activation_bytes,
+        )
+
+    def _layers(self) -> tuple[ServedLayer, ...]:
+        """Rows of a step that multiply or read the cache, with what the prompt costs there."""
+        passes = self.passes
+        step = passes.step(self.spec.contexts[0])
+        before = {} if passes.looped else passes.prompt_layers(self.spec.prompt)
+        rows = []
+        for layer in step.analysis.layers:
+            if layer.group or not (layer.macs or layer.kv_cache_bytes):
+                continue
+            rows.append(
+                ServedLayer(
+                    layer.path,
+                    layer.kind,
+                    before.get(layer.path),
+                    layer.macs,
+                    round((layer.weight_bytes or 0) * self.types.scale),
+                    layer.kv_cache_bytes or 0,
+                )
+            )
+        return tuple(rows)
+
+    def _layouts(self) -> tuple[DeviceLayout, ...]:
+        spec = self.spec
+        if max(spec.devices) == 1:
+            return ()
+        cuts = LayerCuts(self.passes.own.model, self.holders)
+        found, refused = [], dict[str, None]()
+        for context in spec.contexts:
+            layers = self._blocks(cuts, context)
+            for batch in spec.batches:
+                laid = Laid(cuts, layers, context, batch, self.machine, spec.card, spec.links, self._item())
+                for devices in spec.devices:
+                    made, why = layouts(laid, devices)
+                    refused.update(dict.fromkeys(why))
+                    found += sorted(made, key=_best)[:_KEPT]
+        self.notes += [f"not cut further: {why}" for why in list(refused)[:3]]
+        return tuple(found)
+
+    def _blocks(self, cuts: LayerCuts, context: int) -> tuple[Any, ...]:
+        passes = self.passes
+        attention: dict[int | None, float] = {}
+        for layer in passes.step(context).analysis.layers:
+            if not layer.group and layer.macs and not passes.of_weights(layer):
+                number = block_of(layer.path)
+                attention[number] = attention.get(number, 0.0) + layer.macs
+        cache: dict[int, float] = {}
+        for one in passes.cache(context)[1]:
+            size = one.tensor.numel() * element_bits(one, self.types.kv_bits) / 8
+            cache[one.layer] = cache.get(one.layer, 0.0) + size
+        return blocks(cuts, attention, cache, self.types.scale)
+
+    def _item(self) -> int:
+        found = next((p for p in self.passes.own.model.parameters() if p.is_floating_point()), None)
+        return found.element_size() if found is not None else 4
+
+    def _note(self, macs: ClosedForm, cache: ClosedForm) -> None:
+        longest = self.longest
+        if longest is not None and max(*self.spec.contexts, self.spec.prompt) > longest:
+            self.notes.append(
+                f"its configuration was made for {longest:,} tokens; more are counted all the same"
+            )
+        if any(one.routed for one in self.holders):
+            self.notes.append("experts are taken to be drawn evenly, each token's by itself")
+        if not macs.pieces or not cache.pieces:
+            self.notes.append("no closed form over the context gives what was counted")
+        twice, once = (self.passes.macs(PROMPTS[0], batch) for batch in (2, 1))
+        if twice != 2 * once:
+            self.notes.append(
+                f"two sequences cost {twice / once:.3f} times one, and batches are told as multiples"
+            )
+
+
+def _best(one: DeviceLayout) -> tuple[bool, float, int]:
+    """Layouts that fit come first, then the faster ones, then those that send less."""
+    return one.fits is False, one.token if one.token is not None else float("inf"), one.link_bytes
+
+
+def _longest(model: nn.Module) -> int | None:
+    config = text_config(model)
+    for name in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx"):
+        found = getattr(config, name, None)
+        if isinstance(found, int) and found > 0:
+            return found
+    return None

@@ -1,0 +1,162 @@
+"""Parameters of a language model by the module that holds them: what a token multiplies with, what it reads.
+
+A module that multiplies fewer times than it has weights works with a part of them for each token: experts.
+One that holds weights of two dimensions and multiplies with none looks rows up in a table.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+
+from msgspec import Struct
+from torch import nn
+
+from explorer.engine.formats.torch_module.modules import registered
+from explorer.engine.formats.torch_module.stored_as import StoredAs, of_own
+from explorer.facts import Layer
+from explorer.facts.serving.serving import ServedPart
+
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
+
+
+class WeightHolder(Struct, frozen=True):
+    """A module and the parameters that it holds itself.
+
+    Attributes:
+        path: At which it is registered first.
+        kind: Its class.
+        params: Elements of its own, those shared with a module before it left out.
+        weight_bytes: Of these, as files hold them, where they come from some.
+        dtypes: What they are stored in.
+        used: Share of its weights with which one token is multiplied; 1 where it multiplies with none.
+        table: It looks rows up.
+        idle: A step leaves it out: an encoder, a tower of another kind of input.
+        read: Bytes that one token reads of it, shared ones too.
+        macs: Of one token.
+        experts: How many it is a stack of; 1 for what is no stack.
+    """
+
+    path: str
+    kind: str
+    params: int
+    weight_bytes: int
+    dtypes: tuple[str, ...]
+    used: float
+    table: bool
+    idle: bool
+    read: float
+    macs: int
+    experts: int
+
+    @property
+    def routed(self) -> bool:
+        """Whether a token works with a part of it alone."""
+        return self.used < 1
+
+
+def holders(model: nn.Module, layers: Mapping[str, Layer]) -> tuple[WeightHolder, ...]:
+    """The modules of a model that hold parameters, in the order of their registration.
+
+    Args:
+        model: On the meta device.
+        layers: Rows of the tree of one decode step, by their paths, groups too.
+    """
+    seen: set[int] = set()
+    found = []
+    for path, module in registered(model):
+        own = of_own(module)
+        if not own:
+            continue
+        new = [p for p in own if id(p) not in seen]
+        seen.update(map(id, own))
+        row = layers.get(path)
+        macs = (row.macs if row is not None else 0) or 0
+        matrices = sum(p.numel() for p in own if p.dim() > 1)
+        nbytes = sum(how.nbytes for how in own.values())
+        table = not macs and bool(matrices) and isinstance(module, nn.Embedding)
+        # convolutions and tied weights multiply more often than once; a bias of experts is no matrix
+        used = min(1.0, macs / _multiplying(own)) if macs and matrices else 1.0
+        idle = row is not None and not row.calls
+        read = 0 if idle else _row_bytes(own) if table else used * nbytes
+        found.append(
+            WeightHolder(
+                path,
+                type(module).__name__,
+                sum(p.numel() for p in new),
+                sum(own[p].nbytes for p in new),
+                tuple(dict.fromkeys(own[p].dtype for p in new)),
+                used if used < _WHOLE else 1.0,
+                table,
+                idle,
+                read,
+                macs,
+                next(iter(own)).shape[0] if used < _WHOLE else 1,
+            )
+        )
+    return tuple(found)
+
+
+_WHOLE = 0.95
+"""Share from which on a module is taken to use all of its weights: a few are there for other passes."""
+
+
+def _multiplying(own: Collection[nn.Parameter]) -> int:
+    """Elements of the weights that a product takes: of stacks of experts those stacks alone."""
+    rank = max(p.dim() for p in own)
+    return sum(p.numel() for p in own if p.dim() == rank)
+
+
+def _row_bytes(own: Mapping[nn.Parameter, StoredAs]) -> int:
+    return sum(how.nbytes // p.shape[0] for p, how in own.items() if p.shape[0])
+
+
+def read_bytes(found: tuple[WeightHolder, ...], tokens: int, *, encoder: bool = False) -> float:
+    """Bytes of weights that a pass over so many tokens reads, each once.
+
+    Experts are taken to be drawn evenly and each token's by itself: of E experts, k a token, n tokens read
+    E (1 - (1 - k/E)^n) in the mean.
+
+    Args:
+        found: All of a model.
+        tokens: Of the pass.
+        encoder: It runs what a step leaves out, too.
+    """
+    total = 0.0
+    for one in found:
+        if one.idle:
+            total += one.weight_bytes if encoder else 0
+        elif one.table:
+            total += one.read * tokens
+        elif one.routed:
+            total += one.read / one.used * (1 - (1 - one.used) ** tokens)
+        else:
+            total += one.read
+    return total
+
+
+def parts(found: tuple[WeightHolder, ...]) -> tuple[ServedPart, ...]:
+    """The holders by their path without numbers, in order."""
+    grouped: dict[tuple[str, str], list[WeightHolder]] = {}
+    for one in found:
+        if one.params:
+            grouped.setdefault((_NUMBER.sub("*", one.path), one.kind), []).append(one)
+    return tuple(
+        [
+            ServedPart(
+                name,
+                kind,
+                len(held),
+                sum(one.params for one in held),
+                sum(active(one) for one in held),
+                sum(one.weight_bytes for one in held),
+                ", ".join(dict.fromkeys(dtype for one in held for dtype in one.dtypes)),
+            )
+            for (name, kind), held in grouped.items()
+        ]
+    )
+
+
+def active(one: WeightHolder) -> int:
+    """Parameters of a holder that one token works with."""
+    return 0 if one.idle else round(one.params * one.used)

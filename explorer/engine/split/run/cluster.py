@@ -1,0 +1,234 @@
+"""Stages on the workers of a Dask cluster: each stays on one worker, and values go from worker to worker.
+
+A task is a stage's run of a micro-batch, and may run on no other worker than its stage's: where that ends,
+the task would wait for ever, so who is still there is looked at while anything is under way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from explorer.base.errors import BadModel, EngineDied, ExplorerError
+from explorer.engine.progress import Cancel, stop_if
+from explorer.engine.split import manifest
+from explorer.engine.split.run import stage_process
+from explorer.engine.sweep.cluster import connected, quiet
+from explorer.engine.sweep.processes import LOOK
+from explorer.host.optional_packages import error_line, require
+
+Array = np.ndarray[Any, Any]
+Passing = tuple[dict[str, Array], tuple[tuple[float, float], ...]]
+"""Values that later stages read, and when each stage so far began and ended."""
+
+_SILENCE = 1.0
+"""Seconds between two looks at who is still there."""
+_AHEAD = 2
+"""Micro-batches under way for each stage."""
+
+
+class ClusterLine:
+    """Stages in a row, each on a worker.
+
+    Attributes:
+        ran: Beginning and end of a stage's run, by stage and micro-batch.
+        came: What came out, by micro-batch.
+        count: Stages.
+    """
+
+    def __init__(
+        self, client: Any, look: Callable[[], None], hows: Sequence[Mapping[str, Any]], where: Sequence[str]
+    ) -> None:
+        self.ran: dict[tuple[int, int], tuple[float, float]] = {}
+        self.came: dict[int, dict[str, Array]] = {}
+        self.count = len(hows)
+        self._client, self._look, self._hows, self._where = client, look, hows, where
+        self._run = uuid.uuid4().hex[:12]
+        self._waiting: deque[tuple[int, Mapping[str, Array]]] = deque()
+        self._under_way: dict[int, list[Any]] = {}
+        self._pids: list[int] = []
+        self._looked = 0.0
+
+    def pids(self) -> list[int]:
+        """Processes of the workers."""
+        return self._pids
+
+    def workers(self) -> list[str]:
+        """Where the stages are."""
+        return list(self._where)
+
+    def send(self, batch: int, feeds: Mapping[str, Array]) -> None:
+        """Puts a micro-batch in line."""
+        self._waiting.append((batch, feeds))
+
+    def send_all(self, feeds: Sequence[Mapping[str, Array]], numbers: Sequence[int]) -> None:
+        """All of them, of which so many are under way as the stages take."""
+        self._waiting.extend((number, feeds[at % len(feeds)]) for at, number in enumerate(numbers))
+
+    def until_ready(self, cancel: Cancel) -> None:
+        """Loads the stages, each on its worker."""
+        tasks = [self._submit(at, f"load-{at}", _load, how) for at, how in enumerate(self._hows)]
+        while not all(one.done() for one in tasks):
+            self._check(cancel)
+            time.sleep(LOOK)
+        self._pids = [self._result(at, one) for at, one in enumerate(tasks)]
+
+    def until(
+        self, numbers: Sequence[int], cancel: Cancel, tell: Callable[[int], None] = lambda _: None
+    ) -> None:
+        """Waits until these came out."""
+        told = -1
+        while len(self.came) < len(numbers):
+            self._check(cancel)
+            while self._waiting and len(self._under_way) < _AHEAD * self.count:
+                self._start(*self._waiting.popleft())
+            done = [batch for batch, tasks in self._under_way.items() if self._ended(tasks)]
+            for batch in done:
+                self._take(batch, self._under_way.pop(batch))
+            if len(self.came) != told:
+                told = len(self.came)
+                tell(told)
+            elif not done:
+                time.sleep(LOOK / 10)
+
+    def close(self) -> None:
+        """Takes back what is under way."""
+        with contextlib.suppress(Exception):  # a scheduler that is gone cannot be told
+            self._client.cancel([one for tasks in self._under_way.values() for one in tasks], force=True)
+
+    def _start(self, batch: int, feeds: Mapping[str, Array]) -> None:
+        passing: Any = (dict(feeds), ())
+        tasks = []
+        for at, how in enumerate(self._hows):
+            passing = self._submit(at, f"{batch}-{at}", _run, how, passing, priority=-batch)
+            tasks.append(passing)
+        self._under_way[batch] = tasks
+
+    def _submit(self, at: int, name: str, task: Any, *given: Any, **how: Any) -> Any:
+        return self._client.submit(
+            task,
+            *given,
+            key=f"explorer-{self._run}-{name}",
+            workers=[self._where[at]],
+            allow_other_workers=False,
+            pure=False,
+            **how,
+        )
+
+    def _ended(self, tasks: Sequence[Any]) -> bool:
+        return tasks[-1].done() or any(one.status in ("error", "cancelled") for one in tasks)
+
+    def _take(self, batch: int, tasks: Sequence[Any]) -> None:
+        at = next((at for at, one in enumerate(tasks) if one.status in ("error", "cancelled")), -1)
+        values, times = self._result(at % self.count, tasks[at])
+        self.came[batch] = values
+        for stage, one in enumerate(times):
+            self.ran[stage, batch] = one
+
+    def _result(self, at: int, task: Any) -> Any:
+        """What a task gave.
+
+        Raises:
+            BadModel, EngineDied: The stage failed, or its worker ended.
+        """
+        try:
+            return task.result()
+        except ExplorerError:
+            raise
+        except Exception as error:
+            self._missing()
+            raise EngineDied(
+                f"stage {at + 1} ended: {error_line(error)}", where=self._hows[at]["file"]
+            ) from None
+
+    def _check(self, cancel: Cancel) -> None:
+        stop_if(cancel)
+        if time.monotonic() - self._looked > _SILENCE:
+            self._looked = time.monotonic()
+            self._look()
+            self._missing()
+
+    def _missing(self) -> None:
+        """Names the first stage whose worker is gone.
+
+        Raises:
+            EngineDied: It is, or the scheduler.
+        """
+        ended = EngineDied("the scheduler ended", where=self._hows[0]["file"], hint="run it again on another")
+        if self._client.status != "running":
+            raise ended
+        try:
+            there = self._client.nthreads()
+        except OSError:
+            raise ended from None
+        at = next((at for at, one in enumerate(self._where) if one not in there), None)
+        if at is not None:
+            raise EngineDied(
+                f"the worker {self._where[at]} of stage {at + 1} ended",
+                where=self._hows[at]["file"],
+                hint="what was under way was stopped; for want of memory?",
+            )
+
+
+@contextlib.contextmanager
+def line(hows: Sequence[Mapping[str, Any]], scheduler: str, cancel: Cancel) -> Iterator[ClusterLine]:
+    """The stages on the workers of a cluster, as evenly as they go.
+
+    Raises:
+        MissingExtra: Dask is not installed.
+        Misuse: Nobody answers at `scheduler`, or it has no workers.
+    """
+    distributed = require("distributed", scheduler)
+    with quiet(), connected(distributed, scheduler, cancel) as (client, look):
+        workers = sorted(client.nthreads())
+        made = ClusterLine(client, look, hows, [workers[at % len(workers)] for at in range(len(hows))])
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+# on the worker
+
+
+def _load(how: Mapping[str, Any]) -> int:
+    """Loads a stage, and says in which process."""
+    _loaded(how["path"], how["sha256"], how["file"], how["threads"], tuple(how["reads"]), tuple(how["makes"]))
+    return os.getpid()
+
+
+def _run(how: Mapping[str, Any], passing: Passing) -> Passing:
+    """A stage's run of a micro-batch."""
+    reads, makes = tuple(how["reads"]), tuple(how["makes"])
+    stage = _loaded(how["path"], how["sha256"], how["file"], how["threads"], reads, makes)
+    names, outputs, run = stage
+    values, times = passing
+    began = time.time()
+    try:
+        made = run([values[name] for name in names])
+    except Exception as error:
+        raise BadModel(f"the stage failed: {error_line(error)}", where=how["file"]) from None
+    known = {**values, **dict(zip(outputs, made, strict=True))}
+    return {name: known[name] for name in how["keep"] if name in known}, (*times, (began, time.time()))
+
+
+@functools.lru_cache(maxsize=16)
+def _loaded(
+    path: str, sha256: str, file: str, threads: int, reads: tuple[str, ...], makes: tuple[str, ...]
+) -> Any:
+    if not os.path.isfile(path):
+        raise BadModel("a worker has no such file", where=path, hint="stages lie at the same path everywhere")
+    if manifest.sha256(path) != sha256:
+        raise BadModel("a worker has another file of this name", where=path, hint="copy the stages anew")
+    try:
+        return stage_process.loaded({"path": path, "threads": threads, "reads": reads, "makes": makes})
+    except Exception as error:
+        raise BadModel(f"the stage cannot be loaded: {error_line(error)}", where=file) from None

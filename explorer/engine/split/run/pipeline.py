@@ -1,0 +1,392 @@
+"""Pipeline run: stages of a folder as processes, micro-batches through them, held against the forecast.
+
+Each stage is timed first while the others wait, one micro-batch at a time; from these times the forecast is
+made. Then all micro-batches go in as fast as the first stage takes them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from multiprocessing.connection import Connection, wait
+from queue import SimpleQueue
+from statistics import median
+from typing import Any, NamedTuple, NoReturn
+
+from msgspec.structs import replace
+
+from explorer.base.errors import BadModel, EngineDied
+from explorer.base.units import many_text
+from explorer.engine.progress import Cancel, OnProgress, report, stop_if
+from explorer.engine.runtime.onnxruntime import Array
+from explorer.engine.split.manifest import Manifest, ManifestTensor
+from explorer.engine.split.run import cluster
+from explorer.engine.split.schedule import forecast
+from explorer.facts.split.run import PipelineRun, StageRun
+from explorer.facts.split.schedule import ScheduledWork
+from explorer.host import child, processor, scratch
+from explorer.host.stopped_children import StoppedChildren
+
+_LOOK = 0.05
+"""Seconds between two looks at who still lives, and at whether the user stopped it."""
+_ALONE = 7
+"""Micro-batches that go through alone; the first two are not counted."""
+_WARM = 2
+_SHOWN = 4096
+"""Works that are told."""
+
+Feeds = Mapping[str, Array]
+
+
+def run(
+    folder: str,
+    manifest: Manifest,
+    feeds: Sequence[Feeds],
+    count: int,
+    *,
+    keep: bool = False,
+    threads: int = 1,
+    texts: tuple[str, ...] = (),
+    scheduler: str | None = None,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> tuple[PipelineRun, list[dict[str, Array]]]:
+    """Runs micro-batches through the stages.
+
+    Args:
+        folder: With the files of the stages.
+        manifest: Of it.
+        feeds: Inputs of micro-batches; where there are fewer than `count`, again from the first.
+        count: How many go through.
+        keep: Whether what comes out is wanted.
+        threads: Of each stage's operators.
+        texts: What the inputs are, in words.
+        scheduler: Of a Dask cluster, whose workers run the stages; None: processes of this machine.
+        on_progress: Told how many micro-batches came out.
+        cancel: Asked many times a second; True stops, and no process is left.
+
+    Returns:
+        What ran, and the outputs of each micro-batch where they are wanted.
+
+    Raises:
+        BadModel: A stage cannot be loaded or run; which one is said.
+        EngineDied: A stage's process or worker ended, or stands still.
+        Misuse, MissingExtra: There is no such cluster.
+        Cancelled: `cancel` said so.
+    """
+    hows = _hows(folder, manifest, threads, keep)
+    with _stages(hows) if scheduler is None else cluster.line(hows, scheduler, cancel) as line:
+        report(on_progress, cancel, "loading the stages")
+        line.until_ready(cancel)
+        alone = _alone(line, feeds, on_progress, cancel)
+        line.came.clear()
+        numbers = range(_ALONE, _ALONE + count)
+        line.send_all(feeds, numbers)
+        line.until(numbers, cancel, lambda done: report(on_progress, cancel, "running", done, count))
+        works = _works(line.ran, _ALONE)
+        outputs = [line.came[at] for at in numbers] if keep else []
+        pids, workers = line.pids(), line.workers()
+    files = [stage.file for stage in manifest.stages]
+    told = _told(files, pids, workers, alone, works, count, threads)
+    return replace(told, inputs=texts), outputs
+
+
+class _Alone(NamedTuple):
+    """Medians of what stages took while no other worked, of the ways between, and from first to last."""
+
+    stages: list[float]
+    links: list[float]
+    latency: float
+
+
+def _alone(
+    line: _Line | cluster.ClusterLine, feeds: Sequence[Feeds], on_progress: OnProgress, cancel: Cancel
+) -> _Alone:
+    """Times the stages, one micro-batch at a time."""
+    runs: list[list[tuple[float, float]]] = []
+    for at in range(_ALONE):
+        report(on_progress, cancel, "timing the stages", at, _ALONE)
+        line.came.clear()
+        line.send(at, feeds[at % len(feeds)])
+        line.until([at], cancel)
+        runs.append([line.ran[stage, at] for stage in range(line.count)])
+    runs = runs[_WARM:]
+    count = line.count
+    return _Alone(
+        [median(run[at][1] - run[at][0] for run in runs) for at in range(count)],
+        [max(0.0, median(run[at + 1][0] - run[at][1] for run in runs)) for at in range(count - 1)],
+        median(run[-1][1] - run[0][0] for run in runs),
+    )
+
+
+def _told(
+    files: Sequence[str],
+    pids: Sequence[int],
+    workers: Sequence[str],
+    alone: _Alone,
+    works: Sequence[ScheduledWork],
+    count: int,
+    threads: int,
+) -> PipelineRun:
+    predicted = forecast(alone.stages, alone.links, count, "1f1b")
+    seconds = max(one.end for one in works)
+    throughput = count / seconds
+    stages = [
+        StageRun(
+            file=file,
+            seconds=alone.stages[at],
+            link_seconds=alone.links[at] if at < len(alone.links) else 0.0,
+            busy=sum(one.end - one.start for one in works if one.stage == at) / seconds,
+            pid=pids[at],
+            worker=workers[at] if workers else "",
+        )
+        for at, file in enumerate(files)
+    ]
+    notes = []
+    there = len(processor.processors())
+    if workers:
+        notes.append("the times of the stages are by the clocks of their machines")
+        if (several := len(set(workers))) < len(files):
+            notes.append(
+                f"{len(files):,} stages on {many_text(several, 'worker')}: they wait for each other, and the"
+                " forecast knows nothing of that"
+            )
+    elif len(files) * threads > there:
+        notes.append(
+            f"{len(files) * threads:,} threads share {there:,} processors: the stages wait for each other,"
+            " and the forecast knows nothing of that"
+        )
+    return PipelineRun(
+        stages=tuple(stages),
+        micro_batches=count,
+        predicted=predicted,
+        throughput=throughput,
+        seconds=seconds,
+        latency=alone.latency,
+        error=predicted.throughput / throughput - 1,
+        threads=threads,
+        inputs=(),
+        works=tuple(works[:_SHOWN]),
+        notes=tuple(notes),
+    )
+
+
+class _Stage:
+    """A process, what it tells, and what is held open for as long as it is to live."""
+
+    def __init__(self, process: subprocess.Popen[bytes], told: Connection, living: int, file: str) -> None:
+        self.process, self.told, self.living, self.file = process, told, living, file
+        self.ready = False
+
+
+class _Line:
+    """Stages in a row.
+
+    What goes in and comes out does so in threads: a stage that stands still in the middle of a large array
+    would hold up whoever looks at the others.
+
+    Attributes:
+        ran: Beginning and end of a stage's run, by stage and micro-batch.
+        came: What came out, by micro-batch.
+    """
+
+    def __init__(self, stages: Sequence[_Stage], first: Connection, last: Connection) -> None:
+        self.stages, self._first, self._last = list(stages), first, last
+        self.ran: dict[tuple[int, int], tuple[float, float]] = {}
+        self.came: dict[int, dict[str, Array]] = {}
+        self.count = len(stages)
+        self._waiting: SimpleQueue[tuple[int, Feeds] | None] = SimpleQueue()
+        self._arrived: SimpleQueue[tuple[int, dict[str, Array]] | None] = SimpleQueue()
+        self._stopped = StoppedChildren()
+        self._threads = [threading.Thread(target=work, daemon=True) for work in (self._give, self._receive)]
+        for one in self._threads:
+            one.start()
+
+    def close(self) -> None:
+        """Ends the threads, once the stages have ended."""
+        self._waiting.put(None)
+        for one in self._threads:
+            one.join()
+
+    def _give(self) -> None:
+        with contextlib.suppress(OSError):  # that the stage died shows where its answer is waited for
+            while (message := self._waiting.get()) is not None:
+                self._first.send(message)
+
+    def _receive(self) -> None:
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                self._arrived.put(self._last.recv())
+        self._arrived.put(None)
+
+    def pids(self) -> list[int]:
+        """Processes of the stages."""
+        return [one.process.pid for one in self.stages]
+
+    def workers(self) -> list[str]:
+        """None: the processes are of this machine."""
+        return []
+
+    def send(self, batch: int, feeds: Feeds) -> None:
+        """Gives the first stage a micro-batch, as soon as it takes one."""
+        self._waiting.put((batch, dict(feeds)))
+
+    def send_all(self, feeds: Sequence[Feeds], numbers: Iterable[int]) -> None:
+        """All of them, as fast as they are taken."""
+        for at, number in enumerate(numbers):
+            self.send(number, feeds[at % len(feeds)])
+
+    def until_ready(self, cancel: Cancel) -> None:
+        """Waits until all stages have loaded."""
+        while not all(one.ready for one in self.stages):
+            self._look(cancel)
+
+    def until(
+        self, numbers: Sequence[int], cancel: Cancel, tell: Callable[[int], None] = lambda _: None
+    ) -> None:
+        """Waits until these came out, and every stage has told of its run of them."""
+        told = -1
+        ends = len(numbers) * (1 + len(self.stages))
+        before = len(self.ran)
+        while len(self.came) + len(self.ran) - before < ends:
+            self._look(cancel)
+            if len(self.came) != told:
+                told = len(self.came)
+                tell(told)
+
+    def _look(self, cancel: Cancel) -> None:
+        """Takes in what there is.
+
+        Raises:
+            BadModel, EngineDied: A stage failed, or its process ended or stands still.
+        """
+        stop_if(cancel)
+        ready = wait([one.told for one in self.stages], _LOOK)
+        for at, stage in enumerate(self.stages):
+            if stage.told in ready:
+                try:
+                    kind, what = stage.told.recv()
+                except (EOFError, OSError):
+                    self._died(at)
+                if kind == "failed":
+                    raise BadModel(f"stage {at + 1} failed: {what}", where=stage.file)
+                if kind == "ready":
+                    stage.ready = True
+                else:
+                    batch, began, ended = what
+                    self.ran[at, batch] = began, ended
+        while not self._arrived.empty():
+            message = self._arrived.get()
+            if message is None:
+                self._died(len(self.stages) - 1)
+            batch, values = message
+            self.came[batch] = values
+        self._stopped.check(self.pids(), [one.file for one in self.stages])
+
+    def _died(self, at: int) -> NoReturn:
+        """Names the first process that ended: those behind it end for want of work."""
+        time.sleep(_LOOK)
+        ended = [place for place, one in enumerate(self.stages) if one.process.poll() is not None]
+        at = next((place for place in ended if self.stages[place].process.returncode), at)
+        code = self.stages[at].process.returncode
+        how = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        raise EngineDied(
+            f"the process of stage {at + 1} ended ({how})",
+            where=self.stages[at].file,
+            hint="the other stages were stopped; for want of memory?",
+        )
+
+
+def _works(ran: Mapping[tuple[int, int], tuple[float, float]], first: int) -> list[ScheduledWork]:
+    """Who worked when on the micro-batches from a first one on, from the first begun."""
+    mine = {key: value for key, value in ran.items() if key[1] >= first}
+    start = min(began for began, _ in mine.values())
+    found = [
+        ScheduledWork(stage, batch - first, "forward", began - start, ended - start)
+        for (stage, batch), (began, ended) in mine.items()
+    ]
+    return sorted(found, key=lambda one: (one.start, one.stage))
+
+
+def _hows(folder: str, manifest: Manifest, threads: int, outputs: bool) -> list[dict[str, Any]]:
+    """What each stage is told: its file, the values that it reads and makes, and those that it hands on."""
+    found = []
+    for at, stage in enumerate(manifest.stages):
+        later = {one.name for other in manifest.stages[at + 1 :] for one in other.inputs}
+        found.append(
+            {
+                "file": stage.file,
+                "path": os.path.abspath(os.path.join(folder, stage.file)),
+                "sha256": stage.sha256,
+                "threads": threads,
+                "keep": sorted(later | ({one.name for one in manifest.outputs} if outputs else set())),
+                "reads": _names(stage.inputs),
+                "makes": _names(stage.outputs),
+            }
+        )
+    return found
+
+
+@contextlib.contextmanager
+def _stages(hows: Sequence[Mapping[str, Any]]) -> Iterator[_Line]:
+    """A process for each stage, with pipes between them; none of them outlives the block."""
+    stages: list[_Stage] = []
+    ends: list[int] = []
+    pipes: list[Connection] = []
+    line: _Line | None = None
+    with scratch.folder() as place, open(os.path.join(place, "log"), "w+b") as log:
+        try:
+            before, first = os.pipe()
+            ends += [before, first]
+            for how in hows:
+                after, handed = os.pipe()
+                ends += [after, handed]
+                stages.append(_started(how["file"], before, handed, how, place, log))
+                for end in (before, handed):
+                    os.close(end)
+                    ends.remove(end)
+                before = after
+            ends.clear()
+            pipes += [Connection(before, writable=False), Connection(first, readable=False)]
+            line = _Line(stages, pipes[1], pipes[0])
+            yield line
+        finally:
+            for one in stages:  # before the pipes: whoever still writes into one is told
+                one.process.kill()
+                one.process.wait()
+                one.told.close()
+                os.close(one.living)
+            if line is not None:
+                line.close()
+            for end in ends:
+                os.close(end)
+            for pipe in pipes:
+                pipe.close()
+
+
+def _names(values: Iterable[ManifestTensor]) -> list[str]:
+    return [one.name for one in values]
+
+
+def _started(file: str, given: int, handed: int, how: Mapping[str, Any], place: str, log: Any) -> _Stage:
+    answers, told = os.pipe()
+    alive, living = os.pipe()
+    words = (*map(str, (given, handed, told, alive)), json.dumps(how))
+    try:
+        process = subprocess.Popen(
+            child.command("explorer.engine.split.run.stage_process", *words),
+            pass_fds=(given, handed, told, alive),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env={"OMP_NUM_THREADS": str(how["threads"]), **os.environ, "TMPDIR": place},
+        )
+    finally:
+        os.close(told)
+        os.close(alive)
+    return _Stage(process, Connection(answers, writable=False), living, file)

@@ -1,0 +1,208 @@
+"""Torch pipeline of the stages in this folder: forward and backward, a process each.
+
+    torchrun --nproc-per-node N run.py [--schedule gpipe|1f1b] [--micro-batches M] [--steps K]
+
+Each process loads one stage, and `torch.distributed.pipelining` runs the schedule over gloo on the CPU. What
+a stage reads and an earlier one than its neighbour makes goes from hand to hand. Put your own loss into
+`loss`, your own data into `inputs` (or a file of `--input`), and your optimizer into `main`.
+
+Only torch is needed: this file is copied beside the stages, and needs nothing of the program that wrote them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+
+HERE = Path(__file__).parent
+SCHEDULES: Mapping[str, Any] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
+
+
+def loss(outputs: Any, target: torch.Tensor) -> torch.Tensor:
+    """The loss of a micro-batch; here the mean square of what comes out, whatever the target."""
+    found = outputs if isinstance(outputs, tuple) else (outputs,)
+    return torch.stack([one.square().mean() for one in found if one.is_floating_point()]).sum()
+
+
+def inputs(manifest: Mapping[str, Any], micro_batches: int, file: str | None) -> list[torch.Tensor]:
+    """Inputs of the model, all micro-batches one behind the other along the first axis.
+
+    Args:
+        manifest: What stages.json holds.
+        micro_batches: How many.
+        file: A dictionary of tensors by name that torch.save wrote; None: random numbers.
+    """
+    if file is not None:
+        given = torch.load(file, weights_only=True)
+        return [given[one["name"]] for one in manifest["inputs"]]
+    torch.manual_seed(0)
+    made = []
+    for one in manifest["inputs"]:
+        dtype, (rows, *rest) = getattr(torch, one["dtype"]), one["shape"]
+        shape = (micro_batches * rows, *rest)
+        floats = dtype.is_floating_point
+        made.append(torch.randn(shape).to(dtype) if floats else torch.randint(0, 2, shape).to(dtype))
+    return made
+
+
+class Relay(nn.Module):
+    """A stage that hands on what it was given and a later one reads, beside what it makes.
+
+    Args:
+        stage: Reads `reads`, makes `makes`.
+        given: Names of what arrives.
+        handed: Of what leaves.
+    """
+
+    def __init__(
+        self,
+        stage: nn.Module,
+        reads: Sequence[str],
+        makes: Sequence[str],
+        given: Sequence[str],
+        handed: Sequence[str],
+    ) -> None:
+        super().__init__()
+        self.stage, self.reads, self.makes = stage, reads, makes
+        self.given, self.handed = given, handed
+
+    def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """All that leaves, dense; a number as a vector, for micro-batches are laid behind each other."""
+        known = dict(zip(self.given, values, strict=True))
+        # what arrives and leaves again leaves as a value of its own, for whose sake gradients flow back
+        known |= {name: known[name].clone() for name in self.given if name in self.handed}
+        made = self.stage(*[known[name] for name in self.reads])
+        known.update(zip(self.makes, made if isinstance(made, (tuple, list)) else (made,), strict=True))
+        return tuple([_vector(known[name]).contiguous() for name in self.handed])
+
+
+def _vector(value: torch.Tensor) -> torch.Tensor:
+    return value if value.dim() else value.reshape(1)
+
+
+def relay(manifest: Mapping[str, Any], at: int) -> Relay:
+    """The stage at a place, as it was written."""
+    stage = manifest["stages"][at]
+    path = HERE / stage["file"]
+    if not path.is_file():
+        _refuse(f"{path}: the stage is missing")
+    with path.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != stage["sha256"]:
+            _refuse(f"{path}: this stage is not what was written: its digest differs")
+    reads, makes = ([one["name"] for one in stage[side]] for side in ("inputs", "outputs"))
+    module = torch.export.load(path).module()
+    return Relay(module, reads, makes, over(manifest, at), over(manifest, at + 1))
+
+
+def _refuse(text: str) -> NoReturn:
+    sys.stderr.write(f"{text}\n")
+    raise SystemExit(2)
+
+
+def over(manifest: Mapping[str, Any], before: int) -> list[str]:
+    """What is there before a stage, and read by it or behind it; the outputs of the whole behind the last."""
+    stages = manifest["stages"]
+    ends = [one["name"] for one in manifest["outputs"]]
+    if before == len(stages):
+        return ends
+    made = [one["name"] for one in manifest["inputs"]]
+    made += [one["name"] for stage in stages[:before] for one in stage["outputs"]]
+    read = {one["name"] for stage in stages[before:] for one in stage["inputs"]} | set(ends)
+    return made if before == 0 else [name for name in dict.fromkeys(made) if name in read]
+
+
+def add_shared(manifest: Mapping[str, Any], module: nn.Module, at: int) -> None:
+    """Gives each copy of a weight that several stages have the gradient of all its uses."""
+    own = dict(module.named_parameters())
+    for weight in manifest["shared"]:
+        name = weight["names"].get(str(at + 1))
+        mine = own[name].grad if name is not None else None
+        total = torch.zeros(weight["shape"], dtype=getattr(torch, weight["dtype"]))
+        total = total if mine is None else mine.clone()
+        dist.all_reduce(total)
+        if name is not None:
+            own[name].grad = total
+
+
+def train(manifest: Mapping[str, Any], module: Relay, at: int, name: str, words: argparse.Namespace) -> None:
+    """Runs the steps of a schedule; the last stage prints the loss of each."""
+    count = len(manifest["stages"])
+    stage = PipelineStage(module, at, count, torch.device("cpu"))
+    schedule = SCHEDULES[name](stage, words.micro_batches, loss_fn=loss)
+    weights = list(module.parameters())
+    optimizer = torch.optim.SGD(weights, lr=words.lr) if weights and words.lr else None
+    given = inputs(manifest, words.micro_batches, words.input) if at == 0 else []
+    target = torch.zeros(words.micro_batches)
+    for step in range(words.steps):
+        module.zero_grad()
+        began = time.monotonic()
+        losses: list[torch.Tensor] = []
+        if at == count - 1:
+            outputs = schedule.step(*given, target=target, losses=losses)
+        else:
+            outputs = schedule.step(*given)
+        add_shared(manifest, module.stage, at)
+        if losses:
+            mean = torch.stack(losses).mean().item()
+            seconds = time.monotonic() - began
+            sys.stdout.write(f"{name}, step {step + 1}: loss {mean:.6g}, {seconds:.3f} s\n")
+        if words.save is not None:
+            _save(os.path.join(words.save, f"{name}-stage{at + 1}.pt"), module.stage, outputs)
+        if optimizer is not None:
+            optimizer.step()
+
+
+def main() -> None:
+    """Trains, with one schedule after the other."""
+    words = _words()
+    manifest = json.loads((HERE / "stages.json").read_text())
+    at, count = int(os.environ.get("RANK", "0")), len(manifest["stages"])
+    if int(os.environ.get("WORLD_SIZE", "1")) != count:
+        _refuse(f"{count} stages are {count} processes: torchrun --nproc-per-node {count} {sys.argv[0]}")
+    if "1f1b" in words.schedule and words.micro_batches < count:
+        _refuse(f"1F1B needs {count} micro-batches at least, as many as there are stages")
+    torch.set_num_threads(words.threads)
+    module = relay(manifest, at)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=words.timeout))
+    for name in words.schedule:
+        train(manifest, module, at, name, words)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _save(path: str, stage: nn.Module, outputs: Any) -> None:
+    """Gradients of a stage, and from the last one what came out."""
+    grads = {name: one.grad for name, one in stage.named_parameters() if one.grad is not None}
+    found = () if outputs is None else outputs if isinstance(outputs, tuple) else (outputs,)
+    held = {"gradients": grads, "outputs": [one.detach() for one in found]}
+    torch.save(held, path)
+
+
+def _words() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="trains the stages in this folder as a pipeline")
+    parser.add_argument("--schedule", nargs="+", choices=tuple(SCHEDULES), default=["1f1b"])
+    parser.add_argument("--micro-batches", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=1)
+    parser.add_argument("--lr", type=float, default=0.01, help="of plain SGD; 0 changes no weight")
+    parser.add_argument("--threads", type=int, default=1, help="of each stage")
+    parser.add_argument("--input", help="a dictionary of tensors by name, as torch.save writes it")
+    parser.add_argument("--save", help="a folder for gradients and outputs of the last step")
+    parser.add_argument("--timeout", type=float, default=300, help="seconds without an answer")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

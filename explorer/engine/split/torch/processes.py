@@ -1,0 +1,130 @@
+"""Training steps of the stages in a folder, as its script runs them: processes that talk over gloo."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from explorer.base.errors import BadModel, EngineDied
+from explorer.engine.progress import Cancel, stop_if
+from explorer.engine.split.torch.stages import SCRIPT
+from explorer.host import child
+from explorer.host.output_files import check_room
+from explorer.host.stopped_children import StoppedChildren
+
+_LOOK = 0.05
+"""Seconds between two looks at who still lives."""
+_SILENCE = 120
+"""Seconds after which a stage gives its neighbour up."""
+
+
+def steps(
+    folder: str,
+    files: Sequence[str],
+    place: str,
+    schedules: Sequence[str],
+    inputs: Mapping[str, torch.Tensor],
+    micro_batches: int,
+    cancel: Cancel,
+) -> dict[str, list[dict[str, Any]]]:
+    """Runs a step of each schedule, forward and backward, and changes no weight.
+
+    Args:
+        folder: With the stages, their manifest and the script.
+        files: Of the stages.
+        place: An empty folder for what goes in and comes out.
+        schedules: 'gpipe', '1f1b'.
+        inputs: By name, all micro-batches one behind the other.
+        micro_batches: How many.
+        cancel: Asked many times a second.
+
+    Returns:
+        By schedule, of each stage 'gradients' by name of its parameters, and 'outputs', which the last has.
+
+    Raises:
+        BadModel: A stage cannot run.
+        EngineDied: A stage's process ended, or stands still.
+        OSError: There is no room in `place`.
+        Cancelled: `cancel` said so.
+    """
+    data = os.path.join(place, "inputs.pt")
+    check_room(data, sum(tensor.nbytes for tensor in inputs.values()))
+    torch.save(dict(inputs), data)
+    words = ["--schedule", *schedules, "--micro-batches", str(micro_batches), "--lr", "0", "--input", data]
+    words += ["--save", place, "--timeout", str(_SILENCE)]
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "OMP_NUM_THREADS": "1"}
+    processes: list[subprocess.Popen[bytes]] = []
+    with contextlib.ExitStack() as stack:
+        stack.callback(_end, processes)
+        for rank in range(len(files)):
+            around = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(len(files)), **address}
+            log = stack.enter_context(open(os.path.join(place, f"log{rank}"), "wb"))
+            alive, living = os.pipe()  # one for each: the system tells of a pipe's end one process alone
+            stack.callback(os.close, living)
+            module = "explorer.engine.split.torch.script_process"
+            command = child.command(module, str(alive), os.path.join(folder, SCRIPT), *words)
+            given: Any = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "pass_fds": [alive]}
+            try:
+                processes.append(subprocess.Popen(command, env={**os.environ, **around}, **given))
+            finally:
+                os.close(alive)
+        _await(processes, files, place, cancel)
+    return {
+        name: [
+            torch.load(os.path.join(place, f"{name}-stage{at + 1}.pt"), weights_only=True)
+            for at in range(len(files))
+        ]
+        for name in schedules
+    }
+
+
+def _await(
+    processes: Sequence[subprocess.Popen[bytes]], files: Sequence[str], place: str, cancel: Cancel
+) -> None:
+    """Waits until all have ended, as they should."""
+    stopped = StoppedChildren()
+    while any(one.poll() is None for one in processes):
+        stop_if(cancel)
+        _check(processes, files, place)
+        stopped.check([one.pid for one in processes], files)
+        time.sleep(_LOOK)
+    _check(processes, files, place)
+
+
+def _check(processes: Sequence[subprocess.Popen[bytes]], files: Sequence[str], place: str) -> None:
+    """Names a stage that ended before its time: one that was killed rather than those that missed it."""
+    failed = [at for at, one in enumerate(processes) if one.poll()]
+    if not failed:
+        return
+    at = min(failed, key=lambda one: processes[one].returncode >= 0)
+    code = processes[at].returncode
+    if code < 0:
+        raise EngineDied(
+            f"the process of stage {at + 1} ended (killed by signal {-code})",
+            where=files[at],
+            hint="the other stages were stopped; for want of memory?",
+        )
+    with open(os.path.join(place, f"log{at}"), errors="replace") as log:
+        said = [line.strip() for line in log if line.strip()]
+    raise BadModel(f"stage {at + 1} failed: {said[-1] if said else f'exit code {code}'}", where=files[at])
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    for one in processes:
+        one.kill()
+    for one in processes:
+        one.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port

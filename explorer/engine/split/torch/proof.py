@@ -1,0 +1,227 @@
+"""Proof that torch stages are the whole module: their outputs in a row, and a training step of each schedule.
+
+The step runs as the folder's script runs it, in processes. Its outputs and gradients are held against those
+of the whole, run over the same micro-batches in their order, whose gradients are added up and divided by
+their number. All of it in evaluation: dropout lets everything pass, and batch normalization uses what is
+stored, for in training it would see other batches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import nn
+
+from explorer.base.units import many_text
+from explorer.engine.formats.torch_module.modules import tensors
+from explorer.engine.progress import Cancel, OnProgress, report
+from explorer.engine.proof.outputs import run
+from explorer.engine.proof.verdict import Grounds, verdict_of
+from explorer.engine.runtime.torch_arrays import as_array
+from explorer.engine.split.torch import pipeline_script, processes
+from explorer.engine.split.torch.stages import ModuleStages, in_turn
+from explorer.facts import OutputEvidence, Verification
+from explorer.facts.split.split import StepProof
+from explorer.host import scratch
+
+_REFERENCE = "none: what rounding may do is reckoned from the depth of the model"
+SCHEDULES: tuple[Literal["gpipe", "1f1b"], ...] = ("gpipe", "1f1b")
+
+Tensors = Mapping[str, torch.Tensor]
+Call = Callable[[Tensors], Any]
+
+
+class WholeStep(NamedTuple):
+    """A step of the whole module: outputs by micro-batch, gradients by parameter."""
+
+    outputs: list[list[torch.Tensor]]
+    gradients: dict[str, torch.Tensor]
+
+
+def whole_step(module: nn.Module, call: Call, batches: Sequence[Tensors]) -> WholeStep:
+    """Runs the whole over micro-batches; no parameter of it is touched."""
+    weights = {name: one for name, one in module.named_parameters() if one.requires_grad}
+    outputs: list[list[torch.Tensor]] = []
+    added: dict[str, torch.Tensor] = {}
+    for batch in batches:
+        made = [tensor for _, tensor in tensors(call(batch))]
+        outputs.append([one.detach() for one in made])
+        loss = pipeline_script.loss(tuple(made), torch.zeros(1))
+        found = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
+        for name, one in zip(weights, found, strict=True):
+            if one is not None:
+                added[name] = added[name] + one if name in added else one
+    return WholeStep(outputs, {name: one / len(batches) for name, one in added.items()})
+
+
+def prove(
+    module: nn.Module,
+    call: Call,
+    parts: ModuleStages,
+    folder: str,
+    files: Sequence[str],
+    batches: Sequence[Tensors],
+    texts: Sequence[str],
+    on_progress: OnProgress,
+    cancel: Cancel,
+) -> tuple[Verification, bool, tuple[StepProof, ...]]:
+    """Holds the stages that were written against the module.
+
+    Args:
+        module: The whole, in evaluation mode.
+        call: Runs it on inputs by name.
+        parts: What the stages read, make and hold.
+        folder: Where they were written, with their manifest and script.
+        files: Of the stages.
+        batches: Micro-batches, inputs by name.
+        texts: What these are, in words.
+        on_progress: Told which schedule runs.
+        cancel: Asked many times a second.
+
+    Returns:
+        The evidence; whether the stages in a row gave the outputs bit for bit; each schedule's step.
+
+    Raises:
+        BadModel: A stage cannot run.
+        EngineDied: A stage's process ended.
+        Cancelled: `cancel` said so.
+    """
+    started = time.perf_counter()
+    report(on_progress, cancel, "running the whole")
+    with _one_thread():
+        whole = whole_step(module, call, batches)
+        modules = [torch.export.load(os.path.join(folder, file)).module() for file in files]
+        rows = _in_a_row(parts, modules, batches)
+    depth = _depth(module)
+    outputs = _compared(parts.outputs, whole.outputs, rows, depth)
+    other = _other_weight(module, modules)
+    del modules
+    report(on_progress, cancel, "training a step in processes")
+    inputs = {name: torch.cat([batch[name] for batch in batches]) for name in parts.inputs}
+    with scratch.folder() as place:
+        found = processes.steps(folder, files, place, SCHEDULES, inputs, len(batches), cancel)
+    steps = [_step(parts, schedule, found[schedule], whole, depth) for schedule in SCHEDULES]
+    evidence = Verification(
+        **_verdict(outputs, steps, len(batches), other),
+        before="",
+        after="the stages",
+        seeds=(),
+        inputs=tuple(texts),
+        sites=(),
+        outputs=outputs,
+        seconds=time.perf_counter() - started,
+    )
+    return evidence, all(one.equal for one in outputs), tuple(steps)
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """One order of sums: what two runs add up differs by no rounding."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _depth(module: nn.Module) -> int:
+    """Roundings on the way through a module: one a layer, and the depth of every weight."""
+    return sum(max(one.shape, default=1) for one in module.parameters()) + sum(1 for _ in module.modules())
+
+
+def _in_a_row(
+    parts: ModuleStages, modules: Sequence[nn.Module], batches: Sequence[Tensors]
+) -> list[list[torch.Tensor]]:
+    """Outputs of the stages, one after the other, by micro-batch."""
+    every = (in_turn(parts, modules, batch) for batch in batches)
+    return [[known[name].detach() for name in parts.outputs] for known in every]
+
+
+def _other_weight(whole: nn.Module, modules: Sequence[nn.Module]) -> str:
+    """What of a stage is not, bit for bit, what the whole stores under this name; '' for nothing."""
+    own = {**dict(whole.named_parameters(remove_duplicate=False)), **dict(whole.named_buffers())}
+    for number, module in enumerate(modules, 1):
+        for name, value in (*module.named_parameters(), *module.named_buffers()):
+            if name in own and not run.identical(as_array(own[name]), as_array(value)):
+                return f"'{name}' of stage {number} is not the whole's"
+    return ""
+
+
+def _verdict(
+    outputs: Sequence[OutputEvidence], steps: Sequence[StepProof], batches: int, other: str
+) -> dict[str, Any]:
+    if other:  # one that hardly shows in what was run, too
+        return {"passed": False, "verdict_kind": "different", "verdict": f"different: {other}"}
+    every = (*outputs, *(one for step in steps for one in (*step.outputs, *step.gradients)))
+    found = verdict_of(Grounds(whole=every, draws=batches))
+    if not found["passed"]:
+        return found
+    parts = [
+        "weights bit for bit the whole's",
+        f"{many_text(len(outputs), 'output')} of the stages in a row {_how(outputs)}",
+    ]
+    for one in steps:
+        said = f"{many_text(len(one.gradients), 'gradient')} {_how(one.gradients)}"
+        parts.append(f"{one.schedule} in processes: outputs {_how(one.outputs)}, {said}")
+    return {**found, "verdict": f"equal on evidence: {'; '.join(parts)}; over {batches:,} micro-batches"}
+
+
+def _how(found: Sequence[OutputEvidence]) -> str:
+    if all(one.equal for one in found):
+        return "bit for bit the same"
+    same = sum(one.equal for one in found)
+    largest = max(one.relative_rms or 0.0 for one in found)
+    return f"within rounding ({same:,} bit for bit, at most {largest:.1e} of the size)"
+
+
+def _step(
+    parts: ModuleStages,
+    schedule: Literal["gpipe", "1f1b"],
+    found: Sequence[Mapping[str, Any]],
+    whole: WholeStep,
+    depth: int,
+) -> StepProof:
+    """What the processes gave, beside what the whole gave."""
+    gradients, count = _gradients(parts, found), len(whole.outputs)
+    names = list(whole.gradients)
+    nothing = {name: torch.zeros_like(one) for name, one in whole.gradients.items()}
+    last = [one.chunk(count) for one in found[-1]["outputs"]]
+    rows = [
+        [one[at].reshape(own.shape) for one, own in zip(last, row, strict=True)]
+        for at, row in enumerate(whole.outputs)
+    ]
+    made = [{**nothing, **gradients}[name] for name in names]
+    return StepProof(
+        schedule=schedule,
+        micro_batches=count,
+        outputs=_compared(parts.outputs, whole.outputs, rows, depth),
+        gradients=_compared(names, [list(whole.gradients.values())], [made], depth),
+    )
+
+
+def _gradients(parts: ModuleStages, found: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+    """Gradients by the whole's names; every copy of a shared weight has that of all its uses."""
+    held: dict[str, list[torch.Tensor]] = defaultdict(list)
+    for stage, one in zip(parts.stages, found, strict=True):
+        for name, gradient in one["gradients"].items():
+            held[stage.parameters.get(name, name)].append(gradient)
+    return {name: some[0] for name, some in held.items()}
+
+
+def _compared(
+    names: Sequence[str],
+    before: Sequence[Sequence[torch.Tensor]],
+    after: Sequence[Sequence[torch.Tensor]],
+    depth: int,
+) -> tuple[OutputEvidence, ...]:
+    def draws(rows: Sequence[Sequence[torch.Tensor]]) -> run.ModelOutputs:
+        return run.ModelOutputs(tuple(names), tuple([tuple([as_array(one) for one in row]) for row in rows]))
+
+    return run.compare(draws(before), draws(after), (), run.Noise(_REFERENCE, depth))

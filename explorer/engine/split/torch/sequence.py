@@ -1,0 +1,264 @@
+"""Units of an exported program (torch.export): its calls of operators, what they store, what crosses a cut.
+
+Rows of the layer tree are found again by the module that a call stands in, and, in a module whose own code
+calls functions, by the operator's name in its order.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.fx.node import Node, map_arg
+
+from explorer.base.errors import BadModel, Misuse
+from explorer.engine.costs.aten import live
+from explorer.engine.formats.torch_module.arguments import BoundInputs
+from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.modules import described
+from explorer.engine.split.partition import Array
+from explorer.engine.split.search import CutSequence
+from explorer.engine.split.units import CrossingValue, GraphUnits
+from explorer.facts import Layer, TensorInfo
+from explorer.host.optional_packages import error_line
+from explorer.settings.columns import tensor_bytes
+
+_DROPS = ("p", "dropout_p", "dropout", "train", "training")
+"""Arguments of operators that draw, which draw nothing where one of these is nothing."""
+
+
+def exported(loaded: LoadedModule, bound: BoundInputs) -> Any:
+    """The program of a module, as it runs with gradients on: kernels for inference alone have none.
+
+    Raises:
+        BadModel: torch.export cannot take the module.
+    """
+    # a module that asks for values has none on the meta device
+    for device, module in (("meta", loaded.meta), ("cpu", loaded.materialise)):
+        args, kwargs = bound.arguments(device=device)
+        try:
+            with loaded.quiet(), torch.enable_grad(), torch.random.fork_rng(devices=[]):
+                return torch.export.export(module(), tuple(args), kwargs)
+        except Exception as error:
+            failed = error
+    raise BadModel(f"torch.export cannot take it ({error_line(failed)})", where=loaded.source) from failed
+
+
+def check(program: Any) -> None:
+    """Refuses a program that torch cannot cut, or that is another one after each run.
+
+    Raises:
+        Misuse: It is such a one.
+    """
+    signature = program.graph_signature
+    stored = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    for node in program.graph.nodes:
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            what = str(node.target)
+            said = "turns gradients off or on" if "set_grad_enabled" in what else f"holds a graph ({what})"
+            raise Misuse(
+                f"a part of its forward {said}, which torch.distributed.pipelining cannot cut",
+                where="--to torch",
+                hint="leave it out: the stages are ONNX models then",
+            )
+        own = next((stored[one.name] for one in _updated(node) if one.name in stored), None)
+        if own is not None:
+            raise Misuse(
+                f"it changes its own '{own}' as it runs",
+                where="--to torch",
+                hint="what was exported in training mode is exported anew behind module.eval()",
+            )
+
+
+def _updated(node: Node) -> Iterator[Node]:
+    """What a call writes into; of a batch normalization that trains also what it does not say."""
+    yield from _changed(node)
+    named = {argument.name: value for argument, value in _arguments(node)}
+    if named.get("training") and isinstance(named.get("running_mean"), Node):
+        yield named["running_mean"]
+
+
+def random_calls(calls: Iterable[Any]) -> set[Any]:
+    """Those of some calls, in their order, that depend on random numbers which one of them draws."""
+    found: set[Any] = set()
+    for node in calls:
+        if draws(node) or not found.isdisjoint(node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def draws(node: Any) -> bool:
+    """Whether a call draws random numbers, by torch's own tag; dropout that drops nothing does not."""
+    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
+        return False
+    arguments = node.target._schema.arguments
+    given = {one.name: one.default_value for one in arguments}
+    given |= dict(zip([one.name for one in arguments], node.args, strict=False)) | dict(node.kwargs)
+    return all(given[name] for name in _DROPS if name in given)
+
+
+def program_sequence(program: Any, layers: Sequence[Layer], **known: Any) -> CutSequence:
+    """The units of a program.
+
+    Args:
+        program: From `exported`.
+        layers: Rows of the module.
+        known: Machines, a profile, a training step: see `CutSequence`.
+    """
+    signature = program.graph_signature
+    stored = {
+        **signature.inputs_to_parameters,
+        **signature.inputs_to_buffers,
+        **signature.inputs_to_lifted_tensor_constants,
+    }
+    calls = [node for node in program.graph.nodes if node.op == "call_function"]
+    held = {stored[node.name]: node.meta["val"] for node in program.graph.nodes if node.name in stored}
+    parameters = set(signature.inputs_to_parameters.values())
+    values = _values(program, calls)
+    units = GraphUnits(
+        positions=tuple(range(len(calls))),
+        rows=tuple(_rows(calls, layers)),
+        stored=tuple([tuple([stored[a.name] for a in n.all_input_nodes if a.name in stored]) for n in calls]),
+        constants=((),) * len(calls),
+        values=tuple(values),
+    )
+    return CutSequence(
+        units=units,
+        types={value.name: value.info for value in values},
+        sizes={name: tensor.numel() * tensor.element_size() for name, tensor in held.items()},
+        elements={name: tensor.numel() for name, tensor in held.items() if name in parameters},
+        labels=[".".join(filter(None, (module_of(node), node.name))) for node in calls],
+        layers=layers,
+        macs=_macs(calls, units, layers),
+        closed=frozenset(_closed(calls)),
+        **known,
+    )
+
+
+def names(program: Any) -> list[str]:
+    """Of the units."""
+    return [node.name for node in program.graph.nodes if node.op == "call_function"]
+
+
+def module_of(node: Node) -> str:
+    """Path of the module whose code makes a call; '' for the outermost one."""
+    stack = node.meta.get("nn_module_stack") or {}
+    path = list(stack.values())[-1][0] if stack else ""
+    return ".".join(piece.partition("@")[0] for piece in path.split("."))  # @1: its second call
+
+
+def _values(program: Any, calls: Sequence[Node]) -> list[CrossingValue]:
+    """What is alive over more than one unit; outputs go on to the last, which hands them out."""
+    at = {node: unit for unit, node in enumerate(calls)}
+    given = set(program.graph_signature.user_inputs)
+    ends = set(program.graph_signature.user_outputs)
+    found = []
+    for node in program.graph.nodes:
+        if node not in at and not (node.op == "placeholder" and node.name in given):
+            continue
+        reads = [at[user] for user in node.users if user in at]
+        dies = len(calls) - 1 if node.name in ends else max(reads, default=-1)
+        info, size = _described(node)
+        found.append(CrossingValue(node.name, at.get(node, -1), dies, info, size))
+    return [value for value in found if value.dies > value.born]
+
+
+def _described(node: Node) -> tuple[TensorInfo, int | None]:
+    """Type and bytes of what a node makes; no bytes of anything but one tensor of known size."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or not all(isinstance(size, int) for size in value.shape):
+        return TensorInfo(node.name, None, None, "unknown"), None
+    (info,) = described(torch.empty(value.shape, dtype=value.dtype, device="meta"), node.name)
+    return info, tensor_bytes((info,))
+
+
+def _rows(calls: Sequence[Node], layers: Sequence[Layer]) -> Iterator[int | None]:
+    """Of each call its row; None where none is found."""
+    by_path = {layer.path: layer for layer in layers}
+    waiting: dict[tuple[int | None, str], deque[int]] = defaultdict(deque)
+    for layer in layers:
+        if not layer.group:
+            waiting[layer.parent, layer.kind].append(layer.id)
+    for node in calls:
+        path = module_of(node)
+        while path and path not in by_path:
+            path = path.rpartition(".")[0]
+        around = by_path.get(path)
+        if around is not None and not around.group:
+            yield around.id
+            continue
+        operator = getattr(node.target, "_opname", "").strip("_")
+        own = waiting[None if around is None else around.id, operator]
+        yield own.popleft() if own else None
+
+
+def _macs(calls: Sequence[Node], units: GraphUnits, layers: Sequence[Layer]) -> Array | None:
+    """Multiply-accumulates of each call; where one has no rule those of the rows."""
+    found = []
+    for node in calls:
+        if not isinstance(node.target, torch._ops.OpOverload):
+            if getattr(node.target, "__name__", "") != "getitem":
+                return _of_rows(units, layers)
+            found.append(0)
+            continue
+        args: Any = map_arg(node.args, lambda at: at.meta.get("val"))
+        kwargs: Any = map_arg(node.kwargs, lambda at: at.meta.get("val"))
+        macs = live.cost(node.target, args, kwargs, node.meta.get("val")).macs
+        if macs is None:
+            return _of_rows(units, layers)
+        found.append(macs)
+    return np.array(found, dtype=np.float64)
+
+
+def _of_rows(units: GraphUnits, layers: Sequence[Layer]) -> Array | None:
+    """Those of the rows; what no call was found for is done where the row before it is."""
+    place = {row: unit for unit, row in reversed(list(enumerate(units.rows))) if row is not None}
+    found, at = np.zeros(len(units.rows)), 0
+    for layer in layers:
+        if layer.group or not layer.counted:
+            continue
+        if layer.macs is None:
+            return None
+        at = place.get(layer.id, at)
+        found[at] += layer.macs
+    return found
+
+
+def _closed(calls: Sequence[Node]) -> Iterator[int]:
+    """Units before which no cut may lie: one behind changes in place what is made before.
+
+    What arrives in another process is another tensor, and one that autograd does not let be changed.
+    """
+    at = {node: unit for unit, node in enumerate(calls)}
+    for node, unit in at.items():
+        for argument in _changed(node):
+            root = argument
+            while (base := _base(root)) is not None:
+                root = base
+            yield from range(at.get(root, -1) + 1, unit + 1)
+
+
+def _changed(node: Node) -> Iterator[Node]:
+    """Arguments that a call writes into."""
+    for argument, value in _arguments(node):
+        if argument.alias_info is not None and argument.alias_info.is_write and isinstance(value, Node):
+            yield value
+
+
+def _base(node: Node) -> Node | None:
+    """What a call gives a view of, or gives back."""
+    for argument, value in _arguments(node):
+        if argument.alias_info is not None and isinstance(value, Node):
+            return value
+    return None
+
+
+def _arguments(node: Node) -> Iterator[tuple[Any, Any]]:
+    if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
+        arguments = node.target._schema.arguments
+        named: Mapping[str, Any] = node.kwargs
+        yield from zip(arguments, node.args, strict=False)
+        yield from ((one, named[one.name]) for one in arguments if one.name in named)

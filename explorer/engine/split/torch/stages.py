@@ -1,0 +1,180 @@
+"""Stages of an nn.Module as nn.Modules: `torch.distributed.pipelining` cuts the program that it traces where
+our search says, and gives weights that several stages use to each of them.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from msgspec import Struct
+from torch import nn
+from torch.fx.graph import CodeGen
+from torch.fx.node import Node
+from torch.utils._pytree import tree_leaves
+
+from explorer.base.errors import BadModel
+from explorer.engine.split.torch import pipeline_script
+from explorer.host.optional_packages import error_line
+from explorer.host.output_files import check_room
+
+SCRIPT = "run.py"
+
+
+class StageModule(Struct, frozen=True):
+    """A stage.
+
+    Attributes:
+        module: It, which takes tensors one by one, and gives one or a tuple.
+        reads, makes: Names of what it takes and gives.
+        parameters: Its parameters by name, each under the name that it has in the whole.
+    """
+
+    module: nn.Module
+    reads: tuple[str, ...]
+    makes: tuple[str, ...]
+    parameters: Mapping[str, str]
+
+
+class ModuleStages(Struct, frozen=True):
+    """The stages of a module.
+
+    Attributes:
+        inputs, outputs: Names, of the whole.
+    """
+
+    stages: tuple[StageModule, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def module_stages(
+    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], starts: Collection[str], where: str
+) -> ModuleStages:
+    """Cuts a module.
+
+    Args:
+        module: In evaluation mode, with its weights.
+        args: A micro-batch.
+        kwargs: The same by name.
+        starts: Names of the calls, in the program that torch.export makes, that begin a stage.
+        where: What the module is called.
+
+    Raises:
+        BadModel: torch cannot cut it.
+    """
+    from torch.distributed.pipelining import pipeline  # takes a second
+
+    def policy(traced: Any) -> Any:
+        for node in list(traced.graph.nodes):
+            if node.op == "call_function" and node.name in starts:
+                with traced.graph.inserting_before(node):
+                    traced.graph.call_function(torch.ops.pippy._pipe_split.default, (), {})
+        traced.recompile()
+        return traced
+
+    try:
+        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+            pipe = pipeline(module, tuple(args), dict(kwargs), split_policy=policy)
+    except Exception as error:
+        raise BadModel(f"torch cannot cut it ({error_line(error)})", where=where) from error
+    if pipe.num_stages != len(starts) + 1:
+        raise BadModel(f"torch made {pipe.num_stages:,} stages, not {len(starts) + 1:,}", where=where)
+    return _named(pipe.split_gm, module)
+
+
+def _named(split: Any, whole: nn.Module) -> ModuleStages:
+    """The stages with names for what goes between them: those that the first reader has for it."""
+    names: dict[Any, str] = {}
+    calls = []
+    inputs, outputs = [], []
+    for node in split.graph.nodes:
+        if node.op == "placeholder":
+            names[node] = node.name
+            inputs.append(node.name)
+        elif node.op == "call_module":
+            stage = split.get_submodule(node.target)
+            given = [one for one in stage.graph.nodes if one.op == "placeholder"]
+            for argument, own in zip(node.args, given, strict=True):
+                names.setdefault(argument, own.name)
+            calls.append((node, stage))
+        elif node.op == "output":
+            ends = [one for one in tree_leaves(node.args) if isinstance(one, Node)]
+            for at, one in enumerate(ends):
+                outputs.append(names.setdefault(one, "output" if len(ends) == 1 else f"output.{at}"))
+    canonical: dict[int, str] = {}
+    aliases = {}
+    for name, tensor in whole.named_parameters(remove_duplicate=False):
+        aliases[name] = canonical.setdefault(id(tensor), name)
+    stages = []
+    for node, stage in calls:
+        # what the first stage takes is packed as the whole's arguments are
+        stage.graph.set_codegen(CodeGen())
+        stage.recompile()
+        _drop_idle(stage)
+        own = {name: aliases.get(name, name) for name, _ in stage.named_parameters()}
+        reads = tuple([names[one] for one in node.args])
+        stages.append(StageModule(stage, reads, _makes(node, stage, names), own))
+    return ModuleStages(tuple(stages), tuple(inputs), tuple(outputs))
+
+
+def _drop_idle(stage: Any) -> None:
+    """Takes away what a stage stores and does not read: another name of a weight that is read elsewhere."""
+    read = {
+        f"{path}.{node.target}" if path else node.target
+        for path, part in stage.named_modules()
+        for node in (part.graph.nodes if hasattr(part, "graph") else ())
+        if node.op == "get_attr"
+    }
+    for name in [name for name, _ in (*stage.named_parameters(), *stage.named_buffers()) if name not in read]:
+        owner, _, own = name.rpartition(".")
+        delattr(stage.get_submodule(owner), own)
+
+
+def _makes(node: Any, stage: Any, names: Mapping[Any, str]) -> tuple[str, ...]:
+    (made,) = next(iter(one for one in stage.graph.nodes if one.op == "output")).args
+    if not isinstance(made, (tuple, list)):
+        return (names[node],)
+    found = [f"{node.name}.{at}" for at in range(len(made))]
+    for user in node.users:
+        if user in names:
+            found[user.args[1]] = names[user]
+    return tuple(found)
+
+
+def save(stage: StageModule, values: Sequence[torch.Tensor], path: str, where: str) -> None:
+    """Writes a stage as a .pt2 file, without the inputs that it was exported with, which torch would pickle.
+
+    Raises:
+        BadModel: torch cannot export it.
+        OSError: There is no room.
+    """
+    try:
+        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+            program = torch.export.export(stage.module, tuple(values))
+        program._example_inputs = None
+        tensors = (*program.state_dict.values(), *program.constants.values())
+        check_room(path, sum(getattr(one, "nbytes", 0) for one in tensors))
+        torch.export.save(program, path)
+    except OSError:
+        raise
+    except Exception as error:
+        raise BadModel(f"torch.export cannot write a stage ({error_line(error)})", where=where) from error
+
+
+def in_turn(
+    parts: ModuleStages, modules: Sequence[nn.Module], inputs: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """All values that the stages give, one after the other."""
+    known = dict(inputs)
+    for stage, module in zip(parts.stages, modules, strict=True):
+        made = module(*[known[name] for name in stage.reads])
+        known.update(zip(stage.makes, made if isinstance(made, (tuple, list)) else (made,), strict=True))
+    return known
+
+
+def write_script(path: str) -> None:
+    """The script that trains the stages, beside them."""
+    shutil.copyfile(pipeline_script.__file__, path)

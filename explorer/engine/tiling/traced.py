@@ -1,0 +1,236 @@
+"""Matrix products of an nn.Module by its rows: planned from its run on shapes, without an export.
+
+An export holds the weights, 140 GB of a model of 70 B, and a decode step behind a cache has none. The rows of
+the tree say what is multiplied; here they become a graph of products alone, whose weights have shapes and no
+values, so that sites, plan and cost are found as of any other model. A row whose shapes do not give the MACs
+that were counted is no site: the plan never says another number than the tree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any, NoReturn
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.base.errors import BadModel
+from explorer.engine.graph.model import Computed, Graph, Model, Node, Tensor, Value
+from explorer.engine.operators.call import Rules
+from explorer.engine.tiling.products import Products, find_products
+from explorer.engine.tiling.sites import PackedTile, RunCounts
+from explorer.facts import Analysis, Layer, SkippedSite
+from explorer.facts.tiling import Grouped
+
+_OPSET, _IR_VERSION = 17, 8
+_UNTOLD = "its shapes do not tell which matrices it multiplies"
+_ATTENTION = "scaled_dot_product_attention"
+
+Sizes = tuple[int, ...]
+
+
+class _Product(Struct, frozen=True):
+    """One product of a row.
+
+    Attributes:
+        shapes: Of its operands.
+        output: Shape of what it makes.
+        macs: Of one call.
+        part: What it is of its row ('scores'); '' where it is all.
+        stored: Whether the second operand is a weight.
+        op: ONNX's operator, with its attributes.
+    """
+
+    shapes: tuple[Sizes, Sizes]
+    output: Sizes
+    macs: int
+    part: str = ""
+    stored: bool = False
+    op: str = "MatMul"
+    attributes: Mapping[str, Any] = {}
+
+
+def traced_products(
+    analysis: Analysis,
+    rules: Rules | None = None,
+    grouped: Grouped = "leave",
+    pack: PackedTile | None = None,
+) -> Products:
+    """The products of a module as it ran on shapes, named by its paths; see `find_products`.
+
+    Args:
+        analysis: Of the pass, or of the decode step, that is planned.
+        rules: Rules of the user's own.
+        grouped: What is asked of grouped convolutions.
+        pack: The tiles that groups are packed into.
+    """
+    graph, runs, untold = _Graph(), dict[str, RunCounts](), list[SkippedSite]()
+    for row in analysis.layers:
+        if row.group or not row.macs or not row.calls:
+            continue
+        ways = (tuple(way(row)) for way in _WAYS)
+        made = next((products for products in ways if _adds_up(row, products)), ())
+        if not made:
+            untold.append(SkippedSite(row.path, row.kind, _UNTOLD, row.macs))
+        for product in made:
+            name = graph.add(row, product)
+            macs = product.macs * row.calls
+            runs[name] = RunCounts(row.calls, macs, ((row.calls, product.macs),))
+    found = find_products(graph.model(), {}, {}, rules, grouped, pack)
+    totals, sizes = analysis.info.totals, analysis.info.assumptions.get("dims", {})
+    return replace(
+        found,
+        sites=[replace(site, runs=runs.get(site.name, site.runs)) for site in found.sites],
+        skipped=[*(_counted(skip, runs) for skip in found.skipped), *untold],
+        macs_total=totals.macs if totals.coverage == 1.0 else None,
+        dims={name: size for name, size in sizes.items() if isinstance(size, int)},
+    )
+
+
+def _counted(skip: SkippedSite, runs: Mapping[str, RunCounts]) -> SkippedSite:
+    return replace(skip, macs=runs[skip.name].macs) if skip.name in runs else skip
+
+
+def _adds_up(row: Layer, products: Sequence[_Product]) -> bool:
+    return sum(product.macs for product in products) * row.calls == row.macs
+
+
+class _Graph:
+    """The graph of products, as it grows."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.inputs: list[Value] = []
+        self.outputs: list[Value] = []
+        self.weights: dict[str, Tensor] = {}
+
+    def add(self, row: Layer, product: _Product) -> str:
+        """Adds a product, and returns its name."""
+        name = f"{row.path}/{product.part}" if product.part else row.path
+        dtype = row.inputs[0].dtype if row.inputs else None
+        operands = [f"{name}:left", f"{name}:right"]
+        if product.stored:
+            operands[1] = self._weight(row, name, product.shapes[1], dtype or "float32")
+        for operand, shape in zip(operands, product.shapes, strict=True):
+            if operand not in self.weights:
+                self.inputs.append(Value(operand, dtype, shape))
+        self.nodes.append(Node(product.op, operands, [name], name, attributes=product.attributes))
+        self.outputs.append(Value(name, dtype, product.output))
+        return name
+
+    def _weight(self, row: Layer, name: str, shape: Sizes, dtype: str) -> str:
+        """The name of a weight; of one that several rows use in other shapes one of the row's own."""
+        own = row.weights[0].name if row.weights else "weight"
+        called = own if own.startswith(row.path.rpartition(".")[0] or "\0") else f"{row.path}.{own}"
+        if called in self.weights and self.weights[called].shape != shape:
+            called = f"{name}:right"
+        tensor = Tensor(called, dtype, shape, None)
+        self.weights[called] = replace(tensor, payload=Computed(tensor.nbytes, partial(_no_values, called)))
+        return called
+
+    def model(self) -> Model:
+        """The graph as a model."""
+        graph = Graph("traced", self.nodes, tuple(self.inputs), tuple(self.outputs), self.weights)
+        return Model(graph, {"": _OPSET}, _IR_VERSION)
+
+
+def _no_values(name: str) -> NoReturn:
+    raise BadModel(f"the values of '{name}' are not read for a plan")
+
+
+def _matrix(left: Sizes, right: Sizes, output: Sizes, part: str = "") -> _Product:
+    return _Product((left, right), output, math.prod(output) * left[-1], part)
+
+
+def _shapes(row: Layer) -> tuple[list[Sizes], Sizes]:
+    """Sizes of a row's inputs and of its first output; none of what has an open size."""
+    each = [
+        tuple(size for size in tensor.shape or () if isinstance(size, int))
+        for tensor in (*row.inputs, *row.outputs[:1])
+    ]
+    return (each[:-1], each[-1]) if row.outputs else (each, ())
+
+
+def _attention(row: Layer) -> Iterator[_Product]:
+    """Scores and context of every head of queries, though several may share keys and values."""
+    given, output = _shapes(row)
+    if row.kind == _ATTENTION and len(given) > 2 and all(len(shape) > 1 for shape in (*given[:3], output)):
+        (queries, width), (keys, deep) = given[0][-2:], given[2][-2:]
+        lead = output[:-2]
+        scores = (*lead, queries, keys)
+        yield _matrix((*lead, queries, width), (*lead, width, keys), scores, "scores")
+        yield _matrix(scores, (*lead, keys, deep), output, "context")
+
+
+def _convolution(row: Layer) -> Iterator[_Product]:
+    given, output = _shapes(row)
+    about, weight = row.attributes, next((w.shape for w in row.weights if w.name == "weight"), None)
+    names = ("kernel_size", "stride", "padding", "dilation")
+    lists = [about.get(name) for name in names]
+    if row.kind not in ("Conv1d", "Conv2d", "Conv3d") or not given or weight is None:
+        return
+    if not all(isinstance(each, (list, tuple)) for each in lists):
+        return  # 'same', and what a class of the user's own may hold
+    kernel, stride, padding, dilation = map(tuple, lists)  # type: ignore[arg-type]
+    sizes = tuple(size for size in weight if isinstance(size, int))
+    attributes = {
+        "kernel_shape": kernel,
+        "strides": stride,
+        "pads": (*padding, *padding),
+        "dilations": dilation,
+        "group": about.get("groups", 1),
+    }
+    macs = math.prod(output) * math.prod(sizes[1:])
+    yield _Product((given[0], sizes), output, macs, "", True, "Conv", attributes)
+
+
+def _experts(row: Layer) -> Iterator[_Product]:
+    """A stack of weights that rows are dealt out to as evenly as can be, which is how they are counted.
+
+    With fewer rows than experts each meets one of its own.
+    """
+    given, output = _shapes(row)
+    stack = next((w.shape for w in row.weights if w.shape is not None and len(w.shape) == 3), None)
+    if stack is None or not given or len(given[0]) != 2 or len(output) != 2 or given[0][0] != output[0]:
+        return
+    rows, experts = output[0], stack[0]
+    if not (isinstance(experts, int) and experts):
+        return
+    least, fuller = divmod(rows, experts)
+    every = (("fuller", fuller, least + 1), ("others", experts - fuller, least))
+    shares = [share for share in every if share[1] and share[2]]
+    for part, count, each in shares:
+        K, N = given[0][1], output[1]
+        operands = (count, each, K), (count, K, N)
+        macs = count * each * K * N
+        yield _Product(operands, (count, each, N), macs, part if len(shares) > 1 else "", True)
+
+
+def _linear(row: Layer) -> Iterator[_Product]:
+    given, output = _shapes(row)
+    if row.weights and given and given[0] and output:
+        weight = given[0][-1], output[-1]
+        made = _matrix((*output[:-1], weight[0]), weight, output)
+        yield replace(made, stored=True)
+
+
+def _activations(row: Layer) -> Iterator[_Product]:
+    """Two activations; a sum has what is added in front of them."""
+    given, output = _shapes(row)
+    for left, right in pairwise(given):
+        if (
+            len(left) > 1
+            and len(right) > 1
+            and (left[-2], right[-1]) == output[-2:]
+            and left[-1] == right[-2]
+        ):
+            lead = output[:-2]
+            yield _matrix((*lead, *left[-2:]), (*lead, *right[-2:]), output)
+            return
+
+
+_WAYS = (_attention, _convolution, _experts, _linear, _activations)
+"""What the products of a row may be, by its kind and shapes."""

@@ -1,0 +1,27 @@
+"""Stored tensors of a TensorFlow Lite file, as the graph holds them, with the scales that the file gives."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from explorer.engine.formats.tflite.graph import Tflite
+from explorer.engine.values import onnx_tensors
+from explorer.engine.values.numbers import Numbers
+from explorer.engine.values.window.scales import file_scales
+
+
+def stored(read: Tflite) -> list[Numbers]:
+    """Every tensor that the file stores; what was made up while it was read is left out."""
+    tensors = read.model.graph.initializers
+    found = []
+    for numbers in onnx_tensors.stored(read.model):
+        tensor = tensors.get(numbers.name)
+        if tensor is not None and tensor.held is not None:
+            # what a sparse tensor does not hold is zero
+            numbers = replace(numbers, zeros=numbers.elements - tensor.held)
+        scales = read.scales.get(numbers.name)
+        if scales is not None:
+            numbers = replace(numbers, scales=file_scales(*scales.numbers(), scales.axis))
+        if numbers.name not in read.made_up:
+            found.append(numbers)
+    return found

@@ -1,0 +1,30 @@
+"""What is asked about serving a language model."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class ServingSpec(Struct, frozen=True):
+    """A question about serving.
+
+    Attributes:
+        prompt: Tokens that are read before the first is written.
+        contexts: Tokens in the cache at a step; each stands by itself.
+        batches: Sequences that are written at once; each stands by itself.
+        devices: How many machines; each number stands by itself.
+        dtype: What the weights are stored and the activations worked on in, such as 'bf16' or 'int4'; '' as
+            the model has them.
+        kv_dtype: What keys and values are cached in; '' as the activations.
+        card: Bytes of memory of one device; None where nobody says.
+        links: Bytes per second between devices, each way; None where nobody says.
+    """
+
+    prompt: int = 2048
+    contexts: tuple[int, ...] = (8192,)
+    batches: tuple[int, ...] = (1, 8, 32)
+    devices: tuple[int, ...] = (1,)
+    dtype: str = ""
+    kv_dtype: str = ""
+    card: int | None = None
+    links: float | None = None

@@ -1,0 +1,90 @@
+"""Picture of serving: memory over the context, and tokens a second over the batch, by what a device holds."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import TYPE_CHECKING
+
+from explorer.base.units import bytes_text, count_text, printable
+from explorer.facts import Info
+from explorer.facts.serving.serving import Serving
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_COLORS = ("#3b6fb5", "#d98032", "#3d8f5f", "#8f6fb5", "#b8413f", "#8a8f98")
+_PLACES = 60
+"""Contexts for which memory is drawn."""
+
+
+def serving(axes: Axes, about: Info, fact: Serving) -> None:
+    """Memory of weights and cache over the context, a line a batch; tokens a second, or MACs, beside it."""
+    figure = axes.figure
+    axes.remove()
+    left, right = figure.subplots(1, 2)
+    _memory(left, fact)
+    if fact.machine is not None:
+        _rates(right, fact)
+    else:
+        _macs(right, fact)
+    name = printable(os.path.basename(about.model.source.rstrip(os.sep)))
+    left.set_title(f"{name}: weights and cache")
+
+
+def _contexts(fact: Serving) -> list[int]:
+    most = max(*fact.spec.contexts, fact.longest or 0, _PLACES)
+    return sorted({max(1, most * at // _PLACES) for at in range(_PLACES + 1)})
+
+
+def _memory(axes: Axes, fact: Serving) -> None:
+    from matplotlib.ticker import MultipleLocator
+
+    across = _contexts(fact)
+    held = [fact.cache.bytes.at(size) or 0 for size in across]
+    for at, batch in enumerate(fact.spec.batches):
+        values = [fact.weight_bytes + batch * one for one in held]
+        style = "-" if at < len(_COLORS) else "--"
+        axes.plot(across, values, style, color=_COLORS[at % len(_COLORS)], label=f"batch {batch:,}")
+    axes.axhline(fact.weight_bytes, color="#8a8f98", linewidth=0.8, linestyle=":")
+    axes.annotate(
+        "weights", (across[-1], fact.weight_bytes), color="#8a8f98", va="top", ha="right", fontsize=8
+    )
+    if fact.spec.card is not None:
+        axes.axhline(fact.spec.card, color="#b8413f", linewidth=0.8, linestyle="--")
+        axes.annotate("a device", (0, fact.spec.card), color="#b8413f", va="bottom", fontsize=8)
+    axes.set_xlabel("tokens in the cache")
+    axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    # a step that is a power of two reads as a whole number of bytes' units
+    axes.yaxis.set_major_locator(MultipleLocator(2 ** math.floor(math.log2(axes.get_ylim()[1] / 4))))
+    axes.yaxis.set_major_formatter(lambda value, _: bytes_text(round(max(value, 0))))
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _rates(axes: Axes, fact: Serving) -> None:
+    assert fact.machine is not None
+    for at, context in enumerate(fact.spec.contexts):
+        mine = [one for one in fact.times if one.context == context and one.rate is not None]
+        batches, rates = [one.batch for one in mine], [one.rate or 0.0 for one in mine]
+        color = _COLORS[at % len(_COLORS)]
+        axes.plot(batches, rates, color=color, label=f"{context:,} tokens")
+        full = [one.fits is not False for one in mine]
+        for batch, rate, fits in zip(batches, rates, full, strict=True):
+            axes.plot([batch], [rate], "o", color=color, markerfacecolor=color if fits else "white")
+    axes.set_title(f"Tokens a second at best on {fact.machine.name or 'the machine'}")
+    axes.set_xlabel("sequences at once; hollow: more than a device holds")
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _macs(axes: Axes, fact: Serving) -> None:
+    across = _contexts(fact)
+    values = [fact.decode_macs.at(size) for size in across]
+    if None not in values:
+        axes.plot(across, [value or 0 for value in values], color=_COLORS[0])
+    axes.set_title("MACs of a token")
+    axes.set_xlabel("tokens in the cache")
+    axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.yaxis.set_major_formatter(lambda value, _: count_text(round(max(value, 0))))

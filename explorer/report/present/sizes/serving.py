@@ -1,0 +1,311 @@
+"""What it costs to run a language model: `explorer serving`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from explorer.base.units import bytes_text, many_text, rate_text, shape_text
+from explorer.facts import Info
+from explorer.facts.serving.serving import (
+    CacheGroup,
+    DeviceLayout,
+    PassFigures,
+    ServedPart,
+    Serving,
+    ServingTime,
+)
+from explorer.report.blocks import (
+    Block,
+    Cell,
+    Column,
+    Field,
+    Fields,
+    Heading,
+    Line,
+    Paragraph,
+    Role,
+    Rows,
+    Span,
+    Table,
+)
+from explorer.report.present.figures import bytes_field, count, count_field, plain, quiet_zero, seconds, size
+from explorer.report.present.look.info import title
+
+_LIMITS = {"compute": "products", "weights": "weights", "cache": "cache", "links": "links", "unknown": "?"}
+
+
+def serving(found: Sequence[tuple[Info, Serving]]) -> list[Block]:
+    """The answer of `explorer serving`, of one model or of several side by side."""
+    if len(found) > 1:
+        return side_by_side(found)
+    about, fact = found[0]
+    return [*title(about.model), Line(), *serving_blocks(fact)]
+
+
+def serving_blocks(fact: Serving) -> list[Block]:
+    """Parameters, passes, cache, times, layouts, and what is worth knowing."""
+    blocks: list[Block] = [parameters(fact), Line(), parts_table(fact), Line(), passes_table(fact)]
+    blocks += [*forms(fact), Line(), Heading("KV cache"), cache_figures(fact), Line(), cache_table(fact)]
+    if fact.times:
+        blocks += [Line(), Heading(_times_title(fact)), times_table(fact)]
+    blocks += fits(fact)
+    if fact.layouts:
+        blocks += [Line(), Heading("Layouts over devices"), layouts_table(fact)]
+    return [*blocks, *([Line()] if fact.notes else []), *(Paragraph(note, "quiet") for note in fact.notes)]
+
+
+def parameters(fact: Serving) -> Fields:
+    """How many, and how many of them a token works with."""
+    rows = [count_field("Parameters", fact.params, "", fact.architecture, "params")]
+    if fact.active != fact.params:
+        rows.append(count_field("Active", fact.active, "", "that a token works with, tables whole", "active"))
+    rows += [
+        count_field("Embedding", fact.embedding, "", "tables in which rows are looked up", "embedding"),
+        bytes_field("Weight bytes", fact.weight_bytes, "", _stored(fact), "weights"),
+    ]
+    return Fields(rows)
+
+
+def _stored(fact: Serving) -> str:
+    if fact.spec.dtype:
+        return f"stored in {fact.spec.dtype}"
+    return ", ".join(dict.fromkeys(piece for part in fact.parts for piece in part.dtype.split(", ")))
+
+
+def parts_table(fact: Serving) -> Table:
+    """Parameters by the kind of layer."""
+
+    def row(one: ServedPart) -> tuple[Cell, ...]:
+        return (
+            one.name or "(the model itself)",
+            Span(one.kind, "kind"),
+            plain(one.count),
+            count(one.params),
+            count(one.active),
+            size(one.weight_bytes),
+        )
+
+    columns = (
+        Column("part", shrink=True),
+        Column("kind", shrink=True, drop=2),
+        Column("layers", "right", drop=1),
+        Column("params", "right"),
+        Column("active", "right"),
+        Column("weights", "right", drop=3),
+    )
+    return Table(columns, Rows(row, fact.parts), what="parts")
+
+
+def passes_table(fact: Serving) -> Table:
+    """The prompt and a step, of one sequence."""
+
+    def row(label: str, name: str, kind: str) -> tuple[Cell, ...]:
+        make = count if kind == "count" else size
+        each: tuple[PassFigures, ...] = (fact.prefill, fact.decode)
+        return label, *[quiet_zero(make(getattr(one, name))) for one in each]
+
+    rows = [
+        row("MACs", "macs", "count"),
+        row("  with weights", "weight_macs", "count"),
+        row("Weights read", "weight_bytes", "bytes"),
+        row("Cache read", "cache_bytes", "bytes"),
+        row("Activations moved", "activation_bytes", "bytes"),
+    ]
+    columns = (
+        Column("of one sequence"),
+        Column(f"prompt of {fact.spec.prompt:,}", "right"),
+        Column(f"a token behind {fact.spec.contexts[0]:,}", "right"),
+    )
+    return Table(columns, rows)
+
+
+def forms(fact: Serving) -> list[Block]:
+    """MACs as closed forms, with the sizes at which they were checked."""
+    found: list[Block] = []
+    named = (("prompt ", fact.prefill_macs), ("a token", fact.decode_macs), ("cache  ", fact.cache.bytes))
+    for label, form in named:
+        if form.pieces:
+            sizes = ", ".join(f"{one:,}" for one in form.checked)
+            unit = "bytes" if label.startswith("cache") else "MACs"
+            text = (Span(f"{label}  {unit}({form.over}) = ", "quiet"), Span(form.text, "formula"))
+            found.append(Line((*text, Span(f"   checked at {sizes}", "quiet"))))
+    return [Line(), *found] if found else []
+
+
+def cache_figures(fact: Serving) -> Fields:
+    """What the cache takes, beside the weights."""
+    cache, context = fact.cache, fact.spec.contexts[0]
+    held = cache.bytes.at(context)
+    rows = [
+        bytes_field("A token", cache.token_bytes, "", "that every growing layer adds", "KV/token"),
+        bytes_field("A sequence", held, "", f"of {context:,} tokens", "KV cache"),
+    ]
+    if cache.state_bytes:
+        rows.append(bytes_field("States", cache.state_bytes, "", "of them do not grow", "states"))
+    passes = cache.passes_weights
+    text = "the cache of one sequence never takes more than the weights" if passes is None else "tokens"
+    rows.append(Field("As the weights", plain(passes) if passes is not None else "-", text, "passes"))
+    return Fields(rows)
+
+
+def cache_table(fact: Serving) -> Table:
+    """Groups of layers whose cache is alike."""
+
+    def row(one: CacheGroup) -> tuple[Cell, ...]:
+        shapes = ", ".join(f"{name} {shape_text(shape)}" for name, shape in one.shapes)
+        window = "-" if one.window is None else f"{one.window:,}"
+        return plain(one.layers), Span(one.kind, "kind"), shapes, quiet_zero(plain(one.growing)), window
+
+    columns = (
+        Column("layers", "right"),
+        Column("kind", shrink=True, drop=1),
+        Column("tensors of one sequence", shrink=True),
+        Column("elements a token", "right"),
+        Column("window", "right"),
+    )
+    return Table(columns, Rows(row, fact.cache.groups), what="kinds of layers")
+
+
+def _times_title(fact: Serving) -> str:
+    if fact.machine is None:
+        return "Memory"
+    machine = fact.machine
+    peak, moved = rate_text(machine.peak_macs, "MAC/s"), rate_text(machine.bandwidth, "B/s")
+    return f"Least times on {machine.name or 'the machine'}: {peak}, {moved}"
+
+
+def times_table(fact: Serving) -> Table:
+    """A row for each context and batch."""
+
+    def row(one: ServingTime) -> tuple[Cell, ...]:
+        role: Role = "bad" if one.fits is False else "figure"
+        memory = Span(bytes_text(one.memory), role, f"{one.memory:,}", one.memory)
+        return (
+            plain(one.context),
+            plain(one.batch),
+            memory,
+            *(_timed(one) if fact.machine is not None else ()),
+            Span(
+                {True: "fits", False: "does not fit", None: ""}[one.fits],
+                "bad" if one.fits is False else "quiet",
+            ),
+        )
+
+    columns = (
+        Column("context", "right"),
+        Column("batch", "right"),
+        Column("memory", "right"),
+        *(_TIMED if fact.machine is not None else ()),
+        Column(""),
+    )
+    return Table(columns, Rows(row, fact.times), what="batches")
+
+
+_TIMED = (
+    Column("first token", "right"),
+    Column("bound by", drop=2),
+    Column("a token", "right"),
+    Column("bound by", drop=1),
+    Column("tokens/s", "right"),
+)
+
+
+def _timed(one: ServingTime) -> tuple[Cell, ...]:
+    return (
+        seconds(one.first_token),
+        Span(_LIMITS[one.first_limit], "quiet"),
+        seconds(one.token),
+        Span(_LIMITS[one.token_limit], "quiet"),
+        _rate(one.rate),
+    )
+
+
+def _rate(rate: float | None) -> Span:
+    return Span(
+        "?" if rate is None else f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}", "figure", value=rate
+    )
+
+
+def fits(fact: Serving) -> list[Block]:
+    """The longest context and the largest batch that the memory of a device holds."""
+    if fact.spec.card is None:
+        return []
+    room = bytes_text(fact.spec.card)
+    contexts = [
+        f"{'any context' if most is None else many_text(most, 'token')} at batch {batch:,}"
+        for batch, most in fact.longest_context
+    ]
+    batches = [
+        f"{'any batch' if most is None else many_text(most, 'sequence')} of {context:,}"
+        for context, most in fact.largest_batch
+    ]
+    if fact.weight_bytes > fact.spec.card:
+        return [Line(), Paragraph(f"one device of {room} does not hold the weights", "warning")]
+    return [
+        Line(),
+        Line((Span(f"{room} hold  ", "quiet"), Span(", ".join(contexts)))),
+        Line((Span(" " * (len(room) + 7), "quiet"), Span(", ".join(batches)))),
+    ]
+
+
+def layouts_table(fact: Serving) -> Table:
+    """A row a layout, the best of each number of devices first."""
+
+    def row(one: DeviceLayout) -> tuple[Cell, ...]:
+        role: Role = "bad" if one.fits is False else "figure"
+        held = one.weight_bytes + one.cache_bytes
+        return (
+            plain(one.context),
+            plain(one.batch),
+            plain(one.devices),
+            f"{one.tensor} x {one.pipeline} x {one.expert}",
+            size(one.weight_bytes),
+            size(one.cache_bytes),
+            Span(bytes_text(held), role, f"{held:,}", held),
+            quiet_zero(size(one.link_bytes)),
+            seconds(one.token),
+            _rate(one.rate),
+            Span(_LIMITS[one.limit], "quiet"),
+        )
+
+    columns = (
+        Column("context", "right", drop=2),
+        Column("batch", "right"),
+        Column("devices", "right"),
+        Column("tensor x pipeline x expert", "right"),
+        Column("weights", "right", drop=4),
+        Column("cache", "right", drop=3),
+        Column("a device", "right"),
+        Column("sent a step", "right", drop=1),
+        Column("a token", "right"),
+        Column("tokens/s", "right"),
+        Column("bound by", drop=5),
+    )
+    return Table(columns, Rows(row, fact.layouts), what="layouts")
+
+
+def side_by_side(found: Sequence[tuple[Info, Serving]]) -> list[Block]:
+    """Several models, a column each."""
+    facts = [fact for _, fact in found]
+
+    def row(label: str, cell: object) -> tuple[Cell, ...]:
+        return label, *[cell(fact) for fact in facts]  # type: ignore[operator]
+
+    rows = [
+        row("Parameters", lambda one: count(one.params)),
+        row("  active", lambda one: count(one.active)),
+        row("Weight bytes", lambda one: size(one.weight_bytes)),
+        row("KV bytes a token", lambda one: size(one.cache.token_bytes)),
+        row("MACs of the prompt", lambda one: count(one.prefill.macs)),
+        row("MACs of a token", lambda one: count(one.decode.macs)),
+    ]
+    for at, time in enumerate(facts[0].times):
+        what = f"{time.context:,} tokens, batch {time.batch:,}"
+        rows.append(row(f"Memory, {what}", lambda one, at=at: size(one.times[at].memory)))
+        if facts[0].machine is not None:
+            rows.append(row("  first token", lambda one, at=at: seconds(one.times[at].first_token)))
+            rows.append(row("  a token", lambda one, at=at: seconds(one.times[at].token)))
+            rows.append(row("  tokens/s", lambda one, at=at: _rate(one.times[at].rate)))
+    columns = (Column(""), *[Column(about.model.source, "right", shrink=True) for about, _ in found])
+    notes = [f"{about.model.source}: {note}" for about, fact in found for note in fact.notes]
+    return [Table(columns, rows), *([Line()] if notes else []), *(Paragraph(note, "quiet") for note in notes)]

@@ -1,0 +1,1 @@
+"""Models of a session edited by hand."""

@@ -1,0 +1,150 @@
+"""Edits a session's models: each step makes a state, which onnxruntime has to load."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from explorer.base.errors import BadModel, Misuse
+from explorer.engine.edit.edit import edit
+from explorer.engine.formats.onnx import reader, writer
+from explorer.engine.formats.onnx.validate import validate
+from explorer.engine.graph.model import Model
+from explorer.engine.models.opened import dims_of
+from explorer.engine.progress import Cancel, OnProgress, report
+from explorer.engine.runtime.onnxruntime import RuntimeSession
+from explorer.facts import HistoryEntry
+from explorer.facts.split.edit import Edit, EditStep, TypeChange
+from explorer.host import output_files
+from explorer.session.parts.models import Models, stem
+from explorer.settings.parse import opening_words, path_word
+from explorer.settings.steps.edit import step_words
+
+
+class Editor:
+    """Makes edited states."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+
+    def edit(
+        self,
+        steps: Sequence[EditStep],
+        output: str | None,
+        *,
+        overwrite: bool,
+        verify: bool,
+        each: bool,
+        on_progress: OnProgress,
+        cancel: Cancel,
+    ) -> Edit:
+        """Edits the current state; where a step cannot be done all is as before."""
+        started = time.perf_counter()
+        models, kept = self._models, self._models.history
+        if not steps:
+            raise Misuse("says nothing to do", where="edit")
+        if output is not None:
+            models.check_onnx(output, overwrite)
+        groups = [[step] for step in steps] if each else [list(steps)]
+        made = Edit((), ())
+        try:
+            for at, group in enumerate(groups):
+                target = output if at + 1 == len(groups) else None
+                one = self._state(group, target, overwrite, verify, on_progress, cancel)
+                changed = {change.name: change for change in made.outputs}
+                for change in one.outputs:
+                    before = changed.get(change.name, change).before
+                    changed[change.name] = replace(change, before=before)
+                outputs = tuple([change for change in changed.values() if change.before != change.after])
+                made = Edit(
+                    made.steps + one.steps, made.done + one.done, outputs, one.loaded, notes=one.notes
+                )
+        except BaseException:
+            models.restore(kept)
+            raise
+        seconds = time.perf_counter() - started
+        return replace(made, output=output or "", command=self.command(steps, output), seconds=seconds)
+
+    def _state(
+        self,
+        steps: Sequence[EditStep],
+        output: str | None,
+        overwrite: bool,
+        verify: bool,
+        on_progress: OnProgress,
+        cancel: Cancel,
+    ) -> Edit:
+        """One more state."""
+        models = self._models
+        model = models.graph(models.current, on_progress)
+        done: list[str] = []
+        outputs: list[TypeChange] = []
+        for step in steps:
+            report(on_progress, cancel, "editing", len(done), len(steps))
+            names = {value.name for value in model.graph.feeds}
+            given = models.options["input_shapes"].items()
+            shapes = {name: one for name, one in given if name in names}
+            made = edit(model, step, self._aliases, dims_of(model, models.options["dims"]), shapes)
+            model = made.model
+            done.append(made.done)
+            outputs += made.outputs
+        target = output or models.unused_name()
+        with output_files.atomic_write(target, overwrite=overwrite or output is None) as temporary:
+            writer.write(model, temporary, on_progress=on_progress, cancel=cancel)
+            if verify:
+                report(on_progress, cancel, "loading it in onnxruntime")
+                _load(validate(reader.read(temporary)))
+        label = f"edit: {done[0]}" if len(done) == 1 else f"edit: {len(done):,} steps"
+        models.append(
+            HistoryEntry(
+                label=label,
+                path=target,
+                command=self.command(steps, output),
+                saved=output or "",
+                dims=dict(models.options["dims"]),
+                words=("edit", *step_words(steps), *(() if verify else ("--no-verify",))),
+            )
+        )
+        loaded = True if verify else None
+        return Edit(tuple(steps), tuple(done), tuple(outputs), loaded, notes=models.random_weights())
+
+    def _aliases(self) -> Mapping[str, str]:
+        """What the nodes of layers make, by their paths and names; several layers of a name are none."""
+        layers = self._models.graph_analysis(self._models.current, None, None).layers
+        found: dict[str, str] = {}
+        several: set[str] = set()
+        sure: dict[str, str] = {}
+        for layer in layers:
+            if layer.group or not layer.outputs or not layer.outputs[0].name:
+                continue
+            value = layer.outputs[0].name
+            if found.setdefault(layer.name, value) != value:
+                several.add(layer.name)
+            # as the tree has it, where a leaf's own path is what its node is called
+            inside = layer.name if layer.parent is None else f"{layers[layer.parent].path}.{layer.name}"
+            sure |= {inside: value, layer.path: value}
+        return {name: value for name, value in found.items() if name not in several} | sure
+
+    def command(self, steps: Sequence[EditStep], output: str | None) -> str:
+        """The command that does the same to the opened model headless; '' where no command can."""
+        if self._models.module is not None:
+            return ""
+        source = self._models.source
+        target = path_word(output or f"{stem(source)}_edited.onnx")
+        head = ["explorer", "edit", path_word(source), "-o", target]
+        return shlex.join([*head, *step_words(steps), *opening_words(self._models.options)])
+
+
+def _load(model: Model) -> None:
+    """Has onnxruntime load a model.
+
+    Raises:
+        BadModel: It refuses.
+    """
+    try:
+        RuntimeSession(model, what="the edited model")
+    except BadModel as error:
+        raise BadModel(error.what, hint="nothing was changed; --no-verify writes it as it is") from None

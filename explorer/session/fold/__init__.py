@@ -1,0 +1,1 @@
+"""Folding of a session's models, kind by kind, each a state."""

@@ -1,0 +1,144 @@
+"""Folds a session's models: each kind of rewrite becomes a state, proved before it gets its name."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Sequence
+
+from msgspec.structs import replace
+
+from explorer.base.errors import Misuse
+from explorer.engine.fold.fold import fold
+from explorer.engine.formats.onnx import reader, writer
+from explorer.engine.formats.onnx.validate import validate
+from explorer.engine.graph.model import Model, renamed
+from explorer.engine.progress import stop_if
+from explorer.facts import HistoryEntry, Verification
+from explorer.facts.split.fold import FOLDS, Fold, FoldKind, FoldStep, NodeLeft
+from explorer.host import output_files
+from explorer.session.parts.models import Cancel, Models, OnProgress, stem
+from explorer.settings.parse import opening_words, path_word
+
+Prove = Callable[[Model, Model], Verification]
+"""The state before, and what was made of it."""
+
+
+class ModelFolder:
+    """What can be folded of the current state, and the states that are made of it."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+
+    def choice(self, kinds: Sequence[FoldKind], on_progress: OnProgress, cancel: Cancel) -> Fold:
+        """What `fold` would do."""
+        made, left = self._folded(kinds, on_progress, cancel)
+        return Fold(tuple([step for _, step in made]), left, command=self._command(kinds, None))
+
+    def fold(
+        self,
+        kinds: Sequence[FoldKind],
+        *,
+        output: str | None,
+        overwrite: bool,
+        prove: Prove | None,
+        on_progress: OnProgress,
+        cancel: Cancel,
+    ) -> Fold:
+        """Makes a state of every kind of which there is something to fold; the last one is `output`."""
+        started = time.perf_counter()
+        models = self._models
+        if output is not None:
+            models.check_onnx(output, overwrite)
+        command = self._command(kinds, output)
+        made, left = self._folded(kinds, on_progress, cancel)
+        if not made:
+            why = f"{left[0].op} '{left[0].name}': {left[0].reason}" if left else ""
+            raise Misuse("there is nothing to fold", where=models.label(models.current), hint=why)
+        kept, steps = models.history, []
+        try:
+            for model, step in made:
+                target = output if step is made[-1][1] else None
+                steps.append(self._state(model, step, target, overwrite, prove, on_progress, cancel))
+                if not steps[-1].output:
+                    break
+        except BaseException:
+            models.history = kept
+            raise
+        done = steps[-1].output if len(steps) == len(made) else ""
+        notes = models.random_weights()
+        return Fold(tuple(steps), left, done, command, notes, time.perf_counter() - started)
+
+    def _folded(
+        self, kinds: Sequence[FoldKind], on_progress: OnProgress, cancel: Cancel
+    ) -> tuple[list[tuple[Model, FoldStep]], tuple[NodeLeft, ...]]:
+        """A model after each kind that has something to fold, and what stays of the others."""
+        models = self._models
+        if models.is_module(models.current):
+            raise Misuse(
+                "a quantized nn.Module is not folded",
+                where=models.label(models.current),
+                hint="fold the original, and quantize that",
+            )
+        model = models.graph(models.current, on_progress)
+        made: list[tuple[Model, FoldStep]] = []
+        left: list[NodeLeft] = []
+        for kind in (kind for kind in FOLDS if kind in kinds):
+            stop_if(cancel)
+            model, step = fold(model, kind)
+            if step.folded:
+                made.append((model, step))
+            else:
+                left += step.left
+        return made, tuple(left)
+
+    def _state(
+        self,
+        model: Model,
+        step: FoldStep,
+        output: str | None,
+        overwrite: bool,
+        prove: Prove | None,
+        on_progress: OnProgress,
+        cancel: Cancel,
+    ) -> FoldStep:
+        """Writes one kind's model, which becomes the current state unless the proof speaks against it."""
+        models = self._models
+        before = models.graph(models.current, on_progress)
+        command = self._command((step.kind,), output) if models.current == 0 else ""
+        target = output or models.unused_name()
+        evidence: Verification | None = None
+        made: Model | None = None
+        with output_files.atomic_write(target, overwrite=overwrite or output is None) as temporary:
+            writer.write(model, temporary, on_progress=on_progress, cancel=cancel)
+            if prove is not None:
+                made = validate(reader.read(temporary))
+                evidence = prove(before, made)
+                evidence = replace(evidence, before=models.label(models.current), after=target)
+                if not evidence.passed:
+                    raise output_files.Discard
+        if evidence is not None and not evidence.passed:
+            return replace(step, verification=evidence)
+        models.append(
+            HistoryEntry(
+                label=step.what,
+                path=target,
+                command=command,
+                verification=evidence,
+                saved=output or "",
+                dims=dict(models.options["dims"]),
+                fold=step.kind,
+            ),
+            made=None if made is None else renamed(made, target),
+        )
+        return replace(step, verification=evidence, output=target)
+
+    def _command(self, kinds: Sequence[FoldKind], output: str | None) -> str:
+        """The command that does the same headless; '' where no command can."""
+        models = self._models
+        if models.module is not None or models.current:
+            return ""
+        target = output or f"{stem(models.source)}_folded.onnx"
+        only = [] if {*kinds} >= {*FOLDS} else ["--only", ",".join(kinds)]
+        words = ["explorer", "fold", path_word(models.source), "-o", path_word(target), *only]
+        return shlex.join([*words, *opening_words(models.options)])

@@ -1,0 +1,100 @@
+"""Extracts parts of a session's nn.Modules: a file of torch's that is read back and run before it is kept."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import torch
+from msgspec.structs import replace
+
+from explorer.base.errors import Misuse
+from explorer.engine.convert.job import ConversionJob, module_of
+from explorer.engine.costs.torch.signature import bind
+from explorer.engine.formats.torch_module.modules import described
+from explorer.engine.progress import Cancel, OnProgress, report
+from explorer.engine.split import module_part as parts
+from explorer.facts import Layer, TensorInfo
+from explorer.facts.split.part import Extraction, PartSpec
+from explorer.host import output_files
+from explorer.session.parts.models import Models
+
+if TYPE_CHECKING:
+    from explorer.engine.split.module_part import ExtractedModule
+
+
+def extract(
+    models: Models,
+    at: int,
+    spec: PartSpec,
+    output: str,
+    *,
+    overwrite: bool,
+    verify: bool,
+    seed: int,
+    on_progress: OnProgress,
+    cancel: Cancel,
+) -> Extraction:
+    """Writes a part of a state that is an nn.Module, which gives what it gave in the whole."""
+    started = time.perf_counter()
+    models.check_target(output, overwrite)
+    opened = models.opened(at, on_progress)
+    if not hasattr(opened, "loaded"):
+        raise Misuse(
+            "a part of a graph is an ONNX file", where=output, hint="give it a name that ends in .onnx"
+        )
+    loaded = module_of(opened)
+    options = models.options
+    report(on_progress, cancel, "exporting (torch.export)")
+    bound = bind(loaded, options["input_shapes"], options["dims"])
+    layers = models.examined(at, on_progress, cancel).analysis.layers
+    part = parts.module_part(loaded, bound, layers, spec, seed)
+    found = _told(part, layers, models)
+    with output_files.atomic_write(output, overwrite=overwrite) as temporary:
+        report(on_progress, cancel, "writing")
+        ConversionJob(target=output, path=temporary).write(part.module, lambda: parts.save(part, temporary))
+        if verify:
+            report(on_progress, cancel, "running the part")
+            found = replace(found, exact=_same(part, parts.read_back(part, temporary)))
+            if found.exact is False:
+                raise output_files.Discard
+    kept = output if found.exact is not False else ""
+    return replace(found, output=kept, seconds=time.perf_counter() - started)
+
+
+def _same(part: ExtractedModule, made: tuple[torch.Tensor, ...]) -> bool | None:
+    """Whether a part gives the whole's own values; None where it gives its own random numbers alone."""
+    if not part.faithful or len(made) != len(part.made):
+        return False
+    pairs = zip(part.makes, made, part.made, strict=True)
+    same = [parts.identical(one, other) for name, one, other in pairs if name not in part.drawn]
+    return all(same) if same else None
+
+
+def _told(part: ExtractedModule, layers: tuple[Layer, ...], models: Models) -> Extraction:
+    rows = [layers[row] for row in part.rows]
+    leaves = [row for row in rows if not row.group]
+    macs = [row.macs for row in leaves]
+    parameters = dict(part.module.named_parameters())
+    return Extraction(
+        inputs=_infos(part.reads, part.given),
+        outputs=_infos(part.makes, part.made),
+        first=rows[0].path if rows else "",
+        last=rows[-1].path if rows else "",
+        layers=part.calls[0],
+        layers_whole=part.calls[1],
+        params=sum(one.numel() for one in parameters.values()),
+        macs=None if None in macs else sum(one or 0 for one in macs),
+        weight_bytes=sum(one.nbytes for one in parameters.values()),
+        runtime="torch",
+        notes=(*models.random_weights(), *_drawn(part)),
+    )
+
+
+def _drawn(part: ExtractedModule) -> tuple[str, ...]:
+    said = f"not compared, for random numbers make it: {', '.join(part.drawn)}"
+    return (said,) if part.drawn else ()
+
+
+def _infos(names: tuple[str, ...], values: tuple[torch.Tensor, ...]) -> tuple[TensorInfo, ...]:
+    return tuple([info for name, one in zip(names, values, strict=True) for info in described(one, name)])

@@ -1,0 +1,115 @@
+"""Steps of an edit as a user writes them: options of the command line, in their order, or a file of steps.
+
+    [[step]]
+    rename = "conv1"                  # a node or a value
+    to = "stem"
+
+    [[step]]
+    set = "layer1.0.conv1"            # a node, and its attribute
+    attribute = "strides"
+    to = [2, 2]                       # "" takes the attribute away
+
+    [[step]]
+    delete = "dropout"
+
+    [[step]]
+    replace_op = "Relu"               # all nodes of an operator, or one node
+    to = "LeakyRelu"
+
+Steps of the file come before those that were typed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, get_args
+
+from explorer.base.errors import Misuse
+from explorer.facts.split.edit import EditKind, EditStep
+from explorer.settings.parse import option_words
+from explorer.settings.tables import Readers, SettingsFile, content, text
+
+_KINDS: tuple[str, ...] = get_args(EditKind)
+_SET = re.compile(r"(?P<name>.+?)\.(?P<attribute>[^\W\d]\w*)=(?P<to>.*)", re.DOTALL)
+_FORMS: Mapping[str, str] = {
+    "rename": "OLD=NEW",
+    "set": "NODE.ATTRIBUTE=VALUE",
+    "delete": "NODE",
+    "replace_op": "OLD=NEW",
+}
+
+
+def steps_of(path: str | None, typed: Iterable[tuple[str, str]]) -> tuple[EditStep, ...]:
+    """The steps in a file, and those that were typed after them.
+
+    Args:
+        path: Of the file; None for none.
+        typed: Flags and their values.
+
+    Raises:
+        Misuse: One cannot be read, or there are none.
+    """
+    found = [] if path is None else list(_of_file(content(path), path))
+    found += [_of_words(flag, value) for flag, value in typed]
+    if not found:
+        raise Misuse("says nothing to do", where="edit", hint="add --rename, --set, --delete or --replace-op")
+    return tuple(found)
+
+
+def step_words(steps: Sequence[EditStep]) -> list[str]:
+    """Steps as they are typed."""
+    words: list[str] = []
+    for step in steps:
+        said = f"{step.name}.{step.attribute}" if step.kind == "set" else step.name
+        value = said if step.kind == "delete" else f"{said}={step.to}"
+        words += option_words(f"--{step.kind.replace('_', '-')}", value)
+    return words
+
+
+def _of_words(flag: str, value: str) -> EditStep:
+    kind: Any = flag.removeprefix("--").replace("-", "_")
+    hint = f"write {flag} {_FORMS[kind]}"
+    if kind == "set":
+        if (found := _SET.fullmatch(value)) is None:
+            raise Misuse(f"'{value}' names no attribute and value", where=flag, hint=hint)
+        return EditStep(kind, found["name"], found["to"], found["attribute"])
+    if kind == "delete":
+        name, to = value, ""
+    else:
+        name, _, to = value.rpartition("=")  # names that exporters make may have one, new ones have none
+    if not name or (not to and kind != "delete"):
+        raise Misuse(f"'{value}' cannot be read", where=flag, hint=hint)
+    return EditStep(kind, name, to)
+
+
+def _of_file(data: bytes, path: str) -> Iterable[EditStep]:
+    file = SettingsFile(data, path)
+    for rule in file.rules(("step",), file.content.get("step", []), _READERS, _KINDS):
+        where = rule["origin"]
+        said = [kind for kind in _KINDS if kind in rule]
+        if len(said) > 1:
+            raise Misuse(f"a step does one thing, not {' and '.join(said)}", where=where)
+        kind: Any = said[0]
+        wanted = {"delete": (), "set": ("attribute", "to")}.get(kind, ("to",))
+        given = [key for key in ("attribute", "to") if key in rule]
+        if list(wanted) != given:
+            idle, lacks = [k for k in given if k not in wanted], [k for k in wanted if k not in given]
+            what = f"needs '{lacks[0]}'" if lacks else f"takes no '{idle[0]}'"
+            raise Misuse(f"the step '{kind}' {what}", where=where)
+        yield EditStep(kind, rule[kind], rule.get("to", ""), rule.get("attribute", ""))
+
+
+def _value(value: Any, where: str) -> str:
+    """A value of TOML as it is typed."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)
+    if isinstance(value, list) and all(isinstance(one, (int, float, str)) for one in value):
+        return json.dumps(value)
+    raise Misuse("this is no value of an attribute", where=where, hint="give a number, a text or a list")
+
+
+_READERS: Readers = {**dict.fromkeys(_KINDS, text), "attribute": text, "to": _value}

@@ -1,0 +1,187 @@
+"""The settings of a split: how many stages, what is balanced, on which machines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, cast
+
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+
+from explorer.base.errors import Misuse
+from explorer.facts.roofline import Machine
+from explorer.facts.split.split import BALANCED, SplitBy, SplitSpec, StageForm
+from explorer.facts.training import OPTIMIZERS, Optimizer
+from explorer.settings import machines
+from explorer.settings.parse import parse_card, parse_count
+from explorer.tui.dialogs.dialogs import FormDialog
+from explorer.tui.text.lines import safe
+from explorer.tui.widgets.options import OptionField
+
+_SCHEDULES = ("1f1b", "gpipe")
+_FORMS = ("onnx", "torch")
+
+
+class SplitRequest(NamedTuple):
+    """What was typed; empty for the usual.
+
+    Attributes:
+        stages, micro_batches: Numbers.
+        memory: Most bytes of a stage, which says how many there are where `stages` is empty.
+        at: Globs of modules, between commas.
+        machines: Names, one for all stages or one for each.
+        links: Bytes a second between stages.
+        form: What a module's stages are written as.
+    """
+
+    stages: str = "4"
+    by: SplitBy = "macs"
+    memory: str = ""
+    at: str = ""
+    machines: str = ""
+    links: str = ""
+    micro_batches: str = ""
+    schedule: str = "1f1b"
+    optimizer: Optimizer = "sgd"
+    form: StageForm = "onnx"
+
+    @property
+    def spec(self) -> SplitSpec:
+        """How the model is cut.
+
+        Raises:
+            Misuse: Something cannot be read, or nothing says how many stages there are.
+        """
+        named = len(_names(self.machines))
+        if not self.stages and not self.memory and named < 2:
+            raise Misuse("into how many stages is not said", hint="type a number, or the memory of a stage")
+        usual = SplitSpec()
+        many, unsaid = self.micro_batches, named if named > 1 else None
+        return SplitSpec(
+            stages=parse_count(self.stages, "stages", 2) if self.stages else unsaid,
+            by=self.by,
+            stage_memory=parse_card(self.memory, "memory") if self.memory else None,
+            at=tuple(_names(self.at)),
+            links=machines.parse_rate(self.links, "links") if self.links else None,
+            micro_batches=parse_count(many, "micro-batches", 1) if many else usual.micro_batches,
+            schedule="gpipe" if self.schedule == "gpipe" else "1f1b",
+            optimizer=self.optimizer,
+        )
+
+    @property
+    def named_machines(self) -> tuple[Machine, ...]:
+        """The machines that were typed.
+
+        Raises:
+            Misuse: There is no such machine.
+        """
+        return tuple([machines.find(name, None, None) for name in _names(self.machines)])
+
+    def words(self, cuts: str = "", machine: str = "") -> list[str]:
+        """The same as options of `explorer split`.
+
+        Args:
+            cuts: Layers that begin a stage, where these were moved.
+            machine: The one that was chosen, where none is typed.
+        """
+        usual = SplitRequest()
+        typed = {**self._asdict(), "machines": ",".join(_names(self.machines)) or machine}
+        found = [] if cuts or not self.stages else ["-n", self.stages]
+        found += [
+            word
+            for name, flag in _FLAGS.items()
+            if typed[name] and typed[name] != getattr(usual, name)
+            for word in (flag, typed[name])
+        ]
+        found += [word for glob in _names(self.at) for word in ("--at", glob)] * (not cuts)
+        return [*found, *(["--cuts", cuts] if cuts else [])]
+
+
+_FLAGS: Mapping[str, str] = {
+    "by": "--by",
+    "memory": "--stage-memory",
+    "machines": "--machine",
+    "links": "--links",
+    "micro_batches": "--micro-batches",
+    "schedule": "--schedule",
+    "optimizer": "--optimizer",
+    "form": "--to",
+}
+_NO_MACHINE = "none; one for all, or a100,l4"
+_ROWS = (
+    (("stages", "stages", "as the memory says"), ("memory", "memory", "of a stage: 2G")),
+    (("machines", "machines", _NO_MACHINE), ("links", "links", "10GB/s, or no time")),
+    (("micro_batches", "micro-batch", "8"), ("at", "cut at", "layer*, or anywhere")),
+)
+"""Fields that are typed into, two a line: their ids, labels, and what stands in them where they are empty."""
+
+
+class SplitDialog(FormDialog[SplitRequest]):
+    """Asks how a model is to be cut.
+
+    Args:
+        last: What was typed last.
+        machine: The machine that holds where none is typed; '' for none.
+        module: Whether it is a module, whose stages may be modules, too.
+    """
+
+    TITLE_TEXT = "Split into stages"
+    HINT = "↑↓←→ choose · Enter search · Esc cancel"
+
+    def __init__(
+        self, last: SplitRequest, machine: str = "", *, module: bool = False, blink: bool = False
+    ) -> None:
+        super().__init__(blink=blink)
+        self._last, self._machine, self._module = last, machine, module
+
+    def fields(self) -> ComposeResult:
+        """The fields."""
+        yield self._choice("by", "balance", BALANCED)
+        for row in _ROWS:
+            with Horizontal(classes="form-row"):
+                for at, (id, label, usual) in enumerate(row):
+                    if id == "machines" and self._machine:
+                        usual = f"{safe(self._machine)}, that of m"
+                    said = f" {label}" if at else label
+                    yield from self.pair_entry(said, getattr(self._last, id), usual, id)
+        yield self._choice("schedule", "schedule", _SCHEDULES)
+        yield self._choice("optimizer", "optimizer", tuple(OPTIMIZERS))
+        if self._module:
+            yield self._choice("form", "write as", _FORMS)
+
+    def _choice(self, id: str, label: str, words: tuple[str, ...]) -> OptionField:
+        field = OptionField(label, words, id=id)
+        field.index = words.index(getattr(self._last, id))
+        return field
+
+    def meaning(self) -> list[tuple[str, str]]:
+        """What will happen, or what cannot be read."""
+        try:
+            asked = self.answer()
+        except Misuse as error:
+            return [(str(error), "bad")]
+        spec, named = asked.spec, asked.named_machines
+        many = f"{spec.stages:,} stages" if spec.stages else "As few stages as the memory allows"
+        if len(named) > 1 and len(named) != spec.stages:
+            return [(f"{len(named):,} machines: name one for all stages, or one for each", "warn")]
+        on = ", ".join(one.name for one in named) or self._machine
+        said = f"{many}, the largest as small as can be{f', on {on}' if on else ''}."
+        return [(said, "dim"), ("The cuts are searched anew.", "dim")]
+
+    def answer(self) -> SplitRequest:
+        """What the fields say."""
+        typed = {id: self.text_of(id).strip() for row in _ROWS for id, _, _ in row}
+        chosen = {str(field.id): field.value for field in self.query(OptionField)}
+        found = SplitRequest(
+            by=cast("SplitBy", chosen["by"]),
+            schedule=chosen["schedule"],
+            optimizer=cast("Optimizer", chosen["optimizer"]),
+            form=cast("StageForm", chosen.get("form", self._last.form)),
+            **typed,
+        )
+        _ = found.spec, found.named_machines
+        return found
+
+
+def _names(typed: str) -> list[str]:
+    return [name for piece in typed.split(",") if (name := piece.strip())]

@@ -1,0 +1,722 @@
+"""The Split screen: the tree with a stage column beside the stages, and cuts that move by keys."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from bisect import bisect_left
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, ClassVar
+
+from msgspec import Struct, ValidationError, convert
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container
+
+from explorer.base.errors import Cancelled, ExplorerError
+from explorer.base.units import bytes_text, many_text, rate_text
+from explorer.facts.split.split import BALANCED
+from explorer.process.saved_sessions import SavedSplit
+from explorer.report.blocks import Heading
+from explorer.report.blocks import Line as Row
+from explorer.report.present.figures import share_text
+from explorer.report.present.split.split import (
+    count_table,
+    cut_table,
+    gantt,
+    pipeline_figures,
+    proof_blocks,
+    split_blocks,
+    stage_table,
+    training_table,
+)
+from explorer.tui.dialogs.dialogs import (
+    ConfirmDialog,
+    MessageDialog,
+    PageDialog,
+    SubScreen,
+    ask_path,
+    without_options,
+)
+from explorer.tui.dialogs.split.dialog import SplitDialog, SplitRequest
+from explorer.tui.state.jobs import Jobs
+from explorer.tui.text.drawing import draw
+from explorer.tui.text.keys import bindings, key_group, keys_line
+from explorer.tui.text.lines import Line, cut, safe
+from explorer.tui.tree.model import TreeModel
+from explorer.tui.tree.stages import CROSSING, STAGE, StageRows
+from explorer.tui.tree.widget import LayerTree, tree_head
+from explorer.tui.widgets.line_view import LineList, LineView
+from explorer.tui.widgets.status_line import JobLine, done_line, job_line
+from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
+
+if TYPE_CHECKING:
+    from explorer.facts import Layer, Totals
+    from explorer.facts.roofline import Machine
+    from explorer.facts.split.draft import CutPlaces, SplitDraft
+    from explorer.facts.split.split import Split
+    from explorer.process.client import EngineProcess
+    from explorer.report.blocks import Block
+    from explorer.tui.tree.model import TreeShape
+
+# fmt: off
+SPLIT_KEYS = key_group(
+    "In a split",
+    ("split_next(1)", ("n",), "n", "Next cut", "To the layer that the next stage begins with"),
+    ("split_next(-1)", ("N",), "N", "The cut before", "The same, the other way round"),
+    ("split_move(-1)", ("comma",), ",", "Move the cut up", "The cut at the cursor's stage, a layer earlier"),
+    ("split_move(1)", ("full_stop",), ".", "Move the cut down", "The same, a layer later"),
+    ("split_move(-10)", ("less_than_sign",), "<", "Far up", "Ten layers earlier"),
+    ("split_move(10)", ("greater_than_sign",), ">", "Far down", "Ten layers later"),
+    ("split_cut", ("x",), "x", "Cut here, or not", "A stage more begins at the cursor, or one less"),
+    ("split_count(1)", ("plus",), "+", "A stage more", "The best cuts for it are searched"),
+    ("split_count(-1)", ("minus",), "-", "A stage less", "The best cuts for it are searched"),
+    ("split_by", ("b",), "b", "What is balanced", "MACs, parameters, memory, training, time: the next"),
+    ("split_best", ("o",), "o", "The best cuts again", "In place of those that were moved"),
+    ("split_settings", ("s",), "s", "Settings…", "Stages, measure, machines, links, micro-batches, schedule"),
+    ("split_write", ("w",), "w", "Write…", "The stages into a folder, proved to be the model"),
+    ("split_figures", ("p",), "p", "Figures", "In place of the layers, where both have no room"),
+    ("split_pane", ("tab", "shift+tab"), "Tab", "Other pane", "The layers, or the figures, which scroll"),
+    ("split_exact", ("e",), "e", "Exact or rounded numbers", "714.19 M or 714,188,480"),
+    ("split_copy", ("y",), "y", "Copy", "Send the command that makes this split to the terminal"),
+)
+# fmt: on
+_FOOTER = (
+    *((", .", "move"), ("n", "next cut"), ("x", "cut"), ("+ -", "stages"), ("b", "by"), ("w", "write")),
+    *(("o", "best"), ("s", "settings"), ("p", "figures"), ("y", "copy"), ("Esc", "")),
+)
+_BESIDE, _TALL = 118, 22
+"""Columns from which on both stand beside each other, and rows from which on one below the other."""
+_COLUMNS = (STAGE, "macs", CROSSING, "kind", "params", "activations")
+_GANTT, _MOST = 9, 128
+"""Cells around a schedule, and of it at most."""
+_ROOMY = 30
+"""Rows from which on lines are left blank."""
+_WORDS = {"macs": "MACs", "training": "training memory"}
+_UNTIMED = "time is not known: s names machines, or % times the model"
+
+
+class SplitState(Struct):
+    """The split of one state of the history, as it was left.
+
+    Attributes:
+        draft: What was told last.
+        where: Where cuts may lie.
+        rows: Of the tree, with the places of the cuts.
+        layers: Where the tree of the model has others.
+        moved: Whether cuts lie elsewhere than where they were found.
+        shape: How the tree was left.
+        folder: Where the stages were written last.
+        resumes: Where cuts lay in the session that is resumed.
+    """
+
+    request: SplitRequest = SplitRequest()
+    draft: SplitDraft | None = None
+    where: CutPlaces | None = None
+    rows: StageRows | None = None
+    layers: tuple[Layer, ...] | None = None
+    moved: bool = False
+    shape: TreeShape | None = None
+    folder: str = ""
+    resumes: tuple[int, ...] = ()
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Where the cuts lie now, though their figures are on their way."""
+        return self.resumes if self.rows is None else tuple(self.rows.places)
+
+    @classmethod
+    def resumed(cls, saved: SavedSplit) -> SplitState:
+        """As a session left it; a request that this program cannot read is the usual one."""
+        try:
+            request = convert(list(saved.request), SplitRequest)
+        except ValidationError:
+            return cls()
+        return cls(request, moved=bool(saved.places), resumes=saved.places)
+
+    def saved(self, state: int) -> SavedSplit:
+        """What a session keeps of it; `state` is its place in the history."""
+        return SavedSplit(state, tuple(self.request), self.places if self.moved else ())
+
+
+class SplitScreen(SubScreen[int]):
+    """A model in stages; answers with the id of a layer to go to.
+
+    Args:
+        source: The model's name.
+        saved: Its file, which a command can name; '' for none.
+        engine: Answers.
+        found: What was found before; what is found is written into it.
+        state: Of the history, whose model is cut.
+        model: Its tree.
+        totals: Of the whole.
+        machine: The one that was chosen, where the settings name none.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "stop", show=False),
+        *bindings(SPLIT_KEYS),
+    ]
+    AUTO_FOCUS = "#split-tree"
+
+    def __init__(
+        self,
+        source: str,
+        saved: str,
+        engine: EngineProcess,
+        found: SplitState,
+        state: int,
+        model: TreeModel,
+        totals: Totals,
+        *,
+        machine: Machine | None = None,
+        exact: bool = False,
+        remote: bool = False,
+    ) -> None:
+        super().__init__()
+        self._source, self._saved, self._found, self._state = source, saved, found, state
+        self._model, self._totals, self._machine = model, totals, machine
+        self._exact, self._remote = exact, remote
+        self._jobs = Jobs(engine, self._show_status)
+        self._said, self._began = "", 0.0
+        self._figures = self._following = False
+
+    def compose(self) -> ComposeResult:
+        """The parts."""
+        yield TitleBar()
+        with Container(id="split"):
+            with Container(id="split-left"):
+                yield PaneHead(id="split-head")
+                yield LayerTree(id="split-tree")
+            yield LineView(id="split-page")
+        yield JobLine(self._jobs, self._status, remote=self._remote)
+        yield Status(id="split-keys")
+
+    @property
+    def layer_tree(self) -> LayerTree:
+        """The layers."""
+        return self.query_one("#split-tree", LayerTree)
+
+    @property
+    def page(self) -> LineView:
+        """The figures."""
+        return self.query_one("#split-page", LineView)
+
+    def on_mount(self) -> None:
+        """Show the stages as they were left, or search them."""
+        self.query_one("#split-keys", Status).show(lambda width: (keys_line(_FOOTER, width),))
+        self.layer_tree.exact = self._exact
+        self._lay_out()
+        if self._found.where is not None:
+            self._lay_tree()
+        self._show()
+        self._search(self._found.request, self._found.places if self._found.moved else None)
+
+    def on_resize(self) -> None:
+        """Both where there is room for both."""
+        self._lay_out()
+        self._show()
+
+    def _lay_out(self) -> None:
+        beside, tall = self.size.width >= _BESIDE, self.size.height >= _TALL
+        alone = not beside and not tall
+        self.set_class(beside, "-beside")
+        self.query_one("#split-left").display = not (alone and self._figures)
+        self.page.display = self._figures or not alone
+
+    # showing
+
+    def _show(self) -> None:
+        self.query_one(TitleBar).show(self._title)
+        self._show_head()
+        self.page.show(self._page)
+        self._show_status()
+
+    @on(LineList.SizeChanged)
+    def _show_head(self) -> None:
+        tree = self.layer_tree
+        self.query_one("#split-head", PaneHead).show(
+            lambda _: (
+                tree_head(
+                    tree.model, "", tree.size.width, focused=tree.has_focus, laid=tree.places(tree.size.width)
+                ),
+            )
+        )
+
+    def _title(self, width: int) -> tuple[Line, ...]:
+        draft, name = self._found.draft, safe(os.path.basename(self._source))
+        head = (" Split  ", "strong"), (name, "text")
+        if draft is None:
+            return head, ()
+        fact = draft.split
+        by = _WORDS.get(fact.by, fact.by)
+        moved = " · cuts moved" if self._found.moved else ""
+        many = many_text(len(fact.stages), "stage")
+        said = (f"   {many} by {by}", "dim"), (moved, "warn")
+        return cut((*head, *said), width), cut(self._summary(fact), width)
+
+    def _summary(self, fact: Split) -> Line:
+        """What follows the cuts, in a line."""
+        found: list[tuple[str, str]] = [
+            (" balance ", "dim"),
+            (share_text(fact.balance, 1.0), "number"),
+            ("  cuts ", "dim"),
+            (self._bytes(sum(one.bytes for one in fact.cuts)), "number"),
+        ]
+        told = fact.forecast or fact.by_macs
+        if told is not None:
+            found += [("  bubble ", "dim"), (share_text(told.bubble, 1.0), "number")]
+        if fact.forecast is not None:
+            found += [("  throughput ", "dim"), (rate_text(fact.forecast.throughput, "runs/s"), "number")]
+        elif told is not None:
+            found.append(("  as if time went with MACs", "dim"))
+        return tuple(found)
+
+    def _bytes(self, value: int) -> str:
+        return f"{value:,} B" if self._exact else bytes_text(value)
+
+    def _page(self, width: int) -> Sequence[Line]:
+        draft = self._found.draft
+        if draft is None:
+            return ()
+        fact = draft.split
+        told, timed = fact.forecast or fact.by_macs, fact.forecast is not None
+        gap = [Row()] * (self.size.height >= _ROOMY)
+        blocks: list[Block] = [stage_table(fact, named=False)]
+        if told is not None:
+            cells, many = max(16, min(width - _GANTT, _MOST)), len(fact.stages)
+            blocks += [*gap, *gantt(told.works, many, cells, timed=timed), *gap]
+            blocks += [*pipeline_figures(fact), *gap, *gantt(told.steps, many, cells, timed=timed)]
+        blocks += [*gap, Heading("Cuts"), cut_table(fact)]
+        if any(one.training is not None for one in fact.stages):
+            blocks += [*gap, Heading("Training step"), training_table(fact)]
+        if fact.counts:
+            blocks += [*gap, Heading("Other numbers of stages"), count_table(fact)]
+        return draw([*blocks, *gap, *(Row(note) for note in fact.notes)], width - 1, self._exact)
+
+    def _show_status(self) -> None:
+        self.query_one(JobLine).draw_status()
+
+    def _status(self, width: int) -> Line:
+        running = self._jobs.current
+        if running is None:
+            return done_line("", self._said, width)
+        elapsed = time.monotonic() - self._began
+        return job_line(running.title, running.job.progress, elapsed, width, refused=False)
+
+    def _say(self, said: str) -> None:
+        self._said = said
+        self._show_status()
+
+    def _refuse(self, why: str) -> None:
+        self.app.bell()
+        self._say(why)
+
+    def page_blocks(self) -> Sequence[Block]:
+        """What `explorer split` tells."""
+        draft = self._found.draft
+        return () if draft is None else split_blocks(draft.split)
+
+    def verb_words(self, source: str) -> Sequence[str]:
+        """The verb that tells the same."""
+        found = self._found
+        if found.draft is None:
+            return ()
+        machine = self._machine.name if self._machine is not None and self._machine.name else ""
+        return ["split", source, *found.request.words(self._cut_names(), machine)]
+
+    def _cut_names(self) -> str:
+        """Layers that the stages begin with, where cuts were moved."""
+        draft = self._found.draft
+        return ",".join(one.before for one in draft.split.cuts) if draft and self._found.moved else ""
+
+    # searching
+
+    @property
+    def _machines(self) -> tuple[Machine, ...]:
+        """Of the request, else the one that was chosen."""
+        named = self._found.request.named_machines
+        return named or (() if self._machine is None else (self._machine,))
+
+    def _search(
+        self,
+        request: SplitRequest,
+        places: Sequence[int] | None = None,
+        untimed: SplitRequest | None = None,
+    ) -> None:
+        """Search cuts for a request; `untimed`: what is asked for where no time is known."""
+        if self._jobs.current is None:
+            self.run_worker(self._searched(request, places, untimed), group="split", exit_on_error=False)
+        else:
+            self.app.bell()
+
+    async def _searched(
+        self, request: SplitRequest, places: Sequence[int] | None, untimed: SplitRequest | None
+    ) -> None:
+        """The best cuts for a request, or these; where there are none all stays as it was."""
+        found, before = self._found, self._found.request
+        found.request = request
+        self._began = time.monotonic()
+        try:
+            draft = await self._jobs.run(
+                "searching cuts",
+                "split_draft",
+                request.spec,
+                places,
+                machines=self._machines,
+                index=self._state,
+            )
+        except Cancelled:
+            found.request = before
+            self._stopped()
+        except ExplorerError as error:
+            found.request = before
+            if places is not None and error.where == "places":  # of a model that has changed since
+                await self._searched(request, None, None)
+            elif untimed is not None and error.where == "--by time":
+                await self._searched(untimed, None, None)
+                self._say(_UNTIMED)
+            else:
+                self._failed(error, request)
+        else:
+            found.moved = places is not None
+            self._take(draft)
+            self._say("")
+
+    def _stopped(self) -> None:
+        if self._found.draft is None:
+            self.dismiss(None)
+        else:
+            self._say("stopped, nothing was changed")
+
+    def _failed(self, error: ExplorerError, request: SplitRequest) -> None:
+        """Why there is no such split, and the settings again."""
+        more = "D binds open sizes" if "bind a size" in error.hint else ""
+        message = MessageDialog("Split", without_options(error), hint=more)
+        leave = bool(more) and self._found.draft is None
+
+        def then(_: object) -> None:
+            if leave:
+                self.dismiss(None)
+            else:
+                self._ask(request)
+
+        self.app.push_screen(message, then)
+
+    def _take(self, draft: SplitDraft) -> None:
+        """Show what is known of the stages now."""
+        found = self._found
+        if draft.where is not None:
+            found.layers, found.where, found.rows = draft.rows, draft.where, None
+            self._lay_tree()
+        assert found.rows is not None
+        found.draft = draft
+        self._lay_cuts(draft.places)
+        if self.is_mounted and self.is_attached:
+            self._show()
+
+    def _lay_tree(self) -> None:
+        """A tree with the columns of a split: the model's, or that of the graph which a module becomes."""
+        found, tree = self._found, self.layer_tree
+        assert found.where is not None
+        wanted, first = found.layers or self._model.layers, tree.model.count == 0
+        model = tree.model
+        if first or model.layers is not wanted:
+            model = self._model if found.layers is None else TreeModel(found.layers)
+        if found.rows is None:
+            found.rows = StageRows.of(found.where, model.structure.parent)
+        model.lay_stages(found.rows)
+        if first and found.shape is not None:
+            model.take_shape(found.shape)
+        model.set_columns(_COLUMNS)
+        tree.set_model(model, self._totals, keep_cursor=not first)
+
+    def _lay_cuts(self, places: Sequence[int]) -> None:
+        rows = self._found.rows
+        assert rows is not None
+        rows.places = tuple(places)
+        rows.chosen = min(max(rows.chosen, 0), len(places) - 1)
+        self.layer_tree.model.lay_stages(rows)
+        self.layer_tree.refresh()
+
+    # moving cuts
+
+    def _place(self, places: Sequence[int], chosen: int) -> None:
+        """Cuts at these places; their figures follow."""
+        rows = self._found.rows
+        assert rows is not None
+        rows.chosen = chosen
+        self._found.moved = True
+        self._lay_cuts(places)
+        self._to_cut(chosen)
+        self._say("")
+        if not self._following:
+            self._following = True
+            self.run_worker(self._follow(), group="follow", exit_on_error=False)
+
+    async def _follow(self) -> None:
+        """Figures of the cuts as they lie, until these have not moved meanwhile."""
+        found = self._found
+        try:
+            while found.draft is not None and found.draft.places != found.places:
+                spec, wanted = found.request.spec, found.places
+                how = {"machines": self._machines, "index": self._state}
+                draft = await self._jobs.ask("split_draft", spec, wanted, **how)
+                if found.places == wanted:
+                    self._take(draft)
+        except ExplorerError as error:
+            assert found.draft is not None
+            self._lay_cuts(found.draft.places)
+            self._refuse(without_options(error))
+        finally:
+            self._following = False
+
+    def _to_cut(self, chosen: int) -> None:
+        """The cursor on the layer that a stage begins with."""
+        where = self._found.where
+        assert where is not None
+        if (row := where.layers[self._found.places[chosen]]) >= 0:
+            self.layer_tree.to_layer(row)
+
+    @on(LineList.RowHighlighted)
+    def _choose(self) -> None:
+        """The cut that keys move is that of the cursor's stage."""
+        rows, row = self._found.rows, self.layer_tree.current_row
+        if rows is None or row is None:
+            return
+        unit = rows.first[self.layer_tree.model.first(row)]
+        chosen = max(0, rows.stage_of(unit) - 1)
+        if unit >= 0 and chosen != rows.chosen:
+            rows.chosen = chosen
+            self.layer_tree.refresh()
+
+    def action_split_next(self, step: int) -> None:
+        """To the next cut, or the one before."""
+        rows = self._found.rows
+        if rows is None or not rows.places:
+            return
+        row = self.layer_tree.current_row
+        here = rows.first[self.layer_tree.model.first(row)] if row is not None else -1
+        at = rows.chosen if here < 0 or here not in rows.places else rows.places.index(here) + step
+        if here >= 0 and here not in rows.places:
+            at = rows.stage_of(here) - (step < 0)
+        rows.chosen = at % len(rows.places)
+        self._to_cut(rows.chosen)
+        self.layer_tree.refresh()
+        self._say(f"cut {rows.chosen + 1:,} of {len(rows.places):,}")
+
+    def action_split_move(self, step: int) -> None:
+        """Move the chosen cut by some layers, up to the cuts beside it."""
+        rows, where = self._found.rows, self._found.where
+        if rows is None or where is None or not rows.places:
+            return
+        named, places, chosen = where.named, list(rows.places), rows.chosen
+        least = places[chosen - 1] + 1 if chosen else 1
+        most = places[chosen + 1] - 1 if chosen + 1 < len(places) else len(where.layers) - 1
+        at = bisect_left(named, places[chosen])
+        at += step - (step > 0 and (at == len(named) or named[at] != places[chosen]))
+        low, high = bisect_left(named, least), bisect_left(named, most + 1) - 1
+        if low > high or named[max(low, min(high, at))] == places[chosen]:
+            self._refuse("the cut can go no further: another stage, or the model, ends there")
+            return
+        places[chosen] = named[max(low, min(high, at))]
+        self._place(places, chosen)
+
+    def action_split_cut(self) -> None:
+        """A stage begins at the cursor, or no longer."""
+        rows, where, row = self._found.rows, self._found.where, self.layer_tree.current_row
+        if rows is None or where is None or row is None:
+            return
+        unit, places = rows.first[self.layer_tree.model.first(row)], list(rows.places)
+        if unit in places:
+            if len(places) == 1:
+                self._refuse("a split has two stages at least")
+                return
+            at = places.index(unit)
+            places.remove(unit)
+            self._place(places, min(at, len(places) - 1))
+        elif unit in where.named:
+            places = sorted([*places, unit])
+            self._place(places, places.index(unit))
+        else:
+            self._refuse("no stage can begin here")
+
+    # other splits
+
+    def action_split_count(self, step: int) -> None:
+        """The best cuts for another number of stages."""
+        many = len(self._found.places) + 1 + step
+        if many < 2:
+            self._refuse("a split has two stages at least")
+            return
+        self._search(self._found.request._replace(stages=str(many)))
+
+    def action_split_by(self) -> None:
+        """Balance the next figure of those that are known."""
+        request = self._found.request
+        by = BALANCED[(BALANCED.index(request.by) + 1) % len(BALANCED)]
+        first = request._replace(by=BALANCED[0])
+        self._search(request._replace(by=by), untimed=first if by == "time" else None)
+
+    def action_split_best(self) -> None:
+        """The best cuts, in place of those that were moved."""
+        self._search(self._found.request)
+
+    def action_split_settings(self) -> None:
+        """Ask for other settings."""
+        if self._jobs.current is None:
+            self._ask(self._found.request._replace(stages=str(len(self._found.places) + 1)))
+        else:
+            self.app.bell()
+
+    def _ask(self, request: SplitRequest) -> None:
+        name = "" if self._machine is None else self._machine.name or "as typed"
+
+        def answered(asked: SplitRequest | None) -> None:
+            if asked is not None:
+                self._search(asked)
+            elif self._found.draft is None:
+                self.dismiss(None)
+
+        module = self._found.layers is not None
+        self.app.push_screen(SplitDialog(request, name, module=module, blink=not self._remote), answered)
+
+    # writing
+
+    def action_split_write(self) -> None:
+        """Ask where, write the stages, and show their proof."""
+        found = self._found
+        if found.draft is None or self._jobs.current is not None or self._following:
+            self.app.bell()
+            return
+        stem = os.path.basename(self._source.rstrip(os.sep)).removesuffix(".onnx").replace(":", "_")
+        many = many_text(len(found.places) + 1, "stage")
+        what = "modules (.pt2) with run.py" if found.request.form == "torch" else "ONNX files"
+        said = f"{many} as {what} and stages.json, proved to be the model, into the folder"
+        ask_path(
+            self.app,
+            "Write the stages",
+            found.folder or f"{stem}_stages",
+            said,
+            self._write,
+            blink=not self._remote,
+        )
+
+    def _write(self, folder: str, _: bool, again: object) -> None:
+        def go(yes: bool | None) -> None:
+            if yes:
+                self.run_worker(self._written(folder, overwrite=there), group="split", exit_on_error=False)
+            else:
+                self.action_split_write()
+
+        self._found.folder = folder
+        there = os.path.lexists(os.path.join(folder, "stages.json"))
+        if there:
+            said = f"{folder} has stages already. Replace them?"
+            self.app.push_screen(ConfirmDialog("Replace the stages?", said), go)
+        else:
+            go(True)
+
+    async def _written(self, folder: str, *, overwrite: bool) -> None:
+        found, fresh = self._found, not os.path.isdir(folder)
+        spec = found.request.spec
+        if cuts := self._cut_names():
+            spec = type(spec)(
+                by=spec.by,
+                cuts=tuple(cuts.split(",")),
+                links=spec.links,
+                micro_batches=spec.micro_batches,
+                schedule=spec.schedule,
+                optimizer=spec.optimizer,
+            )
+        self._began = time.monotonic()
+        how = {"machines": self._machines, "index": self._state, "form": found.request.form}
+        try:
+            fact = await self._jobs.run(
+                "writing the stages", "split", spec, output=folder, overwrite=overwrite, **how
+            )
+        except Cancelled:
+            with suppress(OSError):
+                if fresh:
+                    os.rmdir(folder)
+            self._say("stopped, nothing was written")
+        except ExplorerError as error:
+            message = MessageDialog("Write the stages", str(error))
+            self.app.push_screen(message, lambda _: self.action_split_write())
+        else:
+            self._show_proof(fact)
+
+    def _show_proof(self, fact: Split) -> None:
+        """Whether what was written is the model."""
+        good = bool(fact.output)
+        said = f"{many_text(len(fact.stages), 'stage')} written to {fact.output}"
+        text = said if good else "nothing was written: the stages are not the model"
+        blocks = [*proof_blocks(fact), Row(), Row(text)]
+        self._say(text)
+        page = PageDialog(
+            "The stages are the model" if good else "The stages are NOT the model",
+            lambda width: draw(blocks, width),
+            tone="good" if good else "bad",
+            copy=text,
+        )
+        self.app.push_screen(page)
+
+    # panes
+
+    def action_split_figures(self) -> None:
+        """The figures in place of the layers, where both have no room."""
+        self._figures = not self._figures
+        self._lay_out()
+        (
+            self.page if self.page.display and not self.query_one("#split-left").display else self.layer_tree
+        ).focus()
+        self._show()
+
+    def action_split_pane(self) -> None:
+        """To the other pane."""
+        if not self.page.display or not self.query_one("#split-left").display:
+            self.action_split_figures()
+        else:
+            (self.page if self.layer_tree.has_focus else self.layer_tree).focus()
+            self._show_head()
+
+    def action_split_exact(self) -> None:
+        """Write the figures out, or round them."""
+        self._exact = self.layer_tree.exact = not self._exact
+        self.layer_tree.refresh()
+        self._show()
+
+    def action_split_copy(self) -> None:
+        """Send the command that makes this split to the terminal's clipboard."""
+        words = self.verb_words(self._saved) if self._saved else ()
+        if not words:
+            self._refuse("the state is in no file yet: w on the main screen saves it")
+            return
+        self.app.copy_to_clipboard(shlex.join(["explorer", *words]))
+        self._say("sent to terminal")
+
+    @on(LineList.RowSelected)
+    def _selected(self) -> None:
+        """Enter on a layer leads to it in the tree of the model."""
+        layer = self.layer_tree.current_layer
+        if layer is not None and self._found.layers is None:
+            self._leave(layer.id)
+        else:
+            self._refuse("a layer of the graph, which the tree of the module does not have")
+
+    def _leave(self, layer: int | None) -> None:
+        self._found.shape = self.layer_tree.model.shape if self.layer_tree.model.count else None
+        self._jobs.stop()
+        self.dismiss(layer)
+
+    def action_stop(self) -> None:
+        """Stop what runs; else go back."""
+        if not self._jobs.stop():
+            self._leave(None)
+
+    def action_leave(self) -> None:
+        """Back, whatever runs."""
+        self._leave(None)

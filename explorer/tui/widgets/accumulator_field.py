@@ -1,0 +1,36 @@
+"""Accumulator field of a dialog: bits of the hardware's accumulator, chosen or typed, or none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from explorer.settings.tables import accumulator_bits
+from explorer.tui.widgets.combo import ComboField
+
+_WIDTHS = ("none", "16", "20", "24", "32", "48")
+
+
+class AccumulatorField(ComboField):
+    """Widths to choose from; any other is typed, and letters are keys of the dialog."""
+
+    def __init__(self, bits: int, *, id: str, label_width: int) -> None:
+        super().__init__("acc bits", _WIDTHS, self.word_of(bits), id=id, label_width=label_width)
+
+    @staticmethod
+    def word_of(bits: int) -> str:
+        """What stands in it for so many bits."""
+        return str(bits or _WIDTHS[0])
+
+    @property
+    def bits(self) -> int:
+        """What it says, 0 for none.
+
+        Raises:
+            Misuse: There is no such accumulator.
+        """
+        said: Any = 0 if self.value == _WIDTHS[0] else self.value
+        return accumulator_bits(int(said) if self.value.isdecimal() else said, "acc bits")
+
+    def check_consume_key(self, key: str, character: str | None) -> bool:
+        """Whether a key is typed into it."""
+        return character is not None and character.isdecimal()

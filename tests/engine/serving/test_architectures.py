@@ -1,0 +1,109 @@
+"""Prompt, step and cache of small models of many architectures: counted as torch's counter sees them run."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+from explorer.engine.costs.decode import module_cache, module_step
+from explorer.engine.formats.torch_module.cache_tensors import held
+
+PROMPT = 21
+TINY: dict[str, Any] = {
+    **dict.fromkeys(("num_hidden_layers", "n_layer", "decoder_layers", "encoder_layers", "num_layers"), 2),
+    **dict.fromkeys(("hidden_size", "n_embd", "d_model"), 64),
+    **dict.fromkeys(("intermediate_size", "decoder_ffn_dim", "encoder_ffn_dim", "d_ff"), 96),
+    **dict.fromkeys(
+        (
+            *("num_attention_heads", "n_head", "num_heads"),
+            *("decoder_attention_heads", "encoder_attention_heads", "num_experts", "num_local_experts"),
+        ),
+        4,
+    ),
+    "num_key_value_heads": 2,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "vocab_size": 128,
+    "head_dim": 16,
+    "d_kv": 16,
+    "max_position_embeddings": 256,
+    "sliding_window": 8,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 1,
+}
+DECODERS = (
+    *("afmoe", "apertus", "arcee", "aria_text", "bart", "biogpt", "bitnet", "bloom", "cohere", "cohere2"),
+    *("deepseek_v4", "diffllama", "ernie4_5", "ernie4_5_moe", "exaone4", "falcon_mamba", "flex_olmo"),
+    *("gemma", "gemma2", "gemma3_text", "glm", "glm4", "glm4_moe", "gpt2", "gpt_bigcode", "gpt_neox"),
+    *("gpt_oss", "granite", "granitemoe", "helium", "llama", "mamba", "marian", "minimax", "mistral"),
+    *("mixtral", "mpt", "nemotron_h", "olmo", "olmo2", "olmo3", "olmoe", "opt", "persimmon", "phi", "phi3"),
+    *("phimoe", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "qwen3_next", "seed_oss", "smollm3"),
+    *("stablelm", "starcoder2", "xglm"),
+)
+
+
+def small(name: str) -> Any:
+    known = AutoConfig.for_model(name)
+    said = {**known.to_dict(), **dict.fromkeys(known.attribute_map)}
+    over = {key: value for key, value in TINY.items() if key in said}
+    if isinstance(said.get("layer_types"), list):
+        over["layer_types"] = said["layer_types"][-2:]
+    return AutoConfig.for_model(name, **over)
+
+
+def counted(model: Any, **given: Any) -> tuple[int, Any]:
+    counter = FlopCounterMode(display=False)
+    with torch.no_grad(), counter, sdpa_kernel(SDPBackend.MATH):
+        result = model(**given)
+    return counter.get_total_flops() // 2, result
+
+
+def ids(tokens: int) -> torch.Tensor:
+    return torch.randint(3, 100, (1, tokens))
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("name", DECODERS)
+def test_a_prompt_a_step_and_the_cache_are_what_torch_counts_when_it_runs_them(name: str) -> None:
+    transformers.logging.set_verbosity_error()
+    config = small(name)
+    with torch.device("meta"):
+        own = module_cache.of_module(AutoModelForCausalLM.from_config(copy.deepcopy(config)).eval())
+    model = AutoModelForCausalLM.from_config(config).eval()
+    if hasattr(model, "set_experts_implementation"):
+        model.set_experts_implementation("eager")  # the counter does not know grouped products
+    text, result = counted(model, input_ids=ids(PROMPT), use_cache=True)
+    cache = getattr(result, own.name)
+    nbytes = sum(one.nbytes for one in held(cache))
+    step, _ = counted(model, **{"input_ids": ids(1), own.name: cache, "use_cache": True})
+    given = own.step(PROMPT)
+    assert sum(one.nbytes for one in held(given[own.name])) == nbytes
+    behind = module_step.step_behind(own, given, PROMPT, 1).info.totals
+    assert (behind.macs, behind.kv_cache_bytes) == (step, nbytes)
+    assert module_step.examined(own, own.prompt(PROMPT), 1).info.totals.macs == text
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_an_encoder_decoder_is_counted_behind_what_its_encoder_read(name: str) -> None:
+    config = small(name)
+    with torch.device("meta"):
+        own = module_cache.of_module(AutoModelForSeq2SeqLM.from_config(config).eval())
+    model = AutoModelForSeq2SeqLM.from_config(config).eval()
+    text, result = counted(model, input_ids=ids(PROMPT), decoder_input_ids=ids(1), use_cache=True)
+    cache = result.past_key_values
+    nbytes = sum(one.nbytes for one in held(cache))
+    read = {"encoder_outputs": (result.encoder_last_hidden_state,), "past_key_values": cache}
+    step, _ = counted(model, decoder_input_ids=ids(1), use_cache=True, **read)
+    behind = module_step.step_behind(own, own.step(1, 1, PROMPT), 1, 1).info.totals
+    assert (behind.macs, behind.kv_cache_bytes) == (step, nbytes)
+    assert module_step.examined(own, own.prompt(PROMPT), 1).info.totals.macs == text

@@ -1,0 +1,206 @@
+"""Figures of language models that are known: parameters, MACs a token, bytes of the cache, what follows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+from explorer import Misuse
+from explorer.engine.costs.decode import module_cache
+from explorer.engine.serving.serving import passes_of, served
+from explorer.facts.roofline import Machine
+from explorer.facts.serving.serving import Serving
+from explorer.facts.serving.spec import ServingSpec
+
+LLAMA3_8B: Mapping[str, Any] = {
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "tie_word_embeddings": False,
+    "max_position_embeddings": 8192,
+}
+LLAMA2_7B = {**LLAMA3_8B, "intermediate_size": 11008, "vocab_size": 32000, "num_key_value_heads": 32}
+MIXTRAL_8X7B = {**LLAMA3_8B, "vocab_size": 32000, "sliding_window": None}
+TWO_LAYERS = {**LLAMA3_8B, "num_hidden_layers": 2}
+CHIP = Machine("chip", 500e12, 2e12)
+
+
+def serve(
+    kind: str, spec: ServingSpec | None = None, machine: Machine | None = None, **config: Any
+) -> Serving:
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **config)).eval()
+    spec = spec or ServingSpec(dtype="bf16")
+    return served(passes_of(module_cache.of_module(model), spec), spec, machine)
+
+
+@pytest.mark.slow
+def test_llama_3_8b() -> None:
+    found = serve("llama", **LLAMA3_8B)
+    assert found.params == found.active == 8_030_261_248
+    assert found.decode.weight_macs == 7_504_658_432
+    # the new token attends to itself besides those in the cache
+    assert found.decode_macs.text == f"262144*context+{7_504_658_432 + 262_144}"
+    assert found.decode_macs.checked == (1, 4096, 8192)
+    assert found.cache.token_bytes == 131_072
+    assert found.cache.bytes.text == "131072*context"
+    assert found.cache.passes_weights == found.weight_bytes // 131_072 + 1
+
+
+@pytest.mark.slow
+def test_llama_2_7b() -> None:
+    found = serve(
+        "llama", **{**LLAMA3_8B, "intermediate_size": 11008, "vocab_size": 32000, "num_key_value_heads": 32}
+    )
+    assert (found.params, found.cache.token_bytes) == (6_738_415_616, 524_288)
+
+
+@pytest.mark.slow
+def test_mixtral_8x7b_works_with_two_of_its_experts() -> None:
+    spec = ServingSpec(batches=(1, 64), dtype="bf16")
+    found = serve("mixtral", spec, CHIP, **MIXTRAL_8X7B)
+    assert (found.params, found.active) == (46_702_792_704, 12_879_925_248)
+    assert found.cache.token_bytes == 131_072
+    assert any("experts are taken to be drawn evenly" in note for note in found.notes)
+    _, many = found.times
+    assert many.token is not None
+    # nearly all experts are read by 64 tokens
+    assert many.token * CHIP.bandwidth > 0.98 * (found.weight_bytes - 2 * found.embedding)
+
+
+@pytest.mark.slow
+def test_deepseek_v3_caches_its_latent() -> None:
+    found = serve("deepseek_v3")
+    assert (found.cache.token_bytes, found.cache.bytes.text) == (70_272, "70272*context")
+    # the file has 14,848 more: biases of the routers, which the module keeps as buffers
+    assert found.params == 671_026_419_200 - 58 * 256
+
+
+@pytest.mark.slow
+def test_a_window_ends_the_growth_of_its_layers() -> None:
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+    kinds = ["sliding_attention"] * 5 + ["full_attention"]
+    found = serve(
+        "gemma3_text",
+        ServingSpec(contexts=(4096,), dtype="bf16"),
+        **sizes,
+        num_hidden_layers=6,
+        layer_types=kinds,
+        sliding_window=512,
+        vocab_size=128,
+        intermediate_size=96,
+    )
+    a_layer = 2 * 2 * 16 * 2
+    assert found.cache.token_bytes == 6 * a_layer
+    assert (
+        found.cache.bytes.text
+        == f"from 1: {6 * a_layer}*context; from 511: {a_layer}*context+{5 * 511 * a_layer}"
+    )
+    assert {(group.layers, group.window) for group in found.cache.groups} == {(5, 512), (1, None)}
+    assert {511} <= set(found.decode_macs.counted + found.decode_macs.checked)
+    assert len(found.decode_macs.pieces) == 2
+
+
+@pytest.mark.slow
+def test_states_of_a_recurrence_do_not_grow() -> None:
+    found = serve("mamba", hidden_size=64, num_hidden_layers=2, vocab_size=128)
+    assert found.cache.token_bytes == 0
+    assert found.cache.state_bytes == found.cache.bytes.at(1) == found.cache.bytes.at(100_000)
+    assert found.cache.passes_weights is None
+    assert len(found.decode_macs.pieces[0].coefficients) == 1
+    assert any("token by token" in note for note in found.notes)
+
+
+@pytest.mark.slow
+def test_an_encoder_is_held_and_not_read_by_a_step() -> None:
+    small = {"d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 2, "num_heads": 4, "vocab_size": 128}
+    with torch.device("meta"):
+        model = AutoModelForSeq2SeqLM.from_config(AutoConfig.for_model("t5", **small)).eval()
+    spec = ServingSpec(prompt=20, contexts=(30,), batches=(1,))
+    found = served(passes_of(module_cache.of_module(model), spec), spec, CHIP)
+    encoder = sum(p.numel() for p in model.encoder.block.parameters())
+    assert found.active <= found.params - encoder
+    assert found.decode.weight_bytes < found.weight_bytes - 4 * encoder
+    assert found.times[0].memory > found.weight_bytes
+
+
+def test_what_fits_a_memory_fits_and_one_more_does_not() -> None:
+    spec = ServingSpec(contexts=(1000,), batches=(1, 4), dtype="int8", kv_dtype="fp8", card=5 * 10**9)
+    found = serve("llama", spec, CHIP, **TWO_LAYERS)
+    assert found.weight_bytes == found.params
+    token = 2 * 2 * 8 * 128
+    assert found.cache.token_bytes == token
+    room = 5 * 10**9 - found.weight_bytes
+    for batch, most in found.longest_context:
+        assert most is not None
+        assert batch * most * token <= room < batch * (most + 1) * token
+    ((context, most),) = found.largest_batch
+    assert most is not None
+    assert most * context * token <= room < (most + 1) * context * token
+    one = found.times[0]
+    assert one.fits
+    # int8 weights once, the cache, nothing of the table but a row
+    least = found.weight_bytes - found.embedding + 1000 * token
+    assert one.token == pytest.approx(least / CHIP.bandwidth, rel=1e-3)
+    assert one.token_limit == "weights"
+    assert one.first_limit == "compute"
+    assert one.first_token == pytest.approx(found.prefill.macs / CHIP.peak_macs)
+
+
+def test_layouts_hold_the_whole_and_cut_only_what_divides() -> None:
+    spec = ServingSpec(contexts=(1000,), batches=(8,), devices=(4, 3), dtype="bf16", links=1e11)
+    found = serve("llama", spec, CHIP, **TWO_LAYERS)
+    four = {(one.tensor, one.pipeline, one.expert): one for one in found.layouts if one.devices == 4}
+    assert set(four) == {(4, 1, 1), (2, 2, 1)}
+    assert not [one for one in found.layouts if one.devices == 3]
+    assert any("32 heads do not divide by 3" in note for note in found.notes)
+    cut = four[4, 1, 1]
+    norms = 5 * 4096 * 2
+    assert cut.weight_bytes == pytest.approx((found.weight_bytes - norms) / 4 + norms)
+    assert cut.cache_bytes == 8 * 1000 * 2 * 2 * 8 * 128 * 2 // 4
+    # two products a layer are summed over the ring, each of 8 tokens of 4,096 numbers
+    assert cut.link_bytes == 2 * 2 * 8 * 4096 * 2 * 2 * 3 / 4
+    piped = four[2, 2, 1]
+    # a stage holds a half, and half of that a device: norms are held whole
+    assert piped.weight_bytes == pytest.approx(found.weight_bytes / 4, rel=1e-3)
+    assert cut.token is not None
+    assert piped.token is not None
+    assert cut.token < piped.token
+
+
+@pytest.mark.slow
+def test_other_batches_and_devices_need_no_other_pass() -> None:
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **TWO_LAYERS)).eval()
+    passes = passes_of(module_cache.of_module(model), ServingSpec())
+    made: list[int] = []
+    passes.told = made.append
+    served(passes, ServingSpec(prompt=64, contexts=(512,)), CHIP)
+    before = len(made)
+    many = ServingSpec(prompt=64, contexts=(512,), batches=tuple(range(1, 50)), devices=(1, 2, 4, 8))
+    found = served(passes, many, CHIP)
+    assert len(made) == before
+    assert (len(found.times), len(found.layouts) >= 200) == (49, True)
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"prompt": 0}, "--prompt: there is one at least"),
+        ({"batches": ()}, "--batch: there is one at least"),
+        ({"devices": (10_000,)}, "--devices: 10,000 are too many"),
+        ({"dtype": "float7"}, "--dtype: there is no number format 'float7'"),
+        ({"kv_dtype": "fp9"}, "--kv-dtype: there is no number format 'fp9'"),
+    ],
+)
+def test_what_cannot_be_is_one_line(changed: dict[str, Any], says: str) -> None:
+    with pytest.raises(Misuse) as refused:
+        serve("gpt2", ServingSpec(**changed), n_layer=1, n_embd=32, n_head=2, vocab_size=128)
+    assert str(refused.value).startswith(says)

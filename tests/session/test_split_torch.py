@@ -1,0 +1,299 @@
+"""Torch stages of a module: cut, written without sample inputs, and trained a step as the whole is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+
+from explorer import EngineDied, Misuse, Session
+from explorer.cli.main import main
+from explorer.facts.split.part import PartSpec
+from explorer.facts.split.split import SplitSpec
+from explorer.host import stopped_children
+from explorer.session import run_pipeline
+
+torch = pytest.importorskip("torch")
+nn = torch.nn
+
+SAMPLES = Path(__file__).parent.parent.parent / "sample_models"
+
+
+class Encoder(nn.Module):  # type: ignore[misc, name-defined]
+    """Two layers of attention between an embedding and a head that are one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = nn.Embedding(50, 16)
+        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.norm = nn.BatchNorm1d(6)
+        self.head = nn.Linear(16, 50, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, ids: Any, mask: Any) -> tuple[Any, Any]:
+        """Logits, and a value on the way that the first stage makes."""
+        x = self.embed(ids)
+        y = self.norm(self.layers(x, src_key_padding_mask=mask))
+        return self.head(y), x.relu().mean(-1)
+
+
+def encoder() -> tuple[Encoder, dict[str, Any]]:
+    ids = torch.arange(12).reshape(2, 6) % 7
+    return Encoder().train(), {"ids": ids, "mask": torch.zeros(2, 6, dtype=torch.bool)}
+
+
+def opened() -> Session:
+    module, inputs = encoder()
+    return Session(module, inputs=inputs)
+
+
+def test_the_stages_give_what_the_module_gives_and_hold_no_sample(tmp_path: Path) -> None:
+    module, inputs = encoder()
+    folder = tmp_path / "stages"
+    with Session(module, inputs=inputs) as session:
+        macs = session.open().totals.macs
+        fact = session.split(SplitSpec(3), output=str(folder), form="torch", verify=False)
+    assert module.training
+    assert all(one.grad is None for one in module.parameters())
+    assert sum(one.macs or 0 for one in fact.stages) == macs
+    manifest = json.loads((folder / "stages.json").read_text())
+    assert [one["file"] for one in manifest["stages"]] == ["stage1.pt2", "stage2.pt2", "stage3.pt2"]
+    assert [one["names"] for one in manifest["shared"]] == [{"1": "embed.weight", "3": "head.weight"}]
+    assert any("embed" in note or "head" in note for note in fact.notes)
+    known: dict[str, Any] = dict(inputs)
+    stored = 0
+    for one in manifest["stages"]:
+        with zipfile.ZipFile(folder / one["file"]) as archive:
+            samples = [name for name in archive.namelist() if "sample_inputs" in name]
+            assert not any(archive.getinfo(name).file_size for name in samples)
+        stage = torch.export.load(folder / one["file"]).module()
+        stored += sum(value.numel() for value in stage.parameters())
+        made = stage(*[known[value["name"]] for value in one["inputs"]])
+        made = made if isinstance(made, tuple) else (made,)
+        known |= dict(zip([value["name"] for value in one["outputs"]], made, strict=True))
+    own = sum(value.numel() for value in module.parameters())
+    assert stored == own + 50 * 16  # the weight that two stages have, and nothing else, twice
+    for name, value in zip(
+        [one["name"] for one in manifest["outputs"]], module.eval()(**inputs), strict=True
+    ):
+        assert torch.equal(known[name], value)
+
+
+def test_a_value_is_changed_in_place_only_in_the_stage_that_makes_it() -> None:
+    class Chain(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x: Any) -> Any:
+            y = self.one(x)
+            z = self.two(y)
+            y.view(-1).mul_(2.0)
+            return y + z
+
+    with Session(Chain(), inputs=torch.ones(2, 4)) as session:
+        with pytest.raises(Misuse, match="changed in place"):
+            session.split(SplitSpec(cuts=("two",)), form="torch")
+        with pytest.raises(Misuse, match="1 place for"):
+            session.split(SplitSpec(3), form="torch")
+
+
+class Frozen(nn.Module):  # type: ignore[misc, name-defined]
+    """Its first layer is not trained, by the forward itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.norm, self.two = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4)
+
+    def forward(self, x: Any) -> Any:
+        with torch.no_grad():
+            y = self.one(x)
+        return self.two(self.norm(y))
+
+
+@pytest.mark.slow
+def test_what_turns_gradients_off_or_trains_as_it_runs_is_one_line(tmp_path: Path) -> None:
+    x, output = torch.ones(2, 4), str(tmp_path / "s")
+    with Session(Frozen(), inputs=x) as session:
+        assert len(session.split(SplitSpec(2), form="torch").stages) == 2
+        with pytest.raises(Misuse, match="turns gradients off or on"):
+            session.split(SplitSpec(2), form="torch", output=output)
+    layers = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 4))
+    for name in ("eval", "train"):
+        torch.export.save(torch.export.export(layers.train(name == "train"), (x,)), tmp_path / f"{name}.pt2")
+    with Session(str(tmp_path / "train.pt2"), trust=True) as session:
+        with pytest.raises(Misuse, match=r"changes its own '1\.\w+' as it runs.*behind module\.eval\(\)"):
+            session.split(SplitSpec(2), form="torch", output=output)
+    with Session(str(tmp_path / "eval.pt2"), trust=True) as session:
+        assert len(session.split(SplitSpec(2), form="torch").stages) == 2
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ([str(SAMPLES / "lenet.onnx"), "-n", "2"], "it is no module of PyTorch's"),
+        (["resnet18", "-n", "900"], "cuts; fewer stages"),
+        (["resnet18", "-n", "2", "--past", "4"], "--past"),
+        (["resnet18", "-n", "2", "--at", "nosuch"], "no module is called 'nosuch'"),
+    ],
+)
+def test_what_torch_cannot_cut_is_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str], line: str
+) -> None:
+    pytest.importorskip("torchvision")
+    assert main(["split", *words, "--to", "torch", "-o", str(tmp_path / "s")]) == 2
+    err = capsys.readouterr().err
+    assert line in err
+    assert len(err.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def trained(session: Session, folder: Path, stages: int, gradients: int) -> None:
+    """A step of both schedules, in processes, has the whole's outputs and gradients."""
+    fact = session.split(SplitSpec(stages), output=str(folder), form="torch")
+    assert fact.verification is not None
+    assert (fact.exact, fact.verification.verdict_kind) == (True, "evidence")
+    assert [one.schedule for one in fact.steps] == ["gpipe", "1f1b"]
+    for step in fact.steps:
+        assert all(one.equal for one in step.outputs)
+        assert len(step.gradients) == gradients
+        assert all(one.passed and (one.max_abs or 0) < 1e-5 for one in step.gradients)
+    assert fact.output == str(folder)
+
+
+@pytest.mark.slow
+def test_an_encoder_with_a_shared_weight_trains_as_the_whole(tmp_path: Path) -> None:
+    with opened() as session:
+        trained(session, tmp_path / "s", 3, sum(1 for _ in Encoder().parameters()))
+    run = run_pipeline(str(tmp_path / "s"), micro_batches=2)
+    assert len({one.pid for one in run.stages}) == 3
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
+    words = [*torchrun, str(tmp_path / "s" / "run.py"), "--steps", "3", "--lr", "0.1"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, check=True)
+    losses = [
+        float(line.split("loss ")[1].split(",")[0]) for line in done.stdout.splitlines() if "loss" in line
+    ]
+    assert len(losses) == 3
+    assert losses == sorted(losses, reverse=True)
+
+
+@pytest.mark.slow
+def test_resnet18_trains_as_the_whole(tmp_path: Path) -> None:
+    pytest.importorskip("torchvision")
+    with Session("resnet18", input_shapes={"x": (None, (2, 3, 64, 64))}) as session:
+        trained(session, tmp_path / "s", 2, 62)
+
+
+@pytest.mark.slow
+def test_another_weight_in_a_stage_is_found_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from explorer.engine.split.torch import stages
+
+    save = stages.save
+
+    def wrong(stage: Any, values: Any, path: str, where: str) -> None:
+        if path.endswith("stage2.pt2"):
+            with torch.no_grad():
+                next(stage.module.parameters()).add_(0.01)
+        save(stage, values, path, where)
+
+    monkeypatch.setattr(stages, "save", wrong)
+    # a constant in front of a layer norm: outputs and gradients hardly show it
+    with opened() as session:
+        monkeypatch.setattr(stages, "module_stages", _copied(stages.module_stages))
+        fact = session.split(SplitSpec(2), output=str(tmp_path / "s"), form="torch")
+    assert fact.verification is not None
+    assert (fact.output, fact.verification.verdict_kind) == ("", "different")
+    assert not list(tmp_path.iterdir())
+
+
+def _copied(made: Any) -> Any:
+    """Stages of a copy, so that who changes a weight changes none of the whole's."""
+    import copy
+
+    return lambda module, *given: made(copy.deepcopy(module), *given)
+
+
+@pytest.mark.slow
+def test_a_stage_that_is_missing_or_dies_ends_all(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    with opened() as session:
+        session.split(SplitSpec(2), output=str(folder), form="torch", verify=False)
+    data = bytearray((folder / "stage2.pt2").read_bytes())
+    data[len(data) // 2] ^= 1
+    (folder / "stage2.pt2").write_bytes(data)
+    around = {**os.environ, "RANK": "1", "WORLD_SIZE": "2"}
+    words = [sys.executable, str(folder / "run.py")]
+    done = subprocess.run(words, capture_output=True, text=True, env=around, timeout=120, check=False)
+    assert done.returncode == 2
+    assert "its digest differs" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_a_stage_that_stands_still_in_the_proof_is_named_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stopped_children, "LIMIT", 0.5)
+    ended: list[psutil.Process] = []
+
+    def stop() -> bool:
+        for one in psutil.Process().children():
+            words = one.cmdline()
+            if "script_process" in " ".join(words) and one.environ()["RANK"] == "1" and not ended:
+                one.send_signal(signal.SIGSTOP)
+                ended.append(one)
+        return False
+
+    with opened() as session, pytest.raises(EngineDied, match=r"stage2\.pt2: the process of stage 2 answers"):
+        session.split(SplitSpec(2), output=str(tmp_path / "s"), form="torch", cancel=stop)
+    assert not ended[0].is_running()
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_disk_that_is_full_is_a_line_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=1 << 19))
+    with opened() as session, pytest.raises(Misuse, match="the disk is full"):
+        session.split(SplitSpec(2), output=str(tmp_path / "s"), form="torch", verify=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+class Drawing(nn.Module):  # type: ignore[misc]
+    """A module that draws behind a layer that does not, and drops nothing in evaluation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.drop, self.last = nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 4)
+
+    def forward(self, x: Any) -> Any:
+        x = self.drop(self.first(x))
+        return self.last(x + torch.randn(2, 4))
+
+
+@pytest.mark.slow
+def test_what_a_module_draws_is_called_neither_equal_nor_different(tmp_path: Path) -> None:
+    with Session(Drawing(), inputs=torch.ones(2, 4)) as session:
+        sure = session.extract(PartSpec(layers=("last",)), str(tmp_path / "last.pt2"))
+        drawn = session.extract(PartSpec(end=("last",)), str(tmp_path / "whole.pt2"))
+        with pytest.raises(Misuse, match="draws random numbers"):
+            session.split(SplitSpec(2), output=str(tmp_path / "stages"), form="torch")
+    assert (sure.exact, drawn.exact) == (True, None)
+    assert not any("random numbers" in note for note in sure.notes)
+    assert any(note.startswith("not compared, for random numbers make it") for note in drawn.notes)
+    assert {path.name for path in tmp_path.iterdir()} == {"last.pt2", "whole.pt2"}
