@@ -26,6 +26,9 @@ import pyte
 ROOT = Path(__file__).parent.parent
 SSH = {"SSH_CONNECTION": "10.0.0.2 50022 10.0.0.1 22", "SSH_TTY": "/dev/pts/0"}
 
+PATIENCE = 120.0
+"""Seconds that a test waits for what must come: a loaded machine is slow, and not wrong."""
+
 KEYS = {
     "down": "\x1b[B",
     "up": "\x1b[A",
@@ -125,7 +128,7 @@ class Terminal:
             total += count
         return total
 
-    def wait_for(self, what: str | Callable[[], bool], limit: float = 60.0) -> None:
+    def wait_for(self, what: str | Callable[[], bool], limit: float = PATIENCE) -> None:
         """Reads until `what` stands on the screen, or is true; fails with the screen if it never is."""
         end = time.monotonic() + limit
 
@@ -154,8 +157,8 @@ class Terminal:
         self.press(key)
         return self.settle(quiet)
 
-    def end(self, limit: float = 10.0) -> int:
-        """Reads until the program has ended; its exit code."""
+    def end(self, limit: float = PATIENCE) -> int:
+        """Reads until the program has ended, which it cannot while nobody reads what it still sends; its exit code."""
         limit += time.monotonic()
         while self.process.poll() is None:
             assert time.monotonic() < limit, f"it does not end; the screen:\n{self.text()}"

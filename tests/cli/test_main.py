@@ -540,7 +540,7 @@ def test_a_reader_that_goes_away_is_no_error(lenet: Path) -> None:
     line = f"{sys.executable} -m explorer layers {lenet} | head -n 1; echo ${{PIPESTATUS[0]}}"
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     done = subprocess.run(
-        ["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False, env=env
+        ["bash", "-c", line], capture_output=True, text=True, timeout=120, check=False, env=env
     )
     assert done.stderr == ""
     assert done.stdout.splitlines()[-1] == "0"
@@ -560,7 +560,7 @@ def shell(line: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     line = line.replace("explorer", f"{shlex.quote(sys.executable)} -m explorer", 1)
     return subprocess.run(
-        ["sh", "-c", line], capture_output=True, text=True, timeout=60, check=False, env=env
+        ["sh", "-c", line], capture_output=True, text=True, timeout=120, check=False, env=env
     )
 
 
@@ -590,7 +590,7 @@ def test_ctrl_c_is_one_line_exit_code_130_and_no_file(lenet: Path, tmp_path: Pat
         while not (tmp_path / "reached").exists() and time.monotonic() < until and child.poll() is None:
             time.sleep(0.05)
         child.send_signal(signal.SIGINT)
-        out, err = child.communicate(timeout=30)
+        out, err = child.communicate(timeout=120)
     assert (child.returncode, out, err) == (130, "", "explorer: stopped; nothing was written\n")
     assert not (tmp_path / "out.onnx").exists()
 
@@ -617,7 +617,7 @@ def test_nothing_heavy_is_loaded_to_say_the_version_or_to_read_words() -> None:
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
     )
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, env=env, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, env=env, timeout=120)
 
 
 def test_json_needs_nothing_to_draw_with(lenet: Path) -> None:
@@ -626,7 +626,7 @@ def test_json_needs_nothing_to_draw_with(lenet: Path) -> None:
         "assert not {'rich', 'textual', 'torch'} & set(sys.modules)"
     )
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    subprocess.run([sys.executable, "-c", code, lenet], check=True, capture_output=True, env=env, timeout=60)
+    subprocess.run([sys.executable, "-c", code, lenet], check=True, capture_output=True, env=env, timeout=120)
 
 
 # the progress line

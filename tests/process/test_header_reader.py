@@ -29,7 +29,7 @@ def test_a_program_that_is_killed_leaves_no_reader_behind(sample: Sample) -> Non
     ran = subprocess.run([sys.executable, "-c", _KILLED, sample("lenet")], stdout=subprocess.PIPE, text=True)
     (pid,) = map(int, ran.stdout.split())
     try:
-        psutil.Process(pid).wait(10)
+        psutil.Process(pid).wait(120)
     except psutil.NoSuchProcess:
         pass
     assert not psutil.pid_exists(pid)

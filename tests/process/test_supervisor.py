@@ -95,7 +95,7 @@ def test_a_signal_ends_what_never_ends(
     )
     started = time.monotonic()
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
     assert time.monotonic() - started < WITHIN
     assert (process.returncode, out) == (code, "")
     assert err == ("explorer: stopped; nothing was written\n" if number == signal.SIGINT else "")
@@ -114,12 +114,12 @@ def test_a_signal_after_the_result_has_its_name_does_not_deny_it(
 ) -> None:
     answered = begin(f"{WRITTEN}time.sleep(0.1)", until="written", head="supervisor._GRACE = 30\n")
     answered.send_signal(signal.SIGINT)
-    out, err = answered.communicate(timeout=60)
+    out, err = answered.communicate(timeout=120)
     assert (answered.returncode, out, err) == (0, "the answer", "")
     (tmp_path / "out").unlink()
     slow = begin(f"{WRITTEN}{ENDLESS}", until="written")
     slow.send_signal(signal.SIGINT)
-    out, err = slow.communicate(timeout=60)
+    out, err = slow.communicate(timeout=120)
     assert (slow.returncode, out) == (130, "")
     assert err == f"explorer: stopped; {tmp_path / 'out'} is written and complete\n"
     assert (tmp_path / "out").read_text() == "whole"
@@ -141,7 +141,7 @@ def test_of_several_results_each_that_has_its_name_stays_and_is_told(
     process = begin(f"{SEVERAL}{last}say('written')\n{ENDLESS}", until="written", head=head)
     process.send_signal(signal.SIGINT)
     done = f"{tmp_path / 'stages' / 'one'}, {tmp_path / 'picture'}"
-    assert process.communicate(timeout=60)[1] == f"explorer: stopped; {done} are written and complete\n"
+    assert process.communicate(timeout=120)[1] == f"explorer: stopped; {done} are written and complete\n"
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == [
         *("picture", "stages", "stages/one"),
     ]
@@ -158,7 +158,7 @@ def test_a_folder_for_results_does_not_stay_without_one_nor_takes_others_files_a
             until="half",
         )
         process.send_signal(signal.SIGINT)
-        assert process.communicate(timeout=60) == ("", "explorer: stopped; nothing was written\n")
+        assert process.communicate(timeout=120) == ("", "explorer: stopped; nothing was written\n")
         left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
         assert left == (["stages", "stages/theirs"] if others else [])
 
@@ -173,7 +173,7 @@ def test_native_code_that_aborts_is_one_line_that_says_why(
         "    os.write(2, b'Assertion failed: n < size\\n')\n"
         "    os.abort()"
     )
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (2, "")
     assert err == (
         "the library says hello\n"
@@ -185,11 +185,11 @@ def test_native_code_that_aborts_is_one_line_that_says_why(
 
 def test_what_ends_is_told_whatever_the_work_printed(begin: Callable[..., subprocess.Popen[str]]) -> None:
     process = begin("print('from python')\nos.write(1, b'from native code\\n')\nos.write(2, b'and more\\n')")
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (0, "the answer")
     assert sorted(err.splitlines()) == ["and more", "from native code", "from python"]
     quiet = begin("os.write(2, b'last words\\n')\nos.abort()", words=("--quiet",))
-    out, err = quiet.communicate(timeout=60)
+    out, err = quiet.communicate(timeout=120)
     assert (quiet.returncode, out) == (2, "")
     assert err == "explorer: m.onnx: a library ended the work (SIGABRT); nothing was written\n"
 
@@ -210,12 +210,12 @@ def test_who_is_killed_takes_the_work_along_and_the_next_one_clears_up(
     assert work
     process.kill()
     process.wait()
-    assert not psutil.wait_procs(work, timeout=10)[1]
+    assert not psutil.wait_procs(work, timeout=120)[1]
     left = sorted(os.listdir(tmp_path))
     assert [name.partition("-")[0] for name in left] == [".explorer", "explorer"]
     assert all((tmp_path / name).stat().st_mode & 0o777 == 0o700 for name in left)
     other = begin(WRITTEN, until="written")
-    assert other.communicate(timeout=60) == ("the answer", "")
+    assert other.communicate(timeout=120) == ("the answer", "")
     assert os.listdir(tmp_path) == ["out"]
 
 
@@ -226,7 +226,7 @@ def test_nohup_keeps_its_promise(begin: Callable[..., subprocess.Popen[str]]) ->
     finally:
         signal.signal(signal.SIGHUP, before)
     process.send_signal(signal.SIGHUP)
-    assert process.communicate(timeout=60)[0] == "the answer"
+    assert process.communicate(timeout=120)[0] == "the answer"
 
 
 def _save(path: Path, nodes: list[onnx.NodeProto], constants: dict[str, object]) -> None:
@@ -298,7 +298,7 @@ def _command(words: str, folder: Path) -> subprocess.Popen[str]:
 def test_a_model_that_ends_the_runtime_is_one_line(tmp_path: Path, words: str) -> None:
     aborting(tmp_path / "m.onnx")
     process = _command(words, tmp_path)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (2, "")
     assert len(err.splitlines()) == 1
     assert err.startswith("explorer: m.onnx")
@@ -318,7 +318,7 @@ def test_a_loop_of_2_62_turns_is_stopped(tmp_path: Path) -> None:
     time.sleep(0.5)
     started = time.monotonic()
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
     assert time.monotonic() - started < WITHIN
     assert (process.returncode, out, err) == (130, "", "explorer: stopped; nothing was written\n")
     assert os.listdir(tmp_path) == ["m.onnx"]

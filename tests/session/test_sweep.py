@@ -565,7 +565,7 @@ def test_ctrl_c_says_what_became_of_what_was_done(sample: Sample, tmp_path: Path
     while time.monotonic() < deadline and not (tmp_path / "results.db").exists():
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (130, "")
     assert err.splitlines()[-1].startswith("explorer: stopped; what was done is kept in")
     assert "Traceback" not in err

@@ -264,4 +264,4 @@ def test_at_a_terminal_explorer_alone_opens_what_is_chosen(folder: Path) -> None
         terminal.press("\r")
         terminal.wait_for("416.52 k")
         terminal.press("q")
-        assert terminal.process.wait(30) == 0
+        assert terminal.end() == 0

@@ -29,7 +29,7 @@ class Served:
 
     def end(self, number: int = signal.SIGINT) -> int:
         self.process.send_signal(number)
-        code = self.process.wait(20)
+        code = self.process.wait(120)
         assert self.process.stdout is not None
         self.process.stdout.close()
         return code

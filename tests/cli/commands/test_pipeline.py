@@ -101,13 +101,13 @@ def test_a_stage_that_dies_is_named_and_the_others_end(stages: Path, tmp_path: P
             time.sleep(0.02)
         second = next(one for one in workers if "stage2.onnx" in " ".join(one.cmdline()))
         os.kill(second.pid, signal.SIGKILL)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=120)
     finally:
         process.kill()
     assert process.returncode == 2
     assert "stage2.onnx: the process of stage 2 ended (killed by signal 9)" in err
     assert "Traceback" not in err
-    psutil.wait_procs(workers, timeout=10)
+    psutil.wait_procs(workers, timeout=120)
     assert not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in workers)
 
 

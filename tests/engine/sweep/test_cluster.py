@@ -87,7 +87,7 @@ def test_a_worker_that_is_killed_half_way_costs_nothing(
 
     asked = {"spec": SweepSpec(TILES), "verify": True, "draws": 1, "output": kept, "scheduler": address}
     fact = sweep_files(sample("lenet"), **asked, on_progress=on_progress)
-    assert workers[0].wait(10) == -signal.SIGKILL
+    assert workers[0].wait(120) == -signal.SIGKILL
     assert fact.workers >= 1
     assert fact.made == fact.proved == len(fact.rows) == len(TILES)
     assert all(row.verified and row.proof_seconds for row in fact.rows)

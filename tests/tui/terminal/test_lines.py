@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.terminal import SSH, Terminal, explorer
+from tests.terminal import PATIENCE, SSH, Terminal, explorer
 
 Sample = Callable[[str], Path]
 
@@ -211,8 +211,8 @@ def test_nothing_is_lost_when_the_line_drops(sample: Sample, tmp_path: Path, how
         shown = terminal.text().splitlines()
         children = terminal.children()
         DROPS[how](terminal)
-        assert terminal.process.wait(10) != 0
-        assert not psutil.wait_procs(children, timeout=10)[1], "no process stays behind"
+        assert terminal.process.wait(PATIENCE) != 0
+        assert not psutil.wait_procs(children, timeout=PATIENCE)[1], "no process stays behind"
     with ready("--resume", "resumed", env=env) as terminal:
         again = terminal.text().splitlines()
         assert again[:-2] == shown[:-2], "all but the status line"
@@ -237,8 +237,8 @@ def test_a_line_that_drops_while_a_job_runs_leaves_no_process(sample: Sample, tm
         children = terminal.children()
         assert children
         terminal.hang_up()
-        terminal.process.wait(10)
-        assert not psutil.wait_procs(children, timeout=10)[1]
+        terminal.process.wait(PATIENCE)
+        assert not psutil.wait_procs(children, timeout=PATIENCE)[1]
     with ready("--resume", "resumed", env=env) as terminal:
         assert "mobilenet_small.onnx" in terminal.text()
         assert not list(tmp_path.rglob("*.part")), "what was half written is cleared away"
@@ -258,8 +258,8 @@ def test_a_program_that_is_told_to_ignore_hangups_ends_too(sample: Sample, tmp_p
         terminal.settle(0.7)
         children = terminal.children()
         terminal.hang_up()
-        terminal.process.wait(10)
-        assert not psutil.wait_procs(children, timeout=10)[1]
+        terminal.process.wait(PATIENCE)
+        assert not psutil.wait_procs(children, timeout=PATIENCE)[1]
 
 
 @pytest.mark.slow
@@ -284,7 +284,7 @@ def test_who_opens_the_model_again_is_told_of_the_session_that_was_cut_off(
     env = {"XDG_STATE_HOME": str(tmp_path)}
     with ready(sample("lenet"), "conv1", env=env) as terminal:
         terminal.hang_up()
-        terminal.process.wait(10)
+        terminal.process.wait(PATIENCE)
     with ready(sample("lenet"), "was cut off", env=env):
         pass
 

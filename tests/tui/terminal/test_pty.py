@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.terminal import SSH, Terminal, explorer
+from tests.terminal import PATIENCE, SSH, Terminal, explorer
 
 Sample = Callable[[str], Path]
 
@@ -82,7 +82,7 @@ def test_it_quits_and_leaves_the_terminal_as_it_was(sample: Sample, size: tuple[
         for mode in (b"?1049", b"?1000", b"?1002", b"?1003", b"?2004"):
             assert sent.rfind(b"\x1b[" + mode + b"h") <= sent.rfind(b"\x1b[" + mode + b"l"), mode
         assert sent.rfind(b"\x1b[?25l") < sent.rfind(b"\x1b[?25h")
-        assert not psutil.wait_procs(children, timeout=5)[1]
+        assert not psutil.wait_procs(children, timeout=PATIENCE)[1]
 
 
 @pytest.mark.slow
@@ -92,7 +92,7 @@ def test_a_screen_that_is_killed_leaves_no_engine_behind(sample: Sample) -> None
         terminal.process.send_signal(signal.SIGKILL)
         terminal.process.wait()
         # nobody could tell the engine: it must notice by itself that its screen is gone
-        assert not psutil.wait_procs(children, timeout=5)[1]
+        assert not psutil.wait_procs(children, timeout=PATIENCE)[1]
 
 
 @pytest.mark.slow
