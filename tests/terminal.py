@@ -119,14 +119,24 @@ class Terminal:
         return len(data)
 
     def settle(self, quiet: float = 0.5, limit: float = 30.0) -> int:
-        """Reads until nothing has come for `quiet` seconds; how many bytes came."""
+        """Reads until the program rested for `quiet` seconds and sent nothing; how many bytes came."""
         total, end = 0, time.monotonic() + limit
+        used = self._cpu_seconds()
         while time.monotonic() < end:
             count = self.pump(quiet)
-            if not count:
-                break
             total += count
+            before, used = used, self._cpu_seconds()
+            if not count and used - before <= 0.03:
+                break  # else a loaded machine gave it no time to say what it has to say
         return total
+
+    def _cpu_seconds(self) -> float:
+        """What the program's own process has used."""
+        try:
+            times = psutil.Process(self.process.pid).cpu_times()
+        except psutil.Error:
+            return 0.0
+        return times.user + times.system
 
     def wait_for(self, what: str | Callable[[], bool], limit: float = PATIENCE) -> None:
         """Reads until `what` stands on the screen, or is true; fails with the screen if it never is."""
@@ -158,7 +168,7 @@ class Terminal:
         return self.settle(quiet)
 
     def end(self, limit: float = PATIENCE) -> int:
-        """Reads until the program has ended, which it cannot while nobody reads what it still sends; its exit code."""
+        """Reads until the program has ended, which waits for whoever reads; its exit code."""
         limit += time.monotonic()
         while self.process.poll() is None:
             assert time.monotonic() < limit, f"it does not end; the screen:\n{self.text()}"
