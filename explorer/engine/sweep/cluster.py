@@ -7,11 +7,13 @@ and here, where the answers are unpickled. Imported only when there is something
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import wait
 from typing import Any
 
 from msgspec import Struct
@@ -23,6 +25,8 @@ from explorer.host.optional_packages import require
 
 _ANSWER = 10.0
 """Seconds in which a scheduler answers, if there is one."""
+_FAREWELL = 2.0
+"""Seconds for the scheduler to take its leave; one that is stopped never does."""
 _START = 60.0
 """Seconds in which workers come up: they import what the models need."""
 _SILENCE = 1.0
@@ -58,7 +62,7 @@ def run(
     """
     distributed = require("distributed", scheduler)
     with quiet(), connected(distributed, scheduler, cancel) as (client, look):
-        count = len(client.nthreads())
+        count = len(workers(client, cancel, scheduler, AGAIN))
         _follow(distributed, client, tasks, done, look, scheduler, cancel)
     return count
 
@@ -79,8 +83,16 @@ def quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def connected(distributed: Any, scheduler: str, cancel: Cancel) -> Iterator[tuple[Any, Look]]:
+def connected(
+    distributed: Any, scheduler: str, cancel: Cancel, again: str = AGAIN
+) -> Iterator[tuple[Any, Look]]:
     """A cluster that runs already, and goes on running; and what sees whether it has workers.
+
+    Args:
+        distributed: The package.
+        scheduler: Where it listens.
+        cancel: Asked many times a second; True stops.
+        again: What is to be done once it has ended.
 
     Raises:
         Misuse: Nobody answers, or there are no workers.
@@ -94,27 +106,63 @@ def connected(distributed: Any, scheduler: str, cancel: Cancel) -> Iterator[tupl
         said = " ".join(str(error).split())
         why = f" ({said})" if isinstance(error, (ValueError, ImportError)) and said else ""
         raise Misuse(f"no scheduler answers there{why}", where=scheduler, hint=hint) from None
-    with client:
+    try:
         _await_worker(client, scheduler, cancel)
         seen = time.monotonic()
 
         def look() -> None:
             nonlocal seen
-            try:
-                alive = client.nthreads()
-            except OSError:
-                raise EngineDied("the scheduler ended", where=scheduler, hint=AGAIN) from None
-            if alive:
+            if workers(client, cancel, scheduler, again):
                 seen = time.monotonic()
             elif time.monotonic() - seen > _START:
-                raise EngineDied("the scheduler has no workers any more", where=scheduler, hint=AGAIN)
+                raise EngineDied("the scheduler has no workers any more", where=scheduler, hint=again)
 
         yield client, look
+    finally:
+        with contextlib.suppress(OSError):  # TimeoutError among them
+            client.close(timeout=_FAREWELL)
+
+
+def workers(client: Any, cancel: Cancel, where: str, hint: str = "") -> dict[str, float]:
+    """Addresses of the workers that the scheduler has now, and when it heard of each, by its own clock.
+
+    Raises:
+        EngineDied: The scheduler ended, or answers no more.
+    """
+    deadline = time.monotonic() + _ANSWER
+
+    def look() -> None:
+        stop_if(cancel)
+        if time.monotonic() > deadline:
+            raise EngineDied("the scheduler answers no more, as if it were stopped", where=where, hint=hint)
+
+    try:
+        there = awaited(client, client.scheduler.identity(), look)["workers"]
+    except OSError:
+        raise EngineDied("the scheduler ended", where=where, hint=hint) from None
+    return {address: there[address]["last_seen"] for address in sorted(there)}
+
+
+def awaited(client: Any, asked: Coroutine[Any, Any, Any], look: Look) -> Any:
+    """What a question to the cluster gives: a call of Dask's own waits for ever where nobody answers.
+
+    Args:
+        client: Whose loop asks.
+        asked: The question.
+        look: Called many times a second; it raises where no answer is to be waited for.
+    """
+    coming = asyncio.run_coroutine_threadsafe(asked, client.loop.asyncio_loop)
+    try:
+        while not wait([coming], LOOK).done:
+            look()
+        return coming.result()
+    finally:
+        coming.cancel()
 
 
 def _await_worker(client: Any, where: str, cancel: Cancel) -> None:
     deadline = time.monotonic() + _START
-    while not client.nthreads():
+    while not workers(client, cancel, where):
         stop_if(cancel)
         if time.monotonic() > deadline:
             raise Misuse("the scheduler has no workers", where=where, hint=f"start one: dask worker {where}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from explorer import EngineDied, Session
+from explorer.engine.split.run import cluster
 from explorer.facts.split.split import SplitSpec
 from explorer.session import run_pipeline
 from tests.engine.sweep.test_cluster import address_of, spawn
@@ -20,8 +22,11 @@ __all__ = ["spawn"]
 
 
 @pytest.mark.slow
-def test_stages_run_on_workers_and_one_that_is_killed_is_named(
-    spawn: Callable[..., subprocess.Popen[str]], sample: Callable[[str], Path], tmp_path: Path
+def test_stages_run_on_workers_and_one_that_is_killed_or_stopped_is_named(
+    spawn: Callable[..., subprocess.Popen[str]],
+    sample: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder = str(tmp_path / "stages")
     with Session(sample("lenet")) as session:
@@ -38,10 +43,21 @@ def test_stages_run_on_workers_and_one_that_is_killed_is_named(
     assert {one.worker.startswith("tcp://") for one in fact.stages} == {True}
     assert {one.pid for one in fact.stages} <= {one.pid for one in workers}
 
-    def kill(process: subprocess.Popen[str]) -> Callable[[Any], None]:
-        return lambda progress: process.send_signal(signal.SIGKILL) if progress.phase == "running" else None
+    def ended_by(process: subprocess.Popen[str], number: signal.Signals) -> str:
+        def on_progress(progress: Any) -> None:
+            if progress.phase == "running":
+                process.send_signal(number)
 
-    with pytest.raises(EngineDied, match=r"the worker tcp://\S+ of stage \d ended"):
-        run_pipeline(folder, micro_batches=100_000, scheduler=address, on_progress=kill(workers[0]))
-    with pytest.raises(EngineDied, match="the scheduler ended"):
-        run_pipeline(folder, micro_batches=100_000, scheduler=address, on_progress=kill(scheduler))
+        with pytest.raises(EngineDied) as told:
+            run_pipeline(folder, micro_batches=100_000, scheduler=address, on_progress=on_progress)
+        return str(told.value)
+
+    with monkeypatch.context() as soon:
+        soon.setattr(cluster, "_STOPPED", 3.0)
+        said = ended_by(workers[1], signal.SIGSTOP)
+        assert re.search(r"the worker tcp://\S+ of stage \d answers no more", said)
+        workers[1].send_signal(signal.SIGCONT)
+    assert re.search(r"the worker tcp://\S+ of stage \d ended", ended_by(workers[0], signal.SIGKILL))
+    assert "the scheduler answers no more" in ended_by(scheduler, signal.SIGSTOP)
+    scheduler.send_signal(signal.SIGCONT)
+    assert "the scheduler ended" in ended_by(scheduler, signal.SIGKILL)

@@ -21,7 +21,7 @@ from explorer.base.errors import BadModel, EngineDied, ExplorerError
 from explorer.engine.progress import Cancel, stop_if
 from explorer.engine.split import manifest
 from explorer.engine.split.run import stage_process
-from explorer.engine.sweep.cluster import connected, quiet
+from explorer.engine.sweep.cluster import awaited, connected, quiet, workers
 from explorer.engine.sweep.processes import LOOK
 from explorer.host.optional_packages import error_line, require
 
@@ -31,6 +31,9 @@ Passing = tuple[dict[str, Array], tuple[tuple[float, float], ...]]
 
 _SILENCE = 1.0
 """Seconds between two looks at who is still there."""
+_STOPPED = 60.0
+"""Seconds for which a worker may be silent: loading a large stage, it is for some."""
+_AGAIN = "run it again on another"
 _AHEAD = 2
 """Micro-batches under way for each stage."""
 
@@ -56,6 +59,7 @@ class ClusterLine:
         self._under_way: dict[int, list[Any]] = {}
         self._pids: list[int] = []
         self._looked = 0.0
+        self._heard: dict[str, tuple[float, float]] = {}
 
     def pids(self) -> list[int]:
         """Processes of the workers."""
@@ -79,7 +83,7 @@ class ClusterLine:
         while not all(one.done() for one in tasks):
             self._check(cancel)
             time.sleep(LOOK)
-        self._pids = [self._result(at, one) for at, one in enumerate(tasks)]
+        self._pids = [self._result(at, one, cancel) for at, one in enumerate(tasks)]
 
     def until(
         self, numbers: Sequence[int], cancel: Cancel, tell: Callable[[int], None] = lambda _: None
@@ -92,7 +96,7 @@ class ClusterLine:
                 self._start(*self._waiting.popleft())
             done = [batch for batch, tasks in self._under_way.items() if self._ended(tasks)]
             for batch in done:
-                self._take(batch, self._under_way.pop(batch))
+                self._take(batch, self._under_way.pop(batch), cancel)
             if len(self.came) != told:
                 told = len(self.came)
                 tell(told)
@@ -126,25 +130,28 @@ class ClusterLine:
     def _ended(self, tasks: Sequence[Any]) -> bool:
         return tasks[-1].done() or any(one.status in ("error", "cancelled") for one in tasks)
 
-    def _take(self, batch: int, tasks: Sequence[Any]) -> None:
+    def _take(self, batch: int, tasks: Sequence[Any], cancel: Cancel) -> None:
         at = next((at for at, one in enumerate(tasks) if one.status in ("error", "cancelled")), -1)
-        values, times = self._result(at % self.count, tasks[at])
+        values, times = self._result(at % self.count, tasks[at], cancel)
         self.came[batch] = values
         for stage, one in enumerate(times):
             self.ran[stage, batch] = one
 
-    def _result(self, at: int, task: Any) -> Any:
+    def _result(self, at: int, task: Any, cancel: Cancel) -> Any:
         """What a task gave.
 
         Raises:
             BadModel, EngineDied: The stage failed, or its worker ended.
         """
         try:
-            return task.result()
+            asked = self._client.gather([task], errors="skip", asynchronous=True)
+            for made in awaited(self._client, asked, lambda: self._check(cancel)):
+                return made
+            raise task.exception()
         except ExplorerError:
             raise
         except Exception as error:
-            self._missing()
+            self._missing(cancel)
             raise EngineDied(
                 f"stage {at + 1} ended: {error_line(error)}", where=self._hows[at]["file"]
             ) from None
@@ -154,28 +161,30 @@ class ClusterLine:
         if time.monotonic() - self._looked > _SILENCE:
             self._looked = time.monotonic()
             self._look()
-            self._missing()
+            self._missing(cancel)
 
-    def _missing(self) -> None:
-        """Names the first stage whose worker is gone.
+    def _missing(self, cancel: Cancel) -> None:
+        """Names the first stage whose worker is gone, or answers no more.
 
         Raises:
             EngineDied: It is, or the scheduler.
         """
-        ended = EngineDied("the scheduler ended", where=self._hows[0]["file"], hint="run it again on another")
+        first = self._hows[0]["file"]
         if self._client.status != "running":
-            raise ended
-        try:
-            there = self._client.nthreads()
-        except OSError:
-            raise ended from None
-        at = next((at for at, one in enumerate(self._where) if one not in there), None)
-        if at is not None:
-            raise EngineDied(
-                f"the worker {self._where[at]} of stage {at + 1} ended",
-                where=self._hows[at]["file"],
-                hint="what was under way was stopped; for want of memory?",
-            )
+            raise EngineDied("the scheduler ended", where=first, hint=_AGAIN)
+        there = workers(self._client, cancel, first, _AGAIN)
+        now = time.monotonic()
+        for address, seen in there.items():
+            if self._heard.get(address, (None, now))[0] != seen:
+                self._heard[address] = seen, now
+        for at, one in enumerate(self._where):
+            silent = one in there and now - self._heard[one][1] > _STOPPED
+            if one not in there or silent:
+                raise EngineDied(
+                    f"the worker {one} of stage {at + 1} {'answers no more' if silent else 'ended'}",
+                    where=self._hows[at]["file"],
+                    hint=_AGAIN if silent else "what was under way was stopped; for want of memory?",
+                )
 
 
 @contextlib.contextmanager
@@ -187,9 +196,9 @@ def line(hows: Sequence[Mapping[str, Any]], scheduler: str, cancel: Cancel) -> I
         Misuse: Nobody answers at `scheduler`, or it has no workers.
     """
     distributed = require("distributed", scheduler)
-    with quiet(), connected(distributed, scheduler, cancel) as (client, look):
-        workers = sorted(client.nthreads())
-        made = ClusterLine(client, look, hows, [workers[at % len(workers)] for at in range(len(hows))])
+    with quiet(), connected(distributed, scheduler, cancel, _AGAIN) as (client, look):
+        there = list(workers(client, cancel, scheduler))
+        made = ClusterLine(client, look, hows, [there[at % len(there)] for at in range(len(hows))])
         try:
             yield made
         finally:
