@@ -103,6 +103,22 @@ async def test_a_model_that_fails_to_open_shows_its_outline_and_says_why_there_i
         await hands.press("2")
         assert "the graph has a cycle" in hands.text("#model")
         assert "on its way" not in hands.text("#model")
+        for key, tab in zip("3456", ("operators", "diff", "memory", "roofline"), strict=True):
+            await hands.press(key)
+            assert "o tries again" in hands.text(f"#{tab}")
+
+
+async def test_a_model_of_which_nothing_can_be_read_says_why_behind_the_dialog_too() -> None:
+    engine = ScriptedEngine(errors={"open": BadModel("is cut off", where="alexnet.onnx")})
+    async with screen(engine) as hands:
+        await hands.press("escape")
+        for key, tab in (("1", "layer"), ("2", "model")):
+            await hands.press(key)
+            assert "alexnet.onnx: is cut off" in hands.text(f"#{tab}")
+            assert "O opens another" in hands.text(f"#{tab}")
+        engine.errors.clear()
+        await hands.press("o")
+        assert "is cut off" not in hands.text("#model")
 
 
 async def test_the_analysis_takes_the_place_of_the_header_and_the_cursor_stays() -> None:

@@ -89,8 +89,9 @@ class MachineDialog(FormDialog[Hardware]):
         yield from self.pair_entry(label, texts.get(key, ""), example, id)
 
     def first(self) -> Widget:
-        """The first field in which something is to be done."""
-        return self._field if self._field.own else super().first()
+        """The first field in which something is to be done: where one is chosen, choosing another."""
+        chosen = self._field.own or self._field.hardware is not None
+        return self._field if chosen else super().first()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """In a first entry that is empty the arrows have no text to walk in: they choose a machine."""

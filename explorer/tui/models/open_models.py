@@ -130,6 +130,10 @@ class OpenModel:
 
     def keep_on_hangup(self) -> bool:
         """The line is gone: keep what there is and end the engine at once; whether anything is kept."""
+        if self.main is not None and self.main.store.failure and self.resumed is None:
+            self.engine.kill()
+            self.close(properly=True)  # it could not be opened: there is nothing to go on with
+            return False
         view = None
         try:
             view = self.main.view() if self.main is not None else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from explorer.base.units import bytes_text
@@ -45,6 +46,13 @@ def run_lines(model: TreeModel, row: int, width: int, exact: bool) -> list[Line]
     """What all blocks of a run cost together; the page they stand on is that of one."""
     title = Heading(f"All {len(model.members(row)):,} together")
     return draw([title, _sums(model, row)], width, exact)
+
+
+def failed_page(failure: str) -> Callable[[int], list[Line]]:
+    """Why there is nothing, and what may be done; empty while the model may still come."""
+    more = Paragraph("o tries again, O opens another model.", "quiet", 0)
+    blocks: list[Block] = [Paragraph(failure, "bad", 0), TextLine(), more] if failure else []
+    return lambda width: draw(blocks, width - 1)
 
 
 def _without(failure: str) -> list[Block]:

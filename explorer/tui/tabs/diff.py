@@ -12,8 +12,8 @@ from explorer.report.blocks import Block, Table
 from explorer.report.present.compare.diff import by_operator, costs, doubts, node_blocks, nodes, verdict
 from explorer.tui.tabs.tab import Tab
 from explorer.tui.text.drawing import draw, row_line, title_line
-from explorer.tui.text.lines import BLANK, Line, cut, fit
-from explorer.tui.widgets.fold_list import FoldEntry, FoldList
+from explorer.tui.text.lines import BLANK, Line, cut
+from explorer.tui.widgets.fold_list import FoldEntry, FoldList, note_entries
 
 if TYPE_CHECKING:
     from explorer.facts import Diff
@@ -44,7 +44,11 @@ class DiffTab(Tab[FoldList]):
                 "Press t to tile it, = to set another model beside it.",
             )
             said = ("Not compared yet.", "Press d to compare.") if store.can_compare else opened
-            self.view.set_entries([FoldEntry(partial(_dim, word)) for word in said])
+            self.view.set_entries(note_entries(said))
+
+    def paint_outline(self) -> None:
+        """That there is nothing to compare."""
+        self.view.set_entries(note_entries(self.closed))
 
     def on_open(self) -> None:
         """Compare, if there is something to compare with."""
@@ -61,10 +65,6 @@ class DiffTab(Tab[FoldList]):
         at = view.current_entry - (view.entry_count - len(changes.nodes))
         node = changes.nodes[at] if at >= 0 else None
         return "" if node is None else node.before or node.after or ""
-
-
-def _dim(word: str, width: int) -> Line:
-    return ((fit(word, width), "dim"),)
 
 
 def diff_entries(diff: Diff, exact: bool) -> list[FoldEntry]:

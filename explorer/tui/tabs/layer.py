@@ -17,7 +17,7 @@ from explorer.report.present.look.connections import (
 from explorer.report.present.look.layers import layer_blocks, layer_parts, layer_title, outside_fields
 from explorer.report.present.look.training import heading, layer_figures
 from explorer.report.present.measure.layer import timed_blocks
-from explorer.tui.pages.outline import outline_page, range_page, run_lines
+from explorer.tui.pages.outline import failed_page, outline_page, range_page, run_lines
 from explorer.tui.pages.values import activation_lines, weight_lines
 from explorer.tui.tabs.tab import Tab, note_page
 from explorer.tui.terminal.slices import after_paint
@@ -44,11 +44,13 @@ class LayerTab(Tab[LineView]):
     _painted = -1
 
     def paint_outline(self) -> None:
-        """The row under the cursor, as the header has it."""
+        """The row under the cursor, as the header has it, or why there is none."""
         model, row, exact = self.tree.model, self.tree.current_row, self.store.exact
         failure = self.store.failure
         if row is not None:
             self.view.show(lambda width: outline_page(model, row, width, exact, failure))
+        else:
+            self.view.show(failed_page(failure))
 
     def paint(self) -> None:
         """The layer, the first block of a run, or a range."""

@@ -8,7 +8,7 @@ from explorer.report.blocks import Heading, Line, Paragraph
 from explorer.report.present.look.info import details, overview, symbolic_hint
 from explorer.report.present.look.training import figures, heading, memory_blocks
 from explorer.report.present.shell.history import states
-from explorer.tui.pages.outline import header_page
+from explorer.tui.pages.outline import failed_page, header_page
 from explorer.tui.tabs.tab import Tab
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import Line as TextLine
@@ -23,10 +23,12 @@ class ModelTab(Tab[LineView]):
     """The whole model in figures."""
 
     def paint_outline(self) -> None:
-        """What the header says."""
+        """What the header says, if it could be read."""
         outlined, failure = self.store.outline, self.store.failure
-        assert outlined is not None
-        self.view.show(lambda width: header_page(outlined.header, width, failure))
+        if outlined is None:
+            self.view.show(failed_page(failure))
+        else:
+            self.view.show(lambda width: header_page(outlined.header, width, failure))
 
     def paint(self) -> None:
         """The totals, and what a training step costs if that was asked for."""

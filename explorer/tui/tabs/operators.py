@@ -12,7 +12,7 @@ from explorer.report.present.look.ops import attribute_blocks, operators
 from explorer.tui.tabs.tab import Tab
 from explorer.tui.text.drawing import draw, row_line, title_line
 from explorer.tui.text.lines import Line
-from explorer.tui.widgets.fold_list import FoldEntry, FoldList
+from explorer.tui.widgets.fold_list import FoldEntry, FoldList, note_entries
 
 if TYPE_CHECKING:
     from explorer.facts import Analysis, Info, OpStat
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 class OperatorsTab(Tab[FoldList]):
     """Every operator type."""
+
+    def paint_outline(self) -> None:
+        """That they are not known."""
+        self.view.set_entries(note_entries(self.closed))
 
     def paint(self) -> None:
         """The operators, as soon as they are known."""

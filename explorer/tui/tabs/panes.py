@@ -114,7 +114,7 @@ class TabPane(UniformLines, Vertical):
         """Draw the tab on show."""
         if self._store.analysis is not None:
             self.tab().paint()
-        elif self._store.outline is not None:
+        elif self._store.outline is not None or self._store.failure or self._tabs:
             self.tab().paint_outline()
 
     def reveal(self, title: str) -> None:

@@ -38,8 +38,18 @@ class Tab(Generic[View]):
         """Draw it; the model is open."""
         raise NotImplementedError
 
+    @property
+    def closed(self) -> tuple[str, ...]:
+        """What stands here while the model is not open; nothing while it may still come."""
+        return (
+            ("The model could not be opened.", "o tries again, O opens another.")
+            if self.store.failure
+            else ()
+        )
+
     def paint_outline(self) -> None:
-        """Draw what the header says; the model is not open yet."""
+        """Draw what the header says, if there is one; the model is not open."""
+        raise NotImplementedError
 
     def on_open(self) -> None:
         """The user has come to it."""
@@ -71,6 +81,11 @@ class PlotTab(Tab[PlotView]):
         seen = self.store.on_demand
         last = None if self.id in seen.refused else seen.last.get(self.id)
         return seen.answers.get(self.id, last)
+
+    def paint_outline(self) -> None:
+        """That there is nothing to draw."""
+        lines = [BLANK, *(((f" {said}", "dim"),) for said in self.closed)]
+        self.view.show_page(lambda width: lines)
 
     def show_age(self) -> None:
         """Dim what is on show while it holds no more, and ask for what does."""

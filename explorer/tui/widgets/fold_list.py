@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from explorer.tui.text.lines import Line
+from explorer.tui.text.lines import Line, fit
 from explorer.tui.widgets.line_view import LineList
 
 
@@ -16,6 +16,11 @@ class FoldEntry(Struct, frozen=True):
     head: Callable[[int], Line]
     body: Callable[[int], Sequence[Line]] | None = None
     remark: bool = False
+
+
+def note_entries(lines: Sequence[str]) -> list[FoldEntry]:
+    """Lines that say why there are no rows."""
+    return [FoldEntry(lambda width, said=said: ((fit(said, width), "dim"),)) for said in lines]  # type: ignore[misc]
 
 
 class FoldList(LineList):

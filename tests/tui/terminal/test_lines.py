@@ -289,6 +289,18 @@ def test_who_opens_the_model_again_is_told_of_the_session_that_was_cut_off(
         pass
 
 
+@pytest.mark.slow
+def test_a_model_that_could_not_be_opened_leaves_no_session_behind(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.onnx"
+    broken.touch()
+    state = tmp_path / "state"
+    with explorer(broken, env={"XDG_STATE_HOME": str(state)}) as terminal:
+        terminal.wait_for("Cannot open")
+        terminal.hang_up()
+        terminal.process.wait(PATIENCE)
+    assert not list(state.rglob("session.msgpack"))
+
+
 def test_there_is_nothing_to_resume_in_one_line() -> None:
     terminal = explorer("--resume")
     with terminal:
