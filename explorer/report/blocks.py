@@ -7,7 +7,7 @@ colours: what green is, and whether there is one, is known where it is drawn. No
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from msgspec import Struct
@@ -47,6 +47,8 @@ class Column(NamedTuple):
         role: Of text that has none.
         least: Cells that one which may be shortened keeps before another column is left out; 0 for as many as
             all keep.
+        whole: Of what may be shortened only the title is; figures are not cut.
+        brief: Other words for what stands in it, where it has to be shortened.
     """
 
     title: str
@@ -55,6 +57,8 @@ class Column(NamedTuple):
     drop: int = 0
     role: Role = ""
     least: int = 0
+    whole: bool = False
+    brief: Mapping[str, str] = {}
 
 
 class Line(Struct, frozen=True):

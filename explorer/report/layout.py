@@ -199,17 +199,22 @@ class TableLines:
         if table.what:
             first = max(0, min(table.around - most // 2, len(table.rows) - most))
             self._rows = table.rows[first : first + most]
-        self._shown, self._widths = self._measured()
+        self._shown, self._widths, whole = self._measured()
         self._kept: dict[int, Kept] = {}
         if width is not None:
             full = self._widths
-            self._shown, self._widths = _fit(table, self._shown, full, width, narrowest)
+            self._shown, self._widths = _fit(table, self._shown, full, whole, width, narrowest)
             self._kept = {i: self._telling(i) for i in self._shown if self._widths[i] < full[i]}
 
     def __iter__(self) -> Iterator[list[Piece]]:
         if head := self.head():
             yield head
         yield from map(self.line, self._rows)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether what stands in a column is shortened."""
+        return bool(self._kept)
 
     def head(self) -> list[Piece]:
         """The titles of the columns; nothing where there are none."""
@@ -254,12 +259,14 @@ class TableLines:
 
     def _filled(self, cell: Cell, i: int) -> list[Piece]:
         """A cell as wide as its column."""
+        if i in self._kept and isinstance(cell, str):
+            cell = self._table.columns[i].brief.get(cell, cell)
         found = _shorten(self._pieces(cell, i), self._widths[i], self._kept.get(i, "ends"))
         pad = (" " * (self._widths[i] - _width(found)), "")
         return [pad, *found] if self._table.columns[i].align == "right" else [*found, pad]
 
-    def _measured(self) -> tuple[list[int], list[int]]:
-        """The columns in which something stands, and how wide each would like to be."""
+    def _measured(self) -> tuple[list[int], list[int], list[int]]:
+        """The columns in which something stands, how wide each would like to be, and what is never cut."""
         columns, pieces = self._table.columns, self._pieces
         widest: list[int | None] = [None for _ in columns]
         rows = iter(self._rows)
@@ -279,7 +286,8 @@ class TableLines:
                 if found:
                     widest[i] = max(widest[i] or 0, *found)
         shown = [i for i, most in enumerate(widest) if most is not None]
-        return shown, [max(most or 0, _width(pieces(columns[i].title, i))) for i, most in enumerate(widest)]
+        liked = [max(most or 0, _width(pieces(columns[i].title, i))) for i, most in enumerate(widest)]
+        return shown, liked, [(most or 0) * columns[i].whole for i, most in enumerate(widest)]
 
     def _telling(self, i: int) -> Kept:
         """Which part of the names in a column tells them apart where they are too long."""
@@ -303,7 +311,7 @@ def _is_plain(text: str) -> bool:
 
 
 def _fit(
-    table: Table, shown: list[int], widths: list[int], width: int, narrowest: int
+    table: Table, shown: list[int], widths: list[int], whole: list[int], width: int, narrowest: int
 ) -> tuple[list[int], list[int]]:
     """Leave out and shorten columns until the table is at most `width` cells wide."""
 
@@ -324,21 +332,21 @@ def _fit(
     lesser = [i for i in able if table.columns[i].drop]
     for some, least_wide in ((lesser, narrowest), (able, narrowest), (able, narrowest // 2)):
         excess = table.indent + sum(widths[i] for i in shown) + _GAP * max(0, len(shown) - 1) - width
-        _squeeze(some, widths, excess, least_wide)
+        _squeeze(some, widths, excess, {i: max(least_wide, whole[i]) for i in some})
     return shown, widths
 
 
-def _squeeze(columns: list[int], widths: list[int], excess: int, narrowest: int) -> None:
-    """Shorten columns by `excess` cells in all, each to `narrowest` at most."""
-    able = [i for i in columns if widths[i] > narrowest]
+def _squeeze(columns: list[int], widths: list[int], excess: int, narrowest: Mapping[int, int]) -> None:
+    """Shorten columns by `excess` cells in all, each to what it has in `narrowest` at most."""
+    able = [i for i in columns if widths[i] > narrowest[i]]
     while excess > 0 and able:
         # the widest gives way down to the next one, so that a short column keeps its words
         widest = max(able, key=lambda i: widths[i])
         floor = max((widths[i] for i in able if widths[i] < widths[widest]), default=0)
-        cut = min(excess, max(1, widths[widest] - max(floor, narrowest)))
+        cut = min(excess, max(1, widths[widest] - max(floor, narrowest[widest])))
         widths[widest] -= cut
         excess -= cut
-        able = [i for i in able if widths[i] > narrowest]
+        able = [i for i in able if widths[i] > narrowest[i]]
 
 
 def cell_pieces(cell: Cell, role: str = "", *, ascii_only: bool = False, exact: bool = False) -> list[Piece]:

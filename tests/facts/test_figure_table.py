@@ -11,6 +11,8 @@ from explorer.facts.comparison import TABLE_FIGURES, FigureRow, FigureValue, fig
 from explorer.facts.sweep import SweepRow
 from explorer.report.layout import Page
 from explorer.report.present.compare.figures import figures
+from explorer.tui.text.drawing import draw
+from explorer.tui.text.lines import line_text
 
 
 def row(name: str, *values: Any, tiled: tuple[int, ...] = ()) -> FigureRow:
@@ -102,6 +104,21 @@ def test_the_table_says_best_in_words_and_how_far_each_is_from_the_first() -> No
 
 def tiling(size: int, **fields: Any) -> SweepRow:
     return SweepRow("k", "m.onnx", "", "", (size, size, size), "ragged", "auto", "leave", **fields)
+
+
+@pytest.mark.parametrize("width", [55, 58, 70, 92])
+def test_where_there_is_little_room_figures_have_short_names_and_none_is_cut(width: int) -> None:
+    columns = [
+        {
+            name: FigureValue(("equal", "evidence")[at] if unit == "verdict" else 1_021 * 1024 + at)
+            for name, (unit, _) in TABLE_FIGURES.items()
+        }
+        for at in range(2)
+    ]
+    lines = [line_text(line) for line in draw(figures(figure_table(["as opened", "tiled"], columns)), width)]
+    rows = lines[1 : 1 + len(TABLE_FIGURES)]
+    assert not [line for line in rows if "…" in line]
+    assert any("act. peak " in line or "Activations, peak " in line for line in rows)
 
 
 def test_tilings_are_called_by_what_tells_them_apart() -> None:

@@ -36,11 +36,12 @@ class HeaderFirst(ScriptedEngine):
         return self.stages[at]
 
 
-def header_of(count: int, *, whole: bool = True) -> TreePreview:
-    """The beginning of the rows of `alexnet`, without their figures."""
+def header_of(count: int, *, whole: bool = True, first: str = "") -> TreePreview:
+    """The beginning of the rows of `alexnet`, or the one row `first`, without their figures."""
+    found = alexnet().layers[:count]
     layers = [
         replace(x, macs=None, params=0, weight_bytes=0, activation_bytes=None, status="unknown", weights=())
-        for x in alexnet().layers[:count]
+        for x in ([replace(x, id=0) for x in found if x.path == first] or found)
     ]
     rows = RowPages()
     for page in pack(layers):
@@ -133,6 +134,16 @@ async def test_the_analysis_takes_the_place_of_the_header_and_the_cursor_stays()
         assert hands.strip(PaneHead, "#tree-head").split()[-2:] == ["kind", "MACs"]
         assert not hands.tree()[1].endswith("?")
         assert "MACs" in hands.text("#layer")
+
+
+async def test_who_has_not_moved_is_on_the_first_row_wherever_the_header_had_it() -> None:
+    engine = HeaderFirst(header_of(15, first="classifier"), None, hold=("open",))
+    async with screen(engine) as hands:
+        assert hands.at() == "classifier"
+        engine.release()
+        await hands.rest()
+        assert len(hands.tree()) == 15
+        assert hands.at() == "features"
 
 
 async def test_rows_that_were_folded_in_the_header_are_folded_in_the_analysis() -> None:

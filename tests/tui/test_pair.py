@@ -13,12 +13,12 @@ from textual.widgets import Input
 from explorer import compare_files
 from explorer.base.errors import BadModel
 from explorer.engine.diff import tree_diff
-from explorer.facts import Analysis, Diff, Verification
+from explorer.facts import Analysis, Diff, NodeDiff, Verification
 from explorer.facts.comparison import Comparison, TreeDiff
 from explorer.tui.dialogs.dialogs import MessageDialog
 from explorer.tui.dialogs.states.history import DiffScreen
 from explorer.tui.pair.ask import PairDialog
-from explorer.tui.pair.page import columns
+from explorer.tui.pair.page import columns, graph_line
 from explorer.tui.pair.rows import PairRows
 from explorer.tui.pair.screen import PairScreen
 from explorer.tui.text.lines import line_text, line_width
@@ -274,6 +274,13 @@ async def test_lines_fill_the_terminal_and_no_more(size: tuple[int, int]) -> Non
             laid = columns(size[0], exact=exact)
             assert laid.name >= 12
             assert laid.beside == (size[0] >= 100)
+
+
+def test_what_differs_in_no_row_is_cut_before_the_scroll_bar() -> None:
+    renamed = NodeDiff("changed", "input", "input", f"name {'x' * 40} -> y", "Input", "Input")
+    said = line_text(graph_line(renamed, 40))
+    assert said.endswith("…")
+    assert len(said) == 39
 
 
 def test_rows_that_open_and_close_are_those_that_a_fresh_list_has() -> None:

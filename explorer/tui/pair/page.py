@@ -113,7 +113,7 @@ def _side(side: RowSide | None, row: RowPair, sign: str, laid: PairColumns, role
 
 def graph_line(row: NodeDiff, width: int) -> Line:
     """What differs in no row: an input, an output, an operator set."""
-    return ((fit(f" ~ {_of_graph(row)}", width), "warn"),)
+    return ((fit(f" ~ {_of_graph(row)}", width - 1), "warn"),)  # the last cell is the scroll bar's
 
 
 def _of_graph(row: NodeDiff) -> str:

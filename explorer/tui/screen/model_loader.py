@@ -123,7 +123,7 @@ class ModelLoader:
         model.lay(overlay)
         # what was pressed meanwhile is kept, too: nothing is waited for from here on
         before, at, row = tree.current_layer, tree.cursor, tree.current_row
-        shape = tree.model.shape
+        shape, untouched = tree.model.shape, store.outline is not None and at == 0
         if same:
             model.grow_from(tree.model)
         else:
@@ -140,7 +140,7 @@ class ModelLoader:
         store.on_demand.edges = late
         tree.set_model(model, analysis.info.totals, keep_cursor=same)
         await self._filter.filter_again()
-        if before is not None and row is not None and not same:
+        if before is not None and row is not None and not same and not untouched:
             tree.move_to(model.index_of(ids.get(before.path), at, run=row < 0))
         store.note = ""
         store.notify("model")

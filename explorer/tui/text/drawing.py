@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
+from msgspec.structs import replace
+
 from explorer.base.families import family
 from explorer.report.blocks import Block, Cell, Chart, Field, Fields, Heading, Paragraph, Scatter, Table
 from explorer.report.blocks import Line as TextLine
@@ -74,7 +76,9 @@ def _wrapped(block: Heading | TextLine | Paragraph | Chart, width: int, exact: b
 
 
 def _table(block: Table, width: int, exact: bool) -> list[Line]:
-    """Rows under columns; what stands in a last one without a title is prose, and wrapped."""
+    """Rows under columns, indented where there is room; prose in a last one without a title is wrapped."""
+    if block.indent and _laid(block, width, exact).is_cut:
+        block = replace(block, indent=0)
     lines = (_line(line, row=True) for line in _laid(block, width, exact))
     if block.columns[-1].title:
         return [cut(line, width) for line in lines]

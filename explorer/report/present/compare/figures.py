@@ -50,6 +50,27 @@ _LABELS: Mapping[str, str] = {
 }
 """What each of `TABLE_FIGURES` is called."""
 
+_BRIEF: Mapping[str, str] = {
+    "Parameters": "params",
+    "Weight bytes": "weights",
+    "Elementwise": "elemwise",
+    "Activations, sum": "act. sum",
+    "Activations, peak": "act. peak",
+    "Bytes read": "reads",
+    "  activations": "  activ.",
+    "Bytes written": "writes",
+    "Key-value cache": "KV cache",
+    "Least time": "least t.",
+    "MACs on tiles": "on tiles",
+    "Tile matmuls": "tiles",
+    "Tile utilization": "tile use",
+    "Traffic of tiles": "traffic",
+    "Cycles of tiles": "cycles",
+    "Time of tiles": "tile time",
+    "Largest error": "error",
+}
+"""The same where there is little room, as the table of a diff has them."""
+
 _TEXTS: Mapping[str, Callable[[Any, str], Span]] = {
     "count": count,
     "whole": lambda value, sign: plain(value),
@@ -97,9 +118,10 @@ def figure_tables(
     blocks: list[Block] = []
     for start in range(0, len(others), step):
         shown = (0, *others[start : start + step])
-        columns = [Column("", shrink=True, role="quiet")]
+        columns = [Column("", shrink=True, role="quiet", brief=_BRIEF)]
         for at in shown:
-            columns += [Column(fact.names[at], "right", shrink=True), *[Column("change")] * bool(at)]
+            named = Column(fact.names[at], "right", shrink=True, whole=True)
+            columns += [named, *[Column("change")] * bool(at)]
         rows: list[Sequence[Cell]] = []
         for label, *cells in above:
             rows.append([label, *(cell for at in shown for cell in (cells[at], "")[: 1 + bool(at)])])
