@@ -30,18 +30,22 @@ BLOCK = re.compile(r"(?:<!-- (?P<mark>[^\n]*) -->\n)?```(?P<kind>\w+)\n(?P<body>
 
 def keys() -> str:
     """The keys of the screen, from the table that its bindings are made from."""
-    from explorer.tui.commands.help import key_table
+    from explorer.tui.commands.help import KEYS
+    from explorer.tui.text.keys import CHANGE, LOOK, MOVE, PROGRAM
 
-    rows = [f"| `{_cell(shown)}` | {what} |" for shown, what in key_table()]
+    groups = [LOOK, CHANGE, MOVE, *dict.fromkeys(key.group for key in KEYS)]
+    ordered = sorted(KEYS, key=lambda key: len(groups) if key.group == PROGRAM else groups.index(key.group))
+    rows = [f"| `{_cell(key.shown)}` | {key.title}: {key.tip} |" for key in ordered]
     return "\n".join(["| key | what it does |", "|---|---|", *rows])
 
 
 def formats() -> str:
     """The formats that there are."""
-    from explorer.report.formats import as_markdown
+    from explorer.report.formats import HEADINGS, cells
     from explorer.session import headers
 
-    return as_markdown(headers.formats())
+    rows = [HEADINGS, ("---",) * len(HEADINGS), *(cells(*one) for one in headers.formats())]
+    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)
 
 
 def verbs() -> str:

@@ -1,4 +1,4 @@
-"""Model formats: those that can be opened, as text, as JSON, and as the manual's table."""
+"""Model formats: those that can be opened, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ if TYPE_CHECKING:
 
     from explorer.session.headers import KnownFormats
 
-_HEADINGS = ("format", "what", "recognised by", "what is known of it", "analysis", "convert to", "needs")
+HEADINGS = ("format", "what", "recognised by", "what is known of it", "analysis", "convert to", "needs")
 
 
-def _cells(format: Any, converts: Sequence[str]) -> tuple[str, ...]:
+def cells(format: Any, converts: Sequence[str]) -> tuple[str, ...]:
+    """What is said of a format under each of `HEADINGS`."""
     return (
         format.name,
         format.about,
@@ -30,21 +31,15 @@ def as_text(formats: KnownFormats) -> Iterator[str]:
     """A paragraph for each format: a table of sentences would be wider than any terminal."""
     room = width()
     for format, converts in formats:
-        name, about, *said = _cells(format, converts)
+        name, about, *said = cells(format, converts)
         yield f"{name}: {about}\n"
         lines = [
-            (f"  {key}", text) for key, text in zip(_HEADINGS[2:], said, strict=True) if text not in ("", "-")
+            (f"  {key}", text) for key, text in zip(HEADINGS[2:], said, strict=True) if text not in ("", "-")
         ]
         for line in columns(lines, room):
             yield f"{line}\n"
         yield "\n"
     yield "A file is recognised by its content; its name decides only what is said of one that is broken.\n"
-
-
-def as_markdown(formats: KnownFormats) -> str:
-    """The manual's table."""
-    rows = [_HEADINGS, ("---",) * len(_HEADINGS), *(_cells(*one) for one in formats)]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)
 
 
 def as_json(formats: KnownFormats, head: dict[str, Any]) -> dict[str, Any]:

@@ -91,13 +91,6 @@ GLOSSARY: tuple[Term, ...] = (
 )  # fmt: skip
 """In the order of the subjects: figures of layers, shapes, tilings, machines, proofs, training."""
 
-_BY_LABEL = {label.casefold(): term for term in GLOSSARY for label in (term.word, *term.labels)}
-
-
-def term_of(label: str) -> Term | None:
-    """The term behind a label, however it is capitalized; None if there is none."""
-    return _BY_LABEL.get(label.strip().casefold())
-
 
 def terms_in(lines: Iterable[str]) -> Sequence[Term]:
     """The terms whose words or labels stand in some lines, in the order of the glossary."""

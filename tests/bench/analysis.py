@@ -108,9 +108,9 @@ def said(seconds: float) -> str:
 
 
 def ours(model: Any, image: Any) -> int:
-    from explorer.engine.costs.torch.analyse import analyse_module
+    from explorer.engine.costs.torch.analyse import examine_module
 
-    return int(analyse_module(model, [image]).info.totals.macs or 0)
+    return int(examine_module(model, [image]).analysis.info.totals.macs or 0)
 
 
 def _cold(model: Any, image: Any) -> int:

@@ -26,7 +26,7 @@ from explorer.report.present.look.ops import attribute_blocks
 from explorer.report.present.tiling.tile import plan_matmuls
 from explorer.tui.commands import COMMANDS, CommandKey, command_class
 from explorer.tui.commands.context import ScreenCommand
-from explorer.tui.commands.help import KEYS, help_lines, key_table
+from explorer.tui.commands.help import KEYS, help_lines
 from explorer.tui.dialogs.blame import BLAME_KEYS
 from explorer.tui.dialogs.quantize.sensitivity import SENSITIVITY_KEYS
 from explorer.tui.dialogs.states.history import HISTORY_KEYS
@@ -428,7 +428,6 @@ def test_every_key_is_told_once_and_means_one_thing() -> None:
         keys = [key for c in table for key in c.keys]
         assert len(keys) == len(set(keys))
     assert len({c.id for c in COMMANDS}) == len(COMMANDS)
-    assert len(key_table()) == len(KEYS)
     text = said(help_lines(100))
     assert all(c.title in text and c.shown in text for c in KEYS)
 

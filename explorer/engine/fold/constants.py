@@ -42,7 +42,7 @@ def fold(work: FoldingGraph) -> None:
     for at, node in work.candidates():
         if node.op == "Constant" or not _computes(work, node, made):
             continue
-        if reason := _why_not(work, node, made):
+        if reason := _why_not(work, node):
             work.stay(node, reason)
             continue
         found[at] = node
@@ -86,7 +86,7 @@ def _computes(work: FoldingGraph, node: Node, made: Mapping[str, int]) -> bool:
     return all(not name or name in made or work.constant(name) is not None for name in node.inputs)
 
 
-def _why_not(work: FoldingGraph, node: Node, made: Mapping[str, int]) -> str:
+def _why_not(work: FoldingGraph, node: Node) -> str:
     """Why the result is not stored; '' where it can be."""
     if draws(work.model, [node]):
         return "it draws random numbers"

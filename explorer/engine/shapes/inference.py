@@ -192,7 +192,7 @@ class Inference:
         )
         kinds = [None if t is None else (t.dtype, entered(t.shape)) for t in types]
         nodes, table = self._function(function, call, kinds, _contents(constants), doubtful)
-        return nodes, self._shapes(function, nodes, table)
+        return nodes, self._shapes(nodes, table)
 
     def _function(
         self,
@@ -266,7 +266,7 @@ class Inference:
         )
         contents = _contents(constants)
         table = self._body(body, kinds, around, contents, opsets or self.model.opsets, frozenset(doubtful))
-        return self._shapes(body, body.nodes, table, self._declared(body), body)
+        return self._shapes(body.nodes, table, self._declared(body), body)
 
     def _body(
         self,
@@ -699,7 +699,6 @@ class Inference:
 
     def _shapes(
         self,
-        owner: Function | Graph,
         nodes: Sequence[Node],
         table: ShapeTable,
         declared: Mapping[str, Type] | None = None,

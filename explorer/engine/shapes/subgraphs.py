@@ -139,7 +139,7 @@ def _below(
                     yield found
             continue
         for attribute, body in subgraphs(node):
-            types_, trips = _types(node, attribute, body, place.shapes, inference, shapes, opsets)
+            types_, trips = _types(node, body, place.shapes, inference, shapes, opsets)
             inner = inference.of_body(body, types_, place.shapes, shapes.constants, opsets)
             times = None if trips is None or place.calls is None else trips * place.calls
             path = (*place.path, body_name(node, attribute))
@@ -152,7 +152,6 @@ def _below(
 
 def _types(
     node: Node,
-    attribute: str,
     body: Graph,
     outer: Mapping[str, TensorInfo],
     inference: Inference,

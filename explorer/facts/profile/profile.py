@@ -315,12 +315,11 @@ _KEYS: Mapping[str, Callable[[LayerTime], float | None]] = {
     "roof": lambda one: one.efficiency,
     "memory": lambda one: one.allocated_bytes,
 }
-ORDERS = tuple(_KEYS)
 """What layers are sorted by, the largest first; 'order' is that of the rows, 'roof' the efficiency."""
 
 
 def ordered(layers: Sequence[LayerTime], by: str = "time") -> tuple[LayerTime, ...]:
-    """Layers by one of `ORDERS`, those of which it is not known last."""
+    """Layers by one of `_KEYS`, those of which it is not known last."""
 
     def key(one: LayerTime) -> tuple[bool, float]:
         value = _KEYS[by](one)

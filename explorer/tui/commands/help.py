@@ -1,4 +1,4 @@
-"""The `?` help and the manual's key table, made from the tables of keys."""
+"""The `?` help, made from the tables of keys."""
 
 from __future__ import annotations
 
@@ -69,13 +69,6 @@ KEYS: tuple[Key, ...] = (
     *OPEN_KEYS,
 )
 """All keys, those of the lists first."""
-
-
-def key_table() -> list[tuple[str, str]]:
-    """Keys and what they do, for the manual; the program's own last."""
-    groups = [LOOK, CHANGE, MOVE, *dict.fromkeys(k.group for k in KEYS)]
-    ordered = sorted(KEYS, key=lambda k: len(groups) if k.group == PROGRAM else groups.index(k.group))
-    return [(k.shown, f"{k.title}: {k.tip}") for k in ordered]
 
 
 def help_dialog(screen: Screen[Any]) -> HelpDialog:

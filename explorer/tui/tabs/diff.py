@@ -18,17 +18,6 @@ from explorer.tui.widgets.fold_list import FoldEntry, FoldList, note_entries
 if TYPE_CHECKING:
     from explorer.facts import Diff
 
-_MARKS = {
-    "added": ("+", "good"),
-    "removed": ("-", "bad"),
-    "changed": ("~", "warn"),
-    "renamed": ("=", "dim"),
-    "folded": ("⊂", "accent"),
-    "tiled": ("▦", "accent"),
-    "merged": ("▣", "accent"),
-    "quantized": ("≈", "accent"),
-}
-
 
 class DiffTab(Tab[FoldList]):
     """What changed against the model as it was opened."""

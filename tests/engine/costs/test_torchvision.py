@@ -22,7 +22,7 @@ from torchvision import models  # noqa: E402
 from torchvision.models import WeightsEnum  # noqa: E402
 
 from explorer.engine.costs.torch import patches  # noqa: E402
-from explorer.engine.costs.torch.analyse import analyse  # noqa: E402
+from explorer.engine.costs.torch.analyse import examine  # noqa: E402
 from explorer.engine.formats.torch_module.loaded import load, of  # noqa: E402
 from explorer.facts import Analysis  # noqa: E402
 
@@ -82,14 +82,14 @@ def size_of(name: str, entry: Any) -> tuple[int, ...] | None:
 
 def sized(loaded: Any, size: tuple[int, ...] | None, inputs: tuple[Any, ...]) -> Analysis:
     shapes = {i.name: (None, (*i.shape[:-2], *size)) for i in inputs} if size else {}
-    return analyse(loaded, input_shapes=shapes)
+    return examine(loaded, input_shapes=shapes).analysis
 
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", models.list_models())
 def test_a_listed_model_is_analysed_and_has_its_published_figures(name: str) -> None:
     loaded = load(name)
-    own = analyse(loaded)
+    own = examine(loaded).analysis
     assert own.info.totals.coverage == 1.0
     assert not [note for note in own.info.model.notes if "failed" in note]
     assert not [layer.path for layer in own.layers if layer.status == "unknown"]
@@ -104,7 +104,7 @@ def test_a_listed_model_is_analysed_and_has_its_published_figures(name: str) -> 
         if any(part in family for part in BUILT_BY_WEIGHTS):
             example = [torch.empty((*i.shape[:-2], *size), device="meta") for i in inputs]
             built = of(as_trained(name, entry), [example] if ".detection" in family else example)
-            analysis = analyse(built)
+            analysis = examine(built).analysis
         else:
             if size not in known:
                 known[size] = sized(loaded, size, inputs)
@@ -128,7 +128,7 @@ def test_every_explained_difference_is_one_of_an_entry_that_exists() -> None:
 
 @pytest.mark.slow
 def test_masks_are_pasted_as_large_as_the_image() -> None:
-    analysis = analyse(load("maskrcnn_resnet50_fpn"))
+    analysis = examine(load("maskrcnn_resnet50_fpn")).analysis
     assert "mask pasting: every box taken as large as the image (100 times)" in analysis.info.model.notes
     pasted = [layer for layer in analysis.layers if layer.kind == "interpolate"]
     largest = max((layer.outputs[0].shape[-1] for layer in pasted), default=0)
@@ -140,7 +140,7 @@ def test_masks_are_pasted_as_large_as_the_image() -> None:
 
 @pytest.mark.slow
 def test_keypoints_are_located_in_heatmaps_as_large_as_the_image() -> None:
-    analysis = analyse(load("keypointrcnn_resnet50_fpn"))
+    analysis = examine(load("keypointrcnn_resnet50_fpn")).analysis
     assert "keypoints: every box taken as large as the image (1 times)" in analysis.info.model.notes
     enlarged = [layer for layer in analysis.layers if layer.kind == "interpolate" and layer.status == "bound"]
     assert {layer.outputs[0].shape for layer in enlarged[-100:]} == {(17, 1, 800, 800)}
@@ -151,7 +151,7 @@ def test_torchvisions_functions_are_its_own_again_afterwards() -> None:
     from torchvision.models.detection import roi_heads
 
     before = roi_heads.paste_mask_in_image, roi_heads.RoIHeads.forward, roi_heads.heatmaps_to_keypoints
-    analyse(load("maskrcnn_resnet50_fpn"))
+    examine(load("maskrcnn_resnet50_fpn"))
     assert before == (
         roi_heads.paste_mask_in_image,
         roi_heads.RoIHeads.forward,

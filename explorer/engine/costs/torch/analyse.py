@@ -49,18 +49,6 @@ FORMULAS = 4
 """How many different formulas of one row are spelled out."""
 
 
-def analyse(loaded: LoadedModule, **options: Any) -> Analysis:
-    """The facts of `examine` alone, which takes the same arguments."""
-    return examine(loaded, **options).analysis
-
-
-def analyse_module(
-    model: nn.Module, args: Iterable[Any], kwargs: Mapping[str, Any] | None = None, **options: Any
-) -> Analysis:
-    """The facts of `examine_module` alone, which takes the same arguments."""
-    return examine_module(model, args, kwargs, **options).analysis
-
-
 def examine(
     loaded: LoadedModule,
     *,
@@ -270,7 +258,7 @@ def _leaves(seen: Trace, rows: Sequence[Row]) -> list[layer_tree.LayerLeaf]:
         module = row.module or named.get(row.path)
         _adopt_own(row, module, seen)
         leaves.append(_leaf(row, module, scopes.around(row.path)))
-    leaves += [_idle(path, named[path], seen, scopes.around(path)) for path in _silent(seen, rows, named)]
+    leaves += [_idle(path, named[path], seen, scopes.around(path)) for path in _silent(rows, named)]
     _failing(leaves, seen, scopes, named)
     loose = _loose(seen, leaves)
     return leaves + [_parameter(p, scopes.around(f"{p.owner}.{p.name}")) for p in loose]
@@ -394,7 +382,7 @@ def _weight(stored: ModuleParameter, path: str) -> TensorInfo:
     return stored.info if name == stored.info.name else replace(stored.info, name=name)
 
 
-def _silent(seen: Trace, rows: Iterable[Row], named: Mapping[str, nn.Module]) -> list[str]:
+def _silent(rows: Iterable[Row], named: Mapping[str, nn.Module]) -> list[str]:
     """Paths of the leaf modules that have no row, in the order of their registration."""
     shown = {row.path for row in rows}
     opaque = tuple(f"{path}." if path else "" for path, m in named.items() if is_opaque(m))

@@ -75,7 +75,7 @@ class GraphReplay:
                 kwargs[given["name"]] = value
             else:
                 args.append(value)
-        made = self._call(node.target, args, kwargs, values)
+        made = self._call(node.target, args, kwargs)
         outputs = node.outputs
         if len(outputs) == 1 and "as_tensors" in outputs[0]:
             outputs = [{"as_tensor": t} for t in outputs[0]["as_tensors"]]
@@ -119,7 +119,7 @@ class GraphReplay:
             return value["graph"]
         raise operators.UnknownOperator(f"an argument of the kind {kind} is not supported")
 
-    def _call(self, target: str, args: list[Any], kwargs: dict[str, Any], values: dict[str, Any]) -> Any:
+    def _call(self, target: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
         found = _TARGET.fullmatch(target)
         if found is None:
             function = _PLAIN.get(target)

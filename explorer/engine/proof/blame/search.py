@@ -252,8 +252,8 @@ def _answer(
     weighted = [i for i, place in enumerate(probing.places) if _weighted(probing.one, place.before)]
     kind = _kind(probes, at_fault, coarser, len(weighted))
     first = next(iter(at_fault or coarser), None)
-    worst = _largest(probes, [(i, p.relative) for i, p in enumerate(probes)])
-    most = _largest(probes, [(i, probes[i].introduced) for i in at_fault or coarser])
+    worst = _largest([(i, p.relative) for i, p in enumerate(probes)])
+    most = _largest([(i, probes[i].introduced) for i in at_fault or coarser])
     return Blame(
         kind=kind,
         same=kind in ("equal", "rounding"),
@@ -275,7 +275,7 @@ def _answer(
     )
 
 
-def _largest(probes: Sequence[Probe], figures: Sequence[tuple[int, float | None]]) -> int | None:
+def _largest(figures: Sequence[tuple[int, float | None]]) -> int | None:
     known = [(value, -i) for i, value in figures if value]
     return -max(known)[1] if known else None
 

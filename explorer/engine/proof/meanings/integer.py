@@ -55,8 +55,6 @@ def _integral(
     node: Node,
     look: NodeReader,
     base: Original,
-    x: str,
-    w: str,
     zeros: tuple[str, str],
     bias: str | Array,
     tail: Tail,
@@ -69,9 +67,7 @@ def _integral(
         node: The operator.
         look: The original.
         base: The same product of floats.
-        x: Value name of the left operand.
-        w: Of the right one.
-        zeros: Of their zero points; '' for zero.
+        zeros: Value names of the zero points of both operands; '' for zero.
         bias: Value name of what is added in int32, or the numbers; '' for nothing.
         tail: What comes behind.
         scale: What one is worth in a sum, where the original multiplies the floats.
@@ -271,7 +267,7 @@ def _integer(op: str) -> Meaning:
         x, w = node.inputs[0], node.inputs[1]
         zeros = _name(node, 2), _name(node, 3)
         base = _as(op, node, (x, w), zeros[1], look)
-        return _integral(node, look, base, x, w, zeros, "", lambda sums, spread: sums)
+        return _integral(node, look, base, zeros, "", lambda sums, spread: sums)
 
     return mean
 
@@ -290,7 +286,7 @@ def _quantized(op: str, bias: int, out: int, alpha: bool = False) -> Meaning:
         zeros = _name(node, 2), _name(node, 5)
         base = _as(op, node, (x, w), zeros[1], look)
         tail = _scaled(np.asarray(scale, np.float32), zero)
-        return _integral(node, look, base, x, w, zeros, _name(node, bias) if bias else "", tail)
+        return _integral(node, look, base, zeros, _name(node, bias) if bias else "", tail)
 
     return mean
 
@@ -329,7 +325,7 @@ def _between(op: str) -> Meaning:
         scale = spread(np.abs(each * alpha))
         grids = {one.name: one.grid for one in (x_, w_) if one.grid is not None}
         zeros = x_.zero, w_.zero
-        return _integral(node, look, base, x_.name, w_.name, zeros, bias, tail, scale, grids)
+        return _integral(node, look, base, zeros, bias, tail, scale, grids)
 
     return mean
 

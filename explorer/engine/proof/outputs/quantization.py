@@ -60,11 +60,11 @@ def with_floats(before: GraphProducers, after: GraphProducers) -> tuple[Model, d
             floats, how = f"{value}/floats", (value + _SCALE, value + _ZERO)
             nodes.append(Node("DequantizeLinear", [whole, *how], [floats]))
             nodes.append(Node("QuantizeLinear", [floats, *how], [name]))
-            pairs[_behind(value, users, before, after)] = floats
+            pairs[_behind(value, users, after)] = floats
     return replace(after.model, graph=replace(after.model.graph, nodes=tuple(nodes))), pairs
 
 
-def _behind(value: str, users: dict[str, list[Node]], before: GraphProducers, after: GraphProducers) -> str:
+def _behind(value: str, users: dict[str, list[Node]], after: GraphProducers) -> str:
     """The value that integers called after `value` hold: behind an activation that was dropped."""
     following = users.get(value, [])
     if len(following) == 1 and following[0].op in _ABSORBED and len(following[0].outputs) == 1:

@@ -239,7 +239,7 @@ class TileCheck:
             )
         right = product.right
         if isinstance(right, Symbol):
-            self._flowing(right, area, done, want, where, factor)
+            self._flowing(right, area, done, where, factor)
         else:
             # blocks of rows meet the same tiles: once is enough for the same array, and for the same bytes
             # that are read in the same order
@@ -319,7 +319,6 @@ class TileCheck:
         right: Symbol,
         area: Rectangle,
         done: int,
-        want: int,
         where: tuple[int, int, int],
         factor: float,
     ) -> None:

@@ -112,7 +112,7 @@ def memory_figures(fact: TrainingMemory) -> list[Block]:
             Column("peak, saved", "right"),
             Column("MACs again", "right"),
         ]
-    blocks: list[Block] = [Table(columns, [_step_row(fact, one) for one in fact.steps])]
+    blocks: list[Block] = [Table(columns, [_step_row(one) for one in fact.steps])]
     if fact.largest_batch is not None:
         fits = f"up to batch {fact.largest_batch:,}" if fact.largest_batch else "no batch"
         blocks.append(Line((f"fits in {bytes_text(fact.limit_bytes or 0)}: ", Span(fits, "strong"))))
@@ -122,7 +122,7 @@ def memory_figures(fact: TrainingMemory) -> list[Block]:
     return blocks
 
 
-def _step_row(fact: TrainingMemory, one: StepMemory) -> tuple[Cell, ...]:
+def _step_row(one: StepMemory) -> tuple[Cell, ...]:
     at = one.moments[one.peak]
     row: list[Cell] = [plain(one.batch), size(one.kept_bytes), size(one.peak_bytes), _moment_text(at)]
     if one.fits is not None:

@@ -15,7 +15,7 @@ from torch import nn  # noqa: E402
 
 from explorer.base.errors import MissingExtra, Misuse  # noqa: E402
 from explorer.engine.costs.compare.torchinfo import table  # noqa: E402
-from explorer.engine.costs.torch.analyse import analyse  # noqa: E402
+from explorer.engine.costs.torch.analyse import examine  # noqa: E402
 from explorer.engine.formats.torch_module.loaded import LoadedModule  # noqa: E402
 from explorer.facts.comparison import TorchinfoDifference, TorchinfoTable  # noqa: E402
 from explorer.session import Session  # noqa: E402
@@ -27,7 +27,7 @@ def compared(module: nn.Module, *shapes: Shape, dtype: str = "float32") -> Torch
     """torchinfo's table of a module, for inputs that are called as its forward calls them."""
     example = tuple(torch.zeros(s, dtype=getattr(torch, dtype), device="meta") for s in shapes)
     loaded = LoadedModule("net", lambda: module, "", trained=True, example=example)
-    return table(loaded, analyse(loaded))
+    return table(loaded, examine(loaded).analysis)
 
 
 def of_layers(found: TorchinfoTable) -> dict[str, TorchinfoDifference]:
@@ -346,7 +346,7 @@ def test_a_model_that_reads_values_is_run_with_its_weights() -> None:
 def test_the_model_is_left_as_it_was() -> None:
     example = (torch.zeros(3, 5, device="meta"),)
     loaded = LoadedModule("net", lambda: nn.Sequential(nn.Linear(5, 7), nn.Dropout()), "", example=example)
-    analysis, module = analyse(loaded), loaded.meta()
+    analysis, module = examine(loaded).analysis, loaded.meta()
     for part, training in zip(module.modules(), (False, True, False), strict=True):
         part.training = training
     table(loaded, analysis)

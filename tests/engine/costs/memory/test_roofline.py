@@ -103,11 +103,11 @@ def test_groups_idle_layers_and_the_branch_that_does_not_run_have_no_point(build
 
 def test_views_of_a_module_are_free() -> None:
     torch = pytest.importorskip("torch")
-    from explorer.engine.costs.torch.analyse import analyse_module
+    from explorer.engine.costs.torch.analyse import examine_module
 
     with torch.device("meta"):
         model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Flatten(), torch.nn.Dropout())
-    analysis = analyse_module(model, (torch.empty(2, 8, device="meta"),))
+    analysis = examine_module(model, (torch.empty(2, 8, device="meta"),)).analysis
     assert [p.path for p in roofline(analysis, MACHINE).points] == ["0"]
 
 

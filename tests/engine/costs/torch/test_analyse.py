@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from explorer.base.errors import Cancelled, Misuse  # noqa: E402
 from explorer.engine.costs.operator_stats import operator_stats  # noqa: E402
-from explorer.engine.costs.torch.analyse import analyse, analyse_module  # noqa: E402
+from explorer.engine.costs.torch.analyse import examine, examine_module  # noqa: E402
 from explorer.engine.formats.torch_module.loaded import load  # noqa: E402
 from explorer.facts import Analysis, Layer  # noqa: E402
 
@@ -24,7 +24,7 @@ def on_meta(make: Any, *shapes: tuple[int, ...], dtype: Any = None) -> Analysis:
     with torch.device("meta"):
         model = make()
         inputs = [torch.empty(s, dtype=dtype) for s in shapes]
-    return analyse_module(model, inputs)
+    return examine_module(model, inputs).analysis
 
 
 def row(analysis: Analysis, path: str) -> Layer:
@@ -37,7 +37,7 @@ def leaves(analysis: Analysis) -> list[Layer]:
 
 @pytest.fixture(scope="module")
 def googlenet() -> Analysis:
-    return analyse(load("googlenet"))
+    return examine(load("googlenet")).analysis
 
 
 # -- published figures
@@ -66,7 +66,7 @@ def googlenet() -> Analysis:
     ],
 )
 def test_published_macs_and_parameters(name: str, macs: int, params: int | None) -> None:
-    totals = analyse(load(name)).info.totals
+    totals = examine(load(name)).analysis.info.totals
     assert totals.macs == macs
     assert totals.flops == 2 * macs
     assert totals.coverage == 1.0
@@ -76,7 +76,7 @@ def test_published_macs_and_parameters(name: str, macs: int, params: int | None)
 
 
 def test_alexnet_layer_by_layer() -> None:
-    analysis = analyse(load("alexnet"))
+    analysis = examine(load("alexnet")).analysis
     macs = [layer.macs for layer in leaves(analysis) if layer.macs]
     assert macs == [
         70_276_800, 223_948_800, 112_140_288, 149_520_384, 99_680_256, 37_748_736, 16_777_216, 4_096_000
@@ -113,7 +113,7 @@ def test_torchinfo_counts_twice_the_outputs_of_the_layers_that_own_parameters(go
 
 
 def test_mobilenet_counts_leaf_modules_and_no_container() -> None:
-    analysis = analyse(load("mobilenet_v2"))
+    analysis = examine(load("mobilenet_v2")).analysis
     assert analysis.info.totals.activation_bytes_sum == 77_857_184
     # "107,117,792 over every module" elsewhere is this plus every container's output once more
     containers = sum(
@@ -405,7 +405,7 @@ def test_a_layer_says_what_it_was_made_with_and_what_goes_through() -> None:
 
 
 def test_work_on_the_parameters_of_a_module_that_is_never_called_is_its_own() -> None:
-    swin = analyse(load("swin_t"))
+    swin = examine(load("swin_t")).analysis
     qkv = row(swin, "features.1.0.attn.qkv")
     assert (qkv.kind, qkv.calls) == ("Linear", 1)
     assert qkv.macs == 64 * 49 * 96 * 288
@@ -496,7 +496,7 @@ def test_an_operator_without_a_rule_is_unknown_and_stops_nothing() -> None:
 
 
 def test_detection_is_a_bound_and_says_why() -> None:
-    analysis = analyse(load("fasterrcnn_resnet50_fpn"))
+    analysis = examine(load("fasterrcnn_resnet50_fpn")).analysis
     box = row(analysis, "roi_heads.box_head.fc6")
     assert box.status == "bound"
     assert "taken as nonzero" in box.reason
@@ -518,7 +518,7 @@ def test_a_model_that_fails_half_way_gives_the_half_that_worked() -> None:
     with torch.device("meta"):
         model, given = Fails().train(), torch.empty(1, 4)
     fastpath = torch.backends.mha.get_fastpath_enabled()
-    analysis = analyse_module(model, [given])
+    analysis = examine_module(model, [given]).analysis
     assert row(analysis, "good").macs == 32
     bad, after = row(analysis, "bad"), row(analysis, "after")
     assert (bad.status, bad.macs, bad.params) == ("unknown", None, 20)
@@ -599,29 +599,29 @@ def test_constants_made_on_the_cpu_mix_with_inputs_that_have_no_values() -> None
             return x * torch.arange(4.0) + torch.tensor([1.0, 2.0, 3.0, 4.0])
 
     model = Mixed()
-    analysis = analyse_module(model, [torch.empty(2, 4, device="meta")])
+    analysis = examine_module(model, [torch.empty(2, 4, device="meta")]).analysis
     assert analysis.info.model.outputs[0].shape == (2, 4)
     assert analysis.info.totals.coverage == 1.0
 
 
 def test_stopping() -> None:
     with pytest.raises(Cancelled):
-        analyse(load("resnet18"), cancel=lambda: True)
+        examine(load("resnet18"), cancel=lambda: True)
 
 
 def test_batch_and_shape_change_the_figures() -> None:
     loaded = load("resnet18")
-    one = analyse(loaded).info
-    eight = analyse(loaded, dims={"batch": 8}).info
+    one = examine(loaded).analysis.info
+    eight = examine(loaded, dims={"batch": 8}).analysis.info
     assert eight.totals.macs == 8 * (one.totals.macs or 0)
     assert eight.assumptions["dims"] == {"batch": 8}
-    small = analyse(loaded, input_shapes={"x": (None, (1, 3, 64, 64))}).info
+    small = examine(loaded, input_shapes={"x": (None, (1, 3, 64, 64))}).analysis.info
     assert small.model.inputs[0].shape == (1, 3, 64, 64)
     assert (small.totals.macs or 0) < (one.totals.macs or 0)
     with pytest.raises(Misuse, match="there is: x"):
-        analyse(loaded, input_shapes={"imagen": (None, (1, 3, 64, 64))})
+        examine(loaded, input_shapes={"imagen": (None, (1, 3, 64, 64))})
     with pytest.raises(Misuse, match="did you mean 'batch'"):
-        analyse(loaded, dims={"bach": 8})
+        examine(loaded, dims={"bach": 8})
 
 
 def test_a_recurrent_layer_with_a_given_state() -> None:

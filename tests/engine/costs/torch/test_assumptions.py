@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
-from explorer.engine.costs.torch.analyse import analyse_module  # noqa: E402
+from explorer.engine.costs.torch.analyse import examine_module  # noqa: E402
 from explorer.facts import Analysis, Layer  # noqa: E402
 
 
@@ -30,7 +30,7 @@ class Call(nn.Module):
 def on_meta(function: Any, *inputs: Any) -> Analysis:
     """Inputs are shapes of floats, or tensors."""
     given = [torch.empty(i, device="meta") if isinstance(i, tuple) else i for i in inputs]
-    return analyse_module(function if isinstance(function, nn.Module) else Call(function), given)
+    return examine_module(function if isinstance(function, nn.Module) else Call(function), given).analysis
 
 
 def ids(*shape: int) -> Any:
@@ -291,7 +291,7 @@ def test_an_input_of_a_type_that_the_weights_have_not_fails_as_it_would(
 ) -> None:
     with torch.device("meta"):
         model = nn.Sequential(make())
-    analysis = analyse_module(model, [torch.empty(shape, dtype=dtype, device="meta")])
+    analysis = examine_module(model, [torch.empty(shape, dtype=dtype, device="meta")]).analysis
     layer = next(layer for layer in analysis.layers if layer.path == "0")
     assert (layer.status, layer.macs) == ("unknown", None)
     assert "failed here" in layer.reason

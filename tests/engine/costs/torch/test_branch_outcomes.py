@@ -13,7 +13,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from explorer import Session  # noqa: E402
-from explorer.engine.costs.torch.analyse import analyse  # noqa: E402
+from explorer.engine.costs.torch.analyse import examine  # noqa: E402
 from explorer.engine.formats.torch_module.loaded import LoadedModule  # noqa: E402
 from explorer.facts import Info  # noqa: E402
 
@@ -420,7 +420,7 @@ def both(kind: type[nn.Module], rows: int, shape: tuple[int, ...] | None = None)
     size = shape or (rows, W)
     loaded = LoadedModule(kind.__name__, kind, "random")
     with Session(kind(), inputs=torch.rand(size)) as session:
-        return [analyse(loaded, input_shapes={"x": (None, size)}).info, session.info()]
+        return [examine(loaded, input_shapes={"x": (None, size)}).analysis.info, session.info()]
 
 
 @pytest.mark.sampled(3)
@@ -459,7 +459,7 @@ def test_a_branch_that_was_not_counted_says_that_it_may_run() -> None:
         def forward(self, x: Any) -> Any:
             return self.a(x) if x.sum() > 0 else self.b(self.c(x))
 
-    layers = {y.path: y for y in analyse(LoadedModule("Either", Either, "")).layers}
+    layers = {y.path: y for y in examine(LoadedModule("Either", Either, "")).analysis.layers}
     assert (layers["a"].calls, layers["b"].calls) == (0, 1)
     assert "another than the one that was taken" in layers["a"].reason
     assert layers["a"].status == layers["b"].status == "bound"
@@ -476,7 +476,7 @@ def test_what_a_bound_does_not_change_is_exact() -> None:
             return self.b(out)
 
     loaded = LoadedModule("Back", Back, "")
-    analysis = analyse(loaded, input_shapes={"x": (None, (4, W))})
+    analysis = examine(loaded, input_shapes={"x": (None, (4, W))}).analysis
     layers = {y.path: y.status for y in analysis.layers}
     assert (layers["a"], layers["b"]) == ("bound", "exact")
     assert (analysis.info.totals.macs, analysis.info.totals.status) == (8 * W * W, "bound")
@@ -494,4 +494,4 @@ def test_large_tables_of_numbers_take_no_memory_when_a_model_is_built_for_its_va
                 x = self.a(x)
             return x
 
-    assert analyse(LoadedModule("Large", Large, "")).info.totals.macs == 2 * W * W
+    assert examine(LoadedModule("Large", Large, "")).analysis.info.totals.macs == 2 * W * W

@@ -12,7 +12,7 @@ from torch import nn  # noqa: E402
 
 from explorer.engine.costs.aten import meta_cache  # noqa: E402
 from explorer.engine.costs.torch import layer_cache, tracer  # noqa: E402
-from explorer.engine.costs.torch.analyse import analyse_module  # noqa: E402
+from explorer.engine.costs.torch.analyse import examine_module  # noqa: E402
 from explorer.facts import Analysis  # noqa: E402
 
 
@@ -29,7 +29,7 @@ def meta(make: Any, *shapes: Any, dtype: Any = None) -> tuple[Any, list[Any]]:
 
 def analysed(make: Any, *shapes: Any, dtype: Any = None) -> Analysis:
     model, inputs = meta(make, *shapes, dtype=dtype)
-    return analyse_module(model, inputs)
+    return examine_module(model, inputs).analysis
 
 
 def without_memory(monkeypatch: Any, make: Any, *shapes: Any, dtype: Any = None) -> Analysis:
@@ -53,7 +53,7 @@ def operators_run(monkeypatch: Any, model: Any, *inputs: Any) -> int:
 
     with monkeypatch.context() as patch:
         patch.setattr(tracer._Watch, "dispatch", counted)
-        analyse_module(model, list(inputs))
+        examine_module(model, list(inputs))
     return seen
 
 
@@ -135,19 +135,19 @@ def test_other_settings_are_another_layer() -> None:
 def test_a_layer_with_a_hook_runs_and_the_hook_with_it() -> None:
     model, (x,) = meta(lambda: nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), (1, 4))
     seen = []
-    analyse_module(model, [x])
+    examine_module(model, [x])
     model[1].register_forward_hook(lambda module, args, out: seen.append(out.shape))
-    analyse_module(model, [x])
+    examine_module(model, [x])
     assert seen == [(1, 4)]
 
 
 def test_a_hook_on_all_modules_runs() -> None:
     model, (x,) = meta(lambda: nn.Sequential(nn.Linear(4, 4)), (1, 4))
-    analyse_module(model, [x])
+    examine_module(model, [x])
     seen = []
     handle = torch.nn.modules.module.register_module_forward_hook(lambda *args: seen.append(args[0]))
     try:
-        analyse_module(model, [x])
+        examine_module(model, [x])
     finally:
         handle.remove()
     assert seen == [model[0], model]
@@ -155,9 +155,9 @@ def test_a_hook_on_all_modules_runs() -> None:
 
 def test_a_forward_of_ones_own_is_called() -> None:
     model, (x,) = meta(lambda: nn.Sequential(nn.Linear(4, 4)), (1, 4))
-    analyse_module(model, [x])
+    examine_module(model, [x])
     model[0].forward = lambda value: value[:, :2]
-    assert analyse_module(model, [x]).info.model.outputs[0].shape == (1, 2)
+    assert examine_module(model, [x]).analysis.info.model.outputs[0].shape == (1, 2)
 
 
 def test_a_parametrised_layer_does_its_own_work() -> None:
@@ -172,7 +172,7 @@ def test_a_parametrised_layer_does_its_own_work() -> None:
             return weight @ weight
 
     torch.nn.utils.parametrize.register_parametrization(odd[0], "weight", Doubled())
-    assert (plain.info.totals.macs, analyse_module(odd, [x]).info.totals.macs) == (16, 16 + 64)
+    assert (plain.info.totals.macs, examine_module(odd, [x]).analysis.info.totals.macs) == (16, 16 + 64)
 
 
 def test_what_is_made_in_place_stays_where_it_is() -> None:
@@ -205,16 +205,16 @@ def test_what_follows_a_bound_is_a_bound_also_where_it_was_exact_before() -> Non
 def test_a_model_in_training_mode_is_put_back_and_gives_the_same() -> None:
     model, (x,) = meta(lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), (1, 3, 8, 8))
     model.train()
-    assert analyse_module(model, [x]) == analyse_module(model.eval(), [x])
+    assert examine_module(model, [x]).analysis == examine_module(model.eval(), [x]).analysis
     model.train()
-    analyse_module(model, [x])
+    examine_module(model, [x])
     assert all(module.training for module in model.modules())
 
 
 def test_the_call_of_modules_is_put_back_whatever_happens() -> None:
     plain = nn.Module.__call__
     model, (x,) = meta(lambda: nn.Sequential(nn.Linear(4, 4), nn.Linear(5, 4)), (1, 4))
-    assert analyse_module(model, [x]).info.totals.macs is not None
+    assert examine_module(model, [x]).analysis.info.totals.macs is not None
     assert nn.Module.__call__ is plain
     assert nn.Sequential(nn.Linear(2, 2))(torch.zeros(1, 2)).shape == (1, 2)
 

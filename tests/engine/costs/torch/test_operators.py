@@ -16,7 +16,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
-from explorer.engine.costs.torch.analyse import analyse_module  # noqa: E402
+from explorer.engine.costs.torch.analyse import examine_module  # noqa: E402
 from explorer.facts import Analysis  # noqa: E402
 
 INT = torch.int64
@@ -42,7 +42,7 @@ def on_meta(make: Any, *inputs: Any, **kwargs: Any) -> Analysis:
     with torch.device("meta"):
         model = make()
         given = [torch.empty(i) if isinstance(i, tuple) else i for i in inputs]
-    return analyse_module(model, given, kwargs)
+    return examine_module(model, given, kwargs).analysis
 
 
 def ids(*shape: int) -> Any:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
-from explorer.engine.costs.torch.analyse import analyse_module  # noqa: E402
+from explorer.engine.costs.torch.analyse import examine_module  # noqa: E402
 
 quick = settings(
     max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.filter_too_much]
@@ -37,7 +37,7 @@ def macs(make: Any, *shapes: tuple[int, ...]) -> int:
     with torch.device("meta"):
         model = make()
         given_ = [torch.empty(s) for s in shapes]
-    totals = analyse_module(model, given_).info.totals
+    totals = examine_module(model, given_).analysis.info.totals
     assert totals.coverage == 1.0
     return totals.macs
 
@@ -187,7 +187,7 @@ def test_recurrent_layers_step_by_step(
     with torch.no_grad():
         result = make()(torch.zeros(shape))[0]
     with torch.device("meta"):
-        analysis = analyse_module(make(), [torch.empty(shape)])
+        analysis = examine_module(make(), [torch.empty(shape)]).analysis
     assert analysis.layers[0].outputs[0].shape == tuple(result.shape)
 
 

@@ -18,7 +18,7 @@ from torch import nn  # noqa: E402
 
 from explorer.base.errors import BadModel, ExplorerError, MissingExtra, Misuse  # noqa: E402
 from explorer.engine.costs.onnx import analyse as onnx_model  # noqa: E402
-from explorer.engine.costs.torch.analyse import analyse  # noqa: E402
+from explorer.engine.costs.torch.analyse import examine  # noqa: E402
 from explorer.engine.costs.torch.signature import bind  # noqa: E402
 from explorer.engine.formats.onnx import reader  # noqa: E402
 from explorer.engine.formats.torch_module.loaded import LoadedModule, load, of  # noqa: E402
@@ -167,14 +167,14 @@ def test_weights_that_do_not_exist_or_cannot_be_fetched(monkeypatch: pytest.Monk
 
 
 def test_a_callable_from_the_current_folder(nets: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    analysis = analyse(load("my_nets:Small"))
+    analysis = examine(load("my_nets:Small")).analysis
     assert analysis.info.totals.macs == 28 * 28 * 4 * 9 + 4 * 28 * 28 * 10
     assert analysis.info.model.inputs[0].name == "image"
     assert capfd.readouterr() == ("", "")
 
 
 def test_a_python_file(nets: Path) -> None:
-    assert analyse(load(f"{nets / 'my_nets.py'}:Small")).info.totals.params == 31_418
+    assert examine(load(f"{nets / 'my_nets.py'}:Small")).analysis.info.totals.params == 31_418
 
 
 def test_what_goes_in_is_found_out_and_said(nets: Path) -> None:
@@ -201,7 +201,7 @@ def test_a_long_sequence_for_a_recurrent_layer_is_tried_in_one_piece() -> None:
 
     loaded = of(Pixels())
     assert bind(loaded).inputs[0].shape == (1, 3, 224, 224)
-    assert analyse(loaded).info.totals.macs == 224 * 224 * (3 * 4 + 3 * 5 * (4 + 5))
+    assert examine(loaded).analysis.info.totals.macs == 224 * 224 * (3 * 4 + 3 * 5 * (4 + 5))
 
 
 def test_several_inputs_have_to_be_given(nets: Path) -> None:
@@ -234,7 +234,7 @@ def test_a_size_that_depends_on_values_is_no_reason_to_ask_for_a_shape() -> None
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.fc(x[(x[:, 0] > 0).nonzero().squeeze(1)])
 
-    analysis = analyse(of(Chosen()))
+    analysis = examine(of(Chosen())).analysis
     assert analysis.info.model.inputs[0].shape == (1, 8)
     assert [(y.macs, y.status) for y in analysis.layers if y.path == "fc"] == [(8 * 16, "bound")]
 
@@ -249,7 +249,7 @@ def test_a_shape_that_was_tried_in_vain_leaves_no_size_in_layers_that_wait_for_o
             y = self.fc(self.conv(x).flatten(1))
             return self.out(y if x.shape[-1] == 28 else y[:, :3])
 
-    analysis = analyse(of(Digits()))
+    analysis = examine(of(Digits())).analysis
     assert analysis.info.model.inputs[0].shape == (1, 1, 28, 28)
     assert {y.path: y.params for y in analysis.layers if y.params} == {"conv": 20, "fc": 6765, "out": 12}
 
@@ -276,14 +276,14 @@ def test_rows_of_an_embedding_are_integers_without_being_told() -> None:
 
 
 def test_a_constructor_that_reads_values_is_built_on_the_cpu(nets: Path) -> None:
-    analysis = analyse(load("my_nets:ReadsValues"))
+    analysis = examine(load("my_nets:ReadsValues")).analysis
     assert analysis.info.totals.params == 6 * 20
     assert analysis.info.totals.macs == 6 * 16
 
 
 def test_the_users_own_module_is_left_as_it_is(nets: Path) -> None:
     loaded = load("my_nets:ready")
-    analyse(loaded)
+    examine(loaded)
     ready = sys.modules["my_nets"].ready
     assert not any(p.is_meta for p in ready.parameters())
     assert loaded.meta() is not ready
@@ -306,7 +306,7 @@ def test_bad_sources_say_what_is_wrong_in_one_line(
     nets: Path, source: str, kind: type[ExplorerError], says: str
 ) -> None:
     with pytest.raises(kind) as caught:
-        analyse(load(source))
+        examine(load(source))
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -418,14 +418,14 @@ def test_a_trace_that_branches_gives_way_to_the_newer_exporter(
 def test_alexnet_exports_with_the_parameters_that_the_analysis_counts(tmp_path: Path) -> None:
     loaded, model = exported("alexnet", tmp_path / "alexnet.onnx")
     elements = sum(int(np.prod(t.dims)) for t in model.graph.initializer)
-    assert elements == 61_100_840 == analyse(loaded).info.totals.params
+    assert elements == 61_100_840 == examine(loaded).analysis.info.totals.params
     assert [n.op_type for n in model.graph.node].count("Gemm") == 3
 
 
 @pytest.mark.slow
 def test_a_module_and_its_onnx_file_cost_the_same(tmp_path: Path) -> None:
     loaded, _ = exported("resnet18", tmp_path / "resnet18.onnx")
-    module = analyse(loaded).info.totals
+    module = examine(loaded).analysis.info.totals
     graph = onnx_model.analyse(reader.read(str(tmp_path / "resnet18.onnx"))).info.totals
     assert (module.macs, module.elementwise_ops) == (graph.macs, graph.elementwise_ops)
     assert module.activation_bytes_peak == graph.activation_bytes_peak

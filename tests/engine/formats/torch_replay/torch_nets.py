@@ -12,7 +12,7 @@ import torch
 import torchvision
 from torch import nn
 
-from explorer.engine.costs.torch.analyse import analyse_module
+from explorer.engine.costs.torch.analyse import examine_module
 from explorer.engine.formats.torch_module.loaded import LoadedModule
 from explorer.facts import Analysis, Layer
 
@@ -133,7 +133,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], torch.Tensor]] = {
 def by_module(module: nn.Module, *args: torch.Tensor) -> Analysis:
     """The analysis of the module itself."""
     loaded = LoadedModule("net", lambda: module, "", trained=True)
-    return analyse_module(loaded.meta(), [a.to("meta") for a in args])
+    return examine_module(loaded.meta(), [a.to("meta") for a in args]).analysis
 
 
 def saved_script(module: nn.Module, args: tuple[Any, ...], path: Path, *, scripted: bool = False) -> str:
