@@ -80,7 +80,11 @@ OPTIONAL = {
 
 
 HEAD: Fields = {"schema_version": Literal[1], "tool": str}
-INFO: Fields = {**HEAD, **fields(facts.Info, leave=("schema_version", "tool", "tiled")), "tiled": facts.Tiled}
+INFO: Fields = {
+    **HEAD,
+    **fields(facts.Info, leave=("schema_version", "tool", "tiled")),
+    "tiled": facts.TiledMacs,
+}
 Children = record("Operators behind a tiled or merged row.", {"op": str, "count": int}, "Children")
 NodeDiff = record(facts.NodeDiff, {**fields(facts.NodeDiff), "children": list[Children]})
 RowPair = record(

@@ -30,7 +30,7 @@ from explorer.facts.tiling import (
     Plan,
     SitePlan,
     SkippedSite,
-    Tiled,
+    TiledMacs,
     TileRule,
     TileSpec,
 )
@@ -72,7 +72,7 @@ __all__ = [
     "TileResult",
     "TileRule",
     "TileSpec",
-    "Tiled",
+    "TiledMacs",
     "Totals",
     "VerdictKind",
     "Verification",
@@ -299,7 +299,7 @@ class Info(Struct, frozen=True):
     totals: Totals
     tool: str = ""
     schema_version: int = SCHEMA_VERSION
-    tiled: Tiled | None = None
+    tiled: TiledMacs | None = None
 
 
 class Analysis(Struct, frozen=True):

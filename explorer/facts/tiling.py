@@ -227,7 +227,7 @@ class LeftOver(Struct, frozen=True):
     reason: str
 
 
-class Tiled(Struct, frozen=True):
+class TiledMacs(Struct, frozen=True):
     """The part of a model's MACs that tile products do.
 
     Attributes:

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Cancelled, EngineDied, ExplorerError
 from explorer.host import child, memory_limit, output_files, scratch
-from explorer.session.kept.rows import RowPages
+from explorer.session.cache.rows import RowPages
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -85,8 +85,8 @@ class EngineJob(Struct):
 class EngineProcess:
     """A session in a child process.
 
-    The rows of an analysis come packed (`explorer.session.kept.rows`), and its caller takes out those that it
-    looks at.
+    The rows of an analysis come packed (`explorer.session.cache.rows`), and its caller takes out those that
+    it looks at.
 
     Args:
         source: As for `Session`.

@@ -20,7 +20,7 @@ from msgspec import Struct
 from explorer.base.errors import ExplorerError
 from explorer.facts import NOTHING_KNOWN, Layer, TensorInfo
 from explorer.session import headers
-from explorer.session.kept.rows import GROUP, PAGE, UNKNOWN, Structure, chunks, close, messages, narrow
+from explorer.session.cache.rows import GROUP, PAGE, UNKNOWN, Structure, chunks, close, messages, narrow
 
 if TYPE_CHECKING:
     from explorer.base.outline import Outline, OutlineRow

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 import explorer.session
 from explorer.base.errors import ExplorerError, beyond
 from explorer.host import memory_limit, scratch
-from explorer.session.kept.rows import RowPages
+from explorer.session.cache.rows import RowPages
 
 if TYPE_CHECKING:
     from explorer.facts import History, Progress

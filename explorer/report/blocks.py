@@ -108,7 +108,7 @@ class Table(Struct, frozen=True, eq=False):
 
     Attributes:
         columns: From left to right.
-        rows: Looked at more than once; where there may be very many, `Rows` or `Alike`.
+        rows: Looked at more than once; where there may be very many, `Rows` or `SharedRows`.
         indent: Blanks on its left.
         what: What the rows are, where only the first of many are shown: 'layers, slowest first'. A table
             without it is shown whole.
@@ -189,7 +189,7 @@ class Rows(Sequence[Sequence[Cell]], Generic[Item]):
         return map(self.make, self.items)
 
 
-class Alike(Sequence[Sequence[Cell]]):
+class SharedRows(Sequence[Sequence[Cell]]):
     """Rows of a name and of cells that many share, each put together when somebody looks.
 
     Args:
@@ -206,7 +206,7 @@ class Alike(Sequence[Sequence[Cell]]):
 
     def __getitem__(self, at: Any) -> Any:
         if isinstance(at, slice):
-            return list(Alike(self.names[at], self.cells[at]))
+            return list(SharedRows(self.names[at], self.cells[at]))
         return (self.names[at], *self.cells[at])
 
     def __iter__(self) -> Iterator[tuple[Cell, ...]]:

@@ -18,7 +18,6 @@ from rich.cells import cell_len, chop_cells
 
 from explorer.base.units import printable
 from explorer.report.blocks import (
-    Alike,
     Block,
     Cell,
     Chart,
@@ -28,6 +27,7 @@ from explorer.report.blocks import (
     Line,
     Paragraph,
     Scatter,
+    SharedRows,
     Span,
     Table,
 )
@@ -241,7 +241,7 @@ class TableLines:
 
         if titles := _titles(table):
             yield f"{lead}{line(titles)}".rstrip() + "\n"
-        if not isinstance(rows, Alike) or self._shown[:1] != [0]:
+        if not isinstance(rows, SharedRows) or self._shown[:1] != [0]:
             yield from (f"{lead}{line(row)}".rstrip() + "\n" for row in rows)
             return
         first, rest = texts[0][1], texts[1:]
@@ -270,7 +270,7 @@ class TableLines:
         columns, pieces = self._table.columns, self._pieces
         widest: list[int | None] = [None for _ in columns]
         rows = iter(self._rows)
-        if isinstance(self._rows, Alike):
+        if isinstance(self._rows, SharedRows):
             widest[0] = max(
                 (
                     len(cell) if isinstance(cell, str) and _is_plain(cell) else _width(pieces(cell, 0))

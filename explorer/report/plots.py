@@ -31,8 +31,8 @@ from explorer.facts.training import Holding, TrainingMemory
 from explorer.report.blocks import Axis, Scatter
 from explorer.report.flame.picture import flame
 from explorer.report.flame.picture import flame_of as flame_of
-from explorer.report.measured import pictures
-from explorer.report.measured.serving import serving
+from explorer.report.profile import pictures
+from explorer.report.profile.serving import serving
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,6 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from explorer.session.cache.analysis_cache import cache_usage, clear_cache
     from explorer.session.files import (
         blame_files,
         compare_files,
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
         verify_files,
     )
     from explorer.session.headers import list_models
-    from explorer.session.kept.analysis_cache import cache_usage, clear_cache
     from explorer.session.machine import measure_machine
     from explorer.session.session import Session
     from explorer.session.split.make import make_model

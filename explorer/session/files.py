@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from explorer.base.errors import ExplorerError, Misuse
-from explorer.engine.models.opened import OpenOptions, check_names
+from explorer.engine.models.opened_model import OpenOptions, check_names
 from explorer.engine.proof.proof import check_inputs
 from explorer.engine.proof.regions.trials import FLOATS
 from explorer.facts import Diff, Verification

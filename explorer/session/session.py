@@ -77,7 +77,7 @@ class Session(
         workdir: Where transformed models are kept until they are saved; a temporary folder of the
             session's own by default, which `close` removes.
         cache: Whether what was found out about the same model before may be told again, and is kept for the
-            next time (`explorer.session.kept.analysis_cache` says when it is the same).
+            next time (`explorer.session.cache.analysis_cache` says when it is the same).
     """
 
     def __init__(

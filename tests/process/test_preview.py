@@ -13,7 +13,7 @@ import pytest
 from explorer import Session
 from explorer.process import preview
 from explorer.process.client import EngineProcess, TreePreview
-from explorer.session.kept.rows import RowPages
+from explorer.session.cache.rows import RowPages
 from explorer.tui.tree.model import TreeModel
 
 LAYERS = 12

@@ -21,7 +21,7 @@ from explorer.report.flame.layout import (
     measured_figure,
     parent_of,
 )
-from explorer.session.kept.rows import structure_of
+from explorer.session.cache.rows import structure_of
 
 LENET = "sample_models/lenet.onnx"
 

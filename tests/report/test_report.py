@@ -27,7 +27,7 @@ from explorer.facts import (
     SitePlan,
     SkippedSite,
     TensorInfo,
-    Tiled,
+    TiledMacs,
     TileResult,
     Totals,
     Verification,
@@ -222,19 +222,19 @@ def test_of_a_tiled_model_the_share_on_tiles_is_told_and_what_is_left_with_the_r
         LeftOver("Mystery", "odd", 1, None, ""),
     )
     share = 58_621_952 / 714_188_480
-    report = text(info(replace(INFO, tiled=Tiled(14_336, 58_621_952, 714_188_480, share, left))))
+    report = text(info(replace(INFO, tiled=TiledMacs(14_336, 58_621_952, 714_188_480, share, left))))
     assert "8.2 %" in row_with("MACs on tiles", report)
     assert "58,621,952" in row_with("MACs on tiles", report)
     assert "14,336 tile matmuls" in row_with("MACs on tiles", report)
     assert "features.0 and 4 more" in row_with("a convolution", report)
     assert "91.8 %" in row_with("a convolution", report)
     assert "?" in row_with("Mystery", report)
-    nearly = text(info(replace(INFO, tiled=Tiled(1, 99_999, 100_000, 0.99999, left))))
+    nearly = text(info(replace(INFO, tiled=TiledMacs(1, 99_999, 100_000, 0.99999, left))))
     assert "99.9 %" in row_with("MACs on tiles", nearly), "never rounded up to all"
-    whole = text(info(replace(INFO, tiled=Tiled(1, 5, 5, 1.0))))
+    whole = text(info(replace(INFO, tiled=TiledMacs(1, 5, 5, 1.0))))
     assert "100 %" in row_with("MACs on tiles", whole)
     assert "not on tiles" not in whole
-    unknown = text(info(replace(INFO, tiled=Tiled(None, None, None, None))))
+    unknown = text(info(replace(INFO, tiled=TiledMacs(None, None, None, None))))
     assert "?" in row_with("MACs on tiles", unknown)
     assert "on tiles" not in text(info(INFO))
 
@@ -570,7 +570,9 @@ def test_nothing_from_a_model_file_reaches_the_terminal_as_an_escape_or_as_marku
         CHANGE, nodes=(NodeDiff("tiled", HOSTILE, HOSTILE, HOSTILE, children=((HOSTILE, 2),)),)
     )
     reports = [
-        info(replace(evil_info, tiled=Tiled(1, 1, 3, 1 / 3, (LeftOver(HOSTILE, HOSTILE, 2, 2, HOSTILE),)))),
+        info(
+            replace(evil_info, tiled=TiledMacs(1, 1, 3, 1 / 3, (LeftOver(HOSTILE, HOSTILE, 2, 2, HOSTILE),)))
+        ),
         layers(Analysis(evil_info, (evil_layer,))),
         ops(
             evil_info, (OpStat(HOSTILE, 1, 1, 1, 1, {HOSTILE: Range(HOSTILE, HOSTILE, 1, ((HOSTILE, 1),))}),)

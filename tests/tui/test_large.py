@@ -12,7 +12,7 @@ from explorer.base.errors import BadModel
 from explorer.facts import Info
 from explorer.process import preview
 from explorer.process.client import TreePreview
-from explorer.session.kept.rows import RowPages, chunks, pack, structure_of
+from explorer.session.cache.rows import RowPages, chunks, pack, structure_of
 from explorer.tui.screen.main import MainScreen
 from explorer.tui.tree.widget import LayerTree
 from explorer.tui.widgets.strips import PaneHead, Status

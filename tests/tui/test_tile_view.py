@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from explorer.base.units import bytes_text
 from explorer.engine.tiling.cost import site_cost
 from explorer.engine.tiling.cost.steps import tile_steps
-from explorer.facts import LeftOver, SitePlan, Tiled, TileSpec
+from explorer.facts import LeftOver, SitePlan, TiledMacs, TileSpec
 from explorer.facts.cost import ORDERS
 from explorer.tui.dialogs.tile_view import TILE_KEYS, TileView
 from explorer.tui.pages.blocks import (
@@ -279,7 +279,7 @@ async def test_a_file_that_was_tiled_before_shows_what_it_says() -> None:
     told = replace(plan(TileSpec(tile=(8, 8, 8))), skipped=())
     broken = replace(told.sites[0], name="none", output="nothing", M=0)
     model = alexnet()
-    model = replace(model, info=replace(model.info, tiled=Tiled(3, 4, 5, 0.8)))
+    model = replace(model, info=replace(model.info, tiled=TiledMacs(3, 4, 5, 0.8)))
 
     class Before(ScriptedEngine):
         def _tiling(self) -> object:
@@ -300,7 +300,7 @@ async def test_a_file_that_was_tiled_before_shows_what_it_says() -> None:
 def test_the_model_page_says_what_runs_on_tiles_and_what_does_not() -> None:
     info = alexnet().info
     left = (LeftOver("Conv", "features.0", 5, 655_566_528, "a \x1b[31m convolution"),)
-    tiled = Tiled(14_336, 58_621_952, 714_188_480, 58_621_952 / 714_188_480, left)
+    tiled = TiledMacs(14_336, 58_621_952, 714_188_480, 58_621_952 / 714_188_480, left)
     text = "\n".join(map(line_text, model_page(replace(info, tiled=tiled), None, 80, exact=False)))
     assert re.search(r"MACs on tiles +8\.2 % +14,336 tile matmuls", text)
     assert re.search(r"5 +Conv +features", text)

@@ -25,7 +25,7 @@ from explorer.settings.parse import dynamic_words, option_words
 
 if TYPE_CHECKING:
     from explorer.engine.graph.model import Model
-    from explorer.engine.models.opened import OpenedModel
+    from explorer.engine.models.opened_model import OpenedModel
 
 __all__ = [
     "CONVERTERS",

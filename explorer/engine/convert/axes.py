@@ -22,7 +22,7 @@ from explorer.facts import TensorInfo
 
 if TYPE_CHECKING:
     from explorer.engine.formats.torch_module.arguments import BoundInputs
-    from explorer.engine.formats.torch_module.loaded import LoadedModule
+    from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 
 _LEAST = 2
 """The smallest size that torch.export does not take for a constant."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from explorer.engine.formats.torch_module.arguments import BoundInputs
-    from explorer.engine.formats.torch_module.loaded import LoadedModule
+    from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 
 QUANTIZED = (
     "quantized: the two may be as far apart as rounding to 8 bits at every layer explains, measured by what"

@@ -17,8 +17,8 @@ from explorer.host import output_files
 from explorer.host.optional_packages import error_line, require
 
 if TYPE_CHECKING:
-    from explorer.engine.formats.torch_module.loaded import LoadedModule
-    from explorer.engine.models.opened import OpenedModel
+    from explorer.engine.formats.torch_module.loaded_module import LoadedModule
+    from explorer.engine.models.opened_model import OpenedModel
 
 
 class ConversionOptions(Struct, frozen=True):
@@ -49,7 +49,7 @@ class ConversionJob(Struct, frozen=True):
     Attributes:
         target: What the user called the result; its ending says what it is to be.
         source: What the user named the model.
-        opened: The model as it was opened (`models.opened.OpenedModel`, or more: what its format gives).
+        opened: The model as it was opened (an `OpenedModel`, or more: what its format gives).
         dims: Sizes of symbolic dimensions.
         input_shapes: Shapes of inputs in place of the model's own.
         asked: How the result should be.

@@ -16,7 +16,7 @@ from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.formats.torch_module.arguments import BoundInputs
-from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.graph.model import Model
 from explorer.engine.models.torch import onnx_export
 from explorer.engine.proof.outputs.run import depth_of

@@ -8,7 +8,7 @@ from explorer.base.errors import BadModel
 from explorer.engine.convert import axes, comparison
 from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.costs.torch.signature import bind
-from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.host.optional_packages import error_line
 
 

@@ -18,7 +18,7 @@ from explorer.engine.convert.job import ConversionJob
 from explorer.engine.convert.module_twin import replaceable, twin_of, write_twin, writer_of
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.arguments import BoundInputs
-from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.meta_copy import sharing_values
 from explorer.engine.formats.torch_module.modules import tensors
 from explorer.engine.graph.model import Graph, Model, Value

@@ -22,8 +22,8 @@ from explorer.engine.convert.job import ConversionJob
 from explorer.engine.convert.module_twin import replaceable, twin_of, write_twin, writer_of
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.arguments import BoundInputs
-from explorer.engine.formats.torch_module.loaded import LoadedModule
-from explorer.engine.models.opened import OpenedModel
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule
+from explorer.engine.models.opened_model import OpenedModel
 from explorer.engine.proof.torch_layers import site_evidence
 from explorer.engine.proof.verdict import Grounds, verdict_of
 from explorer.engine.tiling.torch.replace import Calls, rows_of_calls, tile_module

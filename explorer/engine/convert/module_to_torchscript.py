@@ -13,7 +13,7 @@ from explorer.engine.convert import comparison
 from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.costs.torch.signature import bind, outputs_of
 from explorer.engine.formats.torch_module.arguments import BoundInputs
-from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_replay.rebuilt_module import ReplayModule
 from explorer.host.optional_packages import error_line
 

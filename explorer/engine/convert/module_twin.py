@@ -15,10 +15,10 @@ from explorer.base.errors import Misuse
 from explorer.engine import convert
 from explorer.engine.convert import comparison
 from explorer.engine.convert.job import ConversionJob, ConversionOptions, module_of
-from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.meta_copy import sharing_values
 from explorer.engine.formats.torch_replay.rebuilt_module import ReplayModule
-from explorer.engine.models.opened import OpenedModel
+from explorer.engine.models.opened_model import OpenedModel
 
 
 class _ModuleSource(Struct, frozen=True):

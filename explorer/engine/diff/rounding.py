@@ -19,7 +19,7 @@ from explorer.engine.diff.side import Side
 from explorer.engine.graph.model import DTYPES, Node, Tensor
 from explorer.engine.values.agreement import Agreement
 from explorer.engine.values.numbers import Numbers
-from explorer.engine.values.window.packed import opened_weights
+from explorer.engine.values.window.packed_weights import opened_weights
 
 QUANTIZERS = frozenset({"qonnx.custom_op.general", MX_DOMAIN})
 """Domains of functions that round a value to a format."""

@@ -26,7 +26,7 @@ from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.engine.evaluate.data_file import DataFile, feed
 from explorer.engine.evaluate.score import metrics_of, task_of
 from explorer.engine.formats.torch_module.arguments import BoundInputs
-from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.misfit import failure
 from explorer.engine.formats.torch_module.modules import tensors
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if

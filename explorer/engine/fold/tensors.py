@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from explorer.engine.graph.model import Computed, FileSpan, Inline, Tensor
+from explorer.engine.graph.model import ComputedPayload, FileSpan, Inline, Tensor
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -24,7 +24,7 @@ _SLAB = 1 << 18
 
 def scaled(tensor: Tensor, factors: Factors) -> Tensor:
     """A weight times factors, in its own type, made when it is read or written."""
-    payload = Computed(tensor.nbytes, partial(_pieces, tensor, factors))
+    payload = ComputedPayload(tensor.nbytes, partial(_pieces, tensor, factors))
     return Tensor(tensor.name, tensor.dtype, tensor.shape, payload)
 
 

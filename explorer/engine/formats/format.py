@@ -2,7 +2,7 @@
 
 These few names are all that a format needs to register itself, and they import nothing: asking what a
 file is comes before anything that a particular format needs, at every start of the program. What an opened
-model can be asked is in `models.opened`.
+model can be asked is in `models.opened_model`.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ class Format:
         label: What stands beside a model's name, for a person: 'ONNX'; empty for the name.
         recognise: Whether a source is of this kind, by its content. It must be cheap and import nothing
             heavy, and it is asked of everything: files, folders, and what exists nowhere.
-        open: Opens a path with `models.opened.OpenOptions`: gives the `OpenedModel` that answers, or the
-            `TensorIndex` of a file that holds nothing but tensors. What is heavy to import is `named`.
+        open: Opens a path with `OpenOptions` (`models.opened_model`): gives the `OpenedModel` that answers,
+            or the `TensorIndex` of a file that holds nothing but tensors. What is heavy to import is `named`.
         tensors: Reads the tensors of a path and no more, where `open` makes more of them.
         outline: Looks at its header only, without running or analysing anything; None where there is no
             file to look at.

@@ -132,7 +132,7 @@ class Inline(Struct, frozen=True):
         yield memoryview(self.data)
 
 
-class Computed(Struct, frozen=True):
+class ComputedPayload(Struct, frozen=True):
     """Bytes that are made while they are written, a slab at a time: the tiles of a weight.
 
     `make` yields buffers whose sizes add up to `size`. `parts` are the same bytes where they need not be made
@@ -141,7 +141,7 @@ class Computed(Struct, frozen=True):
 
     size: int
     make: Callable[[], Iterator[memoryview]]
-    parts: tuple[Computed, ...] = ()
+    parts: tuple[ComputedPayload, ...] = ()
     alone: bool = False
 
     def view(self) -> memoryview:
@@ -153,7 +153,7 @@ class Computed(Struct, frozen=True):
         return self.make()
 
 
-class Derived(Struct, frozen=True):
+class DerivedPayload(Struct, frozen=True):
     """Bytes that are reckoned from those of another tensor when they are asked for; the last are kept."""
 
     size: int
@@ -171,9 +171,9 @@ class Derived(Struct, frozen=True):
         yield self.view()
 
 
-_DERIVED: list[tuple[Derived, bytes]] = []
+_DERIVED: list[tuple[DerivedPayload, bytes]] = []
 
-Payload = FileSpan | Inline | Computed | Derived
+Payload = FileSpan | Inline | ComputedPayload | DerivedPayload
 
 
 class Tensor(Struct, frozen=True):

@@ -12,7 +12,7 @@ from explorer.engine.graph.model import Graph
 from explorer.engine.graph_view import view
 from explorer.engine.graph_view.items import Span
 from explorer.engine.graph_view.rows import TreeRows
-from explorer.engine.models.opened import OpenedModel
+from explorer.engine.models.opened_model import OpenedModel
 from explorer.engine.models.torch.described_program import described_nodes
 from explorer.engine.progress import Cancel
 from explorer.facts import Layer

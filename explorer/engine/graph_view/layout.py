@@ -194,7 +194,7 @@ def _parts(count: int, links: Sequence[tuple[int, int]]) -> Iterator[tuple[list[
         yield some, within.get(at, [])
 
 
-class _Ranked(SugiyamaLayout):  # type: ignore[misc]
+class _RankedLayout(SugiyamaLayout):  # type: ignore[misc]
     """Grandalf's layout of ranks that are known: every edge goes from one to the next."""
 
     def __init__(self, part: Any, ranks: Sequence[int]) -> None:
@@ -226,7 +226,7 @@ def _arrange(
         vertex.view = _Point(*items[at])
         vertex.c = together  # or grandalf compares all that it has joined so far at every edge
     edges = [Edge(vertices[a], vertices[b]) for a, b in links]
-    layout = _Ranked(graph_core([*vertices.values()], edges), ranks)
+    layout = _RankedLayout(graph_core([*vertices.values()], edges), ranks)
     with _recursion():
         layout.init_all(roots=[], inverted_edges=[])
         for _ in range(_ROUNDS):

@@ -120,7 +120,7 @@ class _Picture(Struct):
     cancel: Cancel
 
 
-class _Joined(Struct):
+class _Drawing(Struct):
     """The boxes and edges of a drawing while they are gathered."""
 
     boxes: list[GraphBox]
@@ -160,7 +160,7 @@ def _drawing(
     stop_if(picture.cancel)
     tree, route = picture.tree, picture.route
     items = [one for item in items for one in _calls(tree, item)]
-    joined = _Joined([_box(tree, item, scope) for item in items])
+    joined = _Drawing([_box(tree, item, scope) for item in items])
     _join(picture, joined, items)
     if route is not None:
         for at, item in enumerate(items):
@@ -221,7 +221,7 @@ def _inside(picture: _Picture, box: GraphBox, item: Item) -> GraphDrawing | None
     return replace(inside, folded=0 if item.is_part else _folded(tree, row))
 
 
-def _join(picture: _Picture, joined: _Joined, items: Sequence[Item]) -> None:
+def _join(picture: _Picture, joined: _Drawing, items: Sequence[Item]) -> None:
     """Adds the edges, and boxes for what they lead out of the picture to."""
     tree, route = picture.tree, picture.route
     flow = tree.flow
@@ -264,7 +264,7 @@ def _join(picture: _Picture, joined: _Joined, items: Sequence[Item]) -> None:
 
 
 def _in_order(
-    joined: _Joined,
+    joined: _Drawing,
 ) -> tuple[list[GraphBox], dict[tuple[int, int], tuple[FlowingValue, int, bool]]]:
     """What makes a tensor before what reads it, as far as that goes; else as the rows stand.
 

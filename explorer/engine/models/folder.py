@@ -21,7 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from explorer.engine.models.opened import OpenedModel, OpenOptions
+    from explorer.engine.models.opened_model import OpenedModel, OpenOptions
 
 MOST_FILES = 10_000
 """Files that are looked at, about a second's worth."""

@@ -10,7 +10,7 @@ from explorer.engine.costs.training import onnx as training
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.file_reads import model_reads
 from explorer.engine.formats.onnx.validate import validate
-from explorer.engine.models.opened import dims_of
+from explorer.engine.models.opened_model import dims_of
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.engine.shapes.onnx_pass import DIED
 from explorer.host.gc_pause import gc_pause
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from explorer.engine.costs.memory.liveness import AnalysisResult
     from explorer.engine.costs.training.step import StepGradients
     from explorer.engine.graph.model import Model
-    from explorer.engine.models.opened import Arrays, OpenOptions
+    from explorer.engine.models.opened_model import Arrays, OpenOptions
     from explorer.engine.values.activations import ActivationRequest, ActivationRun
     from explorer.engine.values.numbers import Numbers
     from explorer.facts import Info, Layer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from explorer.engine.formats.tensor_index import TensorIndex
-from explorer.engine.models.opened import OpenedModel, OpenOptions, with_rules
+from explorer.engine.models.opened_model import OpenedModel, OpenOptions, with_rules
 from explorer.engine.models.registry import recognise
 from explorer.engine.models.tensors import TensorFile
 

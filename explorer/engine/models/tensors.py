@@ -16,13 +16,13 @@ from explorer.engine.costs.layer_rows import build
 from explorer.engine.costs.layer_tree import GroupFacts, LayerLeaf, Scope
 from explorer.engine.costs.memory.liveness import AnalysisResult, Schedule
 from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, distinct, rows
-from explorer.engine.models.opened import StaticModel
+from explorer.engine.models.opened_model import StaticModel
 from explorer.engine.models.tensor_rows import TensorRows, leaf_layer
 from explorer.facts import Info, ModelInfo, stored_totals
 from explorer.host.gc_pause import gc_pause
 
 if TYPE_CHECKING:
-    from explorer.engine.models.opened import OpenOptions
+    from explorer.engine.models.opened_model import OpenOptions
     from explorer.engine.progress import Cancel, OnProgress
     from explorer.engine.values.numbers import Numbers
     from explorer.facts import Layer

@@ -8,7 +8,7 @@ from __future__ import annotations
 from explorer.base.errors import Misuse
 from explorer.engine.costs.onnx import analyse
 from explorer.engine.formats.tflite import graph as tflite_graph
-from explorer.engine.models.opened import StaticModel
+from explorer.engine.models.opened_model import StaticModel
 from explorer.engine.shapes.tflite import FileShapes
 from explorer.host.file_reads import whole
 from explorer.host.gc_pause import gc_pause
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from explorer.engine.costs.memory.liveness import AnalysisResult
-    from explorer.engine.models.opened import OpenOptions
+    from explorer.engine.models.opened_model import OpenOptions
     from explorer.engine.progress import Cancel, OnProgress
     from explorer.engine.values.numbers import Numbers
     from explorer.facts import Info

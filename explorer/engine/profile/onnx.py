@@ -18,14 +18,14 @@ from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.base.units import many_text, seconds_text
 from explorer.engine.costs.memory.roofline import bytes_moved
 from explorer.engine.graph.model import Graph, Model, Node, subgraphs
-from explorer.engine.profile import fused
+from explorer.engine.profile import fusion
 from explorer.engine.profile.assemble import Conditions, TimeSamples, assembled
 from explorer.engine.profile.compare import TimedModel
 from explorer.engine.profile.flat import FlatGraph, flattened, named_in
 from explorer.engine.profile.kernels import KernelRun, kernel_runs
 from explorer.engine.profile.load import LoadWatch
 from explorer.engine.profile.predict import TimeModel
-from explorer.engine.profile.rounds import Measured
+from explorer.engine.profile.rounds import Measurement
 from explorer.engine.profile.sessions import TimedSessions
 from explorer.engine.profile.statistics import spread
 from explorer.engine.runtime.onnxruntime import MOST_OPTIMISED, Array, one_line
@@ -60,7 +60,7 @@ class TimedGraph(Struct, frozen=True):
     batch: int | None = None
 
 
-def measured(subject: TimedGraph, spec: ProfileSpec, seen: MeasuredMachine | None = None) -> Measured:
+def measured(subject: TimedGraph, spec: ProfileSpec, seen: MeasuredMachine | None = None) -> Measurement:
     """A graph that is to be timed in onnxruntime.
 
     Args:
@@ -164,7 +164,7 @@ class _MeasuredGraph(Struct):
         return max(1, _MOST_EVENTS // max(1, events))
 
     def load(self, spec: ProfileSpec, folder: str, stack: ExitStack) -> None:
-        """See `Measured`."""
+        """See `Measurement`."""
         feeds, providers = self.subject.feeds, self.providers
         try:
             self.loaded = TimedSessions(self.flat.model, feeds, spec, self.level, providers, folder)
@@ -209,7 +209,7 @@ class _MeasuredGraph(Struct):
         os.unlink(path)
 
     def timed(self, spec: ProfileSpec, watch: LoadWatch, machine: Machine | None) -> TimedModel:
-        """See `Measured`."""
+        """See `Measurement`."""
         threads, seen = spec.threads or self.threads, self.seen
         notes = _notes(spec, self.level, self.providers, len(self.flat.model.graph.nodes))
         if why := _unlike(seen, threads, self.providers):
@@ -276,9 +276,9 @@ class _MeasuredGraph(Struct):
                 told.setdefault(kernel.op, []).append((int(number), name))
         found: dict[str, str] = {}
         for op, names in told.items():
-            known = [fused.unnamed(op, at) for at in range(len(names))]
+            known = [fusion.unnamed(op, at) for at in range(len(names))]
             # one more or less, and nobody knows which is which
-            if known[-1] in self.owners and fused.unnamed(op, len(names)) not in self.owners:
+            if known[-1] in self.owners and fusion.unnamed(op, len(names)) not in self.owners:
                 found |= {name: called for (_, name), called in zip(sorted(names), known, strict=True)}
         return found
 
@@ -311,7 +311,7 @@ def _owners(
     """The row that each kernel is, and the rows whose work it does beside, by the kernel's name."""
     model, rows = flat.model, flat.rows
     found: dict[str, tuple[int, tuple[int, ...]]] = {}
-    for name, nodes in fused.works(model.graph, optimised, model.defaults).items():
+    for name, nodes in fusion.works(model.graph, optimised, model.defaults).items():
         known = [(node, row) for node in nodes if (row := rows.get(node.name)) is not None]
         if known:
             main = max(known, key=lambda one: _weight(one[0], layers[one[1]]))[1]

@@ -20,7 +20,7 @@ from explorer.facts.roofline import Machine
 from explorer.host.gc_pause import gc_pause
 
 
-class Measured(Protocol):
+class Measurement(Protocol):
     """What was measured of one model so far, over all repeats.
 
     Attributes:
@@ -48,7 +48,7 @@ class Measured(Protocol):
 
 
 def timed(
-    every: Sequence[Measured],
+    every: Sequence[Measurement],
     spec: ProfileSpec,
     *,
     scratch: str,
@@ -93,7 +93,7 @@ def _warm_up(runs: TimedRuns, *, spec: ProfileSpec, cancel: Cancel) -> None:
 
 
 def _alternate(
-    every: Sequence[Measured],
+    every: Sequence[Measurement],
     spec: ProfileSpec,
     watch: LoadWatch,
     on_progress: OnProgress,

@@ -23,7 +23,7 @@ from explorer.engine.quantize.layers import Operand
 from explorer.engine.quantize.runs import infos
 from explorer.engine.quantize.weights import slabs
 from explorer.engine.runtime.batching import batches
-from explorer.engine.runtime.observed import BUDGET, Observer, nbytes
+from explorer.engine.runtime.observer import BUDGET, Observer, nbytes
 from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.engine.runtime.samples import Feeds, Samples
 from explorer.engine.values.agreement import Agreement

@@ -89,7 +89,7 @@ class QuantizableLayer(Struct, frozen=True):
         return tuple(operand for operand in self.operands if operand.part == part)
 
 
-class _Left(Exception):
+class _NotQuantizable(Exception):
     """A node cannot take a format; the text says why."""
 
 
@@ -152,7 +152,7 @@ def _layer(node: Node, constants: Constants, shapes: Mapping[str, TensorInfo]) -
         try:
             operands = _KINDS[key](node, constants)
             _check(operands, constants, shapes)
-        except _Left as why:
+        except _NotQuantizable as why:
             reason = REPLACEABLE if constants.replaceable else str(why)
             return QuantizableLayer(node, node.label, reason=reason)
         # a Gather of something else than a stored table holds no weights
@@ -168,22 +168,22 @@ def _check(operands: Sequence[Operand], constants: Constants, shapes: Mapping[st
     """Refuses what is quantized already, is no float32, or has no data."""
     multiplied = [operand for operand in operands if operand.part != "bias"]
     if len(multiplied) > 1 and operands[0].at == 0 and all(operand.tensor for operand in multiplied):
-        raise _Left("both operands are constant: a runtime folds it away")
+        raise _NotQuantizable("both operands are constant: a runtime folds it away")
     for operand in multiplied:
         maker = constants.producers.get(operand.value)
         if maker is not None and maker.op == "DequantizeLinear":
-            raise _Left("it is quantized already")
+            raise _NotQuantizable("it is quantized already")
         if operand.tensor is not None:
             dtype: str | None = operand.tensor.dtype
             if operand.tensor.payload is None:
-                raise _Left(f"its weight '{operand.stored}' carries no data")
+                raise _NotQuantizable(f"its weight '{operand.stored}' carries no data")
             if not operand.tensor.elements:
-                raise _Left("it is empty")
+                raise _NotQuantizable("it is empty")
         else:
             info = shapes.get(operand.value)
             dtype = info.dtype if info is not None else None
         if dtype not in (None, "float32"):
-            raise _Left(f"its type is {dtype}, quantized is float32")
+            raise _NotQuantizable(f"its type is {dtype}, quantized is float32")
 
 
 # kinds: what a node reads
@@ -199,7 +199,7 @@ def _operand(
 ) -> Operand:
     found = constants.resolve(value)
     if part == "weight" and constants.replaceable:
-        raise _Left(REPLACEABLE)
+        raise _NotQuantizable(REPLACEABLE)
     if found is None or value in constants.derived:
         # what is behind a DequantizeLinear is refused by its producer
         return Operand("input" if part == "weight" else part, at, value, channel, depth)
@@ -215,7 +215,7 @@ def _bias(node: Node, constants: Constants, at: int) -> tuple[Operand, ...]:
 def _convolution(node: Node, constants: Constants) -> tuple[Operand, ...]:
     x = _operand(constants, "weight", 0, node.inputs[0])
     if x.tensor is not None:
-        raise _Left("its input is constant: a runtime folds it away")
+        raise _NotQuantizable("its input is constant: a runtime folds it away")
     w = _operand(constants, "weight", 1, node.inputs[1])
     if w.tensor is not None:
         rank = len(w.shape)
@@ -244,7 +244,7 @@ def _einsum(node: Node, constants: Constants) -> tuple[Operand, ...]:
     inputs, arrow, out = text.replace(" ", "").partition("->")
     terms = inputs.split(",")
     if len(terms) != 2 or len(node.inputs) != 2 or "..." in text or not arrow:
-        raise _Left("its equation is no plain product of two operands")
+        raise _NotQuantizable("its equation is no plain product of two operands")
     sides = []
     for at, (own, other) in enumerate((terms, terms[::-1])):
         kept = [i - len(own) for i, letter in enumerate(own) if letter in out and letter not in other]
@@ -258,7 +258,7 @@ def _recurrent(node: Node, constants: Constants) -> tuple[Operand, ...]:
     # W and R: (directions, gates x hidden, input or hidden); what flows stays in float
     weights = [_operand(constants, "weight", at, node.inputs[at], channel=-2, depth=-1) for at in (1, 2)]
     if any(weight.tensor is None for weight in weights):
-        raise _Left("its weights are not stored")
+        raise _NotQuantizable("its weights are not stored")
     return tuple(weights)
 
 

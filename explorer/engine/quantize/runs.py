@@ -16,7 +16,7 @@ from explorer.engine import shapes
 from explorer.engine.graph.model import Model, Value
 from explorer.engine.proof.structure.probes import GraphProducers
 from explorer.engine.runtime.batching import batches
-from explorer.engine.runtime.observed import WIDER, Observer, nbytes, observe
+from explorer.engine.runtime.observer import WIDER, Observer, nbytes, observe
 from explorer.engine.runtime.samples import Samples
 from explorer.facts import TensorInfo
 

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
-from explorer.engine.graph.model import Computed, FileSpan, Inline, Tensor
+from explorer.engine.graph.model import ComputedPayload, FileSpan, Inline, Tensor
 from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat, ends
 from explorer.engine.quantize.layers import Operand
 
@@ -97,10 +97,10 @@ def quantized_weight(name: str, operand: Operand, fmt: NumberFormat, grid: Grid)
         return ((min(stop, first) - start) * row * bits + 7) // 8
 
     bands = tuple(
-        Computed(size(at, at + step), partial(_codes, operand, fmt, grid, at, at + step), alone=True)
+        ComputedPayload(size(at, at + step), partial(_codes, operand, fmt, grid, at, at + step), alone=True)
         for at in range(0, first, step)
     )
-    payload = Computed(size(0, first), partial(_codes, operand, fmt, grid, 0, first), bands)
+    payload = ComputedPayload(size(0, first), partial(_codes, operand, fmt, grid, 0, first), bands)
     return Tensor(name, fmt.element_type, shape, payload)
 
 

@@ -187,7 +187,7 @@ def _cuts_keys(cuts: LayerCuts, number: int) -> bool:
     )
 
 
-class Laid(Struct, frozen=True):
+class LayoutContext(Struct, frozen=True):
     """What every layout of one question shares.
 
     Attributes:
@@ -210,7 +210,7 @@ class Laid(Struct, frozen=True):
     item: int
 
 
-def layouts(laid: Laid, devices: int) -> tuple[list[DeviceLayout], list[str]]:
+def layouts(laid: LayoutContext, devices: int) -> tuple[list[DeviceLayout], list[str]]:
     """Every layout over so many devices, and why others are none."""
     found, refused = [], []
     routed = max((one.routed for one in laid.blocks), default=0)
@@ -232,7 +232,7 @@ def _divisors(number: int) -> list[int]:
     return [n for n in range(1, number + 1) if number % n == 0]
 
 
-def _layout(laid: Laid, tensor: int, pipeline: int, expert: int) -> DeviceLayout:
+def _layout(laid: LayoutContext, tensor: int, pipeline: int, expert: int) -> DeviceLayout:
     micro = max(laid.batch / pipeline, 1.0)
     weights = [_weights(one, tensor, expert) for one in laid.blocks]
     cached = [_cache(laid, one, tensor) * laid.batch / expert for one in laid.blocks]
@@ -290,7 +290,7 @@ def _weights(one: Block, tensor: int, expert: int) -> float:
     return table + one.dense + one.cut / tensor + one.experts / (tensor * expert)
 
 
-def _cache(laid: Laid, one: Block, tensor: int) -> float:
+def _cache(laid: LayoutContext, one: Block, tensor: int) -> float:
     """Bytes of the cache of one sequence on a device: whole heads, or all where they are not cut."""
     if not one.cache_cut:
         return one.cache
@@ -298,7 +298,9 @@ def _cache(laid: Laid, one: Block, tensor: int) -> float:
     return one.cache * -(-heads // tensor) / heads
 
 
-def _work(laid: Laid, stage: Sequence[Block], tensor: int, expert: int, micro: float, pipeline: int) -> Work:
+def _work(
+    laid: LayoutContext, stage: Sequence[Block], tensor: int, expert: int, micro: float, pipeline: int
+) -> Work:
     """What a device of a stage does for one micro-batch."""
     each = micro / expert
     macs = weights = cache = links = 0.0

@@ -21,7 +21,7 @@ from explorer.engine.serving import bounds, weights
 from explorer.engine.serving.bounds import Work
 from explorer.engine.serving.cache import element_bits, served_cache, windows
 from explorer.engine.serving.growth import over_context, over_prompt
-from explorer.engine.serving.layouts import Laid, LayerCuts, block_of, blocks, layouts, text_config
+from explorer.engine.serving.layouts import LayerCuts, LayoutContext, block_of, blocks, layouts, text_config
 from explorer.engine.serving.passes import PROMPTS, Passes
 from explorer.facts.roofline import Machine
 from explorer.facts.serving.forms import ClosedForm
@@ -283,7 +283,9 @@ class _Answer:
         for context in spec.contexts:
             layers = self._blocks(cuts, context)
             for batch in spec.batches:
-                laid = Laid(cuts, layers, context, batch, self.machine, spec.card, spec.links, self._item())
+                laid = LayoutContext(
+                    cuts, layers, context, batch, self.machine, spec.card, spec.links, self._item()
+                )
                 for devices in spec.devices:
                     made, why = layouts(laid, devices)
                     refused.update(dict.fromkeys(why))

@@ -24,7 +24,9 @@ from explorer.engine.shapes import constant_folding
 from explorer.engine.shapes.binding import InputShapes, bind_inputs, bound_shape
 from explorer.engine.shapes.bodies import captured_names, iterations, substituted
 from explorer.engine.shapes.constants import ConstantContents, follow
-from explorer.engine.shapes.known import (
+from explorer.engine.shapes.onnx_pass import OnnxPass
+from explorer.engine.shapes.provenance import ShapeOrigins, contradicts, entered, shown_shape, symbols_of
+from explorer.engine.shapes.shape_table import (
     ShapeTable,
     better,
     common,
@@ -34,8 +36,6 @@ from explorer.engine.shapes.known import (
     same_sizes,
     take,
 )
-from explorer.engine.shapes.onnx_pass import OnnxPass
-from explorer.engine.shapes.provenance import ShapeOrigins, contradicts, entered, shown_shape, symbols_of
 from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape, TensorInfo
 

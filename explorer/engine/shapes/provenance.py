@@ -7,7 +7,7 @@ from typing import Any
 
 from explorer.engine.graph.model import Graph, Node
 from explorer.engine.operators.call import Type
-from explorer.engine.shapes.known import ShapeTable
+from explorer.engine.shapes.shape_table import ShapeTable
 from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape, TensorInfo
 

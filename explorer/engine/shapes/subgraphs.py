@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from explorer.engine.graph.model import Function, Graph, Model, Node, subgraphs
 from explorer.engine.graph.tile_metadata import DOMAIN
-from explorer.engine.shapes.known import same_sizes
+from explorer.engine.shapes.shape_table import same_sizes
 from explorer.facts import Dim, TensorInfo
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def places(
     for calls in functions.values():
         times = [place.calls for place in calls]
         known = None if None in times else sum(t for t in times if t is not None)
-        yield replace(calls[0], shapes=_Merged([place.shapes for place in calls]), calls=known)
+        yield replace(calls[0], shapes=_MergedValues([place.shapes for place in calls]), calls=known)
 
 
 def _below(
@@ -144,7 +144,7 @@ def _below(
             times = None if trips is None or place.calls is None else trips * place.calls
             path = (*place.path, body_name(node, attribute))
             seen = replace(model, graph=_inside(model.graph, node, body))
-            known = _Around(inner.values, place.shapes)
+            known = _NestedValues(inner.values, place.shapes)
             inside = SubgraphView(path, body.nodes, seen, known, known, times)
             yield inside
             yield from _below(inside, inference, inner, opsets, skip, functions, open_)
@@ -190,7 +190,7 @@ def scan_types(node: Node, info_of: Callable[[str], TensorInfo | None]) -> tuple
     return types, trips
 
 
-class _Around(Mapping[str, TensorInfo]):
+class _NestedValues(Mapping[str, TensorInfo]):
     """Values of a body, and behind them those of the graphs around it."""
 
     def __init__(self, own: Mapping[str, TensorInfo], outer: Mapping[str, TensorInfo]) -> None:
@@ -209,7 +209,7 @@ class _Around(Mapping[str, TensorInfo]):
         return sum(1 for _ in self)
 
 
-class _Merged(Mapping[str, TensorInfo]):
+class _MergedValues(Mapping[str, TensorInfo]):
     """Values of a function as all its calls have them: a size that differs is not known."""
 
     def __init__(self, calls: Sequence[Mapping[str, TensorInfo]]) -> None:

@@ -18,7 +18,7 @@ from explorer.engine.shapes.binding import InputShapes, bind_inputs
 from explorer.engine.shapes.bodies import captured_names
 from explorer.engine.shapes.constants import ConstantContents
 from explorer.engine.shapes.inference import Inference, Shapes
-from explorer.engine.shapes.known import better, same_sizes
+from explorer.engine.shapes.shape_table import better, same_sizes
 from explorer.engine.shapes.tflite_constants import CONTENTS, LARGEST
 from explorer.engine.shapes.tflite_rules import RULES, TfliteCall
 from explorer.facts import Shape, TensorInfo

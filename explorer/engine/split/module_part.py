@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.engine.formats.torch_module.arguments import BoundInputs
-from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.proof.outputs import run
 from explorer.engine.runtime.torch_arrays import as_array
 from explorer.engine.split.extract import Wires, chosen_units

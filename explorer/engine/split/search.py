@@ -16,7 +16,7 @@ from explorer.engine.costs.layer_rows import end_of
 from explorer.engine.costs.memory.liveness import Schedule
 from explorer.engine.costs.memory.roofline import bytes_moved, least_seconds
 from explorer.engine.graph.model import Model
-from explorer.engine.models.opened import dims_of
+from explorer.engine.models.opened_model import dims_of
 from explorer.engine.progress import Cancel
 from explorer.engine.shapes import infer
 from explorer.engine.split import costs

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from explorer.engine.costs.onnx.analyse import examine
 from explorer.engine.graph.model import Model, Value
-from explorer.engine.models.opened import dims_of
+from explorer.engine.models.opened_model import dims_of
 from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.engine.shapes import infer
 from explorer.engine.split.partition import Cuts

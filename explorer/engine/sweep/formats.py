@@ -18,7 +18,7 @@ from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.sweep import MOST, Subject, cluster, complain, processes
 from explorer.engine.sweep.fingerprint import digest, fingerprint
 from explorer.engine.sweep.measure import SweepSession, Task
-from explorer.engine.sweep.mixed import bits_of, next_move, outcome, snr_of
+from explorer.engine.sweep.mixed_precision import bits_of, next_move, outcome, snr_of
 from explorer.engine.sweep.store import Store
 from explorer.facts import to_json
 from explorer.facts.pareto_front import with_format_front

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from explorer.engine.graph.model import Derived, Node, Tensor
+from explorer.engine.graph.model import DerivedPayload, Node, Tensor
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -32,7 +32,7 @@ def dequantize(node: Node, stored: Callable[[str], Tensor | None]) -> Tensor | N
     axis, block = int(node.attributes.get("axis", 1)), int(node.attributes.get("block_size", 0))
     size = x.elements * (4 if scale.dtype == "float32" else 2)
     make = partial(_floats, x, scale, zero, axis, block)
-    return Tensor(node.outputs[0], scale.dtype, x.shape, Derived(size, make))
+    return Tensor(node.outputs[0], scale.dtype, x.shape, DerivedPayload(size, make))
 
 
 def _floats(x: Tensor, scale: Tensor, zero: Tensor | None, axis: int, block: int) -> bytes:

@@ -15,7 +15,7 @@ from explorer.engine.graph.dtypes import numpy_type
 from explorer.engine.graph.model import DTYPES, Model, Node, dtype_code
 from explorer.engine.runtime.batching import batches
 from explorer.engine.runtime.input_files import InputSpec
-from explorer.engine.runtime.observed import BUDGET, WIDER, Observer, nbytes
+from explorer.engine.runtime.observer import BUDGET, WIDER, Observer, nbytes
 from explorer.engine.runtime.random_inputs import InputShapes, draw, plan_inputs
 from explorer.engine.values.activations import ActivationRequest, ActivationRun
 from explorer.engine.values.numbers import Array, Numbers, slabs_of
@@ -25,7 +25,7 @@ from explorer.facts import Layer, TensorInfo
 _MODULES = "torchvision's name of a model, or package.module:callable"
 
 
-class _Broken(BadModel):
+class _NoOutput(BadModel):
     """No node of the model has given anything."""
 
 
@@ -68,7 +68,7 @@ def run(
     wanted = _sized(model, wanted, feeds)
     try:
         _hand_over(model, wanted, runs, asked, skipped)
-    except _Broken as error:
+    except _NoOutput as error:
         path, head = _as_far_as_it_runs(model, layers, feeds, functools.partial(asked.step, 0, len(wanted)))
         made = {name for node in head.graph.nodes for name in node.outputs}
         early = [output for output in wanted if output.info.name in made]
@@ -100,14 +100,14 @@ def _hand_over(
         try:
             observer = Observer(model, [output.info for output in chunk])
         except BadModel as error:
-            raise error if done else _Broken(error.what) from error
+            raise error if done else _NoOutput(error.what) from error
         for number, feeds in enumerate(runs):
             try:
                 made = observer.run(feeds)
             except BadModel as error:
                 # onnxruntime runs all of a model for any output: where it handed over some, no node is to
                 # blame
-                raise error if done else _Broken(error.what) from error
+                raise error if done else _NoOutput(error.what) from error
             for output in chunk:
                 asked.step(done, total)
                 done += 1

@@ -29,7 +29,7 @@ from explorer.engine.graph.model import (
     subgraphs,
 )
 from explorer.engine.values.numbers import SLAB, Array, Numbers, behind, slabs_of
-from explorer.engine.values.window.packed import opened_weights
+from explorer.engine.values.window.packed_weights import opened_weights
 from explorer.engine.values.window.scales import scales_of
 
 _UNPACKED = 4

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from explorer.engine.progress import Cancel
-from explorer.engine.values.figures.counted import CodeCounts, of_counts
+from explorer.engine.values.figures.code_counts import CodeCounts, of_counts
 from explorer.engine.values.figures.intervals import QUANTILES
 from explorer.engine.values.figures.moments import Moments, figures, moments
 from explorer.engine.values.numbers import Array, Numbers, chunks

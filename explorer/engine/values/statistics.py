@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from explorer.engine.progress import Cancel
-from explorer.engine.values.figures.counted import of_codes
+from explorer.engine.values.figures.code_counts import of_codes
 from explorer.engine.values.figures.intervals import QUANTILES
 from explorer.engine.values.figures.moments import figures, moments
 from explorer.engine.values.figures.wide import NOTHING, WideStatistics

@@ -37,7 +37,7 @@ from explorer.host.optional_packages import error_line
 
 if TYPE_CHECKING:
     from explorer.engine.formats.torch_module.arguments import BoundInputs
-    from explorer.engine.formats.torch_module.loaded import LoadedModule
+    from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 
 InputShapes = Mapping[str, tuple[str | None, tuple[int, ...]]]
 

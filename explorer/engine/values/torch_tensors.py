@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from explorer.engine.formats.torch_module.arguments import BoundInputs
-    from explorer.engine.formats.torch_module.loaded import LoadedModule
+    from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 
 
 def materialised(loaded: LoadedModule, bind: Callable[[], BoundInputs]) -> nn.Module:

@@ -17,7 +17,7 @@ from explorer.base.families import family
 from explorer.base.units import bytes_text, count_text, exact_text, printable, seconds_text
 from explorer.facts import Layer, Totals, whole_model
 from explorer.facts.profile.profile import Profile
-from explorer.session.kept.rows import Structure
+from explorer.session.cache.rows import Structure
 from explorer.settings.columns import COLUMNS, NOTHING
 
 MEASURED = "measured"
@@ -64,7 +64,7 @@ class FlameWeights(Struct, frozen=True):
     """What rows take, and what of the model is no row.
 
     Attributes:
-        end: Behind each row the last one inside it, as in `session.kept.rows.Structure`.
+        end: Behind each row the last one inside it, as in `session.cache.rows.Structure`.
         values: One a row, a group's with what lies in it; below 0, or no number, where it is not known.
         whole: The model's.
         beside: What is no row, by name.

@@ -20,8 +20,8 @@ from explorer.report.flame.layout import (
     label_of,
     measured_figure,
 )
-from explorer.report.measured.timeline import title
-from explorer.session.kept.rows import structure_of
+from explorer.report.profile.timeline import title
+from explorer.session.cache.rows import structure_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -35,7 +35,7 @@ _READ_AT_MOST = 1 << 30
 """Bytes of weights whose values are read without being asked for."""
 
 
-class Everything(Struct, frozen=True):
+class PageFacts(Struct, frozen=True):
     """All facts of a page. What is None was not asked for, or could not be had: then `missing` says why."""
 
     analysis: Analysis
@@ -67,7 +67,7 @@ def gather(
     machine: Machine | None = None,
     batch: int | None = None,
     optimizer: Optimizer = "sgd",
-) -> Everything:
+) -> PageFacts:
     """All facts about the current model of a session.
 
     Args:
@@ -95,7 +95,7 @@ def gather(
         missing.append(("Weights", "more than 1 GiB: explorer weights reads them when asked to"))
     else:
         weights = asked("Weights", session.weights)
-    return Everything(
+    return PageFacts(
         analysis,
         session.ops(),
         memory=asked("Memory", session.memory),
@@ -106,7 +106,7 @@ def gather(
     )
 
 
-def write(fact: Everything, path: str, tool: str) -> None:
+def write(fact: PageFacts, path: str, tool: str) -> None:
     """Writes the page; the ending of `path` says as what (.html or .md)."""
     drawn = _WRITERS[os.path.splitext(path)[1].lower()]
     info = fact.analysis.info
@@ -122,7 +122,7 @@ def write_blocks(title: str, blocks: Sequence[Block], path: str, tool: str) -> N
         file.write(text)
 
 
-def _sections(fact: Everything) -> list[Section]:
+def _sections(fact: PageFacts) -> list[Section]:
     info = fact.analysis.info
     sections: list[Section] = [
         ("Totals", totals_blocks(info)),

@@ -13,7 +13,7 @@ from explorer.engine.edit.edit import edit
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Model
-from explorer.engine.models.opened import dims_of
+from explorer.engine.models.opened_model import dims_of
 from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.facts import HistoryEntry

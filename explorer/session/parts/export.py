@@ -12,7 +12,7 @@ from explorer.base.errors import Misuse
 from explorer.base.version import __version__
 from explorer.engine import convert
 from explorer.engine.formats.onnx import writer
-from explorer.engine.models.opened import dims_of
+from explorer.engine.models.opened_model import dims_of
 from explorer.facts import TileSpec
 from explorer.facts.conversion import Conversion
 from explorer.host import output_files

@@ -23,12 +23,12 @@ from explorer.engine.costs.memory.liveness import AnalysisResult, MadeRows
 from explorer.engine.costs.operator_stats import operator_stats
 from explorer.engine.costs.value_flow import ValueFlow
 from explorer.engine.models.open_model import open_model
-from explorer.engine.models.opened import OpenedModel, OpenOptions, check_names, with_rules
+from explorer.engine.models.opened_model import OpenedModel, OpenOptions, check_names, with_rules
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.facts import Analysis, History, HistoryEntry, Layer, Progress
 from explorer.host import confinement, output_files, scratch
-from explorer.session.kept import analysis_cache
-from explorer.session.kept.rows import packed
+from explorer.session.cache import analysis_cache
+from explorer.session.cache.rows import packed
 from explorer.session.parts import history as states
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from explorer.facts import Info, OpStat
     from explorer.facts.memory import Memory
     from explorer.facts.profile.profile import Profile
-    from explorer.session.kept.analysis_cache import AnalysisCache
+    from explorer.session.cache.analysis_cache import AnalysisCache
 
 __all__ = ["Cancel", "Dims", "InputShapes", "Models", "OnProgress", "stem"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from explorer.base.errors import Misuse
 from explorer.engine.graph.model import Model
-from explorer.engine.models.opened import dims_of
+from explorer.engine.models.opened_model import dims_of
 from explorer.engine.proof.blame.search import blame
 from explorer.engine.proof.outputs.whole_run import TorchRun
 from explorer.engine.proof.proof import verify

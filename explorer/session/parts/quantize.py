@@ -19,7 +19,7 @@ from explorer.engine import shapes
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import FileSpan, Model, Tensor
-from explorer.engine.models.opened import dims_of
+from explorer.engine.models.opened_model import dims_of
 from explorer.engine.progress import report
 from explorer.engine.quantize import calibration
 from explorer.engine.quantize.answer import answer
@@ -54,7 +54,7 @@ _IN_MEMORY = 48 << 20
 """Bytes of new weights up to which a trial is run without a file of its own."""
 
 
-class Chosen(Struct, frozen=True):
+class ModelChoices(Struct, frozen=True):
     """What a specification asks of a model.
 
     Attributes:
@@ -193,7 +193,7 @@ class Quantizer:
             self._original = key, OriginalRuns(model, self._samples(model, request), fine=fine, step=step)
         return self._original[1]
 
-    def _declared(self, chosen: Chosen) -> Mapping[str, TensorInfo]:
+    def _declared(self, chosen: ModelChoices) -> Mapping[str, TensorInfo]:
         """Shapes of the model's values, open where it leaves them open, whatever was bound for figures."""
         options = self._models.options
         bound = options["dims"] or options["input_shapes"]
@@ -234,7 +234,7 @@ class Quantizer:
 
     def _answer(
         self,
-        chosen: Chosen,
+        chosen: ModelChoices,
         grids: Grids,
         errors: Mapping[str, Any],
         request: QuantizeRequest,
@@ -265,14 +265,14 @@ class Quantizer:
             return read_samples(model, request.calibrate, dims, given)
         return random_samples(model, request.draws, request.seed, dims, given)
 
-    def _chosen(self, spec: QuantizeSpec, on_progress: OnProgress) -> Chosen:
+    def _chosen(self, spec: QuantizeSpec, on_progress: OnProgress) -> ModelChoices:
         """What is asked of each layer, in a model that can say it."""
         model = self._models.graph(self._models.current, on_progress)
         chosen = self._of(model, spec)
         needed = least_opset(chosen.choices)
         return chosen if needed <= model.opset else self._of(raised(model, needed), spec)
 
-    def _of(self, model: Model, spec: QuantizeSpec, *, sized: bool = False) -> Chosen:
+    def _of(self, model: Model, spec: QuantizeSpec, *, sized: bool = False) -> ModelChoices:
         models = self._models
         dims, given = dims_of(model, models.options["dims"]), models.options["input_shapes"]
         known = shapes.infer(model, dims, given).values
@@ -282,7 +282,7 @@ class Quantizer:
             sizes = {site.name: (site.M, site.K, site.N) for site in found.sites}
         layers = find_layers(model, known, sizes)
         rows = partial(models.graph_analysis, models.current, None, None)
-        return Chosen(model, known, choose(layers, spec, lambda: rows().layers))
+        return ModelChoices(model, known, choose(layers, spec, lambda: rows().layers))
 
 
 def _saturation(choices: Sequence[LayerChoice]) -> tuple[str, ...]:

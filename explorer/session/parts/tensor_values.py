@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, nearest
 from explorer.base.units import shape_text
-from explorer.engine.quantize.stored import rounded_weight, rounders
+from explorer.engine.quantize.stored_weights import rounded_weight, rounders
 from explorer.engine.runtime.input_files import read_input
 from explorer.engine.values.activations import ActivationRequest
 from explorer.engine.values.numbers import Numbers

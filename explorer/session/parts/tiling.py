@@ -18,18 +18,18 @@ from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Model, renamed
-from explorer.engine.models.opened import dims_of
+from explorer.engine.models.opened_model import dims_of
 from explorer.engine.proof.sites.recovery import recover_plan, with_earlier
 from explorer.engine.tiling.cost import plan_cost
 from explorer.engine.tiling.cost.formulas import with_formulas
 from explorer.engine.tiling.layers import with_sites_found
+from explorer.engine.tiling.module_products import traced_products
 from explorer.engine.tiling.plan import make_plan
 from explorer.engine.tiling.products import Products, find_products
 from explorer.engine.tiling.rules import packing
 from explorer.engine.tiling.settings import in_force
 from explorer.engine.tiling.sites import Site
 from explorer.engine.tiling.tile import tile
-from explorer.engine.tiling.traced import traced_products
 from explorer.facts import HistoryEntry, Plan, TileResult, TileSpec, Verification
 from explorer.facts.cost import Hardware, PlanCost
 from explorer.facts.settings import Settings

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, nearest
 from explorer.engine.graph.model import Model
-from explorer.engine.quantize.stored import as_multiplied
+from explorer.engine.quantize.stored_weights import as_multiplied
 from explorer.engine.runtime.input_files import Array as InputArray
 from explorer.engine.runtime.input_files import read_input
 from explorer.engine.runtime.placement import placement

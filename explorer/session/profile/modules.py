@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from explorer.base.errors import Misuse
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.models.torch.module import TorchModel
-from explorer.engine.profile.rounds import Measured
+from explorer.engine.profile.rounds import Measurement
 from explorer.engine.profile.torch.modules import TimedModule, measured
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.engine.runtime.input_files import InputArrays, read_input
@@ -26,7 +26,7 @@ def measured_module(
     batch: int | None,
     on_progress: OnProgress,
     cancel: Cancel,
-) -> tuple[Measured, TimedModule]:
+) -> tuple[Measurement, TimedModule]:
     """A state that is a module, as it is timed, in what runs it.
 
     Raises:

@@ -8,10 +8,10 @@ from explorer.base.errors import Misuse
 from explorer.engine.costs.training.onnx import at_batch
 from explorer.engine.diff import tree_diff
 from explorer.engine.graph.model import Model
-from explorer.engine.models.opened import dims_of
+from explorer.engine.models.opened_model import dims_of
 from explorer.engine.profile.compare import compared
 from explorer.engine.profile.onnx import TimedGraph, measured
-from explorer.engine.profile.rounds import Measured, timed
+from explorer.engine.profile.rounds import Measurement, timed
 from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.engine.runtime.input_files import InputSpec, read_input
 from explorer.engine.runtime.random_inputs import (
@@ -123,7 +123,7 @@ class Profiler:
         seen: MeasuredMachine | None,
         on_progress: OnProgress,
         cancel: Cancel,
-    ) -> tuple[Measured, TimedGraph | TimedModule]:
+    ) -> tuple[Measurement, TimedGraph | TimedModule]:
         """A state that is to be timed, in what runs it."""
         report(on_progress, cancel, "loading")
         if models.is_module(at) or (not at and not models.is_graph and models.from_torch):

@@ -14,7 +14,7 @@ from explorer.engine.costs.decode import kv_cache, prefill
 from explorer.engine.costs.decode.step import text_shapes
 from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.costs.sizes.curves import SizeRange, size_curves, usable_range
-from explorer.engine.models.opened import OpenedModel, OpenOptions
+from explorer.engine.models.opened_model import OpenedModel, OpenOptions
 from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.facts import Info
 from explorer.facts.roofline import Machine

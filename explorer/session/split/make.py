@@ -14,7 +14,7 @@ from explorer.engine.costs.onnx.analyse import examine
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.make.models import made
-from explorer.facts.split.made import MadeModel
+from explorer.facts.split.make import MadeModel
 from explorer.host import output_files
 
 

@@ -13,7 +13,7 @@ from explorer.base.errors import Misuse
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Graph, Model, Value
-from explorer.engine.models.opened import dims_of
+from explorer.engine.models.opened_model import dims_of
 from explorer.engine.profile.load import check_threads
 from explorer.engine.runtime.input_files import InputSpec, read_input
 from explorer.engine.runtime.onnxruntime import Array

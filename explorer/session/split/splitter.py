@@ -17,7 +17,7 @@ from explorer.engine.costs.training.step import training
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Model, Value
-from explorer.engine.models.opened import dims_of
+from explorer.engine.models.opened_model import dims_of
 from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.engine.proof.proof import verify
 from explorer.engine.runtime.random_inputs import draw, plan_inputs

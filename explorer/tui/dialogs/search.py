@@ -10,7 +10,7 @@ from textual.content import Content
 
 from explorer.tui.dialogs.dialogs import MenuItem, PickDialog, key_hint
 from explorer.tui.terminal.slices import Slices
-from explorer.tui.tree.search import Found, Query, Search
+from explorer.tui.tree.search import Query, Search, SearchResult
 
 if TYPE_CHECKING:
     from textual.worker import Worker
@@ -37,7 +37,7 @@ class SearchDialog(PickDialog):
         super().__init__("Search", choices, typed=True, blink=blink)
         self.HINT = "↑↓ Enter · n N then the next · Esc close"
         self.search: Search | None = None
-        self.listed: dict[str, Found] = {}
+        self.listed: dict[str, SearchResult] = {}
         self._layers = layers
         self._typed_text = ""
         self._looking: Worker[None] | None = None
@@ -99,6 +99,6 @@ class SearchDialog(PickDialog):
             self.query_one("#box").border_subtitle = Content(f"and {more:,} more ") + key_hint(self.HINT)
 
 
-def _item(id: str, found: Found) -> MenuItem:
+def _item(id: str, found: SearchResult) -> MenuItem:
     many = f"{len(found.layers):,} layers" if found.kind != "layer" and len(found.layers) > 1 else ""
     return MenuItem(id, found.kind, found.text, many)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from explorer.session.kept.rows import RowPages
+from explorer.session.cache.rows import RowPages
 
 if TYPE_CHECKING:
     from explorer.facts import Layer

@@ -34,7 +34,7 @@ from explorer.tui.widgets.strips import PaneHead, UniformLines
 
 if TYPE_CHECKING:
     from explorer.facts.graph.edges import RowEdges
-    from explorer.tui.tree.asked import AskedColumns
+    from explorer.tui.tree.asked_columns import AskedColumns
 
 _KEYS = {tab.id: tab for tab in TABS}
 _TABLE_FROM, _TABLE_SHARE = 100, 60
@@ -365,7 +365,9 @@ class Panes(UniformLines, Horizontal):
     @cached_property
     def asked(self) -> AskedColumns:
         """Figures that the engine is asked for."""
-        from explorer.tui.tree.asked import AskedColumns  # with the columns, not before the first paint
+        from explorer.tui.tree.asked_columns import (
+            AskedColumns,  # with the columns, not before the first paint
+        )
 
         return AskedColumns(self._store, self.layer_tree)
 
@@ -395,8 +397,8 @@ class Panes(UniformLines, Horizontal):
         if event.source is self.layer_tree:
             self.tabs.open("layer")
 
-    @on(LinkView.Followed)
-    def _followed(self, event: LinkView.Followed) -> None:
+    @on(LinkView.LinkFollowed)
+    def _followed(self, event: LinkView.LinkFollowed) -> None:
         self.to_layer(event.lead, focus=False)
 
     def on_plot_view_point_selected(self, event: Any) -> None:

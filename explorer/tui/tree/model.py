@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from explorer.session.kept.rows import GROUP, RANGE, WIDE
+from explorer.session.cache.rows import GROUP, RANGE, WIDE
 from explorer.tui.tree.rows import METRICS, FoldedRows, Metric, columns_of, is_known, metric_of
 
 if TYPE_CHECKING:

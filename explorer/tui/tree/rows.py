@@ -4,8 +4,8 @@ Textual's own tree builds an object a row: 100,000 rows cost seconds. Here a row
 of a layer; when negative, a run of identical siblings (`layers.0 … layers.11`) that starts with layer
 `-row - 1`; and below all those, a range of the children of something that has thousands of them. A layer is
 taken out when its row is drawn: what the tree has to know of all of them lies in arrays
-(`explorer.session.kept.rows`). The constants of a group, once it is known which those are, are one row of the
-same kind as a range.
+(`explorer.session.cache.rows`). The constants of a group, once it is known which those are, are one row of
+the same kind as a range.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from explorer.session.kept.rows import (
+from explorer.session.cache.rows import (
     ASSUMED,
     BOUND,
     GROUP,

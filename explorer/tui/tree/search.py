@@ -24,7 +24,7 @@ WALKED = 10_000
 """Layers of one find that `n` and `N` walk along."""
 
 
-class Found(Struct):
+class SearchResult(Struct):
     """Something that was looked for.
 
     Attributes:
@@ -71,7 +71,7 @@ class Search:
 
     def __init__(self, query: Query) -> None:
         self.query = query
-        self._found: dict[tuple[str, str], Found | None] = {}
+        self._found: dict[tuple[str, str], SearchResult | None] = {}
 
     def look(self, layer: Layer) -> None:
         """Look through a layer, its tensors and its attributes."""
@@ -87,22 +87,22 @@ class Search:
         key = kind, text
         if key not in self._found:
             rank = self.query.rank(text, name)
-            self._found[key] = None if rank is None else Found(kind, text, rank)
+            self._found[key] = None if rank is None else SearchResult(kind, text, rank)
         found = self._found[key]
         if found is not None and len(found.layers) < WALKED and found.layers[-1:] != [layer]:
             found.layers.append(layer)
 
     @property
-    def found(self) -> list[Found]:
+    def found(self) -> list[SearchResult]:
         """All of it."""
         return [found for found in self._found.values() if found is not None]
 
-    def best(self) -> list[Found]:
+    def best(self) -> list[SearchResult]:
         """The best of it; of what fits alike layers go first."""
         order = {"layer": 0, "tensor": 1, "attr": 2}
         return nsmallest(SHOWN, self.found, key=lambda one: (int(one.rank), order[one.kind], one.rank))
 
-    def walk(self, chosen: Found) -> list[int]:
+    def walk(self, chosen: SearchResult) -> list[int]:
         """The layers that `n` and `N` walk along once something was chosen: all that were meant as well."""
         if chosen.kind != "layer":
             return chosen.layers
@@ -110,5 +110,5 @@ class Search:
         return sorted(_layers(f for f in self.found if f.kind == "layer" and f.rank < exact))[:WALKED]
 
 
-def _layers(found: Iterable[Found]) -> set[int]:
+def _layers(found: Iterable[SearchResult]) -> set[int]:
     return {layer for one in found for layer in one.layers}

@@ -81,7 +81,7 @@ class LayerTree(LineList):
     def cursor_layers(self) -> Sequence[Layer]:
         """The layer under the cursor, or all blocks of the run there: taken out when they are looked at."""
         row = self.current_row
-        return () if row is None else _Some(self.model.layers, self.model.members(row))
+        return () if row is None else _LayerSubset(self.model.layers, self.model.members(row))
 
     @property
     def span(self) -> tuple[int, int]:
@@ -191,7 +191,7 @@ class LayerTree(LineList):
         return self._look[1]
 
 
-class _Some(Sequence["Layer"]):
+class _LayerSubset(Sequence["Layer"]):
     """Some of the layers, in order."""
 
     def __init__(self, layers: Sequence[Layer], ids: Sequence[int]) -> None:
@@ -208,7 +208,7 @@ class _Some(Sequence["Layer"]):
 
     def __getitem__(self, at: int | slice) -> Layer | Sequence[Layer]:
         if isinstance(at, slice):
-            return _Some(self._layers, self._ids[at])
+            return _LayerSubset(self._layers, self._ids[at])
         return self._layers[self._ids[at]]
 
 

@@ -89,7 +89,7 @@ class RoleLines(Widget):
         super().notify_style_update()
 
 
-class _Scrolled(RoleLines, ScrollView):
+class _ScrollLines(RoleLines, ScrollView):
     """Lines that scroll when there are more than fit."""
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
@@ -124,7 +124,7 @@ class _Scrolled(RoleLines, ScrollView):
             self._scroll_update(size)
 
 
-class LineView(_Scrolled, can_focus=True):
+class LineView(_ScrollLines, can_focus=True):
     """A page of lines, made for a width and made anew when the width changes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -248,7 +248,7 @@ class PanelView(LineView):
         self.again()
 
 
-class LineList(_Scrolled, can_focus=True):
+class LineList(_ScrollLines, can_focus=True):
     """Rows with a cursor, drawn when seen. Subclasses give `row_line`, and `row_count` if not `rows`."""
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(LIST_KEYS)

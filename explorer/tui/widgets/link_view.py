@@ -37,7 +37,7 @@ class LinkView(LineView):
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(LINK_KEYS)
 
-    class Followed(Message):
+    class LinkFollowed(Message):
         """A link was followed."""
 
         def __init__(self, source: LinkView, lead: int) -> None:
@@ -83,7 +83,7 @@ class LinkView(LineView):
         link = self.link
         line = self.lines[link] if link is not None else None
         if isinstance(line, Link):
-            self.post_message(self.Followed(self, line.lead))
+            self.post_message(self.LinkFollowed(self, line.lead))
 
     async def _on_click(self, event: events.Click) -> None:
         y = event.y + self.scroll_offset.y

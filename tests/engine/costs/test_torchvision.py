@@ -23,7 +23,7 @@ from torchvision.models import WeightsEnum  # noqa: E402
 
 from explorer.engine.costs.torch import patches  # noqa: E402
 from explorer.engine.costs.torch.analyse import examine  # noqa: E402
-from explorer.engine.formats.torch_module.loaded import load, of  # noqa: E402
+from explorer.engine.formats.torch_module.loaded_module import load, of  # noqa: E402
 from explorer.facts import Analysis  # noqa: E402
 
 ROUNDED = 0.0005e9 + 1

@@ -19,7 +19,7 @@ from explorer.engine.formats.onnx.reader import read
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.formats.onnx.writer import encode
 from explorer.engine.graph.model import (
-    Computed,
+    ComputedPayload,
     Function,
     Graph,
     Inline,
@@ -197,10 +197,10 @@ def test_one_bit_in_a_large_weight_is_found(at: int) -> None:
             yield memoryview(spoiled)[start : start + 77_777]
 
     original = holding(Inline(data))
-    for other in (Inline(bytes(spoiled)), Computed(len(spoiled), slabs)):
+    for other in (Inline(bytes(spoiled)), ComputedPayload(len(spoiled), slabs)):
         assert only(compare(original, holding(other))).what == "weight w values differ"
     spoiled[at] ^= 1
-    assert compare(original, holding(Computed(len(spoiled), slabs))).equal
+    assert compare(original, holding(ComputedPayload(len(spoiled), slabs))).equal
 
 
 def test_a_large_constant_is_compared_to_the_last_byte(tmp_path: Path) -> None:

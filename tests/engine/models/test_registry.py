@@ -15,7 +15,7 @@ from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.engine.formats.format import HEAD_BYTES, SourceProbe
 from explorer.engine.models import registry
 from explorer.engine.models.open_model import open_model
-from explorer.engine.models.opened import OpenOptions
+from explorer.engine.models.opened_model import OpenOptions
 
 ROOT = Path(__file__).parent.parent.parent.parent
 ONNX = b"\x08\x08\x12\x01p:\x00"

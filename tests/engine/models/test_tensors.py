@@ -18,7 +18,7 @@ from safetensors.numpy import save_file
 from explorer.base.errors import Misuse
 from explorer.cli.main import main
 from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, part_of, rows
-from explorer.engine.models.opened import OpenOptions
+from explorer.engine.models.opened_model import OpenOptions
 from explorer.engine.models.tensor_rows import TensorRows
 from explorer.engine.models.tensors import TensorFile
 from explorer.session import Session, compare_files

@@ -20,7 +20,7 @@ from explorer.engine.formats.tflite.graph import BATCH, read
 from explorer.engine.formats.tflite.outline import outline
 from explorer.engine.formats.tflite.reader import TfliteFile
 from explorer.engine.models.open_model import open_model
-from explorer.engine.models.opened import OpenOptions
+from explorer.engine.models.opened_model import OpenOptions
 from explorer.engine.models.registry import recognise
 from explorer.facts import Layer
 from explorer.session import Session, compare_files, verify_files

@@ -19,7 +19,7 @@ from explorer.base.errors import Misuse
 from explorer.engine.formats.onnx.reader import read as read_model
 from explorer.engine.number_formats import format_of
 from explorer.engine.quantize.calibration import HALF, RangeUse, ValueDistribution, ranges
-from explorer.engine.runtime import observed
+from explorer.engine.runtime import observer
 from explorer.engine.runtime.samples import Samples, random_samples, read_samples
 
 CALIBRATORS = ("minmax", "percentile", "entropy", "mse")
@@ -106,7 +106,7 @@ def test_values_that_do_not_fit_together_are_seen_one_after_the_other(
     path = str(sample("lenet"))
     samples = random_samples(read_model(path), 3)
     whole = at_lenet(samples, path, calibrator="mse")
-    monkeypatch.setattr(observed, "BUDGET", 4096)
+    monkeypatch.setattr(observer, "BUDGET", 4096)
     assert at_lenet(samples, path, calibrator="mse") == whole
 
 

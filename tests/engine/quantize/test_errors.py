@@ -22,7 +22,7 @@ from explorer.engine.quantize.errors import run_errors
 from explorer.engine.quantize.grids import Grids, wanted
 from explorer.engine.quantize.layers import find_layers
 from explorer.engine.quantize.quantize import quantized
-from explorer.engine.runtime import observed
+from explorer.engine.runtime import observer
 from explorer.engine.runtime.samples import Samples, random_samples
 from explorer.facts.quantize import Bits, Quantization, QuantizeSpec
 from explorer.session import Session
@@ -195,5 +195,5 @@ def test_figures_do_not_depend_on_how_many_values_fit(
 ) -> None:
     whole = quantize("lenet", tmp_path).fact
     monkeypatch.setattr("explorer.engine.quantize.errors.BUDGET", 4096)
-    monkeypatch.setattr(observed, "BUDGET", 4096)
+    monkeypatch.setattr(observer, "BUDGET", 4096)
     assert quantize("lenet", tmp_path).fact == whole

@@ -17,7 +17,7 @@ from onnx import numpy_helper, parser
 from explorer.engine.formats.onnx import reader
 from explorer.engine.graph.model import Model
 from explorer.engine.quantize import runs
-from explorer.engine.runtime import observed
+from explorer.engine.runtime import observer
 from explorer.engine.runtime.samples import random_samples
 
 SAMPLES = Path(__file__).parents[3] / "sample_models"
@@ -29,7 +29,7 @@ def seen(
     """Values, or all that depend on its inputs; and how many runs of parts of it that took."""
     made: list[object] = []
 
-    class Counted(observed.Observer):
+    class Counted(observer.Observer):
         def __init__(self, *given: Any) -> None:
             made.append(self)
             super().__init__(*given)

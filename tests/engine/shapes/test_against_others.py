@@ -18,7 +18,7 @@ from explorer.base.errors import ExplorerError
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Model
-from explorer.engine.shapes import Inference, infer, observed
+from explorer.engine.shapes import Inference, infer, runtime_shapes
 
 DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"
 MODELS = sorted(DATA.glob("*/*/model.onnx")) + sorted(DATA.glob("light/*.onnx"))
@@ -145,7 +145,7 @@ def test_a_model_that_the_runtime_has_optimised_has_the_shapes_of_a_run(tmp_path
     model = validate(reader.read(options.optimized_model_filepath))
     sizes = {d: 3 for v in model.graph.feeds for d in v.shape or () if isinstance(d, str)}
     ours = infer(model, sizes).values
-    seen, _ = observed.observe(model, ours, sizes)
+    seen, _ = runtime_shapes.observe(model, ours, sizes)
     assert seen
     for value, kind in seen.items():
         assert (ours[value].dtype, ours[value].shape) == kind, value

@@ -15,7 +15,7 @@ from explorer.engine.formats.onnx.reader import read
 from explorer.engine.graph.layouts import MS, NHWC, channels_first, channels_last
 from explorer.engine.graph.model import Model, Node
 from explorer.engine.operators.registry import OPERATORS, RULES
-from explorer.engine.shapes import infer, inference, observed
+from explorer.engine.shapes import infer, inference, runtime_shapes
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -106,7 +106,7 @@ def test_what_the_runtime_writes_in_another_layout_costs_what_the_original_costs
     assert after.info.totals.macs == middle.macs == before.macs
     assert after.info.totals.coverage == middle.coverage == before.coverage == 1.0
     known = infer(written).values
-    seen, notes = observed.observe(written, known)
+    seen, notes = runtime_shapes.observe(written, known)
     assert notes == ()
     for name, (dtype, shape) in seen.items():
         assert (known[name].dtype, known[name].shape) == (dtype, shape), name
@@ -464,7 +464,7 @@ def test_a_shape_rule_says_what_a_run_gives(
     )
     model = replace(model, opsets={**model.opsets, MS: 1, ML: 3})
     known = infer(model).values
-    seen, notes = observed.observe(model, known)
+    seen, notes = runtime_shapes.observe(model, known)
     assert notes == ()
     assert set(seen) == set(made)
     for name, (dtype, shape) in seen.items():

@@ -16,7 +16,7 @@ from onnx.reference import ReferenceEvaluator
 
 from explorer.base.errors import BadModel, Cancelled, Misuse
 from explorer.cli import main
-from explorer.engine.runtime import observed
+from explorer.engine.runtime import observer
 from explorer.engine.values import onnx_activations
 from explorer.facts import TileSpec
 from explorer.process.client import EngineProcess
@@ -78,14 +78,14 @@ def test_a_model_runs_again_for_what_did_not_fit(sample: Sample, monkeypatch: py
     with Session(sample("lenet")) as session:
         whole = session.activations().tensors
         runs = []
-        real = observed.RuntimeSession
+        real = observer.RuntimeSession
 
         def counted(*args: Any, **kwargs: Any) -> Any:
             runs.append(1)
             return real(*args, **kwargs)
 
         monkeypatch.setattr(onnx_activations, "BUDGET", 4096)
-        monkeypatch.setattr(observed, "RuntimeSession", counted)
+        monkeypatch.setattr(observer, "RuntimeSession", counted)
         assert session.activations().tensors == whole
         assert len(runs) > 2
 

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from explorer.base.errors import BadModel
 from explorer.engine.formats.onnx.reader import read
 from explorer.engine.formats.onnx.validate import validate
-from explorer.engine.graph.model import Computed, Tensor
+from explorer.engine.graph.model import ComputedPayload, Tensor
 from explorer.engine.values import onnx_tensors
 from explorer.engine.values.numbers import SLAB, Numbers
 from explorer.engine.values.onnx_tensors import stored
@@ -151,7 +151,9 @@ def test_pieces_of_any_size_become_slabs_of_whole_numbers() -> None:
     """Data that is made while it is read comes in pieces that may end inside a number."""
     data = np.arange(1000, dtype=np.float32).tobytes()
     pieces = [data[at : at + 7] for at in range(0, len(data), 7)]
-    tensor = Tensor("w", "float32", (1000,), Computed(len(data), lambda: map(memoryview, iter(pieces))))
+    tensor = Tensor(
+        "w", "float32", (1000,), ComputedPayload(len(data), lambda: map(memoryview, iter(pieces)))
+    )
     found = np.concatenate(list(onnx_tensors.slabs_of_tensor(tensor)))
     np.testing.assert_array_equal(found, np.arange(1000, dtype=np.float32))
 

@@ -150,7 +150,7 @@ def _checked(given: ParsedArgs) -> list[str]:
     if len(files) == 2 and os.path.realpath(files[0]) == os.path.realpath(files[1]):
         raise Misuse("two files of one name", where=files[0], hint="choose another for one of them")
     if given.tensorboard:
-        from explorer.report.measured import tensorboard  # the help reads this file
+        from explorer.report.profile import tensorboard  # the help reads this file
 
         tensorboard.check(given.tensorboard)
         files.append(given.tensorboard)
@@ -165,7 +165,7 @@ def _write(
 ) -> list[str]:
     """Writes what was asked for; the paths."""
     from explorer.report import table_file  # the help reads this file
-    from explorer.report.measured import files, tensorboard
+    from explorer.report.profile import files, tensorboard
 
     model = os.path.basename(given.models[0])
     done = []

@@ -11,7 +11,7 @@ from explorer.cli.output.progress import ProgressLine
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     # the help reads this file, and msgspec with the facts takes 30 ms
-    from explorer.session.kept.analysis_cache import cache_usage, clear_cache
+    from explorer.session.cache.analysis_cache import cache_usage, clear_cache
 
     fact = clear_cache() if given.clear else cache_usage()
     return Answer(DONE, lambda: plain(fact), lambda: present("shell.cache").cache(fact))

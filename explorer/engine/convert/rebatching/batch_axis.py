@@ -39,7 +39,7 @@ class BatchAxis(NamedTuple):
         return BatchAxis(axis, self.outer, self.inner)
 
 
-class Refused(Exception):
+class RewriteError(Exception):
     """What cannot be rewritten, and why; `place` is that of the node."""
 
     def __init__(self, why: str, place: int = 0) -> None:
@@ -83,7 +83,7 @@ class Rewriting(Struct):
 
     def refuse(self, why: str) -> NoReturn:
         """Gives up."""
-        raise Refused(why)
+        raise RewriteError(why)
 
     def shape(self, name: str) -> Shape:
         """The shape that a value has in the file."""

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
 from explorer.base.units import printable
-from explorer.engine.convert.rebatching.batch_axis import BatchAxis, Refused, Rewriting, first_axes
+from explorer.engine.convert.rebatching.batch_axis import BatchAxis, RewriteError, Rewriting, first_axes
 from explorer.engine.convert.rebatching.rules import RULES
 from explorer.engine.graph.model import Graph, Model, Node, Tensor, Value, subgraphs, tensor_from_array
 from explorer.engine.shapes import captured_names, infer
@@ -63,7 +63,7 @@ def rebatched(model: Model, batch: int | str, axes: Mapping[str, int] | None = N
         raise Misuse(f"a dimension is called '{batch}' already", where="rebatch", hint="take another name")
     shapes = infer(model)
     choices: list[int] = []
-    deepest: Refused | None = None
+    deepest: RewriteError | None = None
     for _ in range(_TRIES):
         work = _Pass(model, Rewriting(
             old, batch, shapes, dict(first), dict(model.graph.initializers), _names(model.graph), choices,
@@ -71,7 +71,7 @@ def rebatched(model: Model, batch: int | str, axes: Mapping[str, int] | None = N
         ))  # fmt: skip
         try:
             return work.run()
-        except Refused as refused:
+        except RewriteError as refused:
             if deepest is None or refused.place > deepest.place:
                 deepest = refused
         ways = work.rewriting.ways
@@ -102,11 +102,11 @@ class _Pass(Struct):
         for place, node in enumerate(graph.nodes):
             try:
                 r.nodes.append(self._written(node))
-            except Refused as refused:
-                raise Refused(f"{node.op} '{printable(node.label)}': {refused.why}", place) from None
+            except RewriteError as refused:
+                raise RewriteError(f"{node.op} '{printable(node.label)}': {refused.why}", place) from None
         for value in graph.outputs:
             if value.name in r.sized:
-                raise Refused(
+                raise RewriteError(
                     f"output '{printable(value.name)}' tells the size of the batch", len(graph.nodes)
                 )
         nodes, initializers = _used(r.nodes, r.initializers, graph)

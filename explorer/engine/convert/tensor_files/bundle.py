@@ -22,8 +22,8 @@ from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, name
 from explorer.engine.formats.torch_files import checkpoint, checkpoint_modules
 from explorer.engine.formats.torch_files.tensors import TensorSpec
 from explorer.engine.formats.weights import safetensors
-from explorer.engine.models.opened import OpenOptions
-from explorer.engine.models.torch.described import DescribedFile
+from explorer.engine.models.opened_model import OpenOptions
+from explorer.engine.models.torch.described_file import DescribedFile
 
 VERSIONS = "torch.state_dict._metadata"
 """The key under which safetensors' metadata keeps, as JSON, the versions that torch notes in a state_dict."""

@@ -26,7 +26,7 @@ from explorer.facts.comparison import TorchinfoDifference, TorchinfoTable
 from explorer.host.optional_packages import error_line, require
 
 if TYPE_CHECKING:
-    from explorer.engine.formats.torch_module.loaded import LoadedModule
+    from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 
 COLUMNS = ("output_size", "num_params", "mult_adds")
 
@@ -96,7 +96,7 @@ def _summary(loaded: LoadedModule, bound: Any, device: str) -> Any:
 # -- taking its numbers apart
 
 
-class _Seen(Struct):
+class _ModuleCount(Struct):
     """What torchinfo counted for one module, all its calls together.
 
     Attributes:
@@ -113,13 +113,13 @@ class _Seen(Struct):
     outputs: list[list[int]] = field(default_factory=list)
 
 
-def _seen(summary: Any, paths: Mapping[int, str]) -> dict[str, _Seen]:
-    found: dict[str, _Seen] = {}
+def _seen(summary: Any, paths: Mapping[int, str]) -> dict[str, _ModuleCount]:
+    found: dict[str, _ModuleCount] = {}
     for info in summary.summary_list:
         path = paths.get(info.layer_id)
         if path is None:
             continue
-        one = found.setdefault(path, _Seen(info.module, info.is_leaf_layer))
+        one = found.setdefault(path, _ModuleCount(info.module, info.is_leaf_layer))
         size = [int(d) for d in info.output_size if not isinstance(d, (list, tuple))]
         one.outputs.append(size)
         if not info.is_leaf_layer:
@@ -168,12 +168,12 @@ def _differences(summary: Any, model: nn.Module, analysis: Analysis) -> tuple[To
     return (*found, *_total_macs(summary, analysis, reasons), *_totals(summary, model, analysis, seen))
 
 
-def _whole(seen: Mapping[str, _Seen]) -> str:
+def _whole(seen: Mapping[str, _ModuleCount]) -> str:
     """What a model is called that is a single leaf module: torchinfo has one row for all of it."""
     return type(seen[""].module).__name__ if "" in seen and seen[""].leaf else ""
 
 
-def _comparable(analysis: Analysis, seen: Mapping[str, _Seen]) -> Iterator[tuple[Layer, int | None]]:
+def _comparable(analysis: Analysis, seen: Mapping[str, _ModuleCount]) -> Iterator[tuple[Layer, int | None]]:
     """The rows to compare: leaf modules, modules that we take as one, operators of no module's own."""
     whole = _whole(seen)
     if whole and analysis.layers:
@@ -213,7 +213,7 @@ _EATEN = "parameters of no leaf layer are what the layers leave over, and tied o
 _UNKNOWN = "no rule that is known accounts for this"
 
 
-def _parts(layer: Layer, one: _Seen | None, ours: int) -> Counter[str]:
+def _parts(layer: Layer, one: _ModuleCount | None, ours: int) -> Counter[str]:
     """What torchinfo counted too much (positive) or too little, by reason."""
     found: Counter[str] = Counter()
     if one is None or not one.leaf:
@@ -262,7 +262,7 @@ def _total_macs(summary: Any, analysis: Analysis, reasons: Counter[str]) -> list
 
 
 def _totals(
-    summary: Any, model: nn.Module, analysis: Analysis, seen: Mapping[str, _Seen]
+    summary: Any, model: nn.Module, analysis: Analysis, seen: Mapping[str, _ModuleCount]
 ) -> Iterator[TorchinfoDifference]:
     """Parameters, their bytes, and activations of the whole model."""
     totals = analysis.info.totals

@@ -20,7 +20,7 @@ from explorer.base.errors import BadModel, Misuse
 from explorer.engine.costs.torch.branch_outcomes import traced
 from explorer.engine.formats.torch_module.cache_tensors import held
 from explorer.engine.formats.torch_module.configured_inputs import likely_shape
-from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.progress import Cancel, stop_if
 
 _NAMES = ("past_key_values", "cache_params", "state")

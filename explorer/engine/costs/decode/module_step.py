@@ -16,7 +16,7 @@ from explorer.engine.costs.decode.step import Inputs, check_past
 from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.costs.torch import analyse
 from explorer.engine.formats.torch_module.cache_tensors import CacheTensor, held
-from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.modules import described
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.facts import Analysis

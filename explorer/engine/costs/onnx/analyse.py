@@ -32,7 +32,7 @@ from explorer.engine.operators.call import Rules
 from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.shapes import Inference, InputShapes
 from explorer.engine.shapes.bodies import captured_names
-from explorer.facts import Analysis, Info, ModelInfo, Progress, TensorInfo, Tiled
+from explorer.facts import Analysis, Info, ModelInfo, Progress, TensorInfo, TiledMacs
 from explorer.host.gc_pause import gc_pause
 
 Look = Callable[[Sequence[OperatorLeaf], Sequence[int]], None]
@@ -115,10 +115,12 @@ def _observed(
     cancel: Cancel,
 ) -> tuple[Inference, tuple[str, ...]]:
     """Shapes with what is seen in a run on random inputs, and what to say of that."""
-    from explorer.engine.shapes import observed  # onnxruntime, a third of a second
+    from explorer.engine.shapes import runtime_shapes  # onnxruntime, a third of a second
 
     known = inference.main.values
-    types, notes = observed.observe(model, known, dims, input_shapes, on_progress=on_progress, cancel=cancel)
+    types, notes = runtime_shapes.observe(
+        model, known, dims, input_shapes, on_progress=on_progress, cancel=cancel
+    )
     inference = Inference(model, dims, input_shapes, observed=types)
     found = inference.main.values.values()
     taken = sum(info.origin == "observed" and "inference gives" not in info.conflict for info in found)
@@ -183,12 +185,12 @@ def _rows(model: Model, visited: VisitResult, look: Look | None) -> MadeRows:
 
 def _on_tiles(
     model: Model,
-    tiled: Tiled | None,
+    tiled: TiledMacs | None,
     inference: Inference,
     input_shapes: InputShapes | None,
     rules: Rules | None,
     cancel: Cancel,
-) -> Tiled | None:
+) -> TiledMacs | None:
     """What runs on tiles; of a model that leaves sizes open, for those that its plan took."""
     values = inference.main.values
     open_ = {d for v in model.graph.feeds for d in values[v.name].shape or () if isinstance(d, str)}

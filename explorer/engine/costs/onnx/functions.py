@@ -30,7 +30,7 @@ from explorer.engine.graph.model import Function, Model, Node, subgraphs
 from explorer.engine.operators import formulas, registry
 from explorer.engine.operators.formulas import Cost
 from explorer.engine.shapes import Shapes, substituted
-from explorer.facts import Layer, TensorInfo, Tiled
+from explorer.facts import Layer, TensorInfo, TiledMacs
 
 
 def inlined(model: Model, function: Function, node: Node) -> tuple[Node, Mapping[str, TensorInfo]] | None:
@@ -203,11 +203,11 @@ class ClosedBody(Struct, frozen=True):
     nodes: int
     stored: tuple[tuple[Hashable, int, int], ...]
     peak: int | None
-    tiled: Tiled | None = None
+    tiled: TiledMacs | None = None
 
 
 def _closed_body(
-    body: VisitResult, given: Mapping[str, Collection[StoredValue]], peak: int | None, tiled: Tiled | None
+    body: VisitResult, given: Mapping[str, Collection[StoredValue]], peak: int | None, tiled: TiledMacs | None
 ) -> ClosedBody:
     """The sums over a body that is `given` stored tensors."""
     run = [leaf for leaf in body.leaves if leaf.counted]

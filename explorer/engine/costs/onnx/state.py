@@ -24,7 +24,7 @@ from explorer.engine.costs.onnx.tile_coverage import TileLabels
 from explorer.engine.costs.onnx.values import SHOWN, GraphContext, nbytes, shown, stored_in
 from explorer.engine.graph.model import Graph, Node
 from explorer.engine.shapes import Inference, Shapes, captured_names
-from explorer.facts import TensorInfo, Tiled
+from explorer.facts import TensorInfo, TiledMacs
 
 Visit = Callable[[GraphContext, Sequence[Node]], None]
 """Visits the nodes of a body."""
@@ -98,7 +98,7 @@ class VisitResult(Struct):
     shapes: dict[int, Shapes] = field(default_factory=dict)
     kept: frozenset[Hashable] = frozenset()
     context: GraphContext | None = None
-    tiled: Tiled | None = None
+    tiled: TiledMacs | None = None
 
 
 class VisitState(Struct):

@@ -21,7 +21,7 @@ from explorer.engine.costs.onnx.scopes import TILED
 from explorer.engine.costs.onnx.values import GraphContext
 from explorer.engine.graph.model import Function, Model
 from explorer.engine.graph.tile_metadata import DOMAIN, MNK_KEY, PLAN_KEY, SITE_KEY, plans
-from explorer.facts import Dim, Layer, LeftOver, Tiled
+from explorer.facts import Dim, Layer, LeftOver, TiledMacs
 
 Tile = tuple[int, int, int]
 
@@ -147,7 +147,7 @@ class _Tally(Struct):
         return self.value if self.known else None
 
 
-def counted(labels: TileLabels, leaves: Sequence[OperatorLeaf]) -> Tiled:
+def counted(labels: TileLabels, leaves: Sequence[OperatorLeaf]) -> TiledMacs:
     """What of the leaves of a walk runs on tiles, and what is left beside them."""
     on_tiles, products, beside = _Tally(), _Tally(), _Tally()
     left: dict[tuple[str, str], tuple[str, _Tally]] = {}
@@ -188,7 +188,7 @@ def counted(labels: TileLabels, leaves: Sequence[OperatorLeaf]) -> Tiled:
     rows = [LeftOver(op, name, tally.count, tally.total, why) for (op, why), (name, tally) in left.items()]
     rows.sort(key=lambda row: (row.macs is not None, -(row.macs or 0), row.op))
     share = on_tiles.value / whole if whole else None
-    return Tiled(products.total, on_tiles.total, whole, share, tuple(rows))
+    return TiledMacs(products.total, on_tiles.total, whole, share, tuple(rows))
 
 
 def _reason(labels: TileLabels, leaf: OperatorLeaf) -> str:

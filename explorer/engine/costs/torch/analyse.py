@@ -26,7 +26,7 @@ from explorer.engine.costs.torch.flow import value_flow
 from explorer.engine.costs.torch.records import ModuleParameter, Row, Trace, is_leaf, is_opaque, parameters
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.costs.value_flow import ValueFlow
-from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.meta_copy import materialised
 from explorer.engine.formats.torch_module.modules import described, is_lazy, plain, registered
 from explorer.engine.progress import Cancel, OnProgress, stop_if
@@ -61,7 +61,7 @@ def examine(
     """Everything known of a loaded model, and its execution order.
 
     Args:
-        loaded: From `loaded.load`.
+        loaded: From `loaded_module.load`.
         input_shapes: dtype (None: as the model's own) and shape by name of the input.
         dims: Only 'batch', the first dimension of every input.
         gradients: Watches what a backward pass would do.

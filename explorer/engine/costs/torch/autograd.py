@@ -108,7 +108,7 @@ class Gradients:
         self, make: Callable[[], list[torch.Tensor]], used: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
         """New tensors that want a gradient if one of `used` does."""
-        return list(_Joined.apply(make, *used))
+        return list(_GradientTie.apply(make, *used))
 
     def result(self, row: Row, value: Any) -> None:
         """Notes what a row put out, when autograd has had its word."""
@@ -185,7 +185,7 @@ def _storage(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-class _Joined(torch.autograd.Function):
+class _GradientTie(torch.autograd.Function):
     """Ties tensors that were made without autograd to those that they were made from."""
 
     @staticmethod

@@ -92,7 +92,7 @@ STAND_INS: tuple[tuple[str, str, Wrap], ...] = (
 """Module, attribute in it, and what makes the replacement from the original."""
 
 
-class _Here(threading.local):
+class _ThreadState(threading.local):
     """Of this thread: whom it tells its assumptions (None while it runs no model on shapes), and height and
     width of the largest image of the RoIHeads that it runs.
     """
@@ -101,7 +101,7 @@ class _Here(threading.local):
     image: tuple[int, ...] | None = None
 
 
-_HERE = _Here()
+_HERE = _ThreadState()
 _LOCK = threading.Lock()
 _users = 0
 _undo: list[Callable[[], None]] = []

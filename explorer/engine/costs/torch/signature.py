@@ -11,7 +11,7 @@ from explorer.engine.costs.torch.branch_outcomes import traced
 from explorer.engine.costs.torch.tracer import trace
 from explorer.engine.formats.torch_module import inputs
 from explorer.engine.formats.torch_module.arguments import BoundInputs
-from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.modules import described
 from explorer.facts import TensorInfo
 

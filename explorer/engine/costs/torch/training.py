@@ -12,7 +12,7 @@ from explorer.base.errors import Misuse
 from explorer.engine.costs.torch import analyse
 from explorer.engine.costs.torch.autograd import Gradients
 from explorer.engine.costs.training.step import LeafGradients, StepGradients
-from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.facts import Analysis
 
 
@@ -26,7 +26,7 @@ def step(
     """One training step of a module.
 
     Args:
-        loaded: From `loaded.load`.
+        loaded: From `loaded_module.load`.
         batch: Its batch size, the first dimension of every input; None leaves the sizes as they are.
         dims: {'batch': n}.
         input_shapes: Type and shape of inputs by name.

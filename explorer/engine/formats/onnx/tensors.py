@@ -23,7 +23,7 @@ from explorer.engine.formats.onnx import messages
 from explorer.engine.formats.onnx.protobuf_wire import Buffer, fields, packed_varints, signed, varint_at
 from explorer.engine.graph.model import (
     DTYPES,
-    Computed,
+    ComputedPayload,
     FileSpan,
     Graph,
     Inline,
@@ -237,8 +237,8 @@ class TensorReader:
             # a varint ends at the first byte below 128
             count += _varints(self.data, a, b) if wire_ == 2 else 1
         if width == 6:  # one element a varint, where raw data has four in three bytes
-            return Computed((count * width + 7) // 8, lambda: _packed(make(), width))
-        return Computed(count * unit, make)
+            return ComputedPayload((count * width + 7) // 8, lambda: _packed(make(), width))
+        return ComputedPayload(count * unit, make)
 
     def external(self, name: str, entries: Mapping[str, str], nbytes: int) -> tuple[Payload, str]:
         """The place of external data, which may not leave the model's folder.

@@ -22,7 +22,7 @@ from typing import Any, cast
 from explorer.engine.formats.onnx.protobuf_wire import length_delimited, tagged_varint, varint
 from explorer.engine.graph.model import (
     AttributeRef,
-    Computed,
+    ComputedPayload,
     FileSpan,
     Function,
     Graph,
@@ -128,7 +128,7 @@ class _Encoder:
             parts.message(5, self.tensor(tensor))
         return parts
 
-    def bundle(self, number: int, bundle: WeightBundle) -> Computed:
+    def bundle(self, number: int, bundle: WeightBundle) -> ComputedPayload:
         """Tensors as the repeated field `number`, put together while they are written."""
         heads: list[bytes] = []
         sizes: list[int] = []
@@ -147,9 +147,9 @@ class _Encoder:
         for count, data in bundle.bands:
             last = first + count
             make = functools.partial(_headed, heads[first:last], data)
-            bands.append(Computed(sum(sizes[first:last]), make, alone=True))
+            bands.append(ComputedPayload(sum(sizes[first:last]), make, alone=True))
             first = last
-        return Computed(sum(sizes), functools.partial(_headed, heads, bundle.data), tuple(bands))
+        return ComputedPayload(sum(sizes), functools.partial(_headed, heads, bundle.data), tuple(bands))
 
     def kind(self, shape: tuple[int, ...], dtype: str) -> bytes:
         """Shape and type of a tensor."""
@@ -527,7 +527,7 @@ def _jobs(parts: _Parts) -> Iterator[tuple[list[Part], int, bool]]:
 def _apart(parts: _Parts) -> Iterator[tuple[Part, bool]]:
     """Parts, and whether they can be made at any time."""
     for part in parts:
-        if isinstance(part, Computed) and part.parts:
+        if isinstance(part, ComputedPayload) and part.parts:
             yield from ((one, one.alone) for one in part.parts)
         elif isinstance(part, FileSpan):
             for at in range(0, part.size, _PIECE):

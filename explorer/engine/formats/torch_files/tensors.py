@@ -298,7 +298,7 @@ def _known(module: str, name: str) -> Any:
     return None
 
 
-class _Refused(Exception):
+class _UnsafePickle(Exception):
     """A pickle asks for something that no file of its kind needs."""
 
 
@@ -354,12 +354,12 @@ def strict(content: bytes, where: str) -> Any:
             return Global(module, name)
         found = _known(module, name)
         if found is None:
-            raise _Refused(f"{module}.{name}")
+            raise _UnsafePickle(f"{module}.{name}")
         return found
 
     try:
         return load(Pickle(content, find=find, persistent=_persistent))
-    except _Refused as refused:
+    except _UnsafePickle as refused:
         raise BadModel(
             f"its pickle asks for {printable(str(refused))}, which runs code and was not run",
             where=where,

@@ -68,7 +68,7 @@ class ZipEntry:
     secret: bool
 
 
-class _Broken(Exception):
+class _BadArchive(Exception):
     """The directory says what cannot be."""
 
 
@@ -78,19 +78,19 @@ def _end_of(read: Read, size: int) -> tuple[int, int, int]:
     tail = read(size - start, start)
     at = tail.rfind(b"PK\x05\x06")
     if at < 0 or at + _END.size > len(tail):
-        raise _Broken("it has no directory")
+        raise _BadArchive("it has no directory")
     _, _, _, _, count, length, offset, _ = _END.unpack_from(tail, at)
     if count == 0xFFFF or length == 0xFFFFFFFF or offset == 0xFFFFFFFF:
         before = start + at - _LOCATOR.size
         if before < 0:
-            raise _Broken("its directory is not where it says")
+            raise _BadArchive("its directory is not where it says")
         magic, _, where, _ = _LOCATOR.unpack(read(_LOCATOR.size, before))
         if magic == b"PK\x06\x07":
             if where > size - _END64.size:
-                raise _Broken("its directory is not where it says")
+                raise _BadArchive("its directory is not where it says")
             found = _END64.unpack(read(_END64.size, where))
             if found[0] != b"PK\x06\x06":
-                raise _Broken("its directory is not where it says")
+                raise _BadArchive("its directory is not where it says")
             count, length, offset = found[7], found[8], found[9]
     return count, length, offset
 
@@ -105,7 +105,7 @@ def _wide(extra: bytes, values: list[int]) -> None:
             for index, value in enumerate(values):
                 if value == 0xFFFFFFFF:
                     if place + 8 > min(at + 4 + length, len(extra)):
-                        raise _Broken("an entry's size is missing")
+                        raise _BadArchive("an entry's size is missing")
                     (values[index],) = struct.unpack_from("<Q", extra, place)
                     place += 8
             return
@@ -124,8 +124,8 @@ def directory(read: Read, size: int) -> dict[str, ZipEntry]:
     """
     try:
         return _directory(read, size)
-    except (_Broken, struct.error, OverflowError, OSError) as error:
-        what = f" ({error})" if isinstance(error, _Broken) else ""
+    except (_BadArchive, struct.error, OverflowError, OSError) as error:
+        what = f" ({error})" if isinstance(error, _BadArchive) else ""
         raise BadModel(
             f"the archive is broken or cut off{what}", hint="fetch or save the file again"
         ) from error
@@ -134,29 +134,29 @@ def directory(read: Read, size: int) -> dict[str, ZipEntry]:
 def _directory(read: Read, size: int) -> dict[str, ZipEntry]:
     count, length, offset = _end_of(read, size)
     if count > ENTRIES:
-        raise _Broken(f"it claims {count:,} entries")
+        raise _BadArchive(f"it claims {count:,} entries")
     if offset + length > size or count * _CENTRAL.size > length:
-        raise _Broken("its directory is larger than the file")
+        raise _BadArchive("its directory is larger than the file")
     content = read(length, offset)
     found: dict[str, ZipEntry] = {}
     at = 0
     for _ in range(count):
         head = _CENTRAL.unpack_from(content, at)
         if head[0] != b"PK\x01\x02":
-            raise _Broken("its directory is damaged")
+            raise _BadArchive("its directory is damaged")
         flags, method, crc, packed, plain = head[5], head[6], head[9], head[10], head[11]
         name_length, extra_length, comment_length, header = head[12], head[13], head[14], head[18]
         start = at + _CENTRAL.size
         at = start + name_length + extra_length + comment_length
         if at > length:
-            raise _Broken("its directory is damaged")
+            raise _BadArchive("its directory is damaged")
         name = content[start : start + name_length].decode("utf-8" if flags & 0x800 else "cp437", "replace")
         if 0xFFFFFFFF in (packed, plain, header):
             values = [plain, packed, header]
             _wide(content[start + name_length : start + name_length + extra_length], values)
             plain, packed, header = values
         if name in found:
-            raise _Broken(f"two entries are called '{printable(name)[:80]}'")
+            raise _BadArchive(f"two entries are called '{printable(name)[:80]}'")
         found[name] = ZipEntry(method, crc, packed, plain, header, bool(flags & 1))
     _apart(found, offset)
     return found
@@ -167,10 +167,10 @@ def _apart(entries: dict[str, ZipEntry], end: int) -> None:
     free = 0
     for header, packed in sorted((e.header, e.packed) for e in entries.values()):
         if header < free:
-            raise _Broken("its entries overlap")
+            raise _BadArchive("its entries overlap")
         free = header + _LOCAL.size + packed
     if free > end:
-        raise _Broken("an entry lies outside the file")
+        raise _BadArchive("an entry lies outside the file")
 
 
 def entry_names(path: str) -> list[str] | None:

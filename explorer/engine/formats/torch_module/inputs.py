@@ -22,7 +22,7 @@ from torch import nn
 from explorer.base.errors import Misuse, UnknownShape, nearest
 from explorer.engine.formats.torch_module.arguments import BoundInputs, Example
 from explorer.engine.formats.torch_module.configured_inputs import candidates, likely_shape
-from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.meta_copy import without_values
 from explorer.engine.formats.torch_module.modules import dtype_name, is_lazy
 from explorer.facts import TensorInfo
@@ -397,7 +397,7 @@ def _candidates(layer: Any) -> tuple[str, list[Size]]:
     return "", []
 
 
-class _Enough(Exception):
+class _InputsSettled(Exception):
     """Every embedding was reached: the types of the inputs are settled."""
 
 
@@ -415,7 +415,7 @@ def _indices(
     def reached(module: nn.Module, *_: Any) -> None:
         waiting.discard(module)
         if not waiting:
-            raise _Enough
+            raise _InputsSettled
 
     tables = [m for m in twin.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
     for table in tables:
@@ -428,7 +428,7 @@ def _indices(
         try:
             with loaded.quiet(), torch.no_grad():
                 twin(*args, **kwargs)
-        except _Enough:
+        except _InputsSettled:
             return chosen
         except Exception:
             continue

@@ -33,7 +33,7 @@ from explorer.engine.formats.torch_files.exported_program import (
 from explorer.engine.formats.torch_files.tensors import StorageRef, TensorSpec
 from explorer.engine.formats.torch_files.zip_archive import ZipArchive
 from explorer.engine.formats.torch_module.arguments import BoundInputs
-from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_replay.graph import LARGEST, Program, read
 from explorer.engine.formats.torch_replay.graph_replay import GraphReplay
 from explorer.engine.formats.torch_replay.rebuilt_module import (

@@ -19,7 +19,7 @@ from torch import nn
 from explorer.base.errors import BadModel, ExplorerError
 from explorer.base.units import printable
 from explorer.engine.formats.torch_files.zip_archive import ZipArchive
-from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.modules import plain
 
 

@@ -23,7 +23,7 @@ from explorer.engine.formats.torch_files.pickle_machine import ReducedObject
 from explorer.engine.formats.torch_files.tensors import Device, TensorSpec, strict
 from explorer.engine.formats.torch_files.torchscript import plain_name
 from explorer.engine.formats.torch_files.zip_archive import ZipArchive
-from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_replay import operators
 from explorer.engine.formats.torch_replay.rebuilt_module import (
     ReplayModule,

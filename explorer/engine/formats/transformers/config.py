@@ -34,7 +34,7 @@ _PARTS = 8
 """How deep configurations lie in configurations."""
 
 
-class Unbuilt(Exception):
+class BuildError(Exception):
     """Why no module is built of a configuration, for a person."""
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from explorer.base.units import printable
 from explorer.engine.formats.tensor_index import StoredTensor
-from explorer.engine.formats.transformers.config import Unbuilt
+from explorer.engine.formats.transformers.config import BuildError
 
 _TYPES = {
     "qwen2moe": "qwen2_moe",
@@ -85,18 +85,18 @@ def configurations(
 
     name = metadata.get("general.architecture")
     if not isinstance(name, str):
-        raise Unbuilt("its metadata has no general.architecture")
+        raise BuildError("its metadata has no general.architecture")
     said = {key.removeprefix(f"{name}."): _one(value) for key, value in metadata.items()}
     if name == "lfm2":
         said |= _lfm2(metadata.get(f"{name}.attention.head_count_kv"))
     vary = [key for key in _KEYS if said.get(key) is None and f"{name}.{key}" in metadata]
     if vary:
-        raise Unbuilt(
+        raise BuildError(
             f"its layers differ in {printable(', '.join(vary))}, and no module that has those is known"
         )
     lacking = [f"{name}.{key}" for key in _NEEDED if not isinstance(said.get(key), int)]
     if lacking and not name.startswith("mamba"):
-        raise Unbuilt(f"its metadata does not say {printable(', '.join(lacking))}")
+        raise BuildError(f"its metadata does not say {printable(', '.join(lacking))}")
     kind = _TYPES.get(name, name)
     table = GGUF_CONFIG_MAPPING.get(kind.removesuffix("_text"), {})
     held = {tensor.name: tensor for tensor in tensors}

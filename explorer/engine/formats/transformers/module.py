@@ -21,8 +21,8 @@ from torch.nn.modules.module import register_module_module_registration_hook
 
 from explorer.base.errors import BadModel, ExplorerError
 from explorer.base.units import printable
-from explorer.engine.formats.torch_module.loaded import LoadedModule
-from explorer.engine.formats.transformers.config import MOST_MODULES, Unbuilt, check, own_code
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule
+from explorer.engine.formats.transformers.config import MOST_MODULES, BuildError, check, own_code
 from explorer.host.optional_packages import error_line, require, silence
 
 TOKENS = 128
@@ -58,10 +58,10 @@ def built(
         transformers = require("transformers", source)
         try:
             kind, settings = _architecture(transformers, source, config, trust)
-        except (ExplorerError, Unbuilt):
+        except (ExplorerError, BuildError):
             raise
         except (Exception, SystemExit) as error:
-            raise Unbuilt(f"transformers cannot read this configuration ({error_line(error)})") from error
+            raise BuildError(f"transformers cannot read this configuration ({error_line(error)})") from error
     asks = _without_cache(settings)
     number = getattr(torch, dtype, None)
 
@@ -84,7 +84,7 @@ def built(
     except _TooMany:
         raise
     except ExplorerError as error:
-        raise Unbuilt(
+        raise BuildError(
             f"transformers cannot build {kind.__name__} of this configuration: {error.what}"
         ) from error
     loaded.example = _text(module)
@@ -132,13 +132,13 @@ def _architecture(transformers: Any, source: str, config: Mapping[str, Any], tru
     name = config.get("model_type")
     code = own_code(config)
     if not isinstance(name, str):
-        raise Unbuilt("config.json names no model_type")
+        raise BuildError("config.json names no model_type")
     if name not in CONFIG_MAPPING:
         if code and trust:
             return _of_folder(transformers, source)
         version = f"transformers {transformers.__version__}"
         more = f", and its own code ({code}) runs with --trust alone" if code else ""
-        raise Unbuilt(f"{version} knows no architecture '{printable(name)}'{more}")
+        raise BuildError(f"{version} knows no architecture '{printable(name)}'{more}")
     settings = CONFIG_MAPPING[name].from_dict(_plain(config))
     return _class(transformers, name, config), settings
 
@@ -167,7 +167,7 @@ def _class(transformers: Any, name: str, config: Mapping[str, Any]) -> Any:
         called = names.get(name)
         if isinstance(called, str):
             return getattr(transformers, called)
-    raise Unbuilt(f"transformers has no module for the architecture '{printable(name)}'")
+    raise BuildError(f"transformers has no module for the architecture '{printable(name)}'")
 
 
 _UNWANTED = ("auto_map", "quantization_config", "_attn_implementation", "_experts_implementation")

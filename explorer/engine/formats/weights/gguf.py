@@ -477,7 +477,7 @@ FORMAT = Format(
     "a GGUF file of llama.cpp's (.gguf)",
     label="GGUF",
     recognise=_recognise,
-    open=named("models.torch.configured:open_gguf"),
+    open=named("models.torch.transformers:open_gguf"),
     tensors=contents,
     outline=lambda source: outlined(contents(source)),
     endings=(".gguf",),

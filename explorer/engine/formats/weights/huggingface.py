@@ -449,7 +449,7 @@ FORMAT = Format(
     "a Hugging Face folder (config.json and weights), or its index of shards",
     label="Hugging Face folder",
     recognise=_recognise,
-    open=named("models.torch.configured:open_folder"),
+    open=named("models.torch.transformers:open_folder"),
     tensors=contents,
     outline=lambda source: outlined(contents(source)),
     endings=(f".safetensors{INDEX}", f".bin{INDEX}"),

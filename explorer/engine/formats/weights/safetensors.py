@@ -455,7 +455,7 @@ FORMAT = Format(
     "safetensors",
     "a safetensors file (.safetensors)",
     recognise=_recognise,
-    open=named("models.torch.configured:open_safetensors"),
+    open=named("models.torch.transformers:open_safetensors"),
     tensors=contents,
     outline=_outline,
     endings=(".safetensors",),

@@ -14,7 +14,7 @@ from explorer.engine.formats.format import Format, SourceProbe
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from explorer.base.outline import Outline
-    from explorer.engine.models.opened import OpenedModel, OpenOptions
+    from explorer.engine.models.opened_model import OpenedModel, OpenOptions
 
 _TAR_NAMES = (b"sys_info", b"pickle", b"storages", b"tensors")
 
@@ -51,7 +51,9 @@ def _check(source: str) -> None:
 
 def _open(source: str, options: OpenOptions) -> OpenedModel:
     _check(source)
-    from explorer.engine.models.torch.described import open_checkpoint  # the list of formats reads this file
+    from explorer.engine.models.torch.described_file import (
+        open_checkpoint,  # the list of formats reads this file
+    )
 
     return open_checkpoint(source, options)
 

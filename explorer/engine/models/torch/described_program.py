@@ -15,8 +15,8 @@ from explorer.engine.costs.layer_tree import UNPLACED, GroupFacts, LayerLeaf, Sc
 from explorer.engine.formats.tensor_index import StoredTensor
 from explorer.engine.formats.torch_files.exported_program import ProgramCall, ProgramDescription, described
 from explorer.engine.formats.torch_files.tensors import BYTES
-from explorer.engine.models.opened import OpenedModel, OpenOptions
-from explorer.engine.models.torch.described import (
+from explorer.engine.models.opened_model import OpenedModel, OpenOptions
+from explorer.engine.models.torch.described_file import (
     DescribedFile,
     DescribedLeaves,
     declared,

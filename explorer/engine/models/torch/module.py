@@ -21,12 +21,12 @@ from explorer.engine.costs.decode.module_step import prefill_of_module, step_of_
 from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.costs.torch import analyse, training
 from explorer.engine.costs.torch.signature import bind
-from explorer.engine.costs.training import simulated
+from explorer.engine.costs.training import simulation
 from explorer.engine.costs.training.step import StepGradients
-from explorer.engine.formats.torch_module import loaded as torch_module
+from explorer.engine.formats.torch_module import loaded_module as torch_module
 from explorer.engine.formats.torch_module.arguments import BoundInputs
-from explorer.engine.formats.torch_module.loaded import LoadedModule
-from explorer.engine.models.opened import OpenOptions
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule
+from explorer.engine.models.opened_model import OpenOptions
 from explorer.engine.models.torch.program_nodes import program_nodes
 from explorer.engine.models.torch.run import run
 from explorer.engine.models.torch.weights_file import with_file
@@ -37,7 +37,7 @@ from explorer.facts import Info, Layer
 
 if TYPE_CHECKING:
     from explorer.engine.graph.model import Model
-    from explorer.engine.models.opened import Arrays
+    from explorer.engine.models.opened_model import Arrays
     from explorer.engine.values.activations import ActivationRequest, ActivationRun
     from explorer.facts.training import Optimizer, StepMemory
     from explorer.host.file_reads import FileRead
@@ -151,13 +151,13 @@ class TorchModel:
         self, optimizer: Optimizer, batch: int | None, checkpoint: Sequence[str]
     ) -> tuple[StepMemory, tuple[str, ...], tuple[str, ...]] | str:
         """See `OpenedModel`."""
-        paths = simulated.checkpointed(self.loaded, checkpoint)
+        paths = simulation.checkpointed(self.loaded, checkpoint)
         dims = self.options.dims if batch is None else {**self.options.dims, "batch": batch}
         with training.batch_may_be_fixed(batch):
             bound = bind(self.loaded, self.options.input_shapes, dims)
         try:
-            fact, notes = simulated.step_memory(self.loaded, bound, optimizer, paths)
-        except simulated.Unsimulated as error:
+            fact, notes = simulation.step_memory(self.loaded, bound, optimizer, paths)
+        except simulation.SimulationError as error:
             return str(error)
         return fact, paths, notes
 

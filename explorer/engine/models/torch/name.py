@@ -6,7 +6,7 @@ from explorer.engine.formats.format import Format, SourceProbe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from explorer.engine.models.opened import OpenedModel, OpenOptions
+    from explorer.engine.models.opened_model import OpenedModel, OpenOptions
 
 
 def is_code(source: str) -> bool:

@@ -30,7 +30,7 @@ from explorer.engine.costs.torch.signature import outputs_of
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.formats.torch_module.arguments import BoundInputs, moved
-from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.graph.model import Model
 from explorer.engine.progress import OnProgress
 from explorer.engine.runtime.torch_arrays import as_array

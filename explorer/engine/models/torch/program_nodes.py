@@ -16,8 +16,8 @@ from torch.fx.node import map_arg
 from explorer.base.errors import BadModel
 from explorer.engine.costs.aten import live
 from explorer.engine.costs.torch.signature import bind
-from explorer.engine.formats.torch_module.loaded import LoadedModule
-from explorer.engine.models.opened import OpenOptions
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule
+from explorer.engine.models.opened_model import OpenOptions
 from explorer.host.optional_packages import error_line
 
 Figures = Mapping[str, int | None]

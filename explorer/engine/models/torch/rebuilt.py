@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel
 from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.formats.torch_files.checkpoint_modules import Checkpoint
-from explorer.engine.formats.torch_module.loaded import LoadedModule, of
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule, of
 from explorer.engine.formats.torch_replay import exported_program, torchscript
-from explorer.engine.models.opened import OpenedModel, OpenOptions
+from explorer.engine.models.opened_model import OpenedModel, OpenOptions
 from explorer.engine.models.torch.module import TorchModel
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.facts import Info

@@ -11,7 +11,7 @@ import torch
 from explorer.base.errors import BadModel
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.arguments import BoundInputs
-from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.misfit import failure
 from explorer.engine.formats.torch_module.modules import tensors
 

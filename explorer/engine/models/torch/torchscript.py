@@ -12,7 +12,7 @@ FORMAT = Format(
     "a TorchScript file (.pt)",
     label="TorchScript",
     recognise=lambda probe: "constants.pkl" in probe.inner and "data.pkl" in probe.inner,
-    open=named("models.torch.described:open_script"),
+    open=named("models.torch.described_file:open_script"),
     outline=named("formats.torch_files.torchscript:outline"),
     recognised="a zip archive with constants.pkl beside data.pkl",
     shows="the module tree, types, the calls of its code",

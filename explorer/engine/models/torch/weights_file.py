@@ -21,7 +21,7 @@ from explorer.base.errors import Misuse
 from explorer.base.units import bytes_text, printable, shape_text
 from explorer.engine.formats.tensor_index import named_few
 from explorer.engine.formats.torch_files.checkpoint_modules import ROLES
-from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.modules import dtype_name, is_lazy
 from explorer.engine.models.open_model import open_tensors
 from explorer.engine.models.tensors import TensorFile

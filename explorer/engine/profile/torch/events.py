@@ -52,7 +52,7 @@ def events_of(profiler: Any) -> list[Event]:
     ]
 
 
-class Ran(Struct):
+class RowRun(Struct):
     """What ran for a row, or under a name, in one run.
 
     Attributes:
@@ -91,8 +91,8 @@ class OperatorRun(Struct):
 class ModuleRun(Struct):
     """One run of a module: what ran for its rows, for none of them, by operator; rows that were called."""
 
-    rows: dict[int, Ran] = field(default_factory=dict)
-    other: dict[str, Ran] = field(default_factory=dict)
+    rows: dict[int, RowRun] = field(default_factory=dict)
+    other: dict[str, RowRun] = field(default_factory=dict)
     operators: dict[str, OperatorRun] = field(default_factory=dict)
     called: set[int] = field(default_factory=set)
 
@@ -240,10 +240,10 @@ class _Reader:
         took = (event.end - event.start) * 1e-9
         name = event.name.removeprefix(_BACKWARD)
         if top.row is not None:
-            ran = self._found.rows.setdefault(top.row, Ran())
+            ran = self._found.rows.setdefault(top.row, RowRun())
         else:
             known = top.phase if top.phase and top.phase != "forward" else name
-            ran = self._found.other.setdefault(known, Ran())
+            ran = self._found.other.setdefault(known, RowRun())
         ran.seconds += took
         ran.backward += took if backward else 0.0
         seconds, calls = ran.ops.get(name, (0.0, 0))

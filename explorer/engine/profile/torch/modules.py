@@ -22,13 +22,13 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.base.units import many_text, seconds_text
 from explorer.engine.costs.torch.hooks import listening
-from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.misfit import failure
 from explorer.engine.formats.torch_module.modules import named, tensors
 from explorer.engine.profile.assemble import Conditions, TimeSamples, assembled
 from explorer.engine.profile.compare import TimedModel
 from explorer.engine.profile.load import LoadWatch
-from explorer.engine.profile.rounds import Measured
+from explorer.engine.profile.rounds import Measurement
 from explorer.engine.profile.runs import TimedRuns
 from explorer.engine.profile.statistics import spread
 from explorer.engine.profile.torch.events import (
@@ -37,7 +37,7 @@ from explorer.engine.profile.torch.events import (
     FunctionRows,
     ModuleRun,
     OperatorRun,
-    Ran,
+    RowRun,
     events_of,
     module_run,
     recorded,
@@ -91,7 +91,7 @@ class TimedModule(Struct, frozen=True):
     rows: int | None = None
 
 
-def measured(subject: TimedModule, spec: ProfileSpec) -> Measured:
+def measured(subject: TimedModule, spec: ProfileSpec) -> Measurement:
     """A module that is to be timed in torch.
 
     Raises:
@@ -251,11 +251,11 @@ class _MeasuredModule(Struct):
 
     @property
     def room(self) -> int:
-        """See `Measured`."""
+        """See `Measurement`."""
         return _MOST_RUNS
 
     def load(self, spec: ProfileSpec, folder: str, stack: ExitStack) -> None:
-        """See `Measured`."""
+        """See `Measurement`."""
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         if spec.threads is not None:
             torch.set_num_threads(spec.threads)
@@ -269,7 +269,7 @@ class _MeasuredModule(Struct):
         self.loaded = _ModuleRuns(self.subject, module, spec)
 
     def trying(self, work: Callable[[Any], _T]) -> _T:
-        """See `Measured`."""
+        """See `Measurement`."""
         assert self.loaded is not None
         try:
             return work(self.loaded)
@@ -296,7 +296,7 @@ class _MeasuredModule(Struct):
         return ""
 
     def take(self) -> None:
-        """See `Measured`."""
+        """See `Measurement`."""
         runs, self.loaded = self.loaded, None
         assert runs is not None
         self.wall += runs.wall
@@ -307,7 +307,7 @@ class _MeasuredModule(Struct):
             self.phases.setdefault(name, []).extend(took[-len(runs.wall) :])
 
     def timed(self, spec: ProfileSpec, watch: LoadWatch, machine: Machine | None) -> TimedModel:
-        """See `Measured`."""
+        """See `Measurement`."""
         layers = self.subject.analysis.layers
         of_row = _samples([run.rows for run in self.runs])
         other = _samples([run.other for run in self.runs])
@@ -360,7 +360,7 @@ def _within(layers: Sequence[Layer], timed: Collection[int], called: Collection[
     return found
 
 
-def _samples(runs: Sequence[Mapping[Any, Ran]]) -> dict[Any, TimeSamples]:
+def _samples(runs: Sequence[Mapping[Any, RowRun]]) -> dict[Any, TimeSamples]:
     """Samples of every run by row or name; what did not run in one took none there."""
     found: dict[Any, TimeSamples] = {}
     for key in dict.fromkeys(key for run in runs for key in run):
@@ -377,7 +377,7 @@ def _samples(runs: Sequence[Mapping[Any, Ran]]) -> dict[Any, TimeSamples]:
     return found
 
 
-_NOTHING = Ran()
+_NOTHING = RowRun()
 
 
 def _operators(runs: Sequence[ModuleRun], base: float) -> tuple[OperatorTime, ...]:

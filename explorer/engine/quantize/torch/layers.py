@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils import parametrize
 
-from explorer.engine.graph.model import Computed, Node, Tensor
+from explorer.engine.graph.model import ComputedPayload, Node, Tensor
 from explorer.engine.quantize.layers import Operand, QuantizableLayer, Sizes
 from explorer.engine.tiling.torch.replace import TILED, rows_of, sizes_of
 
@@ -203,5 +203,5 @@ def _stored(part: Any, at: int, layer: nn.Module, name: str, channel: int, depth
     def values() -> Iterator[memoryview]:
         yield parameter.detach().cpu().contiguous().numpy().data.cast("B")
 
-    tensor = Tensor(name, "float32", shape, Computed(parameter.nbytes, values))
+    tensor = Tensor(name, "float32", shape, ComputedPayload(parameter.nbytes, values))
     return Operand(part, at, name, channel, depth, tensor, name, tuple(range(len(shape))))

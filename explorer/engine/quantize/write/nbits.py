@@ -13,7 +13,7 @@ from typing import Any, cast
 import numpy as np
 from msgspec.structs import replace
 
-from explorer.engine.graph.model import Computed, Node, Tensor
+from explorer.engine.graph.model import ComputedPayload, Node, Tensor
 from explorer.engine.number_formats.integer import Integer
 from explorer.engine.number_formats.number_format import Array, Grid
 from explorer.engine.quantize.choice import LayerChoice
@@ -78,7 +78,9 @@ def _blocks(operand: Operand, fmt: Integer, grid: Grid) -> Tensor:
     n, k = operand.shape
     shape = n, -(-k // grid.block), grid.block // 2
     make = partial(_rows, operand, fmt, grid, shape[1] * grid.block - k)
-    return Tensor(f"{operand.stored}_blocks", "uint8", shape, Computed(shape[0] * shape[1] * shape[2], make))
+    return Tensor(
+        f"{operand.stored}_blocks", "uint8", shape, ComputedPayload(shape[0] * shape[1] * shape[2], make)
+    )
 
 
 def _rows(operand: Operand, fmt: Integer, grid: Grid, rest: int) -> Iterator[memoryview]:

@@ -17,7 +17,7 @@ from torch.fx.node import Node, map_arg
 from explorer.base.errors import BadModel, Misuse
 from explorer.engine.costs.aten import live
 from explorer.engine.formats.torch_module.arguments import BoundInputs
-from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.modules import described
 from explorer.engine.split.partition import Array
 from explorer.engine.split.search import CutSequence

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from explorer.engine.graph.model import Derived, Tensor, Value
+from explorer.engine.graph.model import DerivedPayload, Tensor, Value
 from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.emit import weights
 from explorer.engine.tiling.emit.operators import cut
@@ -97,7 +97,7 @@ class _WeightOperand(RightOperand):
         lies = not weight.transposed and weight.cut is None
         if same_size and lies and self.at in (None, 0) and weight.tensor.shape == shape:
             # it lies as it is needed: the stored tensor serves
-            of_file = not isinstance(weight.tensor.payload, Derived)
+            of_file = not isinstance(weight.tensor.payload, DerivedPayload)
             if of_file and (not weight.chain or weight.chain[-1].op != "Constant"):
                 # an initializer, however many Identity nodes lead to it: other sites share it
                 return weight.name

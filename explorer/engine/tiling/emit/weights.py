@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from msgspec import Struct, field
 
-from explorer.engine.graph.model import Computed, FileSpan, Tensor
+from explorer.engine.graph.model import ComputedPayload, FileSpan, Tensor
 from explorer.engine.graph.repeated_nodes import WeightBundle
 from explorer.engine.tiling.emit.padding import ODD_BYTES, padded_block
 from explorer.engine.tiling.sites import Weight
@@ -51,14 +51,16 @@ def _lies(weight: Weight) -> bool:
     return weight.cut is None and isinstance(weight.tensor.payload, FileSpan)
 
 
-def _tensor(name: str, weight: Weight, shape: tuple[int, ...], slabs: Sequence[Computed]) -> Tensor:
+def _tensor(name: str, weight: Weight, shape: tuple[int, ...], slabs: Sequence[ComputedPayload]) -> Tensor:
     """A tensor whose bytes are those of `slabs` one after the other."""
     payload = slabs[0]
     if len(slabs) > 1:
         # across the rows of the file several at once would map, or hold, too much of it
         apart = tuple(slabs) if weight.transposed and _lies(weight) else ()
         size = sum(slab.size for slab in slabs)
-        payload = Computed(size, lambda: itertools.chain.from_iterable(slab.make() for slab in slabs), apart)
+        payload = ComputedPayload(
+            size, lambda: itertools.chain.from_iterable(slab.make() for slab in slabs), apart
+        )
     return Tensor(name, weight.tensor.dtype, shape, payload)
 
 
@@ -73,15 +75,15 @@ class _Slabs(Struct):
     fill: int = 0
     made: list[int] = field(default_factory=list)
 
-    def payloads(self) -> list[Computed]:
+    def payloads(self) -> list[ComputedPayload]:
         """Their bytes, as payloads that can each be made by itself."""
         size = self.height * self.width * _itemsize(self.weight)
         if not self.weight.transposed or not _lies(self.weight):
-            return [Computed(len(self.corners) * size, self.in_order)]
+            return [ComputedPayload(len(self.corners) * size, self.in_order)]
         # pages of a large weight are kept mapped until all blocks are made: not beside those of another
         alone = self.height >= self.weight.K or self.weight.tensor.nbytes <= _BESIDE
         return [
-            Computed(size, functools.partial(self.single, at), alone=alone or at > 0)
+            ComputedPayload(size, functools.partial(self.single, at), alone=alone or at > 0)
             for at in range(len(self.corners))
         ]
 
@@ -158,7 +160,7 @@ def dense(
     step = max(64, _SLAB // max(width * _itemsize(weight), 1) // 64 * 64)
     rest = height % step
     corners = [(k, first) for k in range(0, height - rest, step)]
-    slabs: list[Computed] = []
+    slabs: list[ComputedPayload] = []
     for b in range(weight.batch) if at is None else (at,):
         slabs += _Slabs(weight, corners, step, width, b, fill).payloads()
         if rest:
@@ -187,7 +189,7 @@ def blocks(
     """[n, k, TK, TN], of a stack [batch, 1, n, k, TK, TN]: every tile, padded; `grid` is (k, n)."""
     corners = [(k * height, n * width) for n in range(grid[1]) for k in range(grid[0])]
     sizes = [height] * grid[0], [width] * grid[1]
-    slabs: list[Computed] = []
+    slabs: list[ComputedPayload] = []
     for b in range(weight.batch):
         if weight.transposed:
             slabs += WeightTiles(weight, (height, width), sizes, b, fill).payloads()
@@ -255,7 +257,9 @@ class WeightTiles:
         shapes = [(ks[k], ns[n]) for k, n in self.places]
 
         def single(at: int) -> Tensor:
-            payload = Computed(math.prod(shapes[at]) * self._itemsize, lambda: iter((self._single(at),)))
+            payload = ComputedPayload(
+                math.prod(shapes[at]) * self._itemsize, lambda: iter((self._single(at),))
+            )
             return Tensor(names[at], dtype, shapes[at], payload)
 
         along = range(len(names) // self._across)
@@ -266,11 +270,13 @@ class WeightTiles:
 
         return WeightBundle(dtype, names, shapes, single, data, bands if _lies(self._weight) else ())
 
-    def payloads(self) -> list[Computed]:
+    def payloads(self) -> list[ComputedPayload]:
         """The bytes of all tiles in the order of `places`, those along a band at once; each is padded."""
         size = self._across * math.prod(self._tile) * self._itemsize
         along = range(len(self.places) // self._across)
-        return [Computed(size, functools.partial(self._band, at, whole=True), alone=True) for at in along]
+        return [
+            ComputedPayload(size, functools.partial(self._band, at, whole=True), alone=True) for at in along
+        ]
 
     def _band(self, along: int, *, whole: bool = False) -> Iterator[memoryview]:
         """The bytes of the tiles along a band, those inside the matrix as a whole if that is asked for."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from explorer.engine.graph.model import Derived, Node, Tensor
+from explorer.engine.graph.model import DerivedPayload, Node, Tensor
 from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.kinds.integer import numbers
 from explorer.engine.tiling.kinds.linear import product
@@ -48,7 +48,7 @@ def _packed(node: Node, context: SiteContext) -> Site:
     if stored[0].elements != N * blocks * (block * bits // 8) or scales.size != N * blocks:
         raise NoSite("its weight does not fit its attributes")
     make = partial(_unpacked, stored[0], scales.reshape(N, blocks), zeros, (K, N, bits, block))
-    floats = Tensor(f"{w}/floats", "float32", (N, K), Derived(4 * N * K, make))
+    floats = Tensor(f"{w}/floats", "float32", (N, K), DerivedPayload(4 * N * K, make))
     context.constants.derived[floats.name] = floats, (1, 0)
     base = product(Node("MatMul", (x, floats.name), node.outputs, name=node.name), context)
     bias = names[3]

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.engine.graph.model import Derived, Node, Tensor, dtype_code
+from explorer.engine.graph.model import DerivedPayload, Node, Tensor, dtype_code
 from explorer.engine.tiling.accumulator import Ends
 from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.kinds import integer
@@ -98,7 +98,7 @@ def _store(
 ) -> None:
     """Makes stored codes known by a name."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    payload = Derived(size, lambda: np.ascontiguousarray(make().astype(dtype)).tobytes())
+    payload = DerivedPayload(size, lambda: np.ascontiguousarray(make().astype(dtype)).tobytes())
     context.constants.derived[name] = Tensor(name, dtype, shape, payload), tuple(range(len(shape)))
 
 

@@ -20,7 +20,7 @@ from explorer.facts import Edges
 TILE: Tile = (64, 64, 64)
 
 
-class _Tiled(nn.Module):
+class _TiledLayer(nn.Module):
     """What the layers below have in common.
 
     Args:
@@ -39,7 +39,7 @@ class _Tiled(nn.Module):
         return f"{super().extra_repr()}, tile={'x'.join(map(str, self.tile))}, edges={self.edges}"
 
 
-class TiledLinear(_Tiled, nn.Linear):
+class TiledLinear(_TiledLayer, nn.Linear):
     """nn.Linear by tile products: x is (rows, in_features), whatever dimensions it has in front."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -99,7 +99,7 @@ def _windows(x: Tensor, steps: tuple[tuple[int, int, int], ...], sizes: list[int
     return found.transpose(1, 2).reshape(-1, depth)
 
 
-class TiledConv1d(_Tiled, nn.Conv1d):
+class TiledConv1d(_TiledLayer, nn.Conv1d):
     """nn.Conv1d by tile products."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -107,7 +107,7 @@ class TiledConv1d(_Tiled, nn.Conv1d):
         return _convolved(self, x)
 
 
-class TiledConv2d(_Tiled, nn.Conv2d):
+class TiledConv2d(_TiledLayer, nn.Conv2d):
     """nn.Conv2d by tile products."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -115,7 +115,7 @@ class TiledConv2d(_Tiled, nn.Conv2d):
         return _convolved(self, x)
 
 
-class TiledConv3d(_Tiled, nn.Conv3d):
+class TiledConv3d(_TiledLayer, nn.Conv3d):
     """nn.Conv3d by tile products."""
 
     def forward(self, x: Tensor) -> Tensor:

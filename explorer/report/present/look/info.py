@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from explorer.base.units import MACS, bytes_text, dims_text, exact_text, reached_text, shape_text
-from explorer.facts import Info, ModelInfo, TensorInfo, Tiled, Totals
+from explorer.facts import Info, ModelInfo, TensorInfo, TiledMacs, Totals
 from explorer.facts.tiling import LeftOver
 from explorer.report.blocks import (
     Block,
@@ -214,7 +214,7 @@ _COVERED = {
 """What a coverage of 100 % says, by the status of the totals."""
 
 
-def _tiled(tiled: Tiled | None) -> list[Field]:
+def _tiled(tiled: TiledMacs | None) -> list[Field]:
     """Which share of the MACs tile matmuls do."""
     if tiled is None:
         return []
@@ -224,7 +224,7 @@ def _tiled(tiled: Tiled | None) -> list[Field]:
     return [Field("MACs on tiles", share, remark)]
 
 
-def _left(tiled: Tiled | None) -> list[Block]:
+def _left(tiled: TiledMacs | None) -> list[Block]:
     """What multiplies and accumulates beside the tiles, and why."""
     if tiled is None or not tiled.left:
         return []

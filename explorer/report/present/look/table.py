@@ -7,7 +7,18 @@ from typing import Any, NamedTuple
 
 from explorer.base.units import MACS, bytes_text, count_text, exact_text, shape_text
 from explorer.facts import Analysis, Info, Layer, LayerTable, Totals, whole_model
-from explorer.report.blocks import Alike, Block, Cell, Column, Field, Fields, Line, Paragraph, Span, Table
+from explorer.report.blocks import (
+    Block,
+    Cell,
+    Column,
+    Field,
+    Fields,
+    Line,
+    Paragraph,
+    SharedRows,
+    Span,
+    Table,
+)
 from explorer.report.present.figures import (
     bar_text,
     count,
@@ -109,7 +120,7 @@ class _Rows:
         largest = max(leaves, default=0)
         cells = {look: self._cells(look, largest) for look in self._alike}
         said = "total" if self._found is None else f"total of {self._found:,} found"
-        rows = Alike(
+        rows = SharedRows(
             [*self._names, Span(said, "strong")],
             [*[cells[look] for look in self._looks], tuple(self._total(totals))],
         )

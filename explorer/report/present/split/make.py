@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from explorer.base.units import bytes_text
-from explorer.facts.split.made import MadeModel
+from explorer.facts.split.make import MadeModel
 from explorer.report.blocks import Block, Field, Fields, Line, Span
 from explorer.report.present.figures import count, plain, ports, written
 

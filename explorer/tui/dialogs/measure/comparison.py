@@ -84,8 +84,8 @@ class ProfileComparisonScreen(SubScreen[int]):
         more = [Row(f"{len(self._changes):,} of {len(fact.layers):,} rows")] if rest else []
         return [*lines, *draw([*more, *notes(fact)], width - 1)]
 
-    @on(LinkView.Followed)
-    def _followed(self, event: LinkView.Followed) -> None:
+    @on(LinkView.LinkFollowed)
+    def _followed(self, event: LinkView.LinkFollowed) -> None:
         self.dismiss(event.lead)
 
     def page_blocks(self) -> Sequence[Block]:

@@ -108,8 +108,8 @@ class ProfileScreen(SubScreen[int]):
             lines += draw([Row(f"{MOST:,} of {len(layers):,} layers")], width - 1)
         return [*lines, *draw(beside_layers(fact, _GROUPS), width - 1, exact)]
 
-    @on(LinkView.Followed)
-    def _followed(self, event: LinkView.Followed) -> None:
+    @on(LinkView.LinkFollowed)
+    def _followed(self, event: LinkView.LinkFollowed) -> None:
         self.dismiss(event.lead)
 
     def page_blocks(self) -> Sequence[Block]:

@@ -16,7 +16,7 @@ from torch import nn  # noqa: E402
 from explorer.base.errors import MissingExtra, Misuse  # noqa: E402
 from explorer.engine.costs.compare.torchinfo import table  # noqa: E402
 from explorer.engine.costs.torch.analyse import examine  # noqa: E402
-from explorer.engine.formats.torch_module.loaded import LoadedModule  # noqa: E402
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule  # noqa: E402
 from explorer.facts.comparison import TorchinfoDifference, TorchinfoTable  # noqa: E402
 from explorer.session import Session  # noqa: E402
 

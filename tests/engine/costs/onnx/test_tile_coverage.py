@@ -14,7 +14,7 @@ from explorer import Session, TileSpec
 from explorer.engine.costs.onnx import visitor
 from explorer.engine.costs.onnx.analyse import analyse
 from explorer.engine.graph.model import Function, Model, Node
-from explorer.facts import Tiled
+from explorer.facts import TiledMacs
 
 Build = Callable[..., Model]
 
@@ -28,7 +28,7 @@ def product(name: str = "2DMM_64x64x64", domain: str = "tile_hw", op: str = "Mat
 
 def called(
     build: Build, function: Function, rows: Any, depth: int, columns: int, **more: Any
-) -> Tiled | None:
+) -> TiledMacs | None:
     """What is said of one call of a function."""
     call = Node(function.name, ("x", "w"), ("y",), name="call", domain=function.domain)
     model = build(
@@ -119,7 +119,7 @@ def test_of_sizes_left_open_the_share_is_that_of_the_plans_and_says_so(
     assert info.totals.coverage < 1, "all other figures are those of any size"
 
 
-def open_product(build: Build, dims: Any) -> Tiled | None:
+def open_product(build: Build, dims: Any) -> TiledMacs | None:
     """What is said of one product of open rows and columns, with these sizes in its plan."""
     plan = json.dumps({"tile": [64, 64, 64], "sites": [], "dims": dims})
     return called(build, product(), "batch", 50, 40, metadata={"tile_hw.plan": plan})
@@ -141,7 +141,7 @@ def test_a_model_without_tiles_says_nothing_of_them(sample: Callable[[str], Path
 
 def test_all_of_a_model_on_tiles_is_a_share_of_one(build: Build) -> None:
     tiled = called(build, product(), 3, 50, 40)
-    assert tiled == Tiled(products=1, macs=3 * 50 * 40, macs_total=3 * 50 * 40, share=1.0)
+    assert tiled == TiledMacs(products=1, macs=3 * 50 * 40, macs_total=3 * 50 * 40, share=1.0)
 
 
 @pytest.mark.parametrize("size", [(65, 64, 64), (64, 65, 64), (64, 64, 65)])

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from explorer.base.errors import Cancelled, Misuse  # noqa: E402
 from explorer.engine.costs.operator_stats import operator_stats  # noqa: E402
 from explorer.engine.costs.torch.analyse import examine, examine_module  # noqa: E402
-from explorer.engine.formats.torch_module.loaded import load  # noqa: E402
+from explorer.engine.formats.torch_module.loaded_module import load  # noqa: E402
 from explorer.facts import Analysis, Layer  # noqa: E402
 
 

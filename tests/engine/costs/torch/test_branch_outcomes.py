@@ -14,7 +14,7 @@ from torch.nn import functional as F  # noqa: E402
 
 from explorer import Session  # noqa: E402
 from explorer.engine.costs.torch.analyse import examine  # noqa: E402
-from explorer.engine.formats.torch_module.loaded import LoadedModule  # noqa: E402
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule  # noqa: E402
 from explorer.facts import Info  # noqa: E402
 
 W, E, K, TOKENS = 8, 4, 2, 10

@@ -22,7 +22,7 @@ from explorer.engine.costs.torch import training as training_torch  # noqa: E402
 from explorer.engine.costs.torch.analyse import examine_module  # noqa: E402
 from explorer.engine.costs.torch.signature import bind  # noqa: E402
 from explorer.engine.costs.training.step import StepGradients, training  # noqa: E402
-from explorer.engine.formats.torch_module.loaded import load  # noqa: E402
+from explorer.engine.formats.torch_module.loaded_module import load  # noqa: E402
 from explorer.engine.operators import formulas  # noqa: E402
 from explorer.facts.training import LayerTraining, Training  # noqa: E402
 from explorer.session import Session  # noqa: E402

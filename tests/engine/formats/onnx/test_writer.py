@@ -22,7 +22,16 @@ from explorer.base.errors import Cancelled, Misuse
 from explorer.engine.formats.onnx import writer
 from explorer.engine.formats.onnx.reader import read
 from explorer.engine.formats.onnx.writer import encode, skeleton
-from explorer.engine.graph.model import Computed, Function, Graph, Model, Node, Tensor, Value, int64_tensor
+from explorer.engine.graph.model import (
+    ComputedPayload,
+    Function,
+    Graph,
+    Model,
+    Node,
+    Tensor,
+    Value,
+    int64_tensor,
+)
 from explorer.facts import Progress
 from explorer.host.output_files import atomic_write
 
@@ -256,12 +265,12 @@ def test_external_weights_come_inside(tmp_path: Path) -> None:
         np.testing.assert_array_equal(numpy_helper.to_array(whole[name]), expected)
 
 
-def computed(data: bytes, piece: int) -> Computed:
+def computed(data: bytes, piece: int) -> ComputedPayload:
     def make() -> Iterator[memoryview]:
         for at in range(0, len(data), piece):
             yield memoryview(data)[at : at + piece]
 
-    return Computed(len(data), make)
+    return ComputedPayload(len(data), make)
 
 
 def with_weight(payload: Any, count: int) -> Model:
@@ -282,11 +291,11 @@ def test_computed_weights_are_written_piece_by_piece(tmp_path: Path, piece: int)
     np.testing.assert_array_equal(numpy_helper.to_array(onnx.load(path).graph.initializer[0]), array)
 
 
-def in_parts(data: bytes, size: int) -> Computed:
+def in_parts(data: bytes, size: int) -> ComputedPayload:
     """A payload whose parts can be made in any order."""
     made = (computed(data[at : at + size], size // 2) for at in range(0, len(data), size))
-    parts = tuple(Computed(one.size, one.make, alone=at % 3 > 0) for at, one in enumerate(made))
-    return Computed(len(data), computed(data, size).make, parts)
+    parts = tuple(ComputedPayload(one.size, one.make, alone=at % 3 > 0) for at, one in enumerate(made))
+    return ComputedPayload(len(data), computed(data, size).make, parts)
 
 
 @pytest.mark.sampled(1)
@@ -309,9 +318,9 @@ def test_a_part_that_cannot_be_written_is_an_error_whichever_thread_has_it(
         yield
 
     size = 2 << 20
-    parts = [Computed(size, computed(bytes([at]) * size, size).make, alone=True) for at in range(4)]
-    parts[broken] = Computed(size, breaks, alone=True)
-    payload = Computed(4 * size, lambda: iter(()), tuple(parts))
+    parts = [ComputedPayload(size, computed(bytes([at]) * size, size).make, alone=True) for at in range(4)]
+    parts[broken] = ComputedPayload(size, breaks, alone=True)
+    payload = ComputedPayload(4 * size, lambda: iter(()), tuple(parts))
     with pytest.raises(Misuse, match="the disk is full; nothing was written"):
         write(with_weight(payload, size), str(tmp_path / "m.onnx"))
     assert os.listdir(tmp_path) == []
@@ -374,8 +383,10 @@ def test_a_system_without_another_thread_writes_the_same_file(
         raise RuntimeError("can't start new thread")
 
     size = 2 << 20
-    parts = [Computed(size, computed(bytes([at]) * size, size).make, alone=at % 2 == 0) for at in range(4)]
-    model = with_weight(Computed(4 * size, lambda: iter(()), tuple(parts)), size)
+    parts = [
+        ComputedPayload(size, computed(bytes([at]) * size, size).make, alone=at % 2 == 0) for at in range(4)
+    ]
+    model = with_weight(ComputedPayload(4 * size, lambda: iter(()), tuple(parts)), size)
     write(model, str(tmp_path / "two.onnx"))
     monkeypatch.setattr(threading.Thread, "start", refuse)
     write(model, str(tmp_path / "one.onnx"))
@@ -399,8 +410,8 @@ def test_both_threads_stop_when_the_writing_is_stopped(tmp_path: Path) -> None:
         threading.Timer(0.2, stopped.set).start()
         return True
 
-    parts = (Computed(8 << 20, endless, alone=True), Computed(8 << 20, endless, alone=True))
-    payload = Computed(16 << 20, lambda: iter(()), parts)
+    parts = (ComputedPayload(8 << 20, endless, alone=True), ComputedPayload(8 << 20, endless, alone=True))
+    payload = ComputedPayload(16 << 20, lambda: iter(()), parts)
     with pytest.raises(Cancelled):
         write(with_weight(payload, 4 << 20), str(tmp_path / "m.onnx"), cancel=cancel)
     assert os.listdir(tmp_path) == []
@@ -474,7 +485,7 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     target = tmp_path / "m.onnx"
     target.write_bytes(b"what was here")
     with pytest.raises(Misuse, match="the disk is full; nothing was written"):
-        write(with_weight(Computed(16 << 20, breaks), 4 << 20), str(target))
+        write(with_weight(ComputedPayload(16 << 20, breaks), 4 << 20), str(target))
     assert target.read_bytes() == b"what was here"
     assert os.listdir(tmp_path) == ["m.onnx"]
 

@@ -13,7 +13,7 @@ import torchvision
 from torch import nn
 
 from explorer.engine.costs.torch.analyse import examine_module
-from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.facts import Analysis, Layer
 
 

@@ -11,7 +11,7 @@ import torch
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.engine.models.listing import model_file
-from explorer.engine.models.torch import configured
+from explorer.engine.models.torch import transformers
 from explorer.facts import TileSpec
 from explorer.facts.quantize import QuantizeSpec
 from explorer.facts.serving.spec import ServingSpec
@@ -231,7 +231,7 @@ def test_a_row_of_the_chooser_tells_architecture_and_longest_text(tmp_path: Path
 def test_without_transformers_tensors_are_shown_and_the_command_that_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(configured, "find_spec", lambda name: None if name == "transformers" else object())
+    monkeypatch.setattr(transformers, "find_spec", lambda name: None if name == "transformers" else object())
     path = folders.folder(tmp_path / "model", small(), small_tensors())
     with Session(path) as session:
         info = session.info()

@@ -26,7 +26,7 @@ from torch import nn  # noqa: E402
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse  # noqa: E402
 from explorer.engine.models.open_model import open_model  # noqa: E402
-from explorer.engine.models.opened import OpenOptions  # noqa: E402
+from explorer.engine.models.opened_model import OpenOptions  # noqa: E402
 from explorer.engine.models.registry import recognise  # noqa: E402
 from explorer.facts import TileSpec  # noqa: E402
 from explorer.facts.roofline import Machine  # noqa: E402

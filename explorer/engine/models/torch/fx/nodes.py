@@ -11,9 +11,9 @@ from torch import fx, nn
 
 from explorer.base.errors import BadModel, ExplorerError
 from explorer.engine.costs.torch.signature import bind
-from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.modules import described, tensors
-from explorer.engine.models.opened import OpenOptions
+from explorer.engine.models.opened_model import OpenOptions
 from explorer.engine.models.torch.fx.trace import TracedGraph, traced
 from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.runtime.input_files import read_input

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from explorer.base.errors import BadModel
 from explorer.engine.formats.torch_module.arguments import BoundInputs
-from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.host.optional_packages import error_line
 
 _TORCH, _HERE = os.path.dirname(torch.__file__), os.path.dirname(__file__)

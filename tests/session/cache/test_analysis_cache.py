@@ -23,8 +23,8 @@ from explorer.host import memory_limit
 from explorer.host.cache_folder import CacheFolder
 from explorer.process.client import EngineProcess
 from explorer.session import cache_usage, clear_cache
-from explorer.session.kept import analysis_cache
-from explorer.session.kept.rows import Chunk
+from explorer.session.cache import analysis_cache
+from explorer.session.cache.rows import Chunk
 
 Samples = Callable[[str], Path]
 TFLITE = Path(__file__).parents[2] / "engine" / "formats" / "tflite" / "models" / "batched.tflite"

@@ -20,9 +20,9 @@ from explorer.engine.formats.module_index import ModulePart
 from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, rows
 from explorer.engine.formats.torch_files.checkpoint_modules import Checkpoint, read_checkpoint
 from explorer.engine.formats.torch_files.torchscript import script
-from explorer.engine.models.opened import OpenedModel, OpenOptions
+from explorer.engine.models.opened_model import OpenedModel, OpenOptions
 from explorer.engine.models.tensors import TensorFile
-from explorer.engine.models.torch.configured import with_config_beside
+from explorer.engine.models.torch.transformers import with_config_beside
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.facts import NOTHING_KNOWN, Layer, Shape, TensorInfo
 from explorer.host.gc_pause import gc_pause

@@ -10,7 +10,7 @@ from explorer.base.units import printable, seconds_text
 from explorer.facts import Info, Layer
 from explorer.facts.profile.points import MeasuredPoint
 from explorer.facts.profile.profile import Profile, ordered
-from explorer.report.measured.timeline import Frame, frames, title
+from explorer.report.profile.timeline import Frame, frames, title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

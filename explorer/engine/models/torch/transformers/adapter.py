@@ -14,11 +14,11 @@ from typing import Any, NoReturn
 from explorer.base.errors import Misuse
 from explorer.base.units import count_text, percent_text, printable, shape_text
 from explorer.engine.formats.tensor_index import TensorIndex, distinct_elements, named_few
-from explorer.engine.formats.transformers.config import Unbuilt
+from explorer.engine.formats.transformers.config import BuildError
 from explorer.engine.formats.weights import huggingface
-from explorer.engine.models.opened import OpenedModel, OpenOptions
+from explorer.engine.models.opened_model import OpenedModel, OpenOptions
 from explorer.engine.models.tensors import TensorFile
-from explorer.engine.models.torch.configured.module import ConfiguredModule, open_folder
+from explorer.engine.models.torch.transformers.module import ConfiguredModule, open_folder
 from explorer.engine.values.numbers import Numbers
 
 _FRONT = "base_model.model."
@@ -52,9 +52,9 @@ def open_adapter(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
         opened = open_folder(huggingface.contents(base), options)
         if not isinstance(opened, ConfiguredModule):
             why = opened.contents.why if isinstance(opened, TensorFile) else "it is none"
-            raise Unbuilt(f"of its base, {printable(base)}, no module is built: {why}")
+            raise BuildError(f"of its base, {printable(base)}, no module is built: {why}")
         notes = tuple(_notes(contents, opened, base))
-    except Unbuilt as error:
+    except BuildError as error:
         contents.why = str(error)
         return file
     opened.loaded.notes = (*opened.loaded.notes, *notes)
@@ -93,7 +93,7 @@ def _base(contents: TensorIndex) -> str:
         found = None
     if isinstance(found, str):
         return os.path.dirname(found)
-    raise Unbuilt(f"this is an adapter, and its base '{printable(name)}' is not on this machine")
+    raise BuildError(f"this is an adapter, and its base '{printable(name)}' is not on this machine")
 
 
 def _notes(contents: TensorIndex, base: ConfiguredModule, folder: str) -> Iterator[str]:
@@ -117,7 +117,7 @@ def _notes(contents: TensorIndex, base: ConfiguredModule, folder: str) -> Iterat
         added += tensor.elements
     if wrong or len(others) == len(contents.tensors):
         said = named_few(wrong or [printable(name) for name in others], 2)
-        raise Unbuilt(f"this adapter is not of its base, {printable(folder)}: {said}")
+        raise BuildError(f"this adapter is not of its base, {printable(folder)}: {said}")
     params, config = distinct_elements(contents.tensors), contents.config
     total = base.stored().totals.params
     yield (

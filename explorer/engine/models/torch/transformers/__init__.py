@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from explorer.base.errors import install_command
 from explorer.engine.formats.tensor_index import TensorIndex, part_of
 from explorer.engine.formats.weights import gguf, huggingface, safetensors
-from explorer.engine.models.opened import OpenedModel, OpenOptions
+from explorer.engine.models.opened_model import OpenedModel, OpenOptions
 from explorer.engine.models.tensors import TensorFile
 
 
@@ -80,7 +80,7 @@ def open_gguf(source: str, options: OpenOptions) -> OpenedModel:
 
 def _built(contents: TensorIndex, options: OpenOptions, *, adapts: bool = False) -> OpenedModel:
     """The module that an adapter, the metadata of a GGUF file or a config.json describes."""
-    from explorer.engine.models.torch.configured import adapter, module  # torch and transformers: seconds
+    from explorer.engine.models.torch.transformers import adapter, module  # torch and transformers: seconds
 
     if adapts:
         return adapter.open_adapter(contents, options)

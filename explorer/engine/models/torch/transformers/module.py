@@ -17,12 +17,12 @@ from explorer.base.units import many_text, printable
 from explorer.engine.costs.memory.liveness import AnalysisResult, MadeRows
 from explorer.engine.formats.tensor_index import OF_THOSE_HERE, OF_THOSE_STORED, TensorIndex, named_few
 from explorer.engine.formats.torch_module import stored_as
-from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.transformers import gguf_config, matching
 from explorer.engine.formats.transformers import module as configured
-from explorer.engine.formats.transformers.config import Unbuilt
+from explorer.engine.formats.transformers.config import BuildError
 from explorer.engine.formats.transformers.stored_forms import logical
-from explorer.engine.models.opened import OpenedModel, OpenOptions
+from explorer.engine.models.opened_model import OpenedModel, OpenOptions
 from explorer.engine.models.tensors import TensorFile, fact_notes
 from explorer.engine.models.torch.module import TorchModel
 from explorer.engine.progress import Cancel, OnProgress
@@ -130,7 +130,7 @@ def open_folder(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
             f"config.json, for '{printable(str(packed.get('quant_method')))}'," if packed else "config.json"
         )
         _check(match, method, whole=bool(packed) and not contents.missing)
-    except Unbuilt as error:
+    except BuildError as error:
         contents.why = str(error)
         return TensorFile(contents, options)
     return _opened(contents, options, loaded, match)
@@ -158,12 +158,12 @@ def open_gguf(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
                 )
                 match = matching.matched(own, logical(contents.tensors, {}), names)
                 _check(match, "its metadata", whole=not contents.missing)
-            except Unbuilt as error:
+            except BuildError as error:
                 why = str(error)
                 continue
             loaded.notes = (*loaded.notes, *((note,) if note else ()))
             return _opened(contents, options, loaded, match)
-    except Unbuilt as error:
+    except BuildError as error:
         why = str(error)
     contents.why = why
     return TensorFile(contents, options)
@@ -200,10 +200,10 @@ def _check(match: matching.NameMatch, teller: str, *, whole: bool = False) -> No
     if match.contradictions:
         count = len(match.contradictions)
         few = named_few(match.contradictions, 2)
-        raise Unbuilt(f"{teller} contradicts {many_text(count, 'tensor')} ({few})")
+        raise BuildError(f"{teller} contradicts {many_text(count, 'tensor')} ({few})")
     if len(match.stored) < len(match.missing) or (whole and match.missing):
         few = named_few(match.unexpected, 1) or "nothing"
-        raise Unbuilt(
+        raise BuildError(
             f"of the module that {teller} describes {len(match.missing):,} of"
             f" {len(match.stored) + len(match.missing):,} parameters are in no file"
             f" ('{named_few(match.missing, 1)}' there, '{few}' here)"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from explorer.facts import Layer
-from explorer.session.kept.rows import COLUMNS, PAGE, RANGE, RowPages, chunks, pack, structure_of
+from explorer.session.cache.rows import COLUMNS, PAGE, RANGE, RowPages, chunks, pack, structure_of
 from tests.tui.scripted import alexnet, blocks, flat
 
 

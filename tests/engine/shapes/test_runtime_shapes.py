@@ -15,7 +15,7 @@ from explorer.engine.formats.onnx.reader import read
 from explorer.engine.graph.model import Model, Node, Value
 from explorer.engine.operators.cost_rules import free
 from explorer.engine.operators.operator import Operator
-from explorer.engine.shapes import Inference, infer, inference, observed
+from explorer.engine.shapes import Inference, infer, inference, runtime_shapes
 
 pytest.importorskip("onnxruntime")
 
@@ -135,12 +135,12 @@ def test_every_shape_of_a_sample_model_is_what_a_run_gives(
     sample: Callable[[str], Path], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # several runs, as for a model that does not fit into memory
-    monkeypatch.setattr(observed, "MOST_VALUES", 50)
+    monkeypatch.setattr(runtime_shapes, "MOST_VALUES", 50)
     model = read(str(sample(name)))
     symbols = [d for v in model.graph.feeds for d in v.shape or () if isinstance(d, str)]
     sizes = dict.fromkeys(symbols, 3)
     inferred = infer(model, sizes).values
-    types, notes = observed.observe(model, inferred, sizes)
+    types, notes = runtime_shapes.observe(model, inferred, sizes)
     assert notes == ()
     assert set(types) == {o for node in model.graph.nodes for o in node.outputs if o}
     for value, (dtype, shape) in types.items():
@@ -150,11 +150,13 @@ def test_every_shape_of_a_sample_model_is_what_a_run_gives(
 def test_memory_is_bounded_by_asking_in_turns(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [Node("Relu", ["x"], ["a"]), Node("Relu", ["a"], ["b"]), Node("Relu", ["b"], ["c"])]
     model = build(nodes, inputs={"x": (16, 64)}, outputs=["c"])
-    monkeypatch.setattr(observed, "LARGEST_CHUNK", 2 * 4096)
+    monkeypatch.setattr(runtime_shapes, "LARGEST_CHUNK", 2 * 4096)
     runs = []
-    run = observed._run
-    monkeypatch.setattr(observed, "_run", lambda m, names, *a: runs.append(list(names)) or run(m, names, *a))
-    types, _ = observed.observe(model, infer(model).values)
+    run = runtime_shapes._run
+    monkeypatch.setattr(
+        runtime_shapes, "_run", lambda m, names, *a: runs.append(list(names)) or run(m, names, *a)
+    )
+    types, _ = runtime_shapes.observe(model, infer(model).values)
     assert runs == [["a", "b"], ["c"]]
     assert {shape for _, shape in types.values()} == {(16, 64)}
 
@@ -162,7 +164,7 @@ def test_memory_is_bounded_by_asking_in_turns(build: Build, monkeypatch: pytest.
 def test_a_run_can_be_stopped(build: Build) -> None:
     model = build([Node("Relu", ["x"], ["y"])], inputs={"x": (2, 3)}, outputs=["y"])
     with pytest.raises(Cancelled):
-        observed.observe(model, {}, cancel=lambda: True)
+        runtime_shapes.observe(model, {}, cancel=lambda: True)
 
 
 def test_numbers_are_drawn_as_for_a_proof(build: Build) -> None:
@@ -171,6 +173,6 @@ def test_numbers_are_drawn_as_for_a_proof(build: Build) -> None:
     weights = {"table": np.ones((7, 3), np.float32), "z": np.ones((4, 3), np.float32)}
     model = build(nodes, inputs={"ids": ("int64", (5,))}, outputs=["d"], weights=weights)
     model = replace(model, opsets={**model.opsets, MS: 1})
-    types, notes = observed.observe(model, infer(model).values)
+    types, notes = runtime_shapes.observe(model, infer(model).values)
     assert types["d"] == ("float32", (5, 4))
     assert notes == ()

@@ -435,7 +435,7 @@ def test_numbers_are_read_where_strides_say(tmp_path: Path) -> None:
 
     model = Turned()
     torch.export.save(torch.export.export(model, (torch.zeros(2, 4),)), tmp_path / "t.pt2")
-    from explorer.engine.models.opened import OpenOptions
+    from explorer.engine.models.opened_model import OpenOptions
     from explorer.engine.models.torch.described_program import open_described
 
     numbers, _ = open_described(str(tmp_path / "t.pt2"), OpenOptions()).tensors()

@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
-from explorer.engine.graph.model import Computed, Graph, Model, Node, Tensor, Value
+from explorer.engine.graph.model import ComputedPayload, Graph, Model, Node, Tensor, Value
 from explorer.engine.operators.call import Rules
 from explorer.engine.tiling.products import Products, find_products
 from explorer.engine.tiling.sites import PackedTile, RunCounts
@@ -128,7 +128,9 @@ class _Graph:
         if called in self.weights and self.weights[called].shape != shape:
             called = f"{name}:right"
         tensor = Tensor(called, dtype, shape, None)
-        self.weights[called] = replace(tensor, payload=Computed(tensor.nbytes, partial(_no_values, called)))
+        self.weights[called] = replace(
+            tensor, payload=ComputedPayload(tensor.nbytes, partial(_no_values, called))
+        )
         return called
 
     def model(self) -> Model:

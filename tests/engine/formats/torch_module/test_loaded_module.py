@@ -21,9 +21,9 @@ from explorer.engine.costs.onnx import analyse as onnx_model  # noqa: E402
 from explorer.engine.costs.torch.analyse import examine  # noqa: E402
 from explorer.engine.costs.torch.signature import bind  # noqa: E402
 from explorer.engine.formats.onnx import reader  # noqa: E402
-from explorer.engine.formats.torch_module.loaded import LoadedModule, load, of  # noqa: E402
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule, load, of  # noqa: E402
 from explorer.engine.models.open_model import open_model  # noqa: E402
-from explorer.engine.models.opened import OpenOptions  # noqa: E402
+from explorer.engine.models.opened_model import OpenOptions  # noqa: E402
 from explorer.engine.models.torch import onnx_export  # noqa: E402
 from explorer.engine.models.torch.run import run  # noqa: E402
 

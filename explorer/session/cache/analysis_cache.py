@@ -37,7 +37,7 @@ from explorer.facts.profile.profile import Profile
 from explorer.host import SWITCH, cache_home, file_reads, memory_limit
 from explorer.host.cache_folder import CacheFolder, CacheUsage
 from explorer.host.file_reads import FileRead
-from explorer.session.kept.rows import Chunk, RowPages, tupled
+from explorer.session.cache.rows import Chunk, RowPages, tupled
 
 _VERSION = 2
 _PACKAGES = (

@@ -29,7 +29,7 @@ from explorer.base.errors import ExplorerError, Misuse, nearest
 from explorer.engine.costs.aten import live
 from explorer.engine.costs.training.memory import Allocation, Change, over_time
 from explorer.engine.formats.torch_module.arguments import BoundInputs
-from explorer.engine.formats.torch_module.loaded import LoadedModule
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.modules import tensors
 from explorer.engine.runtime.torch_fastpath import restoring_modes
 from explorer.facts.training import Optimizer, Phase, StepMemory
@@ -49,7 +49,7 @@ _KERNELS = (
 )
 
 
-class Unsimulated(Exception):
+class SimulationError(Exception):
     """Torch cannot run the step on shapes; the text says why."""
 
 
@@ -84,7 +84,7 @@ def step_memory(
     """The memory of one training step, and what to know about it.
 
     Args:
-        loaded: From `loaded.load`; its modules are put back as they were.
+        loaded: From `loaded_module.load`; its modules are put back as they were.
         bound: What it is called with.
         optimizer: Whose state and workspaces are in it.
         checkpoints: Paths of modules whose activations are made again in the backward pass.
@@ -110,7 +110,7 @@ def step_memory(
             why = why or error_line(error)
         finally:
             model.zero_grad(set_to_none=True)
-    raise Unsimulated(why)
+    raise SimulationError(why)
 
 
 def _notes(model: nn.Module, why: str) -> tuple[str, ...]:
@@ -138,7 +138,7 @@ def _run(
 ) -> StepMemory:
     trained = [p for p in model.parameters() if p.requires_grad]
     if not trained:
-        raise Unsimulated("no parameter is trained")
+        raise SimulationError("no parameter is trained")
     watch = _Births()
     for path, module in model.named_modules():
         for stored in (*module._parameters.values(), *module._buffers.values()):
@@ -161,7 +161,7 @@ def _run(
         result = model(*args, **kwargs)
         outcome = [t for _, t in tensors(result) if t.requires_grad]
         if not outcome:
-            raise Unsimulated("no result of the model has a gradient")
+            raise SimulationError("no result of the model has a gradient")
         forward = watch.live
         loss = torch.stack([t.sum().float() for t in outcome]).sum()
         with_result = watch.live
