@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import ComposeResult
 from textual.binding import BindingType
+from textual.geometry import Region
 from textual.screen import Screen
+from textual.strip import Strip
 
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.host.gc_pause import freeze_once
@@ -28,7 +30,7 @@ from explorer.tui.terminal.slices import after_paint
 from explorer.tui.text.keys import bindings
 from explorer.tui.tree.filter_line import FilterLine
 from explorer.tui.widgets.status_line import StatusLine
-from explorer.tui.widgets.strips import FooterKey, KeyBar, TitleBar, UniformLines
+from explorer.tui.widgets.strips import FooterKey, KeyBar, TitleBar, uniform_lines
 
 if TYPE_CHECKING:
     from explorer.process.client import EngineProcess
@@ -43,7 +45,7 @@ _AT_ONCE = 0.5
 """Seconds in which a model is on show that was opened before."""
 
 
-class MainScreen(UniformLines, Screen[None]):
+class MainScreen(Screen[None]):
     """Shows one model.
 
     Args:
@@ -96,6 +98,10 @@ class MainScreen(UniformLines, Screen[None]):
         yield self._filter
         yield StatusLine(self.store)
         yield KeyBar(self._keys())
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """The lines of a part of it."""
+        return uniform_lines(super().render_lines, crop)
 
     def on_mount(self) -> None:
         """Paint the name at once; the engine's answer comes when it comes."""

@@ -14,6 +14,8 @@ from msgspec.structs import replace
 from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
+from textual.geometry import Region
+from textual.strip import Strip
 from textual.widget import Widget
 
 from explorer.base.errors import ExplorerError
@@ -30,7 +32,7 @@ from explorer.tui.widgets.fold_list import FoldList
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.link_view import LinkView
 from explorer.tui.widgets.plot_view import PlotView
-from explorer.tui.widgets.strips import PaneHead, UniformLines
+from explorer.tui.widgets.strips import PaneHead, uniform_lines
 
 if TYPE_CHECKING:
     from explorer.facts.graph.edges import RowEdges
@@ -43,11 +45,15 @@ Zoom = Literal["", "zoom-left", "zoom-right"]
 _ZOOMS: tuple[Zoom, Zoom] = ("zoom-left", "zoom-right")
 
 
-class TreePane(UniformLines, Vertical):
+class TreePane(Vertical):
     """The left pane: the layer tree and its heading."""
 
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """The lines of a part of it."""
+        return uniform_lines(super().render_lines, crop)
 
-class TabPane(UniformLines, Vertical):
+
+class TabPane(Vertical):
     """The right pane: which tab is on show, and what it shows of the layer and the model.
 
     Args:
@@ -60,6 +66,10 @@ class TabPane(UniformLines, Vertical):
         super().__init__(id="right")
         self._store, self._panes, self._ask = store, panes, ask
         self._tabs: dict[str, Any] = {}
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """The lines of a part of it."""
+        return uniform_lines(super().render_lines, crop)
 
     def compose(self) -> ComposeResult:
         """The heading, and the tabs that are there from the start; plots come when they are opened first."""
@@ -159,7 +169,7 @@ class TabPane(UniformLines, Vertical):
             self.open(tab)
 
 
-class Panes(UniformLines, Horizontal):
+class Panes(Horizontal):
     """The tree and the tabs beside each other, one above the other, or one alone.
 
     Args:
@@ -176,6 +186,10 @@ class Panes(UniformLines, Horizontal):
         self.divider: int | None = None
         self._divided = 0
         self.wish = TreeShape("", False, frozenset())
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """The lines of a part of it."""
+        return uniform_lines(super().render_lines, crop)
 
     def compose(self) -> ComposeResult:
         """The parts."""

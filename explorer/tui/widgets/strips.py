@@ -14,17 +14,12 @@ from explorer.tui.text.lines import BLANK, Line
 from explorer.tui.widgets.line_view import RoleLines
 
 
-class UniformLines:
-    """Mixin of containers whose lines are all alike, since what they hold covers them: one is drawn for all.
+def uniform_lines(render: Callable[[Region], list[Strip]], crop: Region) -> list[Strip]:
+    """The lines of a container that are all alike, since what it holds covers them: one is drawn for all.
 
     Textual draws every line of every container, on show or not: half of the lines of the first paint.
     """
-
-    def render_lines(self, crop: Region) -> list[Strip]:
-        """The lines of a part of it."""
-        line = Region(crop.x, crop.y, crop.width, 1)
-        strips: list[Strip] = super().render_lines(line)  # type: ignore[misc]
-        return strips * crop.height
+    return render(Region(crop.x, crop.y, crop.width, 1)) * crop.height
 
 
 class _Lines(RoleLines):
