@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Session": "session",
-    "cache_usage": "kept.analysis_cache",
-    "clear_cache": "kept.analysis_cache",
+    "cache_usage": "cache.analysis_cache",
+    "clear_cache": "cache.analysis_cache",
     "list_models": "headers",
     "measure_machine": "machine",
     "make_model": "split.make",

@@ -105,6 +105,16 @@ def named(entry: str) -> Callable[..., Any]:
     return lambda *args: getattr(import_module(f"explorer.engine.{module}"), name)(*args)
 
 
+def graph_file(format: str, read: str) -> Callable[[str, Any], Any]:
+    """Opens the files of a format each of which is a graph of ONNX's operators, as an ONNX file is.
+
+    Args:
+        format: Name of the format.
+        read: What makes a `graph.model.Model` of a path, as for `named`.
+    """
+    return lambda source, options: named("models.onnx:open_graph")(source, options, format, named(read))
+
+
 @record
 class Format:
     """A kind of model: how it is recognised, opened and looked at.

@@ -1,4 +1,4 @@
-"""Answers for an ONNX file: it is opened by its headers, weights unread.
+"""Answers for an ONNX file, and for any other whose reader makes a graph of it: weights stay unread.
 
 What imports numpy or onnxruntime, and what only some verbs want, is imported when it is asked for.
 """
@@ -13,6 +13,7 @@ from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.models.opened_model import dims_of
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.engine.shapes.onnx_pass import DIED
+from explorer.host.file_reads import whole
 from explorer.host.gc_pause import gc_pause
 
 TYPE_CHECKING = False
@@ -32,17 +33,16 @@ if TYPE_CHECKING:
 
 
 class OnnxModel:
-    """An ONNX file; `model` is its graph where that was read already."""
+    """A file that is a graph of ONNX's operators; `model` is that graph."""
 
-    format = "onnx"
     takes_weights = False
     is_graph = True
 
-    def __init__(self, source: str, options: OpenOptions, model: Model | None = None) -> None:
+    def __init__(self, source: str, options: OpenOptions, model: Model, format: str = "onnx") -> None:
         self.source = source
         self.options = options
-        with gc_pause():
-            self.model = validate(reader.read(source)) if model is None else model
+        self.model = model
+        self.format = format
 
     def names(self) -> tuple[list[str], list[str]]:
         """See `OpenedModel`."""
@@ -111,10 +111,25 @@ class OnnxModel:
 
     def rests_on(self, info: Info) -> Sequence[FileRead] | None:
         """See `OpenedModel`."""
-        return None if DIED in info.model.notes else model_reads(self.model)
+        if DIED in info.model.notes:
+            return None
+        # what no reader says of its file may be anywhere in it
+        return (whole(self.source),) if self.model.source is None else model_reads(self.model)
 
     def _sizes(self) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
         """Of the dimensions and input shapes that the user gave, those that this model has."""
         known = self.names()[1]
         shapes = {name: shape for name, shape in self.options.input_shapes.items() if name in known}
         return dims_of(self.model, self.options.dims), shapes
+
+
+def open_graph(
+    source: str, options: OpenOptions, format: str = "onnx", read: Callable[[str], Model] = reader.read
+) -> OnnxModel:
+    """Opens a file that `read` makes a graph of, which is checked before anybody walks it.
+
+    Raises:
+        BadModel: It is broken.
+    """
+    with gc_pause():
+        return OnnxModel(source, options, validate(read(source)), format)

@@ -105,7 +105,7 @@ class OpenedModel(Protocol):
     def step_memory(
         self, optimizer: Optimizer, batch: int | None, checkpoint: Sequence[str]
     ) -> tuple[StepMemory, tuple[str, ...], tuple[str, ...]] | str:
-        """A training step run by torch itself on shapes (see `training.simulated`).
+        """A training step run by torch itself on shapes (see `training.simulation`).
 
         Returns:
             Its memory, the modules that the patterns in `checkpoint` mean, and what to know; or why nothing

@@ -592,9 +592,9 @@ class Models:
 
 
 def _onnx(path: str, options: OpenOptions, model: Model | None = None) -> OnnxModel:
-    from explorer.engine.models.onnx import OnnxModel  # the engine, which a kept answer needs not
+    from explorer.engine.models.onnx import OnnxModel, open_graph  # the engine, which a kept answer needs not
 
-    return OnnxModel(path, options, model)
+    return open_graph(path, options) if model is None else OnnxModel(path, options, model)
 
 
 def _said_of_bounds(examined: AnalysisResult) -> Info:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import types
 import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
 
+from explorer import Session, TileSpec
 from explorer.base.errors import BadModel, ExplorerError, Misuse
-from explorer.engine.formats.format import HEAD_BYTES, SourceProbe
+from explorer.engine.formats.format import HEAD_BYTES, Format, SourceProbe, graph_file
+from explorer.engine.graph.model import Graph, Inline, Model, Node, Tensor, Value
 from explorer.engine.models import registry
 from explorer.engine.models.open_model import open_model
 from explorer.engine.models.opened_model import OpenOptions
@@ -159,3 +164,50 @@ def test_registering_a_format_costs_the_start_of_the_program_nothing(module: str
     command = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{code}"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert not {name for name in done.stdout.split() if name in HEAVY or name.split(".")[0] in HEAVY}
+
+
+def read_rows(path: str) -> Model:
+    """A product of `2 x K` by what stands behind the word: rows of ones and zeros."""
+    rows = [[float(c) for c in row] for row in Path(path).read_text().split()[1:]]
+    data = np.array(rows, np.float32)
+    weight = Tensor("w", "float32", data.shape, Inline(data.tobytes()))
+    x, y = Value("x", "float32", (2, len(rows))), Value("y", "float32", (2, len(rows[0])))
+    node = Node("MatMul", ["x", "missing" if not data.any() else "w"], ["y"])
+    return Model(Graph("rows", (node,), (x,), (y,), {"w": weight}), {"": 17}, 8, path=path)
+
+
+@pytest.fixture
+def rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    module: Any = types.ModuleType("explorer.engine.formats.rows")
+    opens = graph_file("rows", "formats.rows:read")
+    module.FORMAT = Format("rows", "rows", lambda probe: probe.head[:4] == b"rows", opens)
+    module.read = read_rows
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(registry, "MODULES", ("formats.rows", *registry.MODULES))
+    return written(tmp_path / "a.rows", b"rows 11100 01010 10101")
+
+
+def test_a_graph_of_another_format_needs_no_more_than_its_reader(rows: Path) -> None:
+    with Session(str(rows)) as session:
+        assert (session.info().model.format, session.info().totals.macs) == ("rows", 2 * 3 * 5)
+        assert [one.zeros for one in session.weights().tensors] == [7 / 15]
+        session.tile(TileSpec((2, 2, 2)))
+        assert session.verify().verdict_kind == "equal"
+        session.save(str(rows.with_name("tiled.onnx")))
+    onnx.checker.check_model(str(rows.with_name("tiled.onnx")))
+
+
+def test_an_answer_about_it_is_not_kept_beyond_a_change_of_its_file(rows: Path) -> None:
+    def macs() -> int | None:
+        with Session(str(rows)) as session:
+            return session.info().totals.macs
+
+    assert (macs(), macs()) == (30, 30)
+    written(rows, b"rows 1110 0101 1010")
+    assert macs() == 24
+
+
+def test_a_graph_of_it_that_contradicts_itself_is_refused(rows: Path) -> None:
+    written(rows, b"rows 000 000")
+    assert refusal(rows).startswith(f"{rows}: ")
+    assert "missing" in refusal(rows)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from explorer.engine.formats.format import Format, SourceProbe, named
+from explorer.engine.formats.format import Format, SourceProbe, graph_file, named
 
 _FIELDS = {1: 0, 2: 2, 3: 2, 4: 2, 5: 0, 6: 2, 7: 2, 8: 2, 14: 2, 20: 2, 25: 2, 26: 2}
 """ModelProto's fields (onnx.proto) and their wire types: an ONNX file has no magic number."""
@@ -40,7 +40,7 @@ FORMAT = Format(
     "an ONNX file (.onnx)",
     label="ONNX",
     recognise=_recognise,
-    open=named("models.onnx:OnnxModel"),
+    open=graph_file("onnx", "formats.onnx.reader:read"),
     outline=named("formats.onnx.outline:outline"),
     endings=(".onnx",),
     recognised="the fields of a protobuf ModelProto",
