@@ -23,7 +23,6 @@ MODULES = (
     "formats.weights.safetensors",
     "formats.weights.gguf",
     "formats.tflite",
-    "formats.toy",
     "formats.weights.huggingface",
     "models.torch.torchscript",
     "models.torch.exported_program",
