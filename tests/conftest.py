@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import random
 import re
 import shutil
 import signal
@@ -13,6 +14,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import count
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +56,20 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 # through all of it takes a second, and is made only where files stay open (`few_open_files`)
 gc.set_threshold(50_000, 10, 1000)
 
-# a change is judged by the same examples each time; who works on the code explores new ones. How long one
-# takes says how busy the machine is: what has to be fast has a test of its own
-settings.register_profile("here", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True)
-settings.load_profile("ci" if os.environ.get("CI") else "here")
+# a change is judged by the same examples each time; `--hypothesis-profile explore` tries new ones. How long
+# one takes says how busy the machine is
+settings.register_profile("same", deadline=None, derandomize=True)
+settings.register_profile("explore", deadline=None)
+settings.load_profile("same")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Every test draws the same numbers, whichever was before it."""
+    random.seed(0)
+    for name, seed in (("numpy", "random.seed"), ("torch", "manual_seed")):
+        if (library := sys.modules.get(name)) is not None:
+            attrgetter(seed)(library)(0)
 
 
 @pytest.hookimpl(tryfirst=True)

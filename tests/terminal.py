@@ -6,6 +6,7 @@ is put back as it was, or whether a process stays behind.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import re
@@ -118,25 +119,21 @@ class Terminal:
         self.stream.feed(data)
         return len(data)
 
-    def settle(self, quiet: float = 0.5, limit: float = 30.0) -> int:
+    def settle(self, quiet: float = 0.5, limit: float = 60.0) -> int:
         """Reads until the program rested for `quiet` seconds and sent nothing; how many bytes came."""
         total, end = 0, time.monotonic() + limit
-        used = self._cpu_seconds()
-        while time.monotonic() < end:
-            count = self.pump(quiet)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            its = [psutil.Process(self.process.pid), *self.children()]
+            used = _cpu_seconds(its)
+            while time.monotonic() < end:
+                count = self.pump(quiet)
+                total += count
+                before, used = used, _cpu_seconds(its)
+                if not count and used - before <= 0.03:
+                    return total  # else a loaded machine gave it no time to say what it has to say
+        while count := self.pump(0.0):  # what it had sent before it ended
             total += count
-            before, used = used, self._cpu_seconds()
-            if not count and used - before <= 0.03:
-                break  # else a loaded machine gave it no time to say what it has to say
         return total
-
-    def _cpu_seconds(self) -> float:
-        """What the program's own process has used."""
-        try:
-            times = psutil.Process(self.process.pid).cpu_times()
-        except psutil.Error:
-            return 0.0
-        return times.user + times.system
 
     def wait_for(self, what: str | Callable[[], bool], limit: float = PATIENCE) -> None:
         """Reads until `what` stands on the screen, or is true; fails with the screen if it never is."""
@@ -186,6 +183,15 @@ class Terminal:
     def modes(self) -> list[object]:
         """The line's settings as they are now."""
         return termios.tcgetattr(self.slave)
+
+
+def _cpu_seconds(processes: Sequence[psutil.Process]) -> float:
+    """What they have used; where one of them has ended, what the others have."""
+    total = 0.0
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            total += sum(process.cpu_times()[:2])
+    return total
 
 
 def explorer(model: str | Path, *options: str, **kwargs: object) -> Terminal:

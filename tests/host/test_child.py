@@ -43,8 +43,8 @@ def ran(folder: Path) -> list[str]:
 def test_the_engine_of_the_screen_runs_nothing_of_the_current_folder(trap: Path, sample: Sample) -> None:
     engine = EngineProcess(str(sample("lenet")))
     try:
-        assert engine.submit("open").future.result(60).totals.macs
-        assert engine.submit("verify", after=0).future.result(60).passed
+        assert engine.submit("open").future.result(120).totals.macs
+        assert engine.submit("verify", after=0).future.result(120).passed
     finally:
         engine.close()
     assert ran(trap) == []

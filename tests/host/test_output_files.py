@@ -153,8 +153,8 @@ def test_a_session_is_for_its_user_alone_and_a_result_as_umask_says(tmp_path: Pa
         assert kept is not None
         engine = EngineProcess(str(sample("mlp_128")), folder=lambda: kept.folder)
         try:
-            engine.submit("tile", TileSpec((32, 32, 32)), verify=False).future.result(60)
-            engine.submit("save", str(tmp_path / "out.onnx")).future.result(60)
+            engine.submit("tile", TileSpec((32, 32, 32)), verify=False).future.result(120)
+            engine.submit("save", str(tmp_path / "out.onnx")).future.result(120)
             kept.save(
                 saved_sessions.SavedSession(
                     str(sample("mlp_128")), str(tmp_path), saved_sessions.Opening(), engine.history

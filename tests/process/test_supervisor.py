@@ -16,9 +16,6 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 ROOT = Path(__file__).parents[2]
-WITHIN = 3.0
-"""Seconds in which a command has to end on a machine that does something else, too; alone it takes 0.1."""
-
 _HEAD = """
 import os, sys, time
 from explorer.cli import main as cli
@@ -90,13 +87,11 @@ def test_a_signal_ends_what_never_ends(
         "    say('written')\n"
         "    import signal\n"
         "    signal.pthread_sigmask(signal.SIG_BLOCK, range(1, 60))\n"
-        "    time.sleep(60)",
+        "    time.sleep(1_000)",
         until="written",
     )
-    started = time.monotonic()
     process.send_signal(number)
     out, err = process.communicate(timeout=120)
-    assert time.monotonic() - started < WITHIN
     assert (process.returncode, out) == (code, "")
     assert err == ("explorer: stopped; nothing was written\n" if number == signal.SIGINT else "")
     assert os.listdir(tmp_path) == []
@@ -112,7 +107,7 @@ say('written')
 def test_a_signal_after_the_result_has_its_name_does_not_deny_it(
     begin: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
-    answered = begin(f"{WRITTEN}time.sleep(0.1)", until="written", head="supervisor._GRACE = 30\n")
+    answered = begin(f"{WRITTEN}time.sleep(0.1)", until="written", head="supervisor._GRACE = 120\n")
     answered.send_signal(signal.SIGINT)
     out, err = answered.communicate(timeout=120)
     assert (answered.returncode, out, err) == (0, "the answer", "")
@@ -310,15 +305,12 @@ def test_a_model_that_ends_the_runtime_is_one_line(tmp_path: Path, words: str) -
 def test_a_loop_of_2_62_turns_is_stopped(tmp_path: Path) -> None:
     endless(tmp_path / "m.onnx")
     process = _command("activations m.onnx -o values.npz", tmp_path)
-    end = time.monotonic() + 60
     while (
-        len(os.listdir(tmp_path)) < 3 and time.monotonic() < end
+        len(os.listdir(tmp_path)) < 3 and process.poll() is None
     ):  # a folder for temporary files, and beside
         time.sleep(0.05)
     time.sleep(0.5)
-    started = time.monotonic()
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)
-    assert time.monotonic() - started < WITHIN
     assert (process.returncode, out, err) == (130, "", "explorer: stopped; nothing was written\n")
     assert os.listdir(tmp_path) == ["m.onnx"]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 from weakref import WeakSet
@@ -20,6 +21,7 @@ from explorer.tui.tree.widget import LayerTree
 from explorer.tui.widgets.fold_list import FoldList
 from explorer.tui.widgets.line_view import LineView
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
+from tests.terminal import PATIENCE
 from tests.tui.scripted import ScriptedEngine
 
 __all__ = ["Hands", "draw", "drawn", "quiet", "screen", "undrawn"]
@@ -29,6 +31,8 @@ undrawn: WeakSet[Screen[Any]] = WeakSet()
 """Screens that have changed since they were drawn."""
 
 _SOON = 0.02  # s; a refresh of the screen comes sooner, a clock that ticks later
+_CLOCKS = 60  # times that something comes soon: more is a clock that never rests
+_BUSY = 10  # times as long as asked for, for a loop that never rests
 
 
 async def quiet(min_sleep: float = 0.0, max_sleep: float = 1.0) -> None:
@@ -38,14 +42,16 @@ async def quiet(min_sleep: float = 0.0, max_sleep: float = 1.0) -> None:
     a time where nothing happens, and too soon on a machine where others run.
     """
     loop: Any = asyncio.get_running_loop()
-    until, calm = time.monotonic() + max_sleep, 0
-    while calm < 3 and time.monotonic() < until:
+    began, slept, calm = time.thread_time(), 0, 0
+    # in the time of this thread: a clock that others slow down says nothing
+    while calm < 3 and slept < _CLOCKS and time.thread_time() - began < _BUSY * max_sleep:
         soon = [t.when() for t in loop._scheduled if not t.cancelled()]
-        wait = min(soon, default=until) - loop.time()
+        wait = min(soon, default=math.inf) - loop.time()
         if loop._ready or wait > _SOON:
             await asyncio.sleep(0)
         else:
             await asyncio.sleep(max(0, wait))
+            slept += 1
             calm = -1
         calm = 0 if loop._ready else calm + 1
 
@@ -103,6 +109,14 @@ class Hands:
             if not busy():
                 await self.pilot.pause()
         await self.pilot.pause()  # what was laid out is known
+
+    async def until(self, seen: Callable[[], bool], limit: float = PATIENCE) -> None:
+        """Rests until it is seen: what a clock of the program's brings."""
+        end = time.monotonic() + limit
+        while not seen():
+            assert time.monotonic() < end, self.pilot.app.screen
+            await asyncio.sleep(0.01)
+            await self.rest()
 
     async def tile(self) -> None:
         """Tile everything and close the verdict."""

@@ -181,10 +181,7 @@ async def test_enter_before_the_choice_has_come_waits_for_it(session, monkeypatc
         monkeypatch.setattr("explorer.tui.dialogs.quantize.dialog._PAUSE", 0.1)
         hands.at_once("Q", *"fixed6.3", "enter")
         await hands.rest()
-        for _ in range(40):
-            if isinstance(top(hands), QuantizationScreen):
-                break
-            await hands.pilot.pause(0.05)
+        await hands.until(lambda: isinstance(top(hands), QuantizationScreen))
         assert {weight for weight, _ in quantized(session).values()} == {"fixed6.3"}
 
 

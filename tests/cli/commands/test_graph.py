@@ -302,7 +302,7 @@ def test_graphviz_takes_what_is_written_for_it(sample: Sample, tmp_path: Path) -
     for name, model in (("lenet", sample("lenet")), ("hostile", hostile)):
         out = tmp_path / f"{name}.dot"
         assert main(["graph", str(model), "-o", str(out), "--quiet"]) == 0
-        drawn = subprocess.run(["dot", "-Tjson", str(out)], capture_output=True, check=True, timeout=60)
+        drawn = subprocess.run(["dot", "-Tjson", str(out)], capture_output=True, check=True, timeout=120)
         assert not drawn.stderr
         with Session(str(model)) as session:
             drawing = session.graph()

@@ -94,7 +94,7 @@ def test_a_stage_that_dies_is_named_and_the_others_end(stages: Path, tmp_path: P
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         workers: list[psutil.Process] = []
-        until = time.monotonic() + 60
+        until = time.monotonic() + 120
         while len(workers) < 3 and time.monotonic() < until:
             every = psutil.Process(process.pid).children(recursive=True)
             workers = [one for one in every if "stage_process" in " ".join(one.cmdline())]

@@ -36,6 +36,14 @@ def value(number: int, seconds: float = 0.0) -> Callable[[ThreadShare], int]:
     return work
 
 
+def until(seen: Callable[[], bool]) -> None:
+    """Waits for it, at most two minutes."""
+    end = time.monotonic() + 120
+    while not seen():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
 @pytest.mark.usefixtures("four")
 def test_results_come_in_the_order_of_the_works_whoever_ends_first() -> None:
     works = [value(i, 0.02 * (5 - i)) for i in range(5)]
@@ -46,7 +54,7 @@ def test_results_come_in_the_order_of_the_works_whoever_ends_first() -> None:
 @pytest.mark.usefixtures("four")
 def test_works_run_at_the_same_time() -> None:
     meeting = threading.Barrier(4)
-    assert sorted(side_by_side([lambda share: meeting.wait(60)] * 4, [1] * 4, 4)) == [0, 1, 2, 3]
+    assert sorted(side_by_side([lambda share: meeting.wait(120)] * 4, [1] * 4, 4)) == [0, 1, 2, 3]
 
 
 @pytest.mark.usefixtures("four")
@@ -165,13 +173,13 @@ def test_a_work_goes_on_meanwhile_and_who_gives_up_does_not_wait_for_it(
     four: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go = threading.Event()
-    with in_background(lambda: go.wait(60)) as going:
+    with in_background(lambda: go.wait(120)) as going:
         assert going is not None
         assert not going.done()
         go.set()
         assert wait_for(going, lambda: False)
     go.clear()
-    with in_background(lambda: go.wait(60)) as going:
+    with in_background(lambda: go.wait(120)) as going:
         assert going is not None
         with pytest.raises(Cancelled):
             wait_for(going, lambda: True)
@@ -189,7 +197,7 @@ def test_the_next_is_asked_for_when_there_is_room_for_it() -> None:
     at_once: list[int] = []
 
     def work(share: ThreadShare) -> None:
-        time.sleep(0.01)
+        until(lambda: len(asked) > 1)
         ended.append(1)
 
     def coming() -> Iterator[tuple[Callable[[ThreadShare], None], int]]:
@@ -208,19 +216,27 @@ def test_what_goes_on_in_a_thread_of_its_own_counts_as_a_work_until_it_has_ended
     most = {False: 0, True: 0}
     go = threading.Event()
 
-    def work(share: ThreadShare) -> None:
-        going.append(1)
-        most[go.is_set()] = max(most[go.is_set()], len(going))
-        time.sleep(0.02)
-        going.pop()
+    meeting = {False: threading.Barrier(3), True: threading.Barrier(4)}
+
+    def work(at: int) -> Callable[[ThreadShare], None]:
+        def run(share: ThreadShare) -> None:
+            going.append(1)
+            most[go.is_set()] = max(most[go.is_set()], len(going))
+            if at < 3 or 20 <= at < 24:
+                meeting[at >= 20].wait(120)
+            going.pop()
+
+        return run
 
     def coming() -> Iterator[tuple[Callable[[ThreadShare], None], int]]:
         for at in range(30):
             if at == 15:
                 go.set()
-            yield work, 1
+                until(beside.done)
+            yield work(at), 1
 
-    with in_background(lambda: go.wait(60)) as beside:
+    with in_background(lambda: go.wait(120)) as beside:
+        assert beside is not None
         streamed(coming(), 30, beside=beside)
     assert most == {False: 3, True: 4}
 

@@ -219,7 +219,7 @@ def test_an_address_that_cannot_be_read_is_one_line_to_the_end(sample: Callable[
     pytest.importorskip("distributed")
     command = [sys.executable, "-m", "explorer", "sweep", str(sample("lenet")), "--scheduler", "nowhere"]
     done = subprocess.run(
-        command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("explorer: nowhere: no scheduler answers there")

@@ -254,7 +254,7 @@ def test_a_stopped_job_leaves_nothing_beside_its_target(sample: Sample, tmp_path
             time.sleep(0.001)
         engine.stop(job)
         with pytest.raises(Cancelled):
-            job.future.result(60)
+            job.future.result(120)
         assert not list(tmp_path.iterdir())
     finally:
         engine.close()

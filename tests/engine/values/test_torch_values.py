@@ -504,7 +504,7 @@ def test_figures_go_through_the_worker(module: str) -> None:
     try:
         found = engine.submit("activations", ["features.0"]).future.result(timeout=120)
         assert found.tensors[0].tensor.shape == (1, 64, 55, 55)
-        weights = engine.submit("weights", ["features.0"]).future.result(timeout=60)
+        weights = engine.submit("weights", ["features.0"]).future.result(timeout=120)
         assert [t.tensor.name for t in weights.tensors] == ["features.0.weight", "features.0.bias"]
     finally:
         engine.close()

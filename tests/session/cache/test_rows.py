@@ -133,12 +133,12 @@ def test_a_sample_comes_through_the_engine_packed(sample: Callable[[str], str]) 
 
     engine = EngineProcess(sample("bert_tiny"))
     try:
-        layers = engine.submit("analysis").future.result(60).layers
+        layers = engine.submit("analysis").future.result(120).layers
         assert isinstance(layers, RowPages)
         assert layers.opened == 0
         with Session(sample("bert_tiny")) as session:
             assert layers == session.analysis().layers
         paths = [layers[7].path, layers[20].path, "nowhere"]
-        assert engine.submit("locate", paths).future.result(60) == {paths[0]: 7, paths[1]: 20}
+        assert engine.submit("locate", paths).future.result(120) == {paths[0]: 7, paths[1]: 20}
     finally:
         engine.close()

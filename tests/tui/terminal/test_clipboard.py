@@ -46,7 +46,7 @@ def _sent(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> list[
     clipboard.send(TEXT, environment, sent.append)
     for thread in threading.enumerate():
         if thread.name == "clipboard":
-            thread.join(10)
+            thread.join()
     return sent
 
 

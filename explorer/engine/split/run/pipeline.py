@@ -34,6 +34,8 @@ from explorer.host.stopped_children import StoppedChildren
 
 _LOOK = 0.05
 """Seconds between two looks at who still lives, and at whether the user stopped it."""
+_END = 5.0
+"""Seconds in which a process has ended whose pipe is closed."""
 _ALONE = 7
 """Micro-batches that go through alone; the first two are not counted."""
 _WARM = 2
@@ -290,9 +292,10 @@ class _Line:
 
     def _died(self, at: int) -> NoReturn:
         """Names the first process that ended: those behind it end for want of work."""
-        time.sleep(_LOOK)
-        ended = [place for place, one in enumerate(self.stages) if one.process.poll() is not None]
-        at = next((place for place in ended if self.stages[place].process.returncode), at)
+        end = time.monotonic() + _END  # its pipes are closed a moment before it has ended
+        while not any(one.process.poll() for one in self.stages) and time.monotonic() < end:
+            time.sleep(_LOOK)
+        at = next((place for place, one in enumerate(self.stages) if one.process.poll()), at)
         code = self.stages[at].process.returncode
         how = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
         raise EngineDied(
