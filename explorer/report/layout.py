@@ -212,6 +212,11 @@ class TableLines:
         yield from map(self.line, self._rows)
 
     @property
+    def shown(self) -> list[int]:
+        """The columns that are not left out."""
+        return self._shown
+
+    @property
     def is_cut(self) -> bool:
         """Whether what stands in a column is shortened."""
         return bool(self._kept)

@@ -77,9 +77,11 @@ def _wrapped(block: Heading | TextLine | Paragraph | Chart, width: int, exact: b
 
 def _table(block: Table, width: int, exact: bool) -> list[Line]:
     """Rows under columns, indented where there is room; prose in a last one without a title is wrapped."""
-    if block.indent and _laid(block, width, exact).is_cut:
-        block = replace(block, indent=0)
-    lines = (_line(line, row=True) for line in _laid(block, width, exact))
+    laid = _laid(block, width, exact)
+    if block.indent and laid.is_cut:
+        wider = _laid(replace(block, indent=0), width, exact)
+        laid = wider if wider.shown == laid.shown else laid  # a column more would cut the names more
+    lines = (_line(line, row=True) for line in laid)
     if block.columns[-1].title:
         return [cut(line, width) for line in lines]
     if len(block.columns) > 2:
