@@ -210,6 +210,23 @@ async def test_figures_stand_under_their_heads_whatever_the_width_becomes(
         assert all(cells[end - 1] != " " and cells[end : end + 1] in ("", " ") for end in ends)
 
 
+@pytest.mark.slow
+async def test_no_column_goes_where_a_wider_terminal_has_room_for_the_plot_beside(tmp_path: Path) -> None:
+    def heads() -> list[str]:
+        return line_text(sweep_screen(hands).query_one("#sweep-head", PaneHead).lines[0]).split()
+
+    (tmp_path / "npu.toml").write_text('peak_macs = "4T"\nbandwidth = "64 GB/s"\n')
+    async with screen(SweepEngine(), size=(80, 24)) as hands:
+        await begin(hands, tiles="16,32,64", machine="npu.toml")
+        before = heads()
+        assert len(before) > 4
+        for width in (119, 120, 140, 200):
+            await hands.pilot.resize_terminal(width, 24)
+            await hands.rest()
+            assert set(before) <= set(heads())
+            assert sweep_screen(hands).query_one("#sweep-plot").size.width >= 32
+
+
 def test_the_front_of_a_plot_is_that_of_its_axes() -> None:
     def at(size: int, cycles: int, traffic: int, buffer: int) -> SweepRow:
         known = row(TileSpec(tile=(size, size, size)), Hardware())

@@ -49,11 +49,18 @@ _SORTED_BY: Mapping[str, tuple[str, int]] = {
 def columns_for(rows: Sequence[SweepRow], width: int) -> tuple[SweepColumn, ...]:
     """The columns that tell something, as many as fit into `width` cells."""
     shown = shown_columns(rows)[:-1]
-    while sum(_SORTED_BY[column.title][1] + 1 for column, _ in shown) + 3 > width and any(
-        column.drop for column, _ in shown
-    ):
+    while _cells(shown) > width and any(column.drop for column, _ in shown):
         shown.remove(max(shown, key=lambda one: one[0].drop))
     return tuple(shown)
+
+
+def table_width(rows: Sequence[SweepRow]) -> int:
+    """The cells that all columns would take."""
+    return _cells(shown_columns(rows)[:-1])
+
+
+def _cells(columns: Sequence[SweepColumn]) -> int:
+    return sum(_SORTED_BY[column.title][1] + 1 for column, _ in columns) + 3
 
 
 def sweep_head(columns: Sequence[SweepColumn], by: str, reverse: bool) -> Line:

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_PLOT_WIDTH, _SHARE = 40, 0.55
+"""Cells that a plot beside a table keeps, and the table's share of the width where it needs no more."""
+
 
 class ParetoScreen(SubScreen[T], Generic[T]):
     """A table beside a plot, facts of the row under the cursor below them; answers with what is to be done.
@@ -91,8 +94,15 @@ class ParetoScreen(SubScreen[T], Generic[T]):
         self.query_one(PanelView).display = self._plotted or not alone
         self.query_one("#sweep-facts").styles.height = self.FACTS if tall else 2
 
+    def _divide(self) -> None:
+        """The table has the width that its columns ask for, if the plot beside it has enough left."""
+        wanted = min(self._wanted_width(), self.size.width - _PLOT_WIDTH)
+        more = self.size.width >= self.BESIDE and wanted > _SHARE * self.size.width
+        self._table.styles.width = wanted if more else None
+
     def _show(self) -> None:
         self._fill()
+        self._divide()
         self._show_head()
         self.query_one(TitleBar).show(self._title)
         self._tell()
@@ -178,6 +188,10 @@ class ParetoScreen(SubScreen[T], Generic[T]):
         ask_path(self.app, title, path, what, write, blink=not self._remote)
 
     # what a subclass says
+
+    def _wanted_width(self) -> int:
+        """Cells in which no column of the table is left out; 0 where it has its share."""
+        return 0
 
     def _ask(self) -> None:
         """Asks what to try, and begins."""

@@ -32,6 +32,7 @@ from explorer.tui.pages.sweep import (
     sweep_facts,
     sweep_head,
     sweep_line,
+    table_width,
 )
 from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line, fit, safe
@@ -113,7 +114,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(SWEEP_KEYS)
-    BESIDE, TALL, FACTS = 112, 19, 4
+    BESIDE, TALL, FACTS = 120, 19, 4
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 (Textual declares it an instance variable)
         (0, "-stacked"),
         (BESIDE, "-beside"),
@@ -168,6 +169,9 @@ class SweepScreen(ParetoScreen[TileSpec]):
 
     def _head(self, width: int) -> Line:
         return sweep_head(self._rows.columns(width), self._found.by, self._found.reverse)
+
+    def _wanted_width(self) -> int:
+        return table_width(self._rows.rows) if self._rows.rows else 0
 
     def _facts(self, width: int) -> Sequence[Line]:
         row = self.current
