@@ -11,8 +11,8 @@ from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import BLANK, Line, cut, head, safe
 
 
-def title_line(fact: HeatMap, at: int, many: int, width: int) -> Line:
-    """The tensor, the part of it that is shown, and which of several it is."""
+def title_lines(fact: HeatMap, at: int, many: int, width: int) -> tuple[Line, Line]:
+    """The tensor, its part that is shown, which of several it is; below, whether its numbers are random."""
     place = _place(fact, *(f"{a}:{b}" for a, b in (fact.rows, fact.columns)))
     about = f" {fact.tensor.dtype} {shape_text(fact.tensor.shape)}"
     which = f"  {at + 1} of {many}" if many > 1 else ""
@@ -23,7 +23,7 @@ def title_line(fact: HeatMap, at: int, many: int, width: int) -> Line:
         (f"  [{place}]", "accent"),
         (which, "dim"),
     )
-    return cut(spans, width)
+    return cut(spans, width), cut(((f" {'; '.join(map(safe, fact.notes))}", "warn"),), width)
 
 
 def _place(fact: HeatMap, *matrix: str) -> str:

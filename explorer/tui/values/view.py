@@ -17,7 +17,7 @@ from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.text.keys import bindings, key_group, keys_line
 from explorer.tui.text.lines import cut, safe
 from explorer.tui.values.heat_panel import HeatPanel, Picture
-from explorer.tui.values.page import about_lines, cell_span, cursor_line, title_line
+from explorer.tui.values.page import about_lines, cell_span, cursor_line, title_lines
 from explorer.tui.values.palette import Palette
 from explorer.tui.widgets.line_view import LineView
 from explorer.tui.widgets.strips import Status, TitleBar
@@ -194,7 +194,7 @@ class HeatMapView(SubScreen[None]):
             self.query_one("#heat-about", LineView).show(lambda width: ())
             self._moved()
             return
-        self.query_one(TitleBar).show(lambda width: (title_line(fact, self._at, len(self._names), width),))
+        self.query_one(TitleBar).show(lambda width: title_lines(fact, self._at, len(self._names), width))
         self.query_one("#heat-about", LineView).show(lambda width: about_lines(fact, width))
         self._moved()
 

@@ -20,7 +20,7 @@ from explorer.facts import History, HistoryEntry
 from explorer.facts.values import HeatMap
 from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.values.heat_panel import HeatPanel, Picture
-from explorer.tui.values.page import about_lines, cell_span, cursor_line, title_line
+from explorer.tui.values.page import about_lines, cell_span, cursor_line, title_lines
 from explorer.tui.values.palette import palette
 from explorer.tui.values.view import HEAT_KEYS, HeatMapView
 from explorer.tui.widgets.strips import Status, TitleBar
@@ -355,6 +355,18 @@ def fact(lenet: Session) -> HeatMap:
     return replace(found, cells=cells)
 
 
+async def test_numbers_that_are_random_are_called_so_above_their_map(lenet: Session) -> None:
+    class Random(RealNumbers):
+        def _heat_map(self, **how: Any) -> HeatMap:
+            return replace(super()._heat_map(**how), notes=("random weights, seed 0",))
+
+    async with screen(Random(lenet)) as hands:
+        view = await at_layer(hands, "fc2")
+        above = [line_text(line).strip() for line in view.query_one(TitleBar).lines]
+        assert above[1] == "random weights, seed 0"
+        assert above[0].startswith("fc2.weight")
+
+
 def test_two_numbers_are_painted_in_a_cell(fact: HeatMap) -> None:
     colours = palette(True, "truecolor")
     picture = Picture(fact, 1.0, 3, 2, 3, 3, colours)
@@ -409,7 +421,7 @@ def test_no_line_is_wider_than_its_room(lenet: Session, width: int) -> None:
     found = lenet.heat_map("conv2.weight", before=LENET)
     lines = [
         *about_lines(found, width),
-        title_line(found, 0, 3, width),
+        *title_lines(found, 0, 3, width),
         cursor_line(found, 0, 0, 1.0, width),
     ]
     assert all(line_width(line) <= width for line in lines)
