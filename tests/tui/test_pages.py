@@ -398,6 +398,15 @@ def test_operators_are_a_histogram_that_opens_to_one_of_every_attribute(width: i
     assert bars[0] == max(line_text(line).count("█") for line in row.body(100))
 
 
+@pytest.mark.parametrize("width", [38, 48, 58, 90])
+def test_an_operators_name_is_whole_before_figures_stand_beside_it(width: int) -> None:
+    found = [OpStat(op, 25, 3_380_000, 38_140, 0, {}) for op in ("BatchNormalization", "GlobalAveragePool")]
+    entries = operator_entries(alexnet().info, found, exact=False)
+    page = said([entry.head(width) for entry in entries])
+    assert "BatchNormalization" in page
+    assert "GlobalAveragePool" in page
+
+
 def test_bars_grow_in_eighths_and_never_hide_what_is_there() -> None:
     assert bar(0.0, 8)[0][0] == ""
     assert bar(1e-9, 8)[0][0] == "▏"

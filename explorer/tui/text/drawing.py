@@ -37,8 +37,8 @@ _ROOMY = 64
 """Cells of a pane in which figures have their whole names."""
 _BELOW = 4
 """Cells by which the rest of a row is indented."""
-_LABEL = 24
-"""Cells that the labels of figures take at most."""
+_LABEL, _LEAST = 24, 17
+"""Cells that the labels of figures take at most, and those that they have however narrow it is."""
 
 
 def draw(blocks: Iterable[Block], width: int, exact: bool = False, *, beside: bool = False) -> list[Line]:
@@ -108,7 +108,7 @@ def _fields(block: Fields, width: int, exact: bool) -> list[Line]:
 def field_lines(block: Fields, width: int, exact: bool = False) -> tuple[int, list[Line]]:
     """A line a figure, however long it is, and the cells that their names take."""
     names = [cell_line(_name(field, width), "quiet") for field in block.rows]
-    room = min(max(map(line_width, names), default=0) + 3, _LABEL, max(14, width // 2))
+    room = min(max(map(line_width, names), default=0) + 3, _LABEL, max(_LEAST, width // 2))
     lines: list[Line] = []
     for name, field in zip(names, block.rows, strict=True):
         label = (fit(f" {line_text(name)}", room - 1) + " ", name[0][1] if name else "dim")

@@ -15,6 +15,10 @@ def ops(fact: Info, stats: Sequence[OpStat]) -> list[Block]:
     return [*title(fact.model), Line(), *ops_blocks(fact, stats)]
 
 
+_NAME = len("LayerNormalization")
+"""Cells of an operator's name before another column is left out."""
+
+
 def ops_blocks(fact: Info, stats: Sequence[OpStat]) -> list[Block]:
     """What each operator type costs, and the values its attributes take."""
     rows = [
@@ -46,9 +50,9 @@ def operators(fact: Info, stats: Sequence[OpStat], *, histogram: bool = False) -
         )
 
     columns = (
-        Column("operator", shrink=True),
+        Column("operator", shrink=True, least=_NAME),
         Column("count", "right"),
-        *([Column("", role="bar")] if histogram else []),
+        *([Column("", role="bar", drop=1)] if histogram else []),
         Column("MACs", "right"),
         Column("share", "right", drop=2 + histogram),
         Column("", role="bar", drop=3 + histogram),
