@@ -1,1 +1,1 @@
-"""What everything else may import: errors, units, verdicts."""
+"""Shared nouns that everything else may import: errors, units, verdicts."""

@@ -1,4 +1,4 @@
-"""What can go wrong, said once and in one line.
+"""Errors, what can go wrong, said once and in one line.
 
 Every failure that a user can cause or meet is an `ExplorerError`: what is wrong, where, and what to
 do about it. The command line prints it and exits with 2, the screen shows it in a dialog, the worker

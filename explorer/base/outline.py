@@ -1,4 +1,4 @@
-"""What a look at a file's header tells: the outline of a model, before anything is analysed.
+"""Outline of a model, what a look at a file's header tells, before anything is analysed.
 
 An outline is made without torch, without shape inference and without reading a weight. Its rows come one
 by one, so that a file of a million tensors costs memory for the row that is looked at. Whoever makes one

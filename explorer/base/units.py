@@ -1,4 +1,4 @@
-"""Numbers to text, in one place, so that the screen, the tables and the messages agree.
+"""Units, numbers to text, in one place, so that the screen, the tables and the messages agree.
 
 Counts print in SI (1.50 G), bytes in IEC (25.27 MiB). Unknown prints as `?`, never as 0. Text that
 comes out of a model file passes through `printable` before it can reach a terminal.

@@ -1,1 +1,1 @@
-"""Everything that knows about models. Never imports what draws them."""
+"""Engine: everything that knows about models. Never imports what draws them."""

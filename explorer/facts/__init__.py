@@ -1,4 +1,4 @@
-"""What the engine tells the world.
+"""Facts: what the engine tells the world.
 
 Frozen structs of plain values: they pickle across the worker's pipe, print as JSON, and are drawn by the
 screen. One fact is one number computed in one place, so the screen, the text tables

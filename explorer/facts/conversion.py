@@ -1,4 +1,4 @@
-"""What became of a model that was written as another kind of file."""
+"""Conversion: what became of a model that was written as another kind of file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tiling costs on a machine: traffic, buffers, cycles, before a single node is written.
+"""Cost of a tiling on a machine: traffic, buffers, cycles, before a single node is written.
 
 Everything here is of the plan, not of a graph: it holds for every form. Sizes are bytes, cycles whole ones.
 """

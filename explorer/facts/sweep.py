@@ -1,4 +1,4 @@
-"""Many tilings beside each other: a row for every combination, and which of them nothing else beats."""
+"""Sweep over tilings: a row for every combination, and which of them nothing else beats."""
 
 from __future__ import annotations
 

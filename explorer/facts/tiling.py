@@ -1,4 +1,4 @@
-"""What is tiled, how, and what is left: a tiling before and after it is decided.
+"""Tiling, before and after it is decided: what is tiled, how, and what is left.
 
 Re-exported by `explorer.facts`; see there for the conventions.
 """

@@ -1,4 +1,4 @@
-"""What the machine and its files allow: memory, paths, processes of our own, packages that may be missing."""
+"""Host, what the machine and its files allow: memory, paths, processes, packages that may be missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What there is to be opened, at a glance: the look that needs no session.
+"""Headers of what there is to be opened: the look at a glance, that needs no session.
 
 A session opens a model, and opening is what takes time: records, the analysis, a framework. Here only
 headers are read. It is the same door as `explorer.session` (whose `outline` is this one's), made so that

@@ -1,1 +1,1 @@
-"""What a user writes: machines, tilings, filters, sizes."""
+"""Settings, what a user writes: machines, tilings, filters, sizes."""

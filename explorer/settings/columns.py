@@ -2,8 +2,8 @@
 
 One table for all who ask for a figure by name: `layers --columns` and `--sort`, a comparison in a filter
 (`explorer.settings.filter`), the screen. Nothing heavier than the facts is imported. What a row does not say
-itself lies beside it (`Beside`): the model's totals, the least time on a machine, how full the tiles are, and
-figures from elsewhere.
+itself lies beside it (`ColumnFigures`): the model's totals, the least time on a machine, how full the tiles
+are, and figures from elsewhere.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NUMBERS: frozenset[Unit] = frozenset(
 """Units of what can be compared and sorted as numbers."""
 
 
-class Beside(Struct, frozen=True):
+class ColumnFigures(Struct, frozen=True):
     """What is known of rows beside what they say themselves, by the id of the row; None: it was not asked.
 
     Attributes:
@@ -53,7 +53,7 @@ class Beside(Struct, frozen=True):
     efficiency: Mapping[int, float | None] | None = None
 
 
-NOTHING = Beside()
+NOTHING = ColumnFigures()
 
 
 class LayerColumn(Struct, frozen=True):
@@ -67,7 +67,7 @@ class LayerColumn(Struct, frozen=True):
         about: What it is, in a line.
         stored: Known of every row, whatever its shapes are: never a bound.
         field: The field of a `Layer` that it is, where it is one; a group's is the sum of those in it.
-        needs: What has to lie beside the rows: the field of `Beside`.
+        needs: What has to lie beside the rows: the field of `ColumnFigures`.
         blank: None means that a row has nothing of the kind, not that it is not known.
         summed: A group's is the sum of those in it, though it is no field.
         over: Of figures from outside, what rows have together.
@@ -76,7 +76,7 @@ class LayerColumn(Struct, frozen=True):
     name: str
     head: str
     unit: Unit
-    of: Callable[[Layer, Beside], Any]
+    of: Callable[[Layer, ColumnFigures], Any]
     about: str
     stored: bool = False
     field: str = ""
@@ -111,7 +111,7 @@ def attribute(layer: Layer, names: Sequence[str]) -> Any:
     return next((layer.attributes[name] for name in names if name in layer.attributes), None)
 
 
-def _kernel(layer: Layer, _: Beside) -> str:
+def _kernel(layer: Layer, _: ColumnFigures) -> str:
     value = attribute(layer, KERNELS["kernel"])
     if value is None:
         return ""
@@ -127,7 +127,7 @@ def _sum(*parts: int | None) -> int | None:
     return sum(known) if len(known) == len(parts) else None
 
 
-def _moved(layer: Layer, _: Beside) -> int | None:
+def _moved(layer: Layer, _: ColumnFigures) -> int | None:
     return _sum(layer.bytes_read, layer.bytes_written)
 
 
@@ -135,19 +135,19 @@ def _double(value: int | None) -> int | None:
     return None if value is None else 2 * value
 
 
-def _intensity(layer: Layer, beside: Beside) -> float | None:
+def _intensity(layer: Layer, beside: ColumnFigures) -> float | None:
     moved = _moved(layer, beside)
     return 2 * layer.macs / moved if moved and layer.macs is not None else None
 
 
-def _share(layer: Layer, beside: Beside) -> float | None:
+def _share(layer: Layer, beside: ColumnFigures) -> float | None:
     whole = None if beside.totals is None else beside.totals.macs
     if not layer.counted:
         return 0.0  # what does not run beside the rest has no part in the model's work
     return layer.macs / whole if layer.macs is not None and whole else None
 
 
-def _bits(layer: Layer, _: Beside) -> float | None:
+def _bits(layer: Layer, _: ColumnFigures) -> float | None:
     return 8 * layer.weight_bytes / layer.params if layer.params else None
 
 
@@ -166,7 +166,7 @@ def tensor_bytes(tensors: Iterable[TensorInfo]) -> int | None:
     return whole
 
 
-def _taken(layer: Layer, _: Beside) -> int | None:
+def _taken(layer: Layer, _: ColumnFigures) -> int | None:
     size = tensor_bytes(layer.inputs)
     return None if size is None else size * (1 if layer.group else layer.calls)
 
@@ -175,17 +175,17 @@ def _shapes(tensors: Sequence[TensorInfo]) -> tuple[Shape | None, ...]:
     return tuple([tensor.shape for tensor in tensors])
 
 
-def _outputs(layer: Layer, _: Beside) -> tuple[Shape | None, ...]:
+def _outputs(layer: Layer, _: ColumnFigures) -> tuple[Shape | None, ...]:
     # a row of a file of tensors is a tensor
     bare = not layer.outputs and not layer.inputs and not layer.group and len(layer.weights) == 1
     return _shapes(layer.weights if bare else layer.outputs)
 
 
-def _dtypes(layer: Layer, _: Beside) -> str:
+def _dtypes(layer: Layer, _: ColumnFigures) -> str:
     return ", ".join(dict.fromkeys(t.dtype or "?" for t in (layer.outputs or layer.weights)))
 
 
-def _of_profile(field: str, layer: Layer, beside: Beside) -> float | None:
+def _of_profile(field: str, layer: Layer, beside: ColumnFigures) -> float | None:
     figures: Mapping[int, float | None] = getattr(beside, field) or {}
     return figures.get(layer.id) or None  # what did not run for itself has no time
 
@@ -311,7 +311,7 @@ COLUMNS: Mapping[str, LayerColumn] = {column.name: column for column in _TABLE}
 """Every column by its name."""
 
 
-def columns_beside(beside: Beside) -> Mapping[str, LayerColumn]:
+def columns_beside(beside: ColumnFigures) -> Mapping[str, LayerColumn]:
     """The columns that there are, those of outside figures too."""
     return {**COLUMNS, **(outside_columns(beside.overlay) if beside.overlay is not None else {})}
 
@@ -331,12 +331,14 @@ def outside_columns(overlay: Overlay) -> Mapping[str, LayerColumn]:
     }
 
 
-def _outside(name: str, layer: Layer, beside: Beside) -> float | None:
+def _outside(name: str, layer: Layer, beside: ColumnFigures) -> float | None:
     figures = beside.overlay.figures if beside.overlay is not None else {}
     return figures.get(name, {}).get(layer.id)
 
 
-def chosen(names: Iterable[str], beside: Beside = NOTHING, where: str = "--columns") -> list[LayerColumn]:
+def chosen(
+    names: Iterable[str], beside: ColumnFigures = NOTHING, where: str = "--columns"
+) -> list[LayerColumn]:
     """Columns by their names.
 
     Raises:
@@ -365,7 +367,7 @@ _NEEDS = {
 }
 
 
-def missing(column: LayerColumn, beside: Beside) -> str:
+def missing(column: LayerColumn, beside: ColumnFigures) -> str:
     """What a column needs that does not lie beside the rows, in words; '' if all is there."""
     return _NEEDS[column.needs] if column.needs and getattr(beside, column.needs) is None else ""
 

@@ -32,7 +32,7 @@ from explorer.settings.columns import (
     COLUMNS,
     KERNELS,
     NOTHING,
-    Beside,
+    ColumnFigures,
     LayerColumn,
     attribute,
     columns_beside,
@@ -146,7 +146,7 @@ def _brief(text: str) -> str:
     return text if len(text) <= 20 else text[:19] + "…"
 
 
-def search(layers: Iterable[Layer], text: str, beside: Beside = NOTHING) -> tuple[int, ...]:
+def search(layers: Iterable[Layer], text: str, beside: ColumnFigures = NOTHING) -> tuple[int, ...]:
     """The ids of the layers that a filter finds, in the order of the tree.
 
     Args:
@@ -166,13 +166,13 @@ def beside(
     overlay: Overlay | None,
     providers: Mapping[int, str] | None,
     profile: Profile | None,
-) -> Beside:
+) -> ColumnFigures:
     """What a filter can ask of rows beside what they say themselves; of a profile layers alone, no groups."""
-    found = Beside(totals, overlay=overlay, providers=providers)
+    found = ColumnFigures(totals, overlay=overlay, providers=providers)
     return found if profile is None else replace(found, **layer_figures(profile))
 
 
-def matcher(text: str, beside: Beside = NOTHING) -> Callable[[Layer], bool]:
+def matcher(text: str, beside: ColumnFigures = NOTHING) -> Callable[[Layer], bool]:
     """What tells whether a filter finds a layer; to be asked of all rows, in the order of the tree.
 
     Raises:
@@ -242,7 +242,7 @@ class _Terms:
         beside: What is known beside the rows.
     """
 
-    def __init__(self, beside: Beside) -> None:
+    def __init__(self, beside: ColumnFigures) -> None:
         self._beside = beside
         self._columns = columns_beside(beside)
         of_rows = {
@@ -317,7 +317,7 @@ class _Terms:
         return _named(key, value.lower(), get)
 
 
-def _worded(column: LayerColumn, beside: Beside, want: str) -> Test:
+def _worded(column: LayerColumn, beside: ColumnFigures, want: str) -> Test:
     """Whether a word, or a pattern, stands in a column that lies beside the rows."""
     match = _glob(want if any(c in want for c in "*?") else f"*{want}*")
     return lambda layer, _: bool(match((column.of(layer, beside) or "").lower()))

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from explorer.engine.costs.layer_tree import summed
 from explorer.facts import Info, Layer, whole_model
-from explorer.settings.columns import Beside, LayerColumn
+from explorer.settings.columns import ColumnFigures, LayerColumn
 
 _STORED = ("params", "weight_bytes", "trainable_params")
 _FIELDS = (
@@ -214,7 +214,7 @@ def arranged(
     flat: bool,
     sort: LayerColumn | None,
     turned: bool,
-    beside: Beside,
+    beside: ColumnFigures,
 ) -> list[Layer]:
     """Rows in the order in which they are shown.
 
@@ -249,7 +249,7 @@ def arranged(
     return found
 
 
-def _sorted(rows: list[Layer], sort: LayerColumn | None, turned: bool, beside: Beside) -> list[Layer]:
+def _sorted(rows: list[Layer], sort: LayerColumn | None, turned: bool, beside: ColumnFigures) -> list[Layer]:
     if sort is None:
         return rows
     known: list[tuple[Any, Layer]] = []

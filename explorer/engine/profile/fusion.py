@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from explorer.engine.graph.interpreter import reads
 from explorer.engine.graph.model import Graph, Node, subgraphs
-from explorer.engine.profile.flat import named_in
+from explorer.engine.profile.flat_graph import named_in
 
 _BLOCKED = re.compile(r"(.*)_nchwc(?:_token_\d+)?", re.DOTALL)
 _BLOCKED_DOMAIN = "com.microsoft.nchwc"

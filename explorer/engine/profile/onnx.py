@@ -21,7 +21,7 @@ from explorer.engine.graph.model import Graph, Model, Node, subgraphs
 from explorer.engine.profile import fusion
 from explorer.engine.profile.assemble import Conditions, TimeSamples, assembled
 from explorer.engine.profile.compare import TimedModel
-from explorer.engine.profile.flat import FlatGraph, flattened, named_in
+from explorer.engine.profile.flat_graph import FlatGraph, flattened, named_in
 from explorer.engine.profile.kernels import KernelRun, kernel_runs
 from explorer.engine.profile.load import LoadWatch
 from explorer.engine.profile.predict import TimeModel

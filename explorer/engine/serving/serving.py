@@ -15,7 +15,7 @@ from torch import nn
 
 from explorer.base.errors import Misuse
 from explorer.engine.costs.decode.module_cache import OwnCache
-from explorer.engine.formats.torch_module import stored_as
+from explorer.engine.formats.torch_module import stored_form
 from explorer.engine.number_formats import format_of
 from explorer.engine.serving import bounds, weights
 from explorer.engine.serving.bounds import Work
@@ -89,7 +89,7 @@ def passes_of(own: OwnCache, spec: ServingSpec) -> Passes:
     compute = stored_types(spec).compute
     if compute is not None:
         model = copy.deepcopy(own.model).to(compute)
-        stored_as.forget(model)  # it is asked what another type than the file's would come to
+        stored_form.forget(model)  # it is asked what another type than the file's would come to
         own = OwnCache(model, own.name, own.takes, own.encoder, check=own.check)
     own.prompt_only = True
     return Passes(own, spec.prompt if own.encoder else 0, lambda done: None)

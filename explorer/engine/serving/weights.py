@@ -13,7 +13,7 @@ from msgspec import Struct
 from torch import nn
 
 from explorer.engine.formats.torch_module.modules import registered
-from explorer.engine.formats.torch_module.stored_as import StoredAs, of_own
+from explorer.engine.formats.torch_module.stored_form import StoredForm, of_own
 from explorer.facts import Layer
 from explorer.facts.serving.serving import ServedPart
 
@@ -107,7 +107,7 @@ def _multiplying(own: Collection[nn.Parameter]) -> int:
     return sum(p.numel() for p in own if p.dim() == rank)
 
 
-def _row_bytes(own: Mapping[nn.Parameter, StoredAs]) -> int:
+def _row_bytes(own: Mapping[nn.Parameter, StoredForm]) -> int:
     return sum(how.nbytes // p.shape[0] for p, how in own.items() if p.shape[0])
 
 

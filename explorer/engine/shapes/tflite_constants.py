@@ -1,4 +1,4 @@
-"""What TensorFlow Lite's operators make of small values: the arithmetic on shapes that converters leave."""
+"""Constants of TensorFlow Lite: what operators make of small values, as converters leave shapes."""
 
 from __future__ import annotations
 

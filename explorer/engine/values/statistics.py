@@ -15,7 +15,7 @@ from explorer.engine.progress import Cancel
 from explorer.engine.values.figures.code_counts import of_codes
 from explorer.engine.values.figures.intervals import QUANTILES
 from explorer.engine.values.figures.moments import figures, moments
-from explorer.engine.values.figures.wide import NOTHING, WideStatistics
+from explorer.engine.values.figures.quantiles import NOTHING, WideStatistics
 from explorer.engine.values.numbers import Array, Numbers, chunks
 from explorer.facts import TensorInfo
 from explorer.facts.values import TensorStats

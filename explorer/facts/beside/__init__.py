@@ -1,1 +1,1 @@
-"""What lies beside the layers and comes from elsewhere: figures of a file, the providers that run them."""
+"""Figures from elsewhere, beside the layers: those of a file, and the providers that run them."""

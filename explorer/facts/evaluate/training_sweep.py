@@ -1,4 +1,4 @@
-"""Many trainings of one module side by side: a row for each way, the best first."""
+"""Training sweep: many trainings of one module side by side, a row for each way, the best first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many number formats of one model beside each other: a row for every choice, and which none beats."""
+"""Sweep over number formats of one model: a row for every choice, and which none beats."""
 
 from __future__ import annotations
 

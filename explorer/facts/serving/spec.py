@@ -1,4 +1,4 @@
-"""What is asked about serving a language model."""
+"""Serving, what is asked about it: a language model's prompt, context, batch and devices."""
 
 from __future__ import annotations
 

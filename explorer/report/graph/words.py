@@ -1,4 +1,4 @@
-"""Words and colours of a drawing: what stands in a box, on an edge, beside it, whichever file it is for."""
+"""Labels and colours of a drawing: what stands in a box, on an edge, beside it, whichever file it is for."""
 
 from __future__ import annotations
 

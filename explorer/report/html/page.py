@@ -1,4 +1,4 @@
-"""Everything about a model on one page that needs no network: `explorer report`.
+"""HTML report: everything about a model on one page that needs no network (`explorer report`).
 
 The page is what the verbs answer, one below the other, drawn as HTML (tables can be sorted) or Markdown.
 """

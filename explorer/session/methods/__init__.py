@@ -1,1 +1,1 @@
-"""What a session can be asked, by subject; `session.Session` is all of it."""
+"""Methods of a session, what it can be asked, by subject; `session.Session` is all of it."""

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from explorer.session.parts.torch_modules import ModuleMaker
     from explorer.session.parts.values import ModelValues
     from explorer.session.profile.profiles import Profiler
-    from explorer.session.sizes.over_sizes import OverSizes
     from explorer.session.sizes.server import Server
+    from explorer.session.sizes.size_curves import CurveMaker
     from explorer.session.split.splitter import Splitter
 
 
@@ -62,10 +62,10 @@ class SessionParts:
         return ModelFigures(self._models)
 
     @cached_property
-    def _over_sizes(self) -> OverSizes:
-        from explorer.session.sizes.over_sizes import OverSizes
+    def _over_sizes(self) -> CurveMaker:
+        from explorer.session.sizes.size_curves import CurveMaker
 
-        return OverSizes(self._models)
+        return CurveMaker(self._models)
 
     @cached_property
     def _server(self) -> Server:

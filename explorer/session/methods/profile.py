@@ -1,4 +1,4 @@
-"""How long a session's models run on this machine."""
+"""Profiles: how long a session's models run on this machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A session's models in parts."""
+"""Splits: a session's models in parts."""
 
 from __future__ import annotations
 

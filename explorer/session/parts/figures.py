@@ -371,7 +371,9 @@ class TableFigures(Struct, frozen=True):
             return self
         return replace(self, overlay=narrowed_overlay(self.overlay, layers, left))
 
-    def beside(self, info: Info, figures: Mapping[str, Mapping[int, float | None]]) -> tree_columns.Beside:
+    def beside(
+        self, info: Info, figures: Mapping[str, Mapping[int, float | None]]
+    ) -> tree_columns.ColumnFigures:
         """What lies beside the rows; a tile is filled as far as its arithmetic is needed."""
         filled = None
         if "tile_work" in figures:
@@ -381,7 +383,7 @@ class TableFigures(Struct, frozen=True):
         if "measured_limit" in figures:
             took, least = figures["measured_limited"], figures["measured_limit"]
             reached = {at: (least.get(at) or 0) / seconds for at, seconds in took.items() if seconds}
-        return tree_columns.Beside(
+        return tree_columns.ColumnFigures(
             info.totals,
             figures.get("seconds"),
             filled,

@@ -1,1 +1,1 @@
-"""How long a session's models run: timed, compared, kept with their states."""
+"""Profiles of a session's models: timed, compared, kept with their states."""

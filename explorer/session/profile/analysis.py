@@ -1,4 +1,4 @@
-"""What is counted of a model at the sizes at which it is timed."""
+"""Analysis for a profile: what is counted of a model at the sizes at which it is timed."""
 
 from __future__ import annotations
 

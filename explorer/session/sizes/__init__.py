@@ -1,1 +1,1 @@
-"""A session's answers over open sizes."""
+"""Open sizes of a session's models: curves, decode steps, serving."""

@@ -1,4 +1,4 @@
-"""What `explorer sweep --train` tries: 'lr=1e-4..1e-2,batch=64,256' becomes a training each.
+"""Trials of `explorer sweep --train`: 'lr=1e-4..1e-2,batch=64,256' becomes a training each.
 
 Trials are drawn by Python's own generator, and not by Optuna: the first ten of Optuna's default sampler are
 drawn at random as well, later ones wait for those before them, and no small model needs more.

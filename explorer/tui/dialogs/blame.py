@@ -10,7 +10,7 @@ from textual.binding import BindingType
 from explorer.report.blocks import Line, Paragraph
 from explorer.report.present.compare.blame import blame, grounds, unpaired
 from explorer.tui.dialogs.dialogs import PageDialog, SubScreen
-from explorer.tui.dialogs.quantize.other import LayerWish, exclude, other_format
+from explorer.tui.dialogs.quantize.layer_request import LayerRequest, exclude, other_format
 from explorer.tui.pages.blame import blame_head, growth_of, growth_page, probe_at
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.keys import bindings, key_group, keys_line
@@ -47,7 +47,7 @@ BLAME_KEYS = key_group(
 # fmt: on
 
 
-class BlameScreen(SubScreen[LayerWish]):
+class BlameScreen(SubScreen[LayerRequest]):
     """Shows how the error grows; answers with the layer that the user wants to see, or to have otherwise.
 
     Args:
@@ -98,7 +98,7 @@ class BlameScreen(SubScreen[LayerWish]):
     def on_plot_view_point_selected(self, event: PlotView.PointSelected) -> None:
         """To the layer under the cursor."""
         event.stop()
-        self.dismiss(LayerWish("layer", self.fact.probes[event.source.cursor].layer))
+        self.dismiss(LayerRequest("layer", self.fact.probes[event.source.cursor].layer))
 
     @property
     def _layer(self) -> QuantizedLayer | None:

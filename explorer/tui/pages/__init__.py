@@ -1,1 +1,1 @@
-"""From facts to lines: what each tab and dialog says. Pure functions of facts and a width."""
+"""Pages: what each tab and dialog says, as lines. Pure functions of facts and a width."""

@@ -1,4 +1,4 @@
-"""How the error grows from layer to layer, and the layer that begins it: a plot, and a list by a cursor."""
+"""Growth of the error from layer to layer, and the layer that begins it: a plot, and a list by a cursor."""
 
 from __future__ import annotations
 

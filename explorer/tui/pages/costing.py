@@ -1,4 +1,4 @@
-"""What a tiling would do and cost, as rows to walk through: figures, sites, and what is left.
+"""Cost of a tiling that is only planned, as rows to walk through: figures, sites, and what is left.
 
 Each row has lines of its own about it, which stand below the list while the cursor is on it: of a figure its
 formula, in letters and with the numbers of a site, of a site what it costs, of what is left the reason.

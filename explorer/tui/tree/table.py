@@ -25,7 +25,7 @@ from explorer.tui.tree.stages import STAGE
 
 if TYPE_CHECKING:
     from explorer.facts import Layer, Totals
-    from explorer.settings.columns import Beside, LayerColumn
+    from explorer.settings.columns import ColumnFigures, LayerColumn
 
 SHOWN = (
     *("kind", "output", "macs", "share", "params", "activations", "read", "written", "weights"),
@@ -104,7 +104,7 @@ class TableLook(Struct, frozen=True):
         stale: Columns whose figures are on their way, and still the last ones.
     """
 
-    beside: Beside
+    beside: ColumnFigures
     whole: Layer
     exact: bool = False
     letters: bool = False
@@ -121,9 +121,11 @@ def look_of(
 ) -> TableLook:
     """How the rows of a model look."""
     from explorer.facts import whole_model  # with the columns, see `rows.metric_of`
-    from explorer.settings.columns import Beside
+    from explorer.settings.columns import ColumnFigures
 
-    return TableLook(Beside(totals=totals, providers=providers), whole_model(totals), exact, letters, stale)
+    return TableLook(
+        ColumnFigures(totals=totals, providers=providers), whole_model(totals), exact, letters, stale
+    )
 
 
 def chosen_columns(model: TreeModel) -> list[str]:

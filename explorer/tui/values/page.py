@@ -1,4 +1,4 @@
-"""Words beside a heat map: which part is shown, the number under the cursor, the figures of the tensor."""
+"""Text beside a heat map: which part is shown, the number under the cursor, the figures of the tensor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What only moves, makes or describes data: ATen operators that cost nothing."""
+"""Movement: ATen operators that only move, make or describe data, and cost nothing."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What one step of decoding costs, with the cache that it reads."""
+"""Decoding: what one step costs, with the cache that it reads."""

@@ -1,4 +1,4 @@
-"""One decode step of an nn.Module behind the cache that its own code keeps, and its pass over a prompt."""
+"""Decode step of an nn.Module behind the cache that its own code keeps, and its pass over a prompt."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What a model costs while one of its sizes grows: closed forms of the figures, and where they cross."""
+"""Curves of what a model costs while one of its sizes grows: closed forms, and where they cross."""

@@ -25,7 +25,7 @@ from explorer.engine.formats.torch_module.modules import (
     registered,
     tensors,
 )
-from explorer.engine.formats.torch_module.stored_as import StoredAs, of_module
+from explorer.engine.formats.torch_module.stored_form import StoredForm, of_module
 from explorer.engine.operators.formulas import Cost
 from explorer.facts import TensorInfo
 
@@ -198,7 +198,7 @@ def parameters(model: nn.Module) -> dict[str, ModuleParameter]:
             if p is None or is_lazy(p):
                 continue
             identity = (p.untyped_storage()._cdata, int(p.storage_offset()), p.numel())
-            how = stored.get(name) or StoredAs(dtype_name(p.dtype), p.nbytes)
+            how = stored.get(name) or StoredForm(dtype_name(p.dtype), p.nbytes)
             info = TensorInfo(name, how.dtype, tuple(p.shape), "declared")
             path = f"{owner}.{name}" if owner else name
             found[path] = ModuleParameter(identity, p.numel(), how.nbytes, owner, name, info, p.requires_grad)

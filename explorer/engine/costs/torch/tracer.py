@@ -41,7 +41,7 @@ from explorer.engine.costs.torch.records import (
 )
 from explorer.engine.formats.torch_module import cache_tensors
 from explorer.engine.formats.torch_module.modules import described, dtype_name, is_lazy, named, tensors
-from explorer.engine.formats.torch_module.stored_as import of_module
+from explorer.engine.formats.torch_module.stored_form import of_module
 from explorer.engine.operators import formulas
 from explorer.engine.runtime.torch_fastpath import restoring_modes
 from explorer.facts import TensorInfo, is_assumed

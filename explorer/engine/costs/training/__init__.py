@@ -1,1 +1,1 @@
-"""What a step of training costs."""
+"""Training step: what it costs."""

@@ -1,4 +1,4 @@
-"""How an ONNX graph would be trained: where gradients flow, and which stored tensors they reach.
+"""Gradients of an ONNX graph: where they would flow in training, and which stored tensors they reach.
 
 The file does not say what is trained. Every stored tensor of a floating-point type that is a parameter
 (`registry.is_parameter`) is taken as trained, but for running statistics and what quantized operators hold.

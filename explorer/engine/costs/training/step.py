@@ -1,4 +1,4 @@
-"""What one training step costs, from what its layers add to it.
+"""Training step: what it costs, from what its layers add to it.
 
 A format knows which gradients are wanted and which parameters are trained (`training.onnx`,
 `torch.training`); it hands over the `LeafGradients` of every layer. Here these become facts, so the sums

@@ -1,4 +1,4 @@
-"""What of an ONNX file an analysis read: all but the weights that it passed over."""
+"""Bytes of an ONNX file that an analysis read: all but the weights that it passed over."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from torch import nn
 
 from explorer.base.units import many_text, printable, shape_text
 from explorer.engine.formats.tensor_index import StoredTensor, named_few
-from explorer.engine.formats.torch_module.stored_as import StoredAs
+from explorer.engine.formats.torch_module.stored_form import StoredForm
 from explorer.engine.formats.transformers.stored_forms import LogicalTensor, logical
 
 
@@ -32,7 +32,7 @@ class NameMatch(Struct):
         contradictions: Tensors whose shape is another, for a person.
     """
 
-    stored: dict[str, StoredAs] = field(default_factory=dict)
+    stored: dict[str, StoredForm] = field(default_factory=dict)
     names: dict[str, tuple[str, ...]] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     unexpected: list[str] = field(default_factory=list)
@@ -191,7 +191,7 @@ def _book(
             )
         share = left if at == len(shapes) - 1 else size * target.numel() // total
         left -= share
-        found.stored[name] = StoredAs(", ".join(kinds), share)
+        found.stored[name] = StoredForm(", ".join(kinds), share)
         found.names[name] = names
 
 

@@ -268,9 +268,13 @@ def open_script(source: str, options: OpenOptions) -> OpenedModel:
 
 def _rebuilt(source: str, options: OpenOptions, pickled: Checkpoint | None = None) -> OpenedModel:
     """The module that torch makes of a file: TorchScript, or a whole one in a pickle."""
-    from explorer.engine.models.torch import rebuilt  # torch: seconds, and it may be missing
+    from explorer.engine.models.torch import module_file  # torch: seconds, and it may be missing
 
-    return rebuilt.open_pickled(source, options, pickled) if pickled else rebuilt.open_script(source, options)
+    return (
+        module_file.open_pickled(source, options, pickled)
+        if pickled
+        else module_file.open_script(source, options)
+    )
 
 
 def open_checkpoint(source: str, options: OpenOptions) -> OpenedModel:

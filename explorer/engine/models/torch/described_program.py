@@ -43,9 +43,9 @@ def open_program(source: str, options: OpenOptions) -> OpenedModel:
         require("torch", source)
     except MissingExtra:
         return open_described(source, options)
-    from explorer.engine.models.torch import rebuilt  # torch: seconds, and it may be missing
+    from explorer.engine.models.torch import module_file  # torch: seconds, and it may be missing
 
-    return rebuilt.open_program(source, options)
+    return module_file.open_program(source, options)
 
 
 def open_described(source: str, options: OpenOptions) -> OpenedModel:

@@ -1,4 +1,4 @@
-"""What runs over a sequence one step at a time: LSTM, GRU, RNN, and attention with a state."""
+"""Recurrent operators, a step of a sequence at a time: LSTM, GRU, RNN, and attention with a state."""
 
 from __future__ import annotations
 

@@ -27,9 +27,9 @@ from explorer.engine.proof.outputs.independence import independent
 from explorer.engine.proof.outputs.run import ModelOutputs, Noise, by_one_ulp
 from explorer.engine.proof.regions.correspondence import ChangedRegion, Correspondence
 from explorer.engine.proof.regions.float64_layers import in_float64
-from explorer.engine.proof.regions.made_up import FED_FLOATS, Feeds, dense, meeting, steered
 from explorer.engine.proof.regions.observability import NodeContents, controls
 from explorer.engine.proof.regions.stored_numbers import differences, restored
+from explorer.engine.proof.regions.synthetic_values import FED_FLOATS, Feeds, dense, meeting, steered
 from explorer.engine.proof.structure.probes import GraphProducers, Pair, Region, cut_out
 from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
 from explorer.engine.runtime.random_inputs import RandomInput, draw

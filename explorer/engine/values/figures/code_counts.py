@@ -10,7 +10,7 @@ import numpy as np
 
 from explorer.engine.progress import Cancel
 from explorer.engine.values.figures.intervals import edges_of, places, quantiles
-from explorer.engine.values.figures.wide import NOTHING
+from explorer.engine.values.figures.quantiles import NOTHING
 from explorer.engine.values.numbers import Array, Numbers, chunks
 from explorer.facts.values import Histogram
 

@@ -1,1 +1,1 @@
-"""Words about two models: what differs, and whether they compute the same."""
+"""Comparisons in words: what differs between two models, and whether they compute the same."""

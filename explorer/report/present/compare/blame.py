@@ -1,4 +1,4 @@
-"""Where two models part, in text: `explorer blame`."""
+"""Blame in text, where two models part: `explorer blame`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of a model that was converted, in text: `explorer convert`."""
+"""Conversion in text, what became of a model: `explorer convert`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changed between two graphs, in text: `explorer diff`, and the end of `explorer tile`."""
+"""Diff in text, what changed between two graphs: `explorer diff`, and the end of `explorer tile`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from explorer.base.units import bytes_text, exact_text
 from explorer.facts import Diff, NodeDiff
 from explorer.facts.comparison import TreeDiff
 from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Role, Rows, Span, Table
-from explorer.report.present.alike import alike, and_more
 from explorer.report.present.figures import count, size
+from explorer.report.present.row_groups import alike, and_more
 from explorer.report.terms import field_terms
 
 _ROW_ROLES: Mapping[str, Role] = {

@@ -1,4 +1,4 @@
-"""A training by its epochs: `explorer train`."""
+"""Training in text, by its epochs: `explorer train`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The evidence that two models compute the same, in text: `explorer verify`, and the proof of `tile`."""
+"""Proof in text, the evidence that two models compute the same: `explorer verify`, and that of `tile`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from explorer.base.units import (
 from explorer.base.verdicts import NOT_NEEDED, PASSED, VERDICTS
 from explorer.facts import RegionEvidence, SiteEvidence, VerdictKind, Verification
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Role, Span, Table
-from explorer.report.present.alike import alike, and_more
 from explorer.report.present.figures import bar_text, share_text, tried
+from explorer.report.present.row_groups import alike, and_more
 from explorer.report.terms import field_terms
 from explorer.settings.parse import path_word
 

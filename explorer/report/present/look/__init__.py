@@ -1,1 +1,1 @@
-"""Words about one model: what it is made of, and what that costs."""
+"""One model in words: what it is made of, and what that costs."""

@@ -1,4 +1,4 @@
-"""One layer, with which layers its inputs come from and which read its outputs: `explorer layers --layer`.
+"""Connections of a layer: which its inputs come from, which read its outputs: `explorer layers --layer`.
 
 A table's rows lead to layers; `leads` says where, for who can follow them.
 """
@@ -12,7 +12,6 @@ from explorer.facts import Info, TensorInfo
 from explorer.facts.beside.overlay import Overlay
 from explorer.facts.graph.connections import Connections, InputConnection, LayerRef, OutputConnection
 from explorer.report.blocks import Block, Cell, Column, Heading, Line, Paragraph, Span, Table
-from explorer.report.present.look.beside import overlay_blocks
 from explorer.report.present.look.info import answer
 from explorer.report.present.look.layers import (
     layer_blocks,
@@ -21,6 +20,7 @@ from explorer.report.present.look.layers import (
     outside_fields,
     same_name_text,
 )
+from explorer.report.present.look.outside_figures import overlay_blocks
 
 _SOURCES = {"input": "input of the model", "stored": "stored in the model", "unknown": "not known"}
 

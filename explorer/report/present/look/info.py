@@ -1,4 +1,4 @@
-"""What a model is: source, inputs and outputs, totals: `explorer info`."""
+"""Totals of a model in text, its source, inputs and outputs: `explorer info`."""
 
 from __future__ import annotations
 

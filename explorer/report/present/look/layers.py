@@ -1,4 +1,4 @@
-"""One layer: what it is, what it costs and why; what it reads, writes and stores."""
+"""Layer in text: what it is, what it costs and why; what it reads, writes and stores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each operator type costs, and the values of its attributes: `explorer ops`."""
+"""Operator types in text, what each costs, and the values of its attributes: `explorer ops`."""
 
 from __future__ import annotations
 

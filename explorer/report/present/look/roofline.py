@@ -1,4 +1,4 @@
-"""What limits each layer on a machine, and the least time: `explorer roofline`, the Roofline tab."""
+"""Roofline in text, what limits each layer on a machine: `explorer roofline`, the Roofline tab."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tree of layers as a table: `explorer layers`, with the columns that were asked for."""
+"""Table of the layer tree: `explorer layers`, with the columns that were asked for."""
 
 from __future__ import annotations
 
@@ -25,10 +25,17 @@ from explorer.report.present.figures import (
     in_unit,
     size,
 )
-from explorer.report.present.look.beside import overlay_blocks, placement_blocks
 from explorer.report.present.look.info import answer
 from explorer.report.present.look.layers import doubt_text
-from explorer.settings.columns import COLUMNS, STYLES, Beside, LayerColumn, outside_columns, tensor_bytes
+from explorer.report.present.look.outside_figures import overlay_blocks, placement_blocks
+from explorer.settings.columns import (
+    COLUMNS,
+    STYLES,
+    ColumnFigures,
+    LayerColumn,
+    outside_columns,
+    tensor_bytes,
+)
 
 _DROP = {"kind": 1, "share": 2, "output": 4, "weights": 6, "activations": 7}
 """Of the columns that nobody asked for: which are left out first where there is little room."""
@@ -43,7 +50,7 @@ def layers(fact: Analysis) -> list[Block]:
 
 def layers_blocks(fact: Analysis) -> list[Block]:
     """The tree, indented, with the cost of every row."""
-    beside, totals = Beside(totals=fact.info.totals), fact.info.totals
+    beside, totals = ColumnFigures(totals=fact.info.totals), fact.info.totals
     columns = [COLUMNS[name] for name in STYLES["tree"].columns]
     rows = _Rows(fact.info, columns, _DROP)
     for row in fact.layers:

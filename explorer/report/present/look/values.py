@@ -1,4 +1,4 @@
-"""The numbers inside tensors, in text: `explorer weights` and `activations`."""
+"""Statistics of tensors in text: `explorer weights` and `activations`."""
 
 from __future__ import annotations
 

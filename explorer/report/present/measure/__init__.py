@@ -1,1 +1,1 @@
-"""What was measured: time, layer by layer."""
+"""Measured time in words, layer by layer."""

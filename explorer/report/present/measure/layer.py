@@ -1,4 +1,4 @@
-"""One layer as it was timed: its measured time beside what was predicted and the limit of the machine."""
+"""Measured time of one layer, beside what was predicted and the limit of the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was measured of a machine: `explorer machines --measure`."""
+"""Measured machine in text: `explorer machines --measure`."""
 
 from __future__ import annotations
 

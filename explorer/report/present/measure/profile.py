@@ -1,4 +1,4 @@
-"""How long a model runs, where the time goes, and how sure that is: `explorer profile`."""
+"""Profile in text, where the time of a run goes, and how sure that is: `explorer profile`."""
 
 from __future__ import annotations
 

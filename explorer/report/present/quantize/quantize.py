@@ -22,9 +22,9 @@ from explorer.report.blocks import (
     Table,
 )
 from explorer.report.present.accumulator import overflows
-from explorer.report.present.alike import alike, and_more
 from explorer.report.present.figures import count, plain, quiet_zero, share_text, size, written
 from explorer.report.present.look.info import title
+from explorer.report.present.row_groups import alike, and_more
 
 
 def quantize(about: Info, fact: Quantization) -> list[Block]:

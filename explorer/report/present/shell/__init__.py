@@ -1,1 +1,1 @@
-"""What commands for the shell and the program itself say."""
+"""Shell verbs in words: the manual, the cache, machines, history."""

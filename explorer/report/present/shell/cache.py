@@ -1,4 +1,4 @@
-"""What is kept of models that were opened before, in text: `explorer cache`."""
+"""Cache in text, what is kept of models that were opened before: `explorer cache`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The states of a session: `explorer history`, the History screen, the Model tab."""
+"""History in text, the states of a session: `explorer history`, the History screen, the Model tab."""
 
 from __future__ import annotations
 

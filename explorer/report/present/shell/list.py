@@ -1,4 +1,4 @@
-"""What there is to be opened, in text: `explorer list`, and the rows of the screen's file chooser."""
+"""List of what there is to be opened, in text: `explorer list`, and the rows of the screen's file chooser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The machines that have a name, in text: `explorer machines`."""
+"""Machines that have a name, in text: `explorer machines`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Words of what is told over open sizes."""
+"""Open sizes in words: curves, decode steps, serving."""

@@ -1,4 +1,4 @@
-"""A decode step beside the pass over the text: `explorer decode`, the page of decoding."""
+"""Decode step in text, beside the pass over its text: `explorer decode`, the page of decoding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What it costs to run a language model: `explorer serving`."""
+"""Serving a language model, in text, and what that costs: `explorer serving`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Words of the verbs that take models apart."""
+"""Parts of models in words: splits, extracts, edits, folds."""

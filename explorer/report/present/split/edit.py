@@ -1,4 +1,4 @@
-"""An edited model, and what changed: `explorer edit`."""
+"""Edit in text, and what it changed: `explorer edit`."""
 
 from __future__ import annotations
 

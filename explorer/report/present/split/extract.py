@@ -1,4 +1,4 @@
-"""A part of a model that was taken out: `explorer extract`."""
+"""Extract in text, a part of a model that was taken out: `explorer extract`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was folded of a model, what stays and why: `explorer fold`, and the screen's Fold."""
+"""Fold in text, what was folded, what stays and why: `explorer fold`, and the screen's Fold."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from explorer.base.units import seconds_text
 from explorer.facts.split.fold import Fold, FoldedNode, FoldStep, NodeLeft
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Span, Table
-from explorer.report.present.alike import alike
 from explorer.report.present.compare.verify import evidence
 from explorer.report.present.figures import plain, size, written
+from explorer.report.present.row_groups import alike
 
 _PLAIN = {"identity": "does nothing: who reads it reads its input", "constants": "is stored"}
 

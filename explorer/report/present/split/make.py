@@ -1,4 +1,4 @@
-"""A model that was made: `explorer make`."""
+"""Made model in text: `explorer make`."""
 
 from __future__ import annotations
 

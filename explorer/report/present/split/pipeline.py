@@ -1,4 +1,4 @@
-"""A pipeline that ran, beside its forecast: `explorer pipeline`."""
+"""Pipeline in text, as it ran, beside its forecast: `explorer pipeline`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Words about tilings: what they would do, cost, and did."""
+"""Tilings in words: what they would do, cost, and did."""

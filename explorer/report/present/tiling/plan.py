@@ -1,4 +1,4 @@
-"""What a tiling would cost, in text: `explorer plan`."""
+"""Plan in text, what a tiling would cost: `explorer plan`."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from explorer.report.blocks import (
     Span,
     Table,
 )
-from explorer.report.present.alike import alike, and_more
 from explorer.report.present.figures import bytes_field, count_field, seconds, share_text, utilization
 from explorer.report.present.look.info import title
+from explorer.report.present.row_groups import alike, and_more
 from explorer.report.terms import field_terms
 
 _MOST = 200

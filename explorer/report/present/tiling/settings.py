@@ -1,4 +1,4 @@
-"""What is asked of every site, and who said so, in text: `explorer settings`."""
+"""Settings in text, what is asked of every site, and who said so: `explorer settings`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the buffer holds, tile matmul by tile matmul: `explorer plan --steps`, and the tile view."""
+"""Steps of a tiling, what the buffer holds at each: `explorer plan --steps`, and the tile view."""
 
 from __future__ import annotations
 

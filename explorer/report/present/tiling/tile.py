@@ -1,4 +1,4 @@
-"""What a tiling would do or did, in text: `explorer tile`."""
+"""Tiling in text, what it would do or did: `explorer tile`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from explorer.facts import Diff, Plan, SitePlan, SkippedSite, TileResult
 from explorer.facts.quantize import Quantization
 from explorer.report.blocks import Block, Cell, Column, Field, Line, Paragraph, Role, Span, Table
 from explorer.report.present.accumulator import overflows
-from explorer.report.present.alike import alike, and_more
 from explorer.report.present.compare.diff import changes
 from explorer.report.present.compare.verify import evidence, to_blame
 from explorer.report.present.figures import share_text, utilization
+from explorer.report.present.row_groups import alike, and_more
 from explorer.settings.parse import option_words, path_word
 
 

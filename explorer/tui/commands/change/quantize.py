@@ -12,7 +12,7 @@ from explorer.facts.quantize import QuantizeRequest
 from explorer.report.present.shell.history import state_name
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.quantize.dialog import QuantizeDialog
-from explorer.tui.dialogs.quantize.other import LayerWish
+from explorer.tui.dialogs.quantize.layer_request import LayerRequest
 from explorer.tui.dialogs.quantize.screen import QuantizationScreen
 from explorer.tui.dialogs.quantize.sensitivity import SensitivityScreen, SensitivityState
 from explorer.tui.terminal.slices import after_paint
@@ -46,7 +46,7 @@ class QuantizeCommand(ScreenCommand):
         name = state_name(self._entry, self.store.history_place)
         self.context.ask(QuantizationScreen(fact, name, layer=layer, exact=self.store.exact), self.take)
 
-    def take(self, wish: LayerWish | None) -> None:
+    def take(self, wish: LayerRequest | None) -> None:
         """Do what is wanted of a quantization, or of a blame of it."""
         if wish is None:
             return

@@ -12,7 +12,7 @@ from textual.binding import BindingType
 from explorer.report.present.quantize.quantize import around_layers, layer_summary, quantize_blocks
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.dialogs.quantize.layer_list import QuantizedLayers, by_loss
-from explorer.tui.dialogs.quantize.other import LayerWish, exclude, other_format
+from explorer.tui.dialogs.quantize.layer_request import LayerRequest, exclude, other_format
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.keys import bindings, key_group, keys_line
 from explorer.tui.text.lines import BLANK, Line, fit, safe, wrap
@@ -44,7 +44,7 @@ QUANTIZE_KEYS = key_group(
 # fmt: on
 
 
-class QuantizationScreen(SubScreen[LayerWish]):
+class QuantizationScreen(SubScreen[LayerRequest]):
     """What a quantization did.
 
     Args:
@@ -135,7 +135,7 @@ class QuantizationScreen(SubScreen[LayerWish]):
     @on(LineList.RowSelected)
     def _chosen(self) -> None:
         if self.rows.current is not None:
-            self.dismiss(LayerWish("layer", self.rows.current.name))
+            self.dismiss(LayerRequest("layer", self.rows.current.name))
 
     def action_quantized_exclude(self) -> None:
         """Without a format for this layer, or with one again."""
@@ -151,7 +151,7 @@ class QuantizationScreen(SubScreen[LayerWish]):
 
     def action_quantized_anew(self) -> None:
         """All of it otherwise."""
-        self.dismiss(LayerWish("anew"))
+        self.dismiss(LayerRequest("anew"))
 
     def action_quantized_sort(self) -> None:
         """As executed, or what lost most first."""

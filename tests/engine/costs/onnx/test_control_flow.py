@@ -15,7 +15,7 @@ from explorer.engine.formats.onnx.reader import read
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Function, Graph, Model, Node, Value, tensor_from_array
 from explorer.facts import Analysis
-from explorer.settings.columns import COLUMNS, Beside
+from explorer.settings.columns import COLUMNS, ColumnFigures
 
 Build = Callable[..., Model]
 Rows = Callable[[Any], dict[str, Any]]
@@ -65,7 +65,7 @@ def test_a_branch_that_does_not_count_has_no_share(build: Build, rows: Rows) -> 
     branch = Node("If", ["c"], ["y"], name="if", attributes=both)
     inputs: dict[str, Any] = {"x": (2, 3), "c": ("bool", ())}
     found = rows(analysis := analyse(build([branch], inputs=inputs, outputs=["y"], weights={"w": (3, 3)})))
-    beside, share = Beside(analysis.info.totals), COLUMNS["share"]
+    beside, share = ColumnFigures(analysis.info.totals), COLUMNS["share"]
     assert {path: share.of(row, beside) for path, row in found.items()} == {
         "if": 1.0,
         "if/then_branch": 0.0,

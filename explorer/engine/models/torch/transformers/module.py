@@ -16,7 +16,7 @@ from torch import nn
 from explorer.base.units import many_text, printable
 from explorer.engine.costs.memory.liveness import AnalysisResult, MadeRows
 from explorer.engine.formats.tensor_index import OF_THOSE_HERE, OF_THOSE_STORED, TensorIndex, named_few
-from explorer.engine.formats.torch_module import stored_as
+from explorer.engine.formats.torch_module import stored_form
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.transformers import gguf_config, matching
 from explorer.engine.formats.transformers import module as configured
@@ -172,12 +172,12 @@ def open_gguf(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
 def _opened(
     contents: TensorIndex, options: OpenOptions, loaded: LoadedModule, match: matching.NameMatch
 ) -> ConfiguredModule:
-    stored_as.attach(loaded.meta(), match.stored)
+    stored_form.attach(loaded.meta(), match.stored)
     build = loaded.build
 
     def attached() -> nn.Module:
         made = build()
-        stored_as.attach(made, match.stored)
+        stored_form.attach(made, match.stored)
         return made
 
     # a model that asks for values is built once more

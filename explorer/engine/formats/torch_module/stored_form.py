@@ -17,14 +17,14 @@ from explorer.engine.formats.torch_module.modules import dtype_name
 _ATTRIBUTE = "_stored_as"
 
 
-class StoredAs(NamedTuple):
+class StoredForm(NamedTuple):
     """How a file holds a parameter: the type of its numbers, and all its bytes with scales and tables."""
 
     dtype: str
     nbytes: int
 
 
-def attach(module: nn.Module, stored: Mapping[str, StoredAs]) -> None:
+def attach(module: nn.Module, stored: Mapping[str, StoredForm]) -> None:
     """Tells the modules in `module` how their parameters are stored, by the parameters' names."""
     by_owner: dict[str, list[tuple[str, str, int]]] = {}
     for name, how in stored.items():
@@ -35,9 +35,9 @@ def attach(module: nn.Module, stored: Mapping[str, StoredAs]) -> None:
             vars(part)[_ATTRIBUTE] = tuple(by_owner[path])
 
 
-def of_module(module: nn.Module) -> Mapping[str, StoredAs]:
+def of_module(module: nn.Module) -> Mapping[str, StoredForm]:
     """How the own parameters of a module are stored, by name, as far as files were matched with it."""
-    return {name: StoredAs(dtype, nbytes) for name, dtype, nbytes in vars(module).get(_ATTRIBUTE, ())}
+    return {name: StoredForm(dtype, nbytes) for name, dtype, nbytes in vars(module).get(_ATTRIBUTE, ())}
 
 
 def forget(module: nn.Module) -> None:
@@ -46,8 +46,8 @@ def forget(module: nn.Module) -> None:
         vars(part).pop(_ATTRIBUTE, None)
 
 
-def of_own(module: nn.Module) -> dict[nn.Parameter, StoredAs]:
+def of_own(module: nn.Module) -> dict[nn.Parameter, StoredForm]:
     """How the own parameters of a module are stored: as files hold them, else as they are."""
     known = of_module(module)
     own = {name: p for name, p in module._parameters.items() if p is not None}
-    return {p: known.get(name) or StoredAs(dtype_name(p.dtype), p.nbytes) for name, p in own.items()}
+    return {p: known.get(name) or StoredForm(dtype_name(p.dtype), p.nbytes) for name, p in own.items()}

@@ -1,4 +1,4 @@
-"""What lies beside the layers: figures from outside, and which provider of onnxruntime runs what."""
+"""Overlays and placement in text: figures from outside, and which provider of onnxruntime runs what."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Another choice for one layer of a model that is quantized: none, or other formats."""
+"""Request for another choice for one layer of a model that is quantized: none, or other formats."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _STAYS = "as it is"
 
 
-class LayerWish(Struct, frozen=True):
+class LayerRequest(Struct, frozen=True):
     """What is wanted of a quantization or a blame: to see a layer, to have it otherwise, or all of it anew.
 
     Attributes:
@@ -34,18 +34,18 @@ class LayerWish(Struct, frozen=True):
     values: dict[str, Any] = {}
 
 
-def exclude(layer: QuantizedLayer) -> LayerWish:
+def exclude(layer: QuantizedLayer) -> LayerRequest:
     """The layer without a format; one that has none with one again."""
-    return LayerWish("remake", layer.name, {"on": bool(layer.reason)})
+    return LayerRequest("remake", layer.name, {"on": bool(layer.reason)})
 
 
-def other_format(screen: Screen[LayerWish], layer: QuantizedLayer) -> None:
+def other_format(screen: Screen[LayerRequest], layer: QuantizedLayer) -> None:
     """Ask for other formats of a layer, which then are the answer of a screen."""
 
     def answered(values: dict[str, str] | None) -> None:
         if values is not None:
             screen.dismiss(
-                LayerWish("remake", layer.name, {**values, **({"on": True} if layer.reason else {})})
+                LayerRequest("remake", layer.name, {**values, **({"on": True} if layer.reason else {})})
             )
 
     screen.app.push_screen(FormatDialog(layer), answered)

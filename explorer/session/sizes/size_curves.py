@@ -34,7 +34,7 @@ _TOKENS = (1024, 128, 16)
 """Tokens of a text for which a step is tried, where nobody says how many."""
 
 
-class OverSizes:
+class CurveMaker:
     """What a model costs at other sizes; it keeps those that it has."""
 
     def __init__(self, models: Models) -> None:

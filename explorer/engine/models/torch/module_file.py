@@ -1,4 +1,4 @@
-"""Files of torch rebuilt as nn.Modules, with torch: TorchScript, exported programs, trusted pickles."""
+"""Files of torch opened as nn.Modules, with torch: TorchScript, exported programs, trusted pickles."""
 
 from __future__ import annotations
 
