@@ -24,11 +24,11 @@ from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape
 
 
-def _packed_shape(bias: int, past: int, dtype: int = 0) -> ShapeRule:
+def _packed_shape(past: int, dtype: int = 0) -> ShapeRule:
     """Input (B, S, hidden) or (tokens, hidden), weights (hidden, query, key and value side by side)."""
 
     def rule(call: Call) -> Answer:
-        source, added, weights = call.known(0), call.known(bias), call.known(1)
+        source, added, weights = call.known(0), call.known(2), call.known(1)
         if source is None:
             return None
         sizes = call.ints("qkv_hidden_sizes")
@@ -455,14 +455,12 @@ OPERATORS = (
         "Attention",
         _with_projection(mask=3, extra=5, past=4),
         MS,
-        _packed_shape(2, 4),
+        _packed_shape(4),
         gradient=_projected_gradient,
     ),
-    Operator("QAttention", _with_projection(mask=5, past=8), MS, _packed_shape(2, 8, 3), quantized=True),
-    Operator(
-        "DecoderMaskedSelfAttention", _with_projection(mask=3, extra=5, past=4), MS, _packed_shape(2, 4)
-    ),
-    Operator("PackedAttention", _packed_attention, MS, _packed_shape(2, 4)),
+    Operator("QAttention", _with_projection(mask=5, past=8), MS, _packed_shape(8, 3), quantized=True),
+    Operator("DecoderMaskedSelfAttention", _with_projection(mask=3, extra=5, past=4), MS, _packed_shape(4)),
+    Operator("PackedAttention", _packed_attention, MS, _packed_shape(4)),
     Operator("QOrderedAttention", _ordered, MS, sized((0, 0), (0, 1), (7, -1)), quantized=True),
     Operator("MultiHeadAttention", _multi_head, MS, _multi_head_shape, gradient=_gradient),
     Operator("DecoderMaskedMultiHeadAttention", _decoder_multi_head, MS, _multi_head_shape),

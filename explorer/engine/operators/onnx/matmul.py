@@ -114,7 +114,7 @@ def _einsum_shape(call: Call) -> Answer:
     return ((call.dtype(0), tuple(sizes[letter] for letter in right)),)
 
 
-def _last_axis(size: str | tuple[int, int], dtype: str | int = 0) -> ShapeRule:
+def _last_axis(size: str | tuple[int, int]) -> ShapeRule:
     """Like the first input, its last axis as an attribute or an axis of another input says."""
 
     def rule(call: Call) -> Answer:
@@ -126,7 +126,7 @@ def _last_axis(size: str | tuple[int, int], dtype: str | int = 0) -> ShapeRule:
             other = call.known(size[0])
             width = None if other is None else other[size[1]]
         shape = None if source is None else (*source[:-1], width)
-        return [(call.dtype(dtype), shape), *[UNKNOWN] * call.count][: call.count]
+        return [(call.dtype(0), shape), *[UNKNOWN] * call.count][: call.count]
 
     return rule
 

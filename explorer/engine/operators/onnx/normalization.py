@@ -39,9 +39,9 @@ def _batch_shape(call: Call) -> Answer:
     return (kind, *(call.type(3),) * (call.count - 1))
 
 
-def _embed_shape(table: int, dtype: int) -> ShapeRule:
+def _embed_shape(dtype: int) -> ShapeRule:
     def rule(call: Call) -> Answer:
-        ids, words = call.known(0), call.known(table)
+        ids, words = call.known(0), call.known(2)
         whole = None if ids is None or words is None else (*ids, words[-1])
         mask = None if ids is None else ids[:1]
         return ((call.dtype(dtype), whole), ("int32", mask), (call.dtype(dtype), whole))[: call.count]
@@ -199,14 +199,14 @@ OPERATORS = (
         "EmbedLayerNormalization",
         each_with(1 + _LAYER[0], f"add the position, {_LAYER[1]}", segment=4),
         MS,
-        _embed_shape(2, 2),
+        _embed_shape(2),
         rows=(2, 3, 4),
     ),
     Operator(
         "QEmbedLayerNormalization",
         each_with(1 + 4 + _LAYER[0], f"dequantize both, add the position, {_LAYER[1]}", segment=4),
         MS,
-        _embed_shape(2, 8),
+        _embed_shape(8),
         quantized=True,
         rows=(2, 3, 4),
     ),

@@ -40,7 +40,7 @@ def run_nodes(
 ) -> dict[str, Array]:
     """Runs some nodes of a model by themselves: see `run_part`."""
     given = tuple(Value(n, str(v.dtype), v.shape) for n, v in feeds.items())
-    return part_session(model, nodes, given, outputs, what, threads, True).run(dict(feeds))
+    return part_session(model, nodes, given, outputs, what, threads).run(dict(feeds))
 
 
 def part_session(
@@ -50,7 +50,6 @@ def part_session(
     outputs: Sequence[str],
     what: str,
     threads: int | None,
-    sparing: bool = False,
 ) -> RuntimeSession:
     """A session of some nodes of a model by themselves, with the weights that they read."""
     read = {name for node in nodes for name in reads(node)} - {value.name for value in inputs}
@@ -63,7 +62,7 @@ def part_session(
         initializers={n: initializers[n] for n in read if n in initializers},
     )
     part = replace(model, graph=graph, functions=functions_called(model, nodes), metadata={}, extra=())
-    return RuntimeSession(part, what=what, optimise=False, threads=threads, sparing=sparing)
+    return RuntimeSession(part, what=what, optimise=False, threads=threads, sparing=True)
 
 
 def functions_called(model: Model, nodes: Iterable[Node]) -> dict[tuple[str, str, str], Function]:

@@ -183,7 +183,7 @@ class Runner:
         what = f"site '{self.site.name}'"
         large_products = self.site.form == "batched" or math.prod(self.site.tile) > _ONE_THREAD
         threads = self.share.threads if large_products else 1
-        return part_session(self.after, nodes, inputs, outputs, what, threads, True)
+        return part_session(self.after, nodes, inputs, outputs, what, threads)
 
 
 def _cone(output: str, makers: Mapping[str, Node], stop: set[str]) -> list[Node]:

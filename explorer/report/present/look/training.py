@@ -161,9 +161,9 @@ def _moments(one: StepMemory) -> Table:
     return Table(columns, Rows(row, one.moments), what="moments", around=one.peak, more="--json has all")
 
 
-def _stack(parts: Sequence[int], largest: int, cells: int = 24) -> str:
+def _stack(parts: Sequence[int], largest: int) -> str:
     """A bar of parts one after the other, each by the first letter of its name."""
-    ends = [round(cells * sum(parts[: at + 1]) / max(1, largest)) for at in range(len(parts))]
+    ends = [round(24 * sum(parts[: at + 1]) / max(1, largest)) for at in range(len(parts))]
     pairs = zip(_KINDS, ends, [0, *ends[:-1]], strict=True)
     return "".join(kind[0] * (end - start) for kind, end, start in pairs)
 
