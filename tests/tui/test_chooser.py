@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from explorer.facts import History, HistoryEntry
 from explorer.facts.models.listing import RecentModel
 from explorer.process import recent_models, saved_sessions
 from explorer.process.saved_sessions import Opening, SavedSession
@@ -209,6 +210,24 @@ async def test_a_session_that_waits_is_resumed_from_the_list(folder: Path, tmp_p
         await hands.press("enter")
         (choice,) = hands.chosen
         assert choice.kept == store.folder
+
+
+async def test_sessions_in_which_nothing_was_done_are_listed_once_a_model(
+    folder: Path, tmp_path: Path
+) -> None:
+    for at, states in enumerate((1, 2, 1, 1)):
+        store = saved_sessions.begin(os.environ)
+        assert store is not None
+        made = Path(store.folder, "1.onnx")
+        made.touch()
+        done = [HistoryEntry("as opened", None, ""), HistoryEntry("tile 16x16x16", str(made), "", parent=0)]
+        history = History(tuple(done[:states]), states - 1)
+        store.save(SavedSession("mlp_128.onnx", str(folder), Opening(), history))
+        os.utime(Path(store.folder, "session.msgpack"), (4_000_000_000 + at, 4_000_000_000 + at))
+        store.release()
+    (tmp_path / "other").mkdir()
+    async with chooser(tmp_path / "other") as hands:
+        assert len(hands.part("Sessions")) == 2
 
 
 @pytest.mark.slow

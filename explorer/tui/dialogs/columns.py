@@ -34,7 +34,7 @@ class _Rows(LineList):
         return (
             (" ✓ " if chosen else "   ", "accent"),
             (fit(column.head, 14), "text" if chosen else "dim"),
-            ("  " + fit(column.about, max(0, width - 19)), "dim"),
+            ("  " + fit(column.about, max(0, width - 20)), "dim"),
         )
 
     def toggle_row(self, index: int, want: bool | None = None) -> bool:

@@ -35,7 +35,7 @@ class SearchDialog(PickDialog):
 
     def __init__(self, choices: Sequence[MenuItem], layers: Sequence[Layer], *, blink: bool) -> None:
         super().__init__("Search", choices, typed=True, blink=blink)
-        self.HINT = "↑↓ Enter · n N then the next · Esc close"
+        self.HINT = "↑↓ Enter · n N the next · Esc close"
         self.search: Search | None = None
         self.listed: dict[str, SearchResult] = {}
         self._layers = layers

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from msgspec.structs import replace
@@ -135,7 +135,7 @@ class ChooserScreen(Screen[None]):
         sessions = await asyncio.to_thread(saved_sessions.kept_sessions, os.environ)
         openings = await asyncio.to_thread(recent_models.openings, os.environ)
         self._openings = {_short(_from_here(one.model.source)): one for one in openings}
-        self._list.parts[_SESSIONS] = sessions
+        self._list.parts[_SESSIONS] = _telling(sessions)
         self._list.parts[_RECENT] = [replace(one.model, source=name) for name, one in self._openings.items()]
         self._draw()
 
@@ -335,6 +335,14 @@ class ChooserScreen(Screen[None]):
 def _in_short(error: ExplorerError) -> str:
     """An error without the path, which stands in the list or was typed."""
     return "; ".join(filter(None, (error.what, error.hint)))
+
+
+def _telling(sessions: Sequence[KeptSession]) -> list[KeptSession]:
+    """The sessions to choose from: of those of a model in which nothing was changed the newest alone."""
+    newest: dict[tuple[str, str], KeptSession] = {}
+    for one in sessions:
+        newest.setdefault((one.folder, one.source), one)
+    return [one for one in sessions if one.states > 1 or one.note or newest[one.folder, one.source] is one]
 
 
 def _some(rows: Iterator[OutlineRow]) -> tuple[list[OutlineRow], str]:
