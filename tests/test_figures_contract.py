@@ -505,9 +505,26 @@ def test_the_report_as_markdown_has_every_layer_in_a_table(
     assert "| conv1 |" in text.replace("&nbsp;", "").replace("/conv1/Conv", "conv1") or "Conv |" in text
     assert text.count("data:image/svg+xml;base64,") == 3
     assert "Roofline: no machine was named" in text
+    assert "Measured time: the model was not run: --measured" in text
     for line in text.splitlines():
         if line.startswith("|"):
             assert line.endswith("|")
+
+
+@pytest.mark.slow
+def test_the_report_says_where_the_time_goes_where_that_is_asked_for(
+    ask: Ask, sample: Callable[[str], Path], tmp_path: Path
+) -> None:
+    page = tmp_path / "lenet.md"
+    ask("report", sample("lenet"), "-o", page, "--measured", "--steps", "3")
+    text = page.read_text()
+    measured = text[text.index("## Measured time") : text.index("## Weights")]
+    # the layers that take most, the run from left to right, groups by what they take
+    assert measured.count("data:image/svg+xml;base64,") == 3
+    assert "| Wall time |" in measured
+    assert "3 runs, as asked" in measured
+    assert all(name in measured for name in ("/conv1/Conv", "/conv2/Conv", "/fc3/Gemm"))
+    assert "Measured time: the model was not run" not in text
 
 
 @pytest.mark.slow

@@ -84,7 +84,9 @@ def reached_text(share: float | None) -> str:
 
 
 def rate_text(value: float, unit: str) -> str:
-    """A rate in SI: (4e12, 'MAC/s') -> '4.00 TMAC/s'."""
+    """A rate in SI: (4e12, 'MAC/s') -> '4.00 TMAC/s', (1.314, 'runs/s') -> '1.31 runs/s'."""
+    if abs(value) < 999.5:
+        return f"{value:.3g} {unit}"
     scaled = _scaled(round(value), 1000, _SI)
     return f"{scaled}{'' if ' ' in scaled else ' '}{unit}"
 

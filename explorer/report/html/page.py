@@ -15,6 +15,7 @@ from explorer.base.errors import ExplorerError, Misuse
 from explorer.base.units import printable
 from explorer.facts import Analysis, Info, OpStat
 from explorer.report.blocks import Block, Chart, Paragraph
+from explorer.report.flame.picture import flame_of
 from explorer.report.html.draw import html, markdown
 from explorer.report.present.look.info import totals_blocks
 from explorer.report.present.look.memory import memory_blocks
@@ -23,9 +24,11 @@ from explorer.report.present.look.roofline import roofline_blocks
 from explorer.report.present.look.table import layers_blocks
 from explorer.report.present.look.training import training_blocks
 from explorer.report.present.look.values import weights_blocks
+from explorer.report.present.measure.profile import profile_blocks
 
 if TYPE_CHECKING:
     from explorer.facts.memory import Memory
+    from explorer.facts.profile.profile import Profile, ProfileSpec
     from explorer.facts.roofline import Machine, Roofline
     from explorer.facts.training import Optimizer, Training
     from explorer.facts.values import Weights
@@ -36,7 +39,11 @@ _READ_AT_MOST = 1 << 30
 
 
 class PageFacts(Struct, frozen=True):
-    """All facts of a page. What is None was not asked for, or could not be had: then `missing` says why."""
+    """All facts of a page. What is None was not asked for, or could not be had: then `missing` says why.
+
+    Attributes:
+        measured: A run that was timed, and the time of each row of the tree.
+    """
 
     analysis: Analysis
     ops: tuple[OpStat, ...]
@@ -44,6 +51,7 @@ class PageFacts(Struct, frozen=True):
     roofline: Roofline | None = None
     training: Training | None = None
     weights: Weights | None = None
+    measured: tuple[Profile, Sequence[float]] | None = None
     missing: tuple[tuple[str, str], ...] = ()
 
 
@@ -67,14 +75,16 @@ def gather(
     machine: Machine | None = None,
     batch: int | None = None,
     optimizer: Optimizer = "sgd",
+    measured: ProfileSpec | None = None,
 ) -> PageFacts:
     """All facts about the current model of a session.
 
     Args:
         session: The model.
         machine: For the roofline; without one there is none.
-        batch: Of the training step; the model's own by default.
+        batch: Of the training step, and of a run that is timed; the model's own by default.
         optimizer: Of the training step.
+        measured: How the model is run, and timed; None: it is not.
     """
     analysis = session.analysis()
     missing: list[tuple[str, str]] = []
@@ -86,8 +96,13 @@ def gather(
             missing.append((what, str(error)))
             return None
 
+    def timed() -> tuple[Profile, Sequence[float]]:
+        return session.profile(measured, batch=batch, machine=machine), session.column("measured")
+
     if machine is None:
         missing.append(("Roofline", "no machine was named: --peak-macs and --bandwidth, or --machine"))
+    if measured is None:
+        missing.append(("Measured time", "the model was not run: --measured"))
     weights = None
     if analysis.info.assumptions.get("weights", "").startswith("random"):
         missing.append(("Weights", "they are random: their values say nothing"))
@@ -102,6 +117,7 @@ def gather(
         roofline=None if machine is None else asked("Roofline", lambda: session.roofline(machine)),
         training=asked("Training", lambda: session.training_over_time(batches=(batch,), optimizer=optimizer)),
         weights=weights,
+        measured=None if measured is None else asked("Measured time", timed),
         missing=tuple(missing),
     )
 
@@ -135,12 +151,26 @@ def _sections(fact: PageFacts) -> list[Section]:
         sections.append(("Roofline", roofline_blocks(fact.roofline)))
     if fact.training is not None:
         sections.append(("Training", training_blocks(info, fact.training)))
+    if fact.measured is not None:
+        sections.append(("Measured time", _measured(fact.analysis, *fact.measured)))
     if fact.weights is not None:
         sections.append(("Weights", weights_blocks(fact.weights)))
     if fact.missing:
         missing: list[Block] = [Paragraph(f"{what}: {why}.") for what, why in fact.missing]
         sections.append(("Not on this page", missing))
     return sections
+
+
+def _measured(about: Analysis, profile: Profile, seconds: Sequence[float]) -> list[Block]:
+    """What took how long: the layers that take most, a run from left to right, groups, and all in tables."""
+    drawn = profile, about.layers
+    flame = flame_of("measured", about.info, about.layers, None, (profile, seconds))
+    return [
+        Chart("time", drawn),
+        Chart("timeline", drawn),
+        Chart("flame", flame),
+        *profile_blocks(profile, len(profile.layers)),
+    ]
 
 
 _WRITERS: dict[str, Callable[[str, list[Section], Info | None, str], str]] = {".html": html, ".md": markdown}

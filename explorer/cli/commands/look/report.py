@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import explorer
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import MACHINE, OPENING, PRINTING
+from explorer.cli.arguments.options import MACHINE, OPENING, PRINTING, Option
 from explorer.cli.arguments.records import named_machine
 from explorer.cli.output.answer import Answer, tool
 from explorer.cli.output.model_answer import output_file
@@ -24,7 +25,13 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     machine = named_machine(given)
 
     def ask(session: Session, info: Info) -> Any:
-        return page.gather(session, machine=machine, batch=given.batch, optimizer=given.optimizer)
+        return page.gather(
+            session,
+            machine=machine,
+            batch=given.batch,
+            optimizer=given.optimizer,
+            measured=explorer.ProfileSpec(steps=given.steps) if given.measured else None,
+        )
 
     return output_file(given, progress, ask, lambda info, fact, path: page.write(fact, path, tool()))
 
@@ -33,8 +40,22 @@ COMMAND = Command(
     "report",
     "one page with everything, as HTML or Markdown",
     ("MODEL",),
-    ("--output", "--force", "--batch", "--optimizer", *MACHINE, *OPENING, *PRINTING),
-    ("explorer report resnet18 -o resnet18.html", "explorer report model.onnx -o model.md"),
+    (
+        "--output",
+        "--force",
+        Option("--measured", "run the model, too: where the time goes, in pictures and tables"),
+        Option("--steps", "of --measured: timed runs (default: until the median is sure)", "N", least=1),
+        "--batch",
+        "--optimizer",
+        *MACHINE,
+        *OPENING,
+        *PRINTING,
+    ),
+    (
+        "explorer report resnet18 -o resnet18.html",
+        "explorer report model.onnx -o model.html --measured --machine here",
+        "explorer report model.onnx -o model.md",
+    ),
     _run,
     usage="report MODEL -o FILE.html",
     manual="one page with everything, tables that sort, pictures inside; or `.md`",
