@@ -240,6 +240,11 @@ def _with_machine(
     return tomlkit.dumps(document)
 
 
+def _known(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known: TOML has no null."""
+    return {key: value for key, value in fields.items() if value is not None}
+
+
 def _as_table(measured: MeasuredMachine) -> Any:
     """What was measured, a kernel a line."""
     import tomlkit  # as above
@@ -248,7 +253,7 @@ def _as_table(measured: MeasuredMachine) -> Any:
     for key, value in msgspec.to_builtins(measured).items():
         if isinstance(value, (list, tuple)):
             several = tomlkit.array().multiline(any(isinstance(one, dict) for one in value))
-            several.extend(value)
+            several.extend([_known(one) if isinstance(one, dict) else one for one in value])
             table.add(key, several)
         elif isinstance(value, dict):
             inline = tomlkit.inline_table()

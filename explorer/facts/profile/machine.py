@@ -46,15 +46,18 @@ class PeakRate(Struct, frozen=True):
 
 
 class CacheLevel(Struct, frozen=True):
-    """A cache for data, as the system tells.
+    """A cache for data, as the system tells, and how fast it was.
 
     Attributes:
         processors: How many processors share it; 0 where the system does not tell.
+        bytes_per_second: Of a sum of two arrays that the caches of this level hold, those of all threads
+            together, and those below do not; None where calling the runtime takes most of the time.
     """
 
     level: int
     bytes: int
     processors: int = 0
+    bytes_per_second: float | None = None
 
 
 class MeasuredMachine(Struct, frozen=True):

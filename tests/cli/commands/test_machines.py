@@ -59,6 +59,9 @@ def test_this_machine_is_measured_written_listed_and_taken_by_name(
     measured = content["machine"].pop("here")["measured"]
     if before:
         assert content == tomllib.loads(before)
+    for cache in one["measured"]["caches"]:
+        if cache["bytes_per_second"] is None:  # which TOML cannot say
+            del cache["bytes_per_second"]
     assert one["measured"] == measured
     assert measured["processor"] == processor.name()
     peaks = {peak["dtype"]: peak["macs_per_second"] for peak in measured["peaks"]}

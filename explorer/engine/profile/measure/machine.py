@@ -91,7 +91,7 @@ def measure(
     cancel: Cancel = None,
 ) -> MeasuredMachine:
     """Measures a machine by its kernels; see `measured`."""
-    bench = _Bench(time_limit, told.clock, on_progress, cancel)
+    bench = _Bench(time_limit, told.clock, on_progress, cancel, len(told.caches))
     elements, notes = _array(told)
     call = bench.time(kernels.chain(1))
     launch = bench.time(kernels.chain(_NODES), _NODES)
@@ -99,6 +99,7 @@ def measure(
     bandwidth = KernelTime(
         "Add", "float32", (elements,), 0, 12 * elements, added, 0.0, 12 * elements / added.median
     )
+    caches = tuple(_caches(kernels, told, threads, call.median, bench))
     found, refused = [], []
     for dtype in DTYPES:
         of_type = list(_matmuls(kernels, dtype, bench))
@@ -123,7 +124,7 @@ def measure(
         bandwidth=bandwidth,
         launch=launch,
         call=call,
-        caches=tuple(CacheLevel(*one) for one in told.caches),
+        caches=caches,
         kernels=tuple(found),
         probes=tuple(others),
         refused=tuple(refused),
@@ -138,12 +139,17 @@ class _Bench:
     """Times kernels, each in its part of the time that is left."""
 
     def __init__(
-        self, limit: float, clock: Callable[[], float], on_progress: OnProgress, cancel: Cancel
+        self,
+        limit: float,
+        clock: Callable[[], float],
+        on_progress: OnProgress,
+        cancel: Cancel,
+        more: int,
     ) -> None:
         self._limit, self._clock = limit, clock
         self._on_progress, self._cancel = on_progress, cancel
         self._began, self._done = clock(), 0
-        self._all = 3 + len(SIZES) * len(DTYPES) + _TURNS * probes.COUNT
+        self._all = 3 + more + len(SIZES) * len(DTYPES) + _TURNS * probes.COUNT
 
     def elapsed(self) -> float:
         """Seconds since the start."""
@@ -175,6 +181,23 @@ class _Bench:
             samples.append(self._clock() - start)
         self._done += 1
         return spread([one / parts for one in samples])
+
+
+def _caches(
+    kernels: Kernels, told: Surroundings, threads: int, call: float, bench: _Bench
+) -> Iterator[CacheLevel]:
+    """How fast each cache is: of an array between all that is nearer and itself, less what a call takes.
+
+    Calls take microseconds: of a cache that hands on all that it holds in less, nothing is seen.
+    """
+    nearer = 0
+    for level, size, processors in told.caches:
+        there = size * max(1, threads // max(1, processors))
+        elements = (nearer + there) // 24
+        fits = there > nearer and 4 * elements <= _most(told)
+        seconds = bench.time(kernels.add(elements)).median - call if fits else 0.0
+        yield CacheLevel(level, size, processors, 12 * elements / seconds if seconds > call else None)
+        nearer = max(nearer, there)
 
 
 def _matmuls(kernels: Kernels, dtype: str, bench: _Bench) -> Iterator[KernelTime]:
@@ -230,14 +253,18 @@ def _reached(peak: PeakRate, one: KernelTime) -> bool:
 def _streamed(told: Surroundings) -> int:
     """Bytes of weights that no cache holds from one run to the next."""
     last = max((size for _, size, _ in told.caches), default=0)
-    most = _MOST if told.free is None else max(1 << 20, min(_MOST, told.free // _PART))
-    return min(most // 2, 2 * last or _LEAST)
+    return min(_most(told) // 2, 2 * last or _LEAST)
+
+
+def _most(told: Surroundings) -> int:
+    """Bytes that an array may have."""
+    return _MOST if told.free is None else max(1 << 20, min(_MOST, told.free // _PART))
 
 
 def _array(told: Surroundings) -> tuple[int, list[str]]:
     """Elements of an array that no cache holds, and what is to be said where memory is too small for it."""
     last = max((size for _, size, _ in told.caches), default=0)
-    most = _MOST if told.free is None else max(1 << 20, min(_MOST, told.free // _PART))
+    most = _most(told)
     size = min(most, max(_LEAST, _BEYOND * last))
     if size < _BEYOND * last:
         said = f"the arrays of the bandwidth have {bytes_text(size)} each, the last cache {bytes_text(last)}"

@@ -75,4 +75,7 @@ def _sure(times: Spread) -> str:
 
 
 def _shared(cache: CacheLevel) -> str:
-    return {0: "", 1: "of a core's own"}.get(cache.processors, f"shared by {cache.processors:,} processors")
+    of = {0: "", 1: "of a core's own"}.get(cache.processors, f"shared by {cache.processors:,} processors")
+    rate = cache.bytes_per_second
+    fast = "not timed" if rate is None else f"{rate_text(rate, 'B/s')} of all threads"
+    return f"{of}; {fast}" if of else fast

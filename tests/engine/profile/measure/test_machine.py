@@ -106,6 +106,30 @@ def test_the_peak_of_each_type_is_its_best_matmul_and_the_bandwidth_what_an_arra
     assert (found.threads, found.processor, found.loaded, found.notes) == (4, "a processor", False, ())
 
 
+class CachedMachine(Machine):
+    """As `Machine`; a call takes its time, and arrays that a cache holds come faster."""
+
+    def add(self, elements: int) -> Callable[[], object]:
+        self.elements = max(self.elements, elements)
+        held = 12 * elements
+        rate = 1000e9 if held <= 4 * (32 << 10) else 400e9 if held <= 4 * (1 << 20) else 50e9
+        return self._takes(2.1e-6 + held / (150e9 if 4 << 20 < held <= 32 << 20 else rate))
+
+
+def test_each_cache_is_timed_with_what_it_holds_and_those_nearer_do_not() -> None:
+    levels = ((1, 32 << 10, 1), (2, 1 << 20, 1), (3, 32 << 20, 4))
+    first, second, third = CachedMachine().measured(caches=levels).caches
+    # a call takes 2 µs, what a level 1 holds a tenth of one
+    assert first.bytes_per_second is None
+    assert second.bytes_per_second == pytest.approx(400e9, rel=1e-3)
+    assert third.bytes_per_second == pytest.approx(150e9, rel=1e-3)
+    # a last cache that holds no more than all of those before it, and one that memory is too small for
+    small = CachedMachine().measured(caches=((2, 8 << 20, 1), (3, 32 << 20, 4))).caches
+    assert [one.bytes_per_second is None for one in small] == [False, True]
+    scarce = CachedMachine().measured(caches=levels, free=16 << 20).caches
+    assert [one.bytes_per_second is None for one in scarce] == [True, False, True]
+
+
 @pytest.mark.parametrize("slow", [1, 30, 300])
 def test_the_time_limit_holds_on_slow_machines_and_what_is_not_sure_is_said(slow: int) -> None:
     machine = Machine({dtype: rate / slow for dtype, rate in RATES.items()})
