@@ -21,6 +21,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 
 from explorer.base.errors import BadModel, ExplorerError
 from explorer.base.units import printable
+from explorer.engine.formats.torch_module.late_compiler import put_off_compiler
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.transformers.config import MOST_MODULES, BuildError, check, own_code
 from explorer.host.optional_packages import error_line, require, silence
@@ -54,6 +55,7 @@ def built(
         MissingExtra: transformers is not installed, or is broken.
     """
     check(config, source)
+    put_off_compiler()
     with silence(), _offline():
         transformers = require("transformers", source)
         try:
