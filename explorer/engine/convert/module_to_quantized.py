@@ -20,7 +20,7 @@ from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.meta_copy import sharing_values
-from explorer.engine.formats.torch_module.modules import tensors
+from explorer.engine.formats.torch_module.modules import dtype_name, tensors
 from explorer.engine.graph.model import Graph, Model, Value
 from explorer.engine.models.torch.module import TorchModel
 from explorer.engine.progress import report
@@ -30,6 +30,7 @@ from explorer.engine.quantize.choice import LayerChoice, choose
 from explorer.engine.quantize.grids import Grids, sound, sound_weights, wanted
 from explorer.engine.quantize.torch.layers import ModuleLayer, module_layers
 from explorer.engine.quantize.torch.modules import Run, layer_runs, quantize_copy, ranges, run_errors
+from explorer.engine.quantize.torch.on_shapes import ShapeGrids, layers_on_shapes, whole_rows
 from explorer.engine.runtime.samples import Feeds, Samples, read_samples
 from explorer.engine.runtime.torch_arrays import as_array, as_tensor
 from explorer.engine.tiling.torch.replace import copied
@@ -63,19 +64,47 @@ class ModuleChoice(Struct, frozen=True):
         layers: Of it.
         choices: For them.
         rows: Of the analysis, whose outputs have the names of the layers.
+        dtype: What the module computes in, where its layers are known by their shapes alone; else ''.
     """
 
     module: nn.Module
     layers: Sequence[ModuleLayer]
     choices: Sequence[LayerChoice]
     rows: Sequence[Layer]
+    dtype: str = ""
 
     def answer(self, weight_bytes: int, spec: QuantizeSpec) -> Quantization:
         """What they would do: formats, bits, BitOPs and bytes; nothing is calibrated."""
+        if self.dtype:
+            bits = 8 * getattr(torch, self.dtype).itemsize
+            how = {"weights": False, "float_bits": bits}
+            found = answer(self.choices, ShapeGrids().of, self.rows, weight_bytes, **how)
+            note = (
+                f"Only the choice, by shapes alone: its weights are {self.dtype}, of which no value was read;"
+                " what can be written is float32."
+            )
+            return replace(found, modules=True, notes=(note,))
         grids, bits = Grids({}), spec.accumulator
         choices = sound_weights(self.choices, grids)
         found = answer(choices, grids.of, self.rows, weight_bytes, weights=False, accumulator_bits=bits)
         return replace(found, modules=True)
+
+
+def choice_on_shapes(opened: TorchModel, spec: QuantizeSpec, analysis: Analysis) -> ModuleChoice | None:
+    """What `spec` asks of every layer of a module of narrower weights than float32, none of which is read;
+    None for a module of float32.
+
+    Raises:
+        Misuse: The model is no nn.Module with layers, or no layer takes a format.
+    """
+    loaded = _module(opened, spec)
+    kinds = _weight_types(loaded)
+    if not kinds or "float32" in kinds:
+        return None
+    layers = layers_on_shapes(loaded.meta(), analysis.layers)
+    rows = _named_by_path(whole_rows(analysis.layers, [one.path for one in layers]))
+    choices = choose([one.layer for one in layers], spec, lambda: rows)
+    return ModuleChoice(loaded.meta(), layers, choices, rows, kinds[0])
 
 
 def module_choice(opened: TorchModel, spec: QuantizeSpec, analysis: Analysis) -> ModuleChoice:
@@ -182,15 +211,23 @@ def to_quantized(
     return QuantizedModule(made, opened.holding(twin), fact, by_value)
 
 
-def _fitting(opened: TorchModel, spec: QuantizeSpec) -> LoadedModule:
-    """The module, if it can be quantized as one."""
+def _module(opened: TorchModel, spec: QuantizeSpec) -> LoadedModule:
     if spec.form != "auto":
         raise Misuse("forms are ways to write ONNX", where="--form", hint="leave it out for a module")
-    loaded = replaceable(opened, "quantize it as ONNX, to a file that ends in .onnx")
-    kinds = {str(p.dtype).removeprefix("torch.") for p in loaded.meta().parameters() if p.dim() > 1}
+    return replaceable(opened, "quantize it as ONNX, to a file that ends in .onnx")
+
+
+def _weight_types(loaded: LoadedModule) -> list[str]:
+    return sorted({dtype_name(p.dtype) for p in loaded.meta().parameters() if p.dim() > 1})
+
+
+def _fitting(opened: TorchModel, spec: QuantizeSpec) -> LoadedModule:
+    """The module, if it can be quantized as one."""
+    loaded = _module(opened, spec)
+    kinds = _weight_types(loaded)
     if kinds and "float32" not in kinds:  # said before all of them are read
-        what = f"its weights are {' and '.join(sorted(kinds))}, and number formats are given to float32"
-        hint = "explorer serving MODEL --dtype int8 tells what a language model takes in a format"
+        what = f"its weights are {' and '.join(kinds)}, and number formats are given to float32"
+        hint = "without -o explorer quantize tells bytes and BitOPs of the choice"
         raise Misuse(what, where=opened.source, hint=hint)
     return loaded
 

@@ -40,6 +40,7 @@ def answer(
     *,
     weights: bool = True,
     accumulator_bits: int = 0,
+    float_bits: int = 32,
 ) -> Quantization:
     """What quantization does to a model.
 
@@ -52,6 +53,7 @@ def answer(
         outputs: Likewise.
         weights: Measure the error of weights, too, and what their sums need.
         accumulator_bits: Of the hardware's accumulator; layers that it is too narrow for are named.
+        float_bits: Of activations, in products of which no layer here is told.
     """
     macs = {out.name: row.macs for row in rows if not row.group for out in row.outputs}
     found = [
@@ -64,7 +66,7 @@ def answer(
     return Quantization(
         tuple(OperatorCount(op, n, changed[op], n - changed[op]) for op, n in kinds.items()),
         tuple(found),
-        QuantizeTotals(_bytes(weight_bytes, choices, grid_of), _all_bitops(choices, found, rows)),
+        QuantizeTotals(_bytes(weight_bytes, choices, grid_of), _all_bitops(choices, found, rows, float_bits)),
         tuple(_output(name, one) for name, one in (outputs or {}).items() if one.elements or one.nonfinite),
         worst=min(rank)[1] if rank else "",
         accumulator_bits=accumulator_bits,
@@ -132,8 +134,8 @@ def _format(choice: LayerChoice, part: Part) -> NumberFormat | None:
 
 
 def _dtype(operand: Operand) -> str:
-    """Element type as it was; an activation that takes a format is float32."""
-    return "float32" if operand.tensor is None else operand.tensor.dtype
+    """Element type as it was."""
+    return operand.dtype if operand.tensor is None else operand.tensor.dtype
 
 
 def _name(choice: LayerChoice, part: Part) -> str:
@@ -216,7 +218,7 @@ def _bytes(whole: int, choices: Sequence[LayerChoice], grid_of: GridOf) -> Befor
 
 
 def _all_bitops(
-    choices: Sequence[LayerChoice], found: Sequence[QuantizedLayer], rows: Sequence[Layer]
+    choices: Sequence[LayerChoice], found: Sequence[QuantizedLayer], rows: Sequence[Layer], float_bits: int
 ) -> BeforeAfter:
     """Of the whole model; what is no layer here multiplies as it did."""
     saved = 0
@@ -231,7 +233,7 @@ def _all_bitops(
         if row.macs is None:
             return BeforeAfter(None, None)
         known = next((own[out.name] for out in row.outputs if out.name in own), None)
-        total += row.macs * 32 * 32 if known is None else known
+        total += row.macs * float_bits**2 if known is None else known
     return BeforeAfter(total, total - saved)
 
 

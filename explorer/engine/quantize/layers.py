@@ -38,6 +38,7 @@ class Operand(Struct, frozen=True):
         stored: What identifies that: the initializer's name, or the value name of the Constant.
         axes: Axes of the stored tensor in the order of the value.
         chain: Nodes between what is stored and the value.
+        dtype: Of an activation.
     """
 
     part: Part
@@ -49,6 +50,7 @@ class Operand(Struct, frozen=True):
     stored: str = ""
     axes: tuple[int, ...] = ()
     chain: tuple[Node, ...] = ()
+    dtype: str = "float32"
 
     @property
     def shape(self) -> tuple[int, ...]:

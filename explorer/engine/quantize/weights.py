@@ -41,13 +41,7 @@ def weight_grid(
     Raises:
         BadModel: It holds what is no number.
     """
-    rank, axis = len(operand.shape), None
-    if block and operand.depth is not None and operand.shape[operand.depth] > block:
-        axis = operand.depth % rank
-    else:
-        block = 0
-        if channel and operand.channel is not None:
-            axis = operand.channel % rank
+    axis, block = shared_axis(operand, channel=channel, block=block)
     assert operand.tensor is not None
     values = operand.tensor.array().transpose(operand.axes)
     if not fmt.scaled:
@@ -63,6 +57,16 @@ def weight_grid(
         grid = fmt.fitted(values, axis=axis, block=block, symmetric=symmetric)
     _forget(operand)
     return grid
+
+
+def shared_axis(operand: Operand, *, channel: bool, block: int) -> tuple[int | None, int]:
+    """The axis along which a stored weight has several scales, and the length of its blocks, as in `Grid`."""
+    rank = len(operand.shape)
+    if block and operand.depth is not None and operand.shape[operand.depth] > block:
+        return operand.depth % rank, block
+    if channel and operand.channel is not None:
+        return operand.channel % rank, 0
+    return None, 0
 
 
 def fits_bias(grid: Grid, bias: Array, input_scale: Array) -> Grid:

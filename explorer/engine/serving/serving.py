@@ -168,7 +168,7 @@ class _Answer:
             self.weights,
             weights.parts(self.holders),
             self._scaled(prefill),
-            self._scaled(passes.figures(step, 1)),
+            self._scaled(passes.figures(step, 1), self._stored_share()[None]),
             prefill_macs,
             decode_macs,
             cache,
@@ -244,12 +244,23 @@ class _Answer:
         found = form.at(context)
         return found if found is not None else self.passes.macs(context)
 
-    def _scaled(self, figures: PassFigures) -> PassFigures:
+    def _stored_share(self) -> dict[int | None, float]:
+        """Bytes that the cache is stored in, over those that the code keeps it in: by layer, and of all."""
+        own: dict[int | None, float] = {None: 0.0}
+        stored: dict[int | None, float] = {None: 0.0}
+        for one in self.passes.cache(self.spec.contexts[0])[1]:
+            for bits, found in ((None, own), (self.types.kv_bits, stored)):
+                size = one.tensor.numel() * element_bits(one, bits)
+                for layer in (one.layer, None):
+                    found[layer] = found.get(layer, 0.0) + size
+        return {layer: stored[layer] / size if size else 1.0 for layer, size in own.items()}
+
+    def _scaled(self, figures: PassFigures, cached: float = 1.0) -> PassFigures:
         return PassFigures(
             figures.macs,
             figures.weight_macs,
             round(figures.weight_bytes * self.types.scale),
-            figures.cache_bytes,
+            round(figures.cache_bytes * cached),
             figures.activation_bytes,
         )
 
@@ -258,6 +269,7 @@ class _Answer:
         passes = self.passes
         step = passes.step(self.spec.contexts[0])
         before = {} if passes.looped else passes.prompt_layers(self.spec.prompt)
+        share = self._stored_share()
         rows = []
         for layer in step.analysis.layers:
             if layer.group or not (layer.macs or layer.kv_cache_bytes):
@@ -269,7 +281,7 @@ class _Answer:
                     before.get(layer.path),
                     layer.macs,
                     round((layer.weight_bytes or 0) * self.types.scale),
-                    layer.kv_cache_bytes or 0,
+                    round((layer.kv_cache_bytes or 0) * share.get(block_of(layer.path), share[None])),
                 )
             )
         return tuple(rows)

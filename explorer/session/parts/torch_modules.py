@@ -18,6 +18,7 @@ from explorer.engine.convert.job import ConversionJob, ConversionOptions
 from explorer.engine.convert.module_to_quantized import (
     ModuleChoice,
     QuantizedModule,
+    choice_on_shapes,
     module_choice,
     to_quantized,
 )
@@ -165,7 +166,8 @@ class ModuleMaker:
         return replace(found, layers=tuple(replace(layer, form="module") for layer in found.layers))
 
     def _choice(self, spec: QuantizeSpec) -> ModuleChoice:
-        return module_choice(self._opened(), spec, self._analysis())
+        asked = self._opened(), spec, self._analysis()
+        return choice_on_shapes(*asked) or module_choice(*asked)
 
     def takes(self, output: str | None) -> bool:
         """Whether a quantization of the current state, which is of PyTorch's, is one of its modules.

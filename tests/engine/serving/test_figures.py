@@ -137,6 +137,7 @@ def test_what_fits_a_memory_fits_and_one_more_does_not() -> None:
     assert found.weight_bytes == found.params
     token = 2 * 2 * 8 * 128
     assert found.cache.token_bytes == token
+    assert found.decode.cache_bytes == sum(one.cache_bytes for one in found.layers) == 1000 * token
     room = 5 * 10**9 - found.weight_bytes
     for batch, most in found.longest_context:
         assert most is not None

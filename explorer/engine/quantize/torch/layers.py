@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils import parametrize
 
+from explorer.engine.formats.torch_module.modules import dtype_name
 from explorer.engine.graph.model import ComputedPayload, Node, Tensor
 from explorer.engine.quantize.layers import Operand, QuantizableLayer, Sizes
 from explorer.engine.tiling.torch.replace import TILED, rows_of, sizes_of
@@ -117,15 +118,30 @@ def module_layers(module: nn.Module, runs: Mapping[str, LayerRun]) -> list[Modul
         runs: How layers run, by their paths, from `look`.
     """
     names: dict[int, str] = {id(tensor): name for name, tensor in module.named_parameters()}
-    return [_layer(path, layer, kind, runs.get(path), names) for path, layer, kind in found_modules(module)]
+    return [layer_of(path, layer, kind, runs.get(path), names) for path, layer, kind in found_modules(module)]
 
 
-def _layer(
-    path: str, layer: nn.Module, kind: type[nn.Module], run: LayerRun | None, names: Mapping[int, str]
+def layer_of(
+    path: str,
+    layer: nn.Module,
+    kind: type[nn.Module],
+    run: LayerRun | None,
+    names: Mapping[int, str],
+    types: Sequence[str] = ("float32",),
 ) -> ModuleLayer:
+    """A module of `found_modules` as a layer.
+
+    Args:
+        path: At which it stands.
+        layer: It.
+        kind: The type of torch's that it is.
+        run: How it ran; None where it did not.
+        names: Of the parameters of the whole module, by their ids.
+        types: Of weights and activations that can take a format.
+    """
     name, op = path or type(layer).__name__, kind.__name__
     node = Node(op, [f"{name} (input)"], [name], name)
-    if reason := _unfit(layer, kind, run):
+    if reason := _unfit(layer, kind, run, types):
         return ModuleLayer(QuantizableLayer(node, name, reason=reason), path, {})
     operands = list(_operands(layer, kind, name))
     parameters = {operand.at: operand.stored for operand in operands if operand.tensor is not None}
@@ -147,7 +163,7 @@ def _replaced(operand: Operand, stored: str) -> Operand:
     return replace(operand, stored=stored or operand.stored)
 
 
-def _unfit(layer: Any, kind: type[nn.Module], run: LayerRun | None) -> str:
+def _unfit(layer: Any, kind: type[nn.Module], run: LayerRun | None, types: Sequence[str]) -> str:
     """Why a layer cannot take a format; '' where it can."""
     if kind is nn.Bilinear:
         return "a product of three operands takes no number format"
@@ -163,15 +179,15 @@ def _unfit(layer: Any, kind: type[nn.Module], run: LayerRun | None) -> str:
         return "its weight is no parameter"
     if any(isinstance(tensor, UninitializedParameter) for tensor in weights):
         return "its shape is not known before it has run"
-    odd = next((t for t in weights if t.dtype != torch.float32 or t.layout != torch.strided), None)
+    odd = next((t for t in weights if dtype_name(t.dtype) not in types or t.layout != torch.strided), None)
     if odd is not None:
-        return f"its type is {str(odd.dtype).removeprefix('torch.')}, quantized is float32"
+        return f"its type is {dtype_name(odd.dtype)}, quantized is {types[0]}"
     if any(not tensor.numel() for tensor in weights):
         return "it is empty"
     if run is None:
         return "it does not run with these inputs"
-    if run.dtype not in ("float32", "") and not isinstance(layer, _TABLES):
-        return f"its input is {run.dtype}, quantized is float32"
+    if run.dtype not in (*types, "") and not isinstance(layer, _TABLES):
+        return f"its input is {run.dtype}, quantized is {types[0]}"
     return ""
 
 

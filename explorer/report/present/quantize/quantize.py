@@ -74,12 +74,14 @@ def _compared(fact: Quantization) -> list[Block]:
 
 def _rests_on(fact: Quantization) -> list[Block]:
     """What the figures come from."""
-    return [Paragraph(printable(said), "quiet") for said in (_ran_on(fact), *fact.notes)]
+    return [Paragraph(printable(said), "quiet") for said in (_ran_on(fact), *fact.notes) if said]
 
 
 def _ran_on(fact: Quantization) -> str:
     """What was run, and how long that took."""
     if not (fact.output or fact.seconds):
+        if fact.notes:
+            return ""
         if fact.modules:
             return (
                 "Only the choice, of an nn.Module by its modules: -o FILE.pt2 writes it and measures what it"

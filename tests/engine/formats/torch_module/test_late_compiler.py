@@ -1,4 +1,4 @@
-"""torch's compiler is not imported for a model that runs on shapes, and is whole for who compiles or exports."""
+"""torch's compiler is not imported for a model that runs on shapes, and is whole for who compiles."""
 
 from __future__ import annotations
 

@@ -18,7 +18,15 @@ from tests.bench.analysis import LLAMA  # noqa: E402
 
 ROOT = Path(__file__).parents[4]
 
-SLOW = ("torch._dynamo.eval_frame", "torch._inductor", "torchvision", "sympy", "onnx", "onnxruntime", "triton")
+SLOW = (
+    "torch._dynamo.eval_frame",
+    "torch._inductor",
+    "torchvision",
+    "sympy",
+    "onnx",
+    "onnxruntime",
+    "triton",
+)
 """What an analysis on shapes must not import."""
 
 CODE = """

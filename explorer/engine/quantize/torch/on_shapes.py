@@ -1,0 +1,166 @@
+"""Quantizable layers of an nn.Module without values: what number formats would save of a language model's
+bytes and BitOPs, by its shapes and the types of its files alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from msgspec.structs import replace
+from torch import nn
+
+from explorer.engine.formats.torch_module.modules import dtype_name
+from explorer.engine.formats.torch_module.stored_as import of_own
+from explorer.engine.graph.model import ComputedPayload, Node, Tensor
+from explorer.engine.number_formats.number_format import Grid
+from explorer.engine.quantize.choice import LayerChoice
+from explorer.engine.quantize.layers import Operand, QuantizableLayer
+from explorer.engine.quantize.torch.layers import LayerRun, ModuleLayer, found_modules, layer_of
+from explorer.engine.quantize.weights import shared_axis
+from explorer.engine.tiling.torch.replace import TILED, sizes_of
+from explorer.facts import Layer
+
+FLOATS = ("float32", "bfloat16", "float16")
+"""Types that numbers of a format can stand for here."""
+
+
+def layers_on_shapes(module: nn.Module, rows: Sequence[Layer]) -> list[ModuleLayer]:
+    """The layers of a module on the meta device, those that hold stacks of experts too.
+
+    Args:
+        module: Its parameters may be stored in other types than it computes in.
+        rows: Of its analysis.
+    """
+    by_path = {row.path: row for row in rows}
+    names = {id(tensor): name for name, tensor in module.named_parameters()}
+    found = []
+    for path, layer, kind in _modules(module):
+        own = {id(p): how for part in layer.modules() for p, how in of_own(part).items()}
+        packed = next((how.dtype for how in own.values() if how.dtype not in FLOATS), "")
+        run = _run(layer, kind, by_path.get(path))
+        stack = kind is type(layer) and _holds_stacks(layer)
+        if packed:
+            found.append(_left(path, kind, f"it is stored as {packed}"))
+        elif kind is nn.MultiheadAttention:
+            found.append(_left(path, kind, "what it multiplies besides is not known without a run"))
+        elif stack and run is None:
+            found.append(_left(path, kind, "it does not run with these inputs"))
+        else:
+            one = _experts(path, layer, names) if stack else layer_of(path, layer, kind, run, names, FLOATS)
+            found.append(_typed(one, layer))
+    return found
+
+
+def _modules(module: nn.Module) -> Iterator[tuple[str, nn.Module, type[nn.Module]]]:
+    """As `found_modules`, and modules that hold stacks of matrices themselves, in the order of all."""
+    known = {path: (layer, kind) for path, layer, kind in found_modules(module)}
+    for path, layer in module.named_modules():
+        if path in known:
+            yield path, *known[path]
+        elif _holds_stacks(layer):
+            yield path, layer, type(layer)
+
+
+def whole_rows(rows: Sequence[Layer], paths: Sequence[str]) -> tuple[Layer, ...]:
+    """The rows, those of layers whole: what a stack of experts does in several operators is one row."""
+    found: list[Layer] = []
+    layers, inside = frozenset(paths), ""
+    for row in rows:
+        if inside and row.path.startswith(inside):
+            continue
+        inside = f"{row.path}." if row.group and row.path in layers else ""
+        found.append(replace(row, group=False) if inside else row)
+    return tuple(found)
+
+
+def _holds_stacks(layer: nn.Module) -> bool:
+    """Whether it holds stacks of matrices itself, and is no layer of torch's."""
+    return not type(layer).__module__.startswith("torch.") and any(
+        p.dim() == 3 for p in layer._parameters.values() if p is not None
+    )
+
+
+def _run(layer: nn.Module, kind: type[nn.Module], row: Layer | None) -> LayerRun | None:
+    """How a layer ran, by its row; None where it did not."""
+    if row is None or not row.calls:
+        return None
+    shape = next((out.shape for out in row.outputs), None)
+    dtype = next((dtype_name(p.dtype) for p in layer.parameters()), "float32")
+    if kind not in TILED or not shape or not all(isinstance(n, int) for n in shape):
+        return LayerRun(dtype, None)
+    depth, width = sizes_of(layer)
+    return LayerRun(dtype, (math.prod(int(n) for n in shape if n is not None) // max(width, 1), depth, width))
+
+
+def _experts(path: str, layer: nn.Module, names: Mapping[int, str]) -> ModuleLayer:
+    """A module that holds stacks of matrices, (experts, out, in): each a weight, with a scale for a channel
+    of all experts.
+    """
+    name = path or type(layer).__name__
+    held = [(one, p) for one, p in layer._parameters.items() if p is not None and p.dim() == 3]
+    operands = [Operand("input", 0, f"{name} (input)")]
+    for at, (one, parameter) in enumerate(held, 1):
+        stored, axes = names.get(id(parameter), one), tuple(range(parameter.dim()))
+        operands.append(Operand("weight", at, one, -2, -1, _tensor(one, parameter), stored, axes))
+    node = Node(type(layer).__name__, [f"{name} (input)"], [name], name)
+    return ModuleLayer(
+        QuantizableLayer(node, name, tuple(operands)), path, {at: one for at, (one, _) in enumerate(held, 1)}
+    )
+
+
+def _left(path: str, kind: type[nn.Module], reason: str) -> ModuleLayer:
+    name = path or kind.__name__
+    node = Node(kind.__name__, [f"{name} (input)"], [name], name)
+    return ModuleLayer(QuantizableLayer(node, name, reason=reason), path, {})
+
+
+def _none() -> Iterator[memoryview]:
+    return iter(())
+
+
+def _tensor(name: str, parameter: nn.Parameter) -> Tensor:
+    """A parameter without values."""
+    return Tensor(
+        name, dtype_name(parameter.dtype), tuple(parameter.shape), ComputedPayload(parameter.nbytes, _none)
+    )
+
+
+def _typed(one: ModuleLayer, layer: nn.Module) -> ModuleLayer:
+    """A layer whose operands have the types of the files, and no values."""
+    held = dict(layer.named_parameters(remove_duplicate=False))
+    stored = {id(p): how for part in layer.modules() for p, how in of_own(part).items()}
+    first = next((dtype_name(p.dtype) for p in held.values()), "float32")
+    operands = []
+    for operand in one.layer.operands:
+        if operand.tensor is None:
+            operands.append(replace(operand, dtype=first))
+            continue
+        parameter = held[one.parameters[operand.at]]
+        tensor = replace(_tensor(operand.value, parameter), dtype=stored[id(parameter)].dtype)
+        operands.append(replace(operand, tensor=tensor))
+    return replace(one, layer=replace(one.layer, operands=tuple(operands)))
+
+
+class ShapeGrids:
+    """Grids of operands by their shapes: how many scales and zero points there are, none of any value."""
+
+    def of(self, choice: LayerChoice, operand: Operand) -> Grid:
+        """See `Grids`."""
+        fmt = getattr(choice, operand.part)
+        shape: tuple[int, ...] = ()
+        axis, block = None, 0
+        if operand.part == "weight" and fmt.scaled:
+            axis, block = shared_axis(operand, channel=choice.granularity == "channel", block=choice.block)
+        if axis is not None and block:
+            shape = tuple([-(-n // block) if at == axis else n for at, n in enumerate(operand.shape)])
+        elif axis is not None:
+            shape = (operand.shape[axis],)
+        symmetric = fmt.scaled and choice.symmetric_of(operand.part)
+        return Grid(
+            np.broadcast_to(np.float32(1), shape),
+            np.broadcast_to(np.int32(0 if symmetric else 1), shape),
+            axis,
+            block,
+        )
