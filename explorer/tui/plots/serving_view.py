@@ -12,13 +12,15 @@ from textual.binding import BindingType
 from explorer.base.errors import ExplorerError
 from explorer.base.units import bytes_text
 from explorer.facts.serving.spec import ServingSpec
+from explorer.report.blocks import Line as TextLine
 from explorer.report.present.sizes.serving import serving_blocks
+from explorer.report.present.sizes.serving_plots import serving_plots
 from explorer.settings.parse import parse_card, parse_sizes, parse_tokens
 from explorer.tui.dialogs.dialogs import FormDialog, SubScreen
 from explorer.tui.plots.sizes_view import AskMachine
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.keys import bindings, key_group, keys_line
-from explorer.tui.text.lines import cut, safe
+from explorer.tui.text.lines import Line, beside, cut, safe
 from explorer.tui.widgets.line_view import LineView
 from explorer.tui.widgets.strips import Status, TitleBar
 
@@ -50,6 +52,8 @@ _FOOTER = (
     *(("← →", "context"), ("p P", "prompt"), ("b B", "batch"), ("d D", "devices"), ("t", "type")),
     *(("m", "machine"), ("↑ ↓", "scroll"), ("q", "back")),
 )
+_WIDE, _PLOT = 136, 56
+"""Cells from which on plots stand beside the figures, and that they take."""
 _MOST = {"contexts": 1 << 30, "batches": 1 << 20, "devices": 1 << 10}
 
 
@@ -98,9 +102,7 @@ class ServingView(SubScreen[None]):
         self.query_one("#serving-note", Status).show(
             lambda width: (cut(((f" {safe(said)}", "warn"),), width),)
         )
-        self.query_one("#serving-page", LineView).show(
-            lambda width: draw(serving_blocks(fact), width - 1, exact)
-        )
+        self.query_one("#serving-page", LineView).show(lambda width: serving_page(fact, width - 1, exact))
 
     def page_blocks(self) -> list[Block]:
         """What `explorer serving` tells."""
@@ -194,6 +196,14 @@ def asked_text(spec: ServingSpec) -> str:
         [f" · {what} {name}" for what, name in (("weights", spec.dtype), ("KV", spec.kv_dtype)) if name]
     )
     return f"prompt {spec.prompt:,} · context {contexts} · batch {batches} · devices {devices}{types}"
+
+
+def serving_page(fact: Serving, width: int, exact: bool) -> list[Line]:
+    """What `explorer serving` tells, with plots over context and batch beside it, or below it."""
+    if width < _WIDE:
+        return draw([*serving_blocks(fact), TextLine(), *serving_plots(fact)], width, exact)
+    left = draw(serving_blocks(fact), width - _PLOT - 2, exact)
+    return beside(left, draw(serving_plots(fact), _PLOT), width - _PLOT)
 
 
 class ServingDialog(FormDialog[ServingSpec]):

@@ -11,7 +11,7 @@ from explorer.facts.sizes.curves import CurveName, SizeCurve, SizeCurves
 from explorer.report.blocks import Fields
 from explorer.report.present.sizes.sizes import crossing_text, figures_at
 from explorer.tui.text.drawing import side_by_side
-from explorer.tui.text.lines import BLANK, Line, cut, fit, line_width, safe, wrap
+from explorer.tui.text.lines import BLANK, Line, beside, cut, fit, safe, wrap
 from explorer.tui.text.plot import filled, framed, lines_of, log_ticks, put
 
 _TICK = 8
@@ -74,7 +74,7 @@ def sizes_page(fact: SizeCurves, at: int, width: int, height: int) -> list[Line]
         half = width // 2
         left = _column(fact, at, plots[:1], half - 1, room)
         right = _column(fact, at, plots[1:], width - half, room)
-        return [*lines, *told, *_beside(left, right, half)]
+        return [*lines, *told, *beside(left, right, half)]
     fits = max(1, room // (_LEAST + _AROUND))
     return [*lines, *told, *_column(fact, at, plots[:fits], width, room)]
 
@@ -129,16 +129,6 @@ def _column(fact: SizeCurves, at: int, plots: Sequence[_Plot], width: int, heigh
     """Plots one below the other, as tall as there is room."""
     rows = max(1, height // max(1, len(plots)) - _AROUND)
     return [line for plot in plots for line in _drawn(fact, at, plot, width, rows)]
-
-
-def _beside(left: Sequence[Line], right: Sequence[Line], at: int) -> list[Line]:
-    """Two columns of lines."""
-    lines: list[Line] = []
-    for y in range(max(len(left), len(right))):
-        first = left[y] if y < len(left) else BLANK
-        second = right[y] if y < len(right) else BLANK
-        lines.append((*first, (" " * (at - line_width(first)), "text"), *second))
-    return lines
 
 
 def _drawn(fact: SizeCurves, at: int, plot: _Plot, width: int, rows: int) -> list[Line]:

@@ -7,7 +7,7 @@ so a name in a model file cannot restyle the screen.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len, set_cell_size
 
@@ -77,6 +77,16 @@ def first_shown(at: int, room: int, count: int) -> int:
 def line_width(line: Iterable[Span]) -> int:
     """Cells that a line takes."""
     return sum(cell_len(piece) for piece, _ in line)
+
+
+def beside(left: Sequence[Line], right: Sequence[Line], at: int) -> list[Line]:
+    """Two columns of lines, the second from a cell on."""
+    lines: list[Line] = []
+    for y in range(max(len(left), len(right))):
+        first = left[y] if y < len(left) else BLANK
+        second = right[y] if y < len(right) else BLANK
+        lines.append((*first, (" " * (at - line_width(first)), "text"), *second))
+    return lines
 
 
 def fit(content: str, width: int, *, right: bool = False) -> str:

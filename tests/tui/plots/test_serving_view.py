@@ -58,6 +58,8 @@ async def test_keys_change_what_is_asked_and_q_goes_back(
         await hands.press("@")
         assert isinstance(hands.pilot.app.screen, ServingView)
         assert "bytes(context) = 512*context" in text(hands)
+        assert "memory over tokens in the cache" in text(hands)
+        assert "MACs of a token over tokens in the cache" in text(hands)
         for key, asked in (
             ("right", ServingSpec(contexts=(16384,))),
             ("p", ServingSpec(prompt=4096, contexts=(16384,))),

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from torch import nn
 
 from explorer.engine.formats.torch_module.modules import dtype_name
-from explorer.engine.formats.torch_module.stored_as import of_own
+from explorer.engine.formats.torch_module.stored_form import of_own
 from explorer.engine.graph.model import ComputedPayload, Node, Tensor
 from explorer.engine.number_formats.number_format import Grid
 from explorer.engine.quantize.choice import LayerChoice
