@@ -1,7 +1,7 @@
 """Call of an ATen operator, and the record of one: the nouns that the table of operators is made of.
 
-A rule sees the same call whether a module runs (`live`: the tensors are torch's) or a program is read from
-its file (`table.exported_cost`: sizes and types as it says). Nothing here needs torch.
+A rule sees the same call whether a module runs (`dispatch`: the tensors are torch's) or a program is read
+from its file (`table.exported_cost`: sizes and types as it says). Nothing here needs torch.
 """
 
 from __future__ import annotations

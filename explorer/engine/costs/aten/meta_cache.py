@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from explorer.engine.costs.aten import data_dependent, live, meta_shapes
+from explorer.engine.costs.aten import data_dependent, dispatch, meta_shapes
 from explorer.engine.costs.aten.call import OperatorRecord
 from explorer.engine.costs.aten.expert_routing import COUNTS
 from explorer.engine.formats.torch_module.modules import dtype_name, size_of
@@ -54,7 +54,7 @@ class AtenOperator:
         self.short = self.name.partition("::")[2]
         self.mutates: bool = schema.is_mutable
         self.repeats = func.namespace == "aten"
-        known = live.operator_of(func) or OperatorRecord()
+        known = dispatch.operator_of(func) or OperatorRecord()
         self.moves = torch.Tag.inplace_view in func.tags or known.swaps
         self.auxiliary, self.gathers = known.auxiliary, known.lookup
         self.bounded = self.name in data_dependent.BOUNDS or self.name in COUNTS

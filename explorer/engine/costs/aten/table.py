@@ -1,10 +1,10 @@
 """Table of ATen operators: one record for each, what it costs, what its gradients multiply, its role.
 
 The ATen level is where every way of writing a model in PyTorch comes together. A module that runs shows the
-operators that torch runs in the end (`live`); an exported program is written in those that its author called
-(`aten.conv2d`, `aten.linear`), and is counted here from the shapes in its file, without torch. Both ask the
-same rules. What only moves data is listed; an operator that is not here is unknown, which is said and never
-taken for 0.
+operators that torch runs in the end (`dispatch`); an exported program is written in those that its author
+called (`aten.conv2d`, `aten.linear`), and is counted here from the shapes in its file, without torch. Both
+ask the same rules. What only moves data is listed; an operator that is not here is unknown, which is said
+and never taken for 0.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from msgspec import Struct, field
 
-from explorer.engine.costs.aten import live
+from explorer.engine.costs.aten import dispatch
 from explorer.engine.costs.layer_tree import LayerLeaf
 from explorer.engine.costs.torch.records import Row, Trace
 from explorer.engine.costs.training.step import LeafGradients, ParameterBytes
@@ -90,7 +90,7 @@ class Gradients:
             return
         found: Gradient | None = Gradient()
         if cost.macs:
-            found = live.gradient(func, args, kwargs, made, cost.macs, self._want)
+            found = dispatch.gradient(func, args, kwargs, made, cost.macs, self._want)
         if found is not None:
             wants = map(self._want, given)
             found += Gradient(elementwise=gradients.elementwise(cost.elementwise_ops, wants))

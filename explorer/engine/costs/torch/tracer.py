@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from explorer.base.errors import ExplorerError
-from explorer.engine.costs.aten import data_dependent, live, meta_cache, packed_weights, recurrent
+from explorer.engine.costs.aten import data_dependent, dispatch, meta_cache, packed_weights, recurrent
 from explorer.engine.costs.aten.expert_routing import COUNTS, EVENLY, WATCHED, Classes
 from explorer.engine.costs.torch import constant_values, layer_cache
 from explorer.engine.costs.torch.autograd import Gradients
@@ -297,7 +297,7 @@ class _Watch:
             return
         row.outputs = described(result, "output")
         row.inputs = function_inputs(args, kwargs, self.is_weight)
-        whole = live.function_cost(name, args, kwargs, result)
+        whole = dispatch.function_cost(name, args, kwargs, result)
         # the formula of the function as a whole, where it gives what its operators added up to
         if whole is not None and whole.macs == row.macs:
             row.formulas = Counter({whole.formula: 1})
@@ -308,14 +308,14 @@ class _Watch:
         packed = isinstance(args[1], torch.Tensor) and args[1].dtype == torch.int64 and args[1].dim() == 1
         layer = getattr(torch.ops.aten, name)
         func = layer.data if packed else layer.input
-        call = live.call_of(func, args, kwargs, None)
+        call = dispatch.call_of(func, args, kwargs, None)
         used = [t for argument in ("data", "input", "hx", "params") for t in call.tensors(argument)]
 
         def make() -> list[torch.Tensor]:
             return list(packed_weights.recurrent_results(call))
 
         made = make() if self.gradients is None else self.gradients.joined(make, used)
-        cost = live.cost(func, args, kwargs, made)
+        cost = dispatch.cost(func, args, kwargs, made)
         row = self.current(name)
         self.record(row, used, made, meta_cache.MetaAnswer(meta_cache.CALLED, (), None, cost, used, made))
         if self.gradients is not None:
@@ -401,13 +401,13 @@ class _Watch:
                 if packed is None or not args[0].is_meta:
                     out = func(*args, **kwargs)
                 else:
-                    out = packed(live.call_of(func, args, kwargs, None))
+                    out = packed(dispatch.call_of(func, args, kwargs, None))
         if known is None:
             parts = out if isinstance(out, (tuple, list)) else (out,)
             made = [t for t in parts if isinstance(t, torch.Tensor)]
             if not made and bounded is None:
                 return out
-            cost = live.cost(func, args, kwargs, out) if made else formulas.FREE
+            cost = dispatch.cost(func, args, kwargs, out) if made else formulas.FREE
             if operator.auxiliary:
                 made = made[:1]
             # what has no argument to take its type from has to be told it

@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from explorer.base.errors import ExplorerError, Misuse, nearest
-from explorer.engine.costs.aten import live
+from explorer.engine.costs.aten import dispatch
 from explorer.engine.costs.training.memory import Allocation, Change, over_time
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
@@ -270,7 +270,7 @@ class _Births(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for _, tensor in tensors(made):
             self._see(tensor)
         if self.phase == "backward" and len(self.stack) > 1:
-            self.again += live.cost(func, args, kwargs or {}, made).macs or 0
+            self.again += dispatch.cost(func, args, kwargs or {}, made).macs or 0
         return made
 
 

@@ -14,7 +14,7 @@ import torch
 from torch.fx.node import map_arg
 
 from explorer.base.errors import BadModel
-from explorer.engine.costs.aten import live
+from explorer.engine.costs.aten import dispatch
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.models.opened_model import OpenOptions
@@ -65,7 +65,7 @@ def _figures(node: Any, parameters: Mapping[str, str]) -> Figures:
     }
     if isinstance(node.target, torch._ops.OpOverload):
         args, kwargs = (map_arg(given, lambda at: at.meta.get("val")) for given in (node.args, node.kwargs))
-        cost = live.cost(node.target, args, kwargs, out)
+        cost = dispatch.cost(node.target, args, kwargs, out)
         found |= {"macs": cost.macs, "ops": cost.elementwise_ops, "activations": _bytes(out)}
     elif getattr(node.target, "__name__", "") == "getitem":  # one of several results: nothing is done
         found |= {"macs": 0, "ops": 0, "activations": 0}

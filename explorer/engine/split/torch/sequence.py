@@ -15,7 +15,7 @@ import torch
 from torch.fx.node import Node, map_arg
 
 from explorer.base.errors import BadModel, Misuse
-from explorer.engine.costs.aten import live
+from explorer.engine.costs.aten import dispatch
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.modules import described
@@ -206,7 +206,7 @@ def _macs(calls: Sequence[Node], units: GraphUnits, layers: Sequence[Layer]) -> 
             continue
         args: Any = map_arg(node.args, lambda at: at.meta.get("val"))
         kwargs: Any = map_arg(node.kwargs, lambda at: at.meta.get("val"))
-        macs = live.cost(node.target, args, kwargs, node.meta.get("val")).macs
+        macs = dispatch.cost(node.target, args, kwargs, node.meta.get("val")).macs
         if macs is None:
             return _of_rows(units, layers)
         found.append(macs)

@@ -16,7 +16,7 @@ from explorer.engine.operators.gradients import Gradient, Want
 torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
-from explorer.engine.costs.aten import data_dependent, live  # noqa: E402
+from explorer.engine.costs.aten import data_dependent, dispatch  # noqa: E402
 
 
 def empty(*shape: int, dtype: Any = None) -> Any:
@@ -28,7 +28,7 @@ def both(name: str, args: list[Any], out: Any, **kwargs: Any) -> tuple[Any, Any]
     library, _, rest = name.partition("::")
     short, _, overload = rest.partition(".")
     func = getattr(getattr(getattr(torch.ops, library), short), overload or "default")
-    ran = live.cost(func, args, kwargs, out)
+    ran = dispatch.cost(func, args, kwargs, out)
     inputs, settings = [], dict[str, Any](kwargs)
     for argument, value in zip(func._schema.arguments, args, strict=False):
         tensors = value if isinstance(value, list) else [value]
@@ -138,7 +138,7 @@ def test_every_operator_that_torch_calls_its_core_has_a_record() -> None:
             tensors = any("Tensor" in str(r.type) for r in operator._schema.returns)
             if torch.Tag.core not in operator.tags or not tensors or "backward" in name:
                 continue
-            if not operator.has_kernel_for_dispatch_key(composite) and live.operator_of(operator) is None:
+            if not operator.has_kernel_for_dispatch_key(composite) and dispatch.operator_of(operator) is None:
                 missing.append(name)
     assert missing == []
 
@@ -162,5 +162,5 @@ def test_a_product_of_groups_has_both_gradients() -> None:
     tokens, experts = empty(4, 8), empty(2, 8, 16)
     wants: dict[int, Want] = {id(tokens): "input", id(experts): "weight"}
     func = torch.ops.aten._grouped_mm.default
-    found = live.gradient(func, [tokens, experts], {}, empty(4, 16), 65_536, lambda t: wants[id(t)])
+    found = dispatch.gradient(func, [tokens, experts], {}, empty(4, 16), 65_536, lambda t: wants[id(t)])
     assert found == Gradient(65_536, 65_536)

@@ -1,4 +1,4 @@
-"""Calls of ATen operators while a module runs, as the table of operators takes them.
+"""Dispatch of ATen operators while a module runs: their calls, as the table of operators takes them.
 
 Pointwise operators and reductions that have no row are recognised by the tags that torch itself gives them.
 """
