@@ -10,7 +10,8 @@ from explorer.base.errors import Misuse
 from explorer.facts import TensorInfo
 from explorer.tui.dialogs.sizes import SizesDialog
 from explorer.tui.screen.main import MainScreen
-from explorer.tui.widgets.strips import Status, TitleBar
+from explorer.tui.text.lines import line_text
+from explorer.tui.widgets.strips import KeyBar, Status, TitleBar
 from tests.tui.hands import screen
 from tests.tui.scripted import ScriptedEngine, alexnet
 
@@ -43,6 +44,16 @@ async def test_a_key_binds_open_sizes_and_the_header_says_which(size: tuple[int,
         page = " ".join(hands.text("#model").split())
         assert "D binds the sizes that are open" in page
         assert "--dim sequence=1" in page
+
+
+async def test_the_key_that_binds_sizes_is_named_as_long_as_some_are_open() -> None:
+    def footer() -> str:
+        return line_text(hands.main.query_one(KeyBar).lines[0])
+
+    async with screen(engine("batch"), size=(60, 15)) as hands:
+        assert "D sizes" in footer()
+    async with screen(size=(60, 15)) as hands:
+        assert "D sizes" not in footer()
 
 
 async def test_what_is_no_size_is_said_and_not_bound() -> None:

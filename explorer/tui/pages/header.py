@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from explorer.tui.text.drawing import side_by_side
 from explorer.tui.text.lines import BLANK, Line, Span, fit, line_width, middle, safe
@@ -26,10 +26,9 @@ def header_lines(name: str, info: Info | None, note: str, exact: bool, width: in
     title: list[Span] = [(" ", "text")]
     if info is None:
         return ((*title, (middle(name, width - 16), "strong"), ("  " + note, "dim")), BLANK)
-    from explorer.report.present.look.info import headline, sizes_of  # with the answer, after the first paint
-
+    presented = _presenter()
     about = [info.model.format] + ([f"opset {info.model.opset}"] if info.model.opset else [])
-    about += [f"{name}={'?' if size is None else size}" for name, size in sizes_of(info).items()]
+    about += [f"{name}={'?' if size is None else size}" for name, size in presented.sizes_of(info).items()]
     words = safe(" · ".join(about))
     right, role = middle(note, width - _LEAST - 4), "accent"
     if not note and len(name) + len(words) + len(_MACS) + 6 <= width:
@@ -39,7 +38,18 @@ def header_lines(name: str, info: Info | None, note: str, exact: bool, width: in
     title.append((fit("  " + words, max(0, room - line_width(title))), "dim"))
     gap = max(1, width - line_width(title) - len(right) - 1)
     title += [(" " * gap, "text"), (right, role)]
-    return tuple(title), _totals(headline(info), exact, width)
+    return tuple(title), _totals(presented.headline(info), exact, width)
+
+
+def has_open_sizes(info: Info) -> bool:
+    """Whether figures are missing because sizes are not bound."""
+    return None in _presenter().sizes_of(info).values()
+
+
+def _presenter() -> Any:
+    from explorer.report.present.look import info  # with the answer, after the first paint
+
+    return info
 
 
 def _totals(figures: Fields, exact: bool, width: int) -> Line:

@@ -21,7 +21,7 @@ from explorer.base.errors import Cancelled, ExplorerError
 from explorer.host.gc_pause import freeze_once
 from explorer.tui.commands import COMMANDS, command_class, run_command
 from explorer.tui.commands.context import CommandContext
-from explorer.tui.pages.header import header_lines, short_name
+from explorer.tui.pages.header import has_open_sizes, header_lines, short_name
 from explorer.tui.screen.model_loader import ModelLoader
 from explorer.tui.screen.saved_view import SavedView
 from explorer.tui.state.store import ScreenStore
@@ -106,7 +106,7 @@ class MainScreen(Screen[None]):
     def on_mount(self) -> None:
         """Paint the name at once; the engine's answer comes when it comes."""
         self.store.watch(self._draw_header, "model", "history", "numbers", "focus")
-        self.store.watch(self._draw_keys, "focus", "tab")
+        self.store.watch(self._draw_keys, "focus", "tab", "model")
         self._draw_header()
         self.run_worker(self._open(), group="model", exit_on_error=False)
         self.run_worker(self._loader.preview(), group="preview", exit_on_error=False)
@@ -158,6 +158,9 @@ class MainScreen(Screen[None]):
         keys = [FooterKey(c.shown.split()[-1], c.footer, c.action) for c in wanted]
         if pane == "layer":
             keys.insert(1, FooterKey("Enter", "follow", "focused.follow"))
+        analysis = self.store.analysis
+        if pane in ("tree", "layer") and analysis is not None and has_open_sizes(analysis.info):
+            keys[1:1] = [FooterKey(c.shown, c.footer, c.action) for c in COMMANDS if c.id == "sizes"]
         return keys
 
     def _draw_keys(self) -> None:
