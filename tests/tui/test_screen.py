@@ -189,6 +189,20 @@ async def test_a_filter_shows_matches_with_ancestors_and_their_number() -> None:
         assert len(hands.tree()) == 15
 
 
+async def test_a_filter_that_finds_nothing_says_so_and_what_may_have_been_meant() -> None:
+    def beside() -> str:
+        return str(hands.main.query_one("#filter-said", Static).render())
+
+    async with screen() as hands:
+        await hands.press("slash", *"op:gem")
+        assert "no layer matches; meant op:Gemm?" in beside()
+        await hands.press("enter")
+        assert "no layer matches; meant op:Gemm?" in hands.strip(Status)
+        await hands.press("escape", "slash", *"con")
+        assert "no layer" not in beside()
+        assert hands.tree()
+
+
 async def test_a_letter_typed_in_the_filter_is_no_command() -> None:
     async with screen() as hands:
         await hands.press("slash", *"quit")

@@ -101,6 +101,8 @@ class FilterLine(Horizontal):
             self.app.bell()
         else:
             self.close(clear=not text)
+            if text and text == self._store.query:
+                self._tell_of_nothing(text)
 
     def _stop_finding(self) -> None:
         self.workers.cancel_group(self, "filter")
@@ -173,6 +175,20 @@ class FilterLine(Horizontal):
                 if self._typed != typed and not self._fault(self._typed):
                     return  # what is typed now is looked for next
         self._show_found(model, found, more=shown)
+        self._tell_of_nothing(text)
+
+    def _tell_of_nothing(self, text: str) -> None:
+        """What is searched for is nowhere: say so beside it, or below once it is written."""
+        if self._tree.row_count:
+            return
+        asked = [word[3:].lower() for word in text.split() if word[:3].lower() == "op:" and word[3:]]
+        known = [stat.op for stat in self._store.ops or ()]
+        near = [op for op in known if any(part in op.lower() for part in asked)]
+        said = "no layer matches" + (f"; meant op:{near[0]}?" if near else "")
+        if self.is_open:
+            self._complain(said)
+        else:
+            self._store.say(f"{said}  Esc shows all")
 
     def _is_worth_drawing(self, model: TreeModel, found: int) -> bool:
         """Whether to show what was found: behind the last row in view, only when it is as much again."""
