@@ -287,12 +287,11 @@ class _Terms:
             raise complain(f"'{column.name}' {lacking}", word.at)
         beside, get, compare = self._beside, column.of, _COMPARE[sign]
         limit = number(value, word.at, column.unit)
-        of_tiles = column.needs == "utilization"
 
         def test(layer: Layer, _: str) -> bool:
-            # figures are asked of operators and leaf modules, not of groups, which only sum them; how full
-            # tiles are is known of the layer that they make
-            have = None if layer.group and not (of_tiles and layer.tiled) else get(layer, beside)
+            # figures are asked of operators and leaf modules, and of layers that are tiled; other groups only
+            # sum them
+            have = None if layer.group and not layer.tiled else get(layer, beside)
             return have is not None and compare(have, limit)
 
         return test

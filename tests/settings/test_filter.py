@@ -241,6 +241,18 @@ def test_numbers_take_units(text: str, value: float) -> None:
     assert number(text) == pytest.approx(value)
 
 
+def test_a_layer_that_is_tiled_has_the_figures_of_a_layer_and_its_tiles_theirs() -> None:
+    tiled = (
+        layer(0, "body", "Sequential", group=True, macs=3_000),
+        layer(1, "body.0", "Conv", 0, group=True, macs=2_000, tiled=True),
+        layer(2, "body.0.t0", "MatMul", 1, macs=1_000),
+        layer(3, "body.0.t1", "MatMul", 1, macs=1_000),
+        layer(4, "body.1", "Conv", 0, macs=1_000),
+    )
+    assert search(tiled, "macs>1500") == (1,)
+    assert search(tiled, "macs>=1000") == (1, 2, 3, 4)
+
+
 @given(st.text(max_size=40))
 def test_no_text_breaks_the_filter(text: str) -> None:
     try:

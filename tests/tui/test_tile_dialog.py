@@ -401,6 +401,18 @@ async def test_letters_are_keys_and_no_part_of_a_tile() -> None:
         assert top.spec().tile == (64, 64, 64)
 
 
+@pytest.mark.parametrize("hardware", [Hardware(), NPU])
+@pytest.mark.parametrize("width", [40, 53, 80])
+def test_each_order_of_the_loops_is_one_line_that_ends_in_whole_figures(
+    width: int, hardware: Hardware
+) -> None:
+    (site,) = with_formulas(plan_cost(plan(TileSpec(sites=("classifier.6",))), hardware)).sites
+    page = [line_text(line) for line in formula_page(site, width)]
+    rows = [line for line in page if line.split()[:1] in ([order] for order in ("mnk", "nmk", "knm", "kmn"))]
+    assert len(rows) == 4
+    assert all(len(line) <= width and "…" not in line and line.split()[1:] for line in rows)
+
+
 @pytest.mark.slow
 async def test_formulas_of_the_site_under_the_cursor() -> None:
     async with screen(size=(120, 40)) as hands:

@@ -38,7 +38,7 @@ class FilterLine(Horizontal):
     def __init__(self, store: ScreenStore, tree: LayerTree) -> None:
         super().__init__(id="filter-row")
         self._store, self._tree = store, tree
-        self._complaint = ""
+        self._complaint, self._told = "", False
         self._typed, self._typed_at = "", 0.0
         self._finding: Worker[None] | None = None
 
@@ -78,6 +78,7 @@ class FilterLine(Horizontal):
             for entry in self.query(Input):
                 entry.value = ""
             self._complain("")
+            self._forget()
             self._store.query = ""
             self._show_all()
         if was:
@@ -156,6 +157,7 @@ class FilterLine(Horizontal):
     async def _narrow_by(self, text: str) -> None:
         """Show what a query finds, as it is found; the keys come first."""
         self._store.query = text
+        self._forget()
         if not text:
             self._show_all()
             return
@@ -188,7 +190,14 @@ class FilterLine(Horizontal):
         if self.is_open:
             self._complain(said)
         else:
+            self._told = True
             self._store.say(f"{said}  Esc shows all")
+
+    def _forget(self) -> None:
+        """That nothing matched is no word on what is searched for next."""
+        if self._told:
+            self._told = False
+            self._store.say("")
 
     def _is_worth_drawing(self, model: TreeModel, found: int) -> bool:
         """Whether to show what was found: behind the last row in view, only when it is as much again."""

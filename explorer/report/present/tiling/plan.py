@@ -340,21 +340,22 @@ def detail(site: SiteCost) -> list[Block]:
 
 
 def _orders(site: SiteCost) -> Table:
-    timed = site.chosen.cycles is not None
+    """The orders: where there is little room what they move in all stays, and its parts are left out."""
+    timed, bound = site.chosen.cycles is not None, bool(site.chosen.bound)
     rows: list[tuple[Cell, ...]] = [_order_row(cost, site) for cost in site.orders]
-    columns = (
+    columns = [
         Column("order"),
-        Column("stationary", drop=1),
-        Column("reads of A", "right"),
-        Column("of B", "right"),
-        Column("of C", "right"),
-        Column("writes of C", "right"),
+        Column("stationary", drop=5),
+        Column("reads of A", "right", drop=1),
+        Column("of B", "right", drop=2),
+        Column("of C", "right", drop=3),
+        Column("writes of C", "right", drop=4),
         Column("traffic", "right"),
-        Column("FLOPs/byte", "right", drop=2),
-        Column("cycles" if timed else "", "right"),
-        Column("limit" if site.chosen.bound else "", drop=3),
-    )
-    return Table(columns, rows)
+        Column("FLOPs/byte", "right", drop=6),
+        *([Column("cycles", "right")] if timed or bound else []),
+        *([Column("limit", drop=7)] if bound else []),
+    ]
+    return Table(columns, [row[: len(columns)] for row in rows])
 
 
 def _order_row(cost: OrderCost, site: SiteCost) -> tuple[Cell, ...]:
