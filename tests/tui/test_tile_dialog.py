@@ -480,3 +480,14 @@ async def test_the_dialog_keeps_its_hint_where_the_terminal_is_made_smaller(befo
         box = hands.pilot.app.screen.query_one("#box")
         assert box.region.bottom <= 15
         assert box.query_one("#about").region.bottom < box.region.bottom
+
+
+async def test_who_asks_for_the_machine_again_is_on_the_one_in_use() -> None:
+    async with screen() as hands:
+        await hands.press("m", "right", "enter")
+        first = hands.main.store.hardware
+        await hands.press("m", "right", "enter")
+        second = hands.main.store.hardware
+        assert first is not None
+        assert second is not None
+        assert "" != first.name != second.name != ""

@@ -89,8 +89,8 @@ class MachineDialog(FormDialog[Hardware]):
         yield from self.pair_entry(label, texts.get(key, ""), example, id)
 
     def first(self) -> Widget:
-        """The first field in which something is to be done: where one is chosen, choosing another."""
-        chosen = self._field.own or self._field.hardware is not None
+        """The field to begin with: where a machine with a name is used, to choose another."""
+        chosen = self._field.own or (self._used is not None and self._used.name)
         return self._field if chosen else super().first()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
