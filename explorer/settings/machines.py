@@ -487,11 +487,10 @@ def _named(
     own = {each: one for each, one in known.items() if presets().get(each) != one}
     if name == HERE and len(own) < len(known):
         raise Misuse("this machine is not measured", where=where, hint="explorer machines --measure does it")
-    close = nearest(name, known)
-    if not close.startswith("did you mean"):
-        close = nearest(name, own)
-    listed = "explorer machines lists presets; " if len(own) < len(known) else ""
-    hint = close or f"{listed}write one into {path}: [machine.NAME] {settings}"
+    hint = nearest(name, known)
+    if not hint.startswith("did you mean"):
+        there = nearest(name, own) or f"write one into {path}: [machine.NAME] {settings}"
+        hint = f"{there}; explorer machines lists presets" if len(own) < len(known) else there
     raise Misuse(f"no machine is called '{name}'", where=where, hint=hint)
 
 

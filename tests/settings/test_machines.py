@@ -96,6 +96,8 @@ def test_a_machine_is_named_or_given_by_its_rates_or_both(config: str) -> None:
 def test_a_mistyped_name_names_the_nearest(config: str, tmp_path: Path) -> None:
     with pytest.raises(Misuse, match=r"no machine is called 'nppu'; did you mean 'npu'\?"):
         machines.find("nppu", config=config)
+    with pytest.raises(Misuse, match=r"there is: .*npu.*; explorer machines lists presets"):
+        machines.find("zzz", config=config)
     nowhere = str(tmp_path / "none.toml")
     with pytest.raises(Misuse, match=r"write one into .*none.toml"):
         machines.find("npu", config=nowhere)

@@ -118,15 +118,15 @@ class CachedMachine(Machine):
 
 def test_each_cache_is_timed_with_what_it_holds_and_those_nearer_do_not() -> None:
     levels = ((1, 32 << 10, 1), (2, 1 << 20, 1), (3, 32 << 20, 4))
-    first, second, third = CachedMachine().measured(caches=levels).caches
+    first, second, third = CachedMachine().measured(1.0, levels).caches
     # a call takes 2 µs, what a level 1 holds a tenth of one
     assert first.bytes_per_second is None
     assert second.bytes_per_second == pytest.approx(400e9, rel=1e-3)
     assert third.bytes_per_second == pytest.approx(150e9, rel=1e-3)
     # a last cache that holds no more than all of those before it, and one that memory is too small for
-    small = CachedMachine().measured(caches=((2, 8 << 20, 1), (3, 32 << 20, 4))).caches
+    small = CachedMachine().measured(1.0, ((2, 8 << 20, 1), (3, 32 << 20, 4))).caches
     assert [one.bytes_per_second is None for one in small] == [False, True]
-    scarce = CachedMachine().measured(caches=levels, free=16 << 20).caches
+    scarce = CachedMachine().measured(1.0, levels, 16 << 20).caches
     assert [one.bytes_per_second is None for one in scarce] == [True, False, True]
 
 
