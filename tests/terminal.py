@@ -185,6 +185,14 @@ class Terminal:
         return termios.tcgetattr(self.slave)
 
 
+def command_of(process: psutil.Process) -> str:
+    """What it was started with; nothing of one that has ended."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
 def _cpu_seconds(processes: Sequence[psutil.Process]) -> float:
     """What they have used; where one of them has ended, what the others have."""
     total = 0.0

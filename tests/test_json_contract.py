@@ -484,6 +484,7 @@ def test_a_number_that_is_not_finite_is_a_word_because_null_means_unknown() -> N
     assert found["sites"][0]["max_abs"] == "-inf"
 
 
+@pytest.mark.slow
 def test_a_module_keeps_the_contract_too(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     (tmp_path / "small_net.py").write_text(

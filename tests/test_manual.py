@@ -175,6 +175,7 @@ def test_help_that_is_piped_imports_nothing_that_draws() -> None:
     assert not tops(loaded("help", "ssh")) & {"rich", "textual", "numpy", "onnx", "torch", "msgspec"}
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("topic", TOPICS)
 def test_a_page_on_the_screen_fits_and_keeps_what_commands_print(topic: str) -> None:
     from explorer.tui.dialogs.manual import manual_lines

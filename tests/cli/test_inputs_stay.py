@@ -60,6 +60,7 @@ WRITING = (
 """Of each verb that writes a model, a table or a picture, one command."""
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("words", WRITING)
 def test_without_force_no_verb_loses_a_file_that_came_meanwhile(tmp_path, sample, capsys, monkeypatch, words):
     out = tmp_path / "out"

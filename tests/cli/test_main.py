@@ -571,11 +571,13 @@ def test_a_closed_standard_output_is_one_line(verb: str, lenet: Path) -> None:
     assert done.stderr == "explorer: standard output: it is closed\n"
 
 
+@pytest.mark.slow
 def test_without_standard_error_an_answer_is_still_only_the_answer(lenet: Path) -> None:
     assert shell("explorer info nowhere.onnx 2>&-").stdout == ""
     assert shell(f"explorer layers {lenet} <&- 2>&-").stdout == shell(f"explorer layers {lenet}").stdout
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_one_line_exit_code_130_and_no_file(lenet: Path, tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(
         "import pathlib, time\n\n\ndef model():\n    pathlib.Path('reached').touch()\n    time.sleep(1_000)\n"

@@ -40,6 +40,7 @@ def ran(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.ran"))
 
 
+@pytest.mark.slow
 def test_the_engine_of_the_screen_runs_nothing_of_the_current_folder(trap: Path, sample: Sample) -> None:
     engine = EngineProcess(str(sample("lenet")))
     try:
@@ -89,6 +90,7 @@ def test_onnxruntime_reports_nothing_whoever_imports_it(
     assert os.environ["ORT_DISABLE_TELEMETRY"] == (set_by_user or "1")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "words",
     [("profile", "--steps", "1"), ("plot", "-o", "m.svg"), ("plot", "-o", "m.svg", "--no-cache")],

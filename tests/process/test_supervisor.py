@@ -128,6 +128,7 @@ with targets.atomic_write('picture') as path:
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("last", ["", "targets.tell('putting', 'table', 1, 1)\n"])
 def test_of_several_results_each_that_has_its_name_stays_and_is_told(
     begin: Callable[..., subprocess.Popen[str]], tmp_path: Path, last: str

@@ -199,6 +199,7 @@ def test_recent_models_are_a_bounded_number_and_what_ran_with_trust_is_none_of_t
     assert recent_models.listed(os.environ) == ()
 
 
+@pytest.mark.slow
 async def test_a_session_that_waits_is_resumed_from_the_list(folder: Path, tmp_path: Path) -> None:
     store = saved_sessions.begin(os.environ)
     assert store is not None

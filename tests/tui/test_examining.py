@@ -235,6 +235,7 @@ async def test_arrows_in_the_empty_first_field_choose_a_machine_and_a_lack_is_to
         assert "machine h100" in words(hands, "roofline")
 
 
+@pytest.mark.slow
 async def test_a_machine_is_typed_whole_kept_by_name_and_holds_in_every_dialog(config: Path) -> None:
     config.parent.mkdir(parents=True, exist_ok=True)
     config.write_text("# mine\n")

@@ -198,6 +198,7 @@ async def test_i_goes_into_a_group_o_out_of_it_and_escape_back() -> None:
         assert hands.pilot.app.screen is hands.main
 
 
+@pytest.mark.slow
 async def test_f_lights_the_path_between_two_marks_and_arrows_stay_on_it() -> None:
     async with screen(with_edges("xa", "ab", "ac", "bd", "cd", "be", "de"), size=(100, 40)) as hands:
         await hands.press("G", "f")
@@ -238,6 +239,7 @@ async def test_digits_draw_what_is_around_the_chosen_box() -> None:
         assert "the whole model" in title(hands)
 
 
+@pytest.mark.slow
 async def test_what_was_found_is_unfolded_and_n_goes_to_the_next() -> None:
     async with screen(size=(100, 30)) as hands:
         await hands.press("G", "0")

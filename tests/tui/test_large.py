@@ -65,6 +65,7 @@ async def test_the_header_is_on_show_before_the_model_is_open() -> None:
         assert "one job at a time" in hands.strip(Status)
 
 
+@pytest.mark.slow
 async def test_rows_that_come_and_go_never_lay_the_screen_out_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

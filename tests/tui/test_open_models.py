@@ -128,6 +128,7 @@ async def test_quitting_asks_for_each_changed_model_and_shows_it() -> None:
     assert app.return_code == 0
 
 
+@pytest.mark.slow
 async def test_a_job_goes_on_behind_and_its_dialog_waits_with_its_model() -> None:
     async with two(hold=("tile",)) as (hands, app):
         other = app.models.open[1].engine

@@ -130,6 +130,7 @@ async def test_a_training_step_is_asked_of_a_module_and_the_level_of_a_graph():
             )
 
 
+@pytest.mark.slow
 async def test_a_tiled_state_is_timed_in_turn_with_the_one_it_was_made_of_and_enter_leads_to_a_layer():
     async with screen(size=(100, 30)) as hands:
         await hands.press("percent_sign", "enter", "escape")

@@ -123,6 +123,7 @@ async def test_a_form_takes_what_is_typed_at_once_field_by_field(session):
         assert "seeds 0 to 2" in top(hands).page_text()
 
 
+@pytest.mark.slow
 async def test_a_layer_is_excluded_or_takes_another_format_and_the_model_is_made_again(session):
     async with screen(SessionEngine(session), size=(120, 40)) as hands:
         await hands.press("Q", "enter")

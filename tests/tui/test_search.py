@@ -59,6 +59,7 @@ async def test_a_tensor_leads_to_who_makes_it_and_an_attribute_to_all_that_have_
         assert hands.at() == "features.10"
 
 
+@pytest.mark.slow
 async def test_commands_and_states_are_found_too() -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.press("colon", *"operators", "enter")

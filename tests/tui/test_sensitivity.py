@@ -59,6 +59,7 @@ async def begin(hands: Hands, formats: str) -> None:
     assert isinstance(top(hands), SensitivityScreen)
 
 
+@pytest.mark.slow
 async def test_a_point_of_the_front_becomes_a_state_and_is_undone(session):
     async with screen(SessionEngine(session), size=(140, 40)) as hands:
         await begin(hands, "int8,mxfp4")

@@ -205,6 +205,7 @@ async def test_the_main_tree_has_the_stages_then_and_cuts_stay_where_they_were_l
         assert hands.pilot.app.screen is hands.main
 
 
+@pytest.mark.slow
 async def test_a_resumed_session_has_the_cuts_where_they_were_left(engine, session):
     async with screen(engine, size=(140, 30)) as hands:
         await hands.press("vertical_line", "plus", "n", "full_stop", "escape")
@@ -219,6 +220,7 @@ async def test_a_resumed_session_has_the_cuts_where_they_were_left(engine, sessi
         assert "cuts moved" in title(hands)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "saved",
     [

@@ -251,6 +251,7 @@ async def test_figures_follow_what_is_typed_and_the_formula_what_is_chosen(profi
         assert hands.pilot.app.focused is option(hands, "machine"), "up from the first row leaves the list"
 
 
+@pytest.mark.slow
 async def test_a_machine_of_the_configuration_file_gives_cycles_and_time(profiles: Path) -> None:
     async with screen() as hands:
         await hands.press("t")
@@ -446,6 +447,7 @@ async def test_an_answer_that_comes_late_is_not_shown_for_something_else() -> No
         assert spec.tile == (64, 64, 16)
 
 
+@pytest.mark.slow
 async def test_enter_before_the_plan_is_there_does_what_was_typed_once_it_is() -> None:
     async with screen() as hands:
         await hands.press("t")

@@ -144,6 +144,7 @@ def test_what_is_no_part_is_one_line(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_part_of_a_module_is_a_program_without_its_sample_inputs_or_a_state_dict(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -205,6 +205,7 @@ def test_bad_input_is_one_line(
     assert said in err
 
 
+@pytest.mark.slow
 def test_without_a_folder_torchvision_is_listed_and_not_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

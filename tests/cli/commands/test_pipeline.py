@@ -22,6 +22,7 @@ from explorer.cli.main import main
 from explorer.facts import Progress
 from explorer.host import stopped_children
 from explorer.session import run_pipeline
+from tests.terminal import command_of
 
 SAMPLES = Path(__file__).parent.parent.parent.parent / "sample_models"
 LENET = str(SAMPLES / "lenet.onnx")
@@ -97,9 +98,9 @@ def test_a_stage_that_dies_is_named_and_the_others_end(stages: Path, tmp_path: P
         until = time.monotonic() + 120
         while len(workers) < 3 and time.monotonic() < until:
             every = psutil.Process(process.pid).children(recursive=True)
-            workers = [one for one in every if "stage_process" in " ".join(one.cmdline())]
+            workers = [one for one in every if "stage_process" in command_of(one)]
             time.sleep(0.02)
-        second = next(one for one in workers if "stage2.onnx" in " ".join(one.cmdline()))
+        second = next(one for one in workers if "stage2.onnx" in command_of(one))
         os.kill(second.pid, signal.SIGKILL)
         _, err = process.communicate(timeout=120)
     finally:
@@ -111,6 +112,7 @@ def test_a_stage_that_dies_is_named_and_the_others_end(stages: Path, tmp_path: P
     assert not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in workers)
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("stage", [1, 2])
 def test_a_stage_that_stands_still_is_named_and_all_end(
     stage: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -124,7 +126,7 @@ def test_a_stage_that_stands_still_is_named_and_all_end(
     def stop(progress: Progress) -> None:
         if progress.phase == "timing the stages":
             every = (psutil.Process(pid) for pid in children() - before)
-            one = next(one for one in every if f"stage{stage}.onnx" in " ".join(one.cmdline()))
+            one = next(one for one in every if f"stage{stage}.onnx" in command_of(one))
             one.send_signal(signal.SIGSTOP)
 
     # 256 KiB of a micro-batch are more than a pipe holds

@@ -116,6 +116,7 @@ def net():
 """
 
 
+@pytest.mark.slow
 def test_a_module_has_its_operators_with_their_memory(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

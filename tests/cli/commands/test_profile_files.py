@@ -76,6 +76,7 @@ def net():
 """
 
 
+@pytest.mark.slow
 def test_a_training_loop_is_a_trace_for_perfetto_and_events_for_tensorboard(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

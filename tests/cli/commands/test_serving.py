@@ -63,6 +63,7 @@ def folder(tmp_path: Path) -> str:
     return str(folders.folder(tmp_path / "tiny-llama", config, folders.llama(2, 64, 96, 128, 32)))
 
 
+@pytest.mark.slow
 def test_a_folder_is_served_from_its_headers(ask: Ask, folder: str) -> None:
     document = json.loads(ask("serving", folder, *SHORT, "--machine", "h100", "--devices", "2", "--json"))
     figures = document["serving"]

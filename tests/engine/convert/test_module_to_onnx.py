@@ -160,6 +160,7 @@ def test_a_decision_by_values_that_a_trace_lost_is_found_out(convert: Convert, t
     assert (tmp_path / "old.onnx").read_bytes() == b"what was there before"
 
 
+@pytest.mark.slow
 def test_several_inputs_and_outputs_keep_their_names_and_integers_stay_inside_their_table(
     convert: Convert, tmp_path: Path
 ) -> None:
@@ -227,6 +228,7 @@ def test_without_the_comparison_nothing_is_claimed(convert: Convert) -> None:
     assert fact.verification is None
 
 
+@pytest.mark.slow
 def test_large_weights_lie_in_a_file_beside_the_model_and_move_with_it(
     convert: Convert, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

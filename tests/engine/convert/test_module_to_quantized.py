@@ -136,6 +136,7 @@ def test_figures_of_a_layer_are_those_of_its_own_numbers(net: Net) -> None:
     assert output.snr_db > 25
 
 
+@pytest.mark.slow
 def test_recurrent_layers_attention_and_tables_have_weights_alone() -> None:
     torch.manual_seed(0)
     net, x = Words().eval(), torch.arange(6).reshape(1, 6)
@@ -154,7 +155,7 @@ def test_recurrent_layers_attention_and_tables_have_weights_alone() -> None:
     assert not torch.equal(named.state_dict()["table.weight"], net.table.weight)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("inputs", ["int8", "float32"])
 def test_what_torch_fuses_is_rounded_in_the_file_too(inputs: str, tmp_path: Path) -> None:
     torch.manual_seed(0)

@@ -66,6 +66,7 @@ def test_inputs_by_name_and_outputs_in_a_dictionary(convert: Convert, tmp_path: 
         assert all(torch.equal(theirs[name], own[name]) for name in own)
 
 
+@pytest.mark.slow
 def test_a_program_keeps_its_dimensions_open(convert: Convert, tmp_path: Path) -> None:
     module = small()
     fact = convert(

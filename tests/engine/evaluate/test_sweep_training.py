@@ -5,6 +5,7 @@ import pickle
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -17,7 +18,8 @@ from explorer.session import Session
 from explorer.settings.steps.trials import parse_trials
 
 pytest.importorskip("torch")
-pytest.importorskip("lightning")
+if find_spec("lightning") is None:  # to import it takes seconds: the first who needs it does
+    pytest.skip("lightning is not installed", allow_module_level=True)
 
 CODE = """
 import torch

@@ -20,6 +20,7 @@ from explorer.engine.proof.proof import verify
 from explorer.engine.proof.sites.recovery import recover_plan
 from explorer.facts import Progress, TileSpec
 from tests.engine.proof import tiled as t
+from tests.pairs import pairs
 
 
 def proved(source: Model, spec: TileSpec, **options: Any) -> None:
@@ -33,9 +34,9 @@ def proved(source: Model, spec: TileSpec, **options: Any) -> None:
 
 
 @pytest.mark.sampled(6)
-@pytest.mark.parametrize("form", t.FORMS)
-@pytest.mark.parametrize("edges", t.EDGES)
-@pytest.mark.parametrize("size", [(1, 9, 7), (5, 7, 11), (8, 16, 24), (3, 4, 2)])
+@pytest.mark.parametrize(
+    ("size", "form", "edges"), pairs([(1, 9, 7), (5, 7, 11), (8, 16, 24), (3, 4, 2)], t.FORMS, t.EDGES)
+)
 def test_every_form_and_edge(size: tuple[int, int, int], edges: Any, form: Any, tmp_path: Path) -> None:
     proved(t.linear(tmp_path / "m.onnx", *size), TileSpec(tile=(2, 4, 3), form=form, edges=edges))
 
@@ -130,9 +131,7 @@ def test_other_float_types(dtype: Any, form: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("opset", [9, 11, 12, 13, 18, 21])
-@pytest.mark.parametrize("edges", t.EDGES)
-@pytest.mark.parametrize("form", t.FORMS)
+@pytest.mark.parametrize(("opset", "form", "edges"), pairs([9, 11, 12, 13, 18, 21], t.FORMS, t.EDGES))
 def test_operator_sets_old_and_new(form: Any, edges: Any, opset: int, tmp_path: Path) -> None:
     node = helper.make_node("Gemm", ["x", "w", "b"], ["y"], name="fc")
     weights = {"w": t.weight(9, 7), "b": t.weight(7, seed=1)}

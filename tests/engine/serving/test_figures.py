@@ -54,20 +54,27 @@ def test_llama_3_8b() -> None:
     assert found.cache.passes_weights == found.weight_bytes // 131_072 + 1
 
 
+def grown(first: int, second: int, layers: int) -> int:
+    """A figure of so many layers, from those of the first two: each further one adds as much."""
+    return first + (layers - 1) * (second - first)
+
+
 @pytest.mark.slow
 def test_llama_2_7b() -> None:
-    found = serve(
-        "llama", **{**LLAMA3_8B, "intermediate_size": 11008, "vocab_size": 32000, "num_key_value_heads": 32}
-    )
-    assert (found.params, found.cache.token_bytes) == (6_738_415_616, 524_288)
+    one, two = (serve("llama", **{**LLAMA2_7B, "num_hidden_layers": layers}) for layers in (1, 2))
+    assert grown(one.params, two.params, 32) == 6_738_415_616
+    assert grown(one.cache.token_bytes or 0, two.cache.token_bytes or 0, 32) == 524_288
 
 
 @pytest.mark.slow
 def test_mixtral_8x7b_works_with_two_of_its_experts() -> None:
     spec = ServingSpec(batches=(1, 64), dtype="bf16")
-    found = serve("mixtral", spec, CHIP, **MIXTRAL_8X7B)
-    assert (found.params, found.active) == (46_702_792_704, 12_879_925_248)
-    assert found.cache.token_bytes == 131_072
+    one, found = (
+        serve("mixtral", spec, CHIP, **{**MIXTRAL_8X7B, "num_hidden_layers": layers}) for layers in (1, 2)
+    )
+    assert grown(one.params, found.params, 32) == 46_702_792_704
+    assert grown(one.active, found.active, 32) == 12_879_925_248
+    assert 32 * one.cache.token_bytes == 131_072
     assert any("experts are taken to be drawn evenly" in note for note in found.notes)
     _, many = found.times
     assert many.token is not None
@@ -77,10 +84,12 @@ def test_mixtral_8x7b_works_with_two_of_its_experts() -> None:
 
 @pytest.mark.slow
 def test_deepseek_v3_caches_its_latent() -> None:
-    found = serve("deepseek_v3")
-    assert (found.cache.token_bytes, found.cache.bytes.text) == (70_272, "70272*context")
+    # of its 61 layers those above the third are alike
+    four, five = (serve("deepseek_v3", num_hidden_layers=layers) for layers in (4, 5))
+    assert 61 * five.cache.token_bytes == 5 * 70_272
+    assert five.cache.bytes.text == f"{five.cache.token_bytes}*context"
     # the file has 14,848 more: biases of the routers, which the module keeps as buffers
-    assert found.params == 671_026_419_200 - 58 * 256
+    assert four.params + 57 * (five.params - four.params) == 671_026_419_200 - 58 * 256
 
 
 @pytest.mark.slow

@@ -84,6 +84,7 @@ def sparse_model(folder: Path, layers: int, size: int) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_model_larger_than_its_memory_limit_is_tiled_and_saved(tmp_path: Path) -> None:
     path = sparse_model(tmp_path, 3, 8192)
     target = tmp_path / "tiled.onnx"

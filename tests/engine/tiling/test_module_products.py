@@ -95,6 +95,7 @@ def test_what_is_planned_and_what_is_left_are_the_macs_of_the_step(kind: str, si
         assert not plan.skipped
 
 
+@pytest.mark.slow
 def test_a_small_folder_of_experts_is_planned_swept_and_cut_without_an_export(tmp_path: Path) -> None:
     config = {**folders.MIXTRAL_8X7B, "num_hidden_layers": 1, "hidden_size": 64, "intermediate_size": 96}
     config |= {"vocab_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4}

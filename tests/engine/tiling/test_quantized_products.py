@@ -21,6 +21,7 @@ from explorer.facts import TileSpec
 from explorer.facts.quantize import QuantizeSpec
 from tests.engine.proof.test_integer import with_constant
 from tests.engine.proof.tiled import prove, with_array
+from tests.pairs import pairs
 
 Shape = tuple[int, ...]
 
@@ -116,9 +117,10 @@ TILED = TileSpec((4, 3, 5), grouped="pack")
 
 
 @pytest.mark.sampled(4)
-@pytest.mark.parametrize("form", ["lab", "scan", "batched"])
-@pytest.mark.parametrize("kind", ["int8", "uint8", "int16", "uint16", "fixed16.8"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    ("name", "kind", "form"),
+    pairs(CASES, ["int8", "uint8", "int16", "uint16", "fixed16.8"], ["lab", "scan", "batched"]),
+)
 def test_a_quantized_product_is_tiled_as_integers_and_proved_exact(
     tmp_path: Path, name: str, kind: str, form: Any
 ) -> None:
@@ -132,9 +134,14 @@ CUT = ("MatMul, a stack on the left", "MatMul, a stack of weights", "Einsum into
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("form", ["lab", "scan", "batched"])
-@pytest.mark.parametrize("kind", ["fixed12.6", "fixed6.2", "ufixed15.9", "int4", "ternary"])
-@pytest.mark.parametrize("name", [name for name in CASES if name not in CUT])
+@pytest.mark.parametrize(
+    ("name", "kind", "form"),
+    pairs(
+        [name for name in CASES if name not in CUT],
+        ["fixed12.6", "fixed6.2", "ufixed15.9", "int4", "ternary"],
+        ["lab", "scan", "batched"],
+    ),
+)
 def test_codes_that_a_function_rounds_to_are_tiled_as_integers_too(
     tmp_path: Path, name: str, kind: str, form: Any
 ) -> None:

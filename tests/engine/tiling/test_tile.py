@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 
 from explorer import Misuse, Session, TileSpec
 from explorer.engine.formats.onnx import reader
+from tests.pairs import pairs
 
 FORMS = ("lab", "scan", "unrolled", "batched")
 EDGES = ("ragged", "padded")
@@ -118,10 +119,11 @@ BIASES: dict[str, tuple[int, ...] | None] = {
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("trans_a", "trans_b"), list(itertools.product((0, 1), repeat=2)))
-@pytest.mark.parametrize("bias", BIASES)
-def test_every_gemm(tmp_path: Path, form: Any, trans_a: int, trans_b: int, bias: str) -> None:
+@pytest.mark.parametrize(
+    ("bias", "form", "transposed"), pairs(BIASES, FORMS, itertools.product((0, 1), repeat=2))
+)
+def test_every_gemm(tmp_path: Path, form: Any, transposed: tuple[int, int], bias: str) -> None:
+    trans_a, trans_b = transposed
     shape = BIASES[bias]
     inputs = ["x", "w"] + ([] if shape is None else ["c"])
     weights = {"w": weight(5, 7) if trans_b else weight(7, 5)}
@@ -352,9 +354,7 @@ TWO_ACTIVATIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("edges", EDGES)
-@pytest.mark.parametrize("case", TWO_ACTIVATIONS)
+@pytest.mark.parametrize(("case", "form", "edges"), pairs(TWO_ACTIVATIONS, FORMS, EDGES))
 def test_two_activations_are_multiplied_in_tiles_and_proved(
     tmp_path: Path, form: Any, edges: Any, case: str
 ) -> None:

@@ -105,6 +105,7 @@ def test_a_size_that_the_model_cannot_have_ends_the_range_and_says_why(sample: S
             session.sizes("batches")
 
 
+@pytest.mark.slow
 def test_the_length_of_a_modules_text_with_its_cache() -> None:
     with decoder() as session:
         assert session.size_names() == {"batch": 1, "sequence": 8}

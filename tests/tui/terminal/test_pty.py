@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.terminal import PATIENCE, SSH, Terminal, explorer
+from tests.terminal import PATIENCE, SSH, Terminal, command_of, explorer
 
 Sample = Callable[[str], Path]
 
@@ -32,7 +32,7 @@ def engine_of(terminal: Terminal) -> psutil.Process:
     found: list[psutil.Process] = []
 
     def started() -> bool:
-        found[:] = [c for c in terminal.children() if "explorer.process.server" in " ".join(c.cmdline())]
+        found[:] = [c for c in terminal.children() if "explorer.process.server" in command_of(c)]
         return bool(found)
 
     terminal.wait_for(started)

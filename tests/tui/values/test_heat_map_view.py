@@ -106,6 +106,7 @@ async def test_of_a_group_with_loops_within_it_every_tensor_that_is_offered_can_
             assert len(set(seen)) > 3
 
 
+@pytest.mark.slow
 async def test_higher_axes_and_other_tensors_of_the_layer_are_paged_through(lenet: Session) -> None:
     async with screen(RealNumbers(lenet), size=(140, 40)) as hands:
         view = await at_layer(hands, "conv2")
@@ -203,6 +204,7 @@ async def test_a_quantized_layer_shows_its_weight_and_codes(
             assert f"code {fact.codes[0]}, scale" in under(view)
 
 
+@pytest.mark.slow
 async def test_what_cannot_be_shown_is_said_in_a_line(lenet: Session) -> None:
     engine = RealNumbers(lenet)
     async with screen(engine, size=(80, 24)) as hands:

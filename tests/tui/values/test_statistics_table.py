@@ -94,6 +94,7 @@ async def test_the_table_has_every_weight_and_sorts_by_any_figure(
         assert [row.tensor for row in view._ordered] == list(STORED)
 
 
+@pytest.mark.slow
 async def test_a_row_leads_to_its_layer_and_other_statistics_are_a_key_away(lenet: Session) -> None:
     async with screen(RealStatistics(lenet), size=(140, 40)) as hands:
         view = await asked(hands, stat="absmax", layers="*fc2*", axis="0")

@@ -325,6 +325,7 @@ def test_transposed_convolution_multiplies_its_input() -> None:
     assert on_meta(make, (1, 3, 2, 2)).info.totals.macs == 48
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("make", "macs"),
     [

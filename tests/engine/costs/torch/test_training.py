@@ -383,6 +383,7 @@ def test_a_model_that_cannot_run_with_gradients_says_so(monkeypatch: pytest.Monk
     assert any("does not run with gradients on" in note for note in found.notes)
 
 
+@pytest.mark.slow
 def test_layers_that_only_a_loss_in_training_reaches_are_pointed_out() -> None:
     """The proposals of a detector are detached on the way to its boxes; their own loss trains them."""
     with Session("fasterrcnn_resnet50_fpn") as session:

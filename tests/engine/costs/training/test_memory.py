@@ -229,6 +229,7 @@ def test_a_pattern_that_means_no_module_is_refused_by_name() -> None:
         session.training_memory(checkpoint=("layer5",))
 
 
+@pytest.mark.slow
 def test_a_module_is_left_as_it_was() -> None:
     with Session("resnet18") as session:
         before = session.info()

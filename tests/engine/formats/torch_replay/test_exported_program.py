@@ -259,6 +259,7 @@ def test_a_program_is_exported_tiled_and_proved(name: str, folder: Path) -> None
         assert result.verification.torch
 
 
+@pytest.mark.slow
 def test_a_tied_weight_is_stored_once(folder: Path) -> None:
     path = saved_program(Transformer(), (WORDS,), folder / "tied.pt2")
     analysis = Session(path).analysis()

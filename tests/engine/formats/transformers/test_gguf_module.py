@@ -188,6 +188,7 @@ def test_what_is_the_same_in_every_layer_may_be_said_layer_by_layer(tmp_path: Pa
     assert info.totals.macs == 128 * 7_504_658_432 + 128 * 128 * 262_144
 
 
+@pytest.mark.slow
 def test_keys_and_values_of_blocks_are_kept_in_16_bits_as_llama_cpp_does(tmp_path: Path) -> None:
     with Session(sparse(tmp_path / "m.gguf", "llama", KEYS, llama()), past=10) as session:
         info = session.info()

@@ -185,7 +185,7 @@ def about(info: Info) -> str:
     return "\n".join(info.model.notes)
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("form", FORMS)
 def test_a_quantized_folder_has_the_parameters_of_its_module_and_the_bytes_of_its_file(
     tmp_path: Path, form: str

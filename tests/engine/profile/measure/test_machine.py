@@ -153,6 +153,7 @@ def test_the_arrays_are_beyond_the_last_cache_or_it_is_said_that_they_are_not() 
     assert "tells no caches" in said
 
 
+@pytest.mark.slow
 def test_a_machine_whose_runs_differ_much_is_said_to_be_loaded() -> None:
     steps = itertools.cycle([1.0, 1.0, 1.0, 4.0])
     found = Machine(noise=lambda: next(steps)).measured()

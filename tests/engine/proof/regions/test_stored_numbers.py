@@ -39,6 +39,7 @@ def scaled(name: str, factor: float, *, smallest: bool) -> Any:
     return change
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("smallest", [True, False])
 @pytest.mark.parametrize("factor", [1.0001, 1.00001, 1.000001])
 @pytest.mark.parametrize("model", ["lenet", "jsc_tiny", "lstm_tiny"])
@@ -184,6 +185,7 @@ def test_a_factor_that_moved_from_one_weight_to_the_next_is_no_difference(
     assert verify(*models).verdict_kind == "evidence"
 
 
+@pytest.mark.slow
 def test_a_factor_that_moved_within_a_normalisation_is_no_difference_and_hides_none(tmp_path: Path) -> None:
     nodes = [node("BatchNormalization", ["x", *"stmv"], ["y"], epsilon=0.0)]
     one = {n: t.weight(8, seed=i) for i, n in enumerate("stm")} | {"v": np.abs(t.weight(8, seed=3)) + 1}

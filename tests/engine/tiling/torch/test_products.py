@@ -20,6 +20,7 @@ from explorer.engine.tiling.torch.modules import (  # noqa: E402
     TiledLinear,
 )
 from explorer.engine.tiling.torch.products import tiled_product  # noqa: E402
+from tests.pairs import pairs  # noqa: E402
 
 CLOSE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 4e-2}
 
@@ -129,9 +130,10 @@ CONVOLUTIONS = [
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("options", CONVOLUTIONS, ids=str)
-@pytest.mark.parametrize("kind", [TiledConv1d, TiledConv2d, TiledConv3d])
-@pytest.mark.parametrize("edges", ["ragged", "padded"])
+@pytest.mark.parametrize(
+    ("kind", "options", "edges"),
+    pairs([TiledConv1d, TiledConv2d, TiledConv3d], CONVOLUTIONS, ["ragged", "padded"]),
+)
 def test_a_tiled_convolution_computes_what_the_convolution_computes(
     kind: Any, options: dict[str, Any], edges: str
 ) -> None:
@@ -156,6 +158,7 @@ def nets() -> Any:
     ).eval()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_trace_holds_for_every_batch() -> None:
     net = nets()
@@ -177,7 +180,7 @@ def test_torch_export_leaves_the_batch_open(edges: Any, shown: int) -> None:
         assert torch.allclose(program.module()(x), layer(x), atol=1e-5)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("dynamo", [True, False])
 def test_both_exporters_write_it(dynamo: bool) -> None:
