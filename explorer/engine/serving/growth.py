@@ -6,7 +6,10 @@ polynomial of the second degree. What was counted at other sizes has to come out
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
 
 from explorer.engine.costs.sizes.polynomial import Polynomial, fitted
 from explorer.facts.serving.forms import ClosedForm, FormPiece
@@ -65,3 +68,48 @@ def _two(first: int, last: int) -> tuple[int, ...]:
 def _piece(first: int, polynomial: Polynomial, over: str) -> FormPiece:
     text = polynomial.text(over) or "0"
     return FormPiece(first, polynomial.coefficients, polynomial.over, text)
+
+
+Key = TypeVar("Key")
+
+
+class BetweenCounts(Generic[Key]):
+    """Figures by layer at several contexts: counted at the ends of each straight piece of the closed form of
+    their sum, and taken from those between.
+
+    What a layer costs bends at its window, and there the sum bends, too.
+
+    Args:
+        form: Of the sum, and of whatever does not grow besides.
+        contexts: All that are asked for.
+        count: Counts at one.
+    """
+
+    def __init__(
+        self, form: ClosedForm, contexts: Sequence[int], count: Callable[[int], dict[Key, float]]
+    ) -> None:
+        self._form, self._contexts, self._count = form, contexts, count
+        self._known: dict[int, dict[Key, float]] = {}
+
+    def at(self, context: int) -> dict[Key, float]:
+        """The figures at one of the contexts."""
+        low, high = self._ends(context)
+        if context in (low, high):
+            return self._counted(context)
+        few, many, share = self._counted(low), self._counted(high), (context - low) / (high - low)
+        return {key: few.get(key, 0.0) + (many[key] - few.get(key, 0.0)) * share for key in many}
+
+    def _counted(self, context: int) -> dict[Key, float]:
+        if context not in self._known:
+            self._known[context] = self._count(context)
+        return self._known[context]
+
+    def _ends(self, context: int) -> tuple[int, int]:
+        """The least and the largest context on its straight piece; itself where it lies on none."""
+        firsts = [piece.first for piece in self._form.pieces]
+        at = bisect_right(firsts, context) - 1
+        if at < 0 or any(self._form.pieces[at].coefficients[2:]):
+            return context, context
+        end = firsts[at + 1] if at + 1 < len(firsts) else math.inf
+        on_it = [one for one in self._contexts if firsts[at] <= one < end]
+        return min(on_it), max(on_it)

@@ -69,6 +69,7 @@ class LayerCuts:
     def __init__(self, model: nn.Module, found: Sequence[WeightHolder]) -> None:
         self.model = model
         self.holders = found
+        self._refused: dict[int, str] = {}
         plan: Mapping[str, str] = getattr(model, "tp_plan", None) or {}
         self._plan = [
             (re.compile(re.escape(name).replace(r"\*", r"[^.]+")), style)
@@ -90,8 +91,11 @@ class LayerCuts:
 
     def refused(self, tensor: int) -> str:
         """Why layers cannot be cut into so many parts; '' if they can."""
-        if tensor == 1:
-            return ""
+        if tensor not in self._refused:
+            self._refused[tensor] = self._why_whole(tensor) if tensor > 1 else ""
+        return self._refused[tensor]
+
+    def _why_whole(self, tensor: int) -> str:
         if not self.planned:
             return f"{type(self.model).__name__} has no plan by which its layers are cut"
         config = text_config(self.model)
@@ -108,14 +112,14 @@ class LayerCuts:
                 return f"the {size} of {one.path} do not divide by {tensor}"
         return ""
 
-    @property
+    @cached_property
     def kv_heads(self) -> int:
         """Heads of keys and values; 1 where nobody says."""
         config = text_config(self.model)
         found = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", None)
         return found if isinstance(found, int) and found > 0 else 1
 
-    @property
+    @cached_property
     def hidden(self) -> int:
         """Width of what goes from layer to layer; 0 where nobody says."""
         found = getattr(text_config(self.model), "hidden_size", 0)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from msgspec import Struct
@@ -20,7 +19,7 @@ from explorer.engine.number_formats import format_of
 from explorer.engine.serving import bounds, weights
 from explorer.engine.serving.bounds import Work
 from explorer.engine.serving.cache import element_bits, served_cache, windows
-from explorer.engine.serving.growth import over_context, over_prompt
+from explorer.engine.serving.growth import BetweenCounts, over_context, over_prompt
 from explorer.engine.serving.layouts import LayerCuts, LayoutContext, block_of, blocks, layouts, text_config
 from explorer.engine.serving.passes import PROMPTS, Passes
 from explorer.facts.roofline import Machine
@@ -178,7 +177,7 @@ class _Answer:
             bounds.times(first, steps, self.machine, self.weights, spec.card),
             bounds.longest_contexts(cache.bytes, spec.batches, self.weights, spec.card),
             bounds.largest_batches(held, self.weights, spec.card),
-            self._layouts(),
+            self._layouts(decode_macs, cache.bytes),
             tuple(self.notes),
         )
 
@@ -286,14 +285,16 @@ class _Answer:
             )
         return tuple(rows)
 
-    def _layouts(self) -> tuple[DeviceLayout, ...]:
+    def _layouts(self, macs: ClosedForm, cached: ClosedForm) -> tuple[DeviceLayout, ...]:
         spec = self.spec
         if max(spec.devices) == 1:
             return ()
         cuts = LayerCuts(self.passes.own.model, self.holders)
         found, refused = [], dict[str, None]()
+        attention = BetweenCounts(macs, spec.contexts, self._attention)
+        held = BetweenCounts(cached, spec.contexts, self._cached)
         for context in spec.contexts:
-            layers = self._blocks(cuts, context)
+            layers = blocks(cuts, attention.at(context), held.at(context), self.types.scale)
             for batch in spec.batches:
                 laid = LayoutContext(
                     cuts, layers, context, batch, self.machine, spec.card, spec.links, self._item()
@@ -305,18 +306,22 @@ class _Answer:
         self.notes += [f"not cut further: {why}" for why in list(refused)[:3]]
         return tuple(found)
 
-    def _blocks(self, cuts: LayerCuts, context: int) -> tuple[Any, ...]:
-        passes = self.passes
-        attention: dict[int | None, float] = {}
+    def _attention(self, context: int) -> dict[int | None, float]:
+        """Multiply-accumulates of a step besides those with weights, by layer."""
+        passes, found = self.passes, dict[int | None, float]()
         for layer in passes.step(context).analysis.layers:
             if not layer.group and layer.macs and not passes.of_weights(layer):
                 number = block_of(layer.path)
-                attention[number] = attention.get(number, 0.0) + layer.macs
-        cache: dict[int, float] = {}
-        for one in passes.cache(context)[1]:
+                found[number] = found.get(number, 0.0) + layer.macs
+        return found
+
+    def _cached(self, context: int) -> dict[int, float]:
+        """Bytes of the cache, by layer."""
+        found: dict[int, float] = {}
+        for one in self.passes.cache(context)[1]:
             size = one.tensor.numel() * element_bits(one, self.types.kv_bits) / 8
-            cache[one.layer] = cache.get(one.layer, 0.0) + size
-        return blocks(cuts, attention, cache, self.types.scale)
+            found[one.layer] = found.get(one.layer, 0.0) + size
+        return found
 
     def _item(self) -> int:
         found = next((p for p in self.passes.own.model.parameters() if p.is_floating_point()), None)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from explorer import Misuse
@@ -183,6 +184,22 @@ def test_layouts_hold_the_whole_and_cut_only_what_divides() -> None:
     assert cut.token is not None
     assert piped.token is not None
     assert cut.token < piped.token
+
+
+@pytest.mark.slow
+def test_layouts_of_many_contexts_are_those_of_each_alone() -> None:
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
+    kinds = ["sliding_attention", "full_attention"]
+    more = {"num_hidden_layers": 2, "layer_types": kinds, "sliding_window": 64, "vocab_size": 128}
+    with torch.device("meta"):
+        config = AutoConfig.for_model("gemma3_text", **sizes, **more, intermediate_size=96)
+        model = AutoModelForCausalLM.from_config(config).eval()
+    spec = ServingSpec(prompt=32, contexts=(20, 50, 63, 64, 100, 300, 1001), devices=(2,), links=1e9)
+    passes = passes_of(module_cache.of_module(model), spec)
+    together = served(passes, spec, CHIP).layouts
+    alone = [served(passes, replace(spec, contexts=(one,)), CHIP).layouts for one in spec.contexts]
+    assert together == tuple(one for layouts in alone for one in layouts)
+    assert len({one.cache_bytes for one in together if one.tensor == 2 and one.batch == 1}) == 7
 
 
 @pytest.mark.slow
