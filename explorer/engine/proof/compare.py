@@ -59,6 +59,12 @@ def to_float64(array: Array) -> Array:
     return np.asarray(array).astype(np.float64)
 
 
+def allowed(roundoff: float, depth: int, growth: float) -> float:
+    """RMS difference of two results, of their size, that `depth` roundings explain."""
+    # roundings are independent: they add up as the square root of their number
+    return growth * _SLACK * roundoff * math.sqrt(depth)
+
+
 class OutputComparison(Struct):
     """Two results of the same shape, `before` and `after`, added up over draws.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,7 @@ from explorer.engine.proof.lengths import Dims, Sizes, choose
 from explorer.engine.proof.meanings import Original
 from explorer.engine.proof.outputs import run, whole_run
 from explorer.engine.proof.regions.correspondence import Correspondence
-from explorer.engine.proof.regions.runs import settle
+from explorer.engine.proof.regions.runs import RegionResult, settle
 from explorer.engine.proof.sites.proof import SiteProof, key_of
 from explorer.engine.proof.sites.recovery import recover_plan
 from explorer.engine.proof.sites.rounding import chain_length
@@ -310,11 +310,33 @@ def _ran(
             raise
         return replace(grounds, not_run=str(why))
     grounds = replace(grounds, whole=whole, remarks=remarks)
-    if proved or not all(one.passed for one in grounds.sites) or not all(one.passed for one in whole):
+    eased = whole_run.by_stored_numbers(whole, runs.pairing)
+    if proved or not all(one.passed for one in grounds.sites) or not all(one.passed for one in eased):
         return grounds
     regions = settle(matched, tries, seed, partial(runs.tell, "running changed regions"), runs.cancel)
+    rounded = max((one.rounded for one in regions), default=0.0)
+    if eased != whole and not (rounded and all(one.passed for one in regions)):
+        return grounds
     nodes = (grounds.nodes or 0) - len({at for one in regions for at in one.positions})
-    return replace(grounds, regions=tuple(one.evidence for one in regions), nodes=nodes)
+    return replace(
+        grounds,
+        whole=eased,
+        regions=tuple(one.evidence for one in regions),
+        nodes=nodes,
+        remarks=(*remarks, *_limits(regions, rounded)),
+    )
+
+
+def _limits(regions: Sequence[RegionResult], rounded: float) -> Iterator[str]:
+    """What is to be said of numbers that runs cannot show."""
+    if not all(one.passed for one in regions):
+        return
+    if rounded:
+        yield f"stored numbers differ by up to {rounded:.1e} of themselves, as computed in another order"
+    if any(one.folded for one in regions):
+        yield "folded weights are what they should be within eight roundings"
+    if hides := max((one.hides for one in regions), default=0.0):
+        yield f"a difference of up to {hides:.1e} of what a changed region puts out is taken for rounding"
 
 
 def _teller(on_progress: OnProgress, cancel: Cancel) -> Callable[[str, int, int], None]:

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from explorer.engine.formats.onnx import reader
 from explorer.engine.graph.model import Model
 from explorer.engine.proof.proof import verify
+from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.facts import TileSpec
 from explorer.session import Session
 from tests.engine.proof import tiled as t
@@ -260,6 +261,17 @@ def with_constants_and_identities(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
+def test_an_attribute_that_nothing_reads_makes_no_difference(tmp_path: Path) -> None:
+    def nodes(bias: list[str], **given: Any) -> list[Any]:
+        return [node("Gemm", ["x", "w", *bias], ["y"], **given)]
+
+    weights = {"w": t.weight(8, 8), "b": t.weight(8)}
+    a, b = pair(tmp_path, (nodes([], beta=0.5), nodes([])), {"x": (2, 8)}, (weights, weights))
+    assert verify(a, b).verdict_kind == "equal"
+    a, b = pair(tmp_path, (nodes(["b"], beta=0.5), nodes(["b"])), {"x": (2, 8)}, (weights, weights))
+    assert verify(a, b).verdict_kind == "different"
+
+
 @pytest.mark.parametrize("change", [renamed, with_constants_and_identities])
 def test_names_constants_and_identities_make_no_difference(
     change: Callable[[onnx.ModelProto], onnx.ModelProto], tmp_path: Path
@@ -318,6 +330,37 @@ def test_a_tiled_file_whose_values_were_renamed_is_not_different(form: Any, tmp_
     found = verify(source, saved(renamed(onnx.load(after.path)), tmp_path / "other.onnx"))
     assert found.verdict_kind in ("equal", "evidence")
     assert found.sites == ()
+
+
+def test_the_values_of_many_regions_are_fetched_in_few_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One run of the whole model for each region takes time with the square of their number."""
+    runs: list[str] = []
+    run = RuntimeSession.run
+
+    def counted(self: RuntimeSession, *given: Any) -> Any:
+        runs.append(self.what)
+        return run(self, *given)
+
+    monkeypatch.setattr(RuntimeSession, "run", counted)
+
+    def nodes(op: str, by: str) -> list[Any]:
+        made = [
+            (node(op, [f"t{i}", by], [f"v{i}"]), node("Tanh", [f"v{i}"], [f"t{i + 1}"])) for i in range(40)
+        ]
+        return [
+            node("Neg", ["x"], ["t0"]),
+            *(one for two in made for one in two),
+            node("Neg", ["t40"], ["y"]),
+        ]
+
+    weights = {"plus": np.float32(0.25), "minus": np.float32(-0.25)}
+    found = verify(
+        *pair(tmp_path, (nodes("Add", "plus"), nodes("Sub", "minus")), {"x": (2, 2)}, (weights, weights))
+    )
+    assert len(found.regions) == 40
+    assert runs.count("the original") <= 4
 
 
 def test_two_draws_of_an_operator_are_two_values(tmp_path: Path) -> None:

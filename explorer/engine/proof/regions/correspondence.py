@@ -8,6 +8,8 @@ turns out to give the same, the outputs are the same, by induction along the exe
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -176,6 +178,12 @@ class Correspondence:
         """Whether two stored tensors are the same to the bit."""
         return self._table.content(one) == self._table.content(other)
 
+    def nbytes(self, name: str) -> int:
+        """Bytes of a value of the original at the most, as inferred; a great many where that is not known."""
+        info = self._known.get(name)
+        sizes = [n if isinstance(n, int) else sys.maxsize for n in (info and info.shape) or (sys.maxsize,)]
+        return 8 * math.prod(sizes)
+
     @property
     def matched(self) -> set[str]:
         """Values of the original that a diff found in the other graph."""
@@ -192,6 +200,7 @@ class Correspondence:
         if self._paired is None:
             one, other = self._wirings()
             types, theirs = self._types()
+            self._known = types
             found = pair_values(one, other, self.inputs, self.outputs)
             ends = {p.before for p in self.outputs}
             self._paired = [

@@ -9,6 +9,7 @@ does): then it is looked at together with what makes its inputs, and believed if
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -27,9 +28,11 @@ from explorer.engine.proof.outputs.independence import independent
 from explorer.engine.proof.outputs.run import ModelOutputs, Noise, by_one_ulp
 from explorer.engine.proof.regions.correspondence import ChangedRegion, Correspondence
 from explorer.engine.proof.regions.float64_layers import in_float64
+from explorer.engine.proof.regions.moved_numbers import moved
 from explorer.engine.proof.regions.observability import NodeContents, controls
-from explorer.engine.proof.regions.stored_numbers import differences, restored
-from explorer.engine.proof.regions.synthetic_values import FED_FLOATS, Feeds, dense, meeting, steered
+from explorer.engine.proof.regions.resolution import EXACT, in_full, of_runs
+from explorer.engine.proof.regions.stored_numbers import StoredDifferences, differences, known, restored
+from explorer.engine.proof.regions.synthetic_values import FED_FLOATS, Feeds, dense, meeting, spreads, steered
 from explorer.engine.proof.structure.probes import GraphProducers, Pair, Region, cut_out
 from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
 from explorer.engine.runtime.random_inputs import RandomInput, draw
@@ -53,6 +56,13 @@ _DENSE, _MEETING, _STEERED = "dense random", "few different", "steered"
 _NAMED = 3
 """Operators of a region that are named."""
 
+_AHEAD = 1 << 24
+"""Bytes of the original's own values that one run of it fetches for regions to come: a run for each region
+alone would take time with the square of their number."""
+
+_SMALL = 1 << 20
+"""Bytes of a region below which it is not worth threads, which are made and ended for each."""
+
 _INSIDE = 16
 """Values in a region that are looked at again, the last ones first, for whether it hides them."""
 
@@ -65,11 +75,18 @@ class RegionResult(Struct, frozen=True):
         positions: Of its nodes in the original.
         lasting: Whether it gives, or may give, something else, so that a region around it that gives the same
             must make up for that.
+        rounded: How far apart stored numbers are, of themselves, that were computed in another order.
+        hides: Difference, of what it puts out, that its runs do not tell from rounding; 0 where every number
+            in it has a counterpart.
+        folded: Whether a counterpart was computed from several numbers.
     """
 
     evidence: RegionEvidence
     positions: tuple[int, ...] = ()
     lasting: bool = False
+    rounded: float = 0.0
+    hides: float = 0.0
+    folded: bool = False
 
     @property
     def passed(self) -> bool:
@@ -222,26 +239,45 @@ class _Runner:
         self.one, self.other = GraphProducers(found.before), GraphProducers(found.after)
         self._session: RuntimeSession | None = None
         self._exposed: set[str] = set()
+        self._asked: dict[str, None] = {}
+        self._fetched: dict[tuple[int, int], Feeds] = {}
         self._types: dict[str, str] = {}
+        self._stored_in: dict[tuple[object, ...], StoredDifferences] = {}
         self.contents = NodeContents(found.before, found.after)
 
     def expose(self, regions: Sequence[ChangedRegion]) -> None:
         """Loads the original with what regions are given as outputs."""
-        wanted = {name for r in regions for name in r.reads} & self.one.producer.keys()
-        if wanted - self._exposed:
-            self._exposed |= wanted
+        wanted = dict.fromkeys(name for r in regions for name in r.reads if name in self.one.producer)
+        if wanted.keys() - self._exposed:
+            self._exposed |= wanted.keys()
+            self._asked, self._fetched = wanted, {}
             model = expose(self.found.before, sorted(self._exposed))
             self._session = RuntimeSession(model, what="the original", optimise=False)
 
     def own(self, names: Sequence[str], one: tuple[RandomInput, ...], seed: int) -> Feeds:
         """The original's own values."""
-        feeds = draw(one, seed)
-        wanted = [name for name in names if name not in feeds]
-        if wanted:
-            assert self._session is not None
-            feeds |= self._session.run(feeds, wanted)
-        self._types.update((name, str(value.dtype)) for name, value in feeds.items())
+        feeds = self._fetched.get((id(one), seed), {})
+        if missing := [name for name in names if name not in feeds]:
+            inputs = draw(one, seed)
+            feeds = {**inputs, **{name: feeds[name] for name in names if name in feeds}}
+            if wanted := [name for name in missing if name not in inputs]:
+                assert self._session is not None
+                feeds |= self._session.run(inputs, [*wanted, *self._ahead(wanted)])
+            self._fetched[id(one), seed] = feeds
+            self._types.update((name, str(value.dtype)) for name, value in feeds.items())
         return {name: feeds[name] for name in names}
+
+    def _ahead(self, wanted: Sequence[str]) -> Iterator[str]:
+        """Values that the next regions will ask for, as far as they are small."""
+        left, begun = _AHEAD, False
+        for name in self._asked:
+            begun = begun or name == wanted[0]
+            if not begun or name in wanted:
+                continue
+            left -= self.found.nbytes(name)
+            if left < 0:
+                return
+            yield name
 
     def widened(self, region: ChangedRegion, dropped: set[str]) -> RegionResult:
         """Evidence of a region, alone or together with what makes its inputs."""
@@ -334,24 +370,70 @@ class _Runner:
             return unproven("not every branch in it was taken")
         if not seen.moved and region.reads:
             return unproven("its output does not depend on what was varied", lasting=False)
-        hidden, remark = self._stored(region, nodes)
+        found = self._differences(region)
+        hidden, rounded, hides = self._stored(region, nodes, worst, found)
         if hidden:
             return unproven(f"{hidden}, and nothing that was tried shows it")
-        return RegionResult(replace(figures, kind="evidence", reason=worst.reason + remark), here)
+        remark = f"; stored numbers differ by up to {rounded:.1e} of themselves, as computed in another order"
+        reason = worst.reason + (remark if rounded else "")
+        return RegionResult(
+            replace(figures, kind="evidence", reason=reason),
+            here,
+            rounded=rounded,
+            hides=hides,
+            folded=any(found.sizes),
+        )
 
-    def _stored(self, region: ChangedRegion, nodes: tuple[list[Node], list[Node]]) -> tuple[str, str]:
-        """What differs in a region though no run of it shows it; and, in words, how far the rest is apart."""
-        before, after = self._cut(region)
-        part, found = differences(before, after, self.found.same_content)
-        large = [one for one in found if one.large]
+    def _stored(
+        self,
+        region: ChangedRegion,
+        nodes: tuple[list[Node], list[Node]],
+        worst: OutputEvidence,
+        found: StoredDifferences,
+    ) -> tuple[str, float, float]:
+        """What stored numbers show beyond the runs of a region.
+
+        Returns:
+            (what differs though no run shows it; how far apart stored numbers are, of themselves, that were
+            computed in another order; how far apart regions may be, of what they put out, without showing it)
+        """
+        before = self._cut(region)[0]
+        if not found.alike:
+            return self._moved(region, worst, found)
+        large = [one for one in found.found if one.large]
         for one in large[:_INSIDE]:
             # two may make up for each other: a factor that was moved from one weight into the next
-            alone = len(found) == 1 or one.place is None
-            if alone or not self._shown(region, nodes, before, restored(part, one)):
-                return one.text, ""
-        apart = max((one.apart for one in found if not one.large), default=0.0)
-        remark = f"; stored numbers differ by up to {apart:.1e} of themselves, as computed in another order"
-        return "", remark if apart else ""
+            alone = len(found.found) == 1 or one.place is None
+            if alone or not self._shown(region, nodes, before, restored(found.after, one)):
+                return one.text, 0.0, 0.0
+        return "", max((one.apart for one in found.found if not one.large), default=0.0), 0.0
+
+    def _moved(
+        self, region: ChangedRegion, worst: OutputEvidence, found: StoredDifferences
+    ) -> tuple[str, float, float]:
+        """As `_stored`, where the operators are others."""
+        if not worst.dtype.startswith("float") or not region.reads:
+            return "", 0.0, 0.0
+        gap = None
+        if any(self._holds_floats(model) for model in found.sides):
+            own = self.own(region.reads, self.tries[0], self.seed)
+            values = dense(own, spreads(own), _SPREADS[0], self.seed)
+            gap = in_full(region, (self.one, self.other), values, self.cancel)
+        elif worst.equal:
+            return "", 0.0, 0.0
+        if gap is not None and gap <= EXACT:
+            return "", 0.0, 0.0  # of the same numbers, whatever became of them
+        large = next((m for m in moved(found.sides, found.sizes, self.found.same_content) if m.large), None)
+        if large is not None:
+            return large.text, 0.0, 0.0
+        return "", 0.0, of_runs(worst) if gap is None else gap
+
+    @staticmethod
+    def _holds_floats(model: Model) -> bool:
+        return any(
+            "float" in t.dtype
+            for t in known(model.graph.nodes, model.graph.initializers, ChainMap()).values()
+        )
 
     def _shown(
         self, region: ChangedRegion, nodes: tuple[list[Node], list[Node]], before: Model, after: Model
@@ -387,8 +469,9 @@ class _Runner:
         if not floats:
             return
         count = max(1, min(_MANY, _ENOUGH // sum(own[name].size for name in floats)))
+        wide = spreads(own)
         for spread in _SPREADS if first else _SPREADS[:1]:
-            yield _DENSE, [dense(own, spread, self.seed + i) for i in range(count)]
+            yield _DENSE, [dense(own, wide, spread, self.seed + i) for i in range(count)]
         yield _MEETING, [meeting(own, self.contents.numbers(nodes), self.seed + i) for i in range(count)]
 
     def _tried(
@@ -425,6 +508,12 @@ class _Runner:
             seen.varied.update(names if len(pairs) == len(feeds) else ())
         return None
 
+    def _differences(self, region: ChangedRegion) -> StoredDifferences:
+        """In what the numbers differ that are stored in a region of both graphs."""
+        if region.key not in self._stored_in:
+            self._stored_in = {region.key: differences(*self._cut(region), self.found.same_content)}
+        return self._stored_in[region.key]
+
     def _nodes(self, region: ChangedRegion) -> tuple[list[Node], list[Node]]:
         return (
             [self.one.nodes[at] for at in region.before.nodes],
@@ -446,7 +535,10 @@ class _Runner:
         self, region: ChangedRegion, one: Model, other: Model
     ) -> Callable[[Feeds], tuple[Array, Array]]:
         """What runs two models on what a region is given."""
-        before, after = _alone(one), _alone(other)
+        size = sum(map(self.found.nbytes, region.reads))
+        size += sum(t.nbytes for model in (one, other) for t in model.graph.initializers.values())
+        threads = 1 if size < _SMALL else None
+        before, after = (_alone(model, threads) for model in (one, other))
         names = {name: twin or name for name, twin in region.given.items()}
 
         def run(values: Feeds) -> tuple[Array, Array]:
@@ -469,11 +561,12 @@ class _Runner:
             return found
         exact = partial(in_float64, self.one, region.before, cancel=self.cancel)
         truths = [exact({n: given[n] for n in region.before.given}) for _, _, given in pairs]
-        known = [{name[0]: true} for true in truths if true is not None]
-        text = "float64" if len(known) == len(pairs) else "none: the region cannot be run in float64"
+        results = [{name[0]: true} for true in truths if true is not None]
+        eased = found
+        text = "float64" if len(results) == len(pairs) else "none: the region cannot be run in float64"
         change = outputs.change(pairs[0][0], run(dict(by_one_ulp(pairs[0][2])))[0])
         old = replace(old, sensitivity=(change,))
-        truth = known if text == "float64" else []
+        truth = results if text == "float64" else []
         noise = replace(noise, reference=text)
         (found,) = outputs.compare(old, new, truth, noise)
         if found.passed:
@@ -483,7 +576,10 @@ class _Runner:
         few = independent(part, [RandomInput(n, str(v.dtype), v.shape) for n, v in given.items()])
         fewest = min(few.values(), default=old.draws[0][0].size)
         noise = replace(noise, independent=dict.fromkeys(name, fewest))
-        return outputs.compare(old, new, truth, noise)[0]
+        (found,) = outputs.compare(old, new, truth, noise)
+        if not found.passed and eased.passed and self._differences(region).rounded:
+            return eased  # the numbers are others, by a rounding: so is what they make
+        return found
 
 
 def _drawn(
@@ -505,8 +601,8 @@ def _drawn(
     return replace(evidence, draws=2, kind="different", own=True, reason=reason)
 
 
-def _alone(model: Model) -> Callable[[Feeds], Array]:
-    session = RuntimeSession(model, what="a changed region alone", optimise=False)
+def _alone(model: Model, threads: int | None) -> Callable[[Feeds], Array]:
+    session = RuntimeSession(model, what="a changed region alone", optimise=False, threads=threads)
     return lambda values: session.run(values)[model.graph.outputs[0].name]
 
 

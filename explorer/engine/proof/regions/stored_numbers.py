@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,9 @@ from explorer.engine.diff.folded_weights import folded_change
 from explorer.engine.fold.activations import FUSED
 from explorer.engine.fold.fold import fold_away
 from explorer.engine.graph.constant_nodes import constant_of
-from explorer.engine.graph.model import Graph, Model, Node, Tensor
+from explorer.engine.graph.model import Graph, Inline, Model, Node, Tensor
 from explorer.engine.proof.structure.probes import GraphProducers
+from explorer.engine.proof.structure.value_numbers import unused
 from explorer.engine.runtime.onnxruntime import Array
 
 _PLACES: Mapping[str, Collection[int]] = {
@@ -47,7 +49,7 @@ _SHAPES = frozenset(
 _TURNS = ("transA", "transB")
 """Attributes that say the matrix at their place is stored turned: its numbers stand elsewhere then."""
 
-_CLOSE, _ROUNDINGS = 2.0**-21, 8
+CLOSE, _ROUNDINGS = 2.0**-21, 8
 """By how much of itself a number may differ that was computed in another order: eight roundings of float32,
 or of its own type where that is finer."""
 
@@ -55,17 +57,17 @@ _LAST, _OFTEN = 2.0**-24, 8
 """By how much of the largest, where one number in so many differs, and more than one: all were computed
 anew, and those that are the difference of larger ones keep the error of those."""
 
-_SELDOM = 256
+SELDOM = 256
 """One number in more than these that differs alone was not computed in another order: the others would be."""
 
-_NEAR = 2.0**-12
-"""By how much of itself a number may be off that a rewrite is said to have moved: more shows in a run."""
-
-_SLAB, _MANY = 1 << 20, 1 << 23
-"""Numbers that are compared together, and above which no number is looked for in another tensor."""
+_SLAB = 1 << 20
+"""Numbers that are compared together."""
 
 Sides = tuple[Model, Model]
 """A region of both graphs, each a model of its own."""
+
+Sizes = tuple[Mapping[str, Array | None], Mapping[str, Array | None]]
+"""Of folded weights of either side, by name: how large what each is the sum of is."""
 
 Same = Callable[[Tensor, Tensor], bool]
 """Whether two stored tensors hold the same bits."""
@@ -90,24 +92,44 @@ class StoredDifference(Struct, frozen=True):
     was: Any = None
 
 
-def differences(before: Model, after: Model, same: Same) -> tuple[Model, list[StoredDifference]]:
+class StoredDifferences(Struct, frozen=True):
+    """In what two regions have other numbers.
+
+    Attributes:
+        after: The second region as it was compared, folded perhaps.
+        found: In what it differs.
+        alike: Whether every number was held against its counterpart: the operators are the same, one by one.
+        sides: Both regions as they were compared.
+        sizes: Of what was folded in either, how large what it is the sum of is.
+    """
+
+    after: Model
+    found: list[StoredDifference]
+    alike: bool
+    sides: Sides
+    sizes: Sizes
+
+    @property
+    def rounded(self) -> bool:
+        """Whether they differ by nothing but what another order of computing numbers makes of them."""
+        return self.alike and bool(self.found) and not any(one.large for one in self.found)
+
+
+def differences(before: Model, after: Model, same: Same) -> StoredDifferences:
     """In what regions of the same operators, one by one, have other numbers.
 
     Args:
         before: The region of the first graph, a model of its own.
         after: That of the second.
         same: Of two stored tensors.
-
-    Returns:
-        The second region as it was compared, folded perhaps, and in what it differs: where the operators are
-        others even then, the numbers that did not come through as the rest did.
     """
     for sides, sizes in _forms(before, after):
         try:
-            return sides[1], list(_Comparison(sides, same, sizes).found())
+            found = list(_Comparison(sides, same, sizes).found())
+            return StoredDifferences(sides[1], found, True, sides, sizes)
         except _Unlike:
             continue
-    return after, list(_moved(sides))
+    return StoredDifferences(after, [], False, sides, sizes)
 
 
 def restored(model: Model, one: StoredDifference) -> Model:
@@ -119,16 +141,13 @@ def restored(model: Model, one: StoredDifference) -> Model:
         attributes = {name: value for name, value in node.attributes.items() if name != place}
         node = node.with_attributes(attributes if one.was is None else {**attributes, place: one.was})
     else:
-        name = f"{node.inputs[place]}/restored"
-        stored[name] = replace(one.was, name=name, record=None)
-        inputs = [name if slot == place else given for slot, given in enumerate(node.inputs)]
+        inputs = [*node.inputs, *[""] * (place + 1 - len(node.inputs))]
+        inputs[place] = "" if one.was is None else f"{inputs[place]}/restored/{place}"
+        if one.was is not None:
+            stored[inputs[place]] = replace(one.was, name=inputs[place], record=None)
         node = node.with_values(inputs, node.outputs)
     nodes = (*model.graph.nodes[:at], node, *model.graph.nodes[at + 1 :])
     return replace(model, graph=replace(model.graph, nodes=nodes, initializers=stored))
-
-
-Sizes = tuple[Mapping[str, Array | None], Mapping[str, Array | None]]
-"""Of folded weights of either side, by name: how large what each is the sum of is."""
 
 
 def _forms(before: Model, after: Model) -> Iterator[tuple[Sides, Sizes]]:
@@ -150,7 +169,7 @@ class _Comparison:
         """All in which they differ.
 
         Raises:
-            _Unlike: Other operators, or constants of other types, or that one of them turns.
+            _Unlike: Other operators, or constants of other types or shapes.
         """
         nodes = self.sides[0].graph.nodes, self.sides[1].graph.nodes
         stored = [known(m.graph.nodes, m.graph.initializers, ChainMap()) for m in self.sides]
@@ -173,15 +192,21 @@ class _Comparison:
         for (_, a), (position, b) in zip(first, second, strict=True):
             places = _PLACES.get(a.op, ()) if not a.domain else ()
             turned = [bool(a.attributes.get(flag)) != bool(b.attributes.get(flag)) for flag in _TURNS]
-            for at, (x, y) in enumerate(zip(a.inputs, b.inputs, strict=False)):
-                if x in live[0] or y in live[1] or x not in stored[0] or y not in stored[1]:
+            for at, (x, y) in enumerate(zip_longest(a.inputs, b.inputs, fillvalue="")):
+                if x in live[0] or y in live[1]:
                     continue
-                one, other = stored[0][x], stored[1][y]
-                if at < len(turned) and turned[at]:
-                    raise _Unlike
-                if not (at in places and one.dtype.startswith("int")):
-                    place = (position, at) if top else None
+                one, other = stored[0].get(x), stored[1].get(y)
+                place = (position, at) if top else None
+                if one is not None and other is not None:
+                    if at in places and one.dtype.startswith("int"):
+                        continue
+                    if at < len(turned) and turned[at] and x in self.sizes[0]:
+                        other, y, place = turned_matrix(other), "", None
+                    elif at < len(turned) and turned[at]:
+                        one, x = turned_matrix(one), ""
                     yield from self._of_weights(f"a constant of {a.op}", (x, y), (one, other), place)
+                elif (one is None) != (other is None) and not (x and y) and at not in places:
+                    yield from _alone(a.op, one, other, place)
             yield from self._attributes(a, b, stored, position if top else None)
             functions = [model.functions.get(a.key) for model in self.sides]
             if functions[0] is not None and functions[1] is not None:
@@ -191,7 +216,7 @@ class _Comparison:
     def _attributes(
         self, a: Node, b: Node, stored: Sequence[ChainMap[str, Tensor]], position: int | None
     ) -> Iterator[StoredDifference]:
-        for name in sorted({*a.attributes, *b.attributes} - _SHAPES):
+        for name in sorted({*a.attributes, *b.attributes} - _SHAPES - {*unused(a)}):
             x, y = (
                 node.attributes[name] if name in node.attributes else self._default(at, node, name)
                 for at, node in enumerate((a, b))
@@ -204,9 +229,9 @@ class _Comparison:
                 yield from self._of_tensors(what, x, y, place)
             elif type(x) is not type(y) or x != y:
                 both = isinstance(x, float) and isinstance(y, float)
-                apart = abs(x - y) / abs(x) if both and x else np.inf
+                share = abs(x - y) / abs(x) if both and x else np.inf
                 was = a.attributes.get(name)
-                yield StoredDifference(f"{what} differs", float(apart), not apart <= _CLOSE, place, was)
+                yield StoredDifference(f"{what} differs", float(share), not share <= CLOSE, place, was)
 
     def _of_weights(
         self,
@@ -237,7 +262,7 @@ class _Comparison:
             yield StoredDifference(f"{what} differs", np.inf, True)
             return
         if a.tobytes() != b.tobytes():
-            yield _apart(what, a, b, place, one)
+            yield apart(what, a, b, place, one)
 
     def _default(self, at: int, node: Node, name: str) -> Any:
         """The value of an attribute that is not given."""
@@ -247,9 +272,10 @@ class _Comparison:
         function = self.sides[at].functions.get(node.key)
         if function is not None:
             return function.defaults.get(name)
+        op, domain = {fused: (op, "") for op, fused in FUSED.items()}.get(node.op, (node.op, node.domain))
         try:
-            version = self.sides[at].opsets.get(node.domain, 1)
-            schema = onnx.defs.get_schema(node.op, version, node.domain).attributes.get(name)
+            version = self.sides[at].opsets.get(domain, 1)
+            schema = onnx.defs.get_schema(op, version, domain).attributes.get(name)
         except onnx.defs.SchemaError:
             return None
         if schema is None or not schema.default_value.name:
@@ -257,46 +283,6 @@ class _Comparison:
         value = get_attribute_value(schema.default_value)
         value = value.decode() if isinstance(value, bytes) else value
         return tuple(value) if isinstance(value, list) else value
-
-
-def _moved(sides: Sides) -> Iterator[StoredDifference]:
-    """Numbers that a rewrite changed by a little while it handed on nearly all others to the bit.
-
-    It may join tensors, part or turn them: whatever stands where, the numbers are the same.
-    """
-    if any(sum(t.elements for t in m.graph.initializers.values()) > _MANY for m in sides):
-        return
-    (mine, had), (theirs, have) = (np.unique(_numbers(m), return_counts=True) for m in sides)
-    numbers = np.union1d(mine, theirs)
-    surplus = np.zeros(numbers.size, np.int64)
-    surplus[np.searchsorted(numbers, mine)] += had
-    surplus[np.searchsorted(numbers, theirs)] -= have
-    gone, new = numbers[surplus > 0], numbers[surplus < 0]
-    few, total = min((surplus[surplus > 0].sum(), had.sum()), (-surplus[surplus < 0].sum(), have.sum()))
-    # where weights were joined or parted, those beside have no counterpart here; where numbers were computed
-    # of others, not every one has one that is near
-    if not gone.size or not new.size or (few > 1 and few * _SELDOM > total):
-        return
-    near = [(_nearest(gone, one), _nearest(new, one)) for one in (gone if gone.size <= new.size else new)]
-    apart = [abs(now - old) / abs(old) if old else np.inf for old, now in near]
-    if _CLOSE < max(apart) <= _NEAR:
-        old, now = near[apart.index(max(apart))]
-        yield StoredDifference(
-            f"a stored number is {now:.9g}, where the original has {old:.9g}", max(apart), True
-        )
-
-
-def _nearest(numbers: Array, one: float) -> float:
-    return float(numbers[np.argmin(np.abs(numbers - one))])
-
-
-def _numbers(model: Model) -> Array:
-    """All finite floats that are stored in a region."""
-    tensors = known(model.graph.nodes, model.graph.initializers, ChainMap()).values()
-    found = [np.asarray(t.array(), np.float64).reshape(-1) for t in tensors if "float" in t.dtype]
-    attributes = [v for node in model.graph.nodes for v in node.attributes.values() if isinstance(v, float)]
-    numbers: Array = np.concatenate([*found, np.array(attributes)])
-    return np.asarray(numbers[np.isfinite(numbers)])
 
 
 class _Unlike(Exception):
@@ -308,7 +294,43 @@ def _computes(node: Node) -> bool:
     return bool(node.domain) or node.op not in ("Constant", "Identity")
 
 
-def _apart(
+def turned_matrix(tensor: Tensor) -> Tensor:
+    """A matrix stored the other way round.
+
+    Raises:
+        _Unlike: It is no matrix of numbers.
+    """
+    try:
+        values = np.asarray(tensor.array())
+    except BadModel:
+        raise _Unlike from None
+    if values.ndim != 2:
+        raise _Unlike
+    made = np.ascontiguousarray(values.T)
+    return Tensor(tensor.name, tensor.dtype, made.shape, Inline(made.tobytes()))
+
+
+def _alone(
+    op: str, one: Tensor | None, other: Tensor | None, place: tuple[int, int] | None
+) -> Iterator[StoredDifference]:
+    """Of an input that one of two nodes has and the other leaves out."""
+    given = one if one is not None else other
+    assert given is not None
+    try:
+        values = np.asarray(given.array())
+    except BadModel:
+        values = np.ones(1)
+    if op == "Clip":  # limits at the end of a type are none
+        ends = np.iinfo(values.dtype) if values.dtype.kind in "iu" else np.finfo(values.dtype)
+        nothing = bool(np.isin(values, (ends.min, ends.max, -np.inf, np.inf)).all())
+    else:  # what is added, a zero point, a state at the start
+        nothing = not values.any()
+    if not nothing:
+        which = "the second lacks" if one is not None else "the first lacks"
+        yield StoredDifference(f"{which} a constant of {op}", np.inf, True, place, one)
+
+
+def apart(
     what: str, a: Array, b: Array, place: tuple[int, int | str] | None, was: Tensor
 ) -> StoredDifference:
     """By how much two tensors of one type differ."""
@@ -316,20 +338,17 @@ def _apart(
     text = f"{what} differs" + (f" in {count:,} of {many_text(a.size, 'number')}" if a.size > 1 else "")
     if a.dtype.kind in "iub":
         return StoredDifference(text, np.inf, True, place, was)
-    close = min(_CLOSE, _ROUNDINGS / 2 * float(np.finfo(a.dtype).eps)) if a.dtype.kind == "f" else _CLOSE
-    last = 0.0
-    if 1 < count >= a.size / _OFTEN:
-        last = _LAST * max(
-            float(np.abs(old).max(where=np.isfinite(old), initial=0.0)) for old, _ in _slabs(a, b)
-        )
-    apart, far = 0.0, 0 < count * _SELDOM < a.size
+    close = min(CLOSE, _ROUNDINGS / 2 * float(np.finfo(a.dtype).eps)) if a.dtype.kind == "f" else CLOSE
+    largest = max(float(np.abs(old).max(where=np.isfinite(old), initial=0.0)) for old, _ in _slabs(a, b))
+    last = _LAST * largest if 1 < count >= a.size / _OFTEN else 0.0
+    share, far = 0.0, 0 < count * SELDOM < a.size
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         for old, new in _slabs(a, b):
             differs = (new != old) & ~(np.isnan(new) & np.isnan(old))
             old, gap = np.abs(old[differs]), np.abs(new - old)[differs]
-            apart = max(apart, float((gap / old).max(initial=0.0)))
+            share = max(share, float((gap / np.where(old > 0, old, largest)).max(initial=0.0)))
             far = far or bool((~(gap <= np.maximum(close * old, last))).any())
-    return StoredDifference(text, apart, far, place, was)
+    return StoredDifference(text, share, far, place, was)
 
 
 def _slabs(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -15,19 +15,27 @@ FED_FLOATS = (*FLOATS, "bfloat16")
 Feeds = dict[str, Array]
 
 
-def dense(own: Feeds, spread: float, seed: int) -> Feeds:
-    """Values in place of floats: normal, so none is zero, as wide as the original's own times `spread`."""
+def spreads(own: Feeds) -> dict[str, float]:
+    """How widely the floats among values are spread: their standard deviation, or what stands for it."""
+    found = {}
+    for name, value in own.items():
+        if value.dtype.name in FED_FLOATS:
+            finite = value[np.isfinite(value)].astype(np.float64)
+            deviation = float(np.std(finite)) if finite.size else 0.0
+            found[name] = deviation or float(np.abs(finite).max(initial=0.0)) or 1.0
+    return found
+
+
+def dense(own: Feeds, wide: Mapping[str, float], spread: float, seed: int) -> Feeds:
+    """Values in place of floats: normal, so none is zero, as wide as `wide` says times `spread`."""
     made: Feeds = {}
     for name, value in own.items():
-        if value.dtype.name not in FED_FLOATS:
+        if name not in wide:
             made[name] = value
             continue
-        finite = value[np.isfinite(value)].astype(np.float64)
-        own_spread = float(np.std(finite)) if finite.size else 0.0
-        own_spread = own_spread or (float(np.abs(finite).max(initial=0.0)) or 1.0)
         generator = np.random.default_rng((seed, zlib.crc32(name.encode())))
         with np.errstate(over="ignore"):
-            drawn = generator.standard_normal(value.shape) * own_spread * spread
+            drawn = generator.standard_normal(value.shape) * wide[name] * spread
             made[name] = np.asarray(drawn).astype(value.dtype)
     return made
 

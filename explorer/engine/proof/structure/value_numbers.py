@@ -12,7 +12,7 @@ A tiled site is numbered by the product that it is proved to be and by what it m
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -43,6 +43,17 @@ stand for more than anybody can."""
 
 _DEEPEST = 64
 """Calls and bodies inside each other."""
+
+
+def unused(node: Node) -> Collection[str]:
+    """Attributes of a node that change nothing in what it computes."""
+    if node.domain:
+        return ()
+    if node.op == "Gemm":
+        return () if len(node.inputs) > 2 and node.inputs[2] else ("beta",)
+    if node.op == "BatchNormalization":
+        return ("momentum",) if len(node.outputs) == 1 else ()
+    return ()
 
 
 class ValueNumbers:
@@ -248,7 +259,7 @@ class GraphNumbers:
             return [self.table.content(tensor)]
         attributes = tuple(
             (name, value)
-            for name in sorted(node.attributes)
+            for name in sorted(node.attributes.keys() - unused(node))
             if (value := self._attribute(node, name, node.attributes[name], scope)) is not None
         )
         form: Form = (self.table.operator(node, scope.opsets), tuple(given), attributes, len(node.outputs))

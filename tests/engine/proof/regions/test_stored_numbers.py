@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 from explorer.engine.graph.model import Model
 from explorer.engine.proof.proof import verify
 from tests.engine.proof import tiled as t
-from tests.engine.proof.test_verdicts import SAMPLES, changed, pair
+from tests.engine.proof.test_verdicts import SAMPLES, changed, pair, saved
 
 node = helper.make_node
 
@@ -162,7 +162,112 @@ def test_a_number_that_a_rewrite_only_moves_stays_what_it_was(rewrite: Any, tmp_
     assert found.verdict_kind in ("different", "unproven"), found.verdict
 
 
+def smallest(factor: float) -> Any:
+    def change(weights: Weights) -> None:
+        weights["w"].reshape(-1)[np.argmin(np.abs(weights["w"]))] *= np.float32(factor)
+
+    return change
+
+
+@pytest.mark.parametrize("rewrite", [fused, joined, turned])
+def test_the_smallest_number_that_a_rewrite_moves_is_seen_to_be_off(rewrite: Any, tmp_path: Path) -> None:
+    found = verify(*rewrite(tmp_path, smallest(1.001)))
+    assert all(out.passed for out in found.outputs), "or the test shows nothing"
+    assert found.verdict_kind in ("different", "unproven"), found.verdict
+
+
+def normalised_gemm(path: Path, factor: float) -> tuple[Model, Model]:
+    """A Gemm with a normalisation, folded into its weight by hand; that is stored turned, and one is off."""
+    weights = {"w": t.weight(16, 8), "b": t.weight(8, seed=1), "s": t.weight(8, seed=2) + 3}
+    weights |= {"t": t.weight(8, seed=3), "m": t.weight(8, seed=4), "v": np.abs(t.weight(8, seed=5)) + 1}
+    by = weights["s"] / np.sqrt(weights["v"].astype(np.float64) + 1e-5)
+    w = np.ascontiguousarray((weights["w"] * by).T.astype(np.float32))
+    other = {"w": w, "b": ((weights["b"] - weights["m"]) * by + weights["t"]).astype(np.float32)}
+    smallest(factor)(other)
+    before = [node("Gemm", ["x", "w", "b"], ["g"]), node("BatchNormalization", ["g", *"stmv"], ["y"])]
+    after = [node("Gemm", ["x", "w", "b"], ["y"], transB=1)]
+    return pair(path, (before, after), {"x": (4, 16)}, (weights, other))
+
+
+def test_a_folded_weight_that_is_stored_turned_is_held_against_what_it_should_be(tmp_path: Path) -> None:
+    assert verify(*normalised_gemm(tmp_path, 1)).verdict_kind == "evidence"
+    found = verify(*normalised_gemm(tmp_path, 1.0001))
+    assert found.verdict_kind == "unproven"
+    assert "folded it would be" in found.verdict
+
+
+def test_a_folded_weight_is_said_to_be_held_to_what_its_roundings_are(tmp_path: Path) -> None:
+    found = verify(*normalised_gemm(tmp_path, 1))
+    assert "folded weights are what they should be within eight roundings" in found.verdict
+
+
+def test_what_a_runtime_writes_of_a_fused_gemm_is_what_a_gemm_means(tmp_path: Path) -> None:
+    nodes = [node("Gemm", ["x", "w", "b"], ["g"]), node("Relu", ["g"], ["y"])]
+    weights = {"w": t.weight(16, 8), "b": t.weight(8, seed=1)}
+    before = t.model(tmp_path / "a.onnx", nodes, {"x": (4, 16)}, weights)
+    model = onnx.load(before.path)
+    del model.graph.node[:]
+    given = {"domain": "com.microsoft", "activation": "Relu", "alpha": 1.0, "beta": 1.0}
+    model.graph.node.append(node("FusedGemm", ["x", "w", "b"], ["y"], **given))
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    found = verify(before, saved(model, tmp_path / "b.onnx"))
+    assert found.verdict_kind == "evidence", found.verdict
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_bias_that_only_one_has_is_a_difference_however_small(lost: bool, tmp_path: Path) -> None:
+    weights = {"w": t.weight(8, 3, 3, 3), "b": np.zeros(8, np.float32)}
+    models = [node("Conv", ["x", "w"], ["y"])], [node("Conv", ["x", "w", "b"], ["y"])]
+    nodes = models[::-1] if lost else models
+    feeds = {"x": (1, 3, 8, 8)}
+    assert verify(*pair(tmp_path, nodes, feeds, (weights, weights))).verdict_kind == "evidence"
+    weights["b"][3] = 1e-7
+    found = verify(*pair(tmp_path, nodes, feeds, (weights, weights)))
+    assert found.verdict_kind == "unproven"
+    assert "lacks a constant of Conv" in found.verdict
+
+
+def test_a_difference_that_is_taken_for_rounding_is_said_to_be(tmp_path: Path) -> None:
+    weights = {"w": t.weight(8, 3, 3, 3), "b": np.zeros((8, 1, 1), np.float32)}
+    weights["b"][3] = 1e-7
+    after = [node("Conv", ["x", "w"], ["c"]), node("Add", ["c", "b"], ["y"])]
+    nodes = [node("Conv", ["x", "w"], ["y"])], after
+    found = verify(*pair(tmp_path, nodes, {"x": (1, 3, 8, 8)}, (weights, weights)))
+    assert found.verdict_kind == "evidence"
+    assert "of what a changed region puts out is taken for rounding" in found.verdict
+    weights["b"][3] = 0
+    found = verify(*pair(tmp_path, nodes, {"x": (1, 3, 8, 8)}, (weights, weights)))
+    assert "is taken for" not in found.verdict, "in float64 they are the same"
+
+
 # what another order of computing explains
+
+
+def rounded(values: np.ndarray, units: int) -> np.ndarray:
+    for _ in range(units):
+        values = np.nextafter(values, np.float32(np.inf))
+    return values
+
+
+def test_a_table_that_is_a_rounding_off_is_no_difference_where_nothing_else_rounds(tmp_path: Path) -> None:
+    table = np.sin(np.arange(64)[:, None] / 10000 ** (np.arange(16) / 16)).astype(np.float32)
+    sums = [node("Add", ["x", "t"], ["y"])]
+    found = verify(*pair(tmp_path, (sums, sums), {"x": (64, 16)}, ({"t": table}, {"t": rounded(table, 1)})))
+    assert found.verdict_kind == "evidence", found.verdict
+    assert "stored numbers differ by up to 1.2e-07 of themselves" in found.verdict
+    rows = [node("Gather", ["t", "i"], ["y"])]
+    one, other = {"t": t.weight(50, 8)}, {"t": rounded(t.weight(50, 8), 3)}
+    ids = {"dtypes": {"i": onnx.TensorProto.INT64}}
+    assert verify(*pair(tmp_path, (rows, rows), {"i": (200,)}, (one, other), **ids)).passed
+    other["t"][7, 7] *= np.float32(1.0001)
+    assert not verify(*pair(tmp_path, (rows, rows), {"i": (200,)}, (one, other), **ids)).passed
+
+
+def test_a_rounding_of_a_number_that_moves_what_is_made_over_an_edge_is_a_difference(tmp_path: Path) -> None:
+    nodes = [node("Floor", ["x"], ["f"]), node("Mul", ["f", "c"], ["g"]), node("Floor", ["g"], ["y"])]
+    one = np.float32(1)
+    models = pair(tmp_path, (nodes, nodes), {"x": (200,)}, ({"c": one}, {"c": np.nextafter(one, one * 0)}))
+    assert verify(*models).verdict_kind == "different"
 
 
 def test_weights_that_were_computed_in_another_order_are_no_difference(tmp_path: Path) -> None:

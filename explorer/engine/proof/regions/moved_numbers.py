@@ -1,0 +1,144 @@
+"""Numbers that a rewrite moved: those of regions with other operators, where nothing says which is which.
+
+A rewrite joins tensors, parts or turns them, and hands on the numbers. One that is not among them any more,
+or a tensor that is nearly that of the other region, is not what it was.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterator
+
+import numpy as np
+
+from explorer.base.errors import BadModel
+from explorer.engine.diff.folded_weights import folded_change
+from explorer.engine.graph.model import Model, Tensor
+from explorer.engine.proof.regions.stored_numbers import (
+    CLOSE,
+    SELDOM,
+    Same,
+    Sides,
+    Sizes,
+    StoredDifference,
+    apart,
+    known,
+    turned_matrix,
+)
+from explorer.engine.runtime.onnxruntime import Array
+
+_NEAR, _NEARBY = 2.0**-12, 2.0**-4
+"""By how much of itself a number may be off that a rewrite is said to have moved; and where next to all
+others were handed on to the bit."""
+
+_LIKE = 2.0**-6
+"""By how much of its largest number a tensor may be off that is held against another one."""
+
+_MANY = 1 << 23
+"""Numbers above which none is looked for in another tensor."""
+
+
+def moved(sides: Sides, sizes: Sizes, same: Same) -> Iterator[StoredDifference]:
+    """Numbers that a rewrite changed while it handed on the others.
+
+    Args:
+        sides: Both regions, with what can be folded folded.
+        sizes: Of what was folded, how large what it is the sum of is.
+        same: Of two stored tensors.
+    """
+    yield from _numbers_gone(sides)
+    yield from _tensors(sides, sizes, same)
+
+
+def _numbers_gone(sides: Sides) -> Iterator[StoredDifference]:
+    """Numbers that a rewrite changed by a little while it handed on nearly all others to the bit.
+
+    It may join tensors, part or turn them: whatever stands where, the numbers are the same.
+    """
+    if any(sum(t.elements for t in m.graph.initializers.values()) > _MANY for m in sides):
+        return
+    (mine, had), (theirs, have) = (np.unique(_numbers(m), return_counts=True) for m in sides)
+    numbers = np.union1d(mine, theirs)
+    surplus = np.zeros(numbers.size, np.int64)
+    surplus[np.searchsorted(numbers, mine)] += had
+    surplus[np.searchsorted(numbers, theirs)] -= have
+    gone, new = numbers[surplus > 0], numbers[surplus < 0]
+    few, total = min((surplus[surplus > 0].sum(), had.sum()), (-surplus[surplus < 0].sum(), have.sum()))
+    # where weights were joined or parted, those beside have no counterpart here; where numbers were computed
+    # of others, not every one has one that is near
+    if not gone.size or not new.size or (few > 1 and few * SELDOM > total):
+        return
+    limit = _NEARBY if few * SELDOM <= total else _NEAR
+    near = [(_nearest(gone, one), _nearest(new, one)) for one in (gone if gone.size <= new.size else new)]
+    shares = [abs(now - old) / abs(old) if old else np.inf for old, now in near]
+    if CLOSE < max(shares) <= limit:
+        old, now = near[shares.index(max(shares))]
+        yield StoredDifference(
+            f"a stored number is {now:.9g}, where the original has {old:.9g}", max(shares), True
+        )
+
+
+def _nearest(numbers: Array, one: float) -> float:
+    return float(numbers[np.argmin(np.abs(numbers - one))])
+
+
+def _numbers(model: Model) -> Array:
+    """All finite floats that are stored in a region."""
+    tensors = known(model.graph.nodes, model.graph.initializers, ChainMap()).values()
+    found = [np.asarray(t.array(), np.float64).reshape(-1) for t in tensors if "float" in t.dtype]
+    attributes = [v for node in model.graph.nodes for v in node.attributes.values() if isinstance(v, float)]
+    numbers: Array = np.concatenate([*found, np.array(attributes)])
+    return np.asarray(numbers[np.isfinite(numbers)])
+
+
+def _tensors(sides: Sides, sizes: Sizes, same: Same) -> Iterator[StoredDifference]:
+    """Tensors of the first region that are nearly one of the second, and in what they are not."""
+    mine, theirs = (
+        {name: t for name, t in known(m.graph.nodes, m.graph.initializers, ChainMap()).items() if _weight(t)}
+        for m in sides
+    )
+    for name, tensor in sorted(mine.items()):
+        if any(one.shape == tensor.shape and same(tensor, one) for one in theirs.values()):
+            continue
+        found = ((twin, other, _counterpart(tensor, other)) for twin, other in sorted(theirs.items()))
+        twin, other, there = next((one for one in found if one[2] is not None), ("", tensor, None))
+        if there is None:
+            continue
+        if name in sizes[0]:
+            text = folded_change(name, tensor, there, sizes[0][name])
+        elif twin in sizes[1]:
+            beside = tensor if there is other else turned_matrix(tensor)
+            text = folded_change(twin, other, beside, sizes[1][twin])
+        else:
+            old, new = (np.asarray(t.array()).reshape(-1) for t in (tensor, there))
+            if old.tobytes() != new.tobytes():
+                yield apart("a stored tensor", old, new, None, tensor)
+            continue
+        if text:
+            yield StoredDifference(text, np.inf, True)
+
+
+def _counterpart(tensor: Tensor, other: Tensor) -> Tensor | None:
+    """The other tensor, turned perhaps, where it is nearly this one."""
+    if other.dtype != tensor.dtype or other.elements != tensor.elements:
+        return None
+    sizes = [[n for n in t.shape if n != 1] for t in (tensor, other)]
+    forms = [other] if sizes[0] == sizes[1] else []
+    if len(other.shape) == len(tensor.shape) == 2 and other.shape[::-1] == tensor.shape:
+        forms.append(turned_matrix(other))
+    old = np.asarray(tensor.array(), np.float64).reshape(-1)
+    for one in forms:
+        new = np.asarray(one.array(), np.float64).reshape(-1)
+        if np.abs(new - old).max() <= _LIKE * np.abs(old).max():
+            return one
+    return None
+
+
+def _weight(tensor: Tensor) -> bool:
+    """Whether a tensor holds floats, more than a few."""
+    if "float" not in tensor.dtype or not 1 < tensor.elements <= _MANY:
+        return False
+    try:
+        return bool(np.isfinite(np.asarray(tensor.array(), np.float64)).all())
+    except BadModel:
+        return False
