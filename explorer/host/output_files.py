@@ -250,13 +250,14 @@ def made_folder(path: str) -> Iterator[None]:
         Misuse: It cannot be made.
     """
     made = not os.path.isdir(path)
-    if made:
-        tell("made", os.path.abspath(path))
-        try:
-            os.mkdir(path)
-        except OSError as error:
-            raise _unwritten(path, error) from error
     try:
+        if made:
+            tell("made", os.path.abspath(path))
+            try:
+                os.mkdir(path)
+            except OSError as error:
+                made = False
+                raise _unwritten(path, error) from error
         yield
     finally:
         if made:

@@ -33,6 +33,8 @@ _HELD = 1.0
 """Seconds for which what libraries print is held back: the last words of one that aborts are the reason."""
 _LOOK = 0.02
 """Seconds between two looks at a child that is to end."""
+_STOPPING = 0.001
+"""Seconds in which one that is to stand still does."""
 _LAST = 80
 """Characters of those words that are told."""
 _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -225,9 +227,12 @@ class _Watch:
 
     def _may_end(self) -> bool:
         """Whether the child may be killed: it puts no result into place, or its answer takes too long."""
-        os.kill(self.child, signal.SIGSTOP)
-        ended, status = os.waitpid(self.child, os.WUNTRACED)
-        if ended and not os.WIFSTOPPED(status):
+        ended = status = 0
+        while not ended:  # timeout(1) wakes whoever it stops: then the child has not stood still
+            os.kill(self.child, signal.SIGSTOP)
+            time.sleep(_STOPPING)
+            ended, status = os.waitpid(self.child, os.WUNTRACED | os.WNOHANG)
+        if not os.WIFSTOPPED(status):
             self.code = os.waitstatus_to_exitcode(status)
             return False
         self._listen()

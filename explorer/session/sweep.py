@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.engine import convert
 from explorer.engine import sweep as engine
+from explorer.engine.evaluate import data_file
 from explorer.engine.sweep import formats, trainings
 from explorer.engine.sweep.fingerprint import digest, files_of, fingerprint
 from explorer.engine.sweep.store import holds
@@ -133,6 +134,8 @@ def sweep_trainings(
         if not 1 <= take[0] <= len(asked):
             hint = f"there are {len(asked):,}"
             raise Misuse(f"there is no row {take[0]}", where="--take", hint=hint)
+    # before its content is looked at, which takes as long as the file is
+    data_file.read_to_hold(data, labels=how.get("labels", ""), inputs=how.get("inputs", ()))
     module, samples = session.module_digest(), fingerprint([data], cancel)
     source, options = _from_anywhere(models)
     words = shlex.join(opening_words(models.options))

@@ -104,6 +104,24 @@ say('written')
 """
 
 
+def test_a_work_that_is_woken_while_it_is_ended_ends(begin: Callable[..., subprocess.Popen[str]]) -> None:
+    """As timeout(1) does: behind its signal it sends SIGCONT to the whole group."""
+    head = """
+import signal
+send, left = os.kill, [3]
+def kill(child, number):
+    send(child, number)
+    if number == signal.SIGSTOP and left[0]:
+        left[0] -= 1
+        send(child, signal.SIGCONT)
+os.kill = kill
+"""
+    process = begin("while True:\n    pass", head=head)
+    process.send_signal(signal.SIGTERM)
+    said = process.communicate(timeout=120)
+    assert (process.returncode, *said) == (128 + signal.SIGTERM, "", "")
+
+
 def test_a_signal_after_the_result_has_its_name_does_not_deny_it(
     begin: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:

@@ -18,10 +18,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, nearest
-from explorer.base.units import printable, shape_text
+from explorer.base.units import bytes_text, printable, shape_text
 from explorer.engine.runtime import samples
 from explorer.engine.runtime.input_files import Array, InputSpec
-from explorer.host import confinement
+from explorer.host import confinement, memory_limit
 
 TABLE = "the table"
 """What the columns of a table that go in are called together."""
@@ -186,6 +186,21 @@ def read(path: str, *, labels: str = "", inputs: Sequence[str] = (), width: Widt
     }
     chosen = labels or next((name for name in samples.LABELS if name in parts and len(parts) > 1), "")
     return DataFile(path, most, parts, chosen)
+
+
+def read_to_hold(path: str, *, labels: str = "", inputs: Sequence[str] = ()) -> DataFile:
+    """As `read`, of samples that are to be in memory all at once.
+
+    Raises:
+        Misuse: As `read`; or they are more than there is memory.
+    """
+    file = read(path, labels=labels, inputs=[name for name in inputs if "=" not in name])
+    sizes = (file.count * math.prod(part.shape) * part.dtype.itemsize for part in file.parts.values())
+    size, most = sum(sizes), memory_limit.in_force() or memory_limit.machine()
+    if most is not None and size > most:
+        what = f"its samples take {bytes_text(size)} in memory, of {bytes_text(most)} that there are"
+        raise Misuse(what, where=path, hint="train on a part of them")
+    return file
 
 
 def _reader(path: str, entry: samples.ArrayEntry) -> Callable[[], Iterator[Array]]:

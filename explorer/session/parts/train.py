@@ -40,7 +40,7 @@ def trained(
         require("lightning", models.source)
     from explorer.engine.evaluate.train import TrainingOptions, train  # torch, lightning
 
-    file = data_file.read(data, labels=labels, inputs=[name for name in inputs if "=" not in name])
+    file = data_file.read_to_hold(data, labels=labels, inputs=inputs)
     bound, specs = module_inputs(opened, file, inputs)
     taken = file.assigned(specs, inputs, models.source)
     parts = [(spec, taken[spec.name]) for spec in specs]

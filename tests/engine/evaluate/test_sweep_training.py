@@ -43,6 +43,20 @@ def here(tmp_path, monkeypatch):
     sys.modules.pop("nets_to_sweep", None)
 
 
+@pytest.mark.parametrize("name", ["large.npy", "large.npz", "large.csv"])
+def test_samples_that_no_memory_holds_are_refused_before_they_are_read(here, name, monkeypatch):
+    rows = (1 << 40) // 16
+    with open(name, "wb") as file:
+        if name.endswith("npy"):
+            np.lib.format.write_array_header_1_0(
+                file, {"descr": "<f4", "fortran_order": False, "shape": (rows, 4)}
+            )
+        file.truncate(file.tell() + 16 * rows)  # a hole, which takes no place on the disk
+    monkeypatch.setattr("explorer.session.sweep.fingerprint", lambda *given: pytest.fail("it was read"))
+    with Session(NET) as session, pytest.raises(Misuse):
+        session.sweep_training(name, "lr=1e-3,0.1")
+
+
 def test_every_combination_is_trained_as_train_would_and_the_best_is_kept(here):
     with Session(NET) as session:
         found = session.sweep_training(
