@@ -61,8 +61,7 @@ def decompose(
             continue
         done.append(node.label)
         nodes += builder.nodes
-        found = (context.constants.resolve(name) for name in node.inputs if name)
-        led |= {id(one) for resolved in found if resolved is not None for one in resolved[3]}
+        led |= {id(one) for name in node.inputs for one in recurrent.led_by(name, context)}
     if not done:
         return model, (), refused
     nodes = _without_idle(nodes, led, [v.name for v in model.graph.outputs])

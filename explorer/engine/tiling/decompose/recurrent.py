@@ -7,11 +7,12 @@ update, reset, hidden for a GRU.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from explorer.engine.graph.model import FileSpan, Inline, Node, Tensor, Value, tensor_from_array
 from explorer.engine.tiling.builder import GraphBuilder, Size
@@ -29,6 +30,13 @@ _PLAIN = (
     "Softplus",
 )
 """Activations that are an operator whose defaults are those of the recurrent operators."""
+
+
+_LEADING = ("Unsqueeze", "Concat")
+"""What exporters give a weight its axis of directions with, and put those together."""
+
+_DEEPEST = 4
+"""Of those one behind the other."""
 
 
 class _Layer(Struct, frozen=True):
@@ -139,17 +147,8 @@ def _stored(builder: GraphBuilder, layer: _Layer, context: SiteContext, step: St
     """The weights of every direction."""
     found: dict[str, Tensor] = {}
     for role in ("W", "R", "B", "P"):
-        name = layer.inputs[role]
-        resolved = context.constants.resolve(name) if name else None
-        if name and resolved is None:
-            raise NoSite(f"its {role} is not stored")
-        if resolved is not None:
-            tensor, _, axes, _ = resolved
-            if tensor.payload is None:
-                raise NoSite(f"its {role} carries no data")
-            if axes != tuple(range(len(axes))) or not isinstance(tensor.payload, (FileSpan, Inline)):
-                tensor = tensor_from_array(tensor.name, np.ascontiguousarray(tensor.array().transpose(axes)))
-            found[role] = tensor
+        if name := layer.inputs[role]:
+            found[role] = _tensor(name, role, context)
     H, G = layer.hidden, layer.gates
     if found["W"].shape != (layer.directions, G * H, layer.sizes[2]):
         raise NoSite(f"its W is {list(found['W'].shape)}")
@@ -172,6 +171,44 @@ def _stored(builder: GraphBuilder, layer: _Layer, context: SiteContext, step: St
             peephole = tuple(_number(builder, layer, row, f"P_{d}_{i}") for i, row in enumerate(rows))
         made.append(_Weights(turned[0], tuple(turned[1:]), bias, r_bias, peephole))
     return made
+
+
+def led_by(name: str, context: SiteContext, deepest: int = _DEEPEST) -> Iterator[Node]:
+    """The nodes between a stored weight and who reads it."""
+    resolved = context.constants.resolve(name) if name else None
+    node = context.constants.producers.get(name)
+    if resolved is not None:
+        yield from resolved[3]
+    elif node is not None and not node.domain and node.op in _LEADING and deepest:
+        yield node
+        for part in node.inputs:
+            yield from led_by(part, context, deepest - 1)
+
+
+def _tensor(name: str, role: str, context: SiteContext, deepest: int = _DEEPEST) -> Tensor:
+    """A stored weight, behind what exporters give it its axis of directions with."""
+    resolved = context.constants.resolve(name)
+    if resolved is not None:
+        tensor, _, axes, _ = resolved
+        if tensor.payload is None:
+            raise NoSite(f"its {role} carries no data")
+        if axes != tuple(range(len(axes))) or not isinstance(tensor.payload, (FileSpan, Inline)):
+            tensor = tensor_from_array(tensor.name, np.ascontiguousarray(tensor.array().transpose(axes)))
+        return tensor
+    node = context.constants.producers.get(name)
+    if node is None or node.domain or node.op not in _LEADING or not deepest:
+        made = "" if node is None else f", but made by {node.op}"
+        raise NoSite(f"its {role} is not stored{made}")
+    given = [_tensor(part, role, context, deepest - 1) for part in node.inputs]
+    try:
+        if node.op == "Concat":
+            joined = np.concatenate([one.array() for one in given], axis=node.attributes["axis"])
+            return tensor_from_array(name, joined)
+        axes = tuple(node.attributes["axes"] if "axes" in node.attributes else given[1].array().tolist())
+        shape = np.expand_dims(np.broadcast_to(np.int8(0), given[0].shape), axes).shape
+    except (ValueError, KeyError, IndexError):
+        raise NoSite(f"its {role} has no shape") from None
+    return replace(given[0], shape=shape, record=None)
 
 
 def _part(

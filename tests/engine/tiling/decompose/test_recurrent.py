@@ -183,8 +183,36 @@ def test_what_cannot_be_taken_apart_is_left_with_the_reason(
 
 
 @pytest.mark.slow
+def test_directions_that_are_stored_apart_are_put_together(tmp_path: Path) -> None:
+    model = onnx.load(recurrent(tmp_path / "a.onnx", "GRU", direction="bidirectional"))
+    held = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
+    del model.graph.initializer[:]
+    model.graph.initializer.append(numpy_helper.from_array(np.array([0]), "axes"))
+    for name, array in held.items():
+        parts = [f"{name}{d}" for d in (0, 1)]
+        model.graph.node.insert(0, helper.make_node("Concat", parts, [name], axis=0))
+        for part, own in zip(parts, array, strict=True):
+            model.graph.node.insert(0, helper.make_node("Unsqueeze", [part + "_", "axes"], [part]))
+            model.graph.initializer.append(numpy_helper.from_array(own, part + "_"))
+    source = str(tmp_path / "b.onnx")
+    onnx.save(model, source)
+    check(source, str(tmp_path / "c.onnx"), TileSpec((2, 4, 3)))
+
+
+def test_a_weight_that_is_computed_is_left_with_the_operator_that_makes_it(tmp_path: Path) -> None:
+    from explorer import Misuse
+
+    model = onnx.load(recurrent(tmp_path / "a.onnx", "GRU"))
+    model.graph.initializer[0].name = "half"
+    model.graph.node.insert(0, helper.make_node("Add", ["half", "half"], ["W"]))
+    onnx.save(model, tmp_path / "b.onnx")
+    with Session(tmp_path / "b.onnx") as session, pytest.raises(Misuse, match="not stored, but made by Add"):
+        session.plan(TileSpec((2, 3, 4)))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("op", ["LSTM", "GRU"])
-@pytest.mark.parametrize("behind", ["Identity", "Transpose", "Constant", "DequantizeLinear"])
+@pytest.mark.parametrize("behind", ["Identity", "Transpose", "Constant", "DequantizeLinear", "Unsqueeze"])
 def test_weights_behind_other_nodes_are_found(tmp_path: Path, op: str, behind: str) -> None:
     model = onnx.load(recurrent(tmp_path / "a.onnx", op))
     held = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}
@@ -196,16 +224,20 @@ def test_weights_behind_other_nodes_are_found(tmp_path: Path, op: str, behind: s
             "Constant": [
                 helper.make_node("Constant", [], [name], value=numpy_helper.from_array(array, name))
             ],
+            "Unsqueeze": [helper.make_node("Unsqueeze", [name + "_", "axes"], [name])],
             "DequantizeLinear": [helper.make_node("DequantizeLinear", [name + "_", "scale"], [name])],
         }[behind]
         stored = array.T if behind == "Transpose" else array
         stored = np.round(array * 50).astype(np.int8) if behind == "DequantizeLinear" else stored
+        stored = stored[0] if behind == "Unsqueeze" else stored
         if behind != "Constant":
             model.graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(stored), name + "_"))
         for node in nodes:
             model.graph.node.insert(0, node)
     if behind == "DequantizeLinear":
         model.graph.initializer.append(numpy_helper.from_array(np.array(0.02, np.float32), "scale"))
+    if behind == "Unsqueeze":
+        model.graph.initializer.append(numpy_helper.from_array(np.array([0]), "axes"))
     source, target = str(tmp_path / "b.onnx"), str(tmp_path / "c.onnx")
     onnx.save(model, source)
     check(source, target, TileSpec((2, 4, 3)))
