@@ -228,10 +228,9 @@ class _Comparison:
             elif isinstance(x, Tensor) and isinstance(y, Tensor):
                 yield from self._of_tensors(what, x, y, place)
             elif type(x) is not type(y) or x != y:
-                both = isinstance(x, float) and isinstance(y, float)
-                share = abs(x - y) / abs(x) if both and x else np.inf
+                share = _share(x, y)
                 was = a.attributes.get(name)
-                yield StoredDifference(f"{what} differs", float(share), not share <= CLOSE, place, was)
+                yield StoredDifference(f"{what} differs", share, not share <= CLOSE, place, was)
 
     def _of_weights(
         self,
@@ -292,6 +291,16 @@ class _Unlike(Exception):
 def _computes(node: Node) -> bool:
     """Whether a node is more than a name: a Constant is met where it is read."""
     return bool(node.domain) or node.op not in ("Constant", "Identity")
+
+
+def _share(x: Any, y: Any) -> float:
+    """By how much of itself at most a number of an attribute differs, or one of several."""
+    was, now = ([*value] if isinstance(value, (list, tuple)) else [value] for value in (x, y))
+    if len(was) != len(now) or not all(isinstance(value, float) for value in (*was, *now)):
+        return float(np.inf)
+    return max(
+        abs(b - a) / abs(a) if a else 0.0 if a == b else float(np.inf) for a, b in zip(was, now, strict=True)
+    )
 
 
 def turned_matrix(tensor: Tensor) -> Tensor:

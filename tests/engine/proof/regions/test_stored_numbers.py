@@ -214,6 +214,22 @@ def test_what_a_runtime_writes_of_a_fused_gemm_is_what_a_gemm_means(tmp_path: Pa
     assert found.verdict_kind == "evidence", found.verdict
 
 
+@pytest.mark.parametrize(("slope", "kind"), [(np.float32(0.2), "evidence"), (0.2001, "different")])
+def test_the_parameters_of_a_fused_activation_are_compared_as_they_are_stored(
+    slope: float, kind: str, tmp_path: Path
+) -> None:
+    nodes = [node("Conv", ["x", "w", "b"], ["c"]), node("HardSigmoid", ["c"], ["y"])]
+    weights = {"w": t.weight(8, 3, 3, 3), "b": t.weight(8)}
+    before = t.model(tmp_path / "a.onnx", nodes, {"x": (1, 3, 8, 8)}, weights)
+    model = onnx.load(before.path)
+    del model.graph.node[:]
+    given = {"domain": "com.microsoft", "activation": "HardSigmoid", "activation_params": [slope, 0.5]}
+    model.graph.node.append(node("FusedConv", ["x", "w", "b"], ["y"], **given))
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    found = verify(before, saved(model, tmp_path / "b.onnx"))
+    assert found.verdict_kind == kind, found.verdict
+
+
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_bias_that_only_one_has_is_a_difference_however_small(lost: bool, tmp_path: Path) -> None:
     weights = {"w": t.weight(8, 3, 3, 3), "b": np.zeros(8, np.float32)}
