@@ -414,6 +414,9 @@ class _Runner:
         """As `_stored`, where the operators are others."""
         if not worst.dtype.startswith("float") or not region.reads:
             return "", 0.0, 0.0
+        large = next((m for m in moved(found.sides, found.sizes, self.found.same_content) if m.large), None)
+        if large is not None:
+            return large.text, 0.0, 0.0
         gap = None
         if any(self._holds_floats(model) for model in found.sides):
             own = self.own(region.reads, self.tries[0], self.seed)
@@ -423,9 +426,6 @@ class _Runner:
             return "", 0.0, 0.0
         if gap is not None and gap <= EXACT:
             return "", 0.0, 0.0  # of the same numbers, whatever became of them
-        large = next((m for m in moved(found.sides, found.sizes, self.found.same_content) if m.large), None)
-        if large is not None:
-            return large.text, 0.0, 0.0
         return "", 0.0, of_runs(worst) if gap is None else gap
 
     @staticmethod

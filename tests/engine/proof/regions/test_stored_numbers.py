@@ -230,6 +230,20 @@ def test_the_parameters_of_a_fused_activation_are_compared_as_they_are_stored(
     assert found.verdict_kind == kind, found.verdict
 
 
+def test_a_limit_that_nothing_reaches_is_not_hidden_by_a_rewrite_before_it(tmp_path: Path) -> None:
+    def nodes(*product: Any) -> list[Any]:
+        return [node("Softmax", ["x"], ["s"]), *product, node("Clip", ["g", "", "limit"], ["y"])]
+
+    apart = nodes(node("MatMul", ["s", "w"], ["m"]), node("Add", ["m", "b"], ["g"]))
+    joined = nodes(node("Gemm", ["s", "w", "b"], ["g"]))
+    one = {"w": t.weight(16, 8) / 10, "b": t.weight(8, seed=1) / 10, "limit": np.float32(1.5)}
+    feeds = {"x": (4, 16)}
+    assert verify(*pair(tmp_path, (apart, joined), feeds, (one, one))).verdict_kind == "evidence"
+    other = {**one, "limit": np.float32(1.5000015)}
+    found = verify(*pair(tmp_path, (apart, joined), feeds, (one, other)))
+    assert not found.passed, found.verdict
+
+
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_bias_that_only_one_has_is_a_difference_however_small(lost: bool, tmp_path: Path) -> None:
     weights = {"w": t.weight(8, 3, 3, 3), "b": np.zeros(8, np.float32)}
