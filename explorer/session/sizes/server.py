@@ -37,6 +37,9 @@ class Server:
         opened = self._models.opened(self._models.at(index), on_progress)
         loaded = getattr(opened, "loaded", None)
         if loaded is None:
+            why = getattr(getattr(opened, "contents", None), "why", "")
+            if why:
+                raise Misuse(f"no module of it is known: {why}", where=self._models.source)
             raise Misuse(
                 "serving counts a module with its own cache, and this is none",
                 where=self._models.source,

@@ -11,6 +11,7 @@ import contextlib
 import copy
 import inspect
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -178,10 +179,19 @@ _UNWANTED = ("auto_map", "quantization_config", "_attn_implementation", "_expert
 
 def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of the architecture alone; no backbone is to be fetched for them."""
-    found = {key: value for key, value in copy.deepcopy(dict(config)).items() if key not in _UNWANTED}
+    found = {key: _numbers(value) for key, value in config.items() if key not in _UNWANTED}
     if "use_pretrained_backbone" in found:
         found["use_pretrained_backbone"] = False
     return found
+
+
+def _numbers(value: Any) -> Any:
+    """A copy of a setting, with the infinities that transformers writes as JSON has none."""
+    if isinstance(value, dict):
+        if tuple(value) == ("__float__",):
+            return {"Infinity": math.inf, "-Infinity": -math.inf}.get(str(value["__float__"]), math.nan)
+        return {key: _numbers(one) for key, one in value.items()}
+    return [_numbers(one) for one in value] if isinstance(value, list) else value
 
 
 def _keep_wide(module: Any, dtype: torch.dtype | None) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from explorer.base.errors import BadModel, Misuse
+from explorer.engine.formats.transformers import module as transformers_module
 from explorer.engine.models.listing import model_file
 from explorer.engine.models.torch import transformers
 from explorer.facts import TileSpec
@@ -326,5 +327,33 @@ def test_what_no_format_is_given_to_is_said_before_its_weights_are_read(tmp_path
     with Session(path) as session:
         session.info()
         os.truncate(path / "model.safetensors", 0)
+        assert session.quantize_choice(QuantizeSpec(weight="int8")).totals.bitops.after
         with pytest.raises(Misuse, match="its weights are bfloat16, and number formats are given to float32"):
-            session.quantize_choice(QuantizeSpec(weight="int8"))
+            session.quantize_module(QuantizeSpec(weight="int8"))
+
+
+def test_infinities_are_read_as_transformers_writes_them(tmp_path: Path) -> None:
+    """JSON has none: `time_step_limit` of Mamba's is [0.0, {"__float__": "Infinity"}]."""
+    config = {
+        "model_type": "mamba2",
+        "architectures": ["Mamba2ForCausalLM"],
+        "hidden_size": 32,
+        "num_heads": 4,
+        "head_dim": 16,
+        "num_hidden_layers": 1,
+        "vocab_size": 64,
+        "state_size": 16,
+        "n_groups": 1,
+        "time_step_limit": [0.0, {"__float__": "Infinity"}],
+    }
+    module = transformers_module.built("here", config, dtype="float32").meta()
+    own = [(name, "F32", tuple(tensor.shape)) for name, tensor in module.state_dict().items()]
+    with Session(folders.folder(tmp_path / "model", config, own)) as session:
+        assert session.info().totals.macs
+
+
+def test_what_cannot_be_built_is_not_served_and_says_why(tmp_path: Path) -> None:
+    tensors = folders.llama(2, 64, 96, 128, 32)
+    path = folders.folder(tmp_path / "model", {**folders.LLAMA_3_8B, "model_type": "nosuch"}, tensors)
+    with Session(path) as session, pytest.raises(Misuse, match="knows no architecture 'nosuch'"):
+        session.serving(ServingSpec())
