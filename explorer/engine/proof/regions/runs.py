@@ -381,7 +381,7 @@ class _Runner:
             here,
             rounded=rounded,
             hides=hides,
-            folded=any(found.sizes),
+            folded=found.alike and any(found.sizes),
         )
 
     def _stored(

@@ -199,6 +199,8 @@ def test_a_folded_weight_that_is_stored_turned_is_held_against_what_it_should_be
 def test_a_folded_weight_is_said_to_be_held_to_what_its_roundings_are(tmp_path: Path) -> None:
     found = verify(*normalised_gemm(tmp_path, 1))
     assert "folded weights are what they should be within eight roundings" in found.verdict
+    found = verify(*fused(tmp_path))
+    assert "folded" not in found.verdict
 
 
 def test_what_a_runtime_writes_of_a_fused_gemm_is_what_a_gemm_means(tmp_path: Path) -> None:
