@@ -280,6 +280,13 @@ async def test_marked_tilings_stand_beside_each_other_and_keep_their_marks_when_
 
 
 @pytest.mark.slow
+async def test_the_key_of_the_machine_asks_for_another_one_here_too() -> None:
+    async with screen(SweepEngine()) as hands:
+        await begin(hands, tiles="16,32")
+        await hands.press("m")
+        assert isinstance(hands.pilot.app.screen, SweepDialog)
+
+
 async def test_only_the_front_on_a_key() -> None:
     async with screen(SweepEngine()) as hands:
         await begin(hands, tiles="16,32x16x16,48x16x16")

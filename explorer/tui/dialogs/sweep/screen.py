@@ -60,7 +60,7 @@ SWEEP_KEYS = key_group(
     ("sweep_front", ("f",), "f", "Only the Pareto front", "Tilings that no other beats, or all"),
     ("sweep_axes", ("x",), "x", "Other axes", "Cycles over buffer, traffic over buffer, ..."),
     ("plot", ("p",), "p", "Plot", "In place of the table, where both have no room"),
-    ("more", ("n",), "n", "More…", "Other tiles, another machine, proofs"),
+    ("more", ("n", "m"), "n m", "More…", "Other tiles, another machine, proofs"),
     ("sweep_write", ("w",), "w", "Write…", "The tilings as CSV or JSON"),
 )
 # fmt: on
