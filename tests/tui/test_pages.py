@@ -398,6 +398,16 @@ def test_operators_are_a_histogram_that_opens_to_one_of_every_attribute(width: i
     assert bars[0] == max(line_text(line).count("█") for line in row.body(100))
 
 
+def test_no_part_of_the_activations_is_above_the_whole_where_functional_operators_put_out_more() -> None:
+    model = alexnet()
+    totals = replace(model.info.totals, activation_bytes_sum=1_000, activation_bytes_functional=3_000)
+    layer = replace(model.layers[0], activation_bytes=2_000, counted=True)
+    line = next(
+        text for text in map(line_text, layer_page((layer,), totals, 80, False)) if "Activations" in text
+    )
+    assert line.split()[-2:] == ["50.0", "%"]
+
+
 @pytest.mark.parametrize("width", [38, 48, 58, 90])
 def test_an_operators_name_is_whole_before_figures_stand_beside_it(width: int) -> None:
     found = [OpStat(op, 25, 3_380_000, 38_140, 0, {}) for op in ("BatchNormalization", "GlobalAveragePool")]

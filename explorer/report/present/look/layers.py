@@ -87,7 +87,7 @@ def layer_blocks(layer: Layer, totals: Totals, outside: Sequence[Field] = ()) ->
         ),
         bytes_field(
             *("Activations", layer.activation_bytes, sign),
-            *(share(layer.activation_bytes, totals.activation_bytes_sum), "activations"),
+            *(share(layer.activation_bytes, _all_activations(totals)), "activations"),
         ),
         bytes_field(
             "Bytes read",
@@ -109,6 +109,12 @@ def layer_blocks(layer: Layer, totals: Totals, outside: Sequence[Field] = ()) ->
         shared = Span(", ".join(layer.shared_with[:8]), "formula")
         rows.append(Field("Shared with", shared))
     return [Fields(rows)]
+
+
+def _all_activations(totals: Totals) -> int | None:
+    """What the activations of all rows add up to: those of functional operators stand in the rows, too."""
+    summed = totals.activation_bytes_sum
+    return None if summed is None else summed + (totals.activation_bytes_functional or 0)
 
 
 def layer_title(layer: Layer, last: str = "", alike: int = 1) -> list[Block]:
