@@ -71,7 +71,9 @@ def test_qonnx_executes_a_whole_model_as_onnxruntime_does(
     tmp_path: Path, sample: Callable[[str], str], in_qonnx: Callable[..., dict[str, Any]], model: str
 ) -> None:
     feeds, expected = {}, {}
-    for name in ("int8", "fixed12.6", "floatE4M3", "float8e5m2", "ternary", "binary"):
+    # of the large model, whose operators it executes one at a time, an integer and a fixed point
+    few = ("int8", "fixed12.6")
+    for name in few if model == "mobilenet_small" else (*few, "floatE4M3", "float8e5m2", "ternary", "binary"):
         made = quantized(sample(model), tmp_path / f"{name}.onnx", name)
         (x,) = made.graph.input
         sizes = [size.dim_value for size in x.type.tensor_type.shape.dim]
