@@ -83,14 +83,13 @@ def built(
     # without a cache transformers looks whether several texts lie in one row
     loaded = LoadedModule(source, make, f"of {source}", values=fill, asks=asks)
     try:
-        module = loaded.meta()
+        loaded.example = _text(loaded.meta())
     except _TooMany:
         raise
     except ExplorerError as error:
         raise BuildError(
             f"transformers cannot build {kind.__name__} of this configuration: {error.what}"
         ) from error
-    loaded.example = _text(module)
     return loaded
 
 
