@@ -9,6 +9,8 @@ if TYPE_CHECKING:  # an outline ends before typing is imported
     from explorer.base.verdicts import VerdictKind
 
 DONE, DIFFERENT, BAD_INPUT, UNPROVEN = 0, 1, 2, 3
+INTERRUPTED = 130
+"""As shells say of what SIGINT ended."""
 
 OF_VERDICT: Mapping[VerdictKind, int] = {
     "equal": DONE,

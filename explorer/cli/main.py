@@ -14,7 +14,7 @@ import os
 import sys
 
 from explorer.base.errors import Cancelled, ExplorerError, Misuse, beyond
-from explorer.base.exit_codes import BAD_INPUT
+from explorer.base.exit_codes import BAD_INPUT, INTERRUPTED
 from explorer.base.units import printable
 from explorer.cli.arguments import parser
 from explorer.cli.arguments.options import WRITTEN
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from explorer.cli.arguments.command import Command, ParsedArgs
     from explorer.cli.output.answer import Answer
-
-INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:

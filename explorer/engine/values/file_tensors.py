@@ -13,8 +13,8 @@ from explorer.base.errors import BadModel
 from explorer.engine.formats.tensor_index import StoredTensor
 from explorer.engine.graph.dtypes import numpy_type
 from explorer.engine.graph.model import DTYPES, FileSpan, Source, Tensor
-from explorer.engine.values.ggml import blocks as ggml_blocks
 from explorer.engine.values.ggml import codes as ggml_codes
+from explorer.engine.values.ggml import dequantize as ggml_blocks
 from explorer.engine.values.numbers import SLAB, Array, Numbers, Slabs, StoredCodes
 from explorer.engine.values.onnx_tensors import part_of_tensor, slabs_of_tensor
 

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from explorer.base.errors import ExplorerError, Misuse, nearest
-from explorer.engine.costs.decode import kv_cache, prefill
+from explorer.engine.costs.decode import onnx_cache, prefill
 from explorer.engine.costs.decode.step import text_shapes
 from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.costs.sizes.curves import SizeRange, size_curves, usable_range
@@ -192,7 +192,7 @@ class CurveMaker:
     def _takes_cache(self, at: int) -> bool:
         """Whether it is a graph that takes a key-value cache."""
         model = getattr(self._models.opened(at), "model", None)
-        return model is not None and bool(kv_cache.find(model).slots)
+        return model is not None and bool(onnx_cache.find(model).slots)
 
     def _is_module(self, opened: OpenedModel) -> bool:
         """Whether it is an nn.Module, whose sizes have no names of their own."""

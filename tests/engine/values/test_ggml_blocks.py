@@ -11,8 +11,8 @@ from gguf.quants import dequantize
 
 from explorer.engine.formats.weights.gguf import TYPES
 from explorer.engine.graph.model import FileSpan, Source
-from explorer.engine.values.ggml import blocks as ggml_blocks
 from explorer.engine.values.ggml import codes as ggml_codes
+from explorer.engine.values.ggml import dequantize as ggml_blocks
 
 KNOWN = [name for name, _, _ in TYPES.values() if ggml_blocks.known(name)]
 

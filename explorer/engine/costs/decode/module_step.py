@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel
 from explorer.base.units import many_text
 from explorer.engine.costs.decode import module_cache
-from explorer.engine.costs.decode.kv_cache import summed
 from explorer.engine.costs.decode.module_cache import OwnCache
+from explorer.engine.costs.decode.onnx_cache import summed
 from explorer.engine.costs.decode.step import Inputs, check_past
 from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.costs.torch import analyse

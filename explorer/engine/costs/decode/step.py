@@ -12,7 +12,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
-from explorer.engine.costs.decode import kv_cache
+from explorer.engine.costs.decode import onnx_cache
 from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.graph.model import Model
 from explorer.facts import Dim, TensorInfo
@@ -42,17 +42,17 @@ def step_of_graph(
         Misuse: It has no step of one token, or a size has to be given.
     """
     check_past(past)
-    cache = kv_cache.find(model)
+    cache = onnx_cache.find(model)
     if cache.slots:
-        step = kv_cache.bind(model, cache, past, dims, input_shapes)
+        step = onnx_cache.bind(model, cache, past, dims, input_shapes)
         both = examine(dims=dims, input_shapes=step.input_shapes)
         return AnalysisResult.of(
-            kv_cache.with_cache(both.analysis, cache, step, past),
+            onnx_cache.with_cache(both.analysis, cache, step, past),
             both.schedule,
             both.bounds,
             lambda: both.flow,
         )
-    shapes = kv_cache.whole_text(model, 1, dims, input_shapes)
+    shapes = onnx_cache.whole_text(model, 1, dims, input_shapes)
     if past:
         raise Misuse(
             "it takes no key-value cache, so there is no step behind one",
@@ -74,11 +74,11 @@ def prefill_of_graph(
     Raises:
         Misuse: It makes no such pass, or a size has to be given.
     """
-    cache = kv_cache.find(model)
+    cache = onnx_cache.find(model)
     if cache.slots:
-        shapes = kv_cache.bind(model, cache, 0, dims, input_shapes, new=tokens).input_shapes
+        shapes = onnx_cache.bind(model, cache, 0, dims, input_shapes, new=tokens).input_shapes
     else:
-        shapes = kv_cache.whole_text(model, tokens, dims, input_shapes)
+        shapes = onnx_cache.whole_text(model, tokens, dims, input_shapes)
     return examine(dims=dims, input_shapes=shapes)
 
 

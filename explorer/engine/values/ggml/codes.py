@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import numpy as np
 
 from explorer.engine.formats.weights.gguf import TYPES
-from explorer.engine.values.ggml import blocks as ggml_blocks
+from explorer.engine.values.ggml import dequantize as ggml_blocks
 from explorer.engine.values.numbers import Array
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Decoders that take their key-value cache as inputs: which inputs those are, and how large for one step.
+"""KV cache of ONNX decoders, which take it as inputs: which inputs those are, and how large for one step.
 
 An export with a cache answers for one decode step when its sequence is bound to one token and its cache
 to the tokens before it. Which axis of which input is the cache's is read from the graph (the operator
