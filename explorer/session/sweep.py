@@ -130,20 +130,18 @@ def sweep_trainings(
         engine.check_output(output, [models.source, data])
     if take is not None:
         models.check_target(take[1], overwrite, data, output)
-        convert.check_name(take[1], "checkpoint")
-        if not 1 <= take[0] <= len(asked):
-            hint = f"there are {len(asked):,}"
-            raise Misuse(f"there is no row {take[0]}", where="--take", hint=hint)
+        _check_taken(*take, len(asked))
+    module = session.module_digest()  # says so where torch is missing
     # before its content is looked at, which takes as long as the file is
     data_file.read_to_hold(data, labels=how.get("labels", ""), inputs=how.get("inputs", ()))
-    module, samples = session.module_digest(), fingerprint([data], cancel)
+    samples = fingerprint([data], cancel)
     source, options = _from_anywhere(models)
     words = shlex.join(opening_words(models.options))
-    opening = {name: models.options[name] for name in _MATTERS}
+    matters = {name: models.options[name] for name in _MATTERS}
+    said = {**how, "opening": matters, "rules": _digest(models.options["rules"])}
     tasks = []
     for one in asked:
         row = TrainingTrial(key="", model=models.source, opening=words, data=data, seed=seed, **one)
-        said = {**how, "opening": opening, "rules": _digest(models.options["rules"])}
         key = trainings.key_of(row, module, samples, said)
         tasks.append(
             trainings.TrainingTask(
@@ -167,6 +165,13 @@ def sweep_trainings(
         on_progress=on_progress,
         cancel=cancel,
     )
+
+
+def _check_taken(row: int, target: str, rows: int) -> None:
+    """Raises Misuse for a row that there is not, or weights that are to be written as something else."""
+    convert.check_name(target, "checkpoint")
+    if not 1 <= row <= rows:
+        raise Misuse(f"there is no row {row}", where="--take", hint=f"there are {rows:,}")
 
 
 def _from_anywhere(models: Models) -> tuple[str, dict[str, Any]]:
