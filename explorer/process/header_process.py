@@ -24,9 +24,8 @@ def main() -> None:
     with contextlib.suppress(EOFError, OSError):
         while True:
             path, seconds = requests.recv()
-            signal.setitimer(
-                signal.ITIMER_PROF, seconds
-            )  # its default action ends the process, and needs no lock
+            # its default action ends the process, and needs no lock
+            signal.setitimer(signal.ITIMER_PROF, seconds)
             answer = torchvision_models() if path == TORCHVISION else model_file(path)
             signal.setitimer(signal.ITIMER_PROF, 0)
             answers.send(answer)

@@ -77,8 +77,8 @@ class ModuleChoice(Struct, frozen=True):
         """What they would do: formats, bits, BitOPs and bytes; nothing is calibrated."""
         if self.dtype:
             bits = 8 * getattr(torch, self.dtype).itemsize
-            how = {"weights": False, "float_bits": bits}
-            found = answer(self.choices, ShapeGrids().of, self.rows, weight_bytes, **how)
+            grid_of = ShapeGrids().of
+            found = answer(self.choices, grid_of, self.rows, weight_bytes, weights=False, float_bits=bits)
             note = (
                 f"Only the choice, by shapes alone: its weights are {self.dtype}, of which no value was read;"
                 " what can be written is float32."

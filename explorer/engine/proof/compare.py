@@ -381,7 +381,7 @@ class OutputComparison(Struct):
 
     def beyond_rounding(self, depth: int) -> bool:
         """Whether the two differ by more than `depth` accumulated roundings make: over all, or somewhere."""
-        noise = self.growth * _SLACK * self.roundoff * math.sqrt(depth)
+        noise = allowed(self.roundoff, depth, self.growth)
         gap, scale = (self.mse or 0.0) ** 0.5, self._rms("old") or 0.0
         return gap > noise * scale or self.max_abs > noise * self.largest
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from functools import cached_property
 
 import torch
 from msgspec import Struct
@@ -167,7 +168,7 @@ class _Answer:
             self.weights,
             weights.parts(self.holders),
             self._scaled(prefill),
-            self._scaled(passes.figures(step, 1), self._stored_share()[None]),
+            self._scaled(passes.figures(step, 1), self._stored_share[None]),
             prefill_macs,
             decode_macs,
             cache,
@@ -243,6 +244,7 @@ class _Answer:
         found = form.at(context)
         return found if found is not None else self.passes.macs(context)
 
+    @cached_property
     def _stored_share(self) -> dict[int | None, float]:
         """Bytes that the cache is stored in, over those that the code keeps it in: by layer, and of all."""
         own: dict[int | None, float] = {None: 0.0}
@@ -268,7 +270,7 @@ class _Answer:
         passes = self.passes
         step = passes.step(self.spec.contexts[0])
         before = {} if passes.looped else passes.prompt_layers(self.spec.prompt)
-        share = self._stored_share()
+        share = self._stored_share
         rows = []
         for layer in step.analysis.layers:
             if layer.group or not (layer.macs or layer.kv_cache_bytes):

@@ -206,3 +206,9 @@ class Serving(Struct, frozen=True):
     largest_batch: tuple[tuple[int, int | None], ...]
     layouts: tuple[DeviceLayout, ...]
     notes: tuple[str, ...] = ()
+
+
+def contexts_to_draw(fact: Serving, places: int) -> list[int]:
+    """Contexts, evenly from one token to the longest that was asked for or that the model was made for."""
+    most = max(*fact.spec.contexts, fact.longest or 0, places)
+    return sorted({max(1, most * at // places) for at in range(places + 1)})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from explorer.base.units import bytes_text, count_text, printable
 from explorer.facts import Info
-from explorer.facts.serving.serving import Serving
+from explorer.facts.serving.serving import Serving, contexts_to_draw
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,15 +32,10 @@ def serving(axes: Axes, about: Info, fact: Serving) -> None:
     left.set_title(f"{name}: weights and cache")
 
 
-def _contexts(fact: Serving) -> list[int]:
-    most = max(*fact.spec.contexts, fact.longest or 0, _PLACES)
-    return sorted({max(1, most * at // _PLACES) for at in range(_PLACES + 1)})
-
-
 def _memory(axes: Axes, fact: Serving) -> None:
     from matplotlib.ticker import MultipleLocator
 
-    across = _contexts(fact)
+    across = contexts_to_draw(fact, _PLACES)
     held = [fact.cache.bytes.at(size) or 0 for size in across]
     for at, batch in enumerate(fact.spec.batches):
         values = [fact.weight_bytes + batch * one for one in held]
@@ -79,7 +74,7 @@ def _rates(axes: Axes, fact: Serving) -> None:
 
 
 def _macs(axes: Axes, fact: Serving) -> None:
-    across = _contexts(fact)
+    across = contexts_to_draw(fact, _PLACES)
     values = [fact.decode_macs.at(size) for size in across]
     if None not in values:
         axes.plot(across, [value or 0 for value in values], color=_COLORS[0])

@@ -379,9 +379,7 @@ class Panes(Horizontal):
     @cached_property
     def asked(self) -> AskedColumns:
         """Figures that the engine is asked for."""
-        from explorer.tui.tree.asked_columns import (
-            AskedColumns,  # with the columns, not before the first paint
-        )
+        from explorer.tui.tree.asked_columns import AskedColumns  # with the columns, after the first paint
 
         return AskedColumns(self._store, self.layer_tree)
 

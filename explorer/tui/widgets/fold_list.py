@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from msgspec import Struct
 
@@ -20,7 +21,11 @@ class FoldEntry(Struct, frozen=True):
 
 def note_entries(lines: Sequence[str]) -> list[FoldEntry]:
     """Lines that say why there are no rows."""
-    return [FoldEntry(lambda width, said=said: ((fit(said, width), "dim"),)) for said in lines]  # type: ignore[misc]
+    return [FoldEntry(partial(_note, said)) for said in lines]
+
+
+def _note(said: str, width: int) -> Line:
+    return ((fit(said, width), "dim"),)
 
 
 class FoldList(LineList):

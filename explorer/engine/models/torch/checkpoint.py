@@ -51,9 +51,7 @@ def _check(source: str) -> None:
 
 def _open(source: str, options: OpenOptions) -> OpenedModel:
     _check(source)
-    from explorer.engine.models.torch.described_file import (
-        open_checkpoint,  # the list of formats reads this file
-    )
+    from explorer.engine.models.torch.described_file import open_checkpoint  # formats are listed without
 
     return open_checkpoint(source, options)
 

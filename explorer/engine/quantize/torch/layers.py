@@ -142,7 +142,7 @@ def layer_of(
     name, op = path or type(layer).__name__, kind.__name__
     node = Node(op, [f"{name} (input)"], [name], name)
     if reason := _unfit(layer, kind, run, types):
-        return ModuleLayer(QuantizableLayer(node, name, reason=reason), path, {})
+        return unquantized(path, node, reason)
     operands = list(_operands(layer, kind, name))
     parameters = {operand.at: operand.stored for operand in operands if operand.tensor is not None}
     held = dict(layer.named_parameters(remove_duplicate=False))
@@ -156,6 +156,11 @@ def layer_of(
         node, name, tuple(shown), sizes, asked=isinstance(layer, _TABLES), between=between
     )
     return ModuleLayer(found, path, parameters)
+
+
+def unquantized(path: str, node: Node, reason: str) -> ModuleLayer:
+    """A layer that takes no format, and why."""
+    return ModuleLayer(QuantizableLayer(node, node.label, reason=reason), path, {})
 
 
 def _replaced(operand: Operand, stored: str) -> Operand:

@@ -12,12 +12,12 @@ from msgspec.structs import replace
 from torch import nn
 
 from explorer.engine.formats.torch_module.modules import dtype_name
-from explorer.engine.formats.torch_module.stored_form import of_own
+from explorer.engine.formats.torch_module.stored_form import StoredForm, of_own
 from explorer.engine.graph.model import ComputedPayload, Node, Tensor
 from explorer.engine.number_formats.number_format import Grid
 from explorer.engine.quantize.choice import LayerChoice
 from explorer.engine.quantize.layers import Operand, QuantizableLayer
-from explorer.engine.quantize.torch.layers import LayerRun, ModuleLayer, found_modules, layer_of
+from explorer.engine.quantize.torch.layers import LayerRun, ModuleLayer, found_modules, layer_of, unquantized
 from explorer.engine.quantize.weights import shared_axis
 from explorer.engine.tiling.torch.replace import TILED, sizes_of
 from explorer.facts import Layer
@@ -49,7 +49,7 @@ def layers_on_shapes(module: nn.Module, rows: Sequence[Layer]) -> list[ModuleLay
             found.append(_left(path, kind, "it does not run with these inputs"))
         else:
             one = _experts(path, layer, names) if stack else layer_of(path, layer, kind, run, names, FLOATS)
-            found.append(_typed(one, layer))
+            found.append(_typed(one, layer, own))
     return found
 
 
@@ -112,8 +112,7 @@ def _experts(path: str, layer: nn.Module, names: Mapping[int, str]) -> ModuleLay
 
 def _left(path: str, kind: type[nn.Module], reason: str) -> ModuleLayer:
     name = path or kind.__name__
-    node = Node(kind.__name__, [f"{name} (input)"], [name], name)
-    return ModuleLayer(QuantizableLayer(node, name, reason=reason), path, {})
+    return unquantized(path, Node(kind.__name__, [f"{name} (input)"], [name], name), reason)
 
 
 def _none() -> Iterator[memoryview]:
@@ -127,10 +126,9 @@ def _tensor(name: str, parameter: nn.Parameter) -> Tensor:
     )
 
 
-def _typed(one: ModuleLayer, layer: nn.Module) -> ModuleLayer:
+def _typed(one: ModuleLayer, layer: nn.Module, stored: Mapping[int, StoredForm]) -> ModuleLayer:
     """A layer whose operands have the types of the files, and no values."""
     held = dict(layer.named_parameters(remove_duplicate=False))
-    stored = {id(p): how for part in layer.modules() for p, how in of_own(part).items()}
     first = next((dtype_name(p.dtype) for p in held.values()), "float32")
     operands = []
     for operand in one.layer.operands:

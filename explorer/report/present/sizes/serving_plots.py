@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from explorer.base.units import bytes_text, count_text, rate_text
-from explorer.facts.serving.serving import Serving
+from explorer.facts.serving.serving import Serving, contexts_to_draw
 from explorer.report.blocks import Axis, Dot, Role, Scatter
 
 _MARKS: tuple[tuple[str, Role], ...] = (
@@ -27,15 +27,10 @@ def _tokens(value: float) -> str:
     return f"{value:,.0f}"
 
 
-def _contexts(fact: Serving) -> list[int]:
-    most = max(*fact.spec.contexts, fact.longest or 0, _PLACES)
-    return sorted({max(1, most * at // _PLACES) for at in range(_PLACES + 1)})
-
-
 def _memory(fact: Serving) -> Scatter:
     dots: list[Dot] = []
     legend: list[tuple[str, Role, str]] = []
-    contexts = _contexts(fact) if fact.cache.bytes.pieces else []
+    contexts = contexts_to_draw(fact, _PLACES) if fact.cache.bytes.pieces else []
     if fact.spec.card is not None:
         dots += [Dot((float(size), float(fact.spec.card)), "─", "bad") for size in contexts]
         legend.append(("─", "bad", "a device"))
@@ -64,7 +59,11 @@ def _rates(fact: Serving) -> Scatter:
 
 
 def _macs(fact: Serving) -> Scatter:
-    known = [(size, macs) for size in _contexts(fact) if (macs := fact.decode_macs.at(size)) is not None]
+    known = [
+        (size, macs)
+        for size in contexts_to_draw(fact, _PLACES)
+        if (macs := fact.decode_macs.at(size)) is not None
+    ]
     dots = [Dot((float(size), float(macs)), *_MARKS[0]) for size, macs in known]
     axes = (
         Axis("tokens in the cache", _tokens),
