@@ -76,7 +76,7 @@ def _sums_text(sums: dict[str, list[int]]) -> str:
         if nbytes:
             text = f"{text} of {'at least ' if unknown and kind == 'tensor' else ''}{bytes_text(nbytes)}"
         parts.append(text)
-    return ", ".join(parts) or "nothing is in it"
+    return ", ".join(parts) or ("" if "more" in sums else "nothing is in it")
 
 
 def columns(rows: Iterable[tuple[str, ...]], room: int | None = None, right: int = -1) -> Iterator[str]:

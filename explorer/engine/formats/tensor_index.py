@@ -138,12 +138,17 @@ def outlined(contents: TensorIndex) -> Outline:
                 yield OutlineRow(row.path, "module", kinds.get(row.path, ""))
             else:
                 yield OutlineRow(row.path, "tensor", found.dtype, found.shape, found.nbytes, found.unread)
+        if not contents.files:
+            yield OutlineRow("…", "more", note="a configuration names no tensors")
 
-    params = distinct_elements(contents.tensors)
-    facts = [
+    params = distinct_elements(contents.tensors) if contents.files else None
+    held = [
         ("tensors", f"{len(contents.tensors):,}"),
-        ("parameters", f"{params:,}"),
+        ("parameters", f"{params or 0:,}"),
         ("types", _types(contents.tensors)),
+    ]
+    facts = [
+        *(held if contents.files else ()),
         *([("written by", contents.producer)] if contents.producer else []),
         *([("files", f"{len(contents.files):,}")] if len(contents.files) > 1 else []),
         *contents.facts,

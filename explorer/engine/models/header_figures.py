@@ -126,6 +126,9 @@ class HeaderFigures:
             dtype = row.note.partition(" ")[0]  # of a constant that stands in the graph
         elif row.kind == "tensor":
             dtype = row.dtype
+        elif row.kind == "more":  # what lies in files that are not here
+            self._params = None
+            return
         else:
             return
         if row.span is not None:

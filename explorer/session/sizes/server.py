@@ -53,7 +53,8 @@ class Server:
                 self._known = key, passes_of(module_cache.find(loaded), spec)
             passes = self._known[1]
             passes.told = lambda done: report(on_progress, cancel, "running on shapes", done)
-            return served(passes, _on(spec, machine), machine)
+            found = served(passes, _on(spec, machine), machine)
+        return replace(found, notes=(*loaded.notes, *found.notes))
 
 
 def _on(spec: ServingSpec, machine: Machine | None) -> ServingSpec:

@@ -50,12 +50,32 @@ _CONFIG_BYTES = 4 << 20
 _FILES = 10_000
 """More files than any model is stored in."""
 
+NO_WEIGHTS = "no weights are in this folder"
+_MODELS = (
+    *(
+        ".safetensors",
+        ".bin",
+        ".gguf",
+        ".onnx",
+        ".pt",
+        ".pth",
+        ".pt2",
+        ".ckpt",
+        ".tflite",
+        ".h5",
+        ".pb",
+        ".npz",
+    ),
+    *(".msgpack", ".pkl", ".ot", ".mlmodel", INDEX),
+)
+"""What files of weights are called, read or not: a folder of these is more than a configuration."""
+
 
 def contents(source: str) -> TensorIndex:
     """What a folder, or an index or a file of weights in it, says of a model.
 
     Raises:
-        BadModel: There are no weights, a file of them is broken, or the index is none.
+        BadModel: A file is broken, the index is none, or there are neither weights nor a model_type.
     """
     folder, name = (source, _weights(source)) if os.path.isdir(source) else os.path.split(source)
     folder = folder or "."
@@ -65,12 +85,18 @@ def contents(source: str) -> TensorIndex:
         tensors, files, metadata = _indexed(folder, name, notes, lacking)
     else:
         files = [name] if name else _loose(folder)
-        tensors, metadata = _together(folder, files, notes, lacking)
+        if not files and _is_bare(folder):
+            tensors, metadata = [], {}
+        else:
+            tensors, metadata = _together(folder, files, notes, lacking)
     paths = [os.path.join(folder, file) for file in files]
+    if not paths:
+        notes.append(NO_WEIGHTS)
     config, said = _config(folder, notes, _CONFIGS[::-1] if name.startswith("adapter_") else _CONFIGS)
     facts = [*said, *((key, shortened(text)) for key, text in metadata.items())]
     tied = safetensors.tied_notes(tensors, metadata)
-    notes += [*tied, *_contradictions(config, tensors, bool(tied)), *safetensors.packing_notes(tensors)]
+    if paths:
+        notes += [*tied, *_contradictions(config, tensors, bool(tied)), *safetensors.packing_notes(tensors)]
     others = [n for n in _others(folder, name) if n not in files]
     if others:
         notes.append(f"other weights lie in the same folder and are not part of this: {named_few(others)}")
@@ -435,7 +461,20 @@ def _recognise(probe: SourceProbe) -> bool:
     if name.endswith(INDEX):
         return True
     known = any(os.path.exists(os.path.join(probe.source, config)) for config in _CONFIGS)
-    return known and bool(name or _loose(probe.source))
+    return known and bool(name or _loose(probe.source) or _is_bare(probe.source))
+
+
+def _is_bare(folder: str) -> bool:
+    """Whether a folder is a configuration and nothing else that could be a model."""
+    try:
+        with os.scandir(folder) as entries:
+            for number, entry in enumerate(entries):
+                below = entry.is_dir() and not entry.name.startswith(".")
+                if number >= _FILES or below or entry.name.lower().endswith(_MODELS):
+                    return False
+    except OSError:
+        return False
+    return isinstance(configuration(folder).get("model_type"), str)
 
 
 def _is_index(probe: SourceProbe) -> bool:
@@ -446,13 +485,13 @@ def _is_index(probe: SourceProbe) -> bool:
 
 FORMAT = Format(
     "huggingface",
-    "a Hugging Face folder (config.json and weights), or its index of shards",
+    "a Hugging Face folder (config.json, and weights if there are any), or its index of shards",
     label="Hugging Face folder",
     recognise=_recognise,
     open=named("models.torch.transformers:open_folder"),
     tensors=contents,
     outline=lambda source: outlined(contents(source)),
     endings=(f".safetensors{INDEX}", f".bin{INDEX}"),
-    recognised="config.json or an index beside the weights",
+    recognised="config.json or an index beside the weights, or alone a config.json with a model_type",
     shows="the shards as one model: tensors by module, what config.json says; with transformers its module",
 )

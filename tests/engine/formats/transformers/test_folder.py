@@ -357,3 +357,58 @@ def test_what_cannot_be_built_is_not_served_and_says_why(tmp_path: Path) -> None
     path = folders.folder(tmp_path / "model", {**folders.LLAMA_3_8B, "model_type": "nosuch"}, tensors)
     with Session(path) as session, pytest.raises(Misuse, match="knows no architecture 'nosuch'"):
         session.serving(ServingSpec())
+
+
+def test_a_configuration_without_weights_is_built_as_it_says(tmp_path: Path) -> None:
+    path = folders.folder(tmp_path / "model", small(dtype="bfloat16"), small_tensors())
+    with Session(path) as session:
+        wanted = session.info().totals
+    (path / "model.safetensors").unlink()
+    with Session(path) as session:
+        info, served = session.info(), session.serving(ServingSpec(prompt=16, contexts=(32,)))
+        with pytest.raises(BadModel, match="no weights are in this folder"):
+            session.activations()
+    assert info.totals == wanted
+    assert served.weight_bytes == wanted.weight_bytes
+    for notes in (info.model.notes, served.notes):
+        assert "parameters and bytes are those of the configuration, in bfloat16" in notes
+    row = model_file(str(path))
+    assert row is not None
+    assert (row.format, row.params, row.note) == ("huggingface", None, "")
+    assert stored(row) == "LlamaForCausalLM, 8,192 tokens"
+
+
+def test_a_configuration_without_weights_says_what_packed_weights_would_change(tmp_path: Path) -> None:
+    how = {"quant_method": "awq", "bits": 4}
+    config = small(dtype=None, torch_dtype=None, quantization_config=how)
+    path = folders.folder(tmp_path / "model", config, [])
+    (path / "model.safetensors").unlink()
+    with Session(path) as session:
+        notes = "\n".join(session.info().model.notes)
+    assert "in float32, as it names no type, not packed as 'awq' would" in notes
+
+
+@pytest.mark.parametrize("beside", ["onnx/model.onnx", "flax_model.msgpack", "tf_model.h5"])
+def test_a_configuration_beside_other_weights_is_no_model_itself(tmp_path: Path, beside: str) -> None:
+    path = folders.folder(tmp_path / "model", small(), [])
+    (path / "model.safetensors").unlink()
+    other = path / beside
+    other.parent.mkdir(exist_ok=True)
+    other.write_bytes(b"?")
+    row = model_file(str(path))
+    assert row is not None
+    assert row.format == "folder"
+
+
+@pytest.mark.parametrize("lacks", ["architecture", "transformers"])
+def test_a_configuration_of_which_no_module_is_built_is_refused_and_never_counted_as_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: str
+) -> None:
+    path = folders.folder(tmp_path / "model", small(model_type="nosuch"), [])
+    (path / "model.safetensors").unlink()
+    says = "no weights are in this folder, and no module of it: .*knows no architecture 'nosuch'"
+    if lacks == "transformers":
+        monkeypatch.setattr(transformers, "find_spec", lambda name: None if name == lacks else object())
+        says = "its module is built with transformers, not installed .pip install 'explorer-nn"
+    with Session(path) as session, pytest.raises(BadModel, match=says):
+        session.info()

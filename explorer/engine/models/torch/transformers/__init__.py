@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 
-from explorer.base.errors import install_command
+from explorer.base.errors import BadModel, install_command
 from explorer.engine.formats.tensor_index import TensorIndex, part_of
 from explorer.engine.formats.weights import gguf, huggingface, safetensors
 from explorer.engine.models.opened_model import OpenedModel, OpenOptions
@@ -20,8 +20,16 @@ def open_folder(source: str, options: OpenOptions) -> OpenedModel:
     """A Hugging Face folder, or the index of its shards.
 
     Raises:
-        BadModel: It is broken, or its configuration asks for what no model has.
+        BadModel: It is broken, or its configuration asks for what no model has; or there are no weights, and
+            no module either.
     """
+    opened = _folder(source, options)
+    if isinstance(opened, TensorFile) and not opened.contents.files:
+        raise BadModel(f"{huggingface.NO_WEIGHTS}, and no module of it: {opened.contents.why}", where=source)
+    return opened
+
+
+def _folder(source: str, options: OpenOptions) -> OpenedModel:
     contents = huggingface.contents(source)
     adapts = isinstance(contents.config.get("base_model_name_or_path"), str)
     if not adapts and not isinstance(contents.config.get("model_type"), str):

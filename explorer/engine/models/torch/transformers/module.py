@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 from msgspec.structs import replace
 from torch import nn
 
+from explorer.base.errors import BadModel
 from explorer.base.units import many_text, printable
 from explorer.engine.costs.memory.liveness import AnalysisResult, MadeRows
 from explorer.engine.formats.tensor_index import OF_THOSE_HERE, OF_THOSE_STORED, TensorIndex, named_few
@@ -22,6 +24,7 @@ from explorer.engine.formats.transformers import gguf_config, matching
 from explorer.engine.formats.transformers import module as configured
 from explorer.engine.formats.transformers.config import BuildError
 from explorer.engine.formats.transformers.stored_forms import logical
+from explorer.engine.formats.weights.huggingface import NO_WEIGHTS
 from explorer.engine.models.opened_model import OpenedModel, OpenOptions
 from explorer.engine.models.tensors import TensorFile, fact_notes
 from explorer.engine.models.torch.module import TorchModel
@@ -124,6 +127,8 @@ def open_folder(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
             values="" if packed else folder,
             files=() if os.path.isdir(contents.source) else contents.files,
         )
+        if not contents.files:
+            return _bare(contents, options, loaded, packed)
         match = matching.match(loaded.meta(), contents.tensors, packed)
         # a form that is not known must not be counted as if it were the module's own
         method = (
@@ -167,6 +172,25 @@ def open_gguf(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
         why = str(error)
     contents.why = why
     return TensorFile(contents, options)
+
+
+def _bare(
+    contents: TensorIndex, options: OpenOptions, loaded: LoadedModule, packed: Mapping[str, Any]
+) -> ConfiguredModule:
+    """The module of a configuration without weights: what files would hold of it is told, and not known."""
+    said = _floating(contents, "")
+    as_said = f"in {said}" if said else "in float32, as it names no type"
+    packs = f", not packed as '{printable(str(packed.get('quant_method')))}' would" if packed else ""
+    note = f"parameters and bytes are those of the configuration, {as_said}{packs}"
+    loaded.notes = (*loaded.notes, note)
+    loaded.values = partial(_no_values, contents.source)
+    return ConfiguredModule(TensorFile(contents, options), options, loaded, matching.NameMatch())
+
+
+def _no_values(source: str) -> NoReturn:
+    raise BadModel(
+        NO_WEIGHTS, where=source, hint="its config.json is all there is; put the weights beside it"
+    )
 
 
 def _opened(
@@ -213,7 +237,7 @@ def _check(match: matching.NameMatch, teller: str, *, whole: bool = False) -> No
 _FLOATS = ("bfloat16", "float16", "float32", "float64")
 
 
-def _floating(contents: TensorIndex) -> str:
+def _floating(contents: TensorIndex, otherwise: str = "float32") -> str:
     """The type that the module computes in: what is said, else that of most numbers in the files."""
     config = contents.config
     for part in (config, config.get("text_config")):
@@ -227,4 +251,4 @@ def _floating(contents: TensorIndex) -> str:
         dtype = "float16" if contents.format == "gguf" and tensor.dtype not in _FLOATS else tensor.dtype
         if dtype in _FLOATS:
             counts[dtype] = counts.get(dtype, 0) + tensor.elements
-    return max(counts, key=lambda name: counts[name], default="float32")
+    return max(counts, key=lambda name: counts[name], default=otherwise)
