@@ -438,6 +438,18 @@ def test_a_wrong_fold_is_different_and_not_kept(
     assert (fact["output"], target.exists()) == ("", False)
 
 
+def test_a_fold_that_no_run_shows_is_not_proved_and_not_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 3, as of verify: 0 / 0 against 0 / 0 shows nothing."""
+    body = f"h = Conv (x, w) n = {NORM} nothing = Sub (n, n) y = Div (nothing, nothing)"
+    source, target = net(tmp_path / "a.onnx", body, CONV), tmp_path / "b.onnx"
+    assert main(["fold", source, "-o", str(target), "--json", "--quiet"]) == 3
+    fact = json.loads(capsys.readouterr().out)
+    assert fact["steps"][0]["verification"]["verdict_kind"] == "unproven"
+    assert (fact["output"], target.exists()) == ("", False)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [(["--only", "batchnrom"], "did you mean 'batchnorm'"), (["-o", "{tmp}/x.txt"], "x.txt")],

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import explorer
 from explorer.base.errors import Misuse, nearest
-from explorer.base.exit_codes import DONE, OF_VERDICT
+from explorer.base.exit_codes import OF_VERDICT
+from explorer.base.verdicts import weakest
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, PRINTING, Option
 from explorer.cli.output.answer import Answer, plain, present
@@ -33,9 +34,9 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
                     input=given.input,
                     on_progress=progress,
                 )
-    failed = given.output is not None and not fact.output
+    verdicts = [step.verification.verdict_kind for step in fact.steps if step.verification is not None]
     return Answer(
-        OF_VERDICT["different"] if failed else DONE,
+        OF_VERDICT[weakest(verdicts)],
         lambda: plain(fact),
         lambda: present("split.fold").fold(given.models[0], fact, asked=given.output is not None),
     )
