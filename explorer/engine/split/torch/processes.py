@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from explorer.base.errors import BadModel, EngineDied
 from explorer.engine.progress import Cancel, stop_if
@@ -59,7 +60,9 @@ def steps(
     torch.save(dict(inputs), data)
     words = ["--schedule", *schedules, "--micro-batches", str(micro_batches), "--lr", "0", "--input", data]
     words += ["--save", place, "--timeout", str(_SILENCE)]
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "OMP_NUM_THREADS": "1"}
+    store = _meeting_point()
+    address = {"MASTER_ADDR": store.host, "MASTER_PORT": str(store.port), "OMP_NUM_THREADS": "1"}
+    address |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
     processes: list[subprocess.Popen[bytes]] = []
     with contextlib.ExitStack() as stack:
         stack.callback(_end, processes)
@@ -123,8 +126,10 @@ def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
         one.wait()
 
 
-def _free_port() -> int:
+def _meeting_point() -> Any:
+    """Where the processes find each other, at a port that nobody else can take, as torchrun does it."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
+        port = one.getsockname()[1]
+        store = dist.TCPStore  # type: ignore[attr-defined]
+        return store("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=one.detach())
