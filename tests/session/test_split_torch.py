@@ -19,6 +19,7 @@ import pytest
 
 from explorer import EngineDied, Misuse, Session
 from explorer.cli.main import main
+from explorer.facts.profile.profile import ProfileSpec
 from explorer.facts.split.part import PartSpec
 from explorer.facts.split.split import SplitSpec
 from explorer.host import stopped_children
@@ -301,3 +302,41 @@ def test_what_a_module_draws_is_called_neither_equal_nor_different(tmp_path: Pat
     assert not any("random numbers" in note for note in sure.notes)
     assert any(note.startswith("not compared, for random numbers make it") for note in drawn.notes)
     assert {path.name for path in tmp_path.iterdir()} == {"last.pt2", "whole.pt2"}
+
+
+class Shared(nn.Module):  # type: ignore[misc, name-defined]
+    """A layer that torch runs as one kernel, one relu that is called twice, a function of no module's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(50, 16)
+        self.layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.one, self.two = nn.Linear(16, 32), nn.Linear(32, 4)
+        self.act = nn.ReLU()
+
+    def forward(self, ids: Any) -> Any:
+        """Numbers."""
+        return self.act(self.two(torch.tanh(self.act(self.one(self.layer(self.embed(ids)))))))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["onnx", "torch"])
+def test_times_that_were_measured_of_modules_are_balanced(form: Any) -> None:
+    with Session(Shared().eval(), inputs={"ids": torch.arange(12).reshape(2, 6)}) as session:
+        with pytest.raises(Misuse, match="nothing says how long a layer takes"):
+            session.split(SplitSpec(2, "time"), form=form)
+        took = session.profile(ProfileSpec(steps=3))
+        told = session.split(SplitSpec(4, "time"), form=form)
+        names = {one.path for one in took.layers if one.seconds is not None}
+        with pytest.raises(Misuse, match="within layer, which was measured as one"):
+            session.split(SplitSpec(by="time", cuts=(_begins(form, "layer.linear1"),)), form=form)
+        session.split(SplitSpec(by="time", cuts=(_begins(form, "two"),)), form=form)
+    assert {"layer", "tanh"} <= names
+    known = {one.path: one.seconds.median for one in took.layers if one.seconds is not None}
+    assert sum(one.cost for one in told.stages) == pytest.approx(sum(known.values()))
+    assert max(one.cost for one in told.stages) >= known["layer"]
+    assert any("modules were timed, in torch" in note for note in told.notes)
+
+
+def _begins(form: str, module: str) -> str:
+    return module if form == "torch" else f"/{module.replace('.', '/')}/MatMul"

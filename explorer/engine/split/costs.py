@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -37,6 +38,66 @@ def of_units(
         inside = range(row, end_of(layers, row)) if layers[row].group else (row,)
         found[unit] = sum(figure(at) or 0 for at in inside if groups or not layers[at].group)
     return found
+
+
+def of_modules(
+    places: Sequence[tuple[str, str]], layers: Sequence[Layer], took: Mapping[int, float]
+) -> tuple[Array, dict[int, str]]:
+    """Time of units, of which modules were measured: each has it where it begins, and is not cut.
+
+    A module that is called several times has as much of it each time. Where nothing of a row is left among
+    the units, as of a batch normalization that was folded, they have its time where the row before it is.
+
+    Args:
+        places: Of each unit the path of the module that it stands in, and its operator.
+        layers: Rows of the modules, and of functions that they call.
+        took: Time of rows that have their own, by id.
+
+    Returns:
+        Times, and the rows by the units within them before which no cut may lie.
+    """
+    rows = _rows_of_modules(places, layers)
+    spans: dict[int, list[range]] = defaultdict(list)
+    for unit, row in enumerate(rows):
+        while row is not None:
+            if (mine := spans[row]) and mine[-1].stop == unit:
+                mine[-1] = range(mine[-1].start, unit + 1)
+            else:
+                mine.append(range(unit, unit + 1))
+            row = layers[row].parent
+    found, within, last = np.zeros(len(rows)), dict[int, str](), 0
+    for layer in layers:
+        mine = spans[layer.id]
+        last = mine[0].start if mine else last
+        parts = range(layer.id + 1, end_of(layers, layer.id))
+        for one in mine or [range(last, last + 1)]:
+            found[one.start] += took.get(layer.id, 0.0) / (len(mine) or 1)
+            if layer.id in took and not any(at in took for at in parts):
+                within |= dict.fromkeys(one[1:], layer.path)
+    return found, within
+
+
+def _rows_of_modules(places: Sequence[tuple[str, str]], layers: Sequence[Layer]) -> list[int | None]:
+    """Of each unit the innermost row of a module, or of a function of its operator's name, in their order."""
+    by_path = {layer.path: layer for layer in layers}
+    functions: dict[tuple[int | None, str], deque[int]] = defaultdict(deque)
+    for layer in layers:
+        if not layer.group:
+            functions[layer.parent, _plain(layer.kind)].append(layer.id)
+    found: list[int | None] = []
+    for path, op in places:
+        while path and path not in by_path:
+            again, _, number = path.rpartition("_")  # relu_1: its second call
+            path = again if number.isdigit() and again in by_path else path.rpartition(".")[0]
+        row = by_path[path].id if path else None
+        own = functions[row, _plain(op)] if row is None or layers[row].group else None
+        found.append(own.popleft() if own else row)
+    return found
+
+
+def _plain(operator: str) -> str:
+    """A name that an operator of ATen's and one of ONNX's may share."""
+    return operator.replace("_", "").lower()
 
 
 def additive(each: Array) -> Row:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property, partial
+from types import MappingProxyType
 
 import numpy as np
 from msgspec import Struct
@@ -15,6 +16,7 @@ from explorer.base.units import bytes_text, many_text
 from explorer.engine.costs.layer_rows import end_of
 from explorer.engine.costs.memory.liveness import Schedule
 from explorer.engine.costs.memory.roofline import bytes_moved, least_seconds
+from explorer.engine.costs.onnx.scopes import from_name
 from explorer.engine.graph.model import Model
 from explorer.engine.models.opened_model import dims_of
 from explorer.engine.progress import Cancel
@@ -46,7 +48,8 @@ class SplitSubject(Struct, frozen=True):
         order: Makes the order in which they run.
         dims, shapes: These sizes.
         machines: One for all stages, or one for each; empty where none is named.
-        profile: What was measured of the same rows.
+        profile: What was measured of the same rows, or of `modules`.
+        modules: Rows of the module that the graph was exported from, where those were measured.
         training: A training step of them, where that is balanced.
     """
 
@@ -57,6 +60,7 @@ class SplitSubject(Struct, frozen=True):
     shapes: InputShapes
     machines: tuple[Machine, ...] = ()
     profile: Profile | None = None
+    modules: Sequence[Layer] = ()
     training: Training | None = None
 
 
@@ -72,7 +76,8 @@ class CutSequence(Struct, frozen=True):
         layers: The rows.
         free: Names of sizes that nobody bound.
         macs: Of each unit, where more is known of them than the rows say.
-        closed: Units before which no cut may lie.
+        took: Seconds of each unit, where modules were measured.
+        closed: Units before which no cut may lie, and why.
         inside: Bytes alive at most in the body of each unit that has one; None where there is no such unit.
         machines, profile, training: See `SplitSubject`.
     """
@@ -85,7 +90,8 @@ class CutSequence(Struct, frozen=True):
     layers: Sequence[Layer]
     free: Sequence[str] = ()
     macs: Array | None = None
-    closed: frozenset[int] = frozenset()
+    took: Array | None = None
+    closed: Mapping[int, str] = MappingProxyType({})
     inside: Array | None = None
     machines: tuple[Machine, ...] = ()
     profile: Profile | None = None
@@ -100,6 +106,12 @@ def graph_sequence(subject: SplitSubject) -> CutSequence:
     counted = {tensor.name for layer in layers for tensor in layer.weights}
     stored = model.graph.initializers
     free = dict.fromkeys(d for v in model.graph.feeds for d in v.shape or () if isinstance(d, str))
+    took, closed = None, dict[int, str]()
+    if subject.profile is not None and subject.modules:
+        nodes = [model.graph.nodes[at] for at in units.positions]
+        scopes = [from_name(node.name).scopes for node in nodes]
+        places = [(one[-1].path if one else "", node.op) for one, node in zip(scopes, nodes, strict=True)]
+        took, closed = of_modules(places, subject.modules, subject.profile)
     return CutSequence(
         units=units,
         types=types,
@@ -107,12 +119,28 @@ def graph_sequence(subject: SplitSubject) -> CutSequence:
         elements={name: tensor.elements for name, tensor in stored.items() if name in counted},
         labels=[model.graph.nodes[at].label for at in units.positions],
         layers=layers,
+        took=took,
+        closed=closed,
         free=[name for name in free if name not in subject.dims],
         inside=costs.inside(units, layers, subject.order),
         machines=subject.machines,
         profile=subject.profile,
         training=subject.training,
     )
+
+
+def of_modules(
+    places: Sequence[tuple[str, str]], layers: Sequence[Layer], profile: Profile
+) -> tuple[Array, dict[int, str]]:
+    """Seconds of units of which modules were measured, and before which none may be cut for that, and why."""
+    took, within = costs.of_modules(places, layers, _seconds_of(profile))
+    return took, {unit: f"it is within {path}, which was measured as one" for unit, path in within.items()}
+
+
+def _seconds_of(profile: Profile) -> dict[int, float]:
+    """Seconds of rows that have their own; of a training step those of its forward pass."""
+    found = {one.layer: one.forward_seconds for one in profile.layers}
+    return {row: seconds for row, seconds in found.items() if seconds is not None}
 
 
 class StageSearch:
@@ -154,10 +182,9 @@ class StageSearch:
             ]
         if self.subject.profile is None:
             return []
-        took = {
-            one.layer: one.seconds.median for one in self.subject.profile.layers if one.seconds is not None
-        }
-        return [costs.of_units(self.units, layers, took.get, groups=True)]
+        if self.subject.took is not None:
+            return [self.subject.took]
+        return [costs.of_units(self.units, layers, _seconds_of(self.subject.profile).get, groups=True)]
 
     def kinds(self, stages: int) -> list[int]:
         """Kind of each stage, as its cost is told apart by."""
@@ -175,7 +202,8 @@ class StageSearch:
             raise Misuse(
                 "nothing says how long a layer takes",
                 where="--by time",
-                hint="name a machine: --machine NAME; or explorer profile MODEL first, opened alike",
+                hint="name a machine: --machine NAME; or explorer profile MODEL first, opened alike"
+                " (of a model that is your own code nothing is kept)",
             )
         return costs.of_kind(self._times(stages))
 
@@ -365,10 +393,8 @@ class StageSearch:
                     f"no stage can begin with '{name}'", where="--cuts", hint="name layers behind the first"
                 )
             if unit in self.subject.closed:
-                raise Misuse(
-                    f"no stage can begin with '{name}': what is made before it is changed in place behind it",
-                    where="--cuts",
-                )
+                why = self.subject.closed[unit]
+                raise Misuse(f"no stage can begin with '{name}': {why}", where="--cuts")
             if not self.known[unit]:
                 raise Misuse(
                     f"what crosses the cut before '{name}' is not known", where="--cuts", hint=self.hint()

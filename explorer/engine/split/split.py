@@ -255,9 +255,13 @@ def _counts(search: StageSearch, stages: int) -> tuple[StageCount, ...]:
 
 
 def _notes(search: StageSearch) -> tuple[str, ...]:
-    notes = []
-    if search.seconds and not search.subject.machines:
-        notes.append("times are of the profile that was measured of this model")
+    notes, profile = [], search.subject.profile
+    if search.seconds and not search.subject.machines and profile is not None:
+        batch = "" if profile.batch is None else f", at a batch of {profile.batch:,}"
+        notes.append(f"times are of the profile that was measured of this model{batch}")
+        if search.subject.took is not None:
+            uncut = ": what was measured as one is not cut" if search.spec.by == "time" else ""
+            notes.append(f"modules were timed, in {profile.runtime}{uncut}")
     elif search.seconds:
         notes.append("times are the least that each machine needs, by its peak and its bandwidth")
     if search.seconds and search.spec.links is None:

@@ -27,7 +27,7 @@ from explorer.engine.split.extract import Part, extract
 from explorer.engine.split.search import SplitSubject, StageSearch, graph_sequence
 from explorer.engine.split.split import StageDraft, bound, graph_draft, split
 from explorer.engine.split.stage_models import joined
-from explorer.facts import HistoryEntry, TensorInfo
+from explorer.facts import HistoryEntry, Layer, TensorInfo
 from explorer.facts.roofline import Machine
 from explorer.facts.split.draft import SplitDraft
 from explorer.facts.split.part import Extraction, PartSpec
@@ -233,9 +233,13 @@ class Splitter:
             step = training(gradients, spec.optimizer)
         # what another command measured is asked for where times are
         profile = models.profile(at) if spec.by == "time" else models.history.entries[at].profile
-        profile = profile if opened.is_graph else None
+        modules: Sequence[Layer] = ()
+        if profile is not None and not opened.is_graph:  # its modules were measured, and not this export
+            taken = spec.by == "time" and not machines and profile.runtime.startswith("torch")
+            profile = profile if taken else None
+            modules = models.analysis(at, on_progress, cancel).layers if taken else ()
         layers, order = examined.analysis.layers, lambda: examined.schedule
-        return SplitSubject(model, layers, order, dims, shapes, tuple(machines), profile, step)
+        return SplitSubject(model, layers, order, dims, shapes, tuple(machines), profile, modules, step)
 
     def _sizes(self, model: Model) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
         options = self._models.options

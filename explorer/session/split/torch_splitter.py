@@ -102,10 +102,10 @@ class TorchSplitter:
         models, at = self._models, self._at
         analysis = models.examined(at, self._on_progress, self._cancel).analysis
         step = training(self._opened.training(None), spec.optimizer) if spec.by == "training" else None
-        profile = models.profile(at) if spec.by == "time" else models.history.entries[at].profile
-        return program_sequence(
-            program, analysis.layers, machines=tuple(machines), profile=profile, training=step
-        )
+        by_time = spec.by == "time" and not machines
+        profile = models.profile(at) if by_time else models.history.entries[at].profile
+        known: Any = {"profile": None if machines else profile, "by_time": by_time, "training": step}
+        return program_sequence(program, analysis.layers, machines=tuple(machines), **known)
 
     def _notes(self, bound: BoundInputs) -> tuple[str, ...]:
         """What is to be known of stages that were exported in evaluation, at fixed sizes."""

@@ -20,14 +20,16 @@ from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.modules import described
 from explorer.engine.split.partition import Array
-from explorer.engine.split.search import CutSequence
+from explorer.engine.split.search import CutSequence, of_modules
 from explorer.engine.split.units import CrossingValue, GraphUnits
 from explorer.facts import Layer, TensorInfo
+from explorer.facts.profile.profile import Profile
 from explorer.host.optional_packages import error_line
 from explorer.settings.columns import tensor_bytes
 
 _DROPS = ("p", "dropout_p", "dropout", "train", "training")
 """Arguments of operators that draw, which draw nothing where one of these is nothing."""
+_IN_PLACE = "what is made before it is changed in place behind it"
 
 
 def exported(loaded: LoadedModule, bound: BoundInputs) -> Any:
@@ -100,13 +102,17 @@ def draws(node: Any) -> bool:
     return all(given[name] for name in _DROPS if name in given)
 
 
-def program_sequence(program: Any, layers: Sequence[Layer], **known: Any) -> CutSequence:
+def program_sequence(
+    program: Any, layers: Sequence[Layer], *, profile: Profile | None, by_time: bool, **known: Any
+) -> CutSequence:
     """The units of a program.
 
     Args:
         program: From `exported`.
         layers: Rows of the module.
-        known: Machines, a profile, a training step: see `CutSequence`.
+        profile: What was measured of them.
+        by_time: Whether that says where it is cut.
+        known: Machines, a training step: see `CutSequence`.
     """
     signature = program.graph_signature
     stored = {
@@ -118,6 +124,11 @@ def program_sequence(program: Any, layers: Sequence[Layer], **known: Any) -> Cut
     held = {stored[node.name]: node.meta["val"] for node in program.graph.nodes if node.name in stored}
     parameters = set(signature.inputs_to_parameters.values())
     values = _values(program, calls)
+    took, closed = None, dict[int, str]()
+    if profile is not None:
+        places = [(module_of(node), _operator(node)) for node in calls]
+        took, closed = of_modules(places, layers, profile)
+    closed = closed if by_time else {}
     units = GraphUnits(
         positions=tuple(range(len(calls))),
         rows=tuple(_rows(calls, layers)),
@@ -133,7 +144,9 @@ def program_sequence(program: Any, layers: Sequence[Layer], **known: Any) -> Cut
         labels=[".".join(filter(None, (module_of(node), node.name))) for node in calls],
         layers=layers,
         macs=_macs(calls, units, layers),
-        closed=frozenset(_closed(calls)),
+        took=took,
+        closed=closed | dict.fromkeys(_closed(calls), _IN_PLACE),
+        profile=profile,
         **known,
     )
 
@@ -190,9 +203,12 @@ def _rows(calls: Sequence[Node], layers: Sequence[Layer]) -> Iterator[int | None
         if around is not None and not around.group:
             yield around.id
             continue
-        operator = getattr(node.target, "_opname", "").strip("_")
-        own = waiting[None if around is None else around.id, operator]
+        own = waiting[None if around is None else around.id, _operator(node)]
         yield own.popleft() if own else None
+
+
+def _operator(node: Node) -> str:
+    return str(getattr(node.target, "_opname", "")).strip("_")
 
 
 def _macs(calls: Sequence[Node], units: GraphUnits, layers: Sequence[Layer]) -> Array | None:
