@@ -7,6 +7,7 @@ imports as little as can be: this is the path that has to be there before the fi
 
 from __future__ import annotations
 
+from explorer.base.errors import ExplorerError
 from explorer.base.record import record
 
 TYPE_CHECKING = False
@@ -74,3 +75,31 @@ class Outline:
     facts: Sequence[tuple[str, str]]
     rows: Iterable[OutlineRow]
     params: int | None = None
+
+
+class ReadableRows:
+    """The rows of an outline as far as its file can be read; iterated once.
+
+    Args:
+        rows: Of the outline.
+
+    Attributes:
+        broken: What ended them, once they were read.
+
+    Raises:
+        BadModel: Not even the first can be read.
+    """
+
+    def __init__(self, rows: Iterable[OutlineRow]) -> None:
+        self.broken: ExplorerError | None = None
+        self._rows = iter(rows)
+        self._first = next(self._rows, None)
+
+    def __iter__(self) -> Iterator[OutlineRow]:
+        if self._first is None:
+            return
+        yield self._first
+        try:
+            yield from self._rows
+        except ExplorerError as error:
+            self.broken = error

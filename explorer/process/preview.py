@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 
 from explorer.base.errors import ExplorerError
+from explorer.base.outline import ReadableRows
 from explorer.facts import NOTHING_KNOWN, Layer, TensorInfo
 from explorer.session import headers
 from explorer.session.cache.rows import GROUP, PAGE, UNKNOWN, Structure, chunks, close, messages, narrow
@@ -49,8 +50,8 @@ def send(source: str, out: Send, after_first: Callable[[], object] = lambda: Non
 
     The parts: ('header', Header), ('rows', pages as chunks), ('tree', a chunk of the structure of all rows
     sent so far, and with the last of them how far it goes: 'more', 'all', or 'all known'). What has no
-    header, or a broken one, ends early: opening it says why. `after_first` is called whenever there is
-    something on show.
+    header ends early, of a broken one come the rows that can be read: opening it says why. `after_first` is
+    called whenever there is something on show.
     """
     try:
         outline = headers.outline(source)
@@ -65,13 +66,15 @@ def send(source: str, out: Send, after_first: Callable[[], object] = lambda: Non
 def _send_rows(outline: Outline, out: Send, after_first: Callable[[], object]) -> None:
     tree = _Tree()
     shown = _FIRST
-    for some in messages(tree.rows(outline.rows)):
+    readable = ReadableRows(outline.rows)
+    for some in messages(tree.rows(readable)):
         out(("rows", some))
         if tree.count >= shown:
             shown = tree.count * _MORE if tree.count < _ENOUGH else sys.maxsize
             _send_structure(tree.structure(tree.count // PAGE * PAGE), out, "more")
             after_first()
-    _send_structure(tree.structure(tree.count), out, "all known" if tree.plain else "all")
+    known = tree.plain and readable.broken is None
+    _send_structure(tree.structure(tree.count), out, "all known" if known else "all")
 
 
 def _send_structure(found: Structure, out: Send, far: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
+from explorer.base.outline import ReadableRows
 from explorer.base.units import bytes_text, printable, shape_text
 from explorer.session.headers import label
 
@@ -26,7 +27,12 @@ _WIDEST = (9, 72, 28, 28, 11)
 
 
 def as_text(outline: Outline) -> Iterator[str]:
-    """Lines: what the file is, what is known of the whole, a row for each thing in it, and the sums."""
+    """Lines: what the file is, what is known of the whole, a row for each thing in it, and the sums.
+
+    Raises:
+        BadModel: The file is broken; behind what can be read of it.
+    """
+    rows = ReadableRows(outline.rows)
     room = width()
     size = "" if outline.file_bytes is None else f"   {bytes_text(outline.file_bytes)}"
     yield f"{printable(outline.source)}   {label(outline.format)}{size}\n"
@@ -35,11 +41,13 @@ def as_text(outline: Outline) -> Iterator[str]:
         yield f"{line}\n"
     yield "\n"
     sums: dict[str, list[int]] = {}
-    for line in columns(_counted(outline.rows, sums), room, right=4):
+    for line in columns(_counted(rows, sums), room, right=4):
         yield f"{line}\n"
     if sums:
         yield "\n"
-    yield f"{_sums_text(sums)}\n"
+    yield f"{_sums_text(sums)}{', as far as it can be read' if rows.broken else ''}\n"
+    if rows.broken is not None:
+        raise rows.broken
 
 
 def _counted(rows: Iterable[OutlineRow], sums: dict[str, list[int]]) -> Iterator[tuple[str, ...]]:
@@ -142,9 +150,13 @@ def as_json(outline: Outline, head: dict[str, Any]) -> Iterator[str]:
     Args:
         outline: What is known.
         head: What every document starts with.
+
+    Raises:
+        BadModel: The file is broken; behind a document of what can be read of it.
     """
     import json
 
+    rows = ReadableRows(outline.rows)
     # escapes keep control characters of a model's names off the terminal, and need no encoding
     encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False).encode
     head = {
@@ -155,12 +167,14 @@ def as_json(outline: Outline, head: dict[str, Any]) -> Iterator[str]:
     yield "{\n" + "".join(f"  {encode(key)}: {encode(value)},\n" for key, value in head.items())
     yield '  "rows": ['
     comma = ""
-    for row in outline.rows:
+    for row in rows:
         shape = None if row.shape is None else list(row.shape)
         fields = (row.path, row.kind, row.dtype, shape, row.nbytes, row.note)
         yield f"{comma}\n    {encode(dict(zip(_ROW, fields, strict=True)))}"
         comma = ","
     yield "\n  ]\n}\n" if comma else "]\n}\n"
+    if rows.broken is not None:
+        raise rows.broken
 
 
 _ROW = ("path", "kind", "type", "shape", "bytes", "note")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from explorer import Session
+from explorer.base.errors import BadModel
+from explorer.base.outline import Outline, OutlineRow
 from explorer.process import preview
 from explorer.process.client import EngineProcess, TreePreview
 from explorer.session.cache.rows import RowPages
@@ -119,6 +121,33 @@ def test_what_has_no_header_says_nothing_and_opening_says_why(tmp_path: Path, co
         assert engine.outlined(0).result(120) is None
     finally:
         engine.close()
+
+
+def test_of_a_file_that_was_cut_off_the_layers_before_the_cut_are_shown(
+    tmp_path: Path, sample: Callable[[str], Path]
+) -> None:
+    path = tmp_path / "cut.onnx"
+    path.write_bytes(Path(sample("mobilenet_small")).read_bytes()[:-1_000])
+    ((rows, far),) = stages(str(path))
+    ((whole, _),) = stages(str(sample("mobilenet_small")))
+    assert far == "all"
+    assert [row.path for row in rows] == [row.path for row in whole]
+    with pytest.raises(BadModel, match="truncated"), Session(path) as session:
+        session.info()
+
+
+def test_a_broken_file_of_tensors_is_never_all_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(source: str) -> Outline:
+        def rows() -> Iterator[OutlineRow]:
+            yield OutlineRow("a", "tensor", "float32", (2,), 8)
+            raise BadModel("it ends here", where=source)
+
+        return Outline("safetensors", source, 8, (), rows())
+
+    monkeypatch.setattr(preview.headers, "outline", broken)
+    ((rows, far),) = stages("any")
+    assert far == "all"
+    assert [row.path for row in rows] == ["a"]
 
 
 def test_the_engine_reads_the_header_beside_whatever_it_does_first(tmp_path: Path) -> None:

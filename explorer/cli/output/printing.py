@@ -55,14 +55,16 @@ def print_pieces(pieces: Iterable[str], code: int = DONE) -> int:
 
 
 def _write(pieces: Iterable[str]) -> None:
-    """Writes pieces by the hundred: to a terminal each one would be a call to the system."""
+    """Writes pieces by the hundred: to a terminal each one would be a call to the system; none is lost."""
     batch: list[str] = []
-    for piece in pieces:
-        batch.append(piece)
-        if len(batch) == _BATCH:
-            sys.stdout.write("".join(batch))
-            batch.clear()
-    sys.stdout.write("".join(batch))
+    try:
+        for piece in pieces:
+            batch.append(piece)
+            if len(batch) == _BATCH:
+                sys.stdout.write("".join(batch))
+                batch.clear()
+    finally:
+        sys.stdout.write("".join(batch))
 
 
 def _put(write: Callable[[], object]) -> None:

@@ -189,10 +189,28 @@ def test_a_broken_file_is_one_line_and_an_exit_code(
     capsys: pytest.CaptureFixture[str], sample: Sample, tmp_path: Path
 ) -> None:
     broken = tmp_path / "m.onnx"
+    for content in (sample("lenet").read_bytes()[:120], b"no model"):
+        broken.write_bytes(content)
+        for words in ((), ("--json",)):
+            code, out, err = run(capsys, "outline", broken, *words)
+            assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "this is not an ONNX model" in err
+
+
+def test_of_a_file_that_was_cut_off_what_is_there_is_shown_before_the_error(
+    capsys: pytest.CaptureFixture[str], sample: Sample, tmp_path: Path
+) -> None:
+    broken = tmp_path / "m.onnx"
     broken.write_bytes(sample("lenet").read_bytes()[:2000])
     code, out, err = run(capsys, "outline", broken)
-    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert (code, err.count("\n")) == (2, 1)
     assert "truncated or damaged" in err
+    assert out.splitlines()[-1].endswith("as far as it can be read")
+    code, written, again = run(capsys, "outline", broken, "--json")
+    assert (code, again) == (2, err)
+    shown = json.loads(written)
+    jsonschema.validate(shown, OUTLINE)
+    assert len(shown["rows"]) == sum(line.startswith(("operator", "tensor")) for line in out.splitlines()) > 5
 
 
 def test_nothing_in_a_file_reaches_the_terminal_as_a_command(

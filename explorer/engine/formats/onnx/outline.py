@@ -15,7 +15,7 @@ from explorer.base.errors import BadModel
 from explorer.base.outline import Outline, OutlineRow
 from explorer.engine.formats.files import mapped
 from explorer.engine.formats.onnx.messages import decoded, dimension, not_onnx, opset, pair, text
-from explorer.engine.formats.onnx.protobuf_wire import fields, packed_varints, signed
+from explorer.engine.formats.onnx.protobuf_wire import fields, packed_varints, signed, varint_at
 from explorer.engine.graph.dtypes import ELEMENT_TYPES
 
 TYPE_CHECKING = False
@@ -56,27 +56,60 @@ def outline(source: str) -> Outline:
     """What the headers of the ONNX file `source` say.
 
     Raises:
-        BadModel: It is not an ONNX model, or ends where it should not.
+        BadModel: It is not an ONNX model; or, behind the rows that are there, it ends where it should not.
     """
     data = mapped(source)
     try:
-        facts, graph, ir = _model(data, len(data))
+        top = _TopLevel(data)
+        facts, graph, ir = _model(data, top)
         if graph is None:
-            raise BadModel("this is not an ONNX model", hint="it holds no graph")
+            raise top.broken or BadModel("this is not an ONNX model", hint="it holds no graph")
     except BadModel as error:
         said = not_onnx(data[:1]) or error
         raise BadModel(said.what, where=source, hint=said.hint) from None
-    return Outline("onnx", source, len(data), facts, _rows(source, data, graph, ir))
+    return Outline("onnx", source, len(data), facts, _rows(source, data, graph, ir, top))
 
 
-def _model(data: Buffer, size: int) -> tuple[list[tuple[str, str]], tuple[int, int] | None, int]:
+class _TopLevel:
+    """The fields of a ModelProto, those of a file that was cut off, too: its graph is what there is of it.
+
+    Args:
+        data: The file.
+
+    Attributes:
+        broken: What is wrong with the file, once its fields were read.
+    """
+
+    def __init__(self, data: Buffer) -> None:
+        self.broken: BadModel | None = None
+        self._data = data
+
+    def __iter__(self) -> Iterator[tuple[int, int, int, int, int]]:
+        data, size, read = self._data, len(self._data), 0
+        try:
+            for field in fields(data, 0, size):
+                read = field[-1]
+                yield field
+        except BadModel as error:
+            self.broken = error
+        if self.broken is not None and data[read : read + 1] == _GRAPH:
+            _, at = varint_at(data, read + 1, size)
+            if at < size:
+                yield 7, 2, read, at, size
+
+
+_GRAPH = b"\x3a"
+"""The tag of a ModelProto's graph."""
+
+
+def _model(data: Buffer, top: _TopLevel) -> tuple[list[tuple[str, str]], tuple[int, int] | None, int]:
     """The facts of a ModelProto, where its graph lies, and its IR version."""
     said: dict[int, str] = {}
     opsets: list[str] = []
     more: list[tuple[str, str]] = []
     graph: tuple[int, int] | None = None
     ir = functions = training = devices = 0
-    for number, wire, _, at, end in fields(data, 0, size):
+    for number, wire, _, at, end in top:
         if wire == 2:
             if number == 7:
                 graph = (at, end)
@@ -100,14 +133,19 @@ def _model(data: Buffer, size: int) -> tuple[list[tuple[str, str]], tuple[int, i
     return [(key, text) for key, text in (*facts, *more) if text], graph, ir
 
 
-def _rows(source: str, data: mmap.mmap, graph: tuple[int, int], ir: int) -> Iterator[OutlineRow]:
+def _rows(
+    source: str, data: mmap.mmap, graph: tuple[int, int], ir: int, top: _TopLevel
+) -> Iterator[OutlineRow]:
+    broken = top.broken
     try:
         yield from _graph(data, *graph, "", 0, ir < 4)
-        for number, wire, _, at, end in fields(data, 0, len(data)):
+        for number, wire, _, at, end in top:
             if number == 25 and wire == 2:
                 yield from _function(data, at, end)
     except BadModel as error:
-        raise BadModel(error.what, where=source, hint=error.hint) from None
+        broken = broken or error
+    if broken is not None:
+        raise BadModel(broken.what, where=source, hint=broken.hint)
 
 
 def _graph(

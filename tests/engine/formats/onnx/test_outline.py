@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from explorer.base.errors import BadModel
-from explorer.base.outline import KINDS, OutlineRow
+from explorer.base.outline import KINDS, OutlineRow, ReadableRows
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.outline import MAX_DEPTH, outline
 from explorer.engine.formats.onnx.protobuf_wire import length_delimited, tagged_varint, varint
@@ -311,6 +311,23 @@ def test_what_is_no_onnx_file_is_refused_with_its_name(tmp_path: Path) -> None:
         assert error.value.where == str(path)
     with pytest.raises(BadModel, match="cannot be read"):
         outline(str(tmp_path / "missing.onnx"))
+
+
+def test_of_a_file_that_was_cut_off_the_rows_before_the_cut_are_shown(tmp_path: Path, sample: Any) -> None:
+    whole, every = Path(sample("lenet")).read_bytes(), list(outline(str(sample("lenet"))).rows)
+    path = tmp_path / "m.onnx"
+    counts = []
+    for size in (300, 1_000, 100_000, len(whole) - 1):
+        path.write_bytes(whole[:size])
+        readable = ReadableRows(outline(str(path)).rows)
+        shown = list(readable)
+        assert readable.broken is not None
+        assert readable.broken.where == str(path)
+        assert shown == every[: len(shown)]
+        counts.append(len(shown))
+    assert counts == sorted(counts)
+    assert counts[0] > 0
+    assert counts[-1] == len(every)
 
 
 @settings(max_examples=300, deadline=None)
