@@ -30,6 +30,25 @@ def is_inside(path: str, folder: str) -> bool:
     return path.startswith(folder.rstrip(os.sep) + os.sep) or os.path.dirname(path) == blobs_of(folder)
 
 
+_POINTER = b"version https://git-lfs.github.com/spec/"
+
+
+def is_lfs_pointer(head: bytes) -> bool:
+    """Whether a file begins as what Git LFS leaves in place of one that was not fetched."""
+    return head.startswith(_POINTER)
+
+
+def lfs_pointer(source: str, head: bytes) -> BadModel:
+    """Says what such a file is, how large the model is, and what fetches it."""
+    size = head.partition(b"\nsize ")[2].partition(b"\n")[0]
+    many = f" of {int(size):,} bytes" if size.isdigit() and len(size) <= _DIGITS else ""
+    what = f"this is a pointer of Git LFS's, not the model{many}"
+    return BadModel(what, where=source, hint="`git lfs pull` in its folder fetches it")
+
+
+_DIGITS = 19
+
+
 def open_regular(path: str) -> tuple[int, int]:
     """Opens a file for reading, unbuffered: every byte that is read was asked for.
 

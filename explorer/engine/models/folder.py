@@ -13,9 +13,9 @@ import os
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.outline import Outline, OutlineRow
 from explorer.base.record import record
-from explorer.engine.formats.files import is_inside
+from explorer.engine.formats.files import is_inside, is_lfs_pointer
 from explorer.engine.formats.format import Format, SourceProbe
-from explorer.engine.models.registry import SAVED_MODEL, formats, saved_model
+from explorer.engine.models.registry import SAVED_MODEL, by_ending, formats, saved_model
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -99,8 +99,14 @@ def _models(look: _Look, folder: str, inside: str, depth: int) -> Iterator[Outli
 
 
 def _model(path: str, shown: str) -> OutlineRow | None:
-    """The row of a file or folder, None if no format recognises what is in it."""
+    """The row of a file or folder, None if no format recognises what is in it.
+
+    A pointer of Git LFS's stands for a model that was not fetched: whoever reads its header says so.
+    """
     probe = SourceProbe(path)
+    if is_lfs_pointer(probe.head):
+        called = by_ending(path)
+        return None if called is None else OutlineRow(shown, "model", called.name, None, probe.size)
     for format in formats():
         if format is not FORMAT and format.recognise(probe):
             return OutlineRow(shown, "model", format.name, None, probe.size if probe.is_file else _held(path))

@@ -12,6 +12,7 @@ import os
 from importlib import import_module
 
 from explorer.base.errors import BadModel, nearest
+from explorer.engine.formats.files import is_lfs_pointer, lfs_pointer
 from explorer.engine.formats.format import Format, SourceProbe
 
 TYPE_CHECKING = False
@@ -52,24 +53,26 @@ def recognise(source: str) -> Format:
         raise BadModel("this is not a regular file", where=source)
     if probe.unreadable:
         raise BadModel(f"cannot be read: {probe.unreadable}", where=source)
-    if probe.exists or not _named(source):
+    if is_lfs_pointer(probe.head):
+        raise lfs_pointer(source, probe.head)
+    if probe.exists or not by_ending(source):
         for format in formats():
             if format.recognise(probe):
                 return format
-    named = _named(source)
+    called = by_ending(source)
     if not probe.exists:
-        raise _missing(source, named)
+        raise _missing(source, called)
     if not probe.size:
         raise BadModel("the file is empty", where=source)
     if os.path.basename(source) == SAVED_MODEL:
         raise saved_model(source)
-    if named is None:
+    if called is None:
         raise BadModel(
             "this is no model of a known format",
             where=source,
             hint="explorer formats lists what can be opened",
         )
-    return named
+    return called
 
 
 SAVED_MODEL = "saved_model.pb"
@@ -83,22 +86,22 @@ def saved_model(source: str) -> BadModel:
     return BadModel("this is a SavedModel of TensorFlow's, which is not read", where=source, hint=hint)
 
 
-def _named(source: str) -> Format | None:
+def by_ending(source: str) -> Format | None:
     """The first format whose files are called like this."""
     lower = source.lower()
     return next((f for f in formats() if f.endings and lower.endswith(f.endings)), None)
 
 
-def _missing(source: str, named: Format | None) -> BadModel:
+def _missing(source: str, called: Format | None) -> BadModel:
     """Says that there is no such file, and which one may be meant; or that this is no name either."""
-    if named is None and os.sep not in source:
+    if called is None and os.sep not in source:
         hint = "explorer formats lists what can be opened"
         return BadModel("this is neither a file nor a model's name", where=source, hint=hint)
     if os.path.islink(source):
         return BadModel("a link to a file that is not there", where=source)
     folder, name = os.path.split(source)
     try:
-        beside = [f for f in sorted(os.listdir(folder or ".")) if _named(f) is not None]
+        beside = [f for f in sorted(os.listdir(folder or ".")) if by_ending(f) is not None]
     except (OSError, ValueError):
         beside = []
     return BadModel("no such file", where=source, hint=nearest(name, beside))

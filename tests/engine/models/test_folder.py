@@ -13,6 +13,7 @@ import pytest
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.engine.models import folder
+from explorer.engine.models.listing import model_file
 from explorer.engine.models.registry import recognise
 from explorer.session import Session
 
@@ -106,6 +107,27 @@ def test_external_data_in_hugging_faces_cache_is_read_and_from_nowhere_else(
     (snapshot / "m.onnx_data").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(BadModel, match="points outside the model's folder"):
         Session(snapshot / "m.onnx").open()
+
+
+def test_a_model_that_git_lfs_did_not_fetch_is_listed_and_says_what_fetches_it(models: Path) -> None:
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"
+    for name in ("large.onnx", "large.safetensors", "large.gguf", "large.pt", "picture.png"):
+        (models / name).write_bytes(pointer)
+    listed = {path: format for path, format, _ in found(models) if path.startswith(("large", "picture"))}
+    assert set(listed) == {"large.onnx", "large.safetensors", "large.gguf", "large.pt"}
+    for name in listed:
+        with pytest.raises(BadModel, match=r"a pointer of Git LFS's, .* 12,345 bytes; `git lfs pull`"):
+            recognise(str(models / name))
+        told = model_file(str(models / name))
+        assert told is not None
+        assert "pointer of Git LFS's" in told.note
+    # of a folder that is a model, too
+    llama = models / "llama"
+    llama.mkdir()
+    (llama / "config.json").write_text('{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}')
+    (llama / "model.safetensors").write_bytes(pointer)
+    with pytest.raises(BadModel, match="`git lfs pull` in its folder fetches it"):
+        Session(llama).open()
 
 
 def test_a_folder_that_is_a_model_is_one_row_with_the_size_of_its_files(models: Path) -> None:

@@ -15,8 +15,8 @@ from explorer.base.errors import BadModel
 from explorer.base.outline import Outline, OutlineRow
 from explorer.base.record import field, record
 from explorer.base.units import printable
-from explorer.engine.formats.files import open_regular
-from explorer.engine.formats.format import Format, SourceProbe, named
+from explorer.engine.formats.files import is_lfs_pointer, lfs_pointer, open_regular
+from explorer.engine.formats.format import HEAD_BYTES, Format, SourceProbe, named
 from explorer.engine.formats.tensor_index import (
     StoredTensor,
     TensorIndex,
@@ -135,8 +135,10 @@ def _begun(path: str) -> tuple[SafetensorsHeader, mmap.mmap]:
     """A header of which nothing is taken apart yet, and its text."""
     descriptor, size = open_regular(path)
     try:
-        start = os.pread(descriptor, 8, 0)
-        length = int.from_bytes(start, "little")
+        start = os.pread(descriptor, HEAD_BYTES, 0)
+        if is_lfs_pointer(start):
+            raise lfs_pointer(path, start)
+        length = int.from_bytes(start[:8], "little")
         if len(start) < 8 or not 2 <= length <= HEADER_BYTES:
             raise BadModel(
                 "is no safetensors file: it does not begin with the length of a header", where=path
