@@ -184,7 +184,7 @@ class GraphView(SubScreen[int]):
         if drawing.width <= width:
             left = (drawing.width - width) // 2
         else:
-            left = min(max(left, 0), drawing.width - width)
+            left = min(max(left, 0), self._canvas.width - width)
         top = 0 if drawing.height <= height else min(max(top, 0), drawing.height - height)
         self._corner = left, top
         lines = self._canvas.lines(self.chosen, left, top, width, height)

@@ -33,6 +33,9 @@ class GraphCanvas:
     Args:
         drawing: What is drawn.
         marks: Rows of the layers that are marked.
+
+    Attributes:
+        width: Cells up to the end of what stands farthest to the right, a shape beside an edge too.
     """
 
     def __init__(self, drawing: GraphDrawing, marks: Sequence[int] = ()) -> None:
@@ -52,6 +55,7 @@ class GraphCanvas:
                 self._set(x, y, "▲" if edge.back else "▼", "accent" if edge.lit else "dim")
         for box in drawing.boxes:
             self._draw(box)
+        self.width = max((at + 1 for row in self._rows.values() for at in row), default=0)
 
     def lines(self, chosen: int | None, left: int, top: int, width: int, height: int) -> list[Line]:
         """The part from (left, top) on; the chosen box stands out."""
@@ -146,7 +150,8 @@ def _route(edge: GraphEdge, lines: dict[tuple[int, int], int]) -> None:
 def plain(drawing: GraphDrawing) -> Iterator[str]:
     """The drawing as a text, a line at a time."""
     yield from (f"{line}\n" for line in (heading(drawing), *notes(drawing), ""))
-    for line in GraphCanvas(drawing).lines(None, 0, 0, drawing.width, drawing.height):
+    canvas = GraphCanvas(drawing)
+    for line in canvas.lines(None, 0, 0, canvas.width, drawing.height):
         yield f"{line_text(line).rstrip()}\n"
 
 

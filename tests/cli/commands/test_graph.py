@@ -295,6 +295,19 @@ def test_colours_are_of_a_figure_when_one_is_asked_for(sample: Sample, tmp_path:
     assert "#d94801" in fills[1] - fills[0]  # the largest
 
 
+def test_a_text_has_the_shapes_beside_its_edges_whole(sample: Sample, tmp_path: Path) -> None:
+    out = tmp_path / "m.txt"
+    assert main(["graph", str(sample("lenet")), "-o", str(out), "--quiet"]) == 0
+    with Session(str(sample("lenet"))) as session:
+        edges = [edge for edge in session.graph().edges if edge.points and edge.tensors == 1]
+    # each number of channels, and not its first digits
+    ends = {"×".join(map(str, edge.tensor.shape or ())) for edge in edges}
+    told = out.read_text().split()
+    beside = {word for word in told if word.count("×") == 3 and word.replace("×", "").isdecimal()}
+    assert beside
+    assert beside <= ends
+
+
 def test_graphviz_takes_what_is_written_for_it(sample: Sample, tmp_path: Path) -> None:
     if shutil.which("dot") is None:
         pytest.skip("Graphviz is not installed")
