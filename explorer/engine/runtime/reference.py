@@ -9,15 +9,22 @@ from typing import Any
 from explorer.base.errors import BadModel
 from explorer.engine.formats.onnx.writer import skeleton
 from explorer.engine.graph.model import Model
+from explorer.engine.graph.random_operators import all_nodes
 
 NOTE = "run by onnx's reference evaluator, as onnxruntime has no kernels for bfloat16"
 
 
 def has_bfloat16(model: Model) -> bool:
-    """Whether a model multiplies, or takes, or gives bfloat16, as far as the main graph says."""
+    """Whether a model multiplies, or takes, or gives bfloat16, as far as the main graph says.
+
+    What is stored in it and only cast, as a quantized weight is, onnxruntime casts, too.
+    """
     graph = model.graph
-    kinds = {value.dtype for value in (*graph.inputs, *graph.outputs)}
-    return "bfloat16" in kinds or any(t.dtype == "bfloat16" for t in graph.initializers.values())
+    if "bfloat16" in {value.dtype for value in (*graph.inputs, *graph.outputs)}:
+        return True
+    stored = {name for name, tensor in graph.initializers.items() if tensor.dtype == "bfloat16"}
+    nodes = all_nodes(model, graph.nodes) if stored else ()
+    return any(node.op != "Cast" and not stored.isdisjoint(node.inputs) for node in nodes)
 
 
 def _scan() -> Any:

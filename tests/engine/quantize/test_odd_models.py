@@ -319,6 +319,17 @@ def test_a_weight_of_two_layers_of_which_one_is_chosen(tmp_path: Path) -> None:
         assert np.array_equal(whole[1], found[1])
 
 
+def test_bfloat16_is_measured_in_what_runs_the_file(tmp_path: Path) -> None:
+    """onnxruntime casts what is stored in it; onnx's reference evaluator refuses these groups."""
+    text, stored = CASES["transposed, in groups"]
+    source, target = made(text, weights(stored), tmp_path / "m.onnx"), tmp_path / "q.onnx"
+    np.savez(tmp_path / "x.npz", x=np.random.default_rng(5).normal(size=(1, 4, 5, 5)).astype(np.float32))
+    with Session(source) as session:
+        spec = QuantizeSpec(weight="bfloat16", input="bfloat16")
+        fact = session.quantize(spec, output=str(target), calibrate=str(tmp_path / "x.npz"))
+    assert fact.outputs[0].snr_db == pytest.approx(snr(run(source), run(target)), abs=1e-3)
+
+
 INSIDE = {
     "a function": (
         "z = my.Lin(x,w) y = MatMul(z,v) }"
