@@ -23,8 +23,8 @@ from explorer.base.units import many_text, shape_text
 from explorer.engine.diff.describe import Describer, tensor_change
 from explorer.engine.diff.forms import Forms
 from explorer.engine.diff.match import Matching, match
-from explorer.engine.diff.pairing import FOLDED, NodePairing, Tell, ValuePair, folded, pair_nodes
-from explorer.engine.diff.rounding import QUANTIZERS
+from explorer.engine.diff.pairing import FOLDED, NodePairing, Tell, ValuePair, folded, opened_as, pair_nodes
+from explorer.engine.diff.rounding import OPERATORS, QUANTIZERS
 from explorer.engine.diff.side import Side
 from explorer.engine.diff.sites import SitePair, nested_sites, pair_sites
 from explorer.engine.fold.activations import DOMAIN as FUSED_DOMAIN
@@ -90,6 +90,7 @@ def diff(
 
 def _rows(before: Model, after: Model, tally: _Tally, tell: Tell, cancel: Cancel) -> list[NodeDiff]:
     """What differs, in the order in which it is shown; `tally` counts nodes, inputs and outputs."""
+    before, after = opened_as(before, after), opened_as(after, before)
     found = pair_nodes(before, after, tell, cancel)
     held = nested_sites(before) | nested_sites(after)
     before, after = found.before.model, found.after.model  # what is left where something was folded
@@ -453,4 +454,4 @@ def _only_in_sites(model: Model, closed: set[int], held: bool) -> set[tuple[str,
         if key in model.functions and key not in called:
             called.add(key)
             pending += [node.key for node in model.functions[key].nodes]
-    return {key for key in model.functions if key not in called and key[0] in (DOMAIN, *QUANTIZERS)}
+    return {key for key in model.functions if key not in called and key[0] in OPERATORS}

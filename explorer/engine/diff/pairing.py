@@ -14,11 +14,13 @@ from explorer.engine.diff.describe import Describer
 from explorer.engine.diff.folding import SideFolds, fold_side, foldable, give_up, sizes_of
 from explorer.engine.diff.forms import Forms
 from explorer.engine.diff.match import Matching, match
-from explorer.engine.diff.rounding import QUANTIZERS, fold_rounding
+from explorer.engine.diff.rounding import OPERATORS, QUANTIZERS, fold_rounding
 from explorer.engine.diff.side import Side
 from explorer.engine.diff.sites import SitePair, pair_sites
+from explorer.engine.fold.calls import opened
 from explorer.engine.fold.fold import FoldedAway
 from explorer.engine.graph.model import Model, Value
+from explorer.engine.graph.repeated_nodes import held
 from explorer.engine.progress import Cancel
 
 Tell = Callable[[str, int, int], None]
@@ -63,6 +65,16 @@ class NodePairing(Struct, frozen=True, eq=False):
     matching: Matching
     describer: Describer
     folds: tuple[SideFolds | None, SideFolds | None] = (None, None)
+
+
+def opened_as(model: Model, other: Model) -> Model:
+    """A model with its calls of functions opened, where that gives nodes of names that the other has."""
+    called = {node.key for node in held(model.graph.nodes)} & model.functions.keys()
+    if not called - other.functions.keys():
+        return model
+    own, names = ({node.name for node in held(one.graph.nodes)} for one in (model, other))
+    found = opened(model, OPERATORS)
+    return found if any(node.name in names - own for node in held(found.graph.nodes)) else model
 
 
 def pair_nodes(before: Model, after: Model, tell: Tell, cancel: Cancel) -> NodePairing:

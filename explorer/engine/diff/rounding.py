@@ -17,12 +17,16 @@ from explorer.base.errors import BadModel
 from explorer.engine.diff.quantizers import MX_DOMAIN, quantizer_values
 from explorer.engine.diff.side import Side
 from explorer.engine.graph.model import DTYPES, Node, Tensor
+from explorer.engine.graph.tile_metadata import DOMAIN as TILES
 from explorer.engine.values.agreement import Agreement
 from explorer.engine.values.numbers import Numbers
 from explorer.engine.values.window.packed_weights import opened_weights
 
 QUANTIZERS = frozenset({"qonnx.custom_op.general", MX_DOMAIN})
 """Domains of functions that round a value to a format."""
+
+OPERATORS = (TILES, *QUANTIZERS)
+"""Domains of functions that are one operator to whoever looks at a model."""
 
 BLOCKED = "MatMulNBits"
 """A MatMul, or a Gemm with its bias last, whose weight is stored in blocks of a few bits."""

@@ -12,6 +12,8 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from explorer.engine.diff.rounding import OPERATORS
+from explorer.engine.fold.calls import opened
 from explorer.engine.graph.model import Model, Node, Tensor, subgraphs
 from explorer.engine.graph.repeated_nodes import held
 from explorer.engine.graph.tile_metadata import DOMAIN, SITE_KEY
@@ -93,6 +95,14 @@ class QuantizableLayer(Struct, frozen=True):
 
 class _NotQuantizable(Exception):
     """A node cannot take a format; the text says why."""
+
+
+def in_reach(model: Model) -> Model:
+    """The model, its functions opened where a layer stands in one: what is written has none but tiles'."""
+    bodies = (found.nodes for key, found in model.functions.items() if key[0] not in OPERATORS)
+    if any((node.domain, node.op) in _KINDS for nodes in bodies for node in held(nodes)):
+        return opened(model, OPERATORS)
+    return model
 
 
 def find_layers(

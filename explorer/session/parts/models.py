@@ -419,8 +419,13 @@ class Models:
             self._of_graphs[at] = self._examined_graph(at, on_progress, cancel)
         return self._of_graphs[at]
 
-    def analysis_at(self, at: int, sizes: Mapping[str, int]) -> Analysis:
-        """The analysis of a state's graph; at these sizes of its inputs where it is not known without."""
+    def analysis_at(self, at: int, sizes: Mapping[str, int], model: Model | None = None) -> Analysis:
+        """The analysis of a state's graph; at these sizes of its inputs where it is not known without.
+
+        `model` is that graph, written otherwise.
+        """
+        if model is not None:
+            return self._examined_graph(at, None, None, sizes, model).analysis
         known = self.graph_analysis(at, None, None)
         if known.info.totals.coverage == 1 or not sizes:
             return known
@@ -503,10 +508,15 @@ class Models:
     # inside
 
     def _examined_graph(
-        self, at: int, on_progress: OnProgress, cancel: Cancel, sizes: Mapping[str, int] | None = None
+        self,
+        at: int,
+        on_progress: OnProgress,
+        cancel: Cancel,
+        sizes: Mapping[str, int] | None = None,
+        written: Model | None = None,
     ) -> AnalysisResult:
         """The analysis of a state's graph; `sizes` are of dimensions that nobody bound."""
-        model = self.graph(at)
+        model = written or self.graph(at)
         own = {d for value in model.graph.feeds for d in value.shape or () if isinstance(d, str)}
         bound = {name: size for name, size in (sizes or {}).items() if name in own}
         opened = _onnx(model.path, self._state_options({**bound, **self.options["dims"]}), model)

@@ -26,14 +26,14 @@ from explorer.engine.quantize.answer import answer
 from explorer.engine.quantize.choice import LayerChoice, choose
 from explorer.engine.quantize.errors import run_errors
 from explorer.engine.quantize.grids import Grids, sound, sound_weights, wanted
-from explorer.engine.quantize.layers import Sizes, find_layers
+from explorer.engine.quantize.layers import Sizes, find_layers, in_reach
 from explorer.engine.quantize.original import OriginalRuns
 from explorer.engine.quantize.quantize import quantized
 from explorer.engine.quantize.settings import in_force
 from explorer.engine.quantize.write.opset import least_opset, raised
 from explorer.engine.runtime.samples import Samples, random_samples, read_samples
 from explorer.engine.tiling.products import find_products
-from explorer.facts import HistoryEntry, TensorInfo
+from explorer.facts import Analysis, HistoryEntry, TensorInfo
 from explorer.facts.quantize import Quantization, QuantizeRequest, QuantizeSpec
 from explorer.facts.settings import QuantizeSettings
 from explorer.facts.tiling import scope_of
@@ -74,6 +74,19 @@ class Quantizer:
     def __init__(self, models: Models) -> None:
         self._models = models
         self._original: tuple[object, OriginalRuns] | None = None
+        self._reached: tuple[Model, Model] | None = None
+
+    def _graph(self, on_progress: OnProgress) -> Model:
+        """The current model, written so that its layers are in reach."""
+        model = self._models.graph(self._models.current, on_progress)
+        if self._reached is None or self._reached[0] is not model:
+            self._reached = model, in_reach(model)
+        return self._reached[1]
+
+    def _analysis(self, sizes: Mapping[str, int]) -> Analysis:
+        """The figures of the layers, at these sizes of inputs."""
+        model, own = self._graph(None), self._models.graph(self._models.current)
+        return self._models.analysis_at(self._models.current, sizes, None if model is own else model)
 
     def choice(self, spec: QuantizeSpec, on_progress: OnProgress) -> Quantization:
         """What `quantize` would do to the current state."""
@@ -99,7 +112,7 @@ class Quantizer:
 
     def settings(self, spec: QuantizeSpec, on_progress: OnProgress) -> QuantizeSettings:
         """What `spec` asks of every layer of the current model."""
-        model = self._models.graph(self._models.current, on_progress)
+        model = self._graph(on_progress)
         return in_force(spec, sound_weights(self._of(model, spec, sized=True).choices, Grids({})))
 
     def quantize(
@@ -171,7 +184,7 @@ class Quantizer:
         step = partial(report, on_progress, cancel, "comparing")
         if sum(tensor.nbytes for tensor in made.graph.initializers.values() if _is_new(tensor)) <= _IN_MEMORY:
             # the runtime maps the other weights where the original has them
-            there = replace(made, path=self._models.graph(self._models.current, None).path)
+            there = replace(made, path=self._graph(None).path)
             outputs = original.agreement(there, step)
         else:
             with scratch.folder() as folder:
@@ -188,7 +201,7 @@ class Quantizer:
         fine = spec.calibrator != "minmax"
         key = models.current, _stamp(request.calibrate), request.draws, request.seed, fine
         if self._original is None or self._original[0] != key:
-            model = models.graph(models.current, on_progress)
+            model = self._graph(on_progress)
             step = partial(report, on_progress, cancel, "calibrating")
             self._original = key, OriginalRuns(model, self._samples(model, request), fine=fine, step=step)
         return self._original[1]
@@ -242,9 +255,7 @@ class Quantizer:
         *,
         weights: bool,
     ) -> Quantization:
-        models = self._models
-        sizes = self._samples(chosen.model, request).sizes(chosen.model)
-        analysis = models.analysis_at(models.current, sizes)
+        analysis = self._analysis(self._samples(chosen.model, request).sizes(chosen.model))
         stored = analysis.info.totals.weight_bytes
         bits = request.spec.accumulator
         made = answer(
@@ -267,7 +278,7 @@ class Quantizer:
 
     def _chosen(self, spec: QuantizeSpec, on_progress: OnProgress) -> ModelChoices:
         """What is asked of each layer, in a model that can say it."""
-        model = self._models.graph(self._models.current, on_progress)
+        model = self._graph(on_progress)
         chosen = self._of(model, spec)
         needed = least_opset(chosen.choices)
         return chosen if needed <= model.opset else self._of(raised(model, needed), spec)
@@ -281,8 +292,7 @@ class Quantizer:
             found = find_products(model, dims, given, models.rules, apart=())
             sizes = {site.name: (site.M, site.K, site.N) for site in found.sites}
         layers = find_layers(model, known, sizes)
-        rows = partial(models.graph_analysis, models.current, None, None)
-        return ModelChoices(model, known, choose(layers, spec, lambda: rows().layers))
+        return ModelChoices(model, known, choose(layers, spec, lambda: self._analysis({}).layers))
 
 
 def _saturation(choices: Sequence[LayerChoice]) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import dims_text, many_text, printable
+from explorer.engine.diff.pairing import opened_as
 from explorer.engine.graph.model import Model
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.engine.proof.blame.judge import Judge
@@ -96,6 +97,7 @@ def blame(
     started = time.perf_counter()
     if draws < 1:
         raise Misuse(f"{draws} draws show nothing", where="--draws", hint="give 1 or more")
+    before, after = opened_as(before, after), opened_as(after, before)
     plan = recover_plan(after)
     if plan is None:
         random_inputs.check_names(before, dims or {}, input_shapes or {})

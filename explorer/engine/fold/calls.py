@@ -1,0 +1,139 @@
+"""Function calls opened: in place of a call the nodes of the function's body, under the call's name.
+
+What only looks at the main graph then meets every layer. A function of tiles or of a number format is one
+operator to whoever asks, and stays; so does all where bodies were too many, or of another operator set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from explorer.engine.graph.model import Function, Graph, Model, Node, Value, subgraphs, with_bodies
+from explorer.engine.graph.repeated_nodes import gathered, held, value_names
+from explorer.engine.shapes.bodies import substituted
+
+MOST = 100_000
+"""Nodes that calls may open into: a file of a few hundred bytes can describe billions."""
+
+Key = tuple[str, str, str]
+
+
+def opened(model: Model, kept: Collection[str]) -> Model:
+    """The model without calls of functions, but of those in the domains `kept`.
+
+    Nodes and values of a body are called what the call is and, behind a slash, what they are in the body.
+
+    Args:
+        model: It.
+        kept: Domains of functions that stay.
+
+    Returns:
+        It; `model` itself where nothing is called, or calls cannot be opened.
+    """
+    functions = {key: found for key, found in model.functions.items() if key[0] not in kept}
+    calls = [node for node in held(model.graph.nodes) if node.key in functions]
+    opsets, taken = _opsets(model, functions), set(value_names(model.graph))
+    sizes: dict[Key, int] = {}
+    if not calls or opsets is None or sum(_size(functions, node.key, sizes) for node in calls) > MOST:
+        return model
+    inside = [body for found in functions.values() for body in _bodies(found.nodes)]
+    if any(name in taken for body in inside for name in _own(body)):
+        return model  # a body that would have to get names of its own
+    to = _Opening(functions, taken)
+    for node in held(model.graph.nodes):
+        to.add(node)
+    called = any(node.key in functions for body in _bodies(to.nodes) for node in held(body.nodes))
+    left = {key: found for key, found in model.functions.items() if called or key not in functions}
+    graph = replace(model.graph, nodes=gathered(to.nodes))
+    return replace(model, graph=graph, opsets=opsets, functions=left)
+
+
+def _opsets(model: Model, functions: Mapping[Key, Function]) -> Mapping[str, int] | None:
+    """Operator sets of the model and its functions; None where two of them differ."""
+    found = dict(model.opsets)
+    for function in functions.values():
+        for domain, version in function.opsets.items():
+            if found.setdefault("" if domain == "ai.onnx" else domain, version) != version:
+                return None
+    return found
+
+
+def _size(functions: Mapping[Key, Function], key: Key, known: dict[Key, int]) -> int:
+    """Nodes that a call opens into; more than `MOST` of a function that calls itself."""
+    if key not in known:
+        known[key] = MOST + 1
+        inner = (node.key for node in functions[key].nodes)
+        known[key] = sum(_size(functions, one, known) if one in functions else 1 for one in inner)
+    return known[key]
+
+
+class _Opening:
+    """Nodes so far, and the names that are taken."""
+
+    def __init__(self, functions: Mapping[Key, Function], taken: set[str]) -> None:
+        self.functions, self.taken = functions, taken
+        self.nodes: list[Node] = []
+
+    def add(self, node: Node) -> None:
+        """A node, or what the function makes that it calls."""
+        function = self.functions.get(node.key)
+        if function is None:
+            self.nodes.append(node)
+            return
+        names = dict(zip(function.inputs, node.inputs, strict=False))
+        names |= dict.fromkeys(function.inputs[len(node.inputs) :], "")
+        given = [name for name in function.outputs if name in names]
+        wanted = dict(zip(function.outputs, node.outputs, strict=False))
+        names |= {inner: outer for inner, outer in wanted.items() if outer and inner not in given}
+        values = {**function.defaults, **node.attributes}
+        for inner in held(function.nodes):
+            one = substituted(inner, values)
+            for made in one.outputs:
+                if made and made not in names:
+                    names[made] = self._unique(f"{node.label}/{made}")
+            name = f"{node.label}/{one.label}"
+            read = [names.get(value, "") for value in one.inputs]
+            new = one.with_values(read, [names.get(value, "") for value in one.outputs], name)
+            self.add(with_bodies(new, {at: _around(body, names) for at, body in subgraphs(new)}))
+        for value in given:  # what comes in goes out
+            if outer := wanted.get(value):
+                self.nodes.append(Node("Identity", (names[value],), (outer,), name=f"{node.label}/{value}"))
+
+    def _unique(self, wanted: str) -> str:
+        name, number = wanted, 2
+        while name in self.taken:
+            name, number = f"{wanted}_{number}", number + 1
+        self.taken.add(name)
+        return name
+
+
+def _around(body: Graph, names: Mapping[str, str]) -> Graph:
+    """A body that takes what it does from around it under other names."""
+    own = {*_own(body)}
+    outer = {name: other for name, other in names.items() if name not in own}
+    nodes = []
+    for node in held(body.nodes):
+        new = node.with_values([outer.get(value, value) for value in node.inputs], node.outputs)
+        nodes.append(with_bodies(new, {at: _around(one, outer) for at, one in subgraphs(new)}))
+    given = (
+        Value(outer[value.name], value.dtype, value.shape) if value.name in outer else value
+        for value in body.outputs
+    )
+    return replace(body, nodes=gathered(nodes), outputs=tuple(given))
+
+
+def _own(body: Graph) -> Iterator[str]:
+    """What is named in a body itself."""
+    yield from (value.name for value in body.inputs)
+    yield from body.initializers
+    yield from (name for node in held(body.nodes) for name in node.outputs if name)
+
+
+def _bodies(nodes: Sequence[Node]) -> Iterator[Graph]:
+    """All bodies that nodes carry, those in others too."""
+    for node in held(nodes):
+        for _, body in subgraphs(node):
+            yield body
+            yield from _bodies(body.nodes)
