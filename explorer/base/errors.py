@@ -49,6 +49,14 @@ class ExplorerError(Exception):
         return " ".join(text.split())
 
 
+def internal(error: BaseException) -> ExplorerError:
+    """What is said of an error of the program itself, which nothing that its user did explains."""
+    reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    return ExplorerError(
+        f"internal error: {reason}", hint="this is a bug: set EXPLORER_TRACEBACK=1 to see where"
+    )
+
+
 _LONGEST = 600
 """Characters of each part of a message: a name in a file may have a million."""
 

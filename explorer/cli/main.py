@@ -13,7 +13,7 @@ import gc
 import os
 import sys
 
-from explorer.base.errors import Cancelled, ExplorerError, Misuse, beyond
+from explorer.base.errors import Cancelled, ExplorerError, Misuse, beyond, internal
 from explorer.base.exit_codes import BAD_INPUT, INTERRUPTED
 from explorer.base.units import printable
 from explorer.cli.arguments import parser
@@ -73,10 +73,7 @@ def _in_one_line(work: Callable[[], int], memory: int | None = None) -> int:
             raise
         if (said := beyond(error)) is not None:
             return _fail(str(said), BAD_INPUT)
-        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        return _fail(
-            f"internal error: {reason}; this is a bug: set EXPLORER_TRACEBACK=1 to see where", BAD_INPUT
-        )
+        return _fail(str(internal(error)), BAD_INPUT)
 
 
 def _fail(message: str, code: int) -> int:

@@ -47,6 +47,9 @@ def run(
 
     Returns:
         The exit code.
+
+    Raises:
+        Exception: What the program failed with; the session waits to be resumed.
     """
     # Textual and all that is painted: what is refused before needs neither
     from explorer.tui.models.resumable_session import ResumableSession
@@ -70,6 +73,8 @@ def run(
     try:
         with end_on_hangup(app):
             code = app.run()
+        if app.failure is not None:
+            raise app.failure
     finally:
         for model in app.models.open:
             model.close(properly=code == 0)

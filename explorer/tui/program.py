@@ -14,7 +14,7 @@ from textual.driver import Driver
 from textual.screen import Screen
 from textual.worker import active_worker
 
-from explorer.base.errors import Misuse
+from explorer.base.errors import Misuse, internal
 from explorer.tui.models.open_models import Begin, ModelChoice, OpenModel, OpenModels
 from explorer.tui.screen.main import MainScreen
 from explorer.tui.state.workers import ClosingWorkers
@@ -77,7 +77,8 @@ class ExplorerApp(App[int]):
     ) -> None:
         self.last_key = 0.0
         super().__init__(driver_class=_driver(remote))
-        self._workers = ClosingWorkers(self)
+        self._workers = ClosingWorkers(self, self._work_failed)
+        self._told: set[str] = set()
         self._keys = KeysInOrder(self, self._hand_on)
         self.remote, self._folder = remote, folder
         self.models = OpenModels(begin, memory)
@@ -104,6 +105,23 @@ class ExplorerApp(App[int]):
     def on_mount(self) -> None:
         """The first stack is one that is switched to and taken away like the others."""
         self.add_mode(_HOME, self.get_default_screen)
+
+    def _work_failed(self, error: Exception) -> None:
+        """An error in the background is told once, and what is on show stays; who looks for it has it end."""
+        if self.main is None or os.environ.get("EXPLORER_TRACEBACK"):
+            self._handle_exception(error)
+        elif repr(error) not in self._told:
+            self._told.add(repr(error))
+            self.main.fail(internal(error))
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What the program failed with, if it did; of work in the background what that failed with."""
+        return getattr(self._exception, "error", self._exception)
+
+    def _fatal_error(self) -> None:
+        """End; whoever runs the program tells why, in a line and not in Textual's hundred."""
+        self._close_messages_no_wait()
 
     def copy_to_clipboard(self, text: str) -> None:
         """Send a text to the clipboard of the terminal, through the multiplexer that stands before it."""

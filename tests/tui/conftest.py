@@ -30,6 +30,7 @@ def without_a_clock() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in ("app", "pilot"):
             patch.setattr(f"textual.{module}.wait_for_idle", quiet)
+        patch.setenv("EXPLORER_TRACEBACK", "1")  # an error of the program fails the test
         patch.setattr("textual.screen.UPDATE_PERIOD", 0.001)
         patch.setattr("explorer.tui.tree.filter_line._TYPING", 0.001)
         patch.setattr(Screen, "_compositor_refresh", lambda shown: undrawn.add(shown))

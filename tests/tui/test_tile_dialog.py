@@ -218,8 +218,20 @@ async def test_the_dialog_shows_figures_at_every_size(size: tuple[int, int]) -> 
             assert region.bottom < box.bottom, name
         assert top.query_one(CostList).region.height >= 3
         edges, grouped = option(hands, "edges").region, option(hands, "grouped").region
-        assert edges.y == grouped.y
+        assert (edges.y == grouped.y) == (size == (60, 15)), "beside each other only where rows are few"
         assert "pack" in line_text(option(hands, "grouped").line_at(0))[: grouped.width]
+
+
+async def test_down_goes_to_the_field_below_and_never_to_the_right() -> None:
+    async with screen(ScriptedEngine(), (80, 24)) as hands:
+        await hands.press("t")
+        places = []
+        for _ in range(7):
+            focused = hands.pilot.app.screen.focused
+            assert focused is not None
+            places.append(focused.region.y)
+            await hands.press("down")
+        assert places == list(range(places[0], places[0] + 7))
 
 
 @pytest.mark.slow

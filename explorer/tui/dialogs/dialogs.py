@@ -21,7 +21,7 @@ from textual.widgets import Input, Static
 from explorer.base.errors import ExplorerError
 from explorer.tui.text.lines import BLANK, Line, fit, middle, safe, wrap
 from explorer.tui.widgets.line_view import LineList, LineView
-from explorer.tui.widgets.options import OptionField
+from explorer.tui.widgets.options import STACKED, OptionField
 from explorer.tui.widgets.page_text import screen_text
 from explorer.tui.widgets.text_input import LONGEST, text_input
 
@@ -63,6 +63,15 @@ class Dialog(AnsweredOnce[T], ModalScreen[T], Generic[T]):
     ]
     TITLE_TEXT = ""
     HINT = "Esc close"
+    VERTICAL_BREAKPOINTS = [  # noqa: RUF012 (Textual declares it an instance variable)
+        (0, "-fields-beside"),
+        (24, STACKED),
+    ]
+
+    @property
+    def stacks_fields(self) -> bool:
+        """Whether each field has a row of its own."""
+        return self.app.size.height >= (self.VERTICAL_BREAKPOINTS or [(0, "")])[-1][0]
 
     def compose(self) -> ComposeResult:
         """The parts."""
@@ -271,7 +280,9 @@ class FormDialog(Dialog[T], Generic[T]):
         self, label: str, value: str, placeholder: str, id: str, *, longest: int = LONGEST
     ) -> ComposeResult:
         """The same without a row of its own, for one beside others."""
-        yield Static(label, classes="form-label", markup=False)
+        # a blank before a label stands between it and the field at its left
+        second = " second" * label.startswith(" ")
+        yield Static(label.strip(), classes=f"form-label{second}", markup=False)
         yield text_input(value, placeholder=placeholder, blink=self._blink, id=id, longest=longest)
 
     def text_of(self, id: str) -> str:

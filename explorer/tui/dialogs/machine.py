@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 from textual.widget import Widget
-from textual.widgets import Input, Static
+from textual.widgets import Input
 
 from explorer.base.errors import ExplorerError
 from explorer.base.units import rate_text
@@ -76,8 +76,7 @@ class MachineDialog(FormDialog[Hardware]):
                     yield from self._entry(key, texts)
         with Horizontal(classes="form-row"):
             yield from self._entry("array", texts)
-            yield Static("moving", classes="form-label", markup=False)
-            moving = OptionField("", _MOVING, id="moving", label_width=1)
+            moving = OptionField("moving", _MOVING, id="moving")
             moving.index = int(self._used is not None and not self._used.double_buffered)
             yield moving
         with Horizontal(classes="form-row"):

@@ -186,8 +186,8 @@ class TileDialog(Dialog[TileSpec]):
         self._fit()
 
     def _fit(self) -> None:
-        # the box has two borders, five fields and a headline
-        room = int(self.app.size.height * 0.94) - 8
+        # the box has two borders, five rows of fields or a row for each of the seven, and a headline
+        room = int(self.app.size.height * 0.94) - (10 if self.stacks_fields else 8)
         about = 2 if room < 8 else 4 if room > 20 else 3
         self.query_one("#about").styles.height = about
         self.query_one("#figures").styles.height = max(3, min(28, room - about - (room >= 8)))

@@ -140,6 +140,10 @@ class MainScreen(Screen[None]):
         self.store.notify("model")
         self.run_worker(self._open(), group="model", exit_on_error=False)
 
+    def fail(self, error: ExplorerError) -> None:
+        """Tell of an error that nobody waits for."""
+        self._lent.fail("Error", error)
+
     def view(self) -> ScreenState | None:
         """What is on show, to be resumed; None while nothing is."""
         return self._saved.view()

@@ -1,24 +1,40 @@
 """Workers of the program: what was to be awaited and never is, because another took its place, is closed.
 
 Textual takes a coroutine for a worker. One whose worker is cancelled before its first step, as by a second
-key in the same instant, or when its screen goes, would be complained of on the terminal.
+key in the same instant, or when its screen goes, would be complained of on the terminal. What a worker fails
+with that is no message of ours is an error of the program: it is told, and not dropped.
 """
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
+from textual.app import App
 from textual.worker import Worker
 from textual.worker_manager import WorkerManager
 
+from explorer.base.errors import ExplorerError
+
 
 class ClosingWorkers(WorkerManager):
-    """Workers whose coroutines are closed when they are done, begun or not."""
+    """Workers whose coroutines are closed when they are done, begun or not.
+
+    Args:
+        app: Whose they are.
+        failed: Told of an error of the program.
+    """
+
+    def __init__(self, app: App[Any], failed: Callable[[Exception], None]) -> None:
+        super().__init__(app)
+        self._failed = failed
 
     def _remove_worker(self, worker: Worker[Any]) -> None:
         super()._remove_worker(worker)
         _close(getattr(worker, "_work", None))
+        if isinstance(worker.error, Exception) and not isinstance(worker.error, ExplorerError):
+            self._failed(worker.error)
 
 
 def _close(work: object) -> None:

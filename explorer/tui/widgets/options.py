@@ -14,6 +14,8 @@ from explorer.tui.widgets.line_view import RoleLines
 
 _LABEL = 12
 """Cells before what a field says; a word has one of them for its own highlight."""
+STACKED = "-fields-below"
+"""Class of a screen that has room for each field in a row of its own, so that arrows go from row to row."""
 
 
 class OptionField(RoleLines, can_focus=True):
@@ -39,8 +41,18 @@ class OptionField(RoleLines, can_focus=True):
 
     def __init__(self, label: str, words: Sequence[str], *, id: str, label_width: int = _LABEL) -> None:
         super().__init__(id=id)
-        self._room = label_width
-        self.label, self.words, self.index = fit(label, label_width - 1), tuple(words), 0
+        self._label, self._beside = label, label_width
+        self.words, self.index = tuple(words), 0
+
+    @property
+    def _room(self) -> int:
+        """Cells before the words: fields that stand below each other all have as many."""
+        return _LABEL if self._beside > 1 and self.screen.has_class(STACKED) else self._beside
+
+    @property
+    def label(self) -> str:
+        """The label, as wide as it is drawn."""
+        return fit(self._label, self._room - 1)
 
     @property
     def value(self) -> str:

@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -299,6 +300,44 @@ def test_a_model_that_could_not_be_opened_leaves_no_session_behind(tmp_path: Pat
         terminal.hang_up()
         terminal.process.wait(PATIENCE)
     assert not list(state.rglob("session.msgpack"))
+
+
+@pytest.mark.slow
+def test_an_error_of_the_screen_is_one_line_and_the_session_is_kept(sample: Sample) -> None:
+    fails = """
+import sys
+from explorer.cli.main import main
+from explorer.tui.widgets.line_view import LineList
+LineList.action_last = lambda rows: {}["gone"]
+sys.exit(main())
+"""
+    with Terminal([sys.executable, "-c", fails, str(sample("lenet"))]) as terminal:
+        terminal.wait_for("conv1")
+        terminal.press("end")
+        assert terminal.end() == 2
+        assert terminal.modes() == terminal.modes_before
+        assert "explorer: internal error: KeyError: 'gone'; this is a bug" in terminal.written()
+        assert "Traceback" not in terminal.written()
+        assert list(Path(terminal.state.name).rglob("session.msgpack"))
+
+
+@pytest.mark.slow
+def test_an_error_in_the_background_is_told_and_the_screen_lives_on(sample: Sample) -> None:
+    fails = """
+import sys
+from explorer.cli.main import main
+from explorer.tui.tabs.model import ModelTab
+ModelTab.paint = lambda tab: {}["gone"]
+sys.exit(main())
+"""
+    with Terminal([sys.executable, "-c", fails, str(sample("lenet"))]) as terminal:
+        terminal.wait_for("conv1")
+        terminal.press("2")
+        terminal.wait_for("internal error: KeyError: 'gone'; this is a bug")
+        terminal.press("escape")
+        terminal.wait_for(lambda: "internal error" not in terminal.text())
+        terminal.press("\t")
+        terminal.wait_for("z zoom")
 
 
 def test_there_is_nothing_to_resume_in_one_line() -> None:

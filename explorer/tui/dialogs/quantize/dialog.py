@@ -39,7 +39,7 @@ from explorer.tui.tree.sites import names_in
 from explorer.tui.widgets.accumulator_field import AccumulatorField
 from explorer.tui.widgets.combo import ComboField
 from explorer.tui.widgets.line_view import LineList, LineView
-from explorer.tui.widgets.options import OptionField
+from explorer.tui.widgets.options import STACKED, OptionField
 from explorer.tui.widgets.text_input import text_input
 
 AskChoice = Callable[[QuantizeSpec], Awaitable[Quantization]]
@@ -82,6 +82,10 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
     ]
     TITLE_TEXT = "Quantize"
     HINT = "↑↓←→ choose, or type · Enter apply · Esc"
+    VERTICAL_BREAKPOINTS = [  # noqa: RUF012 (Textual declares it an instance variable)
+        (0, "-fields-beside"),
+        (30, STACKED),
+    ]
 
     def __init__(
         self,
@@ -126,7 +130,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
             yield Static("seed", classes="form-label", markup=False)
             seed = str(self._asked.seed or "")
             yield text_input(seed, placeholder="0", blink=self._blink, id="quantize-seed")
-            yield Static(" config", classes="form-label", markup=False)
+            yield Static("config", classes="form-label second", markup=False)
             yield text_input(spec.config, placeholder="formats.toml", blink=self._blink, id="quantize-config")
         with Horizontal(classes="form-row"):
             percentile = f"{spec.percentile:g}"
@@ -157,8 +161,9 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         self._fit()
 
     def _fit(self) -> None:
-        # the box has two borders, nine rows of fields, a headline and what is known of one layer
-        room = int(self.app.size.height * 0.94) - 13
+        # the box has two borders, nine rows of fields or a row for each of the thirteen, a headline and what
+        # is known of one layer
+        room = int(self.app.size.height * 0.94) - (17 if self.stacks_fields else 13)
         figures, plan = self.query_one(QuantizedLayers), self.query_one("#plan")
         self.query_one("#choice-head").display = room > 3
         self.query_one("#about").display = room > 2
