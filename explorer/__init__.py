@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from explorer.facts.quantize import FormatSweepSpec, QuantizeSpec
     from explorer.facts.roofline import Machine
     from explorer.facts.serving.spec import ServingSpec
+    from explorer.facts.serving.sweep import ServingSweepSpec
     from explorer.facts.split.edit import EditStep
     from explorer.facts.split.part import PartSpec
     from explorer.facts.split.split import SplitSpec
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
         run_pipeline,
         sweep_files,
         sweep_formats,
+        sweep_serving,
         tree_diff_files,
         verify_files,
     )
@@ -86,6 +88,7 @@ __all__ = [
     "QuantizeSpec",
     "Session",
     "ServingSpec",
+    "ServingSweepSpec",
     "SplitSpec",
     "Sweep",
     "SweepRow",
@@ -106,6 +109,7 @@ __all__ = [
     "run_pipeline",
     "sweep_files",
     "sweep_formats",
+    "sweep_serving",
     "to_json",
     "to_torch",
     "tree_diff_files",
@@ -140,6 +144,7 @@ _HOMES = {
     "explorer.facts.quantize": ("FormatSweepSpec", "QuantizeSpec"),
     "explorer.facts.roofline": ("Machine",),
     "explorer.facts.serving.spec": ("ServingSpec",),
+    "explorer.facts.serving.sweep": ("ServingSweepSpec",),
     "explorer.facts.split.part": ("PartSpec",),
     "explorer.facts.split.split": ("SplitSpec",),
     "explorer.facts.sweep": ("Sweep", "SweepRow", "SweepSpec"),
@@ -157,7 +162,7 @@ _HOMES = {
         "run_pipeline",
         "sweep_files",
         "sweep_formats",
-        "sweep_formats",
+        "sweep_serving",
         "tree_diff_files",
         "verify_files",
     ),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from explorer.session.headers import list_models
     from explorer.session.machine import measure_machine
+    from explorer.session.serving_sweep import sweep_serving
     from explorer.session.session import Session
     from explorer.session.split.make import make_model
     from explorer.session.split.pipeline import run_pipeline
@@ -35,6 +36,7 @@ _HOMES = {
     "measure_machine": "machine",
     "make_model": "split.make",
     "run_pipeline": "split.pipeline",
+    "sweep_serving": "serving_sweep",
 }
 __all__ = [
     "Session",
@@ -50,6 +52,7 @@ __all__ = [
     "run_pipeline",
     "sweep_files",
     "sweep_formats",
+    "sweep_serving",
     "tree_diff_files",
     "verify_files",
 ]

@@ -155,11 +155,11 @@ def compare_files(
     """
     if len(sources) < 2:
         raise Misuse("there is nothing to compare with", hint="name two models or more")
-    with _opened(sources, options) as sessions:
+    with opened(sources, options) as sessions:
         several = [session._models for session in sessions]
         for models in several:
             models.opened(0, on_progress)
-        _check_names(several)
+        check_sizes(several)
         first, *others = several
 
         def prove(one: tuple[Models, int]) -> Verification:
@@ -190,11 +190,11 @@ def evaluate_files(
 
     `options` as for `explorer.session.Session`; a dimension or input need only exist in one of the models.
     """
-    with _opened(sources, options, strict=len(sources) == 1) as sessions:
+    with opened(sources, options, strict=len(sources) == 1) as sessions:
         several = [session._models for session in sessions]
         for models in several:
             models.opened(0, on_progress)
-        _check_names(several)
+        check_sizes(several)
         return evaluated(
             [(models, 0) for models in several],
             data,
@@ -219,10 +219,10 @@ def sweep_files(*sources: str | os.PathLike[str], spec: SweepSpec, **options: An
     """
     how = {name: options.pop(name) for name in _OF_A_SWEEP if name in options}
     how["seed"] = how.pop("first_seed", 0)
-    with _opened(sources, options, strict=len(sources) == 1) as sessions:
+    with opened(sources, options, strict=len(sources) == 1) as sessions:
         several = [session._models for session in sessions]
         if len(several) > 1:
-            _check_names(several)
+            check_sizes(several)
         return sweep.sweep(list(zip(sessions, several, strict=True)), spec, reopen, **how)
 
 
@@ -235,15 +235,15 @@ def sweep_formats(*sources: str | os.PathLike[str], spec: FormatSweepSpec, **opt
         options: Those of `Session.sweep_formats`, and those of `Session` for all models.
     """
     how = {name: options.pop(name) for name in _OF_A_SWEEP if name in options}
-    with _opened(sources, options, strict=len(sources) == 1) as sessions:
+    with opened(sources, options, strict=len(sources) == 1) as sessions:
         several = [session._models for session in sessions]
         if len(several) > 1:
-            _check_names(several)
+            check_sizes(several)
         return sweep.sweep_formats(list(zip(sessions, several, strict=True)), spec, reopen, **how)
 
 
 @contextlib.contextmanager
-def _opened(
+def opened(
     sources: Sequence[str | os.PathLike[str]], options: Mapping[str, Any], *, strict: bool = False
 ) -> Iterator[list[Session]]:
     """Sessions with the same options; unless `strict` a dimension need only exist in one of the models."""
@@ -261,14 +261,14 @@ def _pair(
     """Two sessions with the same options; of several sizes of a dimension they have the first."""
     dims: Dims = options.get("dims") or {}
     options = {**options, "dims": {n: s if isinstance(s, int) else s[0] for n, s in dims.items()}}
-    with _opened((a, b), options) as sessions:
+    with opened((a, b), options) as sessions:
         for session in sessions:
             session._models.opened()
-        _check_names([session._models for session in sessions])
+        check_sizes([session._models for session in sessions])
         yield sessions
 
 
-def _check_names(several: Sequence[Models]) -> None:
+def check_sizes(several: Sequence[Models]) -> None:
     """Whether every dimension and input that was named is one of some model's; a broken model has none."""
     opened = []
     for models in several:

@@ -22,11 +22,12 @@ from explorer.engine import sweep as engine
 from explorer.engine.evaluate import data_file
 from explorer.engine.sweep import formats, trainings
 from explorer.engine.sweep.fingerprint import digest, files_of, fingerprint
-from explorer.engine.sweep.store import holds
+from explorer.engine.sweep.store import Store, holds
 from explorer.facts import TileSpec, to_json
 from explorer.facts.comparison import FigureTable, tilings_table
 from explorer.facts.evaluate.training_sweep import TrainingSweep, TrainingTrial
 from explorer.facts.quantize import FormatRow, FormatSweep, FormatSweepSpec
+from explorer.facts.serving.sweep import ServingRow, ServingSweep, with_serving_front
 from explorer.facts.sweep import Sweep, SweepRow, SweepSpec, ordered
 from explorer.host import input_files
 from explorer.host.output_files import check_target
@@ -35,7 +36,7 @@ from explorer.session.parts.quantize import Quantizer
 from explorer.settings.parse import opening_words, parse_tiles
 from explorer.settings.steps.trials import parse_trials
 
-_MATTERS = ("dims", "input_shapes", "observe", "past")
+MATTERS = ("dims", "input_shapes", "observe", "past")
 """Options of opening that figures depend on, beside the rules; weights and seed are in the content."""
 
 Reopen = Callable[..., engine.SweepSession]
@@ -135,9 +136,9 @@ def sweep_trainings(
     # before its content is looked at, which takes as long as the file is
     data_file.read_to_hold(data, labels=how.get("labels", ""), inputs=how.get("inputs", ()))
     samples = fingerprint([data], cancel)
-    source, options = _from_anywhere(models)
+    source, options = from_anywhere(models)
     words = shlex.join(opening_words(models.options))
-    matters = {name: models.options[name] for name in _MATTERS}
+    matters = {name: models.options[name] for name in MATTERS}
     said = {**how, "opening": matters, "rules": _digest(models.options["rules"])}
     tasks = []
     for one in asked:
@@ -174,7 +175,7 @@ def _check_taken(row: int, target: str, rows: int) -> None:
         raise Misuse(f"there is no row {row}", where="--take", hint=f"there are {rows:,}")
 
 
-def _from_anywhere(models: Models) -> tuple[str, dict[str, Any]]:
+def from_anywhere(models: Models) -> tuple[str, dict[str, Any]]:
     """What a module is opened by, wherever a worker runs."""
     head, colon, name = models.source.rpartition(":")
     source = f"{os.path.abspath(head)}:{name}" if colon and os.path.exists(head) else models.source
@@ -215,9 +216,21 @@ def format_results(path: str, names: Sequence[str] = ()) -> FormatSweep:
     return formats.kept_formats(path, names)
 
 
+def serving_results(path: str) -> ServingSweep:
+    """The rows of serving that such a file holds."""
+    with Store(ServingRow, path, changed=False) as store:
+        rows = with_serving_front(list(store.rows()))
+    return ServingSweep(rows=rows, kept=len(rows), output=path)
+
+
 def kinds(path: str) -> tuple[str, ...]:
-    """What rows such a file holds: 'tilings', 'formats', 'trainings'."""
-    held: dict[str, type[Struct]] = {"tilings": SweepRow, "formats": FormatRow, "trainings": TrainingTrial}
+    """What rows such a file holds: 'tilings', 'formats', 'trainings', 'servings'."""
+    held: dict[str, type[Struct]] = {
+        "tilings": SweepRow,
+        "formats": FormatRow,
+        "trainings": TrainingTrial,
+        "servings": ServingRow,
+    }
     return tuple(name for name, kind in held.items() if holds(path, kind))
 
 
@@ -251,7 +264,7 @@ def _subject(
 ) -> engine.Subject:
     """A session's current model."""
     options = models.options
-    opening = {name: options[name] for name in _MATTERS}
+    opening = {name: options[name] for name in MATTERS}
     return engine.Subject(
         name=models.label(models.current),
         door=session,
@@ -274,14 +287,14 @@ def _is_traced(models: Models, on_progress: OnProgress) -> bool:
 
 def _traced(session: engine.SweepSession, models: Models, reopen: Reopen) -> engine.Subject:
     """A session's module that is planned as it runs on shapes: what it multiplies says which it is."""
-    source, options = _from_anywhere(models)
+    source, options = from_anywhere(models)
     return engine.Subject(
         name=models.label(models.current),
         door=session,
         files=lambda: (),
         content=partial(_products_digest, session),
         opener=lambda _: partial(_traced_anew, reopen, source, options, _products_digest(session)),
-        opening={name: options[name] for name in _MATTERS} | {"rules": _digest(models.options["rules"])},
+        opening={name: options[name] for name in MATTERS} | {"rules": _digest(models.options["rules"])},
         words=shlex.join(opening_words(models.options)),
     )
 

@@ -102,6 +102,23 @@ OPENING = (
     *("--memory", "--no-cache"),
 )
 MACHINE = ("--machine", "--peak-macs", "--bandwidth")
+KEPT_IN = Option(
+    "--output",
+    "a file that keeps the rows (SQLite), for going on where it was stopped",
+    "FILE",
+    short="-o",
+)
+"""Of a sweep: where its rows stay."""
+SPREAD = (
+    Option(
+        "--workers",
+        "processes to spread it over; 1 is this one (default: one a processor, where that pays)",
+        "N",
+        least=1,
+    ),
+    Option("--scheduler", "a Dask cluster that does it, all of it trusted: tcp://host:8786", "ADDRESS"),
+)
+"""Of a sweep: who does it."""
 MACHINE_SETTINGS = (
     *(
         "--peak-macs",

@@ -23,10 +23,11 @@ from explorer.facts import History, Plan, TileResult, TileSpec
 from explorer.facts.cost import Hardware
 from explorer.facts.evaluate.training_run import TrainingRun
 from explorer.facts.quantize import FormatRow, Quantization, QuantizeSpec
+from explorer.facts.serving.sweep import ServingRow
 from explorer.facts.sweep import SweepRow
 from explorer.host import scratch
 
-Row = SweepRow | FormatRow
+Row = SweepRow | FormatRow | ServingRow
 
 
 class SweepSession(Protocol):

@@ -19,6 +19,7 @@ import msgspec
 from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.facts.evaluate.training_sweep import TrainingTrial
 from explorer.facts.quantize import FormatRow
+from explorer.facts.serving.sweep import ServingRow
 from explorer.facts.sweep import SweepRow
 
 _APPLICATION = 0x58505357
@@ -44,6 +45,7 @@ _TABLES: dict[type, str] = {
     FormatRow: "formats",
     TrainingTrial: "trainings",
     TrainedWeights: "checkpoints",
+    ServingRow: "servings",
 }
 
 
@@ -111,7 +113,8 @@ def is_store(path: str) -> bool:
 
 
 class Store(Generic[Row]):
-    """Rows of one kind by key; tilings, number formats, trainings and their weights have a table each.
+    """Rows of one kind by key; tilings, number formats, trainings and their weights, and layouts of serving
+    have a table each.
 
     Args:
         kind: Of the rows.

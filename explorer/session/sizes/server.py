@@ -8,7 +8,9 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
 from explorer.engine.costs.decode import module_cache
+from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.progress import Cancel, OnProgress, report
+from explorer.engine.serving.content import module_content
 from explorer.engine.serving.passes import Passes
 from explorer.engine.serving.serving import check, passes_of, served, stored_types
 from explorer.facts.roofline import Machine
@@ -34,8 +36,24 @@ class Server:
         cancel: Cancel,
     ) -> Serving:
         """Prompt, steps, cache and times of a state."""
+        loaded = self._loaded(index, on_progress)
+        check(spec)
+        key = loaded.source, self._models.at(index), stored_types(spec).compute, spec.prompt
+        with loaded.quiet():
+            if self._known is None or self._known[0] != key:
+                self._known = key, passes_of(module_cache.find(loaded), spec)
+            passes = self._known[1]
+            passes.told = lambda done: report(on_progress, cancel, "running on shapes", done)
+            found = served(passes, on_machine(spec, machine), machine)
+        return replace(found, notes=(*loaded.notes, *found.notes))
+
+    def content(self, index: int | None, on_progress: OnProgress) -> str:
+        """Digest of what the figures of a state depend on, beside what is asked."""
+        return module_content(self._loaded(index, on_progress).meta())
+
+    def _loaded(self, index: int | None, on_progress: OnProgress) -> LoadedModule:
         opened = self._models.opened(self._models.at(index), on_progress)
-        loaded = getattr(opened, "loaded", None)
+        loaded: LoadedModule | None = getattr(opened, "loaded", None)
         if loaded is None:
             why = getattr(getattr(opened, "contents", None), "why", "")
             if why:
@@ -45,19 +63,10 @@ class Server:
                 where=self._models.source,
                 hint="explorer decode counts a step of a graph that takes its cache as inputs",
             )
-
-        check(spec)
-        key = loaded.source, self._models.at(index), stored_types(spec).compute, spec.prompt
-        with loaded.quiet():
-            if self._known is None or self._known[0] != key:
-                self._known = key, passes_of(module_cache.find(loaded), spec)
-            passes = self._known[1]
-            passes.told = lambda done: report(on_progress, cancel, "running on shapes", done)
-            found = served(passes, _on(spec, machine), machine)
-        return replace(found, notes=(*loaded.notes, *found.notes))
+        return loaded
 
 
-def _on(spec: ServingSpec, machine: Machine | None) -> ServingSpec:
+def on_machine(spec: ServingSpec, machine: Machine | None) -> ServingSpec:
     """A question with the memory and the links of a preset, where it names neither."""
     device = DEVICES.get(machine.name) if machine is not None else None
     if device is None:

@@ -107,9 +107,28 @@ def test_models_stand_side_by_side(ask: Ask, small: str, folder: str) -> None:
     ]
 
 
+@pytest.mark.slow
+def test_a_sweep_is_kept_in_a_file_that_is_shown_as_others_are(ask: Ask, folder: str, tmp_path: Path) -> None:
+    kept = str(tmp_path / "results.db")
+    words = ("serving", folder, *SHORT, "--batch", "1,4", "--devices", "1,2,3", "--dtype", "bf16,int8")
+    text = ask(*words, "--sweep", "--machine", "h100", "-o", kept)
+    assert "no layout over 3 devices: 4 heads do not divide by 3" in text
+    assert "weights in" in text
+    made = json.loads(ask(*words, "--sweep", "--machine", "h100", "-o", kept, "--json"))
+    assert (made["made"], made["kept"]) == (0, len(made["rows"]))
+    shown = json.loads(ask("sweep", kept, "--json"))
+    assert shown["rows"] == made["rows"]
+    assert len(ask("sweep", kept, "--csv").splitlines()) == 1 + len(made["rows"])
+    assert "says nothing of results that are only shown" in ask("sweep", kept, "--tile", "16", code=2)
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
+        (("served.py:gpt", "-o", "x.db"), "--output: keeps and spreads the rows of a sweep; add --sweep"),
+        (("served.py:gpt", "--dtype", "bf16,fp8"), "one type is counted at a time; give one, or add --sweep"),
+        (("served.py:gpt", "--sweep", "--plot", "x.svg"), "--plot: is of one model at one type"),
+        (("served.py:gpt", "--sweep", "-o", "served.py"), "served.py: this is the model itself"),
         (("served.py:plain",), "it has no key-value cache of its own"),
         (("served.py:gpt", "--context", "many"), "'many' is no number of tokens"),
         (("served.py:gpt", "--prompt", "1k,2k"), "one prompt is counted at a time"),

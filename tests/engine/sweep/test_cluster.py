@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pickle
 import re
@@ -27,8 +28,10 @@ from explorer.engine import sweep
 from explorer.engine.sweep import cluster, processes
 from explorer.engine.sweep.measure import Task
 from explorer.facts.quantize import FormatSweepSpec
+from explorer.facts.serving.spec import ServingSpec
+from explorer.facts.serving.sweep import ServingSweepSpec
 from explorer.facts.sweep import SweepSpec
-from explorer.session import sweep_files, sweep_formats
+from explorer.session import sweep_files, sweep_formats, sweep_serving
 
 ROOT = Path(__file__).parent.parent.parent.parent
 TILES = tuple((m, k, 32) for m in (8, 16) for k in (8, 16, 32))
@@ -122,6 +125,25 @@ def test_number_formats_on_a_cluster_say_what_one_process_says(
         (r.key, r.snr_db, r.bitops) for r in here.rows
     ]
     assert sweep_formats(sample("lenet"), spec=spec, output=kept).made == 0
+
+
+@pytest.mark.slow
+def test_layouts_of_serving_on_a_cluster_are_those_of_one_process(
+    spawn: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    config = {"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 128}
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    address = address_of(spawn("scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard"))
+    spawn("worker", address, "--no-nanny", "--nthreads", "1", "--no-dashboard", "--memory-limit", "0")
+    base = ServingSpec(16, tuple(range(8, 56, 2)), (1, 4), (1, 2))
+    spec, kept = ServingSweepSpec(base, ("bf16", "int8")), str(tmp_path / "results.db")
+    there = sweep_serving(tmp_path / "model", spec=spec, scheduler=address, output=kept)
+    here = sweep_serving(tmp_path / "model", spec=spec)
+    assert there.workers == 1
+    assert there.made == len(there.rows) == 24 * 2 * 2 * 2
+    assert there.rows == here.rows
+    assert sweep_serving(tmp_path / "model", spec=spec, output=kept).made == 0
 
 
 def test_no_weight_travels_to_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

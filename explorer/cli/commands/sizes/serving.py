@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import explorer
 from explorer.base.errors import Misuse
-from explorer.base.exit_codes import DONE
+from explorer.base.exit_codes import BAD_INPUT, DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import MACHINE, OPENING, TABLE, Option
+from explorer.cli.arguments.options import KEPT_IN, MACHINE, OPENING, SPREAD, TABLE, Option
 from explorer.cli.arguments.records import named_machine, rate
-from explorer.cli.output.answer import Answer, document, plots, present, tool
+from explorer.cli.output.answer import Answer, document, plain, plots, present, tool
 from explorer.cli.output.progress import ProgressLine
 from explorer.host.output_files import atomic_write, check_target
+from explorer.process import supervisor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from explorer.facts import Info
+    from explorer.facts.roofline import Machine
     from explorer.facts.serving.serving import Serving
     from explorer.facts.serving.spec import ServingSpec
 
@@ -48,11 +50,22 @@ _OPTIONS = (
         reads="sizes",
     ),
     Option(
-        "--dtype", "what weights are stored in, such as bf16, fp8, int4 (default: as the model's)", "TYPE"
+        "--dtype",
+        "what weights are stored in, such as bf16, fp8, int4 (default: as the model's; several: --sweep)",
+        "TYPE",
+        reads="words",
     ),
-    Option("--kv-dtype", "what keys and values are cached in (default: as activations)", "TYPE"),
+    Option(
+        "--kv-dtype",
+        "what keys and values are cached in (default: as activations; several: --sweep)",
+        "TYPE",
+        reads="words",
+    ),
     Option("--card", "memory of a device, such as 80G (default: that of a preset)", "SIZE", reads="card"),
     Option("--plot", "also draw memory over contexts and tokens/s over batches, as SVG or PNG", "FILE"),
+    Option("--sweep", "a row for every layout of every type, context, batch and number of devices"),
+    KEPT_IN,
+    *SPREAD,
     Option("--links", "bytes per second between devices, one way (default: those of a preset)", "RATE"),
 )
 
@@ -60,6 +73,10 @@ _OPTIONS = (
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     vars(given).update(past=None, observe=False)  # it is opened as it is; steps are counted besides
     machine = named_machine(given)
+    if given.sweep:
+        return _swept(given, machine, progress)
+    if idle := sorted(given.explicit & {"output", "workers", "scheduler"}):
+        raise Misuse("keeps and spreads the rows of a sweep", where=f"--{idle[0]}", hint="add --sweep")
     spec = _spec(given)
     _check_plot(given)
     found: list[tuple[Info, Serving, str | None]] = []
@@ -78,6 +95,35 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     )
 
 
+def _swept(given: ParsedArgs, machine: Machine | None, progress: ProgressLine) -> Answer:
+    if given.plot is not None:
+        raise Misuse("is of one model at one type", where="--plot", hint="leave it or --sweep out")
+    kept = f"what was done is kept in {given.output}; the same command goes on from there"
+    supervisor.if_stopped(
+        f"stopped; {kept if given.output else 'nothing was kept; with -o FILE it would be'}"
+    )
+    types = {name: getattr(given, name) or ("",) for name in ("dtype", "kv_dtype")}
+    fact = explorer.sweep_serving(
+        *given.models,
+        spec=explorer.ServingSweepSpec(_base(given), types["dtype"], types["kv_dtype"]),
+        machine=machine,
+        on_progress=progress,
+        **{name: getattr(given, name) for name in ("output", "scheduler", "workers")},
+        **given.opening,
+    )
+    bad = fact.failed
+    said = [why if why.startswith(f"{name}:") else f"{name}: {why}" for name, why in bad.items()]
+    if single := sum(bool(row.error) and row.model not in bad for row in fact.rows):
+        said.append(f"{single:,} of {len(fact.rows):,} rows have no figures")
+    return Answer(
+        BAD_INPUT if bad else DONE,
+        lambda: plain(fact),
+        lambda: present("tiling.sweep_serving").serving_sweep(fact),
+        "rows",
+        warning="; ".join(said),
+    )
+
+
 def _check_plot(given: ParsedArgs) -> None:
     if given.plot is None:
         return
@@ -88,6 +134,17 @@ def _check_plot(given: ParsedArgs) -> None:
 
 
 def _spec(given: ParsedArgs) -> ServingSpec:
+    types = {}
+    for name in ("dtype", "kv_dtype"):
+        typed = getattr(given, name) or ("",)
+        if len(typed) > 1:
+            flag = "--" + name.replace("_", "-")
+            raise Misuse("one type is counted at a time", where=flag, hint="give one, or add --sweep")
+        types[name] = typed[0]
+    return _base(given, **types)
+
+
+def _base(given: ParsedArgs, **types: str) -> ServingSpec:
     if len(given.prompt) > 1:
         raise Misuse("one prompt is counted at a time", where="--prompt", hint="give one number")
     return explorer.ServingSpec(
@@ -95,10 +152,9 @@ def _spec(given: ParsedArgs) -> ServingSpec:
         given.context,
         given.batch,
         given.devices,
-        given.dtype or "",
-        given.kv_dtype or "",
-        given.card,
-        rate(given.links, "--links"),
+        card=given.card,
+        links=rate(given.links, "--links"),
+        **types,
     )
 
 
@@ -114,6 +170,7 @@ COMMAND = Command(
         "explorer serving ./Mixtral-8x7B --devices 2,4,8 --dtype fp8 --kv-dtype fp8 --machine h100",
         "explorer serving ./Llama-3-8B --batch 1,2,4,8,16,32 --machine h100 --plot serving.svg",
         "explorer serving a/ b/ --context 8k --machine h100 --json",
+        "explorer serving a/ --sweep --dtype bf16,fp8 --context 8k,32k --devices 1,2,4 -o served.db",
     ),
     _run,
     usage="serving MODEL --context 32k --machine h100",

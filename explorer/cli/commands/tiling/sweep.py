@@ -9,7 +9,7 @@ from explorer.base.errors import Misuse
 from explorer.base.exit_codes import BAD_INPUT, DIFFERENT, DONE, OF_VERDICT
 from explorer.base.verdicts import weakest
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import EDGES, FORMS, HARDWARE, OPENING, TABLE, Option
+from explorer.cli.arguments.options import EDGES, FORMS, HARDWARE, KEPT_IN, OPENING, SPREAD, TABLE, Option
 from explorer.cli.arguments.quantize import FORMAT_SWEEP
 from explorer.cli.arguments.records import hardware, tile_spec, tiles
 from explorer.cli.arguments.training import TRAINING_SWEEP, samples
@@ -46,6 +46,8 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     sweep = _sweeps()
     shown = len(given.models) == 1 and sweep.is_results(given.models[0])
     held = sweep.kinds(given.models[0]) if shown else ()
+    if held == ("servings",):
+        return _servings(given)
     trainings = held == ("trainings",) or ("trainings" in held and given.train is not None)
     if (trained := _trainings(given, progress, trainings)) is not None:
         return trained
@@ -96,6 +98,17 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         lambda: present("tiling.sweep").sweep(fact, figures),
         "rows" if figures is None else "compared",
         warning=_without(fact, bad),
+    )
+
+
+def _servings(given: ParsedArgs) -> Answer:
+    """The answer where a file of results holds layouts of serving and nothing else."""
+    if idle := sorted(given.explicit - {"json", "csv", "quiet", "memory"}):
+        flag = "--" + idle[0].replace("_", "-")
+        raise Misuse("says nothing of results that are only shown", where=flag, hint="leave it out")
+    fact = _sweeps().serving_results(given.models[0])
+    return Answer(
+        DONE, lambda: plain(fact), lambda: present("tiling.sweep_serving").serving_sweep(fact), "rows"
     )
 
 
@@ -359,12 +372,7 @@ COMMAND = Command(
         *FORMAT_SWEEP,
         "--draws",
         "--seed",
-        Option(
-            "--output",
-            "a file that keeps the rows (SQLite), for going on where it was stopped",
-            "FILE",
-            short="-o",
-        ),
+        KEPT_IN,
         Option(
             "--sort",
             "what the rows are sorted by (default: as asked)",
@@ -378,13 +386,7 @@ COMMAND = Command(
             "figures of some tilings beside each other, the first to measure by: their tiles, all, or front",
             "TILES",
         ),
-        Option(
-            "--workers",
-            "processes to spread it over; 1 is this one (default: one a processor, where that pays)",
-            "N",
-            least=1,
-        ),
-        Option("--scheduler", "a Dask cluster that does it, all of it trusted: tcp://host:8786", "ADDRESS"),
+        *SPREAD,
         Option(
             "--scalesim",
             "also write the matmuls for SCALE-Sim (-i gemm)",

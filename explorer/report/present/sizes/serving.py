@@ -31,7 +31,7 @@ from explorer.report.blocks import (
 from explorer.report.present.figures import bytes_field, count, count_field, plain, quiet_zero, seconds, size
 from explorer.report.present.look.info import title
 
-_LIMITS = {"compute": "products", "weights": "weights", "cache": "cache", "links": "links", "unknown": "?"}
+LIMITS = {"compute": "products", "weights": "weights", "cache": "cache", "links": "links", "unknown": "?"}
 
 
 def serving(found: Sequence[tuple[Info, Serving]]) -> list[Block]:
@@ -213,14 +213,15 @@ _TIMED = (
 def _timed(one: ServingTime) -> tuple[Cell, ...]:
     return (
         seconds(one.first_token),
-        Span(_LIMITS[one.first_limit], "quiet"),
+        Span(LIMITS[one.first_limit], "quiet"),
         seconds(one.token),
-        Span(_LIMITS[one.token_limit], "quiet"),
-        _rate(one.rate),
+        Span(LIMITS[one.token_limit], "quiet"),
+        rate_cell(one.rate),
     )
 
 
-def _rate(rate: float | None) -> Span:
+def rate_cell(rate: float | None) -> Span:
+    """Tokens a second."""
     return Span(
         "?" if rate is None else f"{rate:,.0f}" if rate >= 10 else f"{rate:.2g}", "figure", value=rate
     )
@@ -264,8 +265,8 @@ def layouts_table(fact: Serving) -> Table:
             Span(bytes_text(held), role, f"{held:,}", held),
             quiet_zero(size(one.link_bytes)),
             seconds(one.token),
-            _rate(one.rate),
-            Span(_LIMITS[one.limit], "quiet"),
+            rate_cell(one.rate),
+            Span(LIMITS[one.limit], "quiet"),
         )
 
     columns = (
@@ -305,7 +306,7 @@ def side_by_side(found: Sequence[tuple[Info, Serving]]) -> list[Block]:
         if facts[0].machine is not None:
             rows.append(row("  first token", lambda one, at=at: seconds(one.times[at].first_token)))
             rows.append(row("  a token", lambda one, at=at: seconds(one.times[at].token)))
-            rows.append(row("  tokens/s", lambda one, at=at: _rate(one.times[at].rate)))
+            rows.append(row("  tokens/s", lambda one, at=at: rate_cell(one.times[at].rate)))
     columns = (Column(""), *[Column(about.model.source, "right", shrink=True) for about, _ in found])
     notes = [f"{about.model.source}: {note}" for about, fact in found for note in fact.notes]
     return [Table(columns, rows), *([Line()] if notes else []), *(Paragraph(note, "quiet") for note in notes)]

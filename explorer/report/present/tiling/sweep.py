@@ -10,6 +10,7 @@ from explorer.base.verdicts import VERDICTS, VerdictKind
 from explorer.facts.comparison import FigureTable
 from explorer.facts.evaluate.training_sweep import TrainingSweep
 from explorer.facts.quantize import FormatSweep
+from explorer.facts.serving.sweep import ServingSweep
 from explorer.facts.sweep import OBJECTIVES, Sweep, SweepLayer, SweepRow
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Span, Table
 from explorer.report.present.compare.figures import figures as figure_blocks
@@ -85,7 +86,7 @@ def _failures(rows: Sequence[SweepRow]) -> list[tuple[str, int]]:
     return Counter(filter(None, said)).most_common(5)
 
 
-def told(fact: Sweep | FormatSweep | TrainingSweep) -> Iterator[str | Span]:
+def told(fact: Sweep | FormatSweep | TrainingSweep | ServingSweep) -> Iterator[str | Span]:
     """What was done now, and where it is kept."""
     if fact.made or fact.seconds:
         how = f" by {fact.workers} worker{'s' * (fact.workers != 1)}" if fact.workers else ""

@@ -1,0 +1,51 @@
+"""Digest of what figures of serving depend on: a module's sizes, stored bytes and code."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+
+from explorer.engine.formats.torch_module.modules import registered
+from explorer.engine.formats.torch_module.stored_form import of_own
+
+_LIBRARIES = ("torch", "transformers")
+"""Whose version stands for their code."""
+
+
+def module_content(model: nn.Module) -> str:
+    """Digest of a module without a byte of its weights."""
+    digest = hashlib.sha256()
+    for piece in _pieces(model):
+        digest.update(piece.encode())
+        digest.update(b"\0")
+    for path in _files(model):
+        with open(path, "rb") as file:
+            digest.update(file.read())
+    return digest.hexdigest()
+
+
+def _pieces(model: nn.Module) -> Iterator[str]:
+    for name in _LIBRARIES:
+        try:
+            yield f"{name} {importlib.metadata.version(name)}"
+        except importlib.metadata.PackageNotFoundError:
+            yield name
+    config: Any = getattr(model, "config", None)
+    if hasattr(config, "to_json_string"):
+        yield str(config.to_json_string())
+    yield repr(model)
+    for path, module in registered(model):
+        for parameter, how in of_own(module).items():
+            yield f"{path} {tuple(parameter.shape)} {parameter.dtype} {how.dtype} {how.nbytes}"
+
+
+def _files(model: nn.Module) -> list[str]:
+    """The files in which classes of the module are written, those of libraries left out."""
+    names = {type(part).__module__ for part in model.modules()}
+    homes = [sys.modules.get(name) for name in names if name.partition(".")[0] not in _LIBRARIES]
+    return sorted({path for home in homes if (path := getattr(home, "__file__", None))})

@@ -1,0 +1,83 @@
+"""Layouts of serving beside each other, in text: `explorer serving --sweep`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from explorer.base.units import bytes_text, printable
+from explorer.facts.serving.sweep import ServingRow, ServingSweep
+from explorer.report.blocks import Block, Cell, Column, Heading, Line, Role, Span, Table
+from explorer.report.present.figures import plain, quiet_zero, seconds, size
+from explorer.report.present.sizes.serving import LIMITS, rate_cell
+from explorer.report.present.tiling.sweep import told
+
+_SAME: tuple[tuple[str, str, Callable[[ServingRow], str]], ...] = (
+    ("model", "model", lambda row: printable(row.model)),
+    ("opening", "opened with", lambda row: printable(row.opening)),
+    ("machine", "machine", lambda row: printable(row.machine)),
+    ("prompt", "prompt", lambda row: f"{row.prompt:,}"),
+    ("dtype", "weights in", lambda row: row.dtype or "its own"),
+    ("kv_dtype", "KV in", lambda row: row.kv_dtype or "its own"),
+    ("card", "memory", lambda row: "?" if row.card is None else bytes_text(row.card)),
+)
+"""What stands in a column where rows differ in it, and in the title where they do not."""
+
+
+def serving_sweep(fact: ServingSweep) -> list[Block]:
+    """The answer of `explorer serving --sweep`: a row a layout."""
+    rows = [row for row in fact.rows if row.model not in fact.failed]
+    differ = [one for one in _SAME if len({getattr(row, one[0]) for row in rows}) > 1]
+    same = [one for one in _SAME if one not in differ and rows and getattr(rows[0], one[0])]
+    title = " · ".join(
+        [f"{'' if name == 'model' else called + ' '}{text(rows[0])}" for name, called, text in same]
+    )
+    table = Table(
+        (*[Column(called, shrink=True) for _, called, _ in differ], *_COLUMNS),
+        [(*[text(row) for *_, text in differ], *_row(row)) for row in rows],
+        what="rows",
+    )
+    front = "* no other that fits is as fast a token, writes as much on a device, and is better in one"
+    blocks: list[Block] = [Heading("Serving", title), Line(), table, Line()]
+    if any(row.pareto for row in rows):
+        blocks.append(Line(Span(front, "quiet"), 2))
+    return [*blocks, Line(tuple(told(fact)), 2)]
+
+
+_COLUMNS = (
+    Column("context", "right"),
+    Column("batch", "right"),
+    Column("devices", "right"),
+    Column("t x p x e", "right"),
+    Column("weights", "right", drop=5),
+    Column("cache", "right", drop=4),
+    Column("a device", "right"),
+    Column("sent a step", "right", drop=2),
+    Column("first token", "right", drop=3),
+    Column("a token", "right"),
+    Column("tokens/s", "right"),
+    Column("bound by", drop=6),
+    Column(""),
+    Column("", role="warning"),
+)
+
+
+def _row(row: ServingRow) -> tuple[Cell, ...]:
+    asked: tuple[Cell, ...] = (plain(row.context), plain(row.batch), plain(row.devices))
+    if row.weight_bytes is None or row.cache_bytes is None:
+        return (*asked, *[Span("-", "quiet")] * 8, "", printable(row.error))
+    held = row.weight_bytes + row.cache_bytes
+    role: Role = "bad" if row.fits is False else "figure"
+    return (
+        *asked,
+        f"{row.tensor} x {row.pipeline} x {row.expert}",
+        size(row.weight_bytes),
+        size(row.cache_bytes),
+        Span(bytes_text(held), role, f"{held:,}", held),
+        quiet_zero(size(row.link_bytes)),
+        seconds(row.first_token) if row.devices == 1 else Span("-", "quiet"),
+        seconds(row.token),
+        rate_cell(row.rate),
+        Span(LIMITS[row.bound], "quiet"),
+        Span("*" if row.pareto else "", "good"),
+        "",
+    )

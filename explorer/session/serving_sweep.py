@@ -1,0 +1,100 @@
+"""Serving sweep of sessions' models: what their figures depend on, and how another process opens them."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from explorer.base.errors import BadModel
+from explorer.engine import sweep as engine
+from explorer.engine.serving import sweep
+from explorer.facts.roofline import Machine
+from explorer.facts.serving.sweep import ServingSweep, ServingSweepSpec
+from explorer.session.files import check_sizes, opened
+from explorer.session.parts.models import Cancel, OnProgress
+from explorer.session.session import Session, reopen
+from explorer.session.sizes.server import on_machine
+from explorer.session.sweep import MATTERS, from_anywhere
+from explorer.settings.parse import opening_words
+
+
+def sweep_serving(
+    *sources: str | os.PathLike[str],
+    spec: ServingSweepSpec,
+    machine: Machine | None = None,
+    output: str | None = None,
+    scheduler: str | None = None,
+    workers: int | None = None,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+    **options: Any,
+) -> ServingSweep:
+    """A row for every model, type, context, batch, number of devices and layout over these.
+
+    Args:
+        sources: As for `Session`.
+        spec: What is combined.
+        machine: Of the times, and of each device; None leaves them out.
+        output: A file that keeps the rows as they are made: what it holds already is not done again.
+        scheduler: Of a Dask cluster that does the work: 'tcp://host:port'.
+        workers: Processes on this machine; None and 1 are this one.
+        on_progress: Told how many combinations are done.
+        cancel: Asked now and then; True stops, and what is done is kept.
+        options: Those of `Session` for all models.
+
+    Raises:
+        Misuse: As for `Session.serving`, of all rows; or `output` is no file of results.
+        MissingExtra: `scheduler` needs Dask, which is not installed.
+        Cancelled: `cancel` said so.
+    """
+    if output is not None:
+        engine.check_output(output, [os.fspath(one) for one in sources])
+    with opened(sources, options, strict=len(sources) == 1) as sessions:
+        if len(sessions) > 1:
+            check_sizes([session._models for session in sessions])
+        return sweep.sweep_servings(
+            [_subject(session, on_progress) for session in sessions],
+            ServingSweepSpec(on_machine(spec.base, machine), spec.dtypes, spec.kv_dtypes),
+            machine,
+            output=output,
+            scheduler=scheduler,
+            workers=workers,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+
+
+def _subject(session: Session, on_progress: OnProgress) -> sweep.ServedModel:
+    models = session._models
+    source, options = from_anywhere(models)
+    return sweep.ServedModel(
+        name=models.label(models.current),
+        door=session,
+        content=partial(session._server.content, None, on_progress),
+        opener=partial(_opener, source, options),
+        opening={name: models.options[name] for name in MATTERS},
+        words=shlex.join(opening_words(models.options)),
+        stays=models.module is not None,
+    )
+
+
+def _opener(source: str, options: Mapping[str, Any], content: str) -> Callable[[], Session]:
+    return partial(_opened_anew, source, options, content)
+
+
+def _opened_anew(source: str, options: Mapping[str, Any], content: str) -> Session:
+    """The model of a worker, if it is the same; a module as its file is now.
+
+    Raises:
+        BadModel: It is another.
+    """
+    sys.modules.pop(source.rpartition(":")[0], None)
+    found = reopen(source, **options)
+    if found._server.content(None, None) != content:
+        found.close()
+        raise BadModel("the worker has another model of this name", where=source)
+    return found
