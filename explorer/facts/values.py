@@ -142,8 +142,8 @@ class ValuesBefore(Struct, frozen=True):
         dtype: Of its numbers.
         values: Its numbers where those of the other are told.
         differences: Number - number before, computed in float64.
-        ulps: How many numbers of the type lie from one to the other, of two floats of one type; None where
-            one is NaN or infinite. None for other types.
+        ulps: How many numbers of the type lie from one to the other, of two floats; of two types it is the
+            wider, float32 at least. None where one is NaN or infinite. None for other types.
         equal: How many of the whole slice are the same, NaN and NaN too.
         elements: How many the whole slice has.
         largest: The largest magnitude of a difference in it; None where there is none of finite numbers.

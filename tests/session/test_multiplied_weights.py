@@ -42,6 +42,7 @@ FORMATS = {
     "mxfp4": {"weight": "mxfp4", "input": "float32"},
     "floatE4M3": {"weight": "floatE4M3", "input": "float32"},
     "binary": {"weight": "binary", "input": "float32"},
+    "ternary": {"weight": "ternary", "input": "float32"},
 }
 
 

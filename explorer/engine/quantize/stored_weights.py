@@ -55,10 +55,11 @@ def rounded_weight(model: Model, node: Node, numbers: Numbers) -> Numbers:
 
     zero = 0
     if node.op == "IntQuant":
-        points = model.graph.initializers[node.inputs[2]].array()
+        points = np.unique(model.graph.initializers[node.inputs[2]].array())
         if points.size != 1:
-            return _with(numbers, made, None)
-        zero = int(points.reshape(()))
+            why = "its channels have different zero points, and codes are not told of such"
+            return replace(_with(numbers, made, None), uncoded=why)
+        zero = int(points[0])
 
     def codes() -> Array:
         with np.errstate(divide="ignore", invalid="ignore"):

@@ -45,15 +45,8 @@ class ModelFigures:
 
     def info_at(self, input_shapes: InputShapes, on_progress: OnProgress, cancel: Cancel) -> Info:
         """Totals of the opened model at other sizes of its inputs."""
-        opened = self._models.opened(0, on_progress)
-        usual = opened.options
-        # the dimensions of a graph are its own; the one of a module says what these shapes say
-        dims = usual.dims if opened.names() else {}
-        opened.options = replace(usual, dims=dims, input_shapes={**usual.input_shapes, **input_shapes})
-        try:
-            return self._models.presented(0, opened.examine(on_progress=on_progress, cancel=cancel)).info
-        finally:
-            opened.options = usual
+        found = self._models.original_at(input_shapes, on_progress, cancel)
+        return self._models.presented(0, found).info
 
     def stored(self) -> Info:
         """What the opened module stores."""

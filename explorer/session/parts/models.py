@@ -407,6 +407,21 @@ class Models:
         except Misuse:
             return ()
 
+    def original_at(
+        self, input_shapes: InputShapes, on_progress: OnProgress, cancel: Cancel
+    ) -> AnalysisResult:
+        """The analysis of the opened model at other sizes of its inputs."""
+        opened = self.opened(0, on_progress)
+        usual = opened.options
+        # the dimensions of a graph are its own; the one of a module says what these shapes say
+        dims = usual.dims if opened.names() else {}
+        opened.options = replace(usual, dims=dims, input_shapes={**usual.input_shapes, **input_shapes})
+        try:
+            found: AnalysisResult = opened.examine(on_progress=on_progress, cancel=cancel)
+            return found
+        finally:
+            opened.options = usual
+
     def graph_analysis(self, at: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
         """The analysis of the ONNX graph even of a module."""
         return self.graph_examined(at, on_progress, cancel).analysis

@@ -17,6 +17,7 @@ from explorer.engine.values.numbers import Numbers
 from explorer.engine.values.statistics import measure
 from explorer.engine.values.window import heat
 from explorer.engine.values.window.table import TensorWindow, table
+from explorer.facts import Layer
 from explorer.facts.values import HeatMap, TensorValues
 from explorer.session.parts.models import Cancel, Models, OnProgress
 from explorer.session.parts.values import graph_of
@@ -162,6 +163,9 @@ class TensorNumbers:
         rows = models.rows(at, on_progress, cancel)
         values = [t.name for row in rows for t in row.outputs]
         known = dict.fromkeys((*stored, *(row.path for row in rows), *values))
+        name = _in_tree(rows, name) if name not in known else name
+        leaves, of_group = _leaving(rows, name)
+        name = leaves or name
         if name not in known:
             held_as = next((other for other in _quantized_names(name) if other in stored), None)
             if held_as is not None:
@@ -173,11 +177,11 @@ class TensorNumbers:
             )
         made = next((row.path for row in rows for t in row.outputs if t.name == name), name)
         held: list[Numbers] = []
-        calls = 0
+        calls = of_group
 
         def take(numbers: Numbers, call: int, _: str) -> None:
             nonlocal calls
-            calls += 1
+            calls += not of_group
             if not held or (numbers.name == name and held[0].name != name):
                 slabs = [np.array(slab) for slab in numbers.slabs()]
                 held[:] = [replace(numbers, slabs=lambda: iter(slabs), part=None)]
@@ -193,6 +197,25 @@ class TensorNumbers:
         return TensorWindow(
             held[0], models.label(at), "activation", ran.inputs, calls, tuple(models.random_weights())
         )
+
+
+def _in_tree(rows: Sequence[Layer], name: str) -> str:
+    """The path of the row that the tree shows so: by the names of what it lies in, and its own."""
+    shown: list[str] = []
+    for row in rows:
+        shown.append(row.name if row.parent is None else f"{shown[row.parent]}.{row.name}")
+        if shown[-1] == name:
+            return row.path
+    return name
+
+
+def _leaving(rows: Sequence[Layer], name: str) -> tuple[str, int]:
+    """Of a group of operators the first value that leaves it, and how many do; '' and 0 of other names."""
+    group = next((row for row in rows if row.group and row.path == name and row.outputs), None)
+    made = {t.name for row in rows if not row.group for t in row.outputs}
+    if group is None or group.outputs[0].name not in made:
+        return "", 0
+    return group.outputs[0].name, len(group.outputs)
 
 
 def _lying_alike(window: TensorWindow, other: TensorWindow) -> TensorWindow:

@@ -14,8 +14,9 @@ from explorer.engine.runtime.input_files import read_input
 from explorer.engine.runtime.placement import placement
 from explorer.engine.values import activations, weights
 from explorer.engine.values.activations import Backward
+from explorer.facts import Layer
 from explorer.facts.beside.placement import Placement
-from explorer.facts.values import Activations, Weights
+from explorer.facts.values import Activations, StatisticsRow, Weights
 from explorer.session.parts.models import Cancel, Models, OnProgress
 from explorer.settings.statistics import AskedStatistics
 
@@ -47,6 +48,15 @@ def _only(path: str) -> InputArray:
     if len(found) != 1:
         raise Misuse(f"it holds {len(found):,} arrays, and one is needed", where=path)
     return found[0]
+
+
+def _as_ran(found: Sequence[StatisticsRow], layers: Sequence[Layer]) -> tuple[StatisticsRow, ...]:
+    """Rows whose layers have the shapes that they have at the sizes of what ran."""
+    at = {layer.path: [tuple(t.shape for t in side) for side in (layer.inputs, layer.outputs)] for layer in layers}
+    return tuple(
+        replace(row, inputs=at[row.layer][0], outputs=at[row.layer][1]) if row.layer in at else row
+        for row in found
+    )
 
 
 def graph_of(models: Models, at: int, on_progress: OnProgress) -> Model | None:
@@ -120,6 +130,9 @@ class ModelValues:
             on_progress=on_progress,
             cancel=cancel,
         )
+        if found.statistics and found.sizes and rows and at == 0:
+            ran = self._models.original_at(found.sizes, on_progress, cancel).analysis.layers
+            found = replace(found, statistics=_as_ran(found.statistics, ran))
         return replace(found, notes=(*self._models.random_weights(), *found.notes))
 
     def placement(self, providers: Sequence[str], index: int | None) -> Placement:

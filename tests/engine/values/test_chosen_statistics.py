@@ -228,6 +228,8 @@ def test_samples_of_a_file_are_one_set_of_numbers(
     made = np.maximum(array, 0)
     (one,) = found.tensors
     assert (one.runs, one.elements) == (runs, 150)
+    each = ((len(array) // runs if isinstance(batch, int) else asked or len(array), 3, 5),)
+    assert [(row.inputs, row.outputs) for row in found.statistics] == [(each, each)]
     same(one.chosen, [made])
     same(along.tensors[0].chosen, np.moveaxis(made, 1, 0))
     same({"mean": [one.mean], "std": [one.std], "max": [one.maximum], "zeros": [one.zeros]}, [made])

@@ -342,6 +342,26 @@ def test_integers_find_the_floats_that_they_were_made_of(tmp_path: Path) -> None
     assert found.before.cells == found.cells
 
 
+def test_a_layer_is_named_as_the_tree_shows_it_and_a_group_by_what_leaves_it(tmp_path: Path) -> None:
+    value, node = helper.make_tensor_value_info, helper.make_node
+    nodes = [
+        node("Relu", ["x"], ["a"], name="/block/act/Relu"),
+        node("Neg", ["a"], ["b"], name="/block/Neg"),
+        node("Exp", ["b"], ["y"], name="/out/Exp"),
+    ]
+    ends = value("x", TensorProto.FLOAT, [2, 3]), value("y", TensorProto.FLOAT, [2, 3])
+    model = helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:]), ir_version=8)
+    onnx.save(model, tmp_path / "m.onnx")
+    x = np.array([[1, -2, 3], [-4, 5, -6]], np.float32)
+    np.save(tmp_path / "x.npy", x)
+    wanted = {"block": ("b", -np.maximum(x, 0)), "block.act": ("a", np.maximum(x, 0))}
+    wanted["out"] = "y", np.exp(-np.maximum(x, 0))
+    for name, (tensor, numbers) in wanted.items():
+        fact = values_of(str(tmp_path / "m.onnx"), name, input=str(tmp_path / "x.npy"))
+        assert (fact.tensor.name, fact.calls) == (tensor, 1)
+        np.testing.assert_allclose(array_of(fact), numbers, rtol=1e-6)
+
+
 @pytest.mark.parametrize("to", ["int8", "weight=fixed8.4", "weight=int4", "float16", "bfloat16", "mxfp4"])
 def test_a_quantized_weight_answers_to_the_name_that_it_had(to: str, tmp_path: Path, capsys: Any) -> None:
     path = tmp_path / "q.onnx"
@@ -385,7 +405,17 @@ def test_ulps_are_the_numbers_between(dtype: Any) -> None:
     odd = ulps(np.array([np.nan, np.inf], dtype), np.array([1, np.inf], dtype))
     assert odd is not None
     assert odd.tolist() == [-1, -1]
-    assert ulps(values, values.astype(np.float64 if dtype != np.float64 else np.float32)) is None
+    assert ulps(values, np.arange(4)) is None
+
+
+def test_ulps_of_two_types_are_those_of_the_wider() -> None:
+    wide = np.array([1 + 2**-12, -3.0, 0.0], np.float32)
+    found = ulps(wide.astype(ml_dtypes.bfloat16), wide)
+    assert found is not None
+    assert found.tolist() == [2**11, 0, 0]
+    deep = ulps(np.array([1 + 2**-40]), np.ones(1, np.float32))
+    assert deep is not None
+    assert deep.tolist() == [2**12]
 
 
 # -- files and words

@@ -10,8 +10,11 @@ from explorer.engine.values.numbers import Array
 def ulps(before: Array, after: Array) -> Array | None:
     """Steps from one number to the next of the type, of each pair; -1 where one is NaN or infinite.
 
-    None for types that are no floats, and for arrays of two types.
+    Of two types it is float32, or float64 if one of them is. None for types that are no floats.
     """
+    if before.dtype != after.dtype and {before.dtype.kind, after.dtype.kind} <= set("fV"):
+        wider = np.float64 if np.float64 in (before.dtype, after.dtype) else np.float32
+        before, after = before.astype(wider), after.astype(wider)
     kind = before.dtype
     if kind != after.dtype or kind.kind not in "fV" or kind.itemsize not in (1, 2, 4, 8):
         return None
