@@ -313,7 +313,8 @@ def _numbers(path: str, names: Sequence[str], first: int) -> Iterator[Array]:
         except ValueError:
             at = next(at for at, cell in enumerate(line) if not _is_number(cell))
             what = f"'{printable(line[at][:40])}' in the column '{printable(names[at])}' is no number"
-            raise Misuse(what, where=f"{path}:{number}") from None
+            hint = "classes are numbered from 0, in the order of the model's scores"
+            raise Misuse(what, where=f"{path}:{number}", hint=hint) from None
 
 
 def _is_number(cell: str) -> bool:

@@ -144,14 +144,14 @@ def _frequent(pairs: Counter[tuple[int, int]]) -> list[tuple[tuple[int, int], in
 
 
 class NumberMetrics(Struct):
-    """Of a regression."""
+    """Of a regression; sums of each number of a sample by itself, as R2 has it."""
 
-    elements: int = 0
+    elements: Any = 0
     undefined: int = 0
-    squares: float = 0.0
+    squares: Any = 0.0
     absolute: float = 0.0
-    spread: float = 0.0
-    mean: float = 0.0
+    spread: Any = 0.0
+    mean: Any = 0.0
 
     def add(self, output: Array, labels: Array, where: str, first: int) -> None:
         """Takes a batch in: numbers of the same shape, but for axes of size 1 at the end.
@@ -163,29 +163,31 @@ class NumberMetrics(Struct):
         if found.shape != true.shape and math.prod(found.shape[1:]) != math.prod(true.shape[1:]):
             texts = shape_text(labels.shape), shape_text(output.shape)
             raise Misuse(f"labels {texts[0]} do not go with an output {texts[1]}", where=where)
-        found, true = found.reshape(-1), true.reshape(-1)
+        found, true = found.reshape(len(found), -1), true.reshape(len(true), -1)
         good = np.isfinite(found)
         self.undefined += int(np.count_nonzero(~good))
-        found, true = found[good], true[good]
-        if not len(true):
-            return
-        gap = found - true
-        self.squares += float((gap**2).sum())
+        gap = np.where(good, found - true, 0)
+        self.squares = self.squares + (gap**2).sum(axis=0)
         self.absolute += float(np.abs(gap).sum())
         # Chan, Golub and LeVeque's update of a sum of squares around a mean that moves
-        mean, count = float(true.mean()), len(true)
+        count = good.sum(axis=0)
+        mean = np.where(good, true, 0).sum(axis=0) / np.maximum(count, 1)
         shift, both = mean - self.mean, self.elements + count
-        self.spread += float(((true - mean) ** 2).sum()) + shift**2 * self.elements * count / both
-        self.mean += shift * count / both
+        share = count / np.maximum(both, 1)
+        around = (np.where(good, true - mean, 0) ** 2).sum(axis=0)
+        self.spread = self.spread + around + shift**2 * self.elements * share
+        self.mean = self.mean + shift * share
         self.elements = both
 
     def figures(self) -> dict[str, Any]:
         """The fields of `ModelScore` that it fills."""
-        some = self.elements
+        some, squares = int(np.sum(self.elements)), np.atleast_1d(self.squares)
+        varied = np.atleast_1d(self.spread) > 0
+        each = 1 - squares[varied] / np.atleast_1d(self.spread)[varied]
         return {
-            "loss": self.squares / some if some else None,
+            "loss": float(squares.sum()) / some if some else None,
             "mean_absolute": self.absolute / some if some else None,
-            "r2": 1 - self.squares / self.spread if some and self.spread else None,
+            "r2": float(each.mean()) if each.size else None,
             "undefined": self.undefined,
         }
 

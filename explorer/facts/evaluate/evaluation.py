@@ -58,8 +58,8 @@ class ModelScore(Struct, frozen=True):
         loss: Mean over the labels, computed in float64: cross entropy in nats, or squared error.
         scores: What the output holds of a classification: 'logits', of which a softmax is taken, or
             'probabilities', where every row is a distribution.
-        mean_absolute: Mean absolute error of a regression; r2: its coefficient of determination, over all
-            numbers of all outputs together, None where the labels do not vary.
+        mean_absolute: Mean absolute error of a regression; r2: its coefficient of determination, the mean
+            of those of each number of a sample whose labels vary, None where none does.
         undefined: Labels for which the output is NaN or Inf: they are wrong, and have no loss.
         agreement: With the first model; None for itself.
         classes: Those that the labels name.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from explorer.base.units import printable, seconds_text
+from explorer.base.units import many_text, printable, seconds_text
 from explorer.facts.evaluate.evaluation import Evaluation, ModelScore
 from explorer.report.blocks import Block, Cell, Column, Heading, Line, Paragraph, Span, Table
 from explorer.report.present.figures import plain, share_text
@@ -24,9 +24,9 @@ _OF_TASK = {
 
 def evaluation(fact: Evaluation) -> list[Block]:
     """The answer of `explorer evaluate`: the models side by side, then what each confuses."""
-    said = f"{fact.task} of {fact.outputs:,} {'classes' if fact.task == 'classification' else 'numbers'}"
+    said = f"{fact.task} of {_counted(fact)}"
     blocks: list[Block] = [
-        Line((Span(printable(fact.data), "strong"), Span(f"   {fact.samples:,} samples, {said}", "quiet"))),
+        Line((Span(printable(fact.data), "strong"), Span(f"   {many_text(fact.samples, 'sample')}, {said}", "quiet"))),
         Line(),
         Line((Span("inputs  ", "quiet"), _names(fact.inputs)), 2),
         *([Line((Span("labels  ", "quiet"), printable(fact.labels)), 2)] if fact.labels else []),
@@ -44,6 +44,12 @@ def evaluation(fact: Evaluation) -> list[Block]:
         if model.confused:
             blocks += [Line(), *_confusions(model, fact)]
     return [*blocks, Line(), Line(Span(seconds_text(fact.seconds), "quiet"), 2)]
+
+
+def _counted(fact: Evaluation) -> str:
+    if fact.task == "classification":
+        return f"{fact.outputs:,} class{'es' if fact.outputs != 1 else ''}"
+    return many_text(fact.outputs, "number")
 
 
 def score_table(fact: Evaluation) -> Table:
