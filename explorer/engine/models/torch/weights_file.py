@@ -18,7 +18,7 @@ from msgspec import Struct
 from torch import nn
 
 from explorer.base.errors import Misuse
-from explorer.base.units import bytes_text, printable, shape_text
+from explorer.base.units import bytes_text, many_text, printable, shape_text
 from explorer.engine.formats.tensor_index import named_few
 from explorer.engine.formats.torch_files.checkpoint_modules import ROLES
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
@@ -128,6 +128,10 @@ def _bare(names: Iterable[str]) -> dict[str, str]:
     return bare if len(bare) == len(every) else {name: name for name in every}
 
 
+def _wrappers(name: str) -> list[str]:
+    return [piece for piece in name.split(".") if piece in _WRAPPERS]
+
+
 def _fill(module: nn.Module, tensors: Sequence[Numbers], path: str) -> tuple[str, Sequence[str]]:
     """Copies the tensors of a file into a module; says where its weights come from, and what to know of it.
 
@@ -194,9 +198,11 @@ def _write(target: torch.Tensor, numbers: Numbers, path: str) -> None:
 def _origin(fit: Match, pairs: Sequence[tuple[str, Any, Numbers]], path: str) -> str:
     """Where the weights come from: "of best.ckpt: 7 tensors, 528 B; 'model.' taken off their names"."""
     size = sum(numbers.nbytes for _, _, numbers in pairs)
-    text = f"of {path}: {len(pairs):,} tensors, {bytes_text(size)}"
-    if fit.taken_off:
-        text += f"; '{printable(fit.taken_off)}' taken off their names"
+    text = f"of {path}: {many_text(len(pairs), 'tensor')}, {bytes_text(size)}"
+    gone = {p: None for ours, name in fit.found.items() for p in _wrappers(name) if p not in _wrappers(ours)}
+    words = [*filter(None, (fit.taken_off,)), *(f"{piece}." for piece in gone)]
+    if words:
+        text += f"; {' and '.join(printable(repr(word)) for word in words)} taken off their names"
     if fit.put_on:
         text += f"; '{printable(fit.put_on)}' put in front of their names"
     return text
@@ -212,4 +218,5 @@ def _said(fit: Match, pairs: Sequence[tuple[str, Any, Numbers]], path: str) -> I
         yield f"as many fit under {named_few(fit.others)}, which were not taken"
     cast = Counter(n.dtype for _, t, n in pairs if dtype_name(t.dtype) != n.dtype)
     for dtype, count in cast.items():
-        yield f"{count:,} tensors are {dtype} there and were converted"
+        were = "was" if count == 1 else "were"
+        yield f"{many_text(count, 'tensor')} of {dtype} there {were} converted"

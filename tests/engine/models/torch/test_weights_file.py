@@ -69,9 +69,9 @@ def _agrees(means: dict[str, float], state: dict[str, torch.Tensor], front: str 
     [
         ("", ""),
         ("module.", "'module.' taken off"),
-        ("_orig_mod.", ""),
+        ("_orig_mod.", "'_orig_mod.' taken off"),
         ("model.", "'model.' taken off"),
-        ("model._orig_mod.module.", "'model.module.' taken off"),
+        ("model._orig_mod.module.", "'model.module.' and '_orig_mod.' taken off"),
     ],
 )
 def test_words_in_front_of_the_names_are_found_and_said(here, front, said):
@@ -121,7 +121,7 @@ def test_types_are_converted_as_torch_does_and_that_is_said(here):
     torch.save({n: t.bfloat16() if t.is_floating_point() else t for n, t in state.items()}, "half.pt")
     means, notes = _values("net", "half.pt")
     _agrees(means, {n: t.bfloat16().float() if t.is_floating_point() else t for n, t in state.items()})
-    assert any("6 tensors are bfloat16 there" in note for note in notes)
+    assert any("6 tensors of bfloat16 there were converted" in note for note in notes)
 
 
 def test_what_is_missing_and_what_is_too_much_is_listed(here, capsys):
