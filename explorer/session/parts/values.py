@@ -52,7 +52,10 @@ def _only(path: str) -> InputArray:
 
 def _as_ran(found: Sequence[StatisticsRow], layers: Sequence[Layer]) -> tuple[StatisticsRow, ...]:
     """Rows whose layers have the shapes that they have at the sizes of what ran."""
-    at = {layer.path: [tuple(t.shape for t in side) for side in (layer.inputs, layer.outputs)] for layer in layers}
+    at = {
+        layer.path: [tuple(t.shape for t in side) for side in (layer.inputs, layer.outputs)]
+        for layer in layers
+    }
     return tuple(
         replace(row, inputs=at[row.layer][0], outputs=at[row.layer][1]) if row.layer in at else row
         for row in found

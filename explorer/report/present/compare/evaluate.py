@@ -26,7 +26,12 @@ def evaluation(fact: Evaluation) -> list[Block]:
     """The answer of `explorer evaluate`: the models side by side, then what each confuses."""
     said = f"{fact.task} of {_counted(fact)}"
     blocks: list[Block] = [
-        Line((Span(printable(fact.data), "strong"), Span(f"   {many_text(fact.samples, 'sample')}, {said}", "quiet"))),
+        Line(
+            (
+                Span(printable(fact.data), "strong"),
+                Span(f"   {many_text(fact.samples, 'sample')}, {said}", "quiet"),
+            )
+        ),
         Line(),
         Line((Span("inputs  ", "quiet"), _names(fact.inputs)), 2),
         *([Line((Span("labels  ", "quiet"), printable(fact.labels)), 2)] if fact.labels else []),
