@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -289,3 +290,23 @@ def test_a_shape_that_the_file_leaves_open_stands_beside_the_bound_one(
     text = " ".join(capsys.readouterr().out.split())
     assert "[8, 3] float32 bound, declared [batch, 3] x" in text
     assert "[8, 3] float32 inferred, declared [batch, 3] h" in text
+
+
+def test_a_weight_that_another_node_reads_too_is_no_input_of_a_layer(tmp_path: Path) -> None:
+    """As torch exports biases that are alike: one is stored, and Identity nodes hand it on."""
+    nodes = [
+        helper.make_node("Identity", ["b"], ["again"], name="copy"),
+        helper.make_node("Conv", ["x", "w", "b"], ["h"], name="first"),
+        helper.make_node("Conv", ["h", "w", "again"], ["y"], name="second"),
+    ]
+    tensors = [
+        helper.make_tensor(name, F32, shape, [0.5] * math.prod(shape))
+        for name, shape in (("w", (4, 4, 1, 1)), ("b", (4,)))
+    ]
+    ports = [helper.make_tensor_value_info(name, F32, [1, 4, 2, 2]) for name in ("x", "y")]
+    graph = helper.make_graph(nodes, "g", ports[:1], ports[1:], tensors)
+    onnx.save(helper.make_model(graph), tmp_path / "m.onnx")
+    with Session(tmp_path / "m.onnx") as session:
+        assert _sources(session.connections("first")) == ["input"]
+        assert _sources(session.connections("copy")) == ["stored"]
+        assert [one.name for one in session.connections("first").layer.weights] == ["w", "b"]

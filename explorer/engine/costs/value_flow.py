@@ -87,6 +87,11 @@ class ValueFlow:
         """Whether there is a value of this key."""
         return key in self._now
 
+    def is_stored(self, key: Hashable) -> bool:
+        """Whether the value of this key is one that the model holds."""
+        value = self._now.get(key)
+        return value is not None and value.source == "stored"
+
     def put_out(self, key: Hashable) -> None:
         """A value is an output of the model."""
         if (value := self._now.get(key)) is not None:

@@ -72,7 +72,7 @@ def _add_operator(flow: ValueFlow, leaf: OperatorLeaf, row: int) -> None:
         if not name or name in leaf.constants:
             continue
         key = context.key(name)
-        if flow.knows(key):
+        if flow.knows(key) and not (name in held and flow.is_stored(key)):
             flow.take(row, key, partial(_info, context, key, name))
         elif name not in held:
             source: InputSource = "stored" if name in context.stored else "unknown"

@@ -59,6 +59,8 @@ def same_name_text(path: str, others: Sequence[str]) -> str:
 
 _OTHERS = 4
 """Layers of the same name that are told."""
+_SHARING = 8
+"""Layers that store the same, named on the page of one."""
 
 
 def layer_blocks(layer: Layer, totals: Totals, outside: Sequence[Field] = ()) -> list[Block]:
@@ -106,8 +108,9 @@ def layer_blocks(layer: Layer, totals: Totals, outside: Sequence[Field] = ()) ->
         rows.append(Field("Arithmetic intensity", intensity, "FLOPs a byte", "intensity"))
     rows += outside
     if layer.shared_with:
-        shared = Span(", ".join(layer.shared_with[:8]), "formula")
-        rows.append(Field("Shared with", shared))
+        # names beside the number, not in its column, which they would make as wide as they are
+        some = ", ".join(layer.shared_with[:_SHARING]) + ", …" * (len(layer.shared_with) > _SHARING)
+        rows.append(Field("Shared with", f"{len(layer.shared_with):,}", Span(some, "formula")))
     return [Fields(rows)]
 
 
