@@ -80,6 +80,7 @@ __all__ = [
     "stored_totals",
     "states_text",
     "to_json",
+    "all_activations",
     "whole_model",
 ]
 
@@ -339,10 +340,19 @@ class LayerTable(Struct, frozen=True):
     placement: Placement | None = None
 
 
+def all_activations(totals: Totals) -> int | None:
+    """Outputs of every node, leaf module and functional operator, each once."""
+    summed = totals.activation_bytes_sum
+    return None if summed is None else summed + (totals.activation_bytes_functional or 0)
+
+
 def whole_model(
     totals: Totals, inputs: tuple[TensorInfo, ...] = (), outputs: tuple[TensorInfo, ...] = ()
 ) -> Layer:
-    """The totals of a model as a row of its own, with the id -1: what the rows of a table add up to."""
+    """The totals of a model as a row of its own, with the id -1: what the rows of a table add up to.
+
+    Rows of an nn.Module are functional operators, too, whose outputs are not in `activation_bytes_sum`.
+    """
     return Layer(
         id=-1,
         parent=None,
@@ -360,7 +370,7 @@ def whole_model(
         elementwise_ops=totals.elementwise_ops,
         bytes_read=totals.bytes_read,
         bytes_written=totals.bytes_written,
-        activation_bytes=totals.activation_bytes_sum,
+        activation_bytes=all_activations(totals),
         weight_bytes_read=totals.weight_bytes_read,
     )
 

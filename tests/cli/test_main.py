@@ -214,6 +214,17 @@ def test_help_of_every_verb_names_its_options_and_shows_examples(run: Run) -> No
         assert max(map(len, out.splitlines())) <= 100
 
 
+def test_the_help_calls_nothing_a_model_that_is_none(run: Run) -> None:
+    models = {"MODEL", "OTHER", "BESIDE", "A", "B", "M1", "M2", "..."}
+    for verb in VERBS.values():
+        kinds = {word.strip("[]") for word in verb.models}
+        if not verb.words and not verb.meaning:
+            assert kinds - {*verb.others} <= models, verb.name
+        _, out, _ = run(verb.name, "--help")
+        for word, meaning in verb.others.items():
+            assert f"\n{word} is {meaning}.\n" in out
+
+
 def test_every_example_in_the_help_can_be_typed() -> None:
     for name, verb in VERBS.items():
         for example in verb.examples:

@@ -11,7 +11,7 @@ from explorer.cli.arguments.options import OPTIONS, Option
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
 MODEL_HELP = (
@@ -71,6 +71,7 @@ class Command:
         subject: What `models` are.
         words: All that they may be, if they are no models.
         meaning: What one is, in words, if it is neither.
+        others: Of those in `models` that are no model beside one that is: what each is.
 
     Attributes:
         options: Those that it takes, by flag.
@@ -89,6 +90,7 @@ class Command:
     subject: str = "model"
     words: tuple[str, ...] = ()
     meaning: str = ""
+    others: Mapping[str, str] = field(default_factory=dict)
     options: dict[str, Option] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -38,9 +38,11 @@ def help_text(command: Command, verbs: Mapping[str, Command]) -> str:
 
 
 def _epilog(command: Command, verbs: Mapping[str, Command]) -> str:
-    kinds = [model.strip("[]") for model in command.models if model != "..."]
+    kinds = [model.strip("[]") for model in command.models if model not in ("...", *command.others)]
     subject = f"{kinds[0]} is" if len(kinds) == 1 else f"{' and '.join(kinds)} are each"
-    said = f"{subject} {command.takes}."
+    said = "\n".join(
+        [f"{subject} {command.takes}.", *(f"{a} is {is_}." for a, is_ in command.others.items())]
+    )
     parts = [textwrap.fill(said, 100) if command.words else said] if kinds else []
     if verbs:
         rows = "\n".join(f"  {name:<12}{' '.join(v.models):<11}{v.summary}" for name, v in verbs.items())

@@ -132,8 +132,8 @@ def _check_models(command: Command, given: ParsedArgs, verbs: Mapping[str, Comma
             raise Misuse("one session is resumed at a time", where=models[1], hint="leave it out")
     elif len(models) < wanted:
         what = f"needs a {command.subject}" if wanted == 1 else "needs two models"
-        if command.models[-1] == "BATCH":
-            what = "needs a model and a batch"
+        if command.others:
+            what = f"needs a model and a {' and a '.join(command.others).lower()}"
         hint = " ".join(["type", command.prog, *command.models])
         raise Misuse(what, where=command.name, hint=hint)
     elif len(models) > most and not many:

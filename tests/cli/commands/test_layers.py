@@ -205,6 +205,31 @@ def test_the_sums_below_a_style_are_those_of_torchinfo() -> None:
     assert total == given + passes + params
 
 
+class _Gated(torch.nn.Module):
+    """Half of what it makes is made by functions, in a block and beside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.inner(x)) * torch.sigmoid(x)
+
+
+def test_the_total_is_what_the_rows_add_up_to_functions_too() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(8, 8), _Gated())
+    with explorer.Session(net, inputs=torch.zeros(4, 8)) as session:
+        every = session.layers(columns=["activations", "pass_size"])
+        left = session.layers("NOT op:nothing", columns=["activations", "pass_size"])
+        info = session.info().totals
+    leaves = sum(row.activation_bytes or 0 for row in every.layers if not row.group)
+    tops = sum(row.activation_bytes or 0 for row in every.layers if row.depth == 0)
+    one = 4 * 8 * 4  # two Linear, and three functions
+    assert every.totals == left.totals == (5 * one, 10 * one)
+    assert leaves == tops == 5 * one
+    assert (info.activation_bytes_sum, info.activation_bytes_functional) == (2 * one, 3 * one)
+
+
 @pytest.mark.parametrize(
     ("style", "heads"),
     [

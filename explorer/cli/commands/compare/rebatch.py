@@ -58,5 +58,6 @@ COMMAND = Command(
     manual="writes a model whose batch is fixed in the file for another batch (a name leaves it open), with"
     " the Reshapes, Expands, constants and declared shapes that carry it; each row is compared with the"
     " original run alone",
+    others={"BATCH": "how many rows the model is to take, or a name that leaves it open"},
     needs=("--output",),
 )

@@ -119,8 +119,8 @@ COMMAND = Command(
     (
         Option(
             "--columns",
-            "columns between commas, from left to right, such as input,output,kernel,params,trainable,macs,\n"
-            "share,ops,weights,bits,activations,read,written,bytes,intensity,time,utilization",
+            "columns between commas, from left to right, such as output,kernel,params,macs,read,time"
+            " (explorer help filter has all)",
             "NAMES",
             reads="names",
             manual="columns between commas, from left to right: `input,output,kernel,params,trainable,macs,"

@@ -91,4 +91,5 @@ COMMAND = Command(
     usage="values MODEL NAME",
     manual="the numbers of one tensor, stored or put out by a layer: a slice, as codes and scales too where"
     " it is quantized, beside those of another model, into a `.npy`; `--map` draws it and names its outliers",
+    others={"NAME": "a stored tensor, or a layer or tensor of the graph"},
 )

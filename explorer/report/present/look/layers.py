@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from explorer.base.units import bytes_text, printable
-from explorer.facts import Layer, Totals, is_assumed
+from explorer.facts import Layer, Totals, all_activations, is_assumed
 from explorer.facts.beside.overlay import Overlay
 from explorer.report.blocks import (
     Block,
@@ -89,7 +89,7 @@ def layer_blocks(layer: Layer, totals: Totals, outside: Sequence[Field] = ()) ->
         ),
         bytes_field(
             *("Activations", layer.activation_bytes, sign),
-            *(share(layer.activation_bytes, _all_activations(totals)), "activations"),
+            *(share(layer.activation_bytes, all_activations(totals)), "activations"),
         ),
         bytes_field(
             "Bytes read",
@@ -112,12 +112,6 @@ def layer_blocks(layer: Layer, totals: Totals, outside: Sequence[Field] = ()) ->
         some = ", ".join(layer.shared_with[:_SHARING]) + ", …" * (len(layer.shared_with) > _SHARING)
         rows.append(Field("Shared with", f"{len(layer.shared_with):,}", Span(some, "formula")))
     return [Fields(rows)]
-
-
-def _all_activations(totals: Totals) -> int | None:
-    """What the activations of all rows add up to: those of functional operators stand in the rows, too."""
-    summed = totals.activation_bytes_sum
-    return None if summed is None else summed + (totals.activation_bytes_functional or 0)
 
 
 def layer_title(layer: Layer, last: str = "", alike: int = 1) -> list[Block]:

@@ -229,12 +229,12 @@ def _sums(fact: LayerTable) -> list[Block]:
 
 
 def _functional_hint(totals: Totals) -> list[Block]:
-    """Why the total of an nn.Module's activations may be less than a group's."""
+    """That rows and total of an nn.Module count more than the sum that `info` has."""
     if not totals.activation_bytes_functional:
         return []
     more = bytes_text(totals.activation_bytes_functional)
-    text = f"Groups count outputs of functional operators too, {more} in all; the total counts leaf modules."
-    return [Line(), Paragraph(text, "warning")]
+    text = f"Outputs of functional operators count here too, {more} in all; info's sum is of leaf modules."
+    return [Line(), Paragraph(text, "quiet")]
 
 
 def _said_of_shapes(info: Info) -> dict[str, str]:
