@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 
 from explorer.engine.graph.model import DTYPES, dtype_code
 from explorer.engine.number_formats.microscaling import BLOCK, Microscaling
@@ -41,6 +41,7 @@ def answer(
     weights: bool = True,
     accumulator_bits: int = 0,
     float_bits: int = 32,
+    kept: Collection[str] = (),
 ) -> Quantization:
     """What quantization does to a model.
 
@@ -54,6 +55,7 @@ def answer(
         weights: Measure the error of weights, too, and what their sums need.
         accumulator_bits: Of the hardware's accumulator; layers that it is too narrow for are named.
         float_bits: Of activations, in products of which no layer here is told.
+        kept: What is stored as it was for others than the layers, beside what they read.
     """
     macs = {out.name: row.macs for row in rows if not row.group for out in row.outputs}
     found = [
@@ -66,7 +68,9 @@ def answer(
     return Quantization(
         tuple(OperatorCount(op, n, changed[op], n - changed[op]) for op, n in kinds.items()),
         tuple(found),
-        QuantizeTotals(_bytes(weight_bytes, choices, grid_of), _all_bitops(choices, found, rows, float_bits)),
+        QuantizeTotals(
+            _bytes(weight_bytes, choices, grid_of, kept), _all_bitops(choices, found, rows, float_bits)
+        ),
         tuple(_output(name, one) for name, one in (outputs or {}).items() if one.elements or one.nonfinite),
         worst=min(rank)[1] if rank else "",
         accumulator_bits=accumulator_bits,
@@ -200,7 +204,7 @@ def _beside(fmt: NumberFormat, grid: Grid) -> int:
     return int(grid.scale.size) * 4 + zeros
 
 
-def _bytes(whole: int, choices: Sequence[LayerChoice], grid_of: GridOf) -> BeforeAfter:
+def _bytes(whole: int, choices: Sequence[LayerChoice], grid_of: GridOf, kept: Collection[str]) -> BeforeAfter:
     """Of all weights and biases of the model; one that several layers read counts once."""
     held: dict[str, dict[Hashable, int]] = {}
     before: dict[str, int] = {}
@@ -210,7 +214,10 @@ def _bytes(whole: int, choices: Sequence[LayerChoice], grid_of: GridOf) -> Befor
                 # one that is a table of a layer and the weight of another may be stored in two formats
                 fmt = _format(choice, operand.part)
                 copy = (fmt, operand.axes, operand.channel) if fmt is not None else None
-                held.setdefault(operand.stored, {})[copy] = _stored(choice, operand, grid_of)
+                copies = held.setdefault(operand.stored, {})
+                copies[copy] = _stored(choice, operand, grid_of)
+                if operand.stored in kept:
+                    copies[None] = operand.tensor.nbytes
                 before[operand.stored] = operand.tensor.nbytes
     return BeforeAfter(
         whole, whole - sum(before.values()) + sum(sum(copies.values()) for copies in held.values())

@@ -99,18 +99,30 @@ def choose(
     if not layers:
         raise Misuse("no layer multiplies or holds weights", hint="there is nothing to quantize")
     rules, meant = Rules(spec.rules), _meant(layers, spec, rows)
-    formats: dict[tuple[str, str], NumberFormat | None] = {}
+    formats: dict[tuple[str, str, bool], NumberFormat | None] = {}
 
-    def known(name: str, where: str) -> NumberFormat | None:
-        if (name, where) not in formats:
-            formats[name, where] = BIAS if name == BIAS.name else format_of(name, where)
-        return formats[name, where]
+    def known(part: str, name: str, where: str) -> NumberFormat | None:
+        key = name, where, part == "bias"
+        if key not in formats:
+            formats[key] = _named(part, name, where)
+        return formats[key]
 
     for rule in spec.rules:  # those that mean no layer, too
-        for name in (rule.weight, rule.input, rule.bias):
+        for part in PARTS:
+            name = getattr(rule, part)
             if name not in (None, "auto"):
-                known(name, _where(rule.origin, "--to"))
+                known(part, name, _where(rule.origin, "--to"))
     return taken([_choice(layer, spec, rules, meant, known) for layer in layers])
+
+
+def _named(part: str, name: str, where: str) -> NumberFormat | None:
+    """The format of this name, for a part."""
+    if name != BIAS.name:
+        return format_of(name, where)
+    if part != "bias":
+        what = f"{name} is for a bias, whose scale is the product of two"
+        raise Misuse(what, where=where, hint=f"the {part} takes int16, or fixed24.12")
+    return BIAS
 
 
 def taken(choices: Sequence[LayerChoice]) -> tuple[LayerChoice, ...]:
@@ -130,7 +142,7 @@ def _choice(
     spec: QuantizeSpec,
     rules: Rules[Any],
     meant: Mapping[int, str],
-    known: Callable[[str, str], NumberFormat | None],
+    known: Callable[[str, str, str], NumberFormat | None],
 ) -> LayerChoice:
     said = dict(spec.origins)
     values: dict[str, Any] = {value: getattr(spec, value, None) for value in VALUES}
@@ -150,7 +162,9 @@ def _choice(
     if reason:
         return LayerChoice(layer, **how, origins=origins, reason=reason)
     parts = {
-        part: known(values[part], _where(origins[part], "--to")) for part in PARTS if values[part] != "auto"
+        part: known(part, values[part], _where(origins[part], "--to"))
+        for part in PARTS
+        if values[part] != "auto"
     }
     return _fitting(LayerChoice(layer, **how, origins=origins), parts, spec.form)
 

@@ -82,6 +82,23 @@ def quantized(
     )
 
 
+def kept_names(model: Model, choices: Sequence[LayerChoice]) -> frozenset[str]:
+    """Names of what is read of a model, or given, that no layer reads in a format."""
+    taken = {id(choice.layer.node): choice for choice in choices if not choice.reason}
+    nodes = [_rest(node, taken[id(node)]) if id(node) in taken else node for node in held(model.graph.nodes)]
+    bypassed = {id(node) for choice in taken.values() for o in choice.layer.operands for node in o.chain}
+    return frozenset(pruned(nodes, [value.name for value in model.graph.outputs], bypassed)[1])
+
+
+def _rest(node: Node, choice: LayerChoice) -> Node:
+    """A layer that reads only what has no format."""
+    inputs = list(node.inputs)
+    for operand in choice.layer.operands:
+        if getattr(choice, operand.part) is not None:
+            inputs[operand.at] = ""
+    return node.with_values(inputs, node.outputs)
+
+
 def _undeclared(
     graph: Graph, nodes: Sequence[Node], values: Sequence[Value], shapes: Mapping[str, TensorInfo]
 ) -> tuple[Value, ...]:

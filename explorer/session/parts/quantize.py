@@ -28,7 +28,7 @@ from explorer.engine.quantize.errors import run_errors
 from explorer.engine.quantize.grids import Grids, sound, sound_weights, wanted
 from explorer.engine.quantize.layers import Sizes, find_layers, in_reach
 from explorer.engine.quantize.original import OriginalRuns
-from explorer.engine.quantize.quantize import quantized
+from explorer.engine.quantize.quantize import kept_names, quantized
 from explorer.engine.quantize.settings import in_force
 from explorer.engine.quantize.write.opset import least_opset, raised
 from explorer.engine.runtime.samples import Samples, random_samples, read_samples
@@ -266,6 +266,7 @@ class Quantizer:
             **errors,
             weights=weights,
             accumulator_bits=bits,
+            kept=kept_names(chosen.model, chosen.choices),
         )
         return replace(made, command=self.command(request, output))
 

@@ -89,3 +89,19 @@ def test_bytes_of_weights(name: str, inputs: str, source: str, tmp_path: Path) -
     assert tuple(layer.weight_bytes for layer in found.layers) == expected()
     assert found.totals.weight_bytes.before == 4 * (sum(COUNTS) + 17)
     assert found.totals.weight_bytes.after == sum(expected()) + 4 * 17
+
+
+def test_a_weight_that_others_read_too_is_stored_twice(tmp_path: Path) -> None:
+    """An output, a node that is no layer: they have it as it was, where that is no output of all."""
+    proto = parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[3,8] x) => (float[3,8] y, float[8,8] v) {'
+        " a = MatMul(x,v) t = Transpose(w) b = MatMul(a,t) c = Sin(u) d = MatMul(b,u) y = MatMul(d,c) }"
+    )
+    for name in "vwu":
+        proto.graph.initializer.append(numpy_helper.from_array(np.eye(8, dtype=np.float32), name))
+    onnx.save(proto, tmp_path / "m.onnx")
+    with Session(str(tmp_path / "m.onnx")) as session:
+        found = session.quantize_choice(QuantizeSpec(input="float32"))
+    coded = 8 * 8 + 4 * 8
+    assert found.totals.weight_bytes.before == 3 * 4 * 64
+    assert found.totals.weight_bytes.after == 3 * coded + 2 * 4 * 64
