@@ -23,11 +23,14 @@ from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.proof.outputs import run
 from explorer.engine.runtime.torch_arrays import as_array
+from explorer.engine.runtime.torch_fastpath import without_fastpath
 from explorer.engine.split.extract import Wires, chosen_units
 from explorer.engine.split.torch.sequence import draws, module_of, random_calls
 from explorer.facts import Layer
 from explorer.facts.split.part import PartSpec
 from explorer.host.optional_packages import error_line
+
+_ATTENTION = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 
 Tensors = Mapping[str, torch.Tensor]
 
@@ -38,12 +41,13 @@ class ExtractedModule(Struct, frozen=True):
     Attributes:
         module: Takes its inputs by position, and gives a tensor, or a tuple of several.
         reads, makes: Names of what it takes and gives.
-        rows: Of its calls, those that have any.
+        rows: Of its calls, in their order, those that have any; of a module that is called twice twice.
         calls: How many it has, and how many the whole has.
         stored: Its parameters and buffers, by the names that they have in the whole.
         given, made: What the whole had there on one input.
         faithful: Whether the program of the whole gave the module's own outputs, bit for bit.
         drawn: Those of `makes` that depend on random numbers which the part draws.
+        attends: Whether torch has kernels for modules of the whole that run in inference alone.
     """
 
     module: nn.Module
@@ -56,6 +60,7 @@ class ExtractedModule(Struct, frozen=True):
     made: tuple[torch.Tensor, ...]
     faithful: bool
     drawn: tuple[str, ...]
+    attends: bool
 
 
 def module_part(
@@ -89,7 +94,7 @@ def module_part(
     paths = [None if row is None or layers[row].group else layers[row].path for row in rows]
     known = {node: path for path, unit in zip(paths, units, strict=True) for node in unit}
     part, given, handed, names = _module(program, calls, known)
-    with loaded.quiet(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+    with loaded.quiet(), torch.no_grad(), without_fastpath(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # both draw alike, for they are one program
         seen, ends = _values(program, args, kwargs, {node.name for node in (*given, *handed)})
         torch.manual_seed(seed)
@@ -99,13 +104,14 @@ def module_part(
         module=part,
         reads=tuple([names[node] for node in given]),
         makes=tuple([names[node] for node in handed]),
-        rows=tuple(sorted({row for at in chosen if (row := rows[at]) is not None})),
+        rows=tuple([row for at in sorted(chosen) if (row := rows[at]) is not None]),
         calls=(len(chosen), len(units)),
         stored=_kept(model, program, calls),
         given=tuple([seen[node.name] for node in given]),
         made=tuple([seen[node.name] for node in handed]),
         faithful=len(ends) == len(own_ends) and all(map(identical, ends, own_ends)),
         drawn=tuple([names[node] for node in handed if node in random]),
+        attends=any(isinstance(one, _ATTENTION) for one in model.modules()),
     )
 
 
@@ -114,7 +120,7 @@ def _exported(
 ) -> tuple[Any, Any]:
     """The program of a module, and the same made functional."""
     try:
-        with loaded.quiet(), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with loaded.quiet(), torch.no_grad(), without_fastpath(), torch.random.fork_rng(devices=[]):
             called = torch.export.export(model, tuple(args), dict(kwargs), strict=False)
             return called, called.run_decompositions({})
     except Exception as error:
@@ -288,5 +294,10 @@ def read_back(part: ExtractedModule, path: str) -> tuple[torch.Tensor, ...]:
             return tuple(tree_leaves(torch.export.load(path).module()(*part.given)))
         stored = torch.load(path, weights_only=True)
         own = dict(part.module.named_parameters()) | dict(part.module.named_buffers())
-        call = {name: stored[name] for name in own if name in stored}
+        # torch takes other kernels for weights that do not train, which round otherwise
+        call = {
+            name: stored[name].requires_grad_(one.requires_grad)
+            for name, one in own.items()
+            if name in stored
+        }
         return tuple(tree_leaves(torch.func.functional_call(part.module, call, part.given)))

@@ -73,7 +73,7 @@ def _same(part: ExtractedModule, made: tuple[torch.Tensor, ...]) -> bool | None:
 
 def _told(part: ExtractedModule, layers: tuple[Layer, ...], models: Models) -> Extraction:
     rows = [layers[row] for row in part.rows]
-    leaves = [row for row in rows if not row.group]
+    leaves = [layers[row] for row in dict.fromkeys(part.rows) if not layers[row].group]
     macs = [row.macs for row in leaves]
     parameters = dict(part.module.named_parameters())
     return Extraction(
@@ -87,13 +87,18 @@ def _told(part: ExtractedModule, layers: tuple[Layer, ...], models: Models) -> E
         macs=None if None in macs else sum(one or 0 for one in macs),
         weight_bytes=sum(one.nbytes for one in parameters.values()),
         runtime="torch",
-        notes=(*models.random_weights(), *_drawn(part)),
+        notes=(*models.random_weights(), *_drawn(part), *_unfused(part)),
     )
 
 
 def _drawn(part: ExtractedModule) -> tuple[str, ...]:
     said = f"not compared, for random numbers make it: {', '.join(part.drawn)}"
     return (said,) if part.drawn else ()
+
+
+def _unfused(part: ExtractedModule) -> tuple[str, ...]:
+    said = "compared without torch's kernels for attention in inference alone, which no program has"
+    return (said,) if part.attends else ()
 
 
 def _infos(names: tuple[str, ...], values: tuple[torch.Tensor, ...]) -> tuple[TensorInfo, ...]:

@@ -163,6 +163,11 @@ def test_a_part_of_a_module_is_a_program_without_its_sample_inputs_or_a_state_di
         fact = told(capsys, *words, "-o", str(tmp_path / "numbered.pt2"))
         assert (names(fact["inputs"]), names(fact["outputs"])) == (["_1"], ["_2"])
         assert fact["exact"] is True
+        # torch runs it as one kernel where nothing trains, which no program has, and which rounds otherwise
+        words = ["small:attention", "--input-shape", "src:2,5,8", "--trust", "--layer", "layers.0"]
+        for file in ("attention.pt2", "attention.pt"):
+            fact = told(capsys, *words, "-o", str(tmp_path / file))
+            assert (fact["exact"], "inference alone" in fact["notes"][-1]) == (True, True)
         import small
 
         whole = small.make().eval()
@@ -209,6 +214,11 @@ class Whole(nn.Module):
 
 def make():
     return Whole()
+
+
+def attention():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    return nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
 
 def plain():
