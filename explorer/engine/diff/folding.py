@@ -57,6 +57,8 @@ _CHECKED = {
     "activation": ", with the same parameters",
 }
 """What holds of every node of a row, by the kind of rewrite."""
+_COUNTED = ("batchnorm", "activation")
+"""Kinds of which those that were done otherwise are no part of the row."""
 
 
 class SideFolds(Struct, eq=False):
@@ -103,7 +105,7 @@ class SideFolds(Struct, eq=False):
             if not chosen:
                 continue
             text = what(kind, chosen)
-            sound = all(self.away.kinds[at] != kind or kind == "batchnorm" for at in self.wrong)
+            sound = kind in _COUNTED or all(self.away.kinds[at] != kind for at in self.wrong)
             first = chosen[0]
             names, ops = (first.name, (first.into or (None,))[0]), (first.op, first.op_into or None)
             yield NodeDiff(
@@ -141,11 +143,19 @@ def give_up(folds: SideFolds, partners: Sequence[int | None], describer: Describ
         elif folds.away.kinds[number] == "activation":
             if any(other.nodes[pair[not turned]].op not in FUSED.values() for pair in pairs):
                 found.add(at)
+            elif any(_acts_otherwise(describer, pair) for pair in pairs):
+                folds.wrong.add(number)  # the row of the pair says what is otherwise
         elif wrong := [pair for pair in pairs if _unlike(folds, describer, pair, turned)]:
             folds.wrong.add(number)
             if into and all(_as_before(folds, describer, pair, turned) for pair in wrong):
                 found.add(at)
     return found
+
+
+def _acts_otherwise(describer: Describer, pair: tuple[int, int]) -> bool:
+    """Whether a node has another activation on the other side, or one with other parameters."""
+    said = describer.attributes(describer.before.nodes[pair[0]], describer.after.nodes[pair[1]])
+    return any(one.startswith("attribute activation") for one in said)
 
 
 def _weights(

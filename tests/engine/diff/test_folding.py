@@ -130,6 +130,7 @@ def test_another_activation_than_the_fused_one_is_different(tmp_path: Path) -> N
     fact = diff_files(NET, changed(other, tmp_path / "w.onnx", other_end))
     (row,) = [row for row in fact.nodes if row.status == "changed"]
     assert "activation_params (0.0, 6.0) -> (0.0, 5.0)" in row.what.replace("[", "(").replace("]", ")")
+    assert ("folded", "16 Clip fused into 16 Conv, with the same parameters") in said(fact)
 
 
 def test_computed_constants_are_held_against_what_they_are(tmp_path: Path) -> None:
