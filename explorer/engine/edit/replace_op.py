@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from msgspec.structs import replace
+
 from explorer.base.errors import Misuse, nearest
 from explorer.engine.edit.names import Aliases, FoundNode, find_node, nodes_named
-from explorer.engine.edit.schemas import Signature, needed
+from explorer.engine.edit.schemas import Signature, needed, with_domain
 from explorer.engine.edit.scopes import GraphScope, put, scopes, with_nodes
 from explorer.engine.graph.model import Model, Node
 from explorer.engine.shapes import Inference
@@ -34,13 +36,14 @@ def replace_operator(model: Model, step: EditStep, aliases: Aliases) -> tuple[Mo
     domain = "" if domain == "ai.onnx" else domain
     if (domain, op) == (found[0].node.domain, found[0].node.op):
         raise Misuse(f"'{step.name}' is {_article(op)} already", where=FLAG)
+    model = _importing(model, {one.place.root for one in found}, domain, op)
     lost: dict[str, None] = {}
     types = {view.path: view.shapes for view in views(model, Inference(model))}
     # from the innermost body out, so that what is put back holds what was changed in it
     for place in sorted({one.place.path: one.place for one in found}.values(), key=lambda p: -len(p.way)):
         mine = [one.at for one in found if one.place.path == place.path]
-        known = needed(model, domain, op, place.opsets, FLAG)
         here = next(now for now in scopes(model) if now.path == place.path)
+        known = needed(model, domain, op, here.opsets, FLAG)
         nodes = [*here.body.nodes]
         for at in mine:
             nodes[at], dropped = _changed(nodes[at], here, domain, op, known, types.get(place.path, {}))
@@ -49,6 +52,17 @@ def replace_operator(model: Model, step: EditStep, aliases: Aliases) -> tuple[Mo
     name = found[0].text if len(found) == 1 else f"{len(found):,} nodes"
     done = f"{found[0].node.op} -> {step.to}: {name}"
     return model, done + (f"; without {', '.join(lost)}" if lost else "")
+
+
+def _importing(model: Model, roots: Iterable[tuple[str, str, str] | None], domain: str, op: str) -> Model:
+    """A model with the operator set of an operator's domain, which is in the runtime, in these scopes too."""
+    if any((space, name) == (domain, op) for space, name, _ in model.functions):
+        return model
+    functions = dict(model.functions)
+    for root in roots:
+        if root is not None and (opsets := with_domain(functions[root].opsets, domain, op)):
+            functions[root] = replace(functions[root], opsets=opsets, record=None)
+    return replace(model, opsets=with_domain(model.opsets, domain, op), functions=functions)
 
 
 def _found(model: Model, name: str, aliases: Aliases) -> list[FoundNode]:

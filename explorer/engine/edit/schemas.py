@@ -74,10 +74,17 @@ def needed(model: Model, domain: str, op: str, opsets: Mapping[str, int], flag: 
     if found is None:
         names = [name for (space, name), _ in _versions().items() if space == domain]
         names += [name for space, name, _ in model.functions if space == domain]
-        said = f"operator set {opsets[domain]}" if domain in opsets else "no operator set"
         space = f" of '{domain}'" if domain else ""
-        raise Misuse(f"the model's {said}{space} has no operator '{op}'", where=flag, hint=nearest(op, names))
+        said = f"the model's operator set {opsets[domain]}{space} has no" if domain in opsets else ""
+        said = said or f"no operator set{space} has an"
+        raise Misuse(f"{said} operator '{op}'", where=flag, hint=nearest(op, names))
     return found
+
+
+def with_domain(opsets: Mapping[str, int], domain: str, op: str) -> Mapping[str, int]:
+    """Operator sets, with the one of a domain that they lack and that the runtime has an operator in."""
+    versions = _versions().get((domain, op), {})
+    return opsets if domain in opsets or not versions else {**opsets, domain: max(versions)}
 
 
 def _of_function(function: Function) -> Signature:

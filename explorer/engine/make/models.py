@@ -15,7 +15,7 @@ from explorer.engine.make.builder import SeededGraph, Shape
 
 _MOST = 1 << 31
 """Bytes of weights: no protobuf parser reads a larger message."""
-_LAYER = re.compile(r"(\d+)x(\d+)|bn(\d+)|(relu|sigmoid|tanh|softmax)")
+_LAYER = re.compile(r"(?!0)(\d+)x(?!0)(\d+)|bn(?!0)(\d+)|(relu|sigmoid|tanh|softmax)")
 _ACTIVATIONS = {"relu": "Relu", "sigmoid": "Sigmoid", "tanh": "Tanh", "softmax": "Softmax"}
 
 EXAMPLES = (

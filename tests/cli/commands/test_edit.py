@@ -120,6 +120,19 @@ def test_an_attribute_has_the_type_of_its_schema_and_outputs_the_sizes_that_foll
     assert (alpha.name, alpha.type, alpha.f) == ("alpha", onnx.AttributeProto.FLOAT, 0.5)
 
 
+def test_an_operator_of_the_runtimes_own_brings_its_operator_set_to_wherever_it_is(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, nested: str
+) -> None:
+    out = tmp_path / "out.onnx"
+    said(capsys, nested, "--replace-op", "Identity=com.microsoft::Gelu", "-o", str(out))
+    made = onnx.load(out)
+    onnx.checker.check_model(made)
+    for one in (made, made.functions[0]):
+        assert {place.domain: place.version for place in one.opset_import}["com.microsoft"] == 1
+    assert [node.op_type for node in made.functions[0].node] == ["Gelu", "Add"]
+    assert not np.array_equal(run(nested, True)[0], run(out, True)[0])
+
+
 def test_an_output_is_declared_as_it_is_since(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     source, out = tmp_path / "conv.onnx", tmp_path / "out.onnx"
     text = """<ir_version: 8, opset_import: ["" : 17]> g (float[1, 1, 8, 8] x) => (float[1, 1, 6, 6] y)
@@ -147,6 +160,10 @@ def test_an_output_is_declared_as_it_is_since(capsys: pytest.CaptureFixture[str]
         (["--replace-op", "Mul=Mull"], "did you mean 'Mul'"),
         (["--replace-op", "n_a=Gather"], "Gather takes no float32, as 'w'"),
         (["--replace-op", "Neg=Cast"], "Cast needs to"),
+        (
+            ["--replace-op", "Neg=com.microsoft::Gelo"],
+            "no operator set of 'com.microsoft' has an operator 'Gelo'; did",
+        ),
         ([], "says nothing to do"),
     ],
 )
