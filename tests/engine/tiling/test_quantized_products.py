@@ -54,6 +54,16 @@ CASES: dict[str, tuple[str, str, dict[str, Any], dict[str, Shape], Shape]] = {
     "MatMul, weight on the left": ("MatMul", "w x", {}, {"w": (11, 7)}, (11, 13)),
     "MatMul, a stack on the left": ("MatMul", "w s", {}, {"w": (11, 4)}, (3, 11, 5)),
     "MatMul, a stack of weights": ("MatMul", "s w", {}, {"w": (3, 5, 6)}, (3, 4, 6)),
+    "FusedMatMul, turned": ("FusedMatMul", "x w", {"transA": 1, "alpha": -0.3}, {"w": (7, 11)}, (13, 11)),
+    "FusedMatMul, weight on the left": (
+        "FusedMatMul",
+        "w x",
+        {"transB": 1, "alpha": 2.0},
+        {"w": (11, 13)},
+        (11, 7),
+    ),
+    "FusedMatMul, a stack": ("FusedMatMul", "s w", {"transB": 1}, {"w": (6, 5)}, (3, 4, 6)),
+    "FusedMatMul with itself": ("FusedMatMul", "q q", {"transB": 1, "alpha": 0.1}, {}, (6, 6)),
     "MatMul with itself": ("MatMul", "q q", {}, {}, (6, 6)),
     "ConvTranspose": ("ConvTranspose", "i w b", _STRIDED, {"w": (4, 5, 3, 3), "b": (5,)}, (2, 5, 10, 10)),
     "ConvTranspose in groups": (
@@ -81,7 +91,8 @@ FEEDS: dict[str, Shape] = {"x": (7, 13), "s": (3, 4, 5), "q": (6, 6), "i": (2, 4
 def saved(path: Path, name: str) -> str:
     op, names, attributes, stored, out = {**CASES, **PLAIN}[name]
     draw = np.random.default_rng(3)
-    nodes = [helper.make_node(op, names.split(), ["y"], name="fc", **attributes)]
+    domain = "com.microsoft" if op == "FusedMatMul" else ""
+    nodes = [helper.make_node(op, names.split(), ["y"], name="fc", domain=domain, **attributes)]
     graph = helper.make_graph(
         nodes,
         "g",
@@ -93,7 +104,8 @@ def saved(path: Path, name: str) -> str:
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, out)],
         [numpy_helper.from_array(draw.normal(size=s).astype(np.float32), n) for n, s in stored.items()],
     )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    sets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=sets, ir_version=10), path)
     return str(path)
 
 

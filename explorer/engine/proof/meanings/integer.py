@@ -398,7 +398,7 @@ def _on_output(node: Node, look: NodeReader, w: _Operand, turned: bool, values: 
     """Numbers of a weight's channels, in a shape that goes with the output's, or of images one a channel."""
     if values.size == 1 or node.op == "Conv":
         return values
-    if node.op == "Gemm" or node.op == "MatMul":
+    if node.op in ("Gemm", "MatMul", "FusedMatMul"):
         return values[:, None] if turned else values
     if node.op == "ConvTranspose":
         return np.tile(values, int(node.attributes.get("group", 1)))
@@ -416,13 +416,14 @@ def _on_output(node: Node, look: NodeReader, w: _Operand, turned: bool, values: 
 _PLAIN: Mapping[str, Meaning] = {
     "MatMul": linear.product,
     "Gemm": linear.product,
+    "FusedMatMul": linear.product,
     "Conv": conv.convolution,
     "ConvTranspose": conv.convolution,
     "Einsum": einsum.product,
 }
 
 MEANINGS: Mapping[tuple[str, str], Meaning] = {
-    **{("", op): _between(op) for op in _PLAIN},
+    **{("com.microsoft" if op == "FusedMatMul" else "", op): _between(op) for op in _PLAIN},
     ("", "MatMulInteger"): _integer("MatMul"),
     ("", "ConvInteger"): _integer("Conv"),
     ("", "QLinearMatMul"): _quantized("MatMul", 0, 6),

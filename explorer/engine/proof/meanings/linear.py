@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec.structs import replace
@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from explorer.engine.graph.model import Node
 from explorer.engine.proof.meanings.product_spec import (
     Arrange,
-    Meaning,
     NodeReader,
     Original,
     ProductSpec,
@@ -124,6 +123,3 @@ def _weight_on_the_left(
         return y.reshape(-1, plain.N, M).swapaxes(-1, -2).reshape(plain.batch, plain.M, plain.N)
 
     return replace(plain, out=out_)
-
-
-MEANINGS: Mapping[tuple[str, str], Meaning] = {("com.microsoft", "FusedMatMul"): product}

@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from functools import partial
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from explorer.engine.graph.model import Node, dtype_code
 from explorer.engine.tiling.builder import GraphBuilder, Size
 from explorer.engine.tiling.emit.operators import HALVES
-from explorer.engine.tiling.sites import Kinds, NoSite, Site, SiteContext, Weight
+from explorer.engine.tiling.sites import NoSite, Site, SiteContext, Weight
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 """Element types of floats whose products are tiled."""
@@ -73,8 +72,12 @@ def product(node: Node, context: SiteContext, types: Sequence[str] = FLOATS) -> 
     return _site(node, x, shape, opened, out, dtype or "float32", rows, weight, trans_x, swapped)
 
 
-def _fused(node: Node, context: SiteContext) -> Site:
-    """The site of a FusedMatMul: a MatMul of operands that are turned first, times alpha."""
+def as_gemm(node: Node, context: SiteContext) -> Node:
+    """The Gemm that a FusedMatMul is: a MatMul of operands that are turned first, times alpha.
+
+    Raises:
+        NoSite: It turns an axis of its batch.
+    """
     given = node.attributes
     if given.get("transBatchA", 0) or given.get("transBatchB", 0):
         raise NoSite("an axis of its batch is turned with the matrices: left as it was")
@@ -84,8 +87,7 @@ def _fused(node: Node, context: SiteContext) -> Site:
         for side, name in zip(("transA", "transB"), node.inputs, strict=True)
     }
     factors = {"alpha": float(given.get("alpha", 1.0)), **turns}
-    plain = Node("Gemm", node.inputs, node.outputs, name=node.name, attributes=factors)
-    return replace(product(plain, context), node=node)
+    return Node("Gemm", node.inputs, node.outputs, name=node.name, attributes=factors)
 
 
 def _site(
@@ -320,6 +322,3 @@ def _lead(a: _Side, b: _Side) -> list[tuple[_Side, int]]:
             gives = b
         lead.append((gives, axis))
     return lead
-
-
-KINDS: Kinds = {("com.microsoft", "FusedMatMul"): _fused}

@@ -218,10 +218,16 @@ def _or_floats(
     return found
 
 
+def _fused(node: Node, context: SiteContext) -> Site:
+    """The site of a FusedMatMul."""
+    return replace(_or_floats(linear.product)(linear.as_gemm(node, context), context), node=node)
+
+
 KINDS: Kinds = {
     ("", "Gemm"): _or_floats(linear.product),
     ("", "MatMul"): _or_floats(linear.product),
     ("", "Conv"): _or_floats(conv.convolution),
     ("", "ConvTranspose"): _or_floats(conv.convolution),
     ("", "Einsum"): _or_floats(einsum.product),
+    ("com.microsoft", "FusedMatMul"): _fused,
 }
