@@ -13,6 +13,7 @@ from explorer.cli.output.printing import print_pieces
 from explorer.session import headers
 
 _LOOPBACK = "127.0.0.1"
+_MOST = 65_535
 
 
 def _run(given: ParsedArgs, progress: object) -> Answer:
@@ -24,6 +25,8 @@ def _run(given: ParsedArgs, progress: object) -> Answer:
     source = given.models[0]
     if ":" in source and not os.path.exists(source):
         raise Misuse("code is not served to a browser", where=source, hint="serve a file of the model")
+    if given.port > _MOST:
+        raise Misuse(f"a port is {_MOST:,} at most", where=f"--port {given.port}")
     headers.check(source)
     require("textual_serve", "serve")
     from explorer.web.server import served
