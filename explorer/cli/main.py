@@ -13,7 +13,8 @@ import gc
 import os
 import sys
 
-from explorer.base.errors import Cancelled, ExplorerError, Misuse, beyond, internal
+import explorer
+from explorer.base.errors import BadModel, Cancelled, ExplorerError, Misuse, beyond, internal
 from explorer.base.exit_codes import BAD_INPUT, INTERRUPTED
 from explorer.base.units import printable
 from explorer.cli.arguments import parser
@@ -155,6 +156,20 @@ _NEW = 100_000
 """New objects at which Python looks for garbage: with its own 700 a tenth of a short command is this."""
 
 
+def _with_outline(error: BadModel, given: ParsedArgs) -> BadModel:
+    """What is wrong with a model, and what shows the part of it that can be read, where there is one."""
+    if error.where not in given.models or not os.path.isfile(error.where):
+        return error
+    try:
+        shown = next(iter(explorer.Session(error.where).outline().rows), None)
+    except ExplorerError:
+        shown = None
+    if shown is None:
+        return error
+    more = "explorer outline shows what can be read of it"
+    return BadModel(error.what, where=error.where, hint=f"{error.hint}; {more}" if error.hint else more)
+
+
 def _answer(run: Callable[[ParsedArgs, ProgressLine], Answer], given: ParsedArgs) -> int:
     from explorer.process import signals  # 20 ms, and --help needs none
 
@@ -164,6 +179,8 @@ def _answer(run: Callable[[ParsedArgs, ProgressLine], Answer], given: ParsedArgs
         gc.set_threshold(_NEW, *usual[1:])
         try:
             answer = run(given, line)
+        except BadModel as error:
+            raise _with_outline(error, given) from None
         finally:
             gc.set_threshold(*usual)
             line.clear()

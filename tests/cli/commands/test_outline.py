@@ -213,6 +213,20 @@ def test_of_a_file_that_was_cut_off_what_is_there_is_shown_before_the_error(
     assert len(shown["rows"]) == sum(line.startswith(("operator", "tensor")) for line in out.splitlines()) > 5
 
 
+def test_who_cannot_open_a_file_is_told_that_it_has_an_outline_and_of_no_other(
+    capsys: pytest.CaptureFixture[str], sample: Sample, tmp_path: Path
+) -> None:
+    nodes = [helper.make_node("Add", ["x", "b"], ["a"]), helper.make_node("Relu", ["a"], ["b"])]
+    ports = [helper.make_tensor_value_info(name, 1, [2]) for name in ("x", "b")]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", ports[:1], ports[1:])), tmp_path / "cycle.onnx")
+    (tmp_path / "cut.onnx").write_bytes(sample("lenet").read_bytes()[:2000])
+    (tmp_path / "text.onnx").write_text("no model")
+    for name, told in (("cycle", True), ("cut", True), ("text", False), ("missing", False)):
+        code, out, err = run(capsys, "info", tmp_path / f"{name}.onnx", "--quiet")
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert err.endswith("; explorer outline shows what can be read of it\n") == told
+
+
 def test_nothing_in_a_file_reaches_the_terminal_as_a_command(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
