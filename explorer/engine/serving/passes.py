@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -87,6 +87,18 @@ class Passes:
                 self.figures(found, tokens, encoder=self.own.encoder), len(found.schedule.steps)
             )
         return self._prompts[tokens]
+
+    def prompt_rows(self, tokens: int, batch: int) -> Sequence[Layer]:
+        """The rows of a pass over the prompts of several sequences.
+
+        Raises:
+            BadModel: It fails.
+        """
+        self.told(len(self._macs) + len(self._prompts))
+        found = module_step.examined(self.own, self.own.prompt(tokens, batch), batch)
+        if found.schedule.failed:
+            raise BadModel(f"it fails over prompts of {tokens:,} tokens: {found.schedule.failed}")
+        return found.analysis.layers
 
     def prompt_layers(self, tokens: int) -> dict[str, int | None]:
         """Multiply-accumulates of the rows of a pass over a prompt that multiply, by their paths."""

@@ -6,14 +6,16 @@ All is counted on the module's own code with its own cache; nothing is taken fro
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import torch
 from msgspec import Struct
+from msgspec.structs import replace
 from torch import nn
 
 from explorer.base.errors import Misuse
+from explorer.base.units import many_text
 from explorer.engine.costs.decode.module_cache import OwnCache
 from explorer.engine.formats.torch_module import stored_form
 from explorer.engine.number_formats import format_of
@@ -23,9 +25,11 @@ from explorer.engine.serving.cache import element_bits, served_cache, windows
 from explorer.engine.serving.growth import BetweenCounts, over_context, over_prompt
 from explorer.engine.serving.layouts import LayerCuts, LayoutContext, block_of, blocks, layouts, text_config
 from explorer.engine.serving.passes import PROMPTS, Passes
+from explorer.engine.serving.prediction import predicted
+from explorer.facts.profile.machine import MeasuredMachine
 from explorer.facts.roofline import Machine
 from explorer.facts.serving.forms import ClosedForm
-from explorer.facts.serving.serving import DeviceLayout, PassFigures, ServedLayer, Serving
+from explorer.facts.serving.serving import DeviceLayout, PassFigures, ServedLayer, Serving, ServingTime
 from explorer.facts.serving.spec import ServingSpec
 
 _TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -95,20 +99,42 @@ def passes_of(own: OwnCache, spec: ServingSpec) -> Passes:
     return Passes(own, spec.prompt if own.encoder else 0, lambda done: None)
 
 
-def served(passes: Passes, spec: ServingSpec, machine: Machine | None = None) -> Serving:
+def served(
+    passes: Passes,
+    spec: ServingSpec,
+    machine: Machine | None = None,
+    seen: MeasuredMachine | None = None,
+) -> Serving:
     """What it costs to run a language model.
 
     Args:
         passes: Of the model; what they were once counted at they know.
         spec: What is asked.
         machine: Of the times; None leaves them out.
+        seen: What was measured of it, if it was: times are predicted from that, too.
 
     Raises:
         Misuse: A type or a size cannot be.
         BadModel: The model does not run over a prompt, or behind its cache.
     """
     check(spec)
-    return _Answer(passes, spec, stored_types(spec), machine).fact()
+    found = _Answer(passes, spec, stored_types(spec), machine).fact()
+    if seen is None or not seen.probes:
+        return found
+    times = predicted(found.times, passes, spec.prompt, found.weight_bytes, seen)
+    return replace(found, times=times, notes=(*found.notes, _told(times, seen)))
+
+
+def _told(times: Sequence[ServingTime], seen: MeasuredMachine) -> str:
+    """What predictions rest on, or why there are none."""
+    if all(one.token_predicted is None for one in times):
+        return (
+            "nothing is predicted: kernels were measured in float32, which it does not work in (--dtype f32)"
+        )
+    return (
+        f"bounds hold whatever runs it; predicted are times of kernels of {seen.runtime} in float32,"
+        f" {many_text(seen.threads, 'thread')}, as measured {seen.date}"
+    )
 
 
 def check(spec: ServingSpec) -> None:

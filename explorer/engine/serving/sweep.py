@@ -83,7 +83,9 @@ class ServingTask(Task, frozen=True, kw_only=True):
     def made(self, door: Any, on_progress: OnProgress = None, cancel: Cancel = None) -> Iterator[ServingRow]:
         """The rows, one after the other; of what there is no layout for a row that says so."""
         try:
-            fact = door.serving(self.spec, machine=self.machine, on_progress=on_progress, cancel=cancel)
+            # without its name: bounds alone, which are the same wherever a worker runs
+            machine = None if self.machine is None else replace(self.machine, name="")
+            fact = door.serving(self.spec, machine=machine, on_progress=on_progress, cancel=cancel)
         except (Cancelled, MissingExtra):
             raise
         except ExplorerError as error:

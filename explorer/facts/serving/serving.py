@@ -115,6 +115,8 @@ class ServingTime(Struct, frozen=True):
         first_limit, token_limit: What bounds the two.
         token: Seconds a step.
         rate: Tokens a second, of the whole batch.
+        first_token_predicted, token_predicted: Seconds that kernels measured on the machine take; None where
+            it was not measured, or not in the type that the model works in.
     """
 
     context: int
@@ -126,6 +128,8 @@ class ServingTime(Struct, frozen=True):
     token: float | None
     token_limit: ServingLimit
     rate: float | None
+    first_token_predicted: float | None = None
+    token_predicted: float | None = None
 
 
 class DeviceLayout(Struct, frozen=True):

@@ -18,6 +18,7 @@ from explorer.facts.serving.serving import Serving
 from explorer.facts.serving.spec import ServingSpec
 from explorer.session.parts.models import Models
 from explorer.settings.machine_presets import DEVICES
+from explorer.settings.machines import measured_of
 
 
 class Server:
@@ -44,7 +45,7 @@ class Server:
                 self._known = key, passes_of(module_cache.find(loaded), spec)
             passes = self._known[1]
             passes.told = lambda done: report(on_progress, cancel, "running on shapes", done)
-            found = served(passes, on_machine(spec, machine), machine)
+            found = served(passes, on_machine(spec, machine), machine, measured_of(machine))
         return replace(found, notes=(*loaded.notes, *found.notes))
 
     def content(self, index: int | None, on_progress: OnProgress) -> str:

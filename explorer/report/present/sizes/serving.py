@@ -176,6 +176,7 @@ def _times_title(fact: Serving) -> str:
 
 def times_table(fact: Serving) -> Table:
     """A row for each context and batch."""
+    predicted = any(one.token_predicted is not None for one in fact.times)
 
     def row(one: ServingTime) -> tuple[Cell, ...]:
         role: Role = "bad" if one.fits is False else "figure"
@@ -184,7 +185,7 @@ def times_table(fact: Serving) -> Table:
             plain(one.context),
             plain(one.batch),
             memory,
-            *(_timed(one) if fact.machine is not None else ()),
+            *(_timed(one, predicted) if fact.machine is not None else ()),
             Span(
                 {True: "fits", False: "does not fit", None: ""}[one.fits],
                 "bad" if one.fits is False else "quiet",
@@ -195,27 +196,32 @@ def times_table(fact: Serving) -> Table:
         Column("context", "right"),
         Column("batch", "right"),
         Column("memory", "right"),
-        *(_TIMED if fact.machine is not None else ()),
+        *([x for x in _TIMED if predicted or x.title != _PREDICTED] if fact.machine is not None else ()),
         Column(""),
     )
     return Table(columns, Rows(row, fact.times), what="batches")
 
 
+_PREDICTED = "predicted"
 _TIMED = (
     Column("first token", "right"),
     Column("bound by", drop=2),
+    Column(_PREDICTED, "right"),
     Column("a token", "right"),
     Column("bound by", drop=1),
+    Column(_PREDICTED, "right"),
     Column("tokens/s", "right"),
 )
 
 
-def _timed(one: ServingTime) -> tuple[Cell, ...]:
+def _timed(one: ServingTime, predicted: bool) -> tuple[Cell, ...]:
     return (
         seconds(one.first_token),
         Span(LIMITS[one.first_limit], "quiet"),
+        *([seconds(one.first_token_predicted)] if predicted else []),
         seconds(one.token),
         Span(LIMITS[one.token_limit], "quiet"),
+        *([seconds(one.token_predicted)] if predicted else []),
         rate_cell(one.rate),
     )
 

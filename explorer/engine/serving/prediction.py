@@ -1,0 +1,55 @@
+"""Prediction of the time of a pass from kernels that were timed alone on the same machine, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from explorer.base.errors import BadModel
+from explorer.engine.profile.predict import TimeModel
+from explorer.engine.serving.passes import Passes
+from explorer.facts import Layer
+from explorer.facts.profile.machine import MeasuredMachine
+from explorer.facts.serving.serving import ServingTime
+
+
+def predicted(
+    times: Sequence[ServingTime], passes: Passes, prompt: int, weights: int, seen: MeasuredMachine
+) -> tuple[ServingTime, ...]:
+    """Times with what the pass and the step are predicted to take; None for what is not known of every row.
+
+    Args:
+        times: Of some contexts and batches.
+        passes: Of the model.
+        prompt: Tokens.
+        weights: Bytes of all weights: more than the caches hold come from memory at every pass.
+        seen: What was measured of the machine.
+    """
+    model = TimeModel(seen, weights)
+    first = {one.batch: _prompt(model, passes, prompt, one.batch) for one in times}
+    return tuple(
+        [
+            replace(
+                one,
+                first_token_predicted=first[one.batch],
+                token_predicted=_seconds(model, passes.step(one.context, one.batch).analysis.layers),
+            )
+            for one in times
+        ]
+    )
+
+
+def _prompt(model: TimeModel, passes: Passes, tokens: int, batch: int) -> float | None:
+    if passes.looped:
+        return None
+    try:
+        return _seconds(model, passes.prompt_rows(tokens, batch))
+    except BadModel:
+        return None
+
+
+def _seconds(model: TimeModel, layers: Iterable[Layer]) -> float | None:
+    found = [model.seconds(layer) for layer in layers if not layer.group and layer.counted and layer.calls]
+    known = [seconds for seconds in found if seconds is not None]
+    return sum(known) + model.call if known and len(known) == len(found) else None
