@@ -14,10 +14,11 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from msgspec import Struct
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 from explorer.base.errors import Cancelled
 from explorer.engine.progress import Cancel
@@ -155,7 +156,7 @@ def streamed(
     each = share(processors() // width)
     with (
         _quick_turns(),
-        threadpool_limits(each.threads, user_api="blas"),
+        _loaded_pools(len(sys.modules)).limit(limits=each.threads, user_api="blas"),
         ThreadPoolExecutor(width, thread_name_prefix="work") as pool,
     ):
         try:
@@ -164,6 +165,12 @@ def streamed(
         finally:
             stop.set()
     return _results(begun)
+
+
+@lru_cache(maxsize=1)
+def _loaded_pools(modules: int) -> ThreadpoolController:
+    """Of the libraries that are loaded: to look for them takes 2 ms, and only a new module brings one."""
+    return ThreadpoolController()
 
 
 @contextmanager
