@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 from hypothesis import is_hypothesis_test, settings
+from hypothesis.internal.conjecture import providers
 
 _SHARES_TESTS = "PYTEST_XDIST_WORKER" in os.environ
 if _SHARES_TESTS:
@@ -61,6 +62,9 @@ gc.set_threshold(50_000, 10, 1000)
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None)
 settings.load_profile("same")
+# else numbers of all code that happens to be loaded are tried too, found by parsing every module: others
+# wherever other tests ran before
+providers._get_local_constants = lambda: providers._local_constants
 
 
 @pytest.hookimpl(tryfirst=True)

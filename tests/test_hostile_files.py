@@ -96,6 +96,7 @@ def saved(path: Path, nodes: Sequence[Any], **more: Any) -> Path:
 # bombs
 
 
+@pytest.mark.slow
 def test_a_zip_bomb_in_a_checkpoint(tmp_path: Path, bounded: Bounded) -> None:
     for entry in (
         "archive/data.pkl",
@@ -191,6 +192,7 @@ def test_branches_in_branches_in_functions(tmp_path: Path, bounded: Bounded) -> 
     assert any("expands to more than" in text for text in said)
 
 
+@pytest.mark.slow
 def test_loops_in_loops_that_never_end(tmp_path: Path, bounded: Bounded, capfd: Any) -> None:
     """Trip counts of 2^62, thirty deep: what runs 10^560 times can still be counted and printed."""
     trips = helper.make_tensor("m", TensorProto.INT64, [], [1 << 62])

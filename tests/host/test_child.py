@@ -90,7 +90,7 @@ def test_onnxruntime_reports_nothing_whoever_imports_it(
     assert os.environ["ORT_DISABLE_TELEMETRY"] == (set_by_user or "1")
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [("profile", "--steps", "1"), ("plot", "-o", "m.svg"), ("plot", "-o", "m.svg", "--no-cache")],

@@ -146,6 +146,7 @@ def test_the_longest_names_can_be_written(tmp_path: Path, sample: Sample, length
     assert sorted(map(len, os.listdir(tmp_path))) == [length] * 3
 
 
+@pytest.mark.slow
 def test_a_session_is_for_its_user_alone_and_a_result_as_umask_says(tmp_path: Path, sample: Sample) -> None:
     before = os.umask(0o002)
     try:

@@ -56,6 +56,7 @@ async def test_who_gives_up_waiting_for_an_answer_takes_none_from_others(engine:
     assert engine.submit("info").future.result(120).totals.params
 
 
+@pytest.mark.slow
 def test_a_misused_method_is_refused(engine: EngineProcess) -> None:
     for method in ("close", "restore", "_history", "nonsense", "source"):
         with pytest.raises(ExplorerError, match=f"no method '{method}'"):
@@ -79,7 +80,7 @@ def test_a_killed_engine_is_an_error_and_the_next_job_finds_the_history(engine: 
 _NO_MEMORY = b"OpenBLAS blas_thread_init: pthread_create failed: Resource temporarily unavailable\n"
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ours", "end", "said"),
     [

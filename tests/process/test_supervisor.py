@@ -321,6 +321,7 @@ def test_a_model_that_ends_the_runtime_is_one_line(tmp_path: Path, words: str) -
     assert os.listdir(tmp_path) == ["m.onnx"]
 
 
+@pytest.mark.slow
 def test_a_loop_of_2_62_turns_is_stopped(tmp_path: Path) -> None:
     endless(tmp_path / "m.onnx")
     process = _command("activations m.onnx -o values.npz", tmp_path)

@@ -48,6 +48,7 @@ def trees(draw) -> FlameWeights:
     return FlameWeights(end, values, whole, {"copies": draw(st.sampled_from([0, 1, 500]))})
 
 
+@pytest.mark.slow
 @given(trees(), st.integers(1, 200), st.integers(1, 8))
 def test_boxes_lie_side_by_side_inside_what_they_are_in_and_have_its_sum(weights, cells, levels):
     boxes = icicle(weights, None, cells, levels)

@@ -217,6 +217,7 @@ def test_a_mixed_precision_saves_what_it_is_asked_to(sample: Sample, run: Run) -
     assert found["weights"] != found["bitops"]
 
 
+@pytest.mark.slow
 def test_a_mixed_precision_holds_its_limits(sample: Sample, run: Run, calib: Path, tmp_path: Path) -> None:
     model = sample("lenet")
     limits = ("--bits", 7.5, "--snr", 17, "--calibrate", calib)
@@ -255,6 +256,7 @@ def test_a_limit_that_cannot_be_held_is_said(sample: Sample, run: Run, limits: A
     assert one["row"]
 
 
+@pytest.mark.slow
 def test_the_least_snr_alone_saves_bytes(sample: Sample) -> None:
     """Nothing among the rows that hold it has fewer bytes; without a row that does none is named as one."""
     found = sweep_formats(sample("lenet"), spec=FormatSweepSpec(("int8", "mxfp4"), snr=30.0))

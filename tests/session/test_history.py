@@ -194,6 +194,7 @@ def test_sizes_that_a_tiling_has_fixed_are_compared_both_ways(sample: Sample) ->
         assert session.verify(1, 0, draws=1).passed
 
 
+@pytest.mark.slow
 def test_the_screens_engine_knows_all_of_it(sample: Sample, tmp_path: Path) -> None:
     engine = EngineProcess(sample("lenet"))
     try:

@@ -234,6 +234,7 @@ def test_only_graphs_are_asked_of() -> None:
         session.placement()
 
 
+@pytest.mark.slow
 def test_a_tiled_model_and_a_call_whose_nodes_run_on_several_providers(
     tmp_path: Any, cuda: Callable[[Callable[[str], bool]], None]
 ) -> None:

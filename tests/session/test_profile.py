@@ -300,6 +300,7 @@ def test_a_name_with_a_quotation_mark_is_read_too(tmp_path: Path) -> None:
     assert (run.kernels['say "hi"'].op, run.kernels['say "hi"'].calls) == ("Relu", 1)
 
 
+@pytest.mark.slow
 def test_two_models_are_timed_in_turn_and_a_tiled_layer_is_one_row(tmp_path: Path) -> None:
     from explorer.facts import TileSpec
 

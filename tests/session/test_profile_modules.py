@@ -181,6 +181,7 @@ def test_inputs_of_a_file_are_taken_and_a_batch_is_its_first_rows(tmp_path: Path
         _profile(_Net(), torch.randn(2, 16), spec, batch=8)
 
 
+@pytest.mark.slow
 def test_two_modules_are_compared_row_by_row() -> None:
     with Session(_Net(), inputs=torch.randn(8, 16), cache=False) as session:
         found = session.compare_profiles(0, 0, spec=_FEW)

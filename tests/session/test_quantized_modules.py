@@ -153,6 +153,7 @@ def test_a_diff_between_two_quantizations_names_both_formats(session: Session) -
     assert first.what == "weight int8, per channel -> int8, per channel"
 
 
+@pytest.mark.slow
 def test_a_quantized_module_is_verified_as_its_export_computes(session: Session) -> None:
     fact = session.quantize(QuantizeSpec())
     assert not session.verify(0).passed

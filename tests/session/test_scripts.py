@@ -271,6 +271,7 @@ def test_a_script_of_a_module_exports_it_again_the_same(
     assert (tmp_path / "tiny_net_net_1.onnx").read_bytes() == made
 
 
+@pytest.mark.slow
 def test_packed_groups_are_asked_for_by_commands_scripts_and_files_of_choices(
     sample: Sample, tmp_path: Path
 ) -> None:

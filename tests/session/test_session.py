@@ -39,7 +39,7 @@ def test_tile_verify_diff_undo_redo_save(sample: Sample, tmp_path: Path) -> None
     assert not diff_files(sample("lenet"), saved).equal
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("saved", [True, False])
 def test_what_is_known_of_a_result_as_it_is_proved_is_what_its_file_says(
     sample: Sample, tmp_path: Path, saved: bool
@@ -113,6 +113,7 @@ def test_totals_that_hold_an_upper_bound_say_so(tmp_path: Path, sample: Sample) 
         assert not [note for note in session.info().model.notes if "bound" in note]
 
 
+@pytest.mark.slow
 def test_the_cost_before_is_that_of_the_batch_that_was_tiled(sample: Sample) -> None:
     """Symbolic, it would be unknown, and nobody could say that the MACs are unchanged."""
     with Session(sample("bert_tiny"), dims={"sequence": 16}) as session:

@@ -61,6 +61,7 @@ def opened() -> Session:
     return Session(module, inputs=inputs)
 
 
+@pytest.mark.slow
 def test_the_stages_give_what_the_module_gives_and_hold_no_sample(tmp_path: Path) -> None:
     module, inputs = encoder()
     folder = tmp_path / "stages"

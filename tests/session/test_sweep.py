@@ -557,6 +557,7 @@ def test_dask_is_imported_only_where_it_is_needed(sample: Sample) -> None:
     subprocess.run([sys.executable, "-c", code, str(sample("lenet"))], check=True, cwd=ROOT)
 
 
+@pytest.mark.slow
 def test_ctrl_c_says_what_became_of_what_was_done(sample: Sample, tmp_path: Path) -> None:
     words = ["sweep", str(sample("lenet")), "--tile-m", "8,16,32", "--tile-k", "8,16,32", "--verify"]
     command = [sys.executable, "-m", "explorer", *words, "-o", str(tmp_path / "results.db"), "--workers", "1"]

@@ -159,6 +159,7 @@ async def test_the_key_needs_two_states_and_says_so() -> None:
         assert isinstance(hands.pilot.app.screen, BlameScreen)
 
 
+@pytest.mark.slow
 async def test_escape_stops_the_search_and_the_screen_goes_on() -> None:
     engine = Failing()
     async with screen(engine) as hands:

@@ -115,6 +115,7 @@ async def test_models_are_listed_by_their_headers_and_enter_opens_one(folder: Pa
         assert isinstance(hands.app.screen, MainScreen)
 
 
+@pytest.mark.slow
 async def test_typing_narrows_and_tab_sorts(folder: Path) -> None:
     async with chooser(folder) as hands:
         orders = {}
@@ -213,6 +214,7 @@ async def test_a_session_that_waits_is_resumed_from_the_list(folder: Path, tmp_p
         assert choice.kept == store.folder
 
 
+@pytest.mark.slow
 async def test_sessions_in_which_nothing_was_done_are_listed_once_a_model(
     folder: Path, tmp_path: Path
 ) -> None:

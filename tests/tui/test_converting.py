@@ -62,6 +62,7 @@ async def test_what_was_written_is_shown_with_its_evidence(tmp_path: Path) -> No
         assert "equal byte for byte" in hands.dialog()
 
 
+@pytest.mark.slow
 async def test_a_file_is_replaced_only_after_a_yes(tmp_path: Path) -> None:
     target = tmp_path / "out.pt"
     target.write_bytes(b"precious")

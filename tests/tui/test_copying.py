@@ -34,6 +34,7 @@ async def test_the_row_the_tree_and_the_page_are_copied_as_they_stand_there() ->
         assert "kernel_shape" in page, "what is scrolled away, too"
 
 
+@pytest.mark.slow
 async def test_the_page_of_a_layer_is_markdown_and_a_list_is_code() -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.press("down")

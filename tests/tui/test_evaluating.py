@@ -60,6 +60,7 @@ async def test_a_data_file_is_asked_for_and_the_page_shows_the_scores():
         assert hands.pilot.app.screen.answer().data == "d.npz"
 
 
+@pytest.mark.slow
 async def test_a_tiled_state_stands_beside_the_model_as_opened():
     async with screen() as hands:
         await hands.tile()

@@ -121,6 +121,7 @@ async def test_a_step_without_a_layer_says_so() -> None:
         assert "no layer of its own" in hands.strip(Status)
 
 
+@pytest.mark.slow
 async def test_what_cannot_be_computed_says_why_in_its_tab_and_can_be_tried_again() -> None:
     async with screen(ScriptedEngine(errors={"memory": Misuse("no order")}), size=(120, 40)) as hands:
         await hands.press("5")
@@ -191,6 +192,7 @@ async def test_the_roofline_follows_the_tree_and_its_own_arrows_and_enter_leads_
         assert hands.at() == "classifier.4"
 
 
+@pytest.mark.slow
 async def test_a_machine_that_cannot_be_cannot_be_applied() -> None:
     async with screen(size=(120, 40)) as hands:
         await type_machine(hands, "4 potatoes", "100 GB/s")

@@ -227,6 +227,7 @@ async def test_two_layers_of_which_none_feeds_the_other_have_no_path() -> None:
         assert shown(hands).drawing.route is None
 
 
+@pytest.mark.slow
 async def test_digits_draw_what_is_around_the_chosen_box() -> None:
     async with screen(with_edges("xa", "ab", "bc", "cd", "de"), size=(100, 40)) as hands:
         await hands.press("G", "slash", "c", "enter", "1")

@@ -183,6 +183,7 @@ async def test_a_comparison_can_be_stopped() -> None:
         assert "stopped, nothing was changed" in hands.strip(Status)
 
 
+@pytest.mark.slow
 async def test_a_state_is_given_a_name_and_its_name_is_taken_away() -> None:
     async with screen(ScriptedEngine(tilings=1)) as hands:
         await hands.press("H", "n")

@@ -91,6 +91,7 @@ async def test_rows_that_come_and_go_never_lay_the_screen_out_anew(
         assert not laid, "the tree keeps room for its scroll bar"
 
 
+@pytest.mark.slow
 async def test_a_model_that_fails_to_open_shows_its_outline_and_says_why_there_is_no_more() -> None:
     broken = BadModel("the graph has a cycle: 'one' -> 'two'", where="alexnet.onnx")
     engine = HeaderFirst(header_of(15), None, errors={"open": broken})

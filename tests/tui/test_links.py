@@ -52,6 +52,7 @@ async def test_the_footer_names_the_key_that_follows_and_a_click_on_it_follows()
         assert hands.at() == "features.relu0"
 
 
+@pytest.mark.slow
 async def test_a_link_to_what_the_filter_hides_takes_the_filter_back() -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.press("slash", *"gemm", "enter")

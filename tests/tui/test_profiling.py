@@ -281,7 +281,7 @@ async def test_nothing_of_the_screen_ticks_while_the_model_is_timed_and_esc_stop
         assert hands.main.store.profile is None
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "error", [EngineDied("the engine died: signal 11"), Misuse("onnxruntime runs ONNX graphs")]
 )

@@ -60,6 +60,7 @@ def shown(hands: Hands) -> tuple[Any, ...]:
 KEYS = ("F", "c", "s", "s", "C", "space", "enter", "e", "down", "right", "down", "2", "tab", "T")
 
 
+@pytest.mark.slow
 async def test_a_resumed_session_looks_as_it_did() -> None:
     async with screen(ScriptedEngine(blocks(4)), keeper=Notebook()) as hands:
         await hands.press(*KEYS)

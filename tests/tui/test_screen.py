@@ -189,6 +189,7 @@ async def test_a_filter_shows_matches_with_ancestors_and_their_number() -> None:
         assert len(hands.tree()) == 15
 
 
+@pytest.mark.slow
 async def test_a_filter_that_finds_nothing_says_so_and_what_may_have_been_meant() -> None:
     def beside() -> str:
         return str(hands.main.query_one("#filter-said", Static).render())
@@ -223,6 +224,7 @@ async def test_keys_that_come_together_take_effect_in_their_order() -> None:
         assert hands.main.query_one("#filter", Input).value == "2conv"
 
 
+@pytest.mark.slow
 async def test_what_is_typed_at_once_with_the_key_that_opens_a_field_lands_in_it() -> None:
     async with screen() as hands:
         hands.at_once("slash", *"convx", "backspace", "enter", "down")
@@ -520,6 +522,7 @@ async def test_copying_sends_the_command_or_the_layers_path() -> None:
         assert hands.pilot.app.clipboard.startswith("explorer tile alexnet.onnx")
 
 
+@pytest.mark.slow
 async def test_the_palette_runs_a_command_by_name() -> None:
     async with screen() as hands:
         await hands.press("colon", *"operators", "enter")

@@ -56,6 +56,7 @@ async def test_the_key_that_binds_sizes_is_named_as_long_as_some_are_open() -> N
         assert "D sizes" not in footer()
 
 
+@pytest.mark.slow
 async def test_what_is_no_size_is_said_and_not_bound() -> None:
     async with screen(engine("batch")) as hands:
         await hands.press("D", "0")

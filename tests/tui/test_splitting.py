@@ -98,6 +98,7 @@ async def test_a_key_shows_the_best_stages_and_a_moved_cut_takes_its_figures_alo
         assert shown(hands).verb_words("x.onnx") == ["split", "x.onnx", "-n", "4"]
 
 
+@pytest.mark.slow
 async def test_many_keys_at_once_end_at_the_figures_of_the_last(engine, session):
     async with screen(engine, size=(140, 40)) as hands:
         await hands.press("vertical_line", "n")
@@ -121,6 +122,7 @@ def hands_said(hands: Hands) -> str:
     return "\n".join(line_text(line) for one in shown(hands).query(Status) for line in one.lines)
 
 
+@pytest.mark.slow
 async def test_a_stage_begins_at_the_cursor_or_no_longer_and_two_are_left(engine):
     async with screen(engine, size=(100, 30)) as hands:
         await hands.press("vertical_line", "down", "x")
@@ -220,7 +222,7 @@ async def test_a_resumed_session_has_the_cuts_where_they_were_left(engine, sessi
         assert "cuts moved" in title(hands)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "saved",
     [

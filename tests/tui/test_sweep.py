@@ -172,6 +172,7 @@ async def test_a_buffer_alone_says_which_tiles_fit() -> None:
         assert hands.main.store.hardware is None
 
 
+@pytest.mark.slow
 async def test_the_rows_sort_by_keys_and_the_cursor_stays_on_its_row() -> None:
     async with screen(SweepEngine()) as hands:
         await begin(hands, tiles="64,16,32")
@@ -287,6 +288,7 @@ async def test_the_key_of_the_machine_asks_for_another_one_here_too() -> None:
         assert isinstance(hands.pilot.app.screen, SweepDialog)
 
 
+@pytest.mark.slow
 async def test_only_the_front_on_a_key() -> None:
     async with screen(SweepEngine()) as hands:
         await begin(hands, tiles="16,32x16x16,48x16x16")
@@ -309,6 +311,7 @@ async def test_enter_tiles_with_the_row_under_the_cursor_and_what_comes_is_asked
         assert isinstance(hands.pilot.app.screen, SweepDialog)
 
 
+@pytest.mark.slow
 async def test_a_tiling_that_cannot_be_says_why_and_is_not_done() -> None:
     async with screen(SweepEngine()) as hands:
         await begin(hands, tiles="1,32")

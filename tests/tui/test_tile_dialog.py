@@ -352,6 +352,7 @@ async def test_a_broken_configuration_file_is_told_and_the_dialog_works(profiles
         assert "there is no setting 'macs'" in hands.dialog()
 
 
+@pytest.mark.slow
 async def test_a_cost_that_cannot_be_told_leaves_the_plan() -> None:
     engine = ScriptedEngine(errors={"cost": Misuse("the machine contradicts itself")})
     async with screen(engine) as hands:
@@ -496,6 +497,7 @@ async def test_the_dialog_keeps_its_hint_where_the_terminal_is_made_smaller(befo
         assert box.query_one("#about").region.bottom < box.region.bottom
 
 
+@pytest.mark.slow
 async def test_who_asks_for_the_machine_again_is_on_the_one_in_use() -> None:
     async with screen() as hands:
         await hands.press("m", "right", "enter")

@@ -228,6 +228,7 @@ async def test_every_key_of_the_view_moves_within_the_site() -> None:
         assert hands.pilot.app.screen is view
 
 
+@pytest.mark.slow
 async def test_a_click_and_the_operands_names() -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.press("end", "i")
@@ -351,6 +352,7 @@ async def test_the_loops_are_walked_and_the_last_step_has_moved_what_the_plan_co
         assert "Step 1,009 of 1,024  nmk" in shown(hands) or "nmk" in shown(hands)
 
 
+@pytest.mark.slow
 async def test_space_plays_step_after_step_and_stops() -> None:
     async with screen(size=(140, 45)) as hands:
         await hands.press("end", "i", *["plus"] * 18)

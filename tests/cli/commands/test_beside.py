@@ -100,6 +100,7 @@ def test_states_of_two_branches_stand_beside_each_other(session: Session) -> Non
             session.beside(wrong)
 
 
+@pytest.mark.slow
 def test_states_of_a_dropped_session_are_compared_by_number_and_name(
     session: Session, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:

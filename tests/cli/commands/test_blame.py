@@ -78,7 +78,7 @@ def test_json_says_where_the_first_is(
     assert found["probes"][found["first"]]["layer"] == "/fc1/Gemm"
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["svg", "png"])
 def test_a_picture_is_drawn_and_an_old_one_kept(
     sample: Sample, spoiled: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: str

@@ -207,7 +207,7 @@ def test_a_group_is_drawn_with_what_it_reads_and_what_reads_it(tmp_path: Path) -
         assert [box.kind for box in session.graph(depth=1).boxes if box.role == "group"] == ["Module"]
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "depth"), [(8_000, None), (2_000, 50)])
 def test_however_many_layers_stand_in_a_row_the_boxes_are_few(
     tmp_path: Path, count: int, depth: int | None

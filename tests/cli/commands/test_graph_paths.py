@@ -149,6 +149,7 @@ def test_a_path_through_a_layer_that_is_called_again_leaves_by_the_call_that_it_
     assert (drawing.route.paths, drawing.route.layers) == (1, 1)
 
 
+@pytest.mark.slow
 def test_more_paths_than_can_be_told_have_no_number(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Sum", ["x", *(f"v{i}" for i in range(at))], [f"v{at}"], name=f"n{at}")

@@ -44,7 +44,7 @@ def test_here_that_is_not_measured_is_one_line_with_the_command(
     assert "is not measured: explorer machines --measure" in said(capsys, "machine").replace("\n", " ")
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("before", ["", MINE + LATER])
 def test_this_machine_is_measured_written_listed_and_taken_by_name(
     before: str, config: Path, capsys: pytest.CaptureFixture[str]

@@ -112,7 +112,7 @@ def test_a_stage_that_dies_is_named_and_the_others_end(stages: Path, tmp_path: P
     assert not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in workers)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", [1, 2])
 def test_a_stage_that_stands_still_is_named_and_all_end(
     stage: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

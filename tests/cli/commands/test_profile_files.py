@@ -186,6 +186,7 @@ def test_without_tensorboardx_the_line_says_what_to_install(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_tensorboard_reads_the_scalars_and_histograms_back(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -56,6 +56,7 @@ def test_crossings_forms_and_figures_are_the_same_in_text_json_and_csv(ask: Ask,
     assert "memory" in text
 
 
+@pytest.mark.slow
 def test_a_decoders_step_in_text_json_and_csv(ask: Ask, tmp_path: Path, monkeypatch: Any) -> None:
     (tmp_path / "tiny_decoder.py").write_text(
         "import torch\n"

@@ -16,7 +16,7 @@ from explorer.facts.quantize import QuantizeSpec
 Sample = Callable[[str], Path]
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("fmt", ["int8", "fixed8.4"])
 def test_one_command_quantizes_and_tiles_and_proves_the_sums_exact(
     sample: Sample, tmp_path: Path, capsys: pytest.CaptureFixture[str], fmt: str

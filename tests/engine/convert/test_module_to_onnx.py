@@ -94,7 +94,7 @@ def test_an_opset_that_nobody_writes_is_refused_with_those_that_somebody_does(
         convert(small(), "small.onnx", inputs=torch.rand(1, 1, 8, 8), exporter=exporter, opset=opset)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("exporter", EXPORTERS)
 def test_names_and_open_dimensions_are_in_the_file_and_hold_at_other_sizes(
     convert: Convert, tmp_path: Path, exporter: str

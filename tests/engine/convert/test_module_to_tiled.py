@@ -53,6 +53,7 @@ def net() -> Net:
 X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
 
 
+@pytest.mark.slow
 def test_layers_are_replaced_and_the_callers_module_stays_as_it_is(net: Net) -> None:
     before = {name: value.clone() for name, value in net.state_dict().items()}
     with Session(net, inputs=(X,)) as session:

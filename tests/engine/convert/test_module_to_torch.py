@@ -53,6 +53,7 @@ def test_torch_loads_what_was_written_and_it_computes_the_same(
     assert torch.equal(load(tmp_path / output)(x), module(x))
 
 
+@pytest.mark.slow
 def test_inputs_by_name_and_outputs_in_a_dictionary(convert: Convert, tmp_path: Path) -> None:
     torch.manual_seed(1)
     module = nets.Words().eval()

@@ -312,6 +312,7 @@ def test_nothing_of_a_stopped_conversion_is_left(convert: Convert, tmp_path: Pat
         convert("a.pt", "a.safetensors", cancel=cancel)
 
 
+@pytest.mark.slow
 def test_many_tensors_with_strange_names(convert: Convert, tmp_path: Path) -> None:
     """More than fit in one batch of the pickle, and names that JSON and pickles have to escape."""
     state = {f'layer.{n}."\\\u00e9\U0001f600\x1b[31m': torch.full((1,), float(n)) for n in range(1100)}

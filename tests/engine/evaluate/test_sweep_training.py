@@ -57,6 +57,7 @@ def test_samples_that_no_memory_holds_are_refused_before_they_are_read(here, nam
         session.sweep_training(name, "lr=1e-3,0.1")
 
 
+@pytest.mark.slow
 def test_every_combination_is_trained_as_train_would_and_the_best_is_kept(here):
     with Session(NET) as session:
         found = session.sweep_training(

@@ -739,6 +739,7 @@ def test_a_thousand_calls_that_hand_in_a_thousand_constants_are_refused(tmp_path
     assert "overlap" in refused(write(tmp_path, main, inner))
 
 
+@pytest.mark.slow
 def test_a_large_body_under_a_thousand_branches_is_not_opened_everywhere(tmp_path: Path) -> None:
     body = Sub(
         [T((2,), name="v"), T((2,), name="r"), *[T((2,)) for _ in range(2000)]],

@@ -350,7 +350,7 @@ MODELS: dict[str, Callable[[Path], str]] = {
 }
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_whatever_changes_the_numbers_fails_the_proof(name: str, tmp_path: Path) -> None:
     chance = random.Random(5)

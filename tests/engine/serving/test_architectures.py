@@ -102,7 +102,7 @@ def test_a_prompt_a_step_and_the_cache_are_what_torch_counts_when_it_runs_them(n
     assert module_step.examined(own, own.prompt(PROMPT), 1).info.totals.macs == text
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["t5", "bart"])
 def test_an_encoder_decoder_is_counted_behind_what_its_encoder_read(name: str) -> None:
     config = small(name)

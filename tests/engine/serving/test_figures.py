@@ -141,6 +141,7 @@ def test_an_encoder_is_held_and_not_read_by_a_step() -> None:
     assert found.times[0].memory > found.weight_bytes
 
 
+@pytest.mark.slow
 def test_what_fits_a_memory_fits_and_one_more_does_not() -> None:
     spec = ServingSpec(contexts=(1000,), batches=(1, 4), dtype="int8", kv_dtype="fp8", card=5 * 10**9)
     found = serve("llama", spec, CHIP, **TWO_LAYERS)
@@ -165,6 +166,7 @@ def test_what_fits_a_memory_fits_and_one_more_does_not() -> None:
     assert one.first_token == pytest.approx(found.prefill.macs / CHIP.peak_macs)
 
 
+@pytest.mark.slow
 def test_layouts_hold_the_whole_and_cut_only_what_divides() -> None:
     spec = ServingSpec(contexts=(1000,), batches=(8,), devices=(4, 3), dtype="bf16", links=1e11)
     found = serve("llama", spec, CHIP, **TWO_LAYERS)

@@ -32,6 +32,7 @@ def test_what_it_refuses_is_said_in_its_words() -> None:
     assert onnx_subprocess.infer(encoded("Relu"))
 
 
+@pytest.mark.slow
 def test_its_end_is_an_answer_that_did_not_come_and_the_next_question_is_answered() -> None:
     assert onnx_subprocess.infer(encoded("Relu"))
     process = onnx_subprocess._CHILD.process

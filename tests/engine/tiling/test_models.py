@@ -255,7 +255,7 @@ def test_an_open_batch_may_be_one_beside_a_fixed_one(tmp_path: Path, open_: str,
     proved(source, TileSpec(tile=SMALL), size=size, evaluator=False)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "kind"), [(np.float16, 10), (np.float64, 11)])
 def test_products_of_products_in_other_precisions_raise_no_alarm(
     tmp_path: Path, dtype: Any, kind: int

@@ -296,6 +296,7 @@ def test_operator_sets_old_and_new(tmp_path: Path, form: Any, opset: int) -> Non
         tile_and_compare(source, tmp_path / f"{edges}.onnx", spec)
 
 
+@pytest.mark.slow
 def test_many_rows_are_scanned_too(tmp_path: Path) -> None:
     source = save(
         tmp_path / "a.onnx",

@@ -180,7 +180,7 @@ def test_one_place_in_a_file_is_one_identity(tmp_path: Path) -> None:
     assert a.identity == b.identity != c.identity
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [TensorProto.INT64, TensorProto.UINT64, TensorProto.INT8])
 def test_numbers_of_any_length_are_decoded_a_piece_at_a_time(kind: int, tmp_path: Path) -> None:
     """Typed integers take 1 to 10 bytes each: pieces end between numbers, and no list of all is made."""

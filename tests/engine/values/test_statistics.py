@@ -106,6 +106,7 @@ def test_the_widest_numbers_do_not_overflow() -> None:
     assert sum(found.histogram.counts) == 4
 
 
+@pytest.mark.slow
 def test_the_mean_of_a_long_tensor_does_not_drift() -> None:
     """float32 sums of ten million equal numbers drift away; merged moments do not."""
     array = np.full(3_000_000, 0.1, np.float32)

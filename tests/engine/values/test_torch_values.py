@@ -127,6 +127,7 @@ def test_random_weights_are_said_to_be_random_wherever_their_numbers_are_shown(m
         assert session.weights().notes == session.activations().notes == random
 
 
+@pytest.mark.slow
 def test_weights_are_those_that_the_seed_makes() -> None:
     with Session("resnet18", seed=3) as session:
         found = {t.tensor.name: t for t in session.weights(["layer1.0"]).tensors}
@@ -598,6 +599,7 @@ def test_layers_without_parameters_and_frozen_ones_have_gradients(tmp_path: Path
     assert not any(p.requires_grad for p in model.parameters())
 
 
+@pytest.mark.slow
 def test_gradients_of_weights_are_those_of_the_layers_that_are_asked_for(
     tmp_path: Path, monkeypatch: Any, capsys: Any
 ) -> None:

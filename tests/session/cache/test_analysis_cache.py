@@ -451,6 +451,7 @@ def test_a_damaged_cache_is_passed_over_and_replaced(model: Path, cache: Path) -
     assert not was_opened(model)
 
 
+@pytest.mark.slow
 def test_well_signed_nonsense_is_no_answer_and_no_pickle_is_opened(model: Path, cache: Path) -> None:
     fresh = answers(model)
     folder = CacheFolder(str(cache))

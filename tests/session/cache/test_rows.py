@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import pytest
 from msgspec.structs import replace
 
 from explorer.facts import Layer
@@ -127,6 +128,7 @@ def test_every_block_of_a_run_knows_its_place() -> None:
     assert found.end[1] == 4
 
 
+@pytest.mark.slow
 def test_a_sample_comes_through_the_engine_packed(sample: Callable[[str], str]) -> None:
     from explorer import Session
     from explorer.process.client import EngineProcess

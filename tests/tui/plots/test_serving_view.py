@@ -49,7 +49,7 @@ def title(hands: Hands) -> str:
     return " ".join(line_text(line) for line in hands.pilot.app.screen.query_one(TitleBar).lines)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 async def test_keys_change_what_is_asked_and_q_goes_back(
     engine: ScriptedEngine, size: tuple[int, int]

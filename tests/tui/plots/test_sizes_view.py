@@ -61,7 +61,7 @@ def view(hands: Hands) -> SizesView:
     return found
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 async def test_a_slider_moves_over_a_size_and_the_crossing_is_told(
     engine: ScriptedEngine, size: tuple[int, int]
@@ -83,6 +83,7 @@ async def test_a_slider_moves_over_a_size_and_the_crossing_is_told(
         assert isinstance(hands.pilot.app.screen, MainScreen)
 
 
+@pytest.mark.slow
 async def test_tab_goes_to_another_size_and_enter_takes_the_one_on_show(engine: ScriptedEngine) -> None:
     async with screen(engine) as hands:
         await hands.press("D", "tab")

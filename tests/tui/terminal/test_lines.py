@@ -200,7 +200,7 @@ DROPS: dict[str, Callable[[Terminal], None]] = {
 }
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("how", DROPS)
 def test_nothing_is_lost_when_the_line_drops(sample: Sample, tmp_path: Path, how: str) -> None:
     env = {**SSH, "XDG_STATE_HOME": str(tmp_path)}

@@ -104,6 +104,7 @@ def test_more_lanes_than_there_is_room_for_are_a_mark() -> None:
     assert lines[many][-1] == "⋮"
 
 
+@pytest.mark.slow
 async def test_a_key_takes_the_rail_away_and_says_why_there_is_none() -> None:
     engine = ScriptedEngine(flat(6))
     engine._edges = lambda: RowEdges((0,), (4,), tuple(range(6)), (1, 2, 3, 4, 5))  # type: ignore[method-assign]

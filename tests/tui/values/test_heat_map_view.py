@@ -338,6 +338,7 @@ async def test_the_footer_names_keys_that_do_something_here(lenet: Session, odd:
     ]
 
 
+@pytest.mark.slow
 async def test_y_copies_the_command_that_draws_the_same(lenet: Session) -> None:
     async with screen(RealNumbers(lenet), size=(80, 24)) as hands:
         view = await at_layer(hands, "conv2")
@@ -357,6 +358,7 @@ def fact(lenet: Session) -> HeatMap:
     return replace(found, cells=cells)
 
 
+@pytest.mark.slow
 async def test_numbers_that_are_random_are_called_so_above_their_map(lenet: Session) -> None:
     class Random(RealNumbers):
         def _heat_map(self, **how: Any) -> HeatMap:

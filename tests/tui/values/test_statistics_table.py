@@ -127,7 +127,7 @@ async def test_the_table_is_copied_as_the_csv_of_the_verb(lenet: Session, capsys
     assert words[:2] == ["activations", LENET]
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("field", "text", "words"),
     [

@@ -238,7 +238,7 @@ def test_one_model_alone_is_not_compared(tmp_path: Path) -> None:
 # -- the ways to one model
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["small", "recurrent", "transformer"])
 def test_the_ways_to_a_model_agree(name: str, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")

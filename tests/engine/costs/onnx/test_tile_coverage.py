@@ -240,7 +240,7 @@ def test_a_file_that_was_tiled_says_how(sample: Callable[[str], Path], tmp_path:
     ]
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["lab", "scan", "unrolled", "batched"])
 def test_a_model_that_was_tiled_twice_has_the_products_of_both(
     sample: Callable[[str], Path], tmp_path: Path, form: Any

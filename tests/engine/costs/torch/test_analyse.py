@@ -496,6 +496,7 @@ def test_an_operator_without_a_rule_is_unknown_and_stops_nothing() -> None:
     assert 0 < analysis.info.totals.coverage < 1
 
 
+@pytest.mark.slow
 def test_detection_is_a_bound_and_says_why() -> None:
     analysis = examine(load("fasterrcnn_resnet50_fpn")).analysis
     box = row(analysis, "roi_heads.box_head.fc6")

@@ -302,6 +302,7 @@ def quantized() -> nn.Module:
     return torch.ao.quantization.quantize_dynamic(Model(), kinds, dtype=torch.qint8)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_dynamically_quantized_layers_cost_as_their_float_forms_and_weigh_a_byte_each() -> None:
     from explorer import Session

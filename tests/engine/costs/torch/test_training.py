@@ -246,7 +246,7 @@ def test_whole_models_agree_with_torch(name: str) -> None:
         assert found.backward_macs == backward_of(load(name).meta(), given)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mobilenet_v2", "shufflenet_v2_x0_5"])
 def test_grouped_convolutions_are_not_taken_for_dense_ones(name: str) -> None:
     """Torch's counter takes a grouped weight for a dense one in its gradient: groups times too much."""

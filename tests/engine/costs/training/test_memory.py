@@ -192,6 +192,7 @@ def step_flops(model: Any, given: Any) -> int:
     return int(counter.get_total_flops())
 
 
+@pytest.mark.slow
 def test_the_largest_batch_fits_and_one_more_does_not() -> None:
     with Session("vgg16") as session:
         found = session.training_memory(batches=(1, 8, 32, 64, 128), card=4 << 30)

@@ -227,7 +227,7 @@ def test_a_file_cut_off_anywhere_is_refused_or_sound(tmp_path: Path) -> None:
     assert refused > 0.9 * len(data)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_a_file_with_a_wrong_byte_anywhere_is_refused_or_sound(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)

@@ -343,6 +343,7 @@ def test_exported_names_are_those_of_the_module(nets: Path, capfd: pytest.Captur
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_transposed_weights_get_their_names_back(nets: Path) -> None:
     path = nets / "tokens.onnx"
     loaded, model = exported("my_nets:Tokens", path)

@@ -157,6 +157,7 @@ def test_of_two_branches_the_larger_is_counted_and_the_assumption_is_said(folder
 # -- sizes that are left open
 
 
+@pytest.mark.slow
 def test_an_open_size_stands_at_what_it_was_exported_with_and_says_so(dynamic: str) -> None:
     info = Session(dynamic).info()
     assert info.assumptions["dims"] == {"batch": 2}

@@ -236,7 +236,7 @@ def test_without_torch_parameters_bytes_and_values_are_those_of_the_model(
         assert weights[name].mean == pytest.approx(float(tensor.double().mean())), name
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_macs_of_an_exported_program_are_the_same_with_torch_and_without(
     name: str, made: Any, monkeypatch: pytest.MonkeyPatch

@@ -212,6 +212,7 @@ def _layer(kind: str, shape: tuple[int, ...], macs: int, moved: int, **more: obj
     )  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_layer_is_predicted_to_take_what_a_kernel_like_it_took() -> None:
     model = TimeModel(Machine().measured())
     macs = 512 * 512 * 512

@@ -168,7 +168,7 @@ def test_a_trace_holds_for_every_batch() -> None:
         assert torch.allclose(traced(x), net(x), atol=1e-5)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("edges", ["ragged", "padded"])
 @pytest.mark.parametrize("shown", [2, 4, 7])
 def test_torch_export_leaves_the_batch_open(edges: Any, shown: int) -> None:
