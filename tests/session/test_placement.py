@@ -167,6 +167,26 @@ def test_bodies_functions_and_constants(tmp_path: Any) -> None:
     assert found.removed == ("k", "exp")
 
 
+def test_a_function_whose_nodes_have_no_names_and_are_fused_runs_where_they_do(tmp_path: Path) -> None:
+    body = [
+        h.make_node("Relu", ["a"], ["t"]),
+        h.make_node("Transpose", ["t"], ["u"], perm=[1, 0]),
+        h.make_node("MatMul", ["t", "u"], ["b"]),
+    ]
+    block = h.make_function("own", "Block", ["a"], ["b"], body, [h.make_opsetid("", 17)])
+    calls = [h.make_node("Block", [x], [y], domain="own", name=y) for x, y in (("x", "one"), ("one", "two"))]
+    ports = [h.make_tensor_value_info(name, TensorProto.FLOAT, [3, 3]) for name in ("x", "two")]
+    graph = h.make_graph(calls, "g", ports[:1], ports[1:])
+    opsets = [h.make_opsetid("", 17), h.make_opsetid("own", 1)]
+    path = tmp_path / "model.onnx"
+    onnx.save(h.make_model(graph, functions=[block], opset_imports=opsets, ir_version=9), path)
+    with explorer.Session(path) as session:
+        found = session.placement()
+        rows = [row.id for row in session.analysis().layers]
+    assert {found.providers[row] for row in rows} == {"CPU"}
+    assert (found.removed, len(found.partitions)) == ((), 1)
+
+
 def test_what_one_provider_compiles_is_told_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     real = onnxruntime.InferenceSession.get_provider_graph_assignment_info
 

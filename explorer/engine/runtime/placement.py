@@ -43,8 +43,9 @@ def placement(model: Model, analysis: Analysis, providers: Sequence[str], *, scr
     told = provider_assignment.assignment(model, asked, scratch=scratch)
     wires = _Wires(model)
     works = [] if told.nodes is None else _works(wires, told.nodes)
-    inside = _inside(wires, told)
-    of_node = _providers(wires, told, works)
+    called = _called(wires, told)
+    inside = {at: several for at, several in called.items() if len(several) > 1}
+    of_node = _providers(wires, told, works, called)
     rows = _Rows(analysis, wires.nodes)
     boundaries = _boundaries(wires, of_node, rows)
     counts: dict[str, int] = {}
@@ -110,9 +111,13 @@ def _works(wires: _Wires, optimised: Sequence[Node]) -> list[Work]:
     return found
 
 
-def _providers(wires: _Wires, told: Assignment, works: Sequence[Work]) -> list[str]:
+def _providers(
+    wires: _Wires, told: Assignment, works: Sequence[Work], called: Mapping[int, Sequence[str]]
+) -> list[str]:
     """The provider of each node; '' for one that does not run, or of which it is not told."""
     found = [told.providers.get(node_name(at), "") for at in range(len(wires.nodes))]
+    for at, inside in called.items():
+        found[at] = inside[0]
     for node, work in works:
         runs = told.providers.get(node.name, "") or next((found[at] for at in work if found[at]), "")
         for at in work:
@@ -120,8 +125,8 @@ def _providers(wires: _Wires, told: Assignment, works: Sequence[Work]) -> list[s
     return found
 
 
-def _inside(wires: _Wires, told: Assignment) -> dict[int, tuple[str, ...]]:
-    """What runs the nodes that a call of a function became, by the place of the call, if it is several."""
+def _called(wires: _Wires, told: Assignment) -> dict[int, tuple[str, ...]]:
+    """What runs the nodes that a call of a function became, by the place of the call."""
     makers = {name: node for node in told.nodes or () for name in node.outputs if name}
     found: dict[int, tuple[str, ...]] = {}
     for at, call in enumerate(wires.nodes):
@@ -135,10 +140,17 @@ def _inside(wires: _Wires, told: Assignment) -> dict[int, tuple[str, ...]]:
                 if node is not None and name not in wires.maker and id(node) not in seen:
                     seen[id(node)] = node
                     todo.append(node)
-        runs = [told.providers[node.name] for node in seen.values() if node.name in told.providers]
-        if len(several := tuple(dict.fromkeys(runs))) > 1:
+        runs = [_provider_of(node.name, told) for node in seen.values()]
+        if several := tuple(dict.fromkeys(filter(None, runs))):
             found[at] = several
     return found
+
+
+def _provider_of(name: str, told: Assignment) -> str:
+    """What runs a node, by its name; a fusion is called NAME/FUSION/ after one of those that went into it."""
+    while name not in told.providers and "/" in name:
+        name = name.rpartition("/")[0]
+    return told.providers.get(name, "")
 
 
 def _partitions(wires: _Wires, of_node: Sequence[str]) -> list[tuple[str, list[int]]]:

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel, MissingExtra, Misuse
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.writer import skeleton
-from explorer.engine.graph.model import Model, Node, subgraphs
+from explorer.engine.graph.model import Function, Model, Node, subgraphs
 from explorer.engine.runtime.onnxruntime import MOST_OPTIMISED, one_line, weights_folder
 
 __all__ = ["HOST", "Assignment", "assignment", "body_node_name", "chosen_providers", "node_name", "runtime"]
@@ -89,7 +89,8 @@ def assignment(model: Model, providers: Sequence[str], *, scratch: str) -> Assig
     """Loads a graph and asks which provider runs each node.
 
     Args:
-        model: The model; its nodes are called `node_name`, those of bodies `body_node_name`.
+        model: The model; its nodes are called `node_name`, those of bodies `body_node_name`, and those of
+            functions have names too.
         providers: In the order in which each takes what it can.
         scratch: A folder for the optimised graph while it is read.
 
@@ -105,7 +106,8 @@ def assignment(model: Model, providers: Sequence[str], *, scratch: str) -> Assig
     if not model.graph.nodes:  # onnxruntime loads no graph without a value
         return Assignment({}, (), (), True, ())
     nodes = tuple([_named(node, node_name(at)) for at, node in enumerate(model.graph.nodes)])
-    named = replace(model, graph=replace(model.graph, nodes=nodes))
+    graph = replace(model.graph, nodes=nodes)
+    named = replace(model, graph=graph, functions=_named_functions(model))
     folder = weights_folder(model)
     made = skeleton(named, folder=folder)
     level = _Level.ORT_ENABLE_EXTENDED
@@ -161,6 +163,18 @@ def _session(made: bytes, folder: str, providers: Sequence[str], level: Any, tar
         return onnxruntime.InferenceSession(made, options, providers=[*providers], enable_fallback=0)
     except Exception as error:  # onnxruntime's own classes share no base below Exception
         raise BadModel(f"onnxruntime cannot load the model: {one_line(error)}") from None
+
+
+def _named_functions(model: Model) -> Mapping[tuple[str, str, str], Function]:
+    """Functions whose nodes have names: in place of a call they are told apart by them."""
+    return {
+        key: replace(
+            one,
+            nodes=tuple([_named(node, f"function{place}.{at}") for at, node in enumerate(one.nodes)]),
+            record=None,
+        )
+        for place, (key, one) in enumerate(model.functions.items())
+    }
 
 
 def _named(node: Node, name: str) -> Node:
