@@ -268,3 +268,33 @@ def test_a_number_that_was_computed_from_the_batch_stays_what_it_was(
         rows_alike(source, made, 4)
         with pytest.raises(Misuse, match="exists"):
             session.rebatch(2, made)
+
+
+@pytest.mark.parametrize("batch", ["5", "N"])
+def test_the_batch_is_followed_into_functions_and_what_they_call(tmp_path: Path, batch: str) -> None:
+    def constant(name: str, *sizes: int) -> Node:
+        return node("Constant", [], [name], value=numpy_helper.from_array(np.array(sizes, np.int64)))
+
+    def function(name: str, inputs: Sequence[str], out: str, nodes: Sequence[Node]) -> onnx.FunctionProto:
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+        return helper.make_function("own", name, inputs, [out], nodes, opsets)
+
+    linear = [node("MatMul", ["a", "w"], ["t"]), node("Relu", ["t"], ["r"])]
+    block = [
+        *(constant("apart", 1, 2, 4), node("Reshape", ["x", "apart"], ["q"])),
+        node("Linear", ["q", "w"], ["z"], domain="own"),
+        *(constant("whole", 1, 8), node("Reshape", ["z", "whole"], ["o"])),
+    ]
+    calls = [node("Block", [x, "w"], [y], domain="own", name=y) for x, y in (("x", "m"), ("m", "y"))]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 8]) for name in "xy"]
+    graph = helper.make_graph(calls, "g", ports[:1], ports[1:], [numpy_helper.from_array(drawn(4, 4), "w")])
+    made = helper.make_model(
+        graph,
+        functions=[function("Linear", "aw", "r", linear), function("Block", "xw", "o", block)],
+        opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("own", 1)],
+        ir_version=8,
+    )
+    before, after = str(tmp_path / "before.onnx"), str(tmp_path / "after.onnx")
+    onnx.save(made, before)
+    assert main(["rebatch", before, batch, "-o", after, "--quiet"]) == 0
+    rows_alike(before, after, 5)

@@ -20,6 +20,7 @@ from explorer.engine.convert.comparison import Feeds, compare_runs
 from explorer.engine.convert.job import ConversionJob, tensor_infos
 from explorer.engine.convert.rebatching.batch_axis import Array, BatchAxis
 from explorer.engine.convert.rebatching.rewrite import RebatchedModel, rebatched
+from explorer.engine.fold import calls
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Model
@@ -71,7 +72,9 @@ def write(
         raise Misuse(f"{job.draws} draws prove nothing", where="--draws", hint="give 1 or more")
     if job.dims:
         model = bind_dims(model, infer(model, job.dims).values)
-    made = rebatched(model, batch, axes)
+    # the batch is followed node by node, into functions too
+    plain = calls.opened(model, ())
+    made = rebatched(plain, batch, axes)
     evidence, size = None, None
     with output_files.atomic_write(job.target, overwrite=overwrite) as temporary:
         writer.write(made.model, temporary, on_progress=job.on_progress, cancel=job.cancel)
@@ -93,7 +96,10 @@ def write(
         inputs=tensor_infos(made.model.graph.feeds),
         outputs=tensor_infos(made.model.graph.outputs),
         verification=evidence,
-        notes=(f"rewritten: {names}{more}",) if names else (),
+        notes=(
+            *((f"rewritten: {names}{more}",) if names else ()),
+            *(("calls of functions were opened into their nodes",) if plain is not model else ()),
+        ),
         seconds=time.perf_counter() - started,
     )
 
