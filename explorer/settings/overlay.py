@@ -321,11 +321,12 @@ def _column(head: str, percent: bool, taken: Iterable[str]) -> tuple[OverlayColu
         name = f"overlay_{name}"
     elif not name[0].isalpha():
         name = f"c_{name}"
-    shown = printable(title).strip() or name
+    found = unique(name, taken)
+    shown = f"{printable(title).strip() or name}{found.removeprefix(name)}"
     shown = f"{shown} ({printable(said)})" if said and unit == "number" else shown
     # shares do not add up
     over: Any = match[3].lower() if match and match[3] else "mean" if unit == "share" else "sum"
-    return OverlayColumn(unique(name, taken), _brief(shown), unit, over), factor
+    return OverlayColumn(found, _brief(shown), unit, over), factor
 
 
 def unique(name: str, taken: Iterable[str]) -> str:

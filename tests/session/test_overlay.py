@@ -181,6 +181,10 @@ def test_several_files_are_columns_beside_each_other(tmp_path: Path) -> None:
     paths = [file(tmp_path, f"layer,cost\nconv1,{at}\n", f"{at}.csv") for at in (1, 2)]
     table = asked(paths)
     assert [told(table, name)["/conv1/Conv"] for name in ("cost", "cost_2")] == [1, 2]
+    alike = asked(file(tmp_path, "layer,cost (us),cost_ms\nconv1,1,2\n"))
+    for found in (table, alike):
+        assert found.overlay is not None
+        assert [column.head for column in found.overlay.columns] == ["cost", "cost_2"]
 
 
 def test_the_command_says_what_matched_and_json_has_it_all(

@@ -64,7 +64,7 @@ def overlay(layers: Sequence[Layer], files: Sequence[OutsideFigures]) -> Overlay
         matched += found.matched
         for at, column in enumerate(file.columns):
             name = unique(column.name, figures)
-            columns.append(replace(column, name=name))
+            columns.append(replace(column, name=name, head=column.head + name.removeprefix(column.name)))
             mine = found.figures[at]
             own |= mine.keys()
             figures[name] = _gathered(
