@@ -275,6 +275,8 @@ class _Terms:
         if column is not None and column.is_number:
             return self._figure(column, sign, value, word)
         if key in _ATTRIBUTES:
+            if value.strip()[:1].isdigit() and _wanted(value) is None:
+                raise complain(f"'{_brief(value)}' is no size", word.at, f"write {key}=3x3 or {key}=1")
             return _attribute_test(_ATTRIBUTES[key], sign, value, word)
         figures = [name for name, column in self._columns.items() if column.is_number]
         hint = nearest(key, [*figures, *_ATTRIBUTES])
