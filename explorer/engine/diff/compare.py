@@ -14,7 +14,7 @@ strings, metadata and imports that no operator uses are not compared.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 from msgspec.structs import replace
@@ -99,8 +99,11 @@ def _rows(before: Model, after: Model, tally: _Tally, tell: Tell, cancel: Cancel
         tally.count(row, op)
         rows += [row] if row else []
     rows += _fold_rows(found, tally)
+    ranged = found.ranged()
+    rows += [row for at in (0, 1) if ranged[at] for row in _range_rows(found, at, ranged[at], tally)]
+    closed = found.closed[0] | ranged[0].keys(), found.closed[1] | ranged[1].keys()
     nodes = _node_rows(
-        *(found.before, found.after, found.matching, found.describer, found.sites, found.closed), tally, tell
+        *(found.before, found.after, found.matching, found.describer, found.sites, closed), tally, tell
     )
     rows += _opened(nodes, (before, after), (), held, found.forms, tell)
     for row, op in _output_rows(found):
@@ -142,6 +145,26 @@ def _fold_rows(found: NodePairing, tally: _Tally) -> Iterator[NodeDiff]:
             for _, op in folds.ops():
                 tally.add(op, "added" if at else "removed")
             yield from folds.rows(at == 1)
+
+
+def _range_rows(found: NodePairing, at: int, ranged: Mapping[int, int], tally: _Tally) -> Iterator[NodeDiff]:
+    """A row for the activations of one side that the range of integers does on the other."""
+    side, other = ((found.before, found.after), (found.after, found.before))[at]
+    ops = Counter(side.nodes[i].op for i in ranged)
+    for op, count in ops.items():
+        tally.add(op, "added" if at else "removed", count)
+    first = next(iter(ranged))
+    names = side.nodes[first].label, other.model.graph.nodes[ranged[first]].label
+    kinds = side.nodes[first].op, other.model.graph.nodes[ranged[first]].op
+    said = ", ".join(f"{count:,} {op}" for op, count in ops.most_common())
+    yield NodeDiff(
+        status="folded",
+        before=names[at],
+        after=names[1 - at],
+        what=f"{'before: ' * at}{said} done by the range of the integers behind, to the same values",
+        op_before=kinds[at],
+        op_after=kinds[1 - at],
+    )
 
 
 class _Tally:

@@ -13,7 +13,7 @@ from explorer.base.units import many_text, shape_text
 from explorer.engine.diff.folded_weights import folded_change
 from explorer.engine.diff.forms import Forms, body_tensors, tensors
 from explorer.engine.diff.match import Matching
-from explorer.engine.diff.rounding import BLOCKED, RoundedNode, RoundedSide, rounded_text
+from explorer.engine.diff.rounding import ABSORBED, BLOCKED, RoundedNode, RoundedSide, rounded_text
 from explorer.engine.diff.side import Side
 from explorer.engine.fold.activations import FUSED
 from explorer.engine.fold.tensors import Array
@@ -28,8 +28,6 @@ _WINDOWED = frozenset(
     {"AveragePool", "Conv", "ConvInteger", "ConvTranspose", "FusedConv", "LpPool", "MaxPool", "QLinearConv"}
 )
 _UNFUSED = {fused: op for op, fused in FUSED.items()}
-_ABSORBED = ("Relu", "Clip")
-"""Operators that a quantizer drops where the range of the integers does the same; the row says 'removed'."""
 
 _WINDOW_DEFAULTS = {"dilations": 1, "pads": 0, "strides": 1}
 
@@ -247,7 +245,7 @@ class Describer(Struct):
             if made is None or self.matching.before[made[0]] is not None:
                 return False
             node = self.before.nodes[made[0]]
-            if node.op not in _ABSORBED:
+            if node.op not in ABSORBED:
                 return False
             va = node.inputs[0]
             if self.same_value(va, vb):

@@ -109,6 +109,9 @@ def graph_links(
     return links
 
 
+_IN_RANGE = "done by the range of the integers behind"
+
+
 def row_links(before: Model, after: Model, rows: tuple[list[int], list[int]], tell: Tell) -> RowLinks:
     """Links of rows that `row_graph` made the graphs `before` and `after` of."""
     found = pair_nodes(before, after, tell, None)
@@ -131,14 +134,14 @@ def _link(
             if said[0] in ("same", "renamed") and (text := into[0].get(a) or into[1].get(b)):
                 said = "folded", text
             links.join(row_of[0](a), row_of[1](b), *said)
-    partners = found.matching.before, found.matching.after
+    partners, ranged = (found.matching.before, found.matching.after), found.ranged()
     for side, graph in enumerate((found.before, found.after)):
         idle = folded(graph, partners[side], found.closed[side], side == 1) if found.sites else {}
         for i, partner in enumerate(partners[side]):
             place = row_of[side](i)
             if partner is None and i not in found.closed[side] and place is not None:
                 links.known[side].add(place)
-                links.alone[side][place] = idle.get(i, "")
+                links.alone[side][place] = _IN_RANGE if i in ranged[side] else idle.get(i, "")
 
 
 def _rows_of(nodes: Sequence[Node], places: Mapping[str, tuple[int, str]]) -> dict[int, int]:

@@ -14,7 +14,7 @@ from explorer.engine.diff.describe import Describer
 from explorer.engine.diff.folding import SideFolds, fold_side, foldable, give_up, sizes_of
 from explorer.engine.diff.forms import Forms
 from explorer.engine.diff.match import Matching, match
-from explorer.engine.diff.rounding import OPERATORS, QUANTIZERS, fold_rounding
+from explorer.engine.diff.rounding import OPERATORS, QUANTIZERS, fold_rounding, in_range
 from explorer.engine.diff.side import Side
 from explorer.engine.diff.sites import SitePair, pair_sites
 from explorer.engine.fold.calls import opened
@@ -65,6 +65,15 @@ class NodePairing(Struct, frozen=True, eq=False):
     matching: Matching
     describer: Describer
     folds: tuple[SideFolds | None, SideFolds | None] = (None, None)
+
+    def ranged(self) -> tuple[dict[int, int], dict[int, int]]:
+        """On each side the activations that what the other one rounds to does, and what rounds there."""
+        rounded = self.describer.rounded
+        if rounded is None:
+            return {}, {}
+        if rounded.side is self.after:
+            return in_range(self.before, self.matching.before, rounded), {}
+        return {}, in_range(self.after, self.matching.after, rounded)
 
 
 def opened_as(model: Model, other: Model) -> Model:

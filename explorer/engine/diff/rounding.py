@@ -7,7 +7,7 @@ its own, and who reads a rounded value reads that value.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,9 @@ _PLACES: Mapping[str, tuple[int, ...]] = {
     "QGemm": (0, 3, 6),
 }
 """At which inputs of a quantized operator those of the float one stand; scale and zero point follow."""
+
+ABSORBED = ("Relu", "Clip")
+"""Operators that a quantizer drops where the range of its integers does the same."""
 
 _NARROW = ("float16", "bfloat16", "float8", "float4", "float6")
 
@@ -310,6 +313,89 @@ def _read_through(side: Side, rounded: Mapping[str, Rounding]) -> None:
         for slot, name in enumerate(takes):
             if name:
                 side.users.setdefault(name, []).append((i, slot))
+
+
+def in_range(original: Side, partners: Sequence[int | None], rounded: RoundedSide) -> dict[int, int]:
+    """Activations that a quantizer dropped, and whose ends the range of its integers has: no value differs.
+
+    Args:
+        original: The float graph.
+        partners: Of its nodes, in the quantized graph.
+        rounded: The quantized graph.
+
+    Returns:
+        Their places, and of each the place of what rounds.
+    """
+    nodes, ends = rounded.side.model.graph.nodes, {value.name for value in rounded.side.outputs}
+    readers: dict[str, list[int]] = {}
+    for at, node in enumerate(nodes):
+        for name in node.inputs:
+            readers.setdefault(name, []).append(at)
+    found: dict[int, int] = {}
+    for at, node in enumerate(original.nodes):
+        if node.domain or node.op not in ABSORBED or partners[at] is not None:
+            continue
+        made = original.producer.get(node.inputs[0])
+        while made is not None and made[0] in found:  # a Clip behind a Relu
+            made = original.producer.get(original.nodes[made[0]].inputs[0])
+        maker = None if made is None else partners[made[0]]
+        limits = _limits(original, node)
+        if made is None or maker is None or limits is None:
+            continue
+        own, name = nodes[maker], nodes[maker].outputs[made[1]]
+        after = [maker] if own.op in _INTEGER else readers.get(name, [])
+        if after and name not in ends and all(_keeps(nodes[one], rounded.side, limits) for one in after):
+            found[at] = after[0]
+    return found
+
+
+def _limits(side: Side, node: Node) -> tuple[float, float] | None:
+    """What a Relu or a Clip lets pass at least and at most; None where that is computed."""
+    least, most = (0.0 if node.op == "Relu" else -math.inf), math.inf
+    if node.op == "Relu":
+        return least, most
+    given = [node.attributes.get("min", least), node.attributes.get("max", most)]
+    for slot, name in enumerate(node.inputs[1:3]):
+        values = _constant(side, name) if name else None
+        if name and (values is None or values.size != 1):
+            return None
+        given[slot] = given[slot] if values is None else values.reshape(-1)[0]
+    return float(given[0]), float(given[1])
+
+
+def _constant(side: Side, name: str) -> Any:
+    """The numbers that a value always has, stored or of a Constant, through Casts; None for any other."""
+    if name in side.stored:
+        return side.stored[name].array()
+    made = side.producer.get(name)
+    node = None if made is None else side.nodes[made[0]]
+    if node is not None and node.op == "Cast" and not node.domain:
+        return _constant(side, node.inputs[0])
+    value = node.attributes.get("value") if node is not None and node.op == "Constant" else None
+    return value.array() if isinstance(value, Tensor) else None
+
+
+def _keeps(node: Node, side: Side, limits: tuple[float, float]) -> bool:
+    """Whether rounding gives the same integers for a value as for what of it is within the limits."""
+    slot = {"QuantizeLinear": 1, "QGemm": 7}.get(node.op, 6 if node.op in _INTEGER else 0)
+    scale, zero = _input(node, slot), _input(node, slot + 1)
+    if (
+        not slot
+        or node.domain not in ("", "com.microsoft")
+        or scale not in side.stored
+        or zero not in side.stored
+    ):
+        return False
+    kind = side.stored[zero].dtype
+    bits = kind.removeprefix("u").removeprefix("int")
+    if not bits.isdigit():
+        return False
+    half = 2 ** (int(bits) - 1)
+    first = 0 if kind.startswith("u") else -half
+    steps, zeros = side.stored[scale].array(), side.stored[zero].array().astype(np.float64)
+    with np.errstate(all="ignore"):
+        low, high = (np.rint(np.asarray(end, steps.dtype) / steps) + zeros for end in limits)
+    return bool((low <= first).all() and (high >= first + 2 * half - 1).all())
 
 
 def rounded_text(node: Node, found: RoundedNode, side: Side, original: Mapping[int, Tensor]) -> str:

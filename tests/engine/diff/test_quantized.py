@@ -218,11 +218,22 @@ def test_what_onnxruntime_s_quantizer_made_reads_alike(sample: Any, tmp_path: Pa
     before, after = str(sample("lenet")), str(tmp_path / "q.onnx")
     quantize_static(before, after, _Reader(), per_channel=True)
     found: Diff = diff_files(before, after)
-    assert {row.status for row in found.nodes} == {"quantized", "removed"}
+    assert {row.status for row in found.nodes} == {"quantized", "folded"}
     quantized = {row.before: row.what for row in found.nodes if row.status == "quantized"}
     assert quantized["/fc2/Gemm"].startswith("Gemm -> int8, per channel, 4")
-    assert [row.op_before for row in found.nodes if row.status == "removed"] == ["Relu"] * 4
+    (row,) = [row for row in found.nodes if row.status == "folded"]
+    assert row.what == "4 Relu done by the range of the integers behind, to the same values"
     assert not {"QuantizeLinear", "DequantizeLinear"} & {row.op for row in found.summary}
+    model = onnx.load(after)
+    zeros = {node.input[2] for node in model.graph.node if node.op_type == "QuantizeLinear"}
+    first = next(
+        one for one in model.graph.initializer if one.name in zeros and numpy_helper.to_array(one) == -128
+    )
+    first.CopyFrom(numpy_helper.from_array(np.array(-120, np.int8), first.name))
+    onnx.save(model, tmp_path / "below.onnx")  # what is below zero passes by eight steps
+    below = diff_files(before, str(tmp_path / "below.onnx")).nodes
+    assert [row.op_before for row in below if row.status == "removed"] == ["Relu"]
+    assert ["3 Relu done" in row.what for row in below if row.status == "folded"] == [True]
     back = {row.before: row.what for row in diff_files(after, before).nodes if row.before == "/fc2/Gemm"}
     assert back["/fc2/Gemm"].startswith("int8, per channel, 4")
     assert back["/fc2/Gemm"].partition(" -> ")[2].startswith("Gemm")
