@@ -156,6 +156,9 @@ def test_what_random_numbers_make_is_never_called_equal(
             "y": (True, False),
             "z": (False, True),
         }
+    text = said(capsys, str(tmp_path / "random.onnx"), "--cuts", cut, "-o", str(tmp_path / "t"))
+    rows = {line.split()[0]: line.split()[-2:] for line in text.splitlines() if "float32 [3, 8]  " in line}
+    assert (rows["y"], rows["z"][-1]) == (["not", "compared"], "ok")
 
 
 def test_a_cut_counts_every_branch_and_skip_that_crosses_it(

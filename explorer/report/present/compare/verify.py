@@ -15,7 +15,7 @@ from explorer.base.units import (
     shape_text,
 )
 from explorer.base.verdicts import NOT_NEEDED, PASSED, VERDICTS
-from explorer.facts import RegionEvidence, SiteEvidence, VerdictKind, Verification
+from explorer.facts import OutputEvidence, RegionEvidence, SiteEvidence, VerdictKind, Verification
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Role, Span, Table
 from explorer.report.present.figures import bar_text, share_text, tried
 from explorer.report.present.row_groups import alike, and_more
@@ -249,11 +249,7 @@ def _output_table(fact: Verification) -> Table:
             _cosine_text(out.cosine),
             *([_to_limit(out.limit_share)] if limited else []),
             *([_pair(out.rms_before, out.rms_after)] if measured else []),
-            Span("nothing shown", "bad")
-            if not out.passed and (out.equal or (out.undefined and out.max_abs is None and not out.nonfinite))
-            else Span("over an edge", "warning")
-            if out.stepped and out.passed
-            else _verdict(out.passed, out.nonfinite),
+            _judged(out),
         )
         for against, out in found
     ]
@@ -270,6 +266,17 @@ def _output_table(fact: Verification) -> Table:
         Column(""),
     )
     return Table(columns, rows)
+
+
+def _judged(out: OutputEvidence) -> Cell:
+    """What was shown of an output, in a word or two."""
+    if out.passed and out.drawn:
+        return Span("not compared", "warning")
+    if not out.passed and (out.equal or (out.undefined and out.max_abs is None and not out.nonfinite)):
+        return Span("nothing shown", "bad")
+    if out.passed and out.stepped:
+        return Span("over an edge", "warning")
+    return _verdict(out.passed, out.nonfinite)
 
 
 def _exact(site: SiteEvidence) -> bool:
