@@ -177,6 +177,35 @@ def test_what_comes_from_the_data_stands_before_constants_which_are_counted(
     assert "/samec0" not in shown
 
 
+def test_what_goes_on_stands_before_what_is_asked_for_its_size_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sides = range(5)
+    nodes = [
+        *(helper.make_node("Neg", ["x"], [f"n{i}"], name=f"/body/neg{i}") for i in sides),
+        helper.make_node("Relu", ["x"], ["r"], name="/body/relu"),
+        *(helper.make_node("Shape", [f"n{i}"], [f"s{i}"], name=f"/shape{i}") for i in sides),
+        helper.make_node("Max", [f"s{i}" for i in sides], ["s"], name="/max"),
+        helper.make_node("Transpose", ["r"], ["t"], name="/turn"),
+        helper.make_node("Reshape", ["t", "s"], ["y"], name="/back"),
+    ]
+    feeds = [helper.make_tensor_value_info("x", F32, [2, 3])]
+    ends = [helper.make_tensor_value_info("y", F32, [2, 3])]
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", feeds, ends)), path)
+    with Session(str(path)) as session:
+        found = session.connections("body")
+        group = next(layer for layer in session.analysis().layers if layer.path == "body")
+    assert _readers(found) == [["/turn"], *([f"/shape{i}"] for i in sides)]
+    assert [one.constant for one in found.outputs] == [False] + [True] * 5
+    assert [tensor.name for tensor in group.outputs] == ["r", "n0", "n1", "n2", "n3", "n4"]
+    assert main(["layers", str(path), "--layer", "body"]) == 0
+    shown = capsys.readouterr().out
+    assert "→ /turn" in shown
+    assert "+5 for constants and shape arithmetic" in shown
+    assert "/shape0" not in shown
+
+
 def test_a_thousand_readers_are_counted_and_the_first_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from explorer.base.units import rate_text
 from explorer.facts import TensorInfo
 from explorer.facts.memory import Lifetime, Memory, MemoryStep
 from explorer.facts.profile.points import MeasuredPoint
@@ -187,6 +188,19 @@ def test_a_click_on_the_list_finds_the_layer_written_there(width: int, height: i
             found = point_at(shown, at, chosen, y, width, height)
             assert found is not None
             assert shown.points[found].path[-3:] in line_text(page[y])
+
+
+@pytest.mark.parametrize(("width", "height"), [(58, 10), (38, 19), (30, 14)])
+def test_in_a_small_pane_the_machine_and_the_longest_layers_are_on_show_without_scrolling(
+    width: int, height: int
+) -> None:
+    shown = rank_points(roofline(alexnet(), MACHINE))
+    text = [line_text(line) for line in roofline_page(shown, 0, [0, 1], width, height)]
+    assert len(text) <= height
+    said = " ".join(text[:4])
+    for figure in (MACHINE.name, rate_text(MACHINE.peak_macs, "MAC/s"), rate_text(MACHINE.bandwidth, "B/s")):
+        assert figure in said
+    assert sum(line.startswith(" ◆") for line in text) == 2
 
 
 def test_the_roofline_tells_what_bounds_each_layer_longest_first() -> None:

@@ -142,13 +142,20 @@ def connections(flow: ValueFlow | None, layers: Sequence[Layer], at: int, unknow
     if flow is None:
         return Connections(layer, unknown=unknown)
     end = end_of(layers, at)
-    inputs, outputs = [*_entering(flow, at, end)], [*_leaving(flow, at, end, layer.group)]
+    inputs = [*_entering(flow, at, end)]
+    outputs: list[tuple[FlowingValue, Sequence[int]]] = [*_leaving(flow, at, end, layer.group)]
     fixed = flow.constants or frozenset()
 
     def constant(value: FlowingValue) -> bool:
         return value.source == "stored" or value.maker in fixed
 
+    def for_sizes(out: tuple[FlowingValue, Sequence[int]]) -> bool:
+        value, readers = out
+        return bool(readers) and not value.is_output and all(reader in fixed for reader in readers)
+
     inputs.sort(key=constant)
+    outputs = [(value, sorted(readers, key=fixed.__contains__)) for value, readers in outputs]
+    outputs.sort(key=for_sizes)
 
     def ref(row: int) -> LayerRef:
         found = layers[row]
@@ -161,7 +168,13 @@ def connections(flow: ValueFlow | None, layers: Sequence[Layer], at: int, unknow
             for v in inputs[:SHOWN]
         ),
         tuple(
-            OutputConnection(v.info(), tuple(map(ref, readers[:SHOWN])), len(readers), v.is_output)
+            OutputConnection(
+                v.info(),
+                tuple(map(ref, readers[:SHOWN])),
+                len(readers),
+                v.is_output,
+                for_sizes((v, readers)),
+            )
             for v, readers in outputs[:SHOWN]
         ),
         len(inputs),

@@ -44,14 +44,17 @@ class OutputConnection(Struct, frozen=True):
 
     Attributes:
         tensor: As its producer sees it.
-        readers: Layers that read it, in execution order; the first of `reader_count`.
+        readers: Layers that read it, in execution order, constants and shape arithmetic behind the others;
+            the first of `reader_count`.
         model_output: It is an output of the model.
+        constant: Constants and shape arithmetic read it, and nobody else.
     """
 
     tensor: TensorInfo
     readers: tuple[LayerRef, ...]
     reader_count: int
     model_output: bool = False
+    constant: bool = False
 
 
 class Connections(Struct, frozen=True):

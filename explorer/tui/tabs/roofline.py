@@ -132,7 +132,7 @@ def roofline_page(
     at = max(0, min(at, len(shown.points) - 1))
     marked = set(chosen) | {at}
     lines, rows = _above(shown, width, height)
-    lines += roof_plot(shown, at, marked, width, rows)
+    lines += roof_plot(shown, at, marked, width, rows) if rows else []
     room = _room(len(lines), height, len(chosen))
     if len(chosen) > 1:
         lines += draw([together(shown.roofline, [shown.points[i] for i in chosen])], width)[:1]
@@ -144,7 +144,7 @@ def point_at(
 ) -> int | None:
     """The layer in a row of the page that `roofline_page` makes of the same."""
     above, rows = _above(shown, width - 1, height)
-    lines = len(above) + rows + _AROUND
+    lines = len(above) + (rows + _AROUND if rows else 0)
     room = _room(lines, height, len(chosen))
     found = first_shown(at, room, len(shown.points)) + row - lines - (len(chosen) > 1) - 2
     return found if first_shown(at, room, len(shown.points)) <= found < len(shown.points) else None
@@ -152,16 +152,22 @@ def point_at(
 
 _LOW = 30
 """Rows under which figures give way to the list."""
+_SHORT = 48
+"""Cells under which the machine's name and rates do not stand in one line."""
+_LEAST = 6
+"""Rows that plot and list share at least."""
 _AROUND = 3
 """Lines around the plot: its unit, and the axis with the words under it."""
 
 
 def _above(shown: RankedPoints, width: int, height: int) -> tuple[list[Line], int]:
-    """What stands above the plot, and the rows that it takes."""
-    lines = draw([figures(shown.roofline, brief=height < _LOW, profile=shown.profile)], width, beside=True)
+    """What stands above the plot, and the rows that it takes: none where the list would have no room."""
+    how = {"brief": height < _LOW, "apart": width < _SHORT}
+    lines = draw([figures(shown.roofline, **how, profile=shown.profile)], width, beside=True)
     lines += [BLANK] if height > 18 else []
     # below are the heading of the list and what is chosen
-    return lines, max(3, min(12, (height - len(lines) - _AROUND - 3) * 5 // 8))
+    rest = height - len(lines) - _AROUND - 3
+    return lines, min(12, rest * 5 // 8) if rest >= _LEAST else 0
 
 
 def _room(lines: int, height: int, chosen: int) -> int:

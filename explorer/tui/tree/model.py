@@ -72,6 +72,9 @@ class TreeModel(FoldedRows):
         self.open_rows: set[int] = set()
         self.matches: set[int] | None = None
         self.found = 0
+        self._matching: tuple[list[int], list[int]] = ([], [])
+        self._constant_matches = 0
+        self._constant_leaves: int | None = None
         self._within: dict[int, list[int]] = {}
         self._closed: set[int] = set()
         self._above: dict[int, int | None] = {}
@@ -134,7 +137,9 @@ class TreeModel(FoldedRows):
     def _leaves(self) -> list[int]:
         """Layers without groups, the first or the largest `MATCHES` of them."""
         flags, column = self.structure.flags, self.column(self.metric)
-        among = range(self.count) if self.matches is None else sorted(self.matches)
+        among: Iterable[int] = range(self.count) if self.matches is None else sorted(self.matches)
+        if self.matches is None and (folds := self._folds):
+            among = (at for at in among if not folds[at])
         leaves = (at for at in among if not flags[at] & GROUP)
         if not self.by_cost or column is None:
             return list(islice(leaves, MATCHES))
@@ -246,7 +251,8 @@ class TreeModel(FoldedRows):
     def set_filter(self, matches: Iterable[int] | None) -> None:
         """Show only `matches` and what they lie in; None shows everything again."""
         self.matches = None if matches is None else set()
-        self.found = 0
+        self.found = self._constant_matches = 0
+        self._matching = ([], [])
         self._closed.clear()
         self._within = {}
         if not self.add_matches(matches or ()):
@@ -255,15 +261,45 @@ class TreeModel(FoldedRows):
     def add_matches(self, matches: Iterable[int]) -> bool:
         """More that a filter finds, in the order of the tree; shown up to `MATCHES` of them.
 
+        Constants are kept back where they are folded and something else is found.
+
         Returns whether any of these is shown.
         """
-        shown, within, parent = self.matches, self._within, self.structure.parent
-        before = len(shown or ())
+        marks = self._constants
         for match in matches:
+            constant = bool(marks) and bool(marks[match])
             self.found += 1
-            if shown is None or len(shown) >= MATCHES:
-                continue
-            shown.add(match)
+            self._constant_matches += constant
+            if len(self._matching[constant]) < MATCHES:
+                self._matching[constant].append(match)
+        more = self._lay_matches()
+        if more:
+            self.rebuild()
+        return more
+
+    @property
+    def kept_back(self) -> int:
+        """Constants that a filter found, or that are layers of a flat list, and that are not shown."""
+        if self.matches is not None:
+            return self._constant_matches if self._folds and self._matching[0] else 0
+        if not self.flat or not self._folds:
+            return 0
+        if self._constant_leaves is None:
+            flags, folds = self.structure.flags, self._folds
+            self._constant_leaves = sum(folds[at] and not flags[at] & GROUP for at in range(self.count))
+        return self._constant_leaves
+
+    def _lay_matches(self) -> bool:
+        """Which of what a filter found is shown, and what that lies in; whether that is other than before."""
+        if self.matches is None:
+            return False
+        plain, constant = self._matching
+        found = plain if not constant or (self._folds and plain) else sorted(plain + constant)[:MATCHES]
+        if self.matches == set(found):
+            return False
+        self.matches, self._within = set(found), {}
+        within, parent = self._within, self.structure.parent
+        for match in found:
             child, row = match, parent[match]
             while True:
                 beside = within.get(row)
@@ -274,10 +310,7 @@ class TreeModel(FoldedRows):
                 if beside is not None or row < 0:
                     break
                 child, row = row, parent[row]
-        more = len(shown or ()) > before
-        if more:
-            self.rebuild()
-        return more
+        return True
 
     @property
     def is_full(self) -> bool:
@@ -378,6 +411,9 @@ class TreeModel(FoldedRows):
         for row in rows:
             marks[row] = 1
         self._constants = bytes(marks) if 1 in marks else b""
+        found = sorted(self._matching[0] + self._matching[1])
+        self._matching = ([at for at in found if not marks[at]], [at for at in found if marks[at]])
+        self._constant_matches = len(self._matching[1])
         self._gathered_in.clear()
         self.forget_sums()
         self.show_constants(self.constants)
@@ -388,8 +424,9 @@ class TreeModel(FoldedRows):
         self.rebuild()
 
     def _show_constants(self, shown: bool) -> None:
-        self.constants = shown
+        self.constants, self._constant_leaves = shown, None
         self._folds = b"" if shown else self._constants
+        self._lay_matches()
 
     def next_order(self) -> None:
         """From as executed to the largest first, to the smallest first, and back."""

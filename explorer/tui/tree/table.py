@@ -42,6 +42,8 @@ _SHORT = 8
 """Cells that it keeps beside the only one."""
 _PATH = 24
 """The same of a path, where layers are listed without their groups."""
+_NARROW = 58
+"""Cells from which on there is room for a name, its kind, its MACs and a shape."""
 _ROOMY = 72
 """Cells from which on kinds are shown in more of them."""
 _LONG_KIND = 12
@@ -139,16 +141,21 @@ def chosen_columns(model: TreeModel) -> list[str]:
 def places(model: TreeModel, width: int, *, exact: bool) -> Places:
     """The columns that leave room for names: the one that rows are sorted by, then as many as fit.
 
-    Unless columns were chosen, what a layer is, MACs and their share go before the others; what was measured
-    always does. Where all of `_CORE` have room beside a name, closer together if need be, they have it.
+    Unless columns were chosen, what a layer is, MACs and their share (in a narrow tree the output's shape)
+    go before the others; what was measured always does. Where all of `_CORE` have room beside a name, closer
+    together if need be, they have it.
     """
     known = columns_of(model)
     shown = chosen_columns(model)
     timed = [name for name in MEASURED if name in shown]
-    first = [model.metric.id, *timed, *([] if model.columns else ["kind", "macs", "share"])]
+    # the background of MACs tells something of the share where there is no room for both
+    always = ("kind", "macs", "output", "share") if _NARROW <= width < _ROOMY else ("kind", "macs", "share")
+    first = [model.metric.id, *timed, *(() if model.columns else always)]
     core, widths = _core(model, [*first, *shown[:_CORE]], width, exact=exact)
     shown += [name for name in first if name not in shown]
-    named = _PATH if model.flat else min(_LONG_NAME, _NAME + 2 * max(0, width - 60) // 3)
+    # where rows lie deep, indentation takes as much of a name
+    least = min(_NAME + model.deepest, _FREE_NAME) if width < _ROOMY else _NAME
+    named = _PATH if model.flat else min(_LONG_NAME, least + 2 * max(0, width - 60) // 3)
     fits: dict[str, int] = {}
     room = width - 1
     for name in dict.fromkeys([*first, *shown]):

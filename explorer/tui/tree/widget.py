@@ -224,12 +224,15 @@ def tree_head(
     """How many layers (`growing`: so far), which filter chose them, and the columns on show."""
     title: list[Span] = [(" Layers", "head" if focused else "dim")]
     if model.matches is not None:
-        of = f"{len(model.matches):,} of " if model.found > len(model.matches) else ""
-        title.append((f"  {of}{model.found:,}/{model.count:,}{'+' if growing else ''}", "accent"))
+        found = model.found - model.kept_back
+        of = f"{len(model.matches):,} of " if found > len(model.matches) else ""
+        title.append((f"  {of}{found:,}/{model.count:,}{'+' if growing else ''}", "accent"))
     elif model.count:
         title.append((f"  {model.count:,}{'+' if growing else ''}", "dim"))
     if model.flat:
         title.append(("  flat", "accent"))
+    if model.kept_back:
+        title.append((f"  +{model.kept_back:,} constant", "dim"))
     if laid is None:
         return tuple(title)
     room = (laid.columns[0].start if laid.columns else width) - line_width(title) - 3

@@ -7,6 +7,7 @@ import re
 import pytest
 from msgspec.structs import replace
 
+from explorer.facts import Layer
 from explorer.facts.roofline import Machine
 from explorer.settings.columns import COLUMNS
 from explorer.tui.text.lines import line_text, line_width
@@ -155,6 +156,22 @@ def test_a_figure_is_as_hot_as_its_share_among_its_siblings() -> None:
     assert [heat(path, letters=False) for path in paths] == ["heat2", "heat1", "heat3"]
     assert [heat(path, letters=True) for path in paths] == ["▒", "░", "▓"]
     assert "C Conv" in line_text(table_line(model, 1, laid, look_of(totals, letters=True)))
+
+
+def test_deep_names_are_whole_in_a_terminal_of_60_columns_and_figures_give_way() -> None:
+    layers = [
+        Layer(id=at, parent=at - 1 if at else None, path="", name=name, kind="Block", depth=at, group=at < 4)
+        for at, name in enumerate(
+            ("encoder", "layers", "encoder_layer_3", "self_attention", "out_projection")
+        )
+    ]
+    model = TreeModel(layers)
+    model.open_rows = set(range(4))
+    model.rebuild()
+    head, *rows = drawn(model, 60)
+    assert [row.split()[row.split()[0] in "▾▸"] for row in rows] == [layer.name for layer in layers]
+    assert "kind" in head
+    assert "MACs" in head
 
 
 def test_all_layers_stand_in_one_list_sorted_together() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -20,6 +21,9 @@ Edge = tuple[
 
 _Crossing = dict[str, dict[Hashable, TensorInfo]]
 """Tensors by their keys, by path of the group."""
+_ASKS_SIZES = ("Shape", "Size")
+"""Operators that a tensor goes to for its sizes alone. What they read of a group, and indices, are named
+behind the other outputs: the first is the shape that the group has in the tree."""
 
 
 def boundaries(
@@ -42,6 +46,7 @@ def boundaries(
             made.setdefault(key, scopes)
     ins: _Crossing = {}
     outs: _Crossing = {}
+    sizes: _Crossing = {}
     nowhere: tuple[Scope, ...] = ()
     for scopes, edge in zip(around, edges, strict=True):
         if not isinstance(edge, OperatorLeaf):
@@ -52,12 +57,20 @@ def boundaries(
         for key, name in zip(_keys(within, names), names, strict=True):
             origin = made.get(key, nowhere)
             if origin is not scopes and name and name not in within.stored and name not in edge.constants:
-                _cross(key, (within.shapes.values, name), origin, scopes, ins, outs)
+                info = described((within.shapes.values, name))
+                size = edge.node.op in _ASKS_SIZES or info.dtype == "int64"
+                _cross(key, info, origin, scopes, ins, sizes if size else outs)
     for value in graph.outputs:
         key = context.key(value.name)
         _cross(key, context.info(value.name), made.get(key, nowhere), nowhere, ins, outs)
+    for path, found in sizes.items():
+        there = outs.setdefault(path, {})
+        there.update((key, info) for key, info in found.items() if key not in there)
     return {
-        path: GroupFacts(inputs=tuple(ins.get(path, {}).values()), outputs=tuple(outs.get(path, {}).values()))
+        path: GroupFacts(
+            inputs=tuple(ins.get(path, {}).values()),
+            outputs=tuple(islice(outs.get(path, {}).values(), SHOWN)),
+        )
         for path in {**ins, **outs}
         if path not in known
     }

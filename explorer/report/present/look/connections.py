@@ -87,11 +87,22 @@ def _unfolded(fact: Connections) -> Sequence[InputConnection]:
 def output_table(fact: Connections) -> Table:
     """A row for each reader of each tensor that goes out."""
     rows: list[tuple[Cell, ...]] = []
-    for one in fact.outputs:
+    shown = _listed(fact)
+    for one in shown:
         cells = _tensor(one.tensor, fact.layer.path, fact)
         for place, reader in enumerate(_readers(one)):
             rows.append((*reader, *(cells if not place else ("", "", "", ""))))
+    if len(shown) < len(fact.outputs):
+        more = fact.output_count - len(shown)
+        rows.append((Span(f"+{more:,} for constants and shape arithmetic", "quiet"),))
+        return _table(rows, 0, "outputs")
     return _table(rows, fact.output_count - len(fact.outputs), "outputs")
+
+
+def _listed(fact: Connections) -> Sequence[OutputConnection]:
+    """The outputs that are listed: what only constants and shape arithmetic read stands behind the others."""
+    others = [one for one in fact.outputs if not one.constant]
+    return fact.outputs if not others or len(fact.outputs) - len(others) <= _FEW else others
 
 
 def leads(fact: Connections) -> tuple[list[int | None], list[int | None]]:
@@ -101,7 +112,7 @@ def leads(fact: Connections) -> tuple[list[int | None], list[int | None]]:
         _padded(
             [
                 lead
-                for one in fact.outputs
+                for one in _listed(fact)
                 for lead in (*(r.id for r in one.readers), *(None for _ in _beside(one)))
             ],
             output_table(fact),

@@ -46,8 +46,17 @@ def by_time(fact: Roofline) -> list[RooflinePoint]:
     return sorted(fact.points, key=lambda p: -1.0 if p.seconds is None else -p.seconds - 1)
 
 
-def figures(fact: Roofline, *, brief: bool = False, profile: Profile | None = None) -> Fields:
-    """The machine, the least time, and how many layers each limit holds back; `brief` without its bounds."""
+def figures(
+    fact: Roofline, *, brief: bool = False, apart: bool = False, profile: Profile | None = None
+) -> Fields:
+    """The machine, the least time, and how many layers each limit holds back.
+
+    Args:
+        fact: The figures.
+        brief: Without the bounds of the least time.
+        apart: The machine's name and its rates are figures of their own, where a line is short.
+        profile: What was measured.
+    """
     sign = ">= " if fact.coverage < 1 else ""
     bounds = [
         Field("  all MACs at full rate", seconds(fact.compute_seconds, sign)),
@@ -57,7 +66,7 @@ def figures(fact: Roofline, *, brief: bool = False, profile: Profile | None = No
         ),
     ]
     rows = [
-        Field("Machine", machine_text(fact.machine), fact.machine.origin, "machine"),
+        *_machine_fields(fact.machine, apart=apart),
         ridge_field(fact.ridge),
         Field("Least time", seconds(fact.seconds, sign), "layer after layer, each at its limit", "time"),
         *([] if profile is None else [measured_field(profile)]),
@@ -68,6 +77,16 @@ def figures(fact: Roofline, *, brief: bool = False, profile: Profile | None = No
     if fact.unknown:
         rows.append(Field(Span("Unknown", "warning"), plain(fact.unknown), "in no figure above"))
     return Fields(rows)
+
+
+def _machine_fields(machine: Machine, *, apart: bool) -> list[Field]:
+    if not apart:
+        return [Field("Machine", machine_text(machine), machine.origin, "machine")]
+    return [
+        Field("Machine", machine.name or "as typed", short="machine"),
+        Field("Peak", rate_text(machine.peak_macs, "MAC/s"), short="peak"),
+        Field("Bandwidth", rate_text(machine.bandwidth, "B/s"), short="bandwidth"),
+    ]
 
 
 def ridge_field(ridge: float) -> Field:
