@@ -254,7 +254,9 @@ def _figures(path: str, heads: Sequence[str], rows: Sequence[Row]) -> OutsideFig
         for _, cells in rows:
             number = _number(cells.get(head))
             if number == _WORDS:
-                notes.append(f"'{_brief(head)}' is left out: '{_brief(str(cells[head]))}' is no number")
+                cell = _brief(str(cells[head]))
+                what = "is too large" if _NUMBER.fullmatch(cell) else "is no number"
+                notes.append(f"'{_brief(head)}' is left out: '{cell}' {what}")
                 break
             found.append(number)
         else:
@@ -271,6 +273,8 @@ def _figures(path: str, heads: Sequence[str], rows: Sequence[Row]) -> OutsideFig
     return OutsideFigures(path, tuple(columns), named, tuple(notes))
 
 
+_MOST = 1e200
+"""A figure of which a million still add up to a number."""
 _WORDS = math.inf
 """What `_number` answers of what is no number: no figure is infinite."""
 
@@ -299,7 +303,7 @@ def _times(number: float, factor: float) -> float:
 
 
 def _finite(value: float) -> float:
-    return value if math.isfinite(value) else _WORDS
+    return value if abs(value) <= _MOST else _WORDS
 
 
 def _column(head: str, percent: bool, taken: Iterable[str]) -> tuple[OverlayColumn, float]:
