@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from torch import nn
 
-from explorer.base.errors import Misuse
+from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import many_text
 from explorer.engine.costs.decode.module_cache import OwnCache
 from explorer.engine.formats.torch_module import stored_form
@@ -118,7 +118,14 @@ def served(
         BadModel: The model does not run over a prompt, or behind its cache.
     """
     check(spec)
-    found = _Answer(passes, spec, stored_types(spec), machine).fact()
+    try:
+        found = _Answer(passes, spec, stored_types(spec), machine).fact()
+    except BadModel as error:
+        longest = _longest(passes.own.model)
+        if longest is None or max(*spec.contexts, spec.prompt) < longest:
+            raise
+        hint = f"its configuration was made for {longest:,} tokens, the new one too: --context {longest - 1}"
+        raise BadModel(error.what, where=error.where, hint=hint) from None
     if seen is None or not seen.probes:
         return found
     times = predicted(found.times, passes, spec.prompt, found.weight_bytes, seen)
@@ -176,7 +183,8 @@ class _Answer:
 
     def fact(self) -> Serving:
         spec, passes = self.spec, self.passes
-        most = max(*spec.contexts, self.longest or 0, 64)
+        # the new token is the last that some code has a place for
+        most = max(*spec.contexts, (self.longest or 0) - 1, 64)
         marks = windows(passes.cache(PROMPTS[0])[0])
         decode_macs = over_context(passes.macs, marks, most)
         prefill_macs, prefill = self._prefill()

@@ -194,12 +194,20 @@ def of_module(model: nn.Module, source: str = "", *, cancel: Cancel = None) -> O
     Raises:
         Misuse: Its forward takes no cache.
     """
-    takes = frozenset(inspect.signature(model.forward).parameters)
+    takes = _arguments(model)
     name = next((name for name in _NAMES if name in takes), None)
     encoder = "decoder_input_ids" in takes
     if name is None or not ("input_ids" in takes or encoder):
         raise Misuse("it has no key-value cache of its own", where=source or type(model).__name__, hint=_HINT)
     return OwnCache(model, name, takes, encoder, check=partial(_check, cancel))
+
+
+def _arguments(model: nn.Module) -> frozenset[str]:
+    """Names of the arguments of a forward; some of transformers hand `use_cache` on without naming it."""
+    taken = inspect.signature(model.forward).parameters
+    more = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in taken.values())
+    known = more and hasattr(getattr(model, "config", None), "use_cache")
+    return frozenset((*taken, "use_cache")) if known else frozenset(taken)
 
 
 def _check(cancel: Cancel, done: int, modules: int) -> None:

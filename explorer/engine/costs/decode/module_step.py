@@ -123,9 +123,7 @@ def step_behind(
     cache = held(given[own.name]) if own.name in given else ()
     found = examined(own, given, batch, source=source, **told)
     if found.schedule.failed:
-        raise BadModel(
-            f"a step behind its cache fails: {found.schedule.failed.partition(': ')[2]}", where=source
-        )
+        raise BadModel(f"a step behind {past:,} tokens fails: {_why(found)}", where=source)
     info = found.info
     info = replace(
         info,
@@ -134,6 +132,13 @@ def step_behind(
     )
     layers = summed(found.analysis.layers, _readers(cache, found))
     return AnalysisResult.of(Analysis(info, layers), found.schedule, found.bounds, lambda: found.flow)
+
+
+def _why(found: AnalysisResult) -> str:
+    """The layer that failed, and with what."""
+    failed = found.schedule.failed.partition(": ")[0]
+    whole = next((note for note in found.info.model.notes if note.startswith(failed)), failed)
+    return whole.removeprefix("the model failed in ")
 
 
 def _how(cache: Sequence[CacheTensor], past: int) -> str:
