@@ -295,3 +295,20 @@ def test_what_is_divided_by_a_scale_of_0_is_no_product_of_integers(
         else:
             line = "explorer: no matmul can be tiled (its output is divided by a scale of 0: left as it was)"
             assert (left, told) == (2, line)
+
+
+@pytest.mark.parametrize("scale", [np.nan, np.inf])
+def test_a_scale_that_is_no_number_gives_no_product_of_integers(
+    tmp_path: Path, scale: float, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And what is NaN on either side is not told to differ."""
+    where = quantized(tmp_path, "MatMul", both("int8"))
+    model = onnx.load(where)
+    name = next(n for n in model.graph.node if n.op_type == "QuantizeLinear").input[1]
+    stored = next(t for t in model.graph.initializer if t.name == name)
+    stored.CopyFrom(numpy_helper.from_array(np.asarray(scale, np.float32), name))
+    onnx.save(model, where)
+    assert main(["tile", where, "-o", str(tmp_path / "t.onnx")]) == 3
+    told = " ".join("".join(capsys.readouterr()).split())
+    assert "its input has a scale that is no number, or infinite" in told
+    assert "NaN against NaN shows nothing" in told

@@ -65,6 +65,8 @@ def _integers(node: Node, context: SiteContext) -> Site:
     for operand, what in ((x, "input"), (w, "weight")):
         if not operand.scale.all() and (operand is x or operand.node.op == "IntQuant"):
             raise _InFloats(f"its {what} is divided by a scale of 0: what its codes are is not defined")
+        if not np.isfinite(operand.scale).all():
+            raise _InFloats(f"its {what} has a scale that is no number, or infinite")
     alpha, beta = (float(node.attributes.get(factor, 1.0)) for factor in ("alpha", "beta"))
     zeros = int(x.zero.reshape(())), integer.single(w.zero)
     base = _base(node, context, (w.name, x.name) if turned else (x.name, w.name), zeros[0])
