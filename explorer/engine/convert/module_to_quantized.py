@@ -203,7 +203,8 @@ def to_quantized(
         with output_files.atomic_write(output, overwrite=overwrite) as temporary:
             write_twin(twin, opened.format, replace(job, path=temporary, target=output))
     stored, how = analysis.info.totals.weight_bytes, {"accumulator_bits": spec.accumulator, **errors}
-    fact = answer(parts[1], grids.of, found.rows, stored, weights=measured, **how)
+    looked = measured or bool(spec.accumulator)
+    fact = answer(parts[1], grids.of, found.rows, stored, weights=looked, **how)
     said = samples.text if measured or wanted(found.choices) else ""
     took = time.perf_counter() - started
     fact = replace(fact, output=output or "", calibration=said, seconds=took, modules=True)

@@ -148,7 +148,8 @@ class Quantizer:
                 step = partial(report, on_progress, cancel, "comparing")
                 layers, outputs = run_errors(chosen.model, after, chosen.choices, grids.of, samples, step)
                 errors = {"layers": layers, "outputs": outputs}
-        found_out = self._answer(chosen, grids, errors, request, output, weights=measured)
+        looked = measured or bool(spec.accumulator)
+        found_out = self._answer(chosen, grids, errors, request, output, weights=looked)
         seen = samples.text if uses or measured else ""
         result = replace(
             found_out,

@@ -82,12 +82,13 @@ def _ran_on(fact: Quantization) -> str:
     if not (fact.output or fact.seconds):
         if fact.notes:
             return ""
+        more = ", and tells what accumulators need" if fact.accumulator_bits else ""
         if fact.modules:
             return (
                 "Only the choice, of an nn.Module by its modules: -o FILE.pt2 writes it and measures what it"
-                " loses; -o FILE.onnx or --form quantizes its ONNX export."
+                f" loses{more}; -o FILE.onnx or --form quantizes its ONNX export."
             )
-        return "Only the choice, nothing was run: -o FILE writes the model and measures what it loses."
+        return f"Only the choice, nothing was run: -o FILE writes the model and measures what it loses{more}."
     what = "ranges and errors" if fact.outputs else "ranges"
     ran = f"{what} from {printable(fact.calibration)}; " if fact.calibration else ""
     return f"{ran}{seconds_text(fact.seconds)}"
