@@ -6,15 +6,16 @@ layer) or reads rows of (a Gather of embeddings). What cannot take a format is l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.engine.diff.rounding import OPERATORS
+from explorer.engine.diff.rounding import OPERATORS, QUANTIZERS
 from explorer.engine.fold.calls import opened
 from explorer.engine.graph.model import Model, Node, Tensor, subgraphs
+from explorer.engine.graph.random_operators import RANDOM
 from explorer.engine.graph.repeated_nodes import held
 from explorer.engine.graph.tile_metadata import DOMAIN, SITE_KEY
 from explorer.engine.tiling.kinds.exclusions import NOT_MATRIX
@@ -116,6 +117,7 @@ def find_layers(
         sizes: M, K and N of matrix products, by the names of layers.
     """
     constants = Constants(model.graph, model.defaults)
+    computed = _computed(model)
     found: list[QuantizableLayer] = []
     tiled: set[str] = set()
     for node in held(model.graph.nodes):
@@ -127,7 +129,7 @@ def find_layers(
             continue
         if node.key in model.functions:
             found += _inside(model.functions[node.key].nodes, node.label, "a function", model, {})
-        elif (layer := _layer(node, constants, shapes)) is not None:
+        elif (layer := _layer(node, constants, shapes, computed)) is not None:
             found.append(replace(layer, sizes=(sizes or {}).get(layer.name)))
         for _, body in subgraphs(node):
             tables = {**model.graph.initializers, **body.initializers}
@@ -156,14 +158,25 @@ def _is_table(node: Node, stored: Mapping[str, Tensor]) -> bool:
     return table is not None and len(table.shape) > 1 and table.dtype.startswith("float")
 
 
-def _layer(node: Node, constants: Constants, shapes: Mapping[str, TensorInfo]) -> QuantizableLayer | None:
+def _computed(model: Model) -> set[str]:
+    """What is stored, and what nodes compute of that alone."""
+    known = {*model.graph.initializers} - {*model.defaults}
+    for node in held(model.graph.nodes):
+        if node.op not in RANDOM and not subgraphs(node) and all(n in known for n in node.inputs if n):
+            known.update(node.outputs)
+    return known - {""}
+
+
+def _layer(
+    node: Node, constants: Constants, shapes: Mapping[str, TensorInfo], computed: Collection[str]
+) -> QuantizableLayer | None:
     """The layer that a node is; None where it neither multiplies nor holds weights."""
     key = node.domain, node.op
     if key in _KINDS:
         constants.replaceable = False
         try:
             operands = _KINDS[key](node, constants)
-            _check(operands, constants, shapes)
+            _check(operands, constants, shapes, computed)
         except _NotQuantizable as why:
             reason = REPLACEABLE if constants.replaceable else str(why)
             return QuantizableLayer(node, node.label, reason=reason)
@@ -176,14 +189,19 @@ def _layer(node: Node, constants: Constants, shapes: Mapping[str, TensorInfo]) -
     return None
 
 
-def _check(operands: Sequence[Operand], constants: Constants, shapes: Mapping[str, TensorInfo]) -> None:
+def _check(
+    operands: Sequence[Operand],
+    constants: Constants,
+    shapes: Mapping[str, TensorInfo],
+    computed: Collection[str],
+) -> None:
     """Refuses what is quantized already, is no float32, or has no data."""
     multiplied = [operand for operand in operands if operand.part != "bias"]
     if len(multiplied) > 1 and operands[0].at == 0 and all(operand.tensor for operand in multiplied):
         raise _NotQuantizable("both operands are constant: a runtime folds it away")
     for operand in multiplied:
         maker = constants.producers.get(operand.value)
-        if maker is not None and maker.op == "DequantizeLinear":
+        if maker is not None and (maker.op == "DequantizeLinear" or maker.domain in QUANTIZERS):
             raise _NotQuantizable("it is quantized already")
         if operand.tensor is not None:
             dtype: str | None = operand.tensor.dtype
@@ -192,6 +210,10 @@ def _check(operands: Sequence[Operand], constants: Constants, shapes: Mapping[st
             if not operand.tensor.elements:
                 raise _NotQuantizable("it is empty")
         else:
+            if operand.value in computed:
+                raise _NotQuantizable(
+                    "its weight is computed of what is stored: fold it first (explorer fold)"
+                )
             info = shapes.get(operand.value)
             dtype = info.dtype if info is not None else None
         if dtype not in (None, "float32"):

@@ -319,6 +319,30 @@ def test_a_weight_of_two_layers_of_which_one_is_chosen(tmp_path: Path) -> None:
         assert np.array_equal(whole[1], found[1])
 
 
+@pytest.mark.parametrize("between", ["Cast<to=1>", "Reshape"])
+def test_a_weight_that_is_computed_is_left_until_it_is_folded(between: str, tmp_path: Path) -> None:
+    """As an activation it would be rounded while the model runs, and its bytes stay as they were."""
+    read = "Cast<to=1>(h)" if "Cast" in between else "Reshape(w,s)"
+    text = f"(float[3,7] x) => (float[3,7] y) {{ v = {read} y = MatMul(x,v) }}"
+    (w,) = weights({"w": ((7, 7), 1)}).values()
+    stored = {"h": w.astype(np.float16)} if "Cast" in between else {"w": w, "s": np.array([7, 7])}
+    with Session(made(text, stored, tmp_path / "m.onnx")) as session:
+        with pytest.raises(ExplorerError, match="its weight is computed of what is stored: fold it first"):
+            session.quantize_choice(QuantizeSpec())
+        session.fold()
+        (layer,) = session.quantize_choice(QuantizeSpec()).layers
+    assert (layer.weight, layer.reason) == ("int8", "")
+
+
+@pytest.mark.parametrize("fmt", ["int8", "fixed12.6", "mxfp8"])
+def test_what_is_quantized_is_not_quantized_again(fmt: str, tmp_path: Path) -> None:
+    text, stored = CASES["a product"]
+    with Session(made(text, weights(stored), tmp_path / "m.onnx")) as session:
+        session.quantize(QuantizeSpec(weight=fmt, input=fmt), report=False)
+        with pytest.raises(ExplorerError, match="it is quantized already"):
+            session.quantize_choice(QuantizeSpec())
+
+
 def test_layers_of_a_function_are_told_one_by_one(tmp_path: Path) -> None:
     """In a diff and a blame beside the original, whose calls are opened for it, and by a sweep."""
     proto = parser.parse_model(
