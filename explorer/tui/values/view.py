@@ -112,6 +112,7 @@ class HeatMapView(SubScreen[None]):
         self._shown = self.request
         self._outlier = -1
         self._beside: bool | None = None
+        self._compared = False  # wanted, of tensors too that the state before lacks
         self._goal: tuple[int, ...] | None = None
         self._complaint = ""
 
@@ -381,7 +382,7 @@ class HeatMapView(SubScreen[None]):
             self.row = self.column = 0
             self._outlier, self._goal = -1, None
             self._say("reading the numbers…", "dim")
-            self._go(MapRequest(self._names[self._at], before=self.request.before))
+            self._go(MapRequest(self._names[self._at], before=self._earlier if self._compared else None))
 
     def action_heat_outlier(self) -> None:
         """To the next of the numbers that are farthest from the mean."""
@@ -414,7 +415,8 @@ class HeatMapView(SubScreen[None]):
         if self._earlier is None:
             self._say("this is the model as it was opened: there is no state before it")
             return
-        before = None if self.request.before is not None else self._earlier
+        self._compared = self.request.before is None
+        before = self._earlier if self._compared else None
         self.request = self.request._replace(before=before, size=(0, 0))
         self.fact = None if before is not None else self.fact
         self._lay_out()

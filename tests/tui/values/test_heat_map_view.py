@@ -289,7 +289,7 @@ async def test_a_tensor_that_cannot_be_read_is_named_and_nothing_else_is_shown(o
 
 
 @pytest.mark.slow
-async def test_a_state_before_that_lacks_the_tensor_is_told_and_stays_told(
+async def test_a_state_before_that_lacks_a_tensor_is_told_and_stands_beside_the_next(
     lenet: Session, tmp_path: Path
 ) -> None:
     model = onnx.load(LENET)
@@ -298,6 +298,7 @@ async def test_a_state_before_that_lacks_the_tensor_is_told_and_stays_told(
         "other",
         list(model.graph.input),
         [onnx.helper.make_empty_tensor_value_info("y")],
+        [tensor for tensor in model.graph.initializer if tensor.name == "fc2.bias"],
     )
     onnx.save(onnx.helper.make_model(graph), tmp_path / "other.onnx")
     async with screen(RealNumbers(lenet, str(tmp_path / "other.onnx")), size=(140, 40)) as hands:
@@ -308,6 +309,11 @@ async def test_a_state_before_that_lacks_the_tensor_is_told_and_stays_told(
         assert "[0" not in under(view), "why, and not the number under the cursor"
         assert view.fact is not None
         assert view.fact.before is None
+        await hands.press("n")
+        assert view.fact.before is not None
+        assert view.fact.before.cells == tuple(STORED["fc2.bias"].tolist())
+        await hands.press("b", "n", "p")
+        assert view.fact.before is None, "taken away, it does not come back"
 
 
 @pytest.mark.slow
