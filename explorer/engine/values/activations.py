@@ -14,9 +14,12 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
+from explorer.base.units import many_text
 from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.runtime.input_files import InputArrays, read_input
+from explorer.engine.values.figures.rank_search import RankSearch
 from explorer.engine.values.numbers import Numbers
 from explorer.engine.values.samples import KEPT, OutputSamples
 from explorer.engine.values.statistics import measure
@@ -140,6 +143,9 @@ class _Collector(Struct):
     samples: dict[tuple[str, int], OutputSamples] = field(default_factory=dict)
     held: int = 0
     weights: set[str] = field(default_factory=set)
+    again: str = ""
+    searches: Sequence[RankSearch] = ()
+    searched: dict[tuple[str, int], OutputSamples] = field(default_factory=dict)
 
     def begin(self, runs: int) -> None:
         self.runs = runs
@@ -176,7 +182,27 @@ class _Collector(Struct):
     def step(self, done: int, total: int) -> None:
         stop_if(self.cancel)
         if self.on_progress is not None:
-            self.on_progress(Progress("running the layers", done, total))
+            self.on_progress(Progress(f"running the layers{self.again}", done, total))
+
+    def search(self, run: Callable[[ActivationRequest], object], request: ActivationRequest) -> None:
+        """Runs the same samples as often as quantiles that are asked for need it to be exact."""
+        found = {key: search for key, one in self.samples.items() if (search := one.search()) is not None}
+        self.searches = list(found.values())
+        seen = self.take_again
+        once_more = replace(request, take=seen, take_weight=seen, begin=lambda runs: None)
+        self.again = " again, for exact quantiles"
+        while open_ := {key: search for key, search in found.items() if not search.done}:
+            self.searched = {key: self.samples[key] for key in open_}
+            for search in open_.values():
+                search.begin()
+            run(once_more)
+            for search in open_.values():
+                search.end()
+
+    def take_again(self, numbers: Numbers, call: int, name: str) -> None:
+        one = self.searched.get((name, call))
+        if one is not None:
+            one.search_in(numbers, self.cancel)
 
     def found(self) -> tuple[TensorStats, ...]:
         """The figures of every output, in the order in which they came first."""
@@ -251,7 +277,9 @@ def activations(
         collector = _Collector(asked, asked.choices(), archive, cancel, on_progress)
         hooks = collector.take, collector.step, batch, collector.begin
         how = asked.kinds, backward, collector.take_weight
-        ran = run(ActivationRequest(tuple(layers), given, seed, *hooks, *how))
+        request = ActivationRequest(tuple(layers), given, seed, *hooks, *how)
+        ran = run(request)
+        collector.search(run, request)
         found = collector.found()
         check_axis(found, asked.axis)
     return Activations(
@@ -262,20 +290,28 @@ def activations(
         ran.skipped,
         time.perf_counter() - started,
         ran.sizes,
-        (*_rough(found), *collector.each_run()),
+        (*_rough(found, collector), *collector.each_run()),
         tuple(collector.rows(found, rows, backward)),
     )
 
 
-def _rough(found: Sequence[TensorStats]) -> tuple[str, ...]:
+def _rough(found: Sequence[TensorStats], collector: _Collector) -> tuple[str, ...]:
     """Says which figures are not exact."""
     rough = sum(not stats.quantiles_exact for stats in found)
-    if not rough:
+    steady = sum(search.steady for search in collector.searches)
+    if not max(rough, steady):
         return ()
-    return (
-        f"quantiles and histograms of {rough:,} outputs are to 0.4 % of a value, as their numbers over all"
-        f" samples do not fit in {KEPT >> 20} MiB; all else is exact",
+    what = "quantiles and histograms"
+    if steady:
+        what = "histograms" if collector.asked.axis is None else "quantiles over all indices, and histograms,"
+    said = (
+        f"{what} of {many_text(max(rough, steady), 'output')} are to 0.4 % of a value, as their numbers over"
+        f" all samples do not fit in {KEPT >> 20} MiB; all else is exact"
     )
+    unsteady = len(collector.searches) - steady
+    if unsteady:
+        said += f"; {many_text(unsteady, 'output')} had other numbers in a further run, which finds quantiles"
+    return (said if steady or unsteady else f"{said}, and chosen quantiles are, by further runs (--stat)",)
 
 
 @contextlib.contextmanager

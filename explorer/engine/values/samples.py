@@ -2,12 +2,14 @@
 
 Moments are merged run by run. The numbers themselves are kept as long as those of all outputs fit in a
 budget. Of an output that does not fit, how often each number occurs is counted: of a type of 8 or 16 bits
-every value, of a wider one the upper 16 bits as float32, which tell a number to 2^-8 of its size.
+every value, of a wider one the upper 16 bits as float32, which tell a number to 2^-8 of its size. Quantiles
+that are asked for are then found in further runs of the same samples (`RankSearch`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,8 @@ from msgspec.structs import replace
 from explorer.engine.progress import Cancel
 from explorer.engine.values.figures.code_counts import CodeCounts, of_counts
 from explorer.engine.values.figures.intervals import QUANTILES
-from explorer.engine.values.figures.moments import Moments, figures, moments
+from explorer.engine.values.figures.moments import Moments, figures, groups_of, moments
+from explorer.engine.values.figures.rank_search import RankSearch
 from explorer.engine.values.numbers import Array, Numbers, chunks
 from explorer.engine.values.statistics import figures_of, quantiles_along, shares_of, usual
 from explorer.facts import TensorInfo
@@ -50,7 +53,9 @@ class OutputSamples:
         self._kept: list[Numbers] = []
         self._counts: CodeCounts | None = None
         self._by_code = False
+        self._kind: np.dtype[Any] = np.dtype(np.float32)
         self._zeros = 0
+        self._search: RankSearch | None = None
         self.runs = self._elements = self._bytes = self.held = 0
 
     def add(self, numbers: Numbers, room: int, cancel: Cancel) -> None:
@@ -87,6 +92,7 @@ class OutputSamples:
 
     def _count(self, values: Array) -> None:
         if self._counts is None:
+            self._kind = values.dtype
             self._by_code = values.dtype.itemsize <= 2
             self._counts = CodeCounts(values.dtype if self._by_code else np.dtype(np.uint16))
         if self._by_code:
@@ -100,6 +106,27 @@ class OutputSamples:
         bits = some.astype(np.float32).view(np.uint32)
         self._counts.add((bits >> 16).astype(np.uint16))
 
+    def search(self) -> RankSearch | None:
+        """What finds the quantiles that are asked for, which are not known; None where they are."""
+        shares, found = shares_of(self._choices), self._whole if self._axis is None else self._along
+        known = self._counts is None or (self._by_code and self._axis is None)
+        if shares and self._placed and self._ordered and found is not None and not known:
+            wanted = sorted({*QUANTILES, *shares}) if self._axis is None else shares
+            self._search = RankSearch(self._kind, found.count, wanted)
+        return self._search
+
+    def search_in(self, numbers: Numbers, cancel: Cancel) -> None:
+        """Take in a run once more, for the search."""
+        assert self._search is not None
+        at = 0
+        for chunk in chunks(numbers, cancel):
+            group = None
+            if self._axis is not None:
+                inner = math.prod(numbers.shape[self._axis + 1 :])
+                group = groups_of(at, chunk.size, inner, numbers.shape[self._axis])
+            self._search.add(chunk, group)
+            at += chunk.size
+
     def stats(self, bins: int, call: int, cancel: Cancel) -> TensorStats:
         """What there is to say of all runs together."""
         shares = shares_of(self._choices)
@@ -110,6 +137,9 @@ class OutputSamples:
         else:
             found = self._of_counts(self._counts, bins, shares)
         quantiles = dict(found.pop("quantiles", ()))
+        searched = self._search is not None and self._search.steady and self._axis is None
+        if searched:
+            quantiles = self._searched(quantiles)
         return TensorStats(
             TensorInfo(self._first.name, self._first.dtype, self._first.shape, "observed"),
             self._first.layer,
@@ -117,11 +147,16 @@ class OutputSamples:
             self._bytes,
             call=call,
             quantiles=usual(quantiles),
-            quantiles_exact=self._counts is None or self._by_code,
+            quantiles_exact=self._counts is None or self._by_code or searched,
             runs=self.runs,
             chosen=self._chosen(quantiles, shares),
             **found,
         )
+
+    def _searched(self, rough: dict[float, float]) -> dict[float, float]:
+        assert self._search is not None
+        found = {q: values[0] for q, values in self._search.quantiles().items()}
+        return rough | {q: value for q, value in found.items() if value is not None}
 
     def _chosen(
         self, quantiles: dict[float, float], shares: Sequence[float]
@@ -132,7 +167,11 @@ class OutputSamples:
             return figures(self._whole, self._choices, {q: (value,) for q, value in quantiles.items()})
         if self._along is None:
             return {}
-        known = quantiles_along(self._kept, self._axis, shares) if shares and self._counts is None else {}
+        known: Mapping[float, Sequence[float | None]] = {}
+        if self._search is not None and self._search.steady:
+            known = self._search.quantiles()
+        elif shares and self._counts is None:
+            known = quantiles_along(self._kept, self._axis, shares)
         return figures(self._along, self._choices, known)
 
     def _of_counts(self, seen: CodeCounts, bins: int, shares: Sequence[float]) -> dict[str, Any]:

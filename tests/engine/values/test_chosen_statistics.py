@@ -19,6 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 from explorer.base.errors import Misuse
 from explorer.cli.main import main
 from explorer.engine.values.figures import moments as accumulated
+from explorer.engine.values.figures.rank_search import RankSearch
 from explorer.engine.values.numbers import Numbers, slabs_of
 from explorer.engine.values.statistics import measure
 from explorer.session import Session
@@ -222,9 +223,9 @@ def test_samples_of_a_file_are_one_set_of_numbers(
     array = np.random.default_rng(1).normal(size=(10, 3, 5)).astype(np.float32)
     path = file_of(tmp_path, array)
     with Session(model_of(tmp_path, batch)) as session:
-        stat = ALL.replace(",quantile:0.97,quantile:0", "") if not kept else ALL
-        found = session.activations(input=path, batch=asked, stat=stat)
-        along = session.activations(input=path, batch=asked, stat=stat, axis=1)
+        found = session.activations(input=path, batch=asked, stat=ALL)
+        along = session.activations(input=path, batch=asked, stat=ALL, axis=1)
+        plain = session.activations(input=path, batch=asked)
     made = np.maximum(array, 0)
     (one,) = found.tensors
     assert (one.runs, one.elements) == (runs, 150)
@@ -236,10 +237,35 @@ def test_samples_of_a_file_are_one_set_of_numbers(
     assert one.histogram is not None
     assert sum(one.histogram.counts) == 150
     exact = kept > 0 or runs == 1
-    assert one.quantiles_exact == exact
-    for q, value in one.quantiles:
-        assert value == pytest.approx(float(np.quantile(made, q)), rel=1e-6 if exact else 4e-3, abs=1e-12)
-    assert any("0.4 %" in note for note in found.notes) != exact
+    for (q, value), (_, rough) in zip(one.quantiles, plain.tensors[0].quantiles, strict=True):
+        assert value == pytest.approx(float(np.quantile(made.astype(np.float64), q)), rel=1e-12)
+        assert rough == pytest.approx(float(np.quantile(made, q)), rel=1e-6 if exact else 4e-3, abs=1e-12)
+    assert (one.quantiles_exact, plain.tensors[0].quantiles_exact) == (True, exact)
+    said = [any("0.4 %" in note for note in fact.notes) for fact in (found, along, plain)]
+    assert said == [not exact] * 3
+
+
+def test_samples_that_come_to_other_numbers_in_a_further_run_have_rough_quantiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("explorer.engine.values.activations.KEPT", 0)
+    torch = pytest.importorskip("torch")
+
+    class Counting(torch.nn.ReLU):  # type: ignore[name-defined,misc]
+        calls = 0
+
+        def forward(self, x: Any) -> Any:
+            self.calls += 1
+            return x + self.calls
+
+    path = file_of(tmp_path, np.zeros((8, 64), np.float32))
+    with Session(torch.nn.Sequential(Counting()), input_shapes={"input": (None, (1, 64))}) as session:
+        whole = session.activations(["0"], input=path, batch=1, stat="quantile:0.5")
+        along = session.activations(["0"], input=path, batch=1, stat="quantile:0.5", axis=1)
+    assert not whole.tensors[0].quantiles_exact
+    assert along.tensors[0].chosen["quantile:0.5"] == (None,) * 64
+    for fact in (whole, along):
+        assert "1 output had other numbers in a further run" in " ".join(fact.notes)
 
 
 def test_numbers_of_16_bits_are_exact_however_many_there_are(tmp_path: Path, monkeypatch: Any) -> None:
@@ -302,3 +328,29 @@ def test_the_manual_has_every_definition() -> None:
     for name, one in STATISTICS.items():
         label = f"{name}:{one.argument}" if one.argument else name
         assert f"| `{label}` | {one.definition.replace('|', chr(92) + '|')} |" in page
+
+
+@pytest.mark.parametrize("kind", ["float16", "float32", "float64", "int32", "int64"])
+@pytest.mark.parametrize("groups", [1, 300])
+def test_quantiles_of_numbers_that_come_by_again_are_those_of_numpy(kind: str, groups: int) -> None:
+    draw = np.random.default_rng(2)
+    values = (draw.normal(size=4000) * draw.choice([1e-4, 1, 300, 0], 4000)).astype(kind)
+    values[:3] = [0, -1, 1]
+    if kind.startswith("f"):
+        values[5:8] = [np.nan, -np.inf, -0.0]
+    group = draw.integers(0, groups, 4000)
+    group[group == 7] = 0
+    wide = values.astype(np.float64)
+    totals = np.bincount(group[np.isfinite(wide)], minlength=groups)
+    search = RankSearch(values.dtype, totals, (0.0, 0.031, 0.5, 1.0))
+    while not search.done:
+        search.begin()
+        for at in range(0, 4000, 1111):
+            part = slice(at, at + 1111)
+            search.add(values[part], group[part] if groups > 1 else None)
+        search.end()
+    assert search.steady
+    for share, found in search.quantiles().items():
+        for at in range(groups):
+            own = wide[(group == at) & np.isfinite(wide)]
+            assert found[at] == (pytest.approx(np.quantile(own, share), rel=1e-14) if own.size else None)

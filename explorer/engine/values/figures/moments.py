@@ -159,13 +159,13 @@ def moments(numbers: Numbers, axis: int | None = None, cancel: Cancel = None) ->
     for chunk in chunks(numbers, cancel):
         if chunk.dtype.kind in "cOUSM":
             return None
-        found.add(chunk, None if axis is None else _groups(at, chunk.size, inner, numbers.shape[axis]))
+        found.add(chunk, None if axis is None else groups_of(at, chunk.size, inner, numbers.shape[axis]))
         at += chunk.size
     found.add_zeros(numbers.zeros)
     return found
 
 
-def _groups(start: int, size: int, inner: int, groups: int) -> Array:
+def groups_of(start: int, size: int, inner: int, groups: int) -> Array:
     """The index on an axis of elements that lie one after the other."""
     place: Array = np.arange(start, start + size)
     return place // inner % groups

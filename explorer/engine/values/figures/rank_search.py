@@ -1,0 +1,107 @@
+"""Quantiles of numbers that come by several times and are never held, exact to the last bit.
+
+Digit by digit, as quantiles of one tensor are found: each time that all numbers come by, the next bits are
+counted of those that can still be the number of a rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from explorer.engine.values.figures.intervals import ranks
+from explorer.engine.values.numbers import Array
+
+_MANY = 256
+"""Groups up to which eight bits are counted at a time, of more of them four."""
+
+
+class RankSearch:
+    """The numbers at the ranks of quantiles, in each group of the numbers.
+
+    Args:
+        kind: The type of the numbers; 8 bytes are told apart where it is no float of 4 bytes or fewer.
+        totals: Finite numbers of each group.
+        shares: Which quantiles.
+
+    Attributes:
+        steady: Whether the same numbers came by every time.
+    """
+
+    def __init__(self, kind: np.dtype[np.generic], totals: Array, shares: Sequence[float]) -> None:
+        narrow = kind.kind in "fV" and kind.itemsize <= 4
+        self._kind = np.dtype(np.float32 if narrow else np.float64)
+        self._totals, self._shares = totals, tuple(shares)
+        self._bits = 8 if totals.size <= _MANY else 4
+        self._shift = 8 * self._kind.itemsize
+        places = [[r for _, a, b, _ in ranks(max(int(n), 1), shares) for r in (a, b)] for n in totals]
+        self._below = np.array(places, np.int64)
+        self._expected = np.repeat(totals[:, None], self._below.shape[1], axis=1)
+        self._prefix = np.zeros(self._below.shape, np.uint64)
+        self._counts: Array = np.zeros(0, np.int64)
+        self.steady = True
+
+    @property
+    def done(self) -> bool:
+        """Whether the numbers need not come by again."""
+        return not self._shift or not self.steady
+
+    def begin(self) -> None:
+        """All numbers come by."""
+        self._shift -= self._bits
+        self._counts = np.zeros((*self._below.shape, 1 << self._bits), np.int64)
+
+    def add(self, values: Array, group: Array | None) -> None:
+        """Some of them, a flat array, and the group of each; None where there is one."""
+        numbers = values.astype(self._kind)
+        good = np.isfinite(numbers)
+        keys = _ordered(numbers[good])
+        group = np.zeros(keys.size, np.intp) if group is None else group[good]
+        digits = ((keys >> np.uint64(self._shift)) & np.uint64((1 << self._bits) - 1)).astype(np.intp)
+        cells = group * (1 << self._bits) + digits
+        above = self._shift + self._bits
+        # more than all bits of a number away there is nothing, which no processor's shift says
+        upper = keys >> np.uint64(above) if above < 64 else np.zeros_like(keys)
+        groups, many, size = self._counts.shape
+        for rank in range(many):
+            near = upper == self._prefix[group, rank]
+            self._counts[:, rank] += np.bincount(cells[near], minlength=groups * size).reshape(groups, size)
+
+    def end(self) -> None:
+        """All came by."""
+        self.steady &= bool((self._counts.sum(axis=2) == self._expected).all())
+        if not self.steady:
+            return
+        reached = self._counts.cumsum(axis=2)
+        digit = np.minimum((reached <= self._below[:, :, None]).sum(axis=2), self._counts.shape[2] - 1)
+        here = digit[:, :, None]
+        self._expected = np.take_along_axis(self._counts, here, 2)[:, :, 0]
+        self._below -= np.take_along_axis(reached, here, 2)[:, :, 0] - self._expected
+        self._prefix = (self._prefix << np.uint64(self._bits)) | digit.astype(np.uint64)
+
+    def quantiles(self) -> dict[float, tuple[float | None, ...]]:
+        """By share, of each group; None of one without numbers."""
+        found = _numbers(self._prefix, self._kind)
+        told: dict[float, list[float | None]] = {q: [] for q in self._shares}
+        for row, total in zip(found, self._totals.tolist(), strict=True):
+            for at, (q, _, _, part) in enumerate(ranks(max(total, 1), self._shares)):
+                a, b = float(row[2 * at]), float(row[2 * at + 1])
+                told[q].append((a if a == b else a * (1 - part) + b * part) if total else None)
+        return {q: tuple(values) for q, values in told.items()}
+
+
+def _ordered(values: Array) -> Array:
+    """Whole numbers in the order of floats: the bits of negative ones turned round, others put above them."""
+    unsigned = np.dtype(f"u{values.itemsize}")
+    bits: Array = (values + values.dtype.type(0)).view(unsigned)  # both zeros are one
+    top = unsigned.type(1 << (8 * values.itemsize - 1))
+    return np.where(bits & top != 0, ~bits, bits | top).astype(np.uint64)
+
+
+def _numbers(keys: Array, kind: np.dtype[np.generic]) -> Array:
+    """The floats of such whole numbers."""
+    unsigned = np.dtype(f"u{kind.itemsize}")
+    bits = keys.astype(unsigned)
+    top = unsigned.type(1 << (8 * kind.itemsize - 1))
+    return np.where(bits & top != 0, bits ^ top, ~bits).view(kind)
