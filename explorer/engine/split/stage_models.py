@@ -127,8 +127,11 @@ def _value(name: str, types: Mapping[str, TensorInfo]) -> Value:
             f"the type of '{name}', which crosses a cut, is not known",
             hint="cut elsewhere",
         )
-    shape = info.shape
-    return Value(name, info.dtype, None if shape is None else tuple([_dim(size) for size in shape]))
+    if info.shape is None:
+        return Value(name, info.dtype, None)
+    if info.origin == "bound":  # the data say how large it is, and the shape is the most that it can be
+        return Value(name, info.dtype, (None,) * len(info.shape))
+    return Value(name, info.dtype, tuple([_dim(size) for size in info.shape]))
 
 
 def _dim(size: Dim) -> Dim:

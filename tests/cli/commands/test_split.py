@@ -207,6 +207,21 @@ def test_an_open_batch_stays_open_in_every_stage(capsys: pytest.CaptureFixture[s
     np.testing.assert_allclose(feeds["pooler_output"], whole["pooler_output"], atol=1e-5)
 
 
+@pytest.mark.parametrize("cut", ["NonZero_0", "Identity_0", "Abs_0"])
+def test_what_is_as_large_as_the_data_say_goes_over_a_cut(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, cut: str
+) -> None:
+    text = "g (float[2,4] x) => (int64[2,n] y) { a = Relu (x) b = NonZero (a) c = Identity (b) y = Abs (c) }"
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}')
+    onnx.save(model, tmp_path / "data.onnx")
+    fact = told(capsys, str(tmp_path / "data.onnx"), "--cuts", cut, "-o", str(tmp_path / "s"))
+    assert (fact["exact"], fact["verification"]["verdict_kind"]) == (True, "equal")
+    feeds = {"x": np.array([[1, 0, 2, -1], [0, 0, 3, -4]], np.float32)}
+    for at in (1, 2):
+        feeds |= run(tmp_path / "s" / f"stage{at}.onnx", feeds)
+    assert np.array_equal(feeds["y"], [[0, 0, 1], [0, 2, 2]])
+
+
 def test_as_few_stages_as_the_memory_allows(capsys: pytest.CaptureFixture[str]) -> None:
     fact = told(capsys, LENET, "--stage-memory", "260K")
     assert len(fact["stages"]) == 2
