@@ -262,13 +262,10 @@ class StageSearch:
         if missing is not None:
             raise Misuse(f"the {what} of {missing.path} are not known", where="split", hint=self.hint())
 
-    def hint(self) -> str:
-        """What makes sizes known."""
-        return (
-            f"bind a size: {' '.join(f'--dim {name}=1' for name in self.subject.free)}"
-            if self.subject.free
-            else "balance something else"
-        )
+    def hint(self, otherwise: str = "balance something else") -> str:
+        """What makes sizes known, or what else to do."""
+        free = " ".join(f"--dim {name}=1" for name in self.subject.free)
+        return f"bind a size: {free}" if free else otherwise
 
     # where it may be cut
 
@@ -280,7 +277,8 @@ class StageSearch:
         """
         places = [at for at in range(1, self.count) if self.known[at]]
         if not places:
-            raise Misuse("no size of what crosses a cut is known", where="split", hint=self.hint())
+            hint = self.hint("its values have no size of their own")
+            raise Misuse("no size of what crosses a cut is known", where="split", hint=hint)
         if not self.spec.at:
             return places
         modules = [self._module(row) for row in self.units.rows]
@@ -397,7 +395,9 @@ class StageSearch:
                 raise Misuse(f"no stage can begin with '{name}': {why}", where="--cuts")
             if not self.known[unit]:
                 raise Misuse(
-                    f"what crosses the cut before '{name}' is not known", where="--cuts", hint=self.hint()
+                    f"what crosses the cut before '{name}' is not known",
+                    where="--cuts",
+                    hint=self.hint("cut elsewhere"),
                 )
             places.append(unit)
         places.sort()
