@@ -332,11 +332,19 @@ def test_times_that_were_measured_of_modules_are_balanced(form: Any) -> None:
         with pytest.raises(Misuse, match="within layer, which was measured as one"):
             session.split(SplitSpec(by="time", cuts=(_begins(form, "layer.linear1"),)), form=form)
         session.split(SplitSpec(by="time", cuts=(_begins(form, "two"),)), form=form)
+        step = session.profile(ProfileSpec(steps=3, train=True))
+        trained = session.split(SplitSpec(3, "time"), form=form)
     assert {"layer", "tanh"} <= names
     known = {one.path: one.seconds.median for one in took.layers if one.seconds is not None}
     assert sum(one.cost for one in told.stages) == pytest.approx(sum(known.values()))
     assert max(one.cost for one in told.stages) >= known["layer"]
     assert any("modules were timed, in torch" in note for note in told.notes)
+    assert (
+        trained.notes[0] == "times are of the forward pass of a training step that was measured of this model"
+    )
+    assert sum(one.cost for one in trained.stages) == pytest.approx(
+        sum(one.forward_seconds for one in step.layers if one.seconds is not None)
+    )
 
 
 def _begins(form: str, module: str) -> str:

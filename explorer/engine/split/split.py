@@ -258,7 +258,8 @@ def _notes(search: StageSearch) -> tuple[str, ...]:
     notes, profile = [], search.subject.profile
     if search.seconds and not search.subject.machines and profile is not None:
         batch = "" if profile.batch is None else f", at a batch of {profile.batch:,}"
-        notes.append(f"times are of the profile that was measured of this model{batch}")
+        what = "forward pass of a training step" if profile.phases else "profile"
+        notes.append(f"times are of the {what} that was measured of this model{batch}")
         if search.subject.took is not None:
             uncut = ": what was measured as one is not cut" if search.spec.by == "time" else ""
             notes.append(f"modules were timed, in {profile.runtime}{uncut}")
