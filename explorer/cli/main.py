@@ -158,10 +158,12 @@ _NEW = 100_000
 
 def _with_outline(error: BadModel, given: ParsedArgs) -> BadModel:
     """What is wrong with a model, and what shows the part of it that can be read, where there is one."""
-    if error.where not in given.models or not os.path.isfile(error.where):
+    # a place may name a tensor behind the file
+    named = next((name for name in given.models if f"{error.where}: ".startswith(f"{name}: ")), "")
+    if not os.path.isfile(named):
         return error
     try:
-        shown = next(iter(explorer.Session(error.where).outline().rows), None)
+        shown = next(iter(explorer.Session(named).outline().rows), None)
     except ExplorerError:
         shown = None
     if shown is None:

@@ -127,8 +127,13 @@ class TreeRow:
     stored: StoredTensor | None
 
 
-def outlined(contents: TensorIndex) -> Outline:
-    """The outline of what is stored: modules and tensors in the order of the tree."""
+def outlined(contents: TensorIndex, cut: BadModel | None = None) -> Outline:
+    """The outline of what is stored: modules and tensors in the order of the tree.
+
+    Args:
+        contents: What is stored.
+        cut: That the file ends before its tensors do; raised behind the rows, which its header has.
+    """
     kinds = contents.kinds
 
     def made() -> Iterator[OutlineRow]:
@@ -140,6 +145,8 @@ def outlined(contents: TensorIndex) -> Outline:
                 yield OutlineRow(row.path, "tensor", found.dtype, found.shape, found.nbytes, found.unread)
         if not contents.files:
             yield OutlineRow("…", "more", note="a configuration names no tensors")
+        if cut is not None:
+            raise cut
 
     params = distinct_elements(contents.tensors) if contents.files else None
     held = [

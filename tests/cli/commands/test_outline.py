@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gguf
 import jsonschema
+import numpy as np
 import onnx
 import pytest
 from onnx import helper
@@ -211,6 +214,36 @@ def test_of_a_file_that_was_cut_off_what_is_there_is_shown_before_the_error(
     shown = json.loads(written)
     jsonschema.validate(shown, OUTLINE)
     assert len(shown["rows"]) == sum(line.startswith(("operator", "tensor")) for line in out.splitlines()) > 5
+
+
+def test_the_header_of_a_download_that_stopped_in_its_weights_is_shown_whole(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    names = [f"blocks.{at}.weight" for at in range(4)]
+    entries = {
+        name: {"dtype": "F32", "shape": [8, 8], "data_offsets": [256 * at, 256 * at + 256]}
+        for at, name in enumerate(names)
+    }
+    header = json.dumps(entries).encode()
+    (tmp_path / "whole.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(1024))
+    made = gguf.GGUFWriter(tmp_path / "whole.gguf", "llama")
+    for name in names:
+        made.add_tensor(name, np.ones((8, 8), np.float32))
+    made.write_header_to_file()
+    made.write_kv_data_to_file()
+    made.write_tensors_to_file()
+    made.close()
+    for kind in ("safetensors", "gguf"):
+        whole, cut = (tmp_path / f"{name}.{kind}" for name in ("whole", "cut"))
+        cut.write_bytes(whole.read_bytes()[:-700])
+        _, shown, _ = run(capsys, "outline", whole, "--json")
+        code, found, err = run(capsys, "outline", cut, "--json")
+        assert json.loads(found)["rows"] == json.loads(shown)["rows"]
+        assert (code, err.count("\n")) == (2, 1)
+        assert "the file is cut off" in err
+        code, out, err = run(capsys, "info", cut, "--quiet")
+        assert (code, out) == (2, "")
+        assert err.endswith("; explorer outline shows what can be read of it\n")
 
 
 def test_who_cannot_open_a_file_is_told_that_it_has_an_outline_and_of_no_other(

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import NoReturn
 
+    from explorer.base.outline import Outline
+
 
 TYPES: Mapping[int, tuple[str, int, int]] = {
     0: ("float32", 1, 4),
@@ -159,6 +161,8 @@ class GgufHeader:
         arrays: Numbers of short arrays by key: what differs from layer to layer.
         tensors: In the order of the file.
         notes: What is unusual.
+        partial: Of a file that was cut off, its tensors are wanted all the same.
+        cut: That it was.
     """
 
     path: str
@@ -169,10 +173,16 @@ class GgufHeader:
     arrays: dict[str, tuple[int | float, ...]] = field(default_factory=dict)
     tensors: list[StoredTensor] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    partial: bool = False
+    cut: BadModel | None = None
 
 
-def read(path: str) -> GgufHeader:
+def read(path: str, *, partial: bool = False) -> GgufHeader:
     """The header of a file; its tensors are not touched.
+
+    Args:
+        path: The file.
+        partial: Tensors behind the end of a file that was cut off are no error, but `GgufHeader.cut`.
 
     Raises:
         BadModel: It is no GGUF file, is cut off, or says of itself what cannot be.
@@ -184,7 +194,7 @@ def read(path: str) -> GgufHeader:
         if size < _SHORTEST:
             raise BadModel(f"is cut off: it has {size} bytes", where=path, hint=_AGAIN)
         with mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) as data:
-            return _Reader(path, size, data).header()
+            return _Reader(GgufHeader(path, size, partial=partial), data).header()
     except OSError as error:
         raise BadModel(f"cannot be read: {error.strerror}", where=path) from None
     finally:
@@ -194,10 +204,10 @@ def read(path: str) -> GgufHeader:
 class _Reader:
     """Reads one header from front to back; every length is compared with what is left of the file."""
 
-    def __init__(self, path: str, size: int, data: mmap.mmap) -> None:
-        self.found = GgufHeader(path, size)
+    def __init__(self, found: GgufHeader, data: mmap.mmap) -> None:
+        self.found = found
         self.data = data
-        self.size = size
+        self.size = found.size
         self.at = len(_MAGIC)
         self.order = "<"
         self.left = _MOST
@@ -363,7 +373,7 @@ class _Reader:
                     self.broken(f"tensor '{printable(name)}' has rows of {row:,} numbers of {tensor.dtype}")
                 tensor.nbytes = tensor.elements // numbers * size
             else:
-                tensor.dtype, tensor.nbytes = f"ggml type {code}", following[offset] - offset
+                tensor.dtype, tensor.nbytes = f"ggml type {code}", max(0, following[offset] - offset)
                 tensor.unread = "what it is packed as is not known here"
                 strange[code] = strange.get(code, 0) + 1
             if found.big_endian:
@@ -371,14 +381,17 @@ class _Reader:
             if tensor.nbytes > found.size - tensor.offset:
                 what = f"ends at byte {tensor.offset + tensor.nbytes:,} of a file of {found.size:,}"
                 where = f"{found.path}: tensor '{printable(name)}'"
-                raise BadModel(f"{what}: the file is cut off", where=where, hint=_AGAIN)
+                found.cut = found.cut or BadModel(f"{what}: the file is cut off", where=where, hint=_AGAIN)
+                if not found.partial:
+                    raise found.cut
             found.tensors.append(tensor)
         for code, count in strange.items():
             found.notes.append(
                 f"{count:,} tensors are of ggml's type {code:,}, which is newer than what is known here:"
                 " their bytes are the room up to the next tensor, which is the most"
             )
-        unused_bytes(found.tensors, start, found.size)
+        if found.cut is None:
+            unused_bytes(found.tensors, start, found.size)
 
 
 _RUN = 256
@@ -399,7 +412,15 @@ def contents(source: str) -> TensorIndex:
     Raises:
         BadModel: One is no GGUF file, is cut off, or says of itself what cannot be.
     """
-    first = read(source)
+    return _index(source, read(source))
+
+
+def _outline(source: str) -> Outline:
+    first = read(source, partial=True)
+    return outlined(_index(source, first), first.cut)
+
+
+def _index(source: str, first: GgufHeader) -> TensorIndex:
     headers, missing = _parts(source, first)
     notes = _part_notes(source, first, missing)
     tensors = [tensor for header in headers for tensor in header.tensors]
@@ -479,7 +500,7 @@ FORMAT = Format(
     recognise=_recognise,
     open=named("models.torch.transformers:open_gguf"),
     tensors=contents,
-    outline=lambda source: outlined(contents(source)),
+    outline=_outline,
     endings=(".gguf",),
     recognised="its first four bytes",
     shows="tensors by module: quantization, shapes, bytes, values; metadata; with transformers its module",

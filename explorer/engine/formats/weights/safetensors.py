@@ -83,6 +83,7 @@ _SPACE = b" \t\r\n"
 _KEYS = {"dtype", "shape", "data_offsets"}
 _LARGEST = (1 << 63) - 1
 _AGAIN = "fetch or save the file again"
+_CUT = ": the file is cut off"
 
 
 @record
@@ -96,6 +97,8 @@ class SafetensorsHeader:
         tensors: In the order of the header.
         metadata: What the writer said of it.
         notes: What is unusual.
+        partial: Of a file that was cut off, its tensors are wanted all the same.
+        cut: That it was.
     """
 
     path: str
@@ -104,6 +107,8 @@ class SafetensorsHeader:
     tensors: list[StoredTensor] = field(default_factory=list)
     metadata: Mapping[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    partial: bool = False
+    cut: BadModel | None = None
 
 
 def read(path: str) -> SafetensorsHeader:
@@ -125,7 +130,7 @@ def _whole(header: SafetensorsHeader, text: mmap.mmap) -> SafetensorsHeader:
     finally:
         if collects:
             gc.enable()
-    unused = unused_bytes(header.tensors, header.length, header.size)
+    unused = 0 if header.cut else unused_bytes(header.tensors, header.length, header.size)
     if unused:
         header.notes.append(f"{unused:,} bytes of {os.path.basename(header.path)} belong to no tensor")
     return header
@@ -337,11 +342,14 @@ def _stored(header: SafetensorsHeader, name: str, form: _Form, begin: int, end: 
     if not 0 <= begin <= end or elements < 0:
         what = "its place or its shape is impossible"
     elif header.length + end > header.size:
-        what = f"ends at byte {header.length + end:,} of a file of {header.size:,}: the file is cut off"
+        what = f"ends at byte {header.length + end:,} of a file of {header.size:,}{_CUT}"
     elif bits and elements * bits != (end - begin) * 8:
         what = f"{elements:,} numbers of {spelling} do not take {end - begin:,} bytes"
     if what:
-        raise BadModel(what, where=f"{header.path}: tensor '{printable(name)}'", hint=_AGAIN)
+        broken = BadModel(what, where=f"{header.path}: tensor '{printable(name)}'", hint=_AGAIN)
+        if not (header.partial and what.endswith(_CUT)):
+            raise broken
+        header.cut = header.cut or broken
     return StoredTensor(name, spelling, shape, end - begin, header.path, header.length + begin, unread=unread)
 
 
@@ -429,7 +437,11 @@ def _recognise(probe: SourceProbe) -> bool:
 
 def _outline(source: str) -> Outline:
     header, text = _begun(source)
-    return outlined(_said(_whole(header, text))) if len(text) <= LARGE else _streamed(header, text)
+    header.partial = True
+    if len(text) > LARGE:
+        return _streamed(header, text)
+    contents = _said(_whole(header, text))
+    return outlined(contents, header.cut)
 
 
 def _streamed(header: SafetensorsHeader, text: mmap.mmap) -> Outline:
@@ -447,6 +459,8 @@ def _streamed(header: SafetensorsHeader, text: mmap.mmap) -> Outline:
                     yield OutlineRow(module, "module")
             yield OutlineRow(tensor.name, "tensor", tensor.dtype, tensor.shape, tensor.nbytes, tensor.unread)
             tensor = next(entries, None)
+        if header.cut is not None:
+            raise header.cut
 
     facts = [("header", f"{header.length:,} bytes: tensors stand in its order, as they are met")]
     facts += [(key, shortened(said)) for key, said in header.metadata.items()]
