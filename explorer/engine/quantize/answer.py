@@ -16,7 +16,7 @@ from explorer.engine.number_formats.number_format import Grid, NumberFormat
 from explorer.engine.quantize.accumulator import WeightSums
 from explorer.engine.quantize.choice import BIAS, LayerChoice
 from explorer.engine.quantize.errors import GridOf, LayerErrors, weight_errors
-from explorer.engine.quantize.layers import Operand, Part
+from explorer.engine.quantize.layers import Operand, Part, QuantizableLayer
 from explorer.engine.values.agreement import Agreement
 from explorer.facts import Layer
 from explorer.facts.quantize import (
@@ -57,9 +57,18 @@ def answer(
         float_bits: Of activations, in products of which no layer here is told.
         kept: What is stored as it was for others than the layers, beside what they read.
     """
-    macs = {out.name: row.macs for row in rows if not row.group for out in row.outputs}
+    by_output = {out.name: row.macs for row in rows if not row.group for out in row.outputs}
+    by_path = {row.path: row.macs for row in rows if not row.group}
+
+    def macs(layer: QuantizableLayer) -> int | None:
+        known = layer.inside and layer.name in by_path
+        return by_path[layer.name] if known else by_output.get(layer.node.outputs[0])
+
+    measured = layers or {}
     found = [
-        _layer(choice, grid_of, macs, (layers or {}).get(choice.layer.node.outputs[0]), weights=weights)
+        _layer(
+            choice, grid_of, macs(choice.layer), measured.get(choice.layer.node.outputs[0]), weights=weights
+        )
         for choice in choices
     ]
     kinds = Counter(layer.op for layer in found)
@@ -89,13 +98,12 @@ def _loss(layer: QuantizedLayer) -> float | None:
 def _layer(
     choice: LayerChoice,
     grid_of: GridOf,
-    macs: Mapping[str, int | None],
+    count: int | None,
     errors: LayerErrors | None,
     *,
     weights: bool,
 ) -> QuantizedLayer:
     layer = choice.layer
-    count = macs.get(layer.node.outputs[0])
     formats = _format(choice, "weight"), _format(choice, "input")
     before = Bits(
         *(None if b is None else float(b) for b in (_bits(choice, "weight"), _bits(choice, "input")))
@@ -232,7 +240,8 @@ def _all_bitops(
     for layer in found:
         if layer.bitops_before is not None and layer.bitops is not None:
             saved += layer.bitops_before - layer.bitops
-    own = {c.layer.node.outputs[0]: layer.bitops_before for c, layer in zip(choices, found, strict=True)}
+    pairs = zip(choices, found, strict=True)
+    own = {c.layer.node.outputs[0]: one.bitops_before for c, one in pairs if not c.layer.inside}
     total = 0
     for row in rows:
         if row.group or not row.counted:

@@ -74,6 +74,7 @@ class QuantizableLayer(Struct, frozen=True):
         asked: It takes a format only where it is asked for by its operator or name: a Gather.
         reason: Why it cannot take a format; '' where it can.
         between: MACs of products of two activations in it, which stay as they are.
+        inside: It stands in a body or a function, whose values may be called as others are elsewhere.
     """
 
     node: Node
@@ -83,6 +84,7 @@ class QuantizableLayer(Struct, frozen=True):
     asked: bool = False
     reason: str = ""
     between: int = 0
+    inside: bool = False
 
     @property
     def op(self) -> str:
@@ -131,9 +133,9 @@ def find_layers(
             found += _inside(model.functions[node.key].nodes, node.label, "a function", model, {})
         elif (layer := _layer(node, constants, shapes, computed)) is not None:
             found.append(replace(layer, sizes=(sizes or {}).get(layer.name)))
-        for _, body in subgraphs(node):
+        for branch, body in subgraphs(node):
             tables = {**model.graph.initializers, **body.initializers}
-            found += _inside(body.nodes, node.label, f"a body of {node.op}", model, tables)
+            found += _inside(body.nodes, f"{node.label}/{branch}", f"a body of {node.op}", model, tables)
     return tuple(found)
 
 
@@ -147,10 +149,10 @@ def _inside(
                 own = model.functions[node.key].nodes
                 yield from _inside(own, f"{place}/{node.label}", what, model, {})
         elif (node.domain, node.op) in _KINDS and (node.op != "Gather" or _is_table(node, stored)):
-            yield QuantizableLayer(node, f"{place}/{node.label}", reason=f"it stands in {what}")
-        for _, body in subgraphs(node):
+            yield QuantizableLayer(node, f"{place}/{node.label}", reason=f"it stands in {what}", inside=True)
+        for branch, body in subgraphs(node):
             tables = {**stored, **body.initializers}
-            yield from _inside(body.nodes, f"{place}/{node.label}", what, model, tables)
+            yield from _inside(body.nodes, f"{place}/{node.label}/{branch}", what, model, tables)
 
 
 def _is_table(node: Node, stored: Mapping[str, Tensor]) -> bool:

@@ -343,6 +343,27 @@ def test_what_is_quantized_is_not_quantized_again(fmt: str, tmp_path: Path) -> N
             session.quantize_choice(QuantizeSpec())
 
 
+def test_layers_of_two_branches_are_told_apart(tmp_path: Path) -> None:
+    """What the branches call alike is not the same: names, MACs, and BitOPs of the branch that counts."""
+    text = (
+        "(float[3,8] x, bool c) => (float[3,4] z) { y = If(c)<"
+        "then_branch = a () => (float[3,6] p) { m = MatMul(x,u) p = MatMul(m,v) },"
+        "else_branch = b () => (float[3,6] q) { m = MatMul(x,w) q = Relu(m) }> z = MatMul(y,t) }"
+    )
+    shapes: Stored = {"u": ((8, 50), 1), "v": ((50, 6), 1), "w": ((8, 6), 1), "t": ((6, 4), 1)}
+    with Session(made(text, weights(shapes), tmp_path / "m.onnx")) as session:
+        found = session.quantize_choice(QuantizeSpec())
+    assert {layer.name: layer.macs for layer in found.layers} == {
+        "y/then_branch/m": 3 * 8 * 50,
+        "y/then_branch/p": 3 * 50 * 6,
+        "y/else_branch/m": 3 * 8 * 6,
+        "z": 3 * 6 * 4,
+    }
+    before = (3 * 8 * 50 + 3 * 50 * 6 + 3 * 6 * 4) * 32 * 32
+    assert found.totals.bitops.before == before
+    assert found.totals.bitops.after == before - 3 * 6 * 4 * (32 * 32 - 8 * 8)
+
+
 def test_layers_of_a_function_are_told_one_by_one(tmp_path: Path) -> None:
     """In a diff and a blame beside the original, whose calls are opened for it, and by a sweep."""
     proto = parser.parse_model(
@@ -390,7 +411,7 @@ INSIDE = {
         "k = Constant<value_int=1>() z = Scan<num_scan_inputs=1, body = f (float[7] s) => (float[7] r)"
         " { h = Shape(s) i = Gather(h,o) t = Gather(w,k) u = Add(s,t) r = MatMul(u,w) }>(x)"
         " y = MatMul(z,v) }",
-        ["z/t", "z/r"],
+        ["z/body/t", "z/body/r"],
     ),
 }
 
@@ -410,7 +431,7 @@ def test_layers_inside_are_met_or_left_and_told(what: str, tmp_path: Path) -> No
     assert {la.name: la.reason for la in fact.layers} == {**dict.fromkeys(names, left), "y": ""}
     assert {row.op: row.unchanged for row in fact.by_op} == {
         "MatMul": 1 if left else 0,
-        **({"Gather": 1} if "z/t" in names else {}),
+        **({"Gather": 1} if "z/body/t" in names else {}),
     }
     for at, name in enumerate("wv"):
         if not left or name == "v":
