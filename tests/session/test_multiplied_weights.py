@@ -43,6 +43,7 @@ FORMATS = {
     "floatE4M3": {"weight": "floatE4M3", "input": "float32"},
     "binary": {"weight": "binary", "input": "float32"},
     "ternary": {"weight": "ternary", "input": "float32"},
+    "uint8": {"weight": "uint8", "input": "float32", "symmetric": False, "form": "function"},
 }
 
 

@@ -53,25 +53,19 @@ def rounded_weight(model: Model, node: Node, numbers: Numbers) -> Numbers:
             return _of_blocks(node, values)
         return np.broadcast_to(model.graph.initializers[node.inputs[1]].array(), values.shape)
 
-    zero = 0
-    if node.op == "IntQuant":
-        points = np.unique(model.graph.initializers[node.inputs[2]].array())
-        if points.size != 1:
-            why = "its channels have different zero points, and codes are not told of such"
-            return replace(_with(numbers, made, None), uncoded=why)
-        zero = int(points[0])
+    points = model.graph.initializers[node.inputs[2]].array() if node.op == "IntQuant" else np.zeros(1)
+    each = np.broadcast_to(points, numbers.shape)
 
     def codes() -> Array:
         with np.errstate(divide="ignore", invalid="ignore"):
-            found = made() / scales() + np.float32(zero)
+            found = made() / scales() + each.astype(np.float32)
         return np.rint(found).astype(np.int64) if node.op == "IntQuant" else found
 
     kind = "int64" if node.op == "IntQuant" else "float32"
-    return _with(
-        numbers,
-        made,
-        StoredCodes(_with(numbers, codes, None, kind), _with(numbers, scales, None), None, zero),
-    )
+    few = np.unique(points)
+    one = int(few[0]) if few.size == 1 else _with(numbers, lambda: each.astype(np.int64), None, "int64")
+    coded = StoredCodes(_with(numbers, codes, None, kind), _with(numbers, scales, None), None, one)
+    return _with(numbers, made, coded)
 
 
 def numbers_of(numbers: Numbers) -> Array:

@@ -43,13 +43,13 @@ class StoredCodes(Struct, frozen=True):
 
     Attributes:
         codes, scales, offsets: In the order of the numbers; None: every offset is 0.
-        zero: The zero point.
+        zero: The zero point, or that of each number in their order.
     """
 
     codes: Numbers
     scales: Numbers
     offsets: Numbers | None
-    zero: int
+    zero: int | Numbers
 
 
 class Numbers(Struct, frozen=True):

@@ -132,10 +132,11 @@ def with_codes(numbers: Numbers, told: Selection) -> tuple[Array, dict[str, tupl
         return values, {"codes": _told(stored), "scales": _told(scales), "zero_points": _told(zeros)}
     if coded is None:
         return stored, {}
+    each = (coded.zero,) * stored.size if isinstance(coded.zero, int) else _told(read(coded.zero, told))
     return stored, {
         "codes": _told(read(coded.codes, told)),
         "scales": _told(read(coded.scales, told)),
-        "zero_points": (coded.zero,) * stored.size,
+        "zero_points": each,
         "offsets": None if coded.offsets is None else _told(read(coded.offsets, told)),
     }
 
