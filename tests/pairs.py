@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-__all__ = ["pairs"]
+__all__ = ["pairs", "turns"]
 
 
 def pairs(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
@@ -25,3 +25,12 @@ def pairs(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
             chosen = {many: one, some: other, few: third}
             found.append(tuple(chosen[at] for at in range(3)))
     return found
+
+
+def turns(cases: Iterable[Any], *axes: Sequence[Any], times: int = 2) -> list[tuple[Any, ...]]:
+    """Each case `times` times, every time with the next choice of each axis, so that the choices go round."""
+    return [
+        (case, *(axis[(at * times + time) % len(axis)] for axis in axes))
+        for at, case in enumerate(cases)
+        for time in range(times)
+    ]

@@ -90,19 +90,6 @@ def imports(name: str, package: str) -> bool:
     return re.search(rf"^(import|from) {package}\b", text, re.MULTILINE) is not None
 
 
-@pytest.mark.slow
-def test_the_engine_never_draws() -> None:
-    # torch and onnxscript bring rich in by themselves: stop them, the question is about our own imports
-    stop = "".join(f"sys.modules[{name!r}] = None\n" for name in ("textual", "rich"))
-    names = [name for name in modules() if name.startswith("explorer.engine")]
-    names = [name for name in names if TORCH or not needs_torch(name)]
-    # so does PyTorch Lightning, and stops without it
-    names = [name for name in names if not imports(name, "lightning")]
-    assert len(names) > 20
-    tried = "\n".join(f"import {name}" for name in names)
-    imported_by(stop + tried)
-
-
 def test_all_names_what_is_public() -> None:
     wrong = {}
     for name in modules():

@@ -196,13 +196,6 @@ def test_an_encoder_with_a_shared_weight_trains_as_the_whole(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_resnet18_trains_as_the_whole(tmp_path: Path) -> None:
-    pytest.importorskip("torchvision")
-    with Session("resnet18", input_shapes={"x": (None, (2, 3, 64, 64))}) as session:
-        trained(session, tmp_path / "s", 2, 62)
-
-
-@pytest.mark.slow
 def test_another_weight_in_a_stage_is_found_and_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,7 @@ from explorer.facts import TileSpec
 from explorer.facts.quantize import QuantizeSpec
 from tests.engine.proof.test_integer import with_constant
 from tests.engine.proof.tiled import prove, with_array
-from tests.pairs import pairs
+from tests.pairs import turns
 
 Shape = tuple[int, ...]
 
@@ -131,7 +131,7 @@ TILED = TileSpec((4, 3, 5), grouped="pack")
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("name", "kind", "form"),
-    pairs(CASES, ["int8", "uint8", "int16", "uint16", "fixed16.8"], ["lab", "scan", "batched"]),
+    turns(CASES, ["int8", "uint8", "int16", "uint16", "fixed16.8"], ["lab", "scan", "batched"]),
 )
 def test_a_quantized_product_is_tiled_as_integers_and_proved_exact(
     tmp_path: Path, name: str, kind: str, form: Any
@@ -148,7 +148,7 @@ CUT = ("MatMul, a stack on the left", "MatMul, a stack of weights", "Einsum into
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "kind", "form"),
-    pairs(
+    turns(
         [name for name in CASES if name not in CUT],
         ["fixed12.6", "fixed6.2", "ufixed15.9", "int4", "ternary"],
         ["lab", "scan", "batched"],
@@ -212,8 +212,10 @@ def a_code(made: Model) -> Model:
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("kind", ["int8", "fixed16.8", "fixed12.6"])
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case[3]])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    turns([name for name, case in CASES.items() if case[3]], ["int8", "fixed16.8", "fixed12.6"], times=1),
+)
 def test_one_changed_code_of_a_weight_is_found(tmp_path: Path, name: str, kind: str) -> None:
     if kind == "fixed12.6" and name in CUT:
         return  # of floats: its weight stays as it was

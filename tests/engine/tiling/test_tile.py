@@ -15,7 +15,7 @@ from onnx import helper, numpy_helper
 
 from explorer import Misuse, Session, TileSpec
 from explorer.engine.formats.onnx import reader
-from tests.pairs import pairs
+from tests.pairs import pairs, turns
 
 FORMS = ("lab", "scan", "unrolled", "batched")
 EDGES = ("ragged", "padded")
@@ -213,8 +213,7 @@ STACKS: dict[str, tuple[tuple[int | str, ...], tuple[int, ...], bool]] = {
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("case", STACKS)
+@pytest.mark.parametrize(("case", "form"), turns(STACKS, FORMS))
 def test_a_stored_weight_may_be_a_stack_on_either_side(tmp_path: Path, form: Any, case: str) -> None:
     x, w, left = STACKS[case]
     if "open" in case and form != "scan":
@@ -355,7 +354,7 @@ TWO_ACTIVATIONS: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize(("case", "form", "edges"), pairs(TWO_ACTIVATIONS, FORMS, EDGES))
+@pytest.mark.parametrize(("case", "form", "edges"), turns(TWO_ACTIVATIONS, FORMS, EDGES))
 def test_two_activations_are_multiplied_in_tiles_and_proved(
     tmp_path: Path, form: Any, edges: Any, case: str
 ) -> None:

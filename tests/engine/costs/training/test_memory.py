@@ -102,9 +102,7 @@ MODELS: dict[str, tuple[Any, Any]] = {
 }
 WHOLE: dict[str, tuple[Any, Any]] = {
     "resnet18": (lambda: torchvision.models.resnet18(), torch.zeros(2, 3, 64, 64)),
-    "vgg16": (lambda: torchvision.models.vgg16(), torch.zeros(2, 3, 64, 64)),
     "mobilenet_v2": (lambda: torchvision.models.mobilenet_v2(), torch.zeros(2, 3, 64, 64)),
-    "vit_b_16": (lambda: torchvision.models.vit_b_16(), torch.zeros(1, 3, 224, 224)),
     "bert": (lambda: Encoder(0.1, 256, 6), torch.zeros(4, 128, dtype=torch.int64)),
 }
 

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from explorer import Session, TileSpec, diff_files, verify_files
 from tests.engine.tiling.test_tile import run, weight
+from tests.pairs import turns
 
 T, B, F, H = 5, 3, 7, 6
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -113,16 +114,15 @@ def test_the_tiled_operator_gives_what_the_operator_gives(tmp_path: Path, case: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("op", GATES)
-@pytest.mark.parametrize("form", ["scan", "unrolled", "batched"])
+@pytest.mark.parametrize(("op", "form"), turns(GATES, ["scan", "unrolled", "batched"], times=1))
 def test_in_every_form(tmp_path: Path, op: str, form: Any) -> None:
     source = recurrent(tmp_path / "a.onnx", op)
     check(source, str(tmp_path / "b.onnx"), TileSpec((2, 3, 4), form=form))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("op", GATES)
-def test_for_every_batch_at_once(tmp_path: Path, op: str) -> None:
+def test_for_every_batch_at_once(tmp_path: Path) -> None:
+    op = "LSTM"
     source = recurrent(tmp_path / "a.onnx", op, batch="n")
     check(source, str(tmp_path / "b.onnx"), TileSpec((2, 3, 4)))
 
@@ -211,8 +211,10 @@ def test_a_weight_that_is_computed_is_left_with_the_operator_that_makes_it(tmp_p
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("op", ["LSTM", "GRU"])
-@pytest.mark.parametrize("behind", ["Identity", "Transpose", "Constant", "DequantizeLinear", "Unsqueeze"])
+@pytest.mark.parametrize(
+    ("behind", "op"),
+    turns(["Identity", "Transpose", "Constant", "DequantizeLinear", "Unsqueeze"], ["LSTM", "GRU"], times=1),
+)
 def test_weights_behind_other_nodes_are_found(tmp_path: Path, op: str, behind: str) -> None:
     model = onnx.load(recurrent(tmp_path / "a.onnx", op))
     held = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer}

@@ -12,7 +12,7 @@ from onnx import helper
 
 from explorer import Misuse, Session, TileSpec
 from tests.engine.tiling.test_tile import FORMS, run, save, tile_and_compare, weight
-from tests.pairs import pairs
+from tests.pairs import turns
 
 CASES: dict[str, tuple[str, tuple[int, ...], tuple[int, ...]]] = {
     "matrices": ("ij,jk->ik", (5, 7), (7, 6)),
@@ -32,7 +32,7 @@ CASES: dict[str, tuple[str, tuple[int, ...], tuple[int, ...]]] = {
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize(("case", "form", "stored"), pairs(CASES, FORMS, ["neither", "left", "right"]))
+@pytest.mark.parametrize(("case", "form", "stored"), turns(CASES, FORMS, ["neither", "left", "right"]))
 def test_a_product_by_any_letters(tmp_path: Path, case: str, form: Any, stored: str) -> None:
     equation, a, b = CASES[case]
     node = helper.make_node("Einsum", ["a", "b"], ["y"], equation=equation, name="sum")

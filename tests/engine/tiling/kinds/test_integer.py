@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 from explorer import Session, TileSpec
 from explorer.engine.formats.onnx import reader
 from tests.engine.tiling.integers import OPERATORS, integers, matmul_integer, save_integers
-from tests.pairs import pairs
+from tests.pairs import turns
 
 FORMS = ("lab", "scan", "unrolled", "batched")
 
@@ -49,7 +49,7 @@ def tiled(source: str, target: Path, spec: TileSpec) -> Session:
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize(("name", "form", "edges"), pairs(OPERATORS, FORMS, ["ragged", "padded"]))
+@pytest.mark.parametrize(("name", "form", "edges"), turns(OPERATORS, FORMS, ["ragged", "padded", "padded"]))
 def test_the_tiled_graph_gives_the_integers_of_onnxruntime(
     tmp_path: Path, name: str, form: Any, edges: Any
 ) -> None:
