@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from explorer.session.machine import measure_machine
     from explorer.session.serving_sweep import sweep_serving
     from explorer.session.session import Session
-    from explorer.session.split.make import make_model
+    from explorer.session.split.model_from_text import make_model
     from explorer.session.split.pipeline import run_pipeline
 
 _HOMES = {
@@ -34,7 +34,7 @@ _HOMES = {
     "clear_cache": "cache.analysis_cache",
     "list_models": "headers",
     "measure_machine": "machine",
-    "make_model": "split.make",
+    "make_model": "split.model_from_text",
     "run_pipeline": "split.pipeline",
     "sweep_serving": "serving_sweep",
 }

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from explorer.session.profile.profiles import Profiler
     from explorer.session.sizes.server import Server
     from explorer.session.sizes.size_curves import CurveMaker
-    from explorer.session.split.splitter import Splitter
+    from explorer.session.split.stages import Splitter
 
 
 class SessionParts:
@@ -117,7 +117,7 @@ class SessionParts:
 
     @cached_property
     def _splitter(self) -> Splitter:
-        from explorer.session.split.splitter import Splitter  # onnxruntime
+        from explorer.session.split.stages import Splitter  # onnxruntime
 
         return Splitter(self._models)
 

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from explorer.cli.main import main
 from explorer.engine.graph.model import Inline, Model
-from explorer.engine.split import split as engine
+from explorer.engine.split import stages as engine
 
 SAMPLES = Path(__file__).parent.parent.parent.parent / "sample_models"
 LENET = str(SAMPLES / "lenet.onnx")

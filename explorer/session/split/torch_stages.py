@@ -1,4 +1,4 @@
-"""Splits a session's modules into torch stages: cut, written, and trained a step in processes as proof."""
+"""Pipeline stages of a session's modules (torch): cut, written, and trained a step in processes as proof."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.engine.split import manifest
 from explorer.engine.split.costs import alive
 from explorer.engine.split.search import CutSequence, StageSearch
-from explorer.engine.split.split import StageDraft, stage_spans, told
+from explorer.engine.split.stages import StageDraft, stage_spans, told
 from explorer.engine.split.torch import proof, stages
 from explorer.engine.split.torch.sequence import check, exported, names, program_sequence, random_calls
 from explorer.engine.split.torch.stages import ModuleStages, StageModule
@@ -32,7 +32,7 @@ from explorer.facts.roofline import Machine
 from explorer.facts.split.split import Split, SplitSpec, Stage
 from explorer.host import output_files
 from explorer.session.parts.models import Models
-from explorer.session.split import folder
+from explorer.session.split import stage_folder
 
 _BATCHES = 4
 """Micro-batches of the step that is the proof, where there are no more stages."""
@@ -134,10 +134,10 @@ class TorchSplitter:
         """Writes the stages, all or none of them, and proves that they are the whole."""
         given, texts = drawn_inputs(self._opened.loaded, bound, seed)
         first = dict(zip(parts.inputs, given, strict=True))
-        with folder.written(output, overwrite) as temporary:
+        with stage_folder.written(output, overwrite) as temporary:
             place = os.path.dirname(temporary)
             for name in (stages.SCRIPT, *(f"stage{at + 1}.pt2" for at in range(len(parts.stages)))):
-                folder.check_free(output, name, overwrite)
+                stage_folder.check_free(output, name, overwrite)
             infos, made = self._saved(found, parts, first, place)
             found = replace(found, stages=tuple(made))
             stages.write_script(os.path.join(place, stages.SCRIPT))

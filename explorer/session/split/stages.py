@@ -1,4 +1,4 @@
-"""Splits a session's models: what of a state is known goes to the engine, and the stages into a folder."""
+"""Pipeline stages and parts of a session's models: cut by the engine, written into a folder, and proved."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from explorer.engine.shapes import infer
 from explorer.engine.split import manifest, proof
 from explorer.engine.split.extract import Part, extract
 from explorer.engine.split.search import SplitSubject, StageSearch, graph_sequence
-from explorer.engine.split.split import StageDraft, bound, graph_draft, split
 from explorer.engine.split.stage_models import joined
+from explorer.engine.split.stages import StageDraft, bound, graph_draft, split
 from explorer.facts import HistoryEntry, Layer, TensorInfo
 from explorer.facts.roofline import Machine
 from explorer.facts.split.draft import SplitDraft
@@ -35,11 +35,11 @@ from explorer.facts.split.split import Split, SplitSpec, Stage, StageForm
 from explorer.host import output_files
 from explorer.session.parts import history as states
 from explorer.session.parts.models import Models, stem
-from explorer.session.split import folder
+from explorer.session.split import stage_folder
 from explorer.settings.parse import opening_words, option_words, path_word
 
 if TYPE_CHECKING:
-    from explorer.session.split.torch_splitter import TorchSplitter
+    from explorer.session.split.torch_stages import TorchSplitter
 
 MODULE_PARTS = (".pt2", ".pt", ".pth")
 """Endings of files of parts of modules: a program that torch.export wrote, and state_dicts."""
@@ -70,7 +70,7 @@ class Splitter:
         started = time.perf_counter()
         at = self._models.at(index)
         if output is not None:
-            folder.check(self._models, output, overwrite)
+            stage_folder.check(self._models, output, overwrite)
         if form == "torch" and not hasattr(self._models.opened(at, on_progress), "loaded"):
             raise Misuse(
                 "it is no module of PyTorch's",
@@ -129,7 +129,7 @@ class Splitter:
         return not self._models.is_module(at) and self._models.is_planned_as_traced(at, on_progress)
 
     def _of_modules(self, at: int, on_progress: OnProgress, cancel: Cancel) -> TorchSplitter:
-        from explorer.session.split.torch_splitter import TorchSplitter  # torch
+        from explorer.session.split.torch_stages import TorchSplitter  # torch
 
         return TorchSplitter(self._models, at, on_progress, cancel)
 
@@ -149,10 +149,10 @@ class Splitter:
         started = time.perf_counter()
         at = self._models.at(index)
         if output is not None and output.lower().endswith(MODULE_PARTS):
-            from explorer.session.split import module_parts  # torch
+            from explorer.session.split import extracted_modules  # torch
 
             how: dict[str, Any] = {"overwrite": overwrite, "verify": verify, "seed": seed}
-            return module_parts.extract(
+            return extracted_modules.extract(
                 self._models, at, spec, output, **how, on_progress=on_progress, cancel=cancel
             )
         if output is not None:
@@ -260,12 +260,12 @@ class Splitter:
         cancel: Cancel,
     ) -> Split:
         """Writes the stages, all or none of them, and proves that they are the whole."""
-        with folder.written(output, overwrite) as temporary:
+        with stage_folder.written(output, overwrite) as temporary:
             place = os.path.dirname(temporary)
             stages = []
             for number, (stage, part) in enumerate(zip(found.stages, parts, strict=True), 1):
                 name = f"stage{number}.onnx"
-                folder.check_free(output, name, overwrite)
+                stage_folder.check_free(output, name, overwrite)
                 writer.write(part, os.path.join(place, name), on_progress=on_progress, cancel=cancel)
                 stages.append(_with_digest(stage, place, name))
             found = replace(found, stages=tuple(stages))
