@@ -230,6 +230,15 @@ def test_the_total_is_what_the_rows_add_up_to_functions_too() -> None:
     assert (info.activation_bytes_sum, info.activation_bytes_functional) == (2 * one, 3 * one)
 
 
+@pytest.mark.parametrize("style", [(), ("--style", "keras"), ("--style", "sizes")])
+def test_that_functions_count_is_said_of_the_whole_table_alone(
+    style: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("alexnet", *style, "--quiet")
+    assert "functional operators count here too" in asked(capsys, *words)
+    assert "functional operators" not in asked(capsys, *words, "--filter", "op:Conv2d")
+
+
 @pytest.mark.parametrize(
     ("style", "heads"),
     [

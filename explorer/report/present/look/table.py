@@ -74,7 +74,7 @@ def table_blocks(fact: LayerTable) -> list[Block]:
         rows.add(row, values)
     return [
         rows.table(fact.totals),
-        *(_sums(fact) if style.sums else _below(fact.info.totals, columns)),
+        *(_sums(fact) if style.sums else _below(fact.info.totals, columns, narrowed=fact.found is not None)),
         *([] if fact.overlay is None else overlay_blocks(fact.overlay)),
         *([] if fact.placement is None else placement_blocks(fact.placement)),
     ]
@@ -196,12 +196,13 @@ def _strong(column: LayerColumn, value: Any, sign: str) -> Span:
     return Span(sign + text, "strong", value=value)
 
 
-def _below(totals: Totals, columns: Sequence[LayerColumn]) -> list[Block]:
-    """What is worth saying below the table."""
+def _below(totals: Totals, columns: Sequence[LayerColumn], *, narrowed: bool = False) -> list[Block]:
+    """What is worth saying below the table, or below what a filter left of it."""
     names = {column.name for column in columns}
     bare = not totals.nodes and not totals.coverage
     unit: list[Block] = [Line(), Paragraph(f"MACs: {MACS}.", "quiet")] if "macs" in names and not bare else []
-    return [*unit, *(_functional_hint(totals) if names & {"activations", "pass_size"} else [])]
+    sized = names & {"activations", "pass_size"} and not narrowed
+    return [*unit, *(_functional_hint(totals) if sized else [])]
 
 
 def _sums(fact: LayerTable) -> list[Block]:
@@ -225,7 +226,7 @@ def _sums(fact: LayerTable) -> list[Block]:
         Field("Total mult-adds", count(total.macs, totals.sign if total.macs is not None else "")),
         *(Field(name, size(value)) for name, value in sizes),
     ]
-    return [Line(), Fields(rows), *_functional_hint(totals)]
+    return [Line(), Fields(rows), *(_functional_hint(totals) if fact.found is None else [])]
 
 
 def _functional_hint(totals: Totals) -> list[Block]:
