@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from explorer.engine.costs.value_flow import FlowingValue, ValueFlow
 from explorer.engine.diff.compare import around
-from explorer.engine.diff.pairing import NodePairing, Tell, folded, pair_nodes
+from explorer.engine.diff.pairing import NodePairing, Tell, folded, opened_as, pair_nodes
 from explorer.engine.graph.model import Graph, Model, Node, Tensor, Value
 from explorer.engine.progress import Cancel
 from explorer.facts import Info, Layer, NodeDiff, TensorInfo
@@ -86,6 +86,8 @@ def graph_links(
         tell: Told what is being done.
         cancel: Asked between steps.
     """
+    # rows of an opened call have the paths of what was in the function
+    before, after = opened_as(before, after), opened_as(after, before)
     found = pair_nodes(before, after, tell, cancel)
     graphs = found.before.nodes, found.after.nodes
     rows = _rows_of(graphs[0], places[0].rows), _rows_of(graphs[1], places[1].rows)

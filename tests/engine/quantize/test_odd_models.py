@@ -380,6 +380,10 @@ def test_layers_of_a_function_are_told_one_by_one(tmp_path: Path) -> None:
         assert {layer.macs for layer in fact.layers} == {3 * 7 * 7}
         rows = [(row.status, row.after) for row in session.diff().nodes if row.status == "quantized"]
         assert rows == [("quantized", "z/b/c"), ("quantized", "y")]
+        beside = [
+            row.after.path for row in session.tree_diff().rows if row.status == "quantized" and row.after
+        ]
+        assert beside == ["z/b/c", "y"]
         told = {probe.layer for probe in session.blame().probes if "int8" in probe.formats}
         assert told == {"z/b/c", "y"}
 
