@@ -131,7 +131,7 @@ class TensorNumbers:
         """
         models, at = of
         tensors, notes = models.opened(at, on_progress).tensors()
-        stored = [t for t in tensors if t.name == name]
+        stored = [t for t in tensors if t.name == name] or _of_parameter(tensors, name)
         if stored:
             said = models.random_weights() if at else notes
             found = stored[0] if stored[0].opened is None else stored[0].opened()
@@ -197,6 +197,12 @@ class TensorNumbers:
         return TensorWindow(
             held[0], models.label(at), "activation", ran.inputs, calls, tuple(models.random_weights())
         )
+
+
+def _of_parameter(tensors: Sequence[Numbers], name: str) -> list[Numbers]:
+    """The one tensor that holds a parameter which files call otherwise, as llama.cpp does."""
+    found = [t for t in tensors if t.layer and f"{t.layer}.{t.name.rpartition('.')[2]}" == name]
+    return found if len(found) == 1 else []
 
 
 def _in_tree(rows: Sequence[Layer], name: str) -> str:

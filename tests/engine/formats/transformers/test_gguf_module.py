@@ -193,3 +193,34 @@ def test_keys_and_values_of_blocks_are_kept_in_16_bits_as_llama_cpp_does(tmp_pat
     with Session(sparse(tmp_path / "m.gguf", "llama", KEYS, llama()), past=10) as session:
         info = session.info()
     assert info.totals.kv_cache_bytes == 10 * 131_072
+
+
+def test_values_of_a_layer_are_those_of_the_tensors_that_hold_its_parameters(tmp_path: Path) -> None:
+    path, generator = tmp_path / "small.gguf", np.random.default_rng(0)
+    made = gguf.GGUFWriter(path, "llama")
+    for key, value in {"block_count": 1, "embedding_length": 64, "attention.head_count": 4}.items():
+        made.add_uint32(f"llama.{key}", value)
+    for key, value in {"context_length": 32, "feed_forward_length": 96, "attention.head_count_kv": 4}.items():
+        made.add_uint32(f"llama.{key}", value)
+    shapes = {f"attn_{part}": (64, 64) for part in ("q", "k", "v", "output")}
+    shapes |= {"ffn_gate": (96, 64), "ffn_up": (96, 64), "ffn_down": (64, 96)}
+    shapes |= {"attn_norm": (64,), "ffn_norm": (64,)}
+    held = {f"blk.0.{name}.weight": shape for name, shape in shapes.items()}
+    held |= {"token_embd.weight": (50, 64), "output.weight": (50, 64), "output_norm.weight": (64,)}
+    numbers = {name: generator.standard_normal(shape).astype(np.float32) for name, shape in held.items()}
+    for name, values in numbers.items():
+        made.add_tensor(name, values)
+    made.write_header_to_file()
+    made.write_kv_data_to_file()
+    made.write_tensors_to_file()
+    made.close()
+    with Session(str(path)) as session:
+        (up,) = session.weights(["model.layers.0.mlp.up_proj"]).tensors
+        inside = session.weights(["model.layers.0.mlp"]).tensors
+        window = session.heat_map("model.layers.0.mlp.up_proj.weight")
+    assert up.tensor.name == "blk.0.ffn_up.weight"
+    assert up.maximum == numbers["blk.0.ffn_up.weight"].max()
+    assert {one.tensor.name for one in inside} == {
+        f"blk.0.ffn_{part}.weight" for part in ("gate", "up", "down")
+    }
+    assert window.tensor.shape == (96, 64)

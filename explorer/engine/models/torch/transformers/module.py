@@ -100,8 +100,10 @@ class ConfiguredModule(TorchModel):
         return replace(info, model=about)
 
     def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
-        """See `OpenedModel`; as the files hold them."""
-        return self.file.tensors()
+        """See `OpenedModel`; as the files hold them, each of the layer whose parameter it is."""
+        found, notes = self.file.tensors()
+        owners = {name: path.rpartition(".")[0] for path, names in self.match.names.items() for name in names}
+        return [replace(one, layer=owners.get(one.name, one.layer)) for one in found], notes
 
     def rests_on(self, info: Info) -> Sequence[FileRead] | None:
         """See `OpenedModel`; nothing that is to be kept: which version of transformers built it matters."""
