@@ -8,7 +8,7 @@ from explorer.base import units
 from explorer.report.present.figures import share_text
 from explorer.report.present.tiling.steps import buffer_fields, traffic_fields
 from explorer.tui.text.drawing import draw
-from explorer.tui.text.lines import Line, Span, bar, cut
+from explorer.tui.text.lines import Line, Span, bar, cut, line_width
 
 if TYPE_CHECKING:
     from explorer.facts.cost import TileStep, TileSteps
@@ -30,16 +30,20 @@ def step_lines(steps: TileSteps, step: TileStep, playing: str, width: int, room:
     at = f"{step.step + 1:,} of {steps.count:,}"
     said = f" {playing}" if playing else ""
     head: list[Span] = [(" Step ", "head"), (at, "number"), (f"  {steps.order}", "accent"), (said, "warn")]
+    comes = [name for name, load in zip("ABC", step.loads, strict=True) if load]
+    came = f"  {' '.join(comes)} in" if comes else "  nothing in"
+    gone = ", C out" if step.stores else ""
     if room < 3:
         moved = f"  {share_text(step.traffic, steps.traffic)} moved, {units.bytes_text(step.traffic)}"
-        return [cut((*head, (moved, "dim")), width)]
+        line: Line = (*head, (moved, "dim"))
+        # where that has no room: what comes into the buffer and leaves it
+        return [
+            line if line_width(line) <= width else cut((*head[:2], *head[3:], (came + gone, "dim")), width)
+        ]
     share = step.traffic / steps.traffic if steps.traffic else 1.0
     filled, track = bar(share, max(4, min(20, width - 40)))
     if room < FULL:
-        comes = [name for name, load in zip("ABC", step.loads, strict=True) if load]
         held = units.bytes_text(step.a + step.b + step.c)
-        came = f"  {' '.join(comes)} in" if comes else "  nothing in"
-        gone = ", C out" if step.stores else ""
         traffic = f"{units.bytes_text(step.traffic)} {share_text(step.traffic, steps.traffic)} "
         return [
             cut(head, width),

@@ -156,7 +156,7 @@ class ParetoPlot:
             put(cells, *self._dot(point, across, rows), FRONT if best else "●", "accent")
         ends = {0: labels[1][1], rows - 1: labels[1][0]}
         return [
-            ((fit(f"{title}   {FRONT} Pareto front of these two   · others", width), "dim"),),
+            ((_head(title, width), "dim"),),
             *framed(
                 lines_of(cells),
                 {row: fit(text, margin, right=True) for row, text in ends.items()},
@@ -195,3 +195,9 @@ def _best(points: Iterable[tuple[float, float]]) -> set[tuple[float, float]]:
             best.add((across, upwards))
             lowest = upwards
     return best
+
+
+def _head(title: str, width: int) -> str:
+    """What stands above the plot, as long as there is room for."""
+    legends = (f"   {FRONT} Pareto front of these two   · others", f"   {FRONT} Pareto front   · others", "")
+    return fit(next(title + one for one in legends if len(title + one) <= width or not one), width)

@@ -44,6 +44,8 @@ _PATH = 24
 """The same of a path, where layers are listed without their groups."""
 _NARROW = 58
 """Cells from which on there is room for a name, its kind, its MACs and a shape."""
+_SHALLOW = 3
+"""Levels whose names have room as it is."""
 _ROOMY = 72
 """Cells from which on kinds are shown in more of them."""
 _LONG_KIND = 12
@@ -154,7 +156,8 @@ def places(model: TreeModel, width: int, *, exact: bool) -> Places:
     core, widths = _core(model, [*first, *shown[:_CORE]], width, exact=exact)
     shown += [name for name in first if name not in shown]
     # where rows lie deep, indentation takes as much of a name
-    least = min(_NAME + model.deepest, _FREE_NAME) if width < _ROOMY else _NAME
+    deep = model.deepest if width < _ROOMY and model.deepest > _SHALLOW else 0
+    least = min(_NAME + deep, _FREE_NAME)
     named = _PATH if model.flat else min(_LONG_NAME, least + 2 * max(0, width - 60) // 3)
     fits: dict[str, int] = {}
     room = width - 1
