@@ -227,6 +227,11 @@ class _Answer:
 
         macs = form("macs")
         if not passes.looped:
+            if not macs.pieces:
+                self.notes.append(
+                    "no closed form over the prompt gives what was counted, as of code that goes over it in"
+                    " pieces: the figures are those of the prompt that was asked for"
+                )
             return macs, passes.prompt(prompt).figures
         self.notes.append(
             "its code goes over a prompt token by token: counted up to 48 tokens, "

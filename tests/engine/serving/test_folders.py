@@ -41,3 +41,21 @@ def test_code_that_ends_with_its_longest_text_is_counted_up_to_there_and_refused
         says = "behind 100 tokens fails: transformer.blocks.0.attn.add: .*made for 100 tokens.*--context 99"
         with pytest.raises(BadModel, match=says):
             session.serving(ServingSpec(16, (100,), (1,)))
+
+
+@pytest.mark.slow
+def test_code_that_goes_over_a_prompt_in_pieces_has_no_form_over_it_and_that_is_said(tmp_path: Path) -> None:
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 12, "hidden_size": 48}
+    linear = dict.fromkeys(("linear_key_head_dim", "linear_value_head_dim"), 8)
+    linear |= {"linear_num_value_heads": 4, "linear_num_key_heads": 2, "num_hidden_layers": 4}
+    experts = dict.fromkeys(
+        ("moe_intermediate_size", "shared_expert_intermediate_size", "intermediate_size"), 32
+    )
+    experts |= {"num_experts": 4, "num_experts_per_tok": 2}
+    path = configured(tmp_path, model_type="qwen3_next", **heads, **linear, **experts)
+    with Session(path) as session:
+        fact = session.serving(ServingSpec(100, (24,), (1,)))
+    assert not fact.prefill_macs.pieces
+    assert fact.prefill.macs
+    assert any("no closed form over the prompt" in note for note in fact.notes)
+    assert fact.decode_macs.pieces

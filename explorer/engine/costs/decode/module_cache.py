@@ -101,21 +101,21 @@ class OwnCache(Struct):
 
     def _cache(self, tokens: int, batch: int, prompt: int) -> tuple[Any, Mapping[str, Any]]:
         short = min(tokens, 1 if self.encoder else _SHORT)
-        cache, more = self._left(short, batch, prompt)
         if tokens == short:
-            return cache, more
+            return self._left(short, batch, prompt)
         if self._grows is None:
             self._grows = self._grows_alike(batch, prompt)
-        if self._grows:
-            return _longer(cache, tokens - short), more
-        return self._left(tokens, batch, prompt)
+        if not self._grows:
+            return self._left(tokens, batch, prompt)
+        cache, more = self.cache(short, batch, prompt)
+        return _longer(cache, tokens - short), more
 
     def _grows_alike(self, batch: int, prompt: int) -> bool:
         """Whether a short cache, grown by the code of its layers, is what a longer prompt leaves."""
         short = 1 if self.encoder else _SHORT
-        cache, _ = self._left(short, batch, prompt)
+        cache, _ = self.cache(short, batch, prompt)
         try:
-            grown = _longer(copy.deepcopy(cache), _GROWN)
+            grown = _longer(cache, _GROWN)
         except Exception:
             return False
         left, _ = self._left(short + _GROWN, batch, prompt)
