@@ -65,7 +65,7 @@ def check_coloring(color: str, outside: Sequence[str]) -> None:
 def cut(text: str, most: int = _LONGEST) -> str:
     """A name out of a file, for one line: printable, and its end where it is too long."""
     text = printable(text)
-    return text if len(text) <= most else f"…{text[1 - most :]}"
+    return text if len(text) <= most else f"…{text[1 - most :].lstrip('./')}"
 
 
 def figure_text(figure: str, value: float | None) -> str:

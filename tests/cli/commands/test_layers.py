@@ -230,7 +230,7 @@ def test_the_total_is_what_the_rows_add_up_to_functions_too() -> None:
     assert (info.activation_bytes_sum, info.activation_bytes_functional) == (2 * one, 3 * one)
 
 
-@pytest.mark.parametrize("style", [(), ("--style", "keras"), ("--style", "sizes")])
+@pytest.mark.parametrize("style", [(), ("--style", "keras")])
 def test_that_functions_count_is_said_of_the_whole_table_alone(
     style: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
