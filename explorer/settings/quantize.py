@@ -53,7 +53,7 @@ def spec_of(path: str | None, typed: Mapping[str, Any]) -> QuantizeSpec:
     """The specification that holds: default < file < command line.
 
     What was typed holds for every layer, over the file's own tables too; so do `ops` and `sites`, which
-    decide what is switched on.
+    decide what is switched on. A percentile alone asks for the calibrator that it is of.
 
     Args:
         path: Of the file; None for none.
@@ -63,6 +63,8 @@ def spec_of(path: str | None, typed: Mapping[str, Any]) -> QuantizeSpec:
         Misuse: The file cannot be read, or says something that cannot be; file and line are named.
     """
     spec = QuantizeSpec() if path is None else read_text(content(path), path)
+    if "percentile" in typed:
+        typed = {"calibrator": "percentile", **typed}
     unset = {value: None for value in _ASKS if value in typed}
     if typed.keys() & {"ops", "sites"}:
         unset["on"] = None

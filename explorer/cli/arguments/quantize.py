@@ -68,7 +68,7 @@ FORMATS = (
     ),
     Option(
         "--percentile",
-        "of --calibrator percentile: values inside the range, in per cent (default 99.999)",
+        "values inside the range, in per cent (default 99.999): --calibrator percentile",
         "P",
         "99.999",
         reads="limit",

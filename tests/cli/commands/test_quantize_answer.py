@@ -83,6 +83,8 @@ def test_calibration_decides_what_is_saturated(
     assert 0.005 < shares["percentile"][0] <= 0.02
     assert any(shares["mse"])
     assert any(shares["entropy"])
+    alone = json.loads(run(*words, "-o", tmp_path / "alone.onnx", "--percentile", 98))["layers"]
+    assert [layer["saturated"] for layer in alone] == shares["percentile"]
 
 
 def test_a_folder_of_samples_calibrates(sample: Sample, tmp_path: Path, run: Callable[..., str]) -> None:
