@@ -326,11 +326,8 @@ def in_range(original: Side, partners: Sequence[int | None], rounded: RoundedSid
     Returns:
         Their places, and of each the place of what rounds.
     """
-    nodes, ends = rounded.side.model.graph.nodes, {value.name for value in rounded.side.outputs}
-    readers: dict[str, list[int]] = {}
-    for at, node in enumerate(nodes):
-        for name in node.inputs:
-            readers.setdefault(name, []).append(at)
+    written = Side(rounded.side.model)  # where every node reads what it reads
+    nodes, ends = written.nodes, {value.name for value in written.outputs}
     found: dict[int, int] = {}
     for at, node in enumerate(original.nodes):
         if node.domain or node.op not in ABSORBED or partners[at] is not None:
@@ -343,8 +340,8 @@ def in_range(original: Side, partners: Sequence[int | None], rounded: RoundedSid
         if made is None or maker is None or limits is None:
             continue
         own, name = nodes[maker], nodes[maker].outputs[made[1]]
-        after = [maker] if own.op in _INTEGER else readers.get(name, [])
-        if after and name not in ends and all(_keeps(nodes[one], rounded.side, limits) for one in after):
+        after = [maker] if own.op in _INTEGER else [reader for reader, _ in written.users.get(name, ())]
+        if after and name not in ends and all(_keeps(nodes[one], written, limits) for one in after):
             found[at] = after[0]
     return found
 

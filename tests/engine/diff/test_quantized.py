@@ -315,3 +315,28 @@ def test_a_weight_that_a_function_rounds_tells_its_signal_to_noise(
         fact = session.quantize(QuantizeSpec(weight=to, input=to, form=form), output=after)
     snr = fact.layers[0].weight_snr_db
     assert rows(str(tmp_path / "a.onnx"), after) == [("quantized", f"MatMul -> {said}, {snr:.1f} dB")]
+
+
+@pytest.mark.parametrize(("read", "status"), [("r", "folded"), ("h", "removed")])
+def test_a_relu_is_done_by_a_range_only_where_nobody_reads_what_comes_before_it(
+    tmp_path: Path, read: str, status: str
+) -> None:
+    """A branch that captures the product reads what is below zero."""
+
+    def saved(name: str, between: str, read: str) -> str:
+        then = f"then_branch = t () => (float[2,4] o) {{ o = Neg ({read}) }}"
+        other = f"else_branch = e () => (float[2,4] p) {{ p = Exp ({read}) }}"
+        text = f"h = MatMul (x, w) {between} k = If (c) <{then}, {other}> m = MatMul (r, v) y = Add (m, k)"
+        ends = "net (float[2,4] x, bool c) => (float[2,4] y)"
+        model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {ends} {{ {text} }}')
+        weights = {"w": np.eye(4), "v": np.ones((4, 4)), "s": np.array(0.02)}
+        tensors = {name: np.asarray(one, np.float32) for name, one in weights.items()}
+        tensors["z"] = np.array(-128, np.int8)
+        model.graph.initializer.extend(numpy_helper.from_array(one, name) for name, one in tensors.items())
+        onnx.save(model, tmp_path / name)
+        return str(tmp_path / name)
+
+    float_ = saved("float.onnx", "r = Relu (h)", "r")
+    rounded = saved("rounded.onnx", "q = QuantizeLinear (h, s, z) r = DequantizeLinear (q, s, z)", read)
+    found = diff_files(float_, rounded)
+    assert [row.status for row in found.nodes if row.op_before == "Relu"] == [status]
