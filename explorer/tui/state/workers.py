@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from textual.app import App
+from textual.dom import DOMNode
 from textual.worker import Worker
 from textual.worker_manager import WorkerManager
 
@@ -33,8 +34,14 @@ class ClosingWorkers(WorkerManager):
     def _remove_worker(self, worker: Worker[Any]) -> None:
         super()._remove_worker(worker)
         _close(getattr(worker, "_work", None))
-        if isinstance(worker.error, Exception) and not isinstance(worker.error, ExplorerError):
-            self._failed(worker.error)
+        error = worker.error
+        if isinstance(error, Exception) and not isinstance(error, ExplorerError) and _is_there(worker.node):
+            self._failed(error)
+
+
+def _is_there(node: DOMNode) -> bool:
+    """Whether what a worker works for is not being taken away: it may then miss what was part of it."""
+    return not any(one._pruning or one._closing for one in node.ancestors_with_self)
 
 
 def _close(work: object) -> None:
