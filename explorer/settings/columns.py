@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -337,9 +337,12 @@ def _outside(name: str, layer: Layer, beside: ColumnFigures) -> float | None:
 
 
 def chosen(
-    names: Iterable[str], beside: ColumnFigures = NOTHING, where: str = "--columns"
+    names: Iterable[str],
+    beside: ColumnFigures = NOTHING,
+    where: str = "--columns",
+    unknown: Collection[str] = (),
 ) -> list[LayerColumn]:
-    """Columns by their names.
+    """Columns by their names; of one that needs what is in `unknown` every figure may be unknown.
 
     Raises:
         Misuse: There is no such column, or what it needs was not given.
@@ -350,14 +353,14 @@ def chosen(
         column = known.get(name)
         if column is None:
             raise Misuse(f"there is no column '{name}'", where=where, hint=nearest(name, known))
-        if lacking := missing(column, beside):
+        if column.needs not in unknown and (lacking := missing(column, beside)):
             raise Misuse(f"'{name}' {lacking}", where=where)
         found.append(column)
     return found
 
 
 _PROFILE = "needs a profile: session.profile(); on the screen %"
-_NEEDS = {
+NEEDS = {
     "seconds": "needs a machine: name one with --machine, or give --peak-macs and --bandwidth",
     "utilization": "needs a tile, or a model that is tiled: --tile 64x64x64",
     "measured": _PROFILE,
@@ -365,11 +368,12 @@ _NEEDS = {
     "efficiency": "needs a profile for a machine: session.profile(machine=...); on the screen m, then %",
     "providers": "needs to ask onnxruntime: --provider",
 }
+"""What columns need that does not lie beside every table."""
 
 
 def missing(column: LayerColumn, beside: ColumnFigures) -> str:
     """What a column needs that does not lie beside the rows, in words; '' if all is there."""
-    return _NEEDS[column.needs] if column.needs and getattr(beside, column.needs) is None else ""
+    return NEEDS[column.needs] if column.needs and getattr(beside, column.needs) is None else ""
 
 
 class Style(Struct, frozen=True):

@@ -202,7 +202,7 @@ class FigureMethods(SessionParts):
             sort: A column: siblings with the largest first, texts from A; the other way behind a minus.
             depth: Levels of the tree, from 1.
             flat: Rows without others in them only, one below the other, sorted together.
-            machine: Of the column `time`.
+            machine: Of the column `time`, which nobody knows without one.
             spec: A tiling: of the column `utilization`; of a model that is tiled already its own, where the
                 column is asked for.
             overlay: Figures from outside, as columns of their own (see `overlay`).
@@ -212,8 +212,8 @@ class FigureMethods(SessionParts):
             on_progress: Told where a plan stands.
 
         Raises:
-            Misuse: There is no such column or style, a column needs a machine or a tile, or the filter
-                cannot be read.
+            Misuse: There is no such column or style, an order or a filter needs a machine, a column a tile,
+                or the filter cannot be read.
         """
         plan = self._table_plan(spec, (query or "", sort or "", *(columns or ())), index, on_progress)
         placed = None if providers is None else self.placement(providers, index=index)

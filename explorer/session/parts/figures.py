@@ -171,7 +171,8 @@ class ModelFigures:
         beside = given.beside(analysis.info, figures)
         order = sort.removeprefix("-")
         by = tree_columns.chosen([order], beside, "--sort")[0] if order else None
-        columns = tree_columns.chosen(names or [*preset.columns, *given.names()], beside)
+        asked = names or [*preset.columns, *given.names()]
+        columns = tree_columns.chosen(asked, beside, unknown=("seconds",))
         wanted = filter.matcher(query, beside) if query.strip() else None
         left = selection.narrowed(analysis.info, analysis.layers, wanted, figures)
         narrow = given.narrowed(analysis.layers, left.layers) if wanted is not None else given

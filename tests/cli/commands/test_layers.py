@@ -156,6 +156,23 @@ def test_what_a_file_claims_of_its_tiles_and_cannot_be_is_no_figure(
     assert all(0 <= float(share) <= 1 for share in shares if share)
 
 
+def test_without_a_machine_the_least_time_is_unknown_and_the_reason_stands_below(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = ("--columns", "input,output,kernel,params,trainable,macs,read,written,time", "--sort", "read")
+    assert {row["time"] for row in table(capsys, LENET, *words)} == {""}
+    assert main(["layers", LENET, *words]) == 0
+    assert "Least time: ?, as it needs a machine: name one with --machine" in capsys.readouterr().out
+    assert main(["layers", LENET, *words, "--machine", "a100"]) == 0
+    assert "needs a machine" not in capsys.readouterr().out
+    # no machine would help: the sizes are open
+    assert (
+        main(["layers", "sample_models/bert_tiny.onnx", *words, "--filter", "op:MatMul", "--machine", "a100"])
+        == 0
+    )
+    assert "needs a machine" not in capsys.readouterr().out
+
+
 def test_of_a_size_that_is_open_nobody_says_how_full_a_tile_is(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("sample_models/bert_tiny.onnx", "--columns", "utilization", "--tile", "32", "--flat")
     assert not any(row["utilization"] for row in table(capsys, *words))
@@ -166,7 +183,8 @@ def test_of_a_size_that_is_open_nobody_says_how_full_a_tile_is(capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--columns", "time"), "needs a machine"),
+        (("--sort", "time"), "needs a machine"),
+        (("--filter", "time>1"), "needs a machine"),
         (("--columns", "utilization"), "needs a tile"),
         (("--columns", "mac"), "did you mean 'macs'"),
         (("--columns", "macs,,params"), "empty name"),

@@ -30,6 +30,7 @@ from explorer.report.present.look.layers import doubt_text
 from explorer.report.present.look.outside_figures import overlay_blocks, placement_blocks
 from explorer.settings.columns import (
     COLUMNS,
+    NEEDS,
     STYLES,
     ColumnFigures,
     LayerColumn,
@@ -74,6 +75,7 @@ def table_blocks(fact: LayerTable) -> list[Block]:
         rows.add(row, values)
     return [
         rows.table(fact.totals),
+        *_without_machine(fact),
         *(_sums(fact) if style.sums else _below(fact.info.totals, columns, narrowed=fact.found is not None)),
         *([] if fact.overlay is None else overlay_blocks(fact.overlay)),
         *([] if fact.placement is None else placement_blocks(fact.placement)),
@@ -203,6 +205,17 @@ def _below(totals: Totals, columns: Sequence[LayerColumn], *, narrowed: bool = F
     unit: list[Block] = [Line(), Paragraph(f"MACs: {MACS}.", "quiet")] if "macs" in names and not bare else []
     sized = names & {"activations", "pass_size"} and not narrowed
     return [*unit, *(_functional_hint(totals) if sized else [])]
+
+
+def _without_machine(fact: LayerTable) -> list[Block]:
+    """Why no least time is known."""
+    if "time" not in fact.columns:
+        return []
+    at = fact.columns.index("time")
+    timed = any(values[at] is not None for values in (*fact.values, fact.totals))
+    if timed or all(row.bytes_read is None for row in fact.layers):
+        return []  # on a machine what moves a known number of bytes has one
+    return [Line(), Paragraph(f"Least time: ?, as it {NEEDS['seconds']}.", "quiet")]
 
 
 def _sums(fact: LayerTable) -> list[Block]:
