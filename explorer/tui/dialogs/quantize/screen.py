@@ -9,6 +9,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
+from explorer.base.units import many_text
 from explorer.report.present.quantize.quantize import around_layers, layer_summary, quantize_blocks
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.dialogs.quantize.layer_list import QuantizedLayers, by_loss
@@ -74,8 +75,8 @@ class QuantizationScreen(SubScreen[LayerRequest]):
         """Show the layers, the cursor on the worst."""
         fact = self._fact
         taken = sum(not layer.reason for layer in fact.layers)
-        what = "modules" if fact.modules else "layers"
-        said = f" {taken:,} of {len(fact.layers):,} {what} took a format"
+        what = many_text(len(fact.layers), "module" if fact.modules else "layer")
+        said = f" {taken:,} of {what} took a format"
         said += f"   {fact.calibration}" if fact.calibration else ""
         head = (((" Quantization", "strong"), (f"   {safe(self._state)}", "dim")), ((safe(said), "dim"),))
         self.query_one(TitleBar).show(lambda width: head)

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import sys
 
 import numpy as np
@@ -105,6 +106,15 @@ def test_a_module_that_fx_cannot_trace_is_named_with_its_line_and_exported(here)
         "aten.relu.default",
     ]
     assert {node.layer for node in found.nodes if node.kind == "call_function"} == {"fc", "inner"}
+
+
+def test_where_a_layer_of_torchs_own_cannot_be_traced_its_line_is_named():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+    with Session(encoder, input_shapes={"src": (None, (1, 3, 8))}) as session:
+        found = session.fx_graph()
+    assert found.traced_by == "torch.export"
+    assert re.match(r"at transformer\.py:\d+: ", found.reason)
 
 
 def test_what_neither_can_take_is_one_line(here, capsys):

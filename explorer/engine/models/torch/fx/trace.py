@@ -21,7 +21,8 @@ from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.host.optional_packages import error_line
 
-_TORCH, _HERE = os.path.dirname(torch.__file__), os.path.dirname(__file__)
+_TORCH, _HERE = (os.path.join(os.path.dirname(path), "") for path in (torch.__file__, __file__))
+_LAYERS = os.path.join(_TORCH, "nn", "modules", "")
 
 
 class TracedGraph(Struct, frozen=True):
@@ -128,9 +129,12 @@ def _exported(
 
 
 def _where(error: Exception, module: str | None) -> str:
-    """What tracing failed with, in which module and at which line of the user's code."""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if not f.filename.startswith((_TORCH, _HERE)) and "<" not in f.filename]
-    at = f" at {os.path.basename(own[-1].filename)}:{own[-1].lineno}" if own else ""
-    inside = f" in {module}" if module else ""
-    return f"{error_line(error)}{inside}{at}"
+    """In which module and at which line of the user's code, or of torch's layers, tracing failed, and how."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "<" not in f.filename]
+    own = [f for f in frames if not f.filename.startswith((_TORCH, _HERE))]
+    # what calls a layer is a method that torch gives every one
+    layers = [f for f in frames if f.filename.startswith(_LAYERS) and not f.filename.endswith("/module.py")]
+    at = next((f"at {os.path.basename(f.filename)}:{f.lineno}" for f in (*own[-1:], *layers[-1:])), "")
+    where = " ".join(filter(None, (f"in {module}" if module else "", at)))
+    # in front: torch says much, and a long line is cut
+    return f"{where}: {error_line(error)}" if where else error_line(error)
