@@ -444,7 +444,7 @@ def test_a_plan_says_what_it_would_have_to_know_of_the_machine(
     assert "Time  " not in text
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["memory", "operators", "roofline"])
 @pytest.mark.parametrize("ending", ["svg", "png"])
 def test_a_picture_is_drawn_and_is_the_same_twice(

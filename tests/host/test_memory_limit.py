@@ -174,6 +174,7 @@ def test_a_verb_under_a_limit_ends_with_its_parent(sample: Callable[[str], Path]
     assert not psutil.wait_procs(children, timeout=120)[1]
 
 
+@pytest.mark.slow
 def test_the_engine_says_in_one_line_that_its_limit_is_met_and_goes_on(sample: Callable[[str], Path]) -> None:
     engine = EngineProcess(str(sample("mlp_128")), memory=160 * MIB)
     try:

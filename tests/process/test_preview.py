@@ -97,6 +97,7 @@ def test_a_long_header_comes_in_pieces_of_which_the_first_is_small(tmp_path: Pat
     assert [first[i].path for i in range(200)] == [last[i].path for i in range(200)]
 
 
+@pytest.mark.slow
 def test_a_tree_that_grows_stays_open_where_it_was(tmp_path: Path) -> None:
     found = stages(tensors(tmp_path / "long.safetensors", 4_000))
     before, after = TreeModel(found[0][0]), TreeModel(found[-1][0])

@@ -18,6 +18,7 @@ SAMPLES = Path(__file__).parent.parent.parent / "sample_models"
 _FEW = ProfileSpec(steps=3, warmup=1)
 
 
+@pytest.mark.slow
 def test_it_goes_and_comes_with_its_state_and_a_new_one_takes_its_place() -> None:
     with Session(str(SAMPLES / "lenet.onnx"), cache=False) as session:
         first = session.profile(_FEW)

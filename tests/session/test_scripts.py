@@ -46,6 +46,7 @@ def state(session: Session, at: int) -> bytes:
     return Path(path).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_script_makes_the_sessions_files_again_byte_for_byte(sample: Sample, tmp_path: Path) -> None:
     """What options can say is said by options; rules and very many sites stand in a file of the script's."""
     script = str(tmp_path / "a script.sh")

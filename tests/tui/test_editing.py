@@ -63,6 +63,7 @@ async def test_what_cannot_be_done_is_told_and_asked_again(engine, session):
         assert hands.dialog() == ""  # a group is no node
 
 
+@pytest.mark.slow
 async def test_the_layers_under_the_cursor_become_the_model(engine, session):
     async with screen(engine, size=(100, 30)) as hands:
         await hands.press("down", "down", "semicolon")

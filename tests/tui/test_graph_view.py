@@ -183,6 +183,7 @@ async def test_plus_unfolds_a_box_in_its_place_and_minus_folds_it() -> None:
         assert boxes(hands) == opened, "the drawing before"
 
 
+@pytest.mark.slow
 async def test_i_goes_into_a_group_o_out_of_it_and_escape_back() -> None:
     async with screen(size=(100, 30)) as hands:
         await hands.press("G", "o")

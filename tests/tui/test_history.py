@@ -129,6 +129,7 @@ async def test_one_state_is_compared_with_the_model_as_opened() -> None:
         assert len(rows(hands)) == 2, "one state has nothing beside it"
 
 
+@pytest.mark.slow
 async def test_v_proves_a_state_equal_to_the_marked_one_or_to_the_original() -> None:
     async with screen(ScriptedEngine(tilings=2)) as hands:
         await hands.press("H", "v")

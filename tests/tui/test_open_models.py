@@ -145,6 +145,7 @@ async def test_a_job_goes_on_behind_and_its_dialog_waits_with_its_model() -> Non
         assert hands.dialog() != ""
 
 
+@pytest.mark.slow
 async def test_marked_models_stand_beside_the_one_on_show() -> None:
     async with two() as (hands, app):
         await hands.press("L", "t")  # nothing is marked: nothing happens

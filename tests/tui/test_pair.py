@@ -174,6 +174,7 @@ async def test_a_job_that_is_stopped_or_fails_leads_back_to_both() -> None:
         assert top(hands)
 
 
+@pytest.mark.slow
 async def test_enter_leads_to_the_layer_in_the_tree() -> None:
     async with screen(beside(shorter(alexnet())), (100, 30)) as hands:
         await opened(hands)

@@ -102,6 +102,7 @@ async def test_a_key_times_the_model_as_was_typed_and_a_page_says_where_the_time
         assert page.verb_words("a.onnx") == words
 
 
+@pytest.mark.slow
 async def test_a_training_step_is_asked_of_a_module_and_the_level_of_a_graph():
     for is_graph, label, more in (
         (True, "optimize", {}),

@@ -48,6 +48,7 @@ async def test_letters_with_others_between_them_are_enough() -> None:
         assert hands.at() == "classifier.6"
 
 
+@pytest.mark.slow
 async def test_a_tensor_leads_to_who_makes_it_and_an_attribute_to_all_that_have_it() -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.press("ctrl+p", *"features.6.weight", "enter")

@@ -108,6 +108,7 @@ async def test_many_keys_at_once_end_at_the_figures_of_the_last(engine, session)
         assert told(draft(hands).split) == told(session.split_draft(SplitSpec(4), places).split)
 
 
+@pytest.mark.slow
 async def test_a_cut_stops_at_its_neighbours_and_the_ends(engine):
     async with screen(engine, size=(100, 30)) as hands:
         await hands.press("vertical_line", "n", *["comma"] * 9, "less_than_sign")

@@ -300,6 +300,7 @@ async def test_only_the_front_on_a_key() -> None:
         assert len(table(hands)) == 3
 
 
+@pytest.mark.slow
 async def test_enter_tiles_with_the_row_under_the_cursor_and_what_comes_is_asked_about_anew() -> None:
     async with screen(SweepEngine()) as hands:
         await begin(hands, tiles="16,32,64")

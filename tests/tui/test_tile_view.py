@@ -275,6 +275,7 @@ async def test_a_layer_without_a_product_and_one_that_is_left_say_so() -> None:
         assert "no matmul here" in hands.strip(Status)
 
 
+@pytest.mark.slow
 async def test_a_file_that_was_tiled_before_shows_what_it_says() -> None:
     told = replace(plan(TileSpec(tile=(8, 8, 8))), skipped=())
     broken = replace(told.sites[0], name="none", output="nothing", M=0)

@@ -266,7 +266,7 @@ def test_a_pair_that_does_not_exist_lists_those_that_do() -> None:
         find("tflite", "m.tflite", "m.pt", ConversionOptions(), module=None)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("made", ["net.onnx", "net.pt", "net.pt2", "tiled.pt2", "lenet.pt"])
 def test_a_disk_that_is_full_is_a_line_and_leaves_nothing(
     run: Run, sample: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str

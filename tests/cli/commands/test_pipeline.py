@@ -90,6 +90,7 @@ def test_an_open_batch_takes_as_many_samples_as_are_asked_for(
     assert fact["inputs"][0].startswith("input_ids: int64 [3, 7]")
 
 
+@pytest.mark.slow
 def test_a_stage_that_dies_is_named_and_the_others_end(stages: Path, tmp_path: Path) -> None:
     words = [sys.executable, "-P", "-m", "explorer", "pipeline", str(stages), "--micro-batches", "100000"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -225,6 +225,7 @@ def test_measured_time_is_a_picture_with_the_names_of_what_takes_it(tmp_path: Pa
     assert {"time": "/conv2/Conv", "timeline": "Conv", "flame": "conv"}[what] in text
 
 
+@pytest.mark.slow
 def test_a_roofline_has_what_each_layer_reached(tmp_path: Path) -> None:
     picture = tmp_path / "roof.svg"
     machine = ["--peak-macs", "1T", "--bandwidth", "50GB/s"]

@@ -262,6 +262,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[bytes]]:
     return found
 
 
+@pytest.mark.slow
 def test_workers_of_this_machine_say_what_one_process_says_even_if_they_all_die(
     sample: Callable[[str], Path], started: list[subprocess.Popen[bytes]]
 ) -> None:
@@ -282,7 +283,6 @@ def test_workers_of_this_machine_say_what_one_process_says_even_if_they_all_die(
     ]
 
 
-@pytest.mark.slow
 def test_a_tiling_that_no_worker_survives_is_a_row_that_says_so(
     sample: Callable[[str], Path],
     started: list[subprocess.Popen[bytes]],

@@ -471,6 +471,7 @@ def test_text_shows_the_numbers_with_their_indices(capsys: pytest.CaptureFixture
     assert f"{STORED['conv1.bias'][3].item():.6g}" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_slice_of_a_large_file_takes_the_memory_of_the_slice(tmp_path: Path) -> None:
     size = 3 << 30
     header = {"w": {"dtype": "F32", "shape": [size // 4096, 1024], "data_offsets": [0, size]}}

@@ -139,6 +139,7 @@ async def test_a_hundred_thousand_rows_are_boxes_of_many_that_open():
         assert hands.at() == f"t{row}"
 
 
+@pytest.mark.slow
 async def test_it_is_whole_on_small_and_large_terminals():
     async with screen() as hands:
         await hands.press("exclamation_mark")

@@ -73,6 +73,7 @@ def test_columns_are_chosen_and_ordered_and_the_sorted_one_always_stands_there()
     assert not model.by_cost
 
 
+@pytest.mark.slow
 async def test_the_dialog_shows_hides_and_moves_columns_and_a_click_on_a_head_sorts() -> None:
     async with screen(size=(120, 40)) as hands:
         head = hands.strip(PaneHead, "#tree-head")

@@ -277,6 +277,7 @@ async def test_keys_that_come_before_the_next_tensor_are_not_for_the_one_before(
             assert (view.request.name, fact.tensor, fact.stats) == (name, own.tensor, own.stats)
 
 
+@pytest.mark.slow
 async def test_a_tensor_that_cannot_be_read_is_named_and_nothing_else_is_shown(odd: Session) -> None:
     async with screen(RealNumbers(odd), size=(140, 40)) as hands:
         view = await at_layer(hands, "a_text")
