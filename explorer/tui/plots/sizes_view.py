@@ -43,15 +43,21 @@ SIZES_KEYS = key_group(
     ("size_machine", ("m",), "m", "Machine…", "Whose least time is drawn"),
     ("size_bind", ("enter",), "Enter", "Take this size", "Binds what the model leaves open to it"),
     ("size_type", ("t",), "t", "Type sizes", "Fields for all sizes that the model leaves open"),
+    ("size_serving", ("at",), "@", "Serving…", "Of a text: prompt, context, batch, devices"),
 )
 # fmt: on
 
 
+_TEXT = "sequence"
+"""What the length of a module's text is called."""
+
+
 class SizeChoice(NamedTuple):
-    """What was chosen: a size to bind, or None to type all of them."""
+    """What was chosen: a size to bind, or None to type all of them; or to look at serving instead."""
 
     name: str
     size: int | None
+    serving: bool = False
 
 
 class SizesView(SubScreen[SizeChoice]):
@@ -105,6 +111,7 @@ class SizesView(SubScreen[SizeChoice]):
             *(("← →", "step"), ("↑ ↓", "x2")),
             *([("n", "crossing")] if fact.crossings else []),
             *([("Tab", "size")] if len(fact.names) > 1 else []),
+            *([("@", "serving")] if _TEXT in fact.names else []),
             ("m", "machine"),
             *([("Enter", "take")] if fact.name in bindable else []),
             *([("t", "type")] if bindable else []),
@@ -188,6 +195,13 @@ class SizesView(SubScreen[SizeChoice]):
             self.dismiss(SizeChoice("", None))
         else:
             self._say("this model leaves no dimension open")
+
+    def action_size_serving(self) -> None:
+        """Look at serving instead."""
+        if _TEXT in self.fact.names:
+            self.dismiss(SizeChoice("", None, serving=True))
+        else:
+            self._say("this model reads no text")
 
     def _say(self, said: str) -> None:
         self._said = said

@@ -16,7 +16,7 @@ from explorer.tui.plots.serving_view import ServingDialog, ServingView
 from explorer.tui.screen.main import MainScreen
 from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.widgets.line_view import LineView
-from explorer.tui.widgets.strips import TitleBar
+from explorer.tui.widgets.strips import Status, TitleBar
 from tests.tui.hands import Hands, screen
 from tests.tui.scripted import ScriptedEngine
 
@@ -96,3 +96,21 @@ async def test_a_model_without_a_cache_is_told_why() -> None:
     async with screen(ScriptedEngine()) as hands:
         await hands.press("@")
         assert "no key-value cache" in hands.dialog()
+
+
+@pytest.mark.slow
+async def test_open_sizes_of_a_text_lead_there_by_the_same_key(engine: ScriptedEngine) -> None:
+    engine.curves = {name: gpt().sizes(name, 1, 64) for name in ("sequence", "batch")}
+    async with screen(engine) as hands:
+        await hands.press("D")
+        keys = hands.pilot.app.screen.query_one("#sizes-keys", Status)
+        assert "@ serving" in " ".join(line_text(line) for line in keys.lines)
+        await hands.press("@")
+        assert isinstance(hands.pilot.app.screen, ServingView)
+        await hands.press("q")
+        assert isinstance(hands.pilot.app.screen, MainScreen)
+        # what reads no text is not served
+        engine.curves = {"batch": engine.curves["batch"]}
+        await hands.press("D", "@")
+        note = hands.pilot.app.screen.query_one("#sizes-note", Status)
+        assert "this model reads no text" in " ".join(line_text(line) for line in note.lines)

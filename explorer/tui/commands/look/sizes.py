@@ -67,7 +67,9 @@ class SizesCommand(ScreenCommand):
         return fact
 
     def _chosen(self, choice: SizeChoice | None) -> None:
-        if choice is not None and choice.size is None:
+        if choice is not None and choice.serving:
+            ServingCommand(self.context).run()
+        elif choice is not None and choice.size is None:
             self._type()
         elif choice is not None:
             bound = {name: size for name, size in self._open().items() if size is not None}
