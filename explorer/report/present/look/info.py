@@ -27,6 +27,7 @@ from explorer.report.present.figures import (
     plain,
     quiet_zero,
     share_text,
+    size,
     value_text,
 )
 from explorer.session.headers import label
@@ -186,12 +187,12 @@ def _totals(totals: Totals) -> list[Field]:
     return rows
 
 
-def _split(totals: Totals) -> str:
+def _split(totals: Totals) -> Cell:
     """What is read, by where it lies."""
     if totals.bytes_read is None or totals.weight_bytes_read is None:
         return ""
     activations = totals.bytes_read - totals.weight_bytes_read
-    return f"{exact_text(totals.weight_bytes_read)} of weights, {exact_text(activations)} of activations"
+    return size(totals.weight_bytes_read), " of weights, ", size(activations), " of activations"
 
 
 def _coverage(totals: Totals) -> Field:
