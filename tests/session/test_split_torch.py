@@ -340,5 +340,26 @@ def test_times_that_were_measured_of_modules_are_balanced(form: Any) -> None:
     )
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "shape", "said"),
+    [
+        (
+            nn.Sequential(nn.LSTM(8, 8, batch_first=True)),
+            (2, 4, 8),
+            "it is within 0, which was measured as one",
+        ),
+        (nn.TransformerEncoderLayer(8, 2, 8, batch_first=True).eval(), (2, 4, 8), "nothing says how long"),
+    ],
+)
+def test_a_module_that_was_measured_as_one_is_not_cut_by_time(module: Any, shape: Any, said: str) -> None:
+    """Its exporter puts nodes of no module's among those of an LSTM."""
+    with Session(module, inputs=(torch.ones(shape),)) as session:
+        session.profile(ProfileSpec(steps=3))
+        with pytest.raises(Misuse, match=said):
+            session.split(SplitSpec(2, "time"))
+        assert len(session.split(SplitSpec(2)).stages) == 2
+
+
 def _begins(form: str, module: str) -> str:
     return module if form == "torch" else f"/{module.replace('.', '/')}/MatMul"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -49,7 +49,8 @@ def of_modules(
     the units, as of a batch normalization that was folded, they have its time where the row before it is.
 
     Args:
-        places: Of each unit the path of the module that it stands in, and its operator.
+        places: Of each unit the path of the module's call that it stands in ('relu_1', 'relu@1': the second),
+            and its operator.
         layers: Rows of the modules, and of functions that they call.
         took: Time of rows that have their own, by id.
 
@@ -57,17 +58,23 @@ def of_modules(
         Times, and the rows by the units within them before which no cut may lie.
     """
     rows = _rows_of_modules(places, layers)
-    spans: dict[int, list[range]] = defaultdict(list)
-    for unit, row in enumerate(rows):
+    spans: dict[int, list[tuple[object, range]]] = defaultdict(list)
+    behind = 0  # the last unit that has a row: exporters put some of no module's among those of one
+    for unit, own in enumerate(rows):
+        pieces, row = places[unit][0].split("."), own
         while row is not None:
-            if (mine := spans[row]) and mine[-1].stop == unit:
-                mine[-1] = range(mine[-1].start, unit + 1)
+            inner = layers[row].path.count(".") + 1
+            call: object = tuple(pieces[:inner]) if inner <= len(pieces) else unit
+            last_call, known = spans[row][-1] if spans[row] else (None, range(0))
+            if last_call == call and known.stop >= behind:
+                spans[row][-1] = call, range(known.start, unit + 1)
             else:
-                mine.append(range(unit, unit + 1))
+                spans[row].append((call, range(unit, unit + 1)))
             row = layers[row].parent
+        behind = behind if own is None else unit + 1
     found, within, last = np.zeros(len(rows)), dict[int, str](), 0
     for layer in layers:
-        mine = spans[layer.id]
+        mine = [one for _, one in spans[layer.id]]
         last = mine[0].start if mine else last
         parts = range(layer.id + 1, end_of(layers, layer.id))
         for one in mine or [range(last, last + 1)]:
@@ -85,14 +92,25 @@ def _rows_of_modules(places: Sequence[tuple[str, str]], layers: Sequence[Layer])
         if not layer.group:
             functions[layer.parent, _plain(layer.kind)].append(layer.id)
     found: list[int | None] = []
-    for path, op in places:
-        while path and path not in by_path:
-            again, _, number = path.rpartition("_")  # relu_1: its second call
-            path = again if number.isdigit() and again in by_path else path.rpartition(".")[0]
+    for call, op in places:
+        path = ""
+        for piece in call.split("."):
+            known = next((one for one in _names(path, piece) if one in by_path), None)
+            if known is None:
+                break
+            path = known
         row = by_path[path].id if path else None
         own = functions[row, _plain(op)] if row is None or layers[row].group else None
         found.append(own.popleft() if own else row)
     return found
+
+
+def _names(around: str, piece: str) -> Iterator[str]:
+    """Paths that a module may have: its own, and, called again ('relu_1', 'relu@1'), the one without."""
+    yield f"{around}.{piece}" if around else piece
+    again, _, number = piece.replace("@", "_").rpartition("_")
+    if number.isdigit():
+        yield f"{around}.{again}" if around else again
 
 
 def _plain(operator: str) -> str:

@@ -16,7 +16,7 @@ from explorer.base.units import bytes_text, many_text
 from explorer.engine.costs.layer_rows import end_of
 from explorer.engine.costs.memory.liveness import Schedule
 from explorer.engine.costs.memory.roofline import bytes_moved, least_seconds
-from explorer.engine.costs.onnx.scopes import from_name
+from explorer.engine.costs.onnx.scopes import module_path
 from explorer.engine.graph.model import Model
 from explorer.engine.models.opened_model import dims_of
 from explorer.engine.progress import Cancel
@@ -109,8 +109,7 @@ def graph_sequence(subject: SplitSubject) -> CutSequence:
     took, closed = None, dict[int, str]()
     if subject.profile is not None and subject.modules:
         nodes = [model.graph.nodes[at] for at in units.positions]
-        scopes = [from_name(node.name).scopes for node in nodes]
-        places = [(one[-1].path if one else "", node.op) for one, node in zip(scopes, nodes, strict=True)]
+        places = [(module_path(node), node.op) for node in nodes]
         took, closed = of_modules(places, subject.modules, subject.profile)
     return CutSequence(
         units=units,
@@ -180,11 +179,11 @@ class StageSearch:
                 costs.of_units(self.units, layers, partial(_least, layers, one))
                 for one in self.subject.machines
             ]
-        if self.subject.profile is None:
-            return []
+        if self.subject.profile is None or not (took := _seconds_of(self.subject.profile)):
+            return []  # a module that is one kernel has no layer that took any time
         if self.subject.took is not None:
             return [self.subject.took]
-        return [costs.of_units(self.units, layers, _seconds_of(self.subject.profile).get, groups=True)]
+        return [costs.of_units(self.units, layers, took.get, groups=True)]
 
     def kinds(self, stages: int) -> list[int]:
         """Kind of each stage, as its cost is told apart by."""
@@ -277,6 +276,10 @@ class StageSearch:
         """
         places = [at for at in range(1, self.count) if self.known[at]]
         if not places:
+            if why := next(iter(self.subject.closed.values()), ""):
+                raise Misuse(
+                    f"no place is left for a cut: {why}", where="split", hint="balance something else"
+                )
             hint = self.hint("its values have no size of their own")
             raise Misuse("no size of what crosses a cut is known", where="split", hint=hint)
         if not self.spec.at:

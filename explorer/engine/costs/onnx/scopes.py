@@ -115,6 +115,13 @@ def scoped_names(nodes: Sequence[Node], inside: str = "") -> list[ScopedName]:
     return _under_sites(nodes, places, units) if sites else places
 
 
+def module_path(node: Node) -> str:
+    """Path of the module whose code made a node, by its exporter's metadata, or by its name; '' for none."""
+    written = node.metadata.get(NAMES, "") if node.metadata else ""
+    found = _from_metadata(written, "", node, {}) if written else from_name(node.name)
+    return found.scopes[-1].path if found.scopes else ""
+
+
 def _scopes(pieces: Sequence[str], kinds: dict[str, str]) -> tuple[Scope, ...]:
     """Every prefix of a dotted path as a scope."""
     if len(pieces) > MAX_DEPTH:

@@ -126,7 +126,7 @@ def program_sequence(
     values = _values(program, calls)
     took, closed = None, dict[int, str]()
     if profile is not None:
-        places = [(module_of(node), _operator(node)) for node in calls]
+        places = [(_call_of(node), _operator(node)) for node in calls]
         took, closed = of_modules(places, layers, profile)
     closed = closed if by_time else {}
     units = GraphUnits(
@@ -158,9 +158,13 @@ def names(program: Any) -> list[str]:
 
 def module_of(node: Node) -> str:
     """Path of the module whose code makes a call; '' for the outermost one."""
+    return ".".join(piece.partition("@")[0] for piece in _call_of(node).split("."))
+
+
+def _call_of(node: Node) -> str:
+    """The same with the number of the module's call: 'block.relu@1' for the second."""
     stack = node.meta.get("nn_module_stack") or {}
-    path = list(stack.values())[-1][0] if stack else ""
-    return ".".join(piece.partition("@")[0] for piece in path.split("."))  # @1: its second call
+    return list(stack.values())[-1][0] if stack else ""
 
 
 def _values(program: Any, calls: Sequence[Node]) -> list[CrossingValue]:
