@@ -194,17 +194,16 @@ def to_quantized(
         made = sharing_values(original) if module is None else copied(module, share=False)
         quantize_copy(made, *parts, grids.of)
         twin = twin_of(loaded, made)
-        errors: dict[str, Any] = {}
+        said_of: dict[str, Any] = {"weights": measured or bool(spec.accumulator)}
         if measured:
             step = partial(report, job.on_progress, job.cancel, "comparing")
             told = run_errors(original, twin.materialise(), *parts, grids.of, samples, run, step)
-            errors = dict(zip(("layers", "outputs"), told, strict=True))
+            said_of |= zip(("layers", "outputs"), told, strict=True)
     if output is not None:
         with output_files.atomic_write(output, overwrite=overwrite) as temporary:
             write_twin(twin, opened.format, replace(job, path=temporary, target=output))
-    stored, how = analysis.info.totals.weight_bytes, {"accumulator_bits": spec.accumulator, **errors}
-    looked = measured or bool(spec.accumulator)
-    fact = answer(parts[1], grids.of, found.rows, stored, weights=looked, **how)
+    stored, bits = analysis.info.totals.weight_bytes, spec.accumulator
+    fact = answer(parts[1], grids.of, found.rows, stored, accumulator_bits=bits, **said_of)
     said = samples.text if measured or wanted(found.choices) else ""
     took = time.perf_counter() - started
     fact = replace(fact, output=output or "", calibration=said, seconds=took, modules=True)

@@ -275,9 +275,8 @@ def activations(
     given = None if input is None else read_input(input)
     with _archive(output, overwrite) as archive:
         collector = _Collector(asked, asked.choices(), archive, cancel, on_progress)
-        hooks = collector.take, collector.step, batch, collector.begin
-        how = asked.kinds, backward, collector.take_weight
-        request = ActivationRequest(tuple(layers), given, seed, *hooks, *how)
+        hooks = collector.take, collector.step, batch, collector.begin, asked.kinds
+        request = ActivationRequest(tuple(layers), given, seed, *hooks, backward, collector.take_weight)
         ran = run(request)
         collector.search(run, request)
         found = collector.found()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,8 +83,6 @@ def write(
             if not evidence.passed:
                 raise output_files.Discard
         size = sum(entry.stat().st_size for entry in os.scandir(os.path.dirname(temporary)))
-    names = ", ".join(made.changed[:_NAMED])
-    more = f" and {len(made.changed) - _NAMED:,} more" if len(made.changed) > _NAMED else ""
     return Conversion(
         source=job.source,
         source_format="onnx",
@@ -96,12 +94,18 @@ def write(
         inputs=tensor_infos(made.model.graph.feeds),
         outputs=tensor_infos(made.model.graph.outputs),
         verification=evidence,
-        notes=(
-            *((f"rewritten: {names}{more}",) if names else ()),
-            *(("calls of functions were opened into their nodes",) if plain is not model else ()),
-        ),
+        notes=tuple(_notes(made.changed, plain is not model)),
         seconds=time.perf_counter() - started,
     )
+
+
+def _notes(changed: Sequence[str], opened: bool) -> Iterator[str]:
+    """What was done beside the batch of inputs: what else was rewritten, and whether calls were opened."""
+    if changed:
+        more = f" and {len(changed) - _NAMED:,} more" if len(changed) > _NAMED else ""
+        yield f"rewritten: {', '.join(changed[:_NAMED])}{more}"
+    if opened:
+        yield "calls of functions were opened into their nodes"
 
 
 _NAMED = 4
