@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from math import nan
+from math import isnan, nan
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -279,7 +279,8 @@ class FoldedRows:
         else:
             values, marks = [column[i] for i in members], {flags[i] for i in members}
         known = values
-        if not metric.of or min(values, default=0) < 0:
+        # a sum tells at once what a look at each of a thousand would: an unknown figure makes no number of it
+        if min(values, default=0) < 0 if metric.of else isnan(sum(values)):
             known = [value for value in values if is_known(value, metric)]
         if len(known) < len(values):
             if not known or not self.is_range(row):
