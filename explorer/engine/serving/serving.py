@@ -136,7 +136,8 @@ def _told(times: Sequence[ServingTime], seen: MeasuredMachine) -> str:
     """What predictions rest on, or why there are none."""
     if all(one.token_predicted is None for one in times):
         return (
-            "nothing is predicted: kernels were measured in float32, which it does not work in (--dtype f32)"
+            "nothing is predicted: not every layer has a kernel like those that were measured,"
+            " which are of float32 (--dtype f32)"
         )
     return (
         f"bounds hold whatever runs it; predicted are times of kernels of {seen.runtime} in float32,"
