@@ -38,7 +38,11 @@ def session() -> Iterator[Session]:
 @pytest.fixture
 def engine(session: Session, monkeypatch: pytest.MonkeyPatch) -> ScriptedEngine:
     """Answers about a split are a session's own."""
-    answers = {"_split_draft": session.split_draft, "_split": session.split}
+    answers = {
+        "_split_draft": session.split_draft,
+        "_split": session.split,
+        "_run_stages": session.run_stages,
+    }
     for name, answer in answers.items():
         monkeypatch.setattr(ScriptedEngine, name, staticmethod(answer), raising=False)
     return ScriptedEngine(session.analysis())
@@ -191,6 +195,31 @@ async def test_what_is_shown_is_written_and_proved_and_nothing_is_replaced_unask
         await hands.press("enter")
         assert "thereisnosuchfolder" in "".join(hands.dialog().split())  # a long path breaks lines anywhere
         assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.slow
+async def test_what_is_written_runs_as_a_pipeline_and_stages_of_other_cuts_do_not(engine, tmp_path):
+    folder = tmp_path / "stages"
+    async with screen(engine, size=(100, 40)) as hands:
+        await hands.press("vertical_line", "r")
+        assert "nothing is written yet: w writes the stages" in hands_said(hands)
+        await hands.press("w")
+        hands.pilot.app.screen.query_one(Input).value = str(folder)
+        await hands.press("enter")
+        assert "r runs them as a pipeline" in hands.dialog()
+        await hands.press("escape", "r")
+        ran = hands.dialog()
+        assert ran.startswith("The pipeline ran\n")
+        assert "8 micro-batches" in ran
+        assert "from the times of the stages alone" in ran
+        assert all(one.name in ran for one in folder.glob("*.onnx"))
+        await hands.press("escape", "n", "full_stop", "r")
+        assert "other cuts were written than these" in hands_said(hands)
+        await hands.press("comma")
+        (folder / "stage2.onnx").write_bytes(b"another")
+        await hands.press("r")
+        assert "stage2.onnx" in hands.dialog()
+        assert "The pipeline ran" not in hands.dialog()
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from explorer.facts.roofline import Machine
     from explorer.facts.split.draft import SplitDraft
     from explorer.facts.split.part import Extraction, PartSpec
+    from explorer.facts.split.run import PipelineRun
     from explorer.facts.split.split import Split, SplitSpec, StageForm
 
 
@@ -97,6 +98,32 @@ class SplitMethods(SessionParts):
         return self._splitter.draft(
             spec, machines, places, index=index, on_progress=on_progress, cancel=cancel
         )
+
+    def run_stages(
+        self,
+        folder: str,
+        *,
+        micro_batches: int = 16,
+        threads: int = 1,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> PipelineRun:
+        """Runs the stages that `split` wrote, a process each, at the session's sizes of open dimensions.
+
+        Args:
+            folder: With stages.json.
+            micro_batches: How many random ones go through.
+            threads: Of each stage's operators.
+            on_progress: Told how many came out.
+            cancel: Asked many times a second; True stops, and no process is left.
+
+        Raises:
+            Misuse: There is no such folder, a number is out of range, or a size is not known.
+            BadModel: A stage's file is missing or changed, or a stage cannot run; which is said.
+            EngineDied: A stage's process ended; the others are stopped.
+            Cancelled: `cancel` said so.
+        """
+        return self._splitter.run(folder, micro_batches, threads, on_progress, cancel)
 
     def extract(
         self,

@@ -31,11 +31,13 @@ from explorer.facts import HistoryEntry, Layer, TensorInfo
 from explorer.facts.roofline import Machine
 from explorer.facts.split.draft import SplitDraft
 from explorer.facts.split.part import Extraction, PartSpec
+from explorer.facts.split.run import PipelineRun
 from explorer.facts.split.split import Split, SplitSpec, Stage, StageForm
 from explorer.host import output_files
 from explorer.session.parts import history as states
 from explorer.session.parts.models import Models, stem
 from explorer.session.split import stage_folder
+from explorer.session.split.pipeline import run_pipeline
 from explorer.settings.parse import opening_words, option_words, path_word
 
 if TYPE_CHECKING:
@@ -51,6 +53,21 @@ class Splitter:
     def __init__(self, models: Models) -> None:
         self._models = models
         self._draft: tuple[Any, StageDraft] | None = None
+
+    def run(
+        self, folder: str, micro_batches: int, threads: int, on_progress: OnProgress, cancel: Cancel
+    ) -> PipelineRun:
+        """Runs stages of a folder as processes, at the sizes of the session."""
+        open_sizes = {size for one in manifest.read(folder).inputs for size in one.shape or ()}
+        dims = {name: size for name, size in self._models.options["dims"].items() if name in open_sizes}
+        return run_pipeline(
+            folder,
+            micro_batches=micro_batches,
+            dims=dims,
+            threads=threads,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
 
     def split(
         self,

@@ -20,9 +20,10 @@ from explorer.base.errors import Cancelled, ExplorerError
 from explorer.base.units import bytes_text, many_text, rate_text
 from explorer.facts.split.split import BALANCED
 from explorer.process.saved_sessions import SavedSplit
-from explorer.report.blocks import Heading
+from explorer.report.blocks import Heading, Span
 from explorer.report.blocks import Line as Row
 from explorer.report.present.figures import share_text
+from explorer.report.present.split.pipeline import pipeline
 from explorer.report.present.split.split import (
     count_table,
     cut_table,
@@ -78,6 +79,7 @@ SPLIT_KEYS = key_group(
     ("split_best", ("o",), "o", "The best cuts again", "In place of those that were moved"),
     ("split_settings", ("s",), "s", "Settings…", "Stages, measure, machines, links, micro-batches, schedule"),
     ("split_write", ("w",), "w", "Write…", "The stages into a folder, proved to be the model"),
+    ("split_run", ("r",), "r", "Run", "What was written, a process a stage: its speed beside the forecast"),
     ("split_figures", ("p",), "p", "Figures", "In place of the layers, where both have no room"),
     ("split_pane", ("tab", "shift+tab"), "Tab", "Other pane", "The layers, or the figures, which scroll"),
     ("split_exact", ("e",), "e", "Exact or rounded numbers", "714.19 M or 714,188,480"),
@@ -86,7 +88,7 @@ SPLIT_KEYS = key_group(
 # fmt: on
 _FOOTER = (
     *((", .", "move"), ("n", "next cut"), ("x", "cut"), ("+ -", "stages"), ("b", "by"), ("w", "write")),
-    *(("o", "best"), ("s", "settings"), ("p", "figures"), ("y", "copy"), ("Esc", "")),
+    *(("o", "best"), ("s", "settings"), ("p", "figures"), ("r", "run"), ("y", "copy"), ("Esc", "")),
 )
 _BESIDE, _TALL = 118, 22
 """Columns from which on both stand beside each other, and rows from which on one below the other."""
@@ -110,6 +112,7 @@ class SplitState(Struct):
         moved: Whether cuts lie elsewhere than where they were found.
         shape: How the tree was left.
         folder: Where the stages were written last.
+        written: The cuts and the form of what lies there; None where nothing was written.
         resumes: Where cuts lay in the session that is resumed.
     """
 
@@ -121,6 +124,7 @@ class SplitState(Struct):
     moved: bool = False
     shape: TreeShape | None = None
     folder: str = ""
+    written: tuple[tuple[int, ...], str] | None = None
     resumes: tuple[int, ...] = ()
 
     @property
@@ -652,9 +656,12 @@ class SplitScreen(SubScreen[int]):
     def _show_proof(self, fact: Split) -> None:
         """Whether what was written is the model."""
         good = bool(fact.output)
+        if good:
+            self._found.written = self._found.places, self._found.request.form
         said = f"{many_text(len(fact.stages), 'stage')} written to {fact.output}"
         text = said if good else "nothing was written: the stages are not the model"
-        blocks = [*proof_blocks(fact), Row(), Row(text)]
+        more = [Row(Span("r runs them as a pipeline", "quiet"))] if good else []
+        blocks = [*proof_blocks(fact), Row(), Row(text), *more]
         self._say(text)
         page = PageDialog(
             "The stages are the model" if good else "The stages are NOT the model",
@@ -663,6 +670,36 @@ class SplitScreen(SubScreen[int]):
             copy=text,
         )
         self.app.push_screen(page)
+
+    # running
+
+    def action_split_run(self) -> None:
+        """Run the stages that were written as a pipeline."""
+        found = self._found
+        if self._jobs.current is not None or self._following:
+            self.app.bell()
+        elif found.written is None:
+            self._refuse("nothing is written yet: w writes the stages")
+        elif found.written != (found.places, found.request.form):
+            self._refuse("other cuts were written than these: w writes the stages")
+        else:
+            self.run_worker(self._ran(found.folder), group="split", exit_on_error=False)
+
+    async def _ran(self, folder: str) -> None:
+        self._began = time.monotonic()
+        many = self._found.request.spec.micro_batches
+        try:
+            fact = await self._jobs.run("running the pipeline", "run_stages", folder, micro_batches=many)
+        except Cancelled:
+            self._say("stopped, no stage runs on")
+        except ExplorerError as error:
+            self.app.push_screen(MessageDialog("Run the stages", str(error)))
+        else:
+            self._say(f"{rate_text(fact.throughput, 'runs/s')}, {fact.error * 100:+.0f} % forecast")
+            blocks = pipeline(folder, fact)
+            self.app.push_screen(
+                PageDialog("The pipeline ran", lambda width: draw(blocks, width, self._exact), tone="good")
+            )
 
     # panes
 
