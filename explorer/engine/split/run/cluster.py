@@ -42,7 +42,8 @@ class ClusterLine:
     """Stages in a row, each on a worker.
 
     Attributes:
-        ran: Beginning and end of a stage's run, by stage and micro-batch.
+        ran: Beginning and end of a stage's run, and when it had handed on what it made (at once: workers
+            fetch it themselves), by stage and micro-batch.
         came: What came out, by micro-batch.
         count: Stages.
     """
@@ -50,7 +51,7 @@ class ClusterLine:
     def __init__(
         self, client: Any, look: Callable[[], None], hows: Sequence[Mapping[str, Any]], where: Sequence[str]
     ) -> None:
-        self.ran: dict[tuple[int, int], tuple[float, float]] = {}
+        self.ran: dict[tuple[int, int], tuple[float, float, float]] = {}
         self.came: dict[int, dict[str, Array]] = {}
         self.count = len(hows)
         self._client, self._look, self._hows, self._where = client, look, hows, where
@@ -135,7 +136,7 @@ class ClusterLine:
         values, times = self._result(at % self.count, tasks[at], cancel)
         self.came[batch] = values
         for stage, one in enumerate(times):
-            self.ran[stage, batch] = one
+            self.ran[stage, batch] = *one, one[1]
 
     def _result(self, at: int, task: Any, cancel: Cancel) -> Any:
         """What a task gave.

@@ -99,9 +99,17 @@ def run(
 
 
 class _Alone(NamedTuple):
-    """Medians of what stages took while no other worked, of the ways between, and from first to last."""
+    """Medians of what stages took while no other worked, of the ways between, and from first to last.
+
+    Attributes:
+        stages: Of the runs.
+        handing: Of what a stage is busy with behind each: handing on what it made.
+        links: From the end of a run to the beginning of the next stage's.
+        latency: From first to last.
+    """
 
     stages: list[float]
+    handing: list[float]
     links: list[float]
     latency: float
 
@@ -110,7 +118,7 @@ def _alone(
     line: _Line | cluster.ClusterLine, feeds: Sequence[Feeds], on_progress: OnProgress, cancel: Cancel
 ) -> _Alone:
     """Times the stages, one micro-batch at a time."""
-    runs: list[list[tuple[float, float]]] = []
+    runs: list[list[tuple[float, float, float]]] = []
     for at in range(_ALONE):
         report(on_progress, cancel, "timing the stages", at, _ALONE)
         line.came.clear()
@@ -121,6 +129,7 @@ def _alone(
     count = line.count
     return _Alone(
         [median(run[at][1] - run[at][0] for run in runs) for at in range(count)],
+        [median(run[at][2] - run[at][1] for run in runs) for at in range(count)],
         [max(0.0, median(run[at + 1][0] - run[at][1] for run in runs)) for at in range(count - 1)],
         median(run[-1][1] - run[0][0] for run in runs),
     )
@@ -135,7 +144,10 @@ def _told(
     count: int,
     threads: int,
 ) -> PipelineRun:
-    predicted = forecast(alone.stages, alone.links, count, "1f1b")
+    # while a stage hands on what it made it runs no other micro-batch
+    held = [sum(both) for both in zip(alone.stages, alone.handing, strict=True)]
+    ways = [max(0.0, link - busy) for link, busy in zip(alone.links, alone.handing, strict=False)]
+    predicted = forecast(held, ways, count, "1f1b")
     seconds = max(one.end for one in works)
     throughput = count / seconds
     stages = [
@@ -193,13 +205,14 @@ class _Line:
     would hold up whoever looks at the others.
 
     Attributes:
-        ran: Beginning and end of a stage's run, by stage and micro-batch.
+        ran: Beginning and end of a stage's run, and when it had handed on what it made, by stage and
+            micro-batch.
         came: What came out, by micro-batch.
     """
 
     def __init__(self, stages: Sequence[_Stage], first: Connection, last: Connection) -> None:
         self.stages, self._first, self._last = list(stages), first, last
-        self.ran: dict[tuple[int, int], tuple[float, float]] = {}
+        self.ran: dict[tuple[int, int], tuple[float, float, float]] = {}
         self.came: dict[int, dict[str, Array]] = {}
         self.count = len(stages)
         self._waiting: SimpleQueue[tuple[int, Feeds] | None] = SimpleQueue()
@@ -280,8 +293,8 @@ class _Line:
                 if kind == "ready":
                     stage.ready = True
                 else:
-                    batch, began, ended = what
-                    self.ran[at, batch] = began, ended
+                    batch, *times = what
+                    self.ran[at, batch] = tuple(times)
         while not self._arrived.empty():
             message = self._arrived.get()
             if message is None:
@@ -305,13 +318,13 @@ class _Line:
         )
 
 
-def _works(ran: Mapping[tuple[int, int], tuple[float, float]], first: int) -> list[ScheduledWork]:
+def _works(ran: Mapping[tuple[int, int], tuple[float, float, float]], first: int) -> list[ScheduledWork]:
     """Who worked when on the micro-batches from a first one on, from the first begun."""
     mine = {key: value for key, value in ran.items() if key[1] >= first}
-    start = min(began for began, _ in mine.values())
+    start = min(began for began, *_ in mine.values())
     found = [
         ScheduledWork(stage, batch - first, "forward", began - start, ended - start)
-        for (stage, batch), (began, ended) in mine.items()
+        for (stage, batch), (began, ended, _) in mine.items()
     ]
     return sorted(found, key=lambda one: (one.start, one.stage))
 

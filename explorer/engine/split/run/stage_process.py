@@ -51,7 +51,7 @@ def main() -> None:
             ended = time.monotonic()
             values.update(zip(outputs, made, strict=True))
             outbound.send((batch, {name: values[name] for name in how["keep"] if name in values}))
-            status.send(("ran", (batch, began, ended)))
+            status.send(("ran", (batch, began, ended, time.monotonic())))
 
 
 def _take(inbound: Connection, waiting: queue.Queue[Any]) -> None:
