@@ -186,9 +186,10 @@ class FoldedRows:
         found = self._listed.get(row)
         if found is None:
             first, stop = self._span(row)
-            found = array("i", self._hop(first, stop))
-            # nothing lies in them: no list of them is kept
-            found = self._listed[row] = range(first, stop) if len(found) == stop - first else found
+            # where nothing lies in them no list of them is kept
+            bare = self.end[first:stop] == array("i", range(first + 1, stop + 1))
+            found = range(first, stop) if bare else array("i", self._hop(first, stop))
+            self._listed[row] = found
         return found
 
     def is_range(self, row: int) -> bool:
