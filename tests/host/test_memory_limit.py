@@ -159,6 +159,7 @@ def _run(words: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "explorer", *words], capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_a_verb_under_a_limit_ends_with_its_parent(sample: Callable[[str], Path]) -> None:
     import psutil
 

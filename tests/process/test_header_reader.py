@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import pytest
 
 from explorer.process.header_reader import HeaderReader
 
@@ -25,6 +26,7 @@ os._exit(1)
 """
 
 
+@pytest.mark.slow
 def test_a_program_that_is_killed_leaves_no_reader_behind(sample: Sample) -> None:
     ran = subprocess.run([sys.executable, "-c", _KILLED, sample("lenet")], stdout=subprocess.PIPE, text=True)
     (pid,) = map(int, ran.stdout.split())

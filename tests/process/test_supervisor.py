@@ -122,6 +122,7 @@ os.kill = kill
     assert (process.returncode, *said) == (128 + signal.SIGTERM, "", "")
 
 
+@pytest.mark.slow
 def test_a_signal_after_the_result_has_its_name_does_not_deny_it(
     begin: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
@@ -146,7 +147,7 @@ with targets.atomic_write('picture') as path:
 """
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("last", ["", "targets.tell('putting', 'table', 1, 1)\n"])
 def test_of_several_results_each_that_has_its_name_stays_and_is_told(
     begin: Callable[..., subprocess.Popen[str]], tmp_path: Path, last: str
@@ -177,6 +178,7 @@ def test_a_folder_for_results_does_not_stay_without_one_nor_takes_others_files_a
         assert left == (["stages", "stages/theirs"] if others else [])
 
 
+@pytest.mark.slow
 def test_native_code_that_aborts_is_one_line_that_says_why(
     begin: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:

@@ -83,6 +83,7 @@ async def test_a_picture_is_written_under_a_name_and_never_over_a_file_unasked(
         assert "written to alexnet_tile.svg" in hands.dialog(), "said where no line of status is"
 
 
+@pytest.mark.slow
 async def test_in_a_browser_a_picture_goes_into_the_folder_served_or_nowhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

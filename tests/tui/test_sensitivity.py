@@ -167,6 +167,7 @@ async def test_what_ran_before_a_stop_is_kept_and_goes_on(session, monkeypatch):
     assert (len(found.rows), found.open) == (11, 0)
 
 
+@pytest.mark.slow
 async def test_what_cannot_be_is_said_and_nothing_is_begun(session):
     async with screen(SessionEngine(session)) as hands:
         await hands.press("Z")

@@ -222,6 +222,7 @@ async def test_the_dialog_shows_figures_at_every_size(size: tuple[int, int]) -> 
         assert "pack" in line_text(option(hands, "grouped").line_at(0))[: grouped.width]
 
 
+@pytest.mark.slow
 async def test_down_goes_to_the_field_below_and_never_to_the_right() -> None:
     async with screen(ScriptedEngine(), (80, 24)) as hands:
         await hands.press("t")

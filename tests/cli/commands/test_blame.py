@@ -93,6 +93,7 @@ def test_a_picture_is_drawn_and_an_old_one_kept(
     assert target.read_bytes() == drawn
 
 
+@pytest.mark.slow
 def test_a_picture_of_no_error_can_be_drawn(
     sample: Sample, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -523,6 +523,7 @@ def test_node_data_of_a_pytorch_model_goes_by_the_nodes_that_model_explorer_make
         session.node_figures()
 
 
+@pytest.mark.slow
 def test_node_data_of_tensorflow_lite_goes_by_the_tensors_that_model_explorer_knows(tmp_path: Path) -> None:
     pytest.importorskip("tflite")
     numpy = pytest.importorskip("numpy")

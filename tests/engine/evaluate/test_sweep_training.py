@@ -136,6 +136,7 @@ def test_workers_find_what_one_process_finds(here, monkeypatch):
     assert said[0] == said[1]
 
 
+@pytest.mark.slow
 def test_a_trial_whose_workers_die_is_a_row_and_the_others_stand(here, monkeypatch):
     def dying(tasks, done, *, workers, cancel=None):
         done(tasks[0], EngineDied("the workers that tried it ended"))

@@ -20,6 +20,7 @@ def configured(path: Path, **config: object) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_cache_is_had_of_code_that_hands_the_switch_on_without_naming_it(tmp_path: Path) -> None:
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 48, "intermediate_size": 64}
     path = configured(tmp_path, model_type="granitemoe", num_hidden_layers=2, num_local_experts=4, **heads)
@@ -28,6 +29,7 @@ def test_a_cache_is_had_of_code_that_hands_the_switch_on_without_naming_it(tmp_p
     assert fact.cache.bytes.text == f"{2 * 2 * 2 * 12 * 4}*context"
 
 
+@pytest.mark.slow
 def test_code_that_ends_with_its_longest_text_is_counted_up_to_there_and_refused_beyond(
     tmp_path: Path,
 ) -> None:

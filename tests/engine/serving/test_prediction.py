@@ -50,6 +50,7 @@ def test_predictions_stand_beside_bounds_which_no_kernel_passes(tmp_path: Path, 
     assert "predicted are times of kernels of onnxruntime" in fact.notes[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bf16", "int8"])
 def test_nothing_is_predicted_of_another_type_than_was_measured(
     tmp_path: Path, here: str, dtype: str

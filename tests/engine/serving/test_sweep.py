@@ -108,6 +108,7 @@ def test_what_a_file_of_results_holds_is_not_counted_again(tmp_path: Path) -> No
     assert sweep_serving(source, spec=SPEC, machine=CHIP, output=kept).made == len(first.rows)
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_opened_does_not_keep_others_from_their_rows(tmp_path: Path) -> None:
     good = configured(tmp_path / "good")
     bad = configured(tmp_path / "bad", model_type="nosuch")

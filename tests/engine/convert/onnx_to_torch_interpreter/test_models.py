@@ -171,7 +171,7 @@ def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
         explorer.to_torch(tmp_path / "w.pt")
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("ending", ["pt", "pt2"])
 def test_a_tiled_file_converts_to_torchs_formats(ending: str, tmp_path: Path) -> None:

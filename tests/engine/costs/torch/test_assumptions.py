@@ -207,7 +207,7 @@ class Ends(nn.Module):
         return x
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "calls"), [("while", 1), ("item", 1), ("list", 1), ("array", 1), ("break", 2)]
 )
