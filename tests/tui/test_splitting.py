@@ -210,7 +210,7 @@ async def test_what_is_written_runs_as_a_pipeline_and_stages_of_other_cuts_do_no
         await hands.press("escape", "r")
         ran = hands.dialog()
         assert ran.startswith("The pipeline ran\n")
-        assert "8 micro-batches" in ran
+        assert "micro-batches in" in ran
         assert "from the times of the stages alone" in ran
         assert all(one.name in ran for one in folder.glob("*.onnx"))
         await hands.press("escape", "n", "full_stop", "r")

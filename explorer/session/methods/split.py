@@ -103,7 +103,7 @@ class SplitMethods(SessionParts):
         self,
         folder: str,
         *,
-        micro_batches: int = 16,
+        micro_batches: int | None = None,
         threads: int = 1,
         on_progress: OnProgress = None,
         cancel: Cancel = None,
@@ -112,7 +112,7 @@ class SplitMethods(SessionParts):
 
         Args:
             folder: With stages.json.
-            micro_batches: How many random ones go through.
+            micro_batches: How many random ones go through; None: as many as a second takes, from 16 to 512.
             threads: Of each stage's operators.
             on_progress: Told how many came out.
             cancel: Asked many times a second; True stops, and no process is left.

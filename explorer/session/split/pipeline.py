@@ -36,7 +36,7 @@ def run_pipeline(
     *,
     input: str | None = None,
     batch: int | None = None,
-    micro_batches: int = 16,
+    micro_batches: int | None = None,
     dims: Mapping[str, int] | None = None,
     threads: int = 1,
     seed: int = 0,
@@ -52,7 +52,8 @@ def run_pipeline(
         folder: With stages.json.
         input: A .npz or .npy file, cut along the first axis into micro-batches; None: random inputs.
         batch: Samples of a micro-batch, where the first size is open.
-        micro_batches: How many random ones, sixteen of them different.
+        micro_batches: How many random ones, sixteen of them different; None: as many as a second takes, from
+            16 to 512.
         dims: Sizes of open dimensions.
         threads: Of each stage's operators.
         seed: Of the first micro-batch.
@@ -69,7 +70,7 @@ def run_pipeline(
         EngineDied: A stage's process or worker ended; the others are stopped.
         Cancelled: `cancel` said so.
     """
-    _check(micro_batches, threads)
+    _check(_DRAWN if micro_batches is None else micro_batches, threads)
     if output is not None:
         _check_output(output, overwrite, input)
     found = manifest.read(folder)
@@ -118,7 +119,7 @@ def _feeds(
     found: Manifest,
     input: str | None,
     batch: int | None,
-    micro_batches: int,
+    micro_batches: int | None,
     dims: dict[str, int],
     seed: int,
 ) -> tuple[list[dict[str, Array]], tuple[str, ...]]:
@@ -134,7 +135,7 @@ def _feeds(
             raise Misuse("the first size of no input is open", where="--batch", hint="leave it out")
         known |= {} if batch is None else dict.fromkeys(named, batch)
         drawn = plan_inputs(whole, known)
-        made = [draw(drawn, seed + at) for at in range(min(micro_batches, _DRAWN))]
+        made = [draw(drawn, seed + at) for at in range(min(micro_batches or _DRAWN, _DRAWN))]
         return made, tuple([one.text() for one in drawn])
     specs = [InputSpec(value.name, value.dtype, value.shape) for value in whole.graph.feeds]
     parts = read_input(input).samples(specs, batch)

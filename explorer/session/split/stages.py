@@ -55,7 +55,7 @@ class Splitter:
         self._draft: tuple[Any, StageDraft] | None = None
 
     def run(
-        self, folder: str, micro_batches: int, threads: int, on_progress: OnProgress, cancel: Cancel
+        self, folder: str, micro_batches: int | None, threads: int, on_progress: OnProgress, cancel: Cancel
     ) -> PipelineRun:
         """Runs stages of a folder as processes, at the sizes of the session."""
         open_sizes = {size for one in manifest.read(folder).inputs for size in one.shape or ()}

@@ -34,7 +34,9 @@ COMMAND = Command(
     "run the stages of a folder as processes, beside the forecast",
     ("FOLDER",),
     (
-        Option("--micro-batches", "how many random micro-batches (default 16)", "N", "16", least=1),
+        Option(
+            "--micro-batches", "how many random micro-batches (default: what a second takes)", "N", least=1
+        ),
         Option("--batch", "samples of a micro-batch, where the first size is open", "N", least=1),
         Option("--threads", "threads of each stage's operators (default 1)", "N", "1", least=1),
         Option("--scheduler", "a Dask cluster that runs it, all of it trusted: tcp://host:8786", "ADDRESS"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import subprocess
 import threading
@@ -39,6 +40,8 @@ _END = 5.0
 _ALONE = 7
 """Micro-batches that go through alone; the first two are not counted."""
 _WARM = 2
+_LONG, _LEAST, _MOST = 1.0, 16, 512
+"""Seconds that a run is to take where nobody says how many micro-batches, and these at least and at most."""
 _SHOWN = 4096
 """Works that are told."""
 
@@ -49,7 +52,7 @@ def run(
     folder: str,
     manifest: Manifest,
     feeds: Sequence[Feeds],
-    count: int,
+    count: int | None,
     *,
     keep: bool = False,
     threads: int = 1,
@@ -64,7 +67,7 @@ def run(
         folder: With the files of the stages.
         manifest: Of it.
         feeds: Inputs of micro-batches; where there are fewer than `count`, again from the first.
-        count: How many go through.
+        count: How many go through; None: as many as a second takes, for a rate that holds.
         keep: Whether what comes out is wanted.
         threads: Of each stage's operators.
         texts: What the inputs are, in words.
@@ -87,6 +90,9 @@ def run(
         line.until_ready(cancel)
         alone = _alone(line, feeds, on_progress, cancel)
         line.came.clear()
+        if count is None:
+            slowest = max(sum(both) for both in zip(alone.stages, alone.handing, strict=True))
+            count = min(_MOST, max(_LEAST, math.ceil(_LONG / max(slowest, _LONG / _MOST))))
         numbers = range(_ALONE, _ALONE + count)
         line.send_all(feeds, numbers)
         line.until(numbers, cancel, lambda done: report(on_progress, cancel, "running", done, count))

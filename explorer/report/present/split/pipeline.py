@@ -8,6 +8,9 @@ from explorer.report.blocks import Block, Column, Field, Fields, Line, Paragraph
 from explorer.report.present.figures import plain, seconds, share_text, written
 from explorer.report.present.split.split import gantt
 
+_DRAWN = 16
+"""Micro-batches of which a picture shows who works when."""
+
 
 def pipeline(folder: str, fact: PipelineRun) -> list[Block]:
     """The answer of `explorer pipeline`."""
@@ -57,7 +60,8 @@ def pipeline(folder: str, fact: PipelineRun) -> list[Block]:
         Line(),
         Table(columns, Rows(row, tuple(enumerate(fact.stages))), what="stages"),
         Line(),
-        *gantt(fact.works, len(fact.stages)),
+        *gantt([one for one in fact.works if one.micro_batch < _DRAWN], len(fact.stages)),
+        *([Line(Span(f"the first {_DRAWN} of {many}", "quiet"), 7)] if fact.micro_batches > _DRAWN else []),
         *([Line()] if fact.notes else []),
         *(Paragraph(note, "warning") for note in fact.notes),
         *([Line(), *written(fact.output)] if fact.output else []),

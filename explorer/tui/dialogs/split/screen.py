@@ -687,9 +687,8 @@ class SplitScreen(SubScreen[int]):
 
     async def _ran(self, folder: str) -> None:
         self._began = time.monotonic()
-        many = self._found.request.spec.micro_batches
         try:
-            fact = await self._jobs.run("running the pipeline", "run_stages", folder, micro_batches=many)
+            fact = await self._jobs.run("running the pipeline", "run_stages", folder)
         except Cancelled:
             self._say("stopped, no stage runs on")
         except ExplorerError as error:
