@@ -109,14 +109,8 @@ KEPT_IN = Option(
     short="-o",
 )
 """Of a sweep: where its rows stay."""
-SPREAD = (
-    Option(
-        "--workers",
-        "processes to spread it over; 1 is this one (default: one a processor, where that pays)",
-        "N",
-        least=1,
-    ),
-    Option("--scheduler", "a Dask cluster that does it, all of it trusted: tcp://host:8786", "ADDRESS"),
+SCHEDULER = Option(
+    "--scheduler", "a Dask cluster that does it, all of it trusted: tcp://host:8786", "ADDRESS"
 )
 """Of a sweep: who does it."""
 MACHINE_SETTINGS = (

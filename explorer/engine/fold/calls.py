@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Function, Graph, Model, Node, Value, subgraphs, with_bodies
-from explorer.engine.graph.repeated_nodes import gathered, held, value_names
+from explorer.engine.graph.repeated_nodes import free_name, gathered, held, value_names
 from explorer.engine.shapes.bodies import substituted
 
 MOST = 100_000
@@ -92,7 +92,7 @@ class _Opening:
             one = substituted(inner, values)
             for made in one.outputs:
                 if made and made not in names:
-                    names[made] = self._unique(f"{node.label}/{made}")
+                    names[made] = free_name(f"{node.label}/{made}", self.taken)
             name = f"{node.label}/{one.label}"
             read = [names.get(value, "") for value in one.inputs]
             new = one.with_values(read, [names.get(value, "") for value in one.outputs], name)
@@ -100,13 +100,6 @@ class _Opening:
         for value in given:  # what comes in goes out
             if outer := wanted.get(value):
                 self.nodes.append(Node("Identity", (names[value],), (outer,), name=f"{node.label}/{value}"))
-
-    def _unique(self, wanted: str) -> str:
-        name, number = wanted, 2
-        while name in self.taken:
-            name, number = f"{wanted}_{number}", number + 1
-        self.taken.add(name)
-        return name
 
 
 def _around(body: Graph, names: Mapping[str, str]) -> Graph:

@@ -116,6 +116,15 @@ def value_names(graph: Graph) -> Iterator[str]:
             yield from value_names(inner)
 
 
+def free_name(wanted: str, taken: set[str]) -> str:
+    """`wanted`, or with a number behind it where it is taken; from then on it is."""
+    name, number = wanted, 2
+    while name in taken:
+        name, number = f"{wanted}_{number}", number + 1
+    taken.add(name)
+    return name
+
+
 class WeightBundle(Struct, frozen=True):
     """Tensors of one type that are written one behind the other.
 

@@ -23,7 +23,7 @@ from explorer.engine.graph.model import (
     int64_tensor,
     tensor_from_array,
 )
-from explorer.engine.graph.repeated_nodes import NodeRun, WeightBundle, gathered
+from explorer.engine.graph.repeated_nodes import NodeRun, WeightBundle, free_name, gathered
 from explorer.engine.graph.tile_metadata import MNK_KEY, SITE_KEY
 
 Size = int | tuple[str, int]
@@ -66,11 +66,7 @@ class Emission(Struct):
 
     def unique(self, wanted: str) -> str:
         """`wanted`, or with a number behind it when it is in use."""
-        name, number = wanted, 2
-        while name in self.taken:
-            name, number = f"{wanted}_{number}", number + 1
-        self.taken.add(name)
-        return name
+        return free_name(wanted, self.taken)
 
     def uniques(self, wanted: Sequence[str]) -> list[str]:
         """Different names, each `wanted` or with a number behind it when it is in use."""

@@ -265,14 +265,15 @@ class TreeModel(FoldedRows):
 
         Returns whether any of these is shown.
         """
-        marks = self._constants
+        marks, grew = self._constants, False
         for match in matches:
             constant = bool(marks) and bool(marks[match])
             self.found += 1
             self._constant_matches += constant
             if len(self._matching[constant]) < MATCHES:
                 self._matching[constant].append(match)
-        more = self._lay_matches()
+                grew = True
+        more = grew and self._lay_matches()  # of a million most only count
         if more:
             self.rebuild()
         return more

@@ -6,7 +6,7 @@ import explorer
 from explorer.base.errors import Misuse
 from explorer.base.exit_codes import BAD_INPUT, DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import KEPT_IN, MACHINE, OPENING, SPREAD, TABLE, Option
+from explorer.cli.arguments.options import KEPT_IN, MACHINE, OPENING, SCHEDULER, TABLE, Option
 from explorer.cli.arguments.records import named_machine, rate
 from explorer.cli.output.answer import Answer, document, plain, plots, present, tool
 from explorer.cli.output.progress import ProgressLine
@@ -65,7 +65,8 @@ _OPTIONS = (
     Option("--plot", "also draw memory over contexts and tokens/s over batches, as SVG or PNG", "FILE"),
     Option("--sweep", "a row for every layout of every type, context, batch and number of devices"),
     KEPT_IN,
-    *SPREAD,
+    Option("--workers", "processes to spread the rows over (default: this one alone)", "N", least=1),
+    SCHEDULER,
     Option("--links", "bytes per second between devices, one way (default: those of a preset)", "RATE"),
 )
 

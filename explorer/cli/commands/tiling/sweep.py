@@ -9,7 +9,7 @@ from explorer.base.errors import Misuse
 from explorer.base.exit_codes import BAD_INPUT, DIFFERENT, DONE, OF_VERDICT
 from explorer.base.verdicts import weakest
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import EDGES, FORMS, HARDWARE, KEPT_IN, OPENING, SPREAD, TABLE, Option
+from explorer.cli.arguments.options import EDGES, FORMS, HARDWARE, KEPT_IN, OPENING, SCHEDULER, TABLE, Option
 from explorer.cli.arguments.quantize import FORMAT_SWEEP
 from explorer.cli.arguments.records import hardware, tile_spec, tiles
 from explorer.cli.arguments.training import TRAINING_SWEEP, samples
@@ -386,7 +386,13 @@ COMMAND = Command(
             "figures of some tilings beside each other, the first to measure by: their tiles, all, or front",
             "TILES",
         ),
-        *SPREAD,
+        Option(
+            "--workers",
+            "processes to spread it over; 1 is this one (default: one a processor, where that pays)",
+            "N",
+            least=1,
+        ),
+        SCHEDULER,
         Option(
             "--scalesim",
             "also write the matmuls for SCALE-Sim (-i gemm)",

@@ -15,6 +15,7 @@ from msgspec import Struct, field
 
 from explorer.base.errors import Misuse
 from explorer.engine.graph.model import Node, Tensor, int64_tensor
+from explorer.engine.graph.repeated_nodes import free_name
 from explorer.engine.shapes import Shapes
 from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape
@@ -123,11 +124,7 @@ class Rewriting(Struct):
 
     def fresh(self, wanted: str) -> str:
         """A name that nothing has yet."""
-        name, number = f"{wanted}_rebatched", 2
-        while name in self.taken:
-            name, number = f"{wanted}_rebatched_{number}", number + 1
-        self.taken.add(name)
-        return name
+        return free_name(f"{wanted}_rebatched", self.taken)
 
     def store(self, values: Sequence[int], beside: str) -> str:
         """A new stored list of numbers."""

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from explorer.engine.graph.model import Function, Model, Node, Tensor, Value
-from explorer.engine.graph.repeated_nodes import held, value_names
+from explorer.engine.graph.repeated_nodes import free_name, held, value_names
 from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat
 from explorer.engine.quantize.functions import DOMAIN_VERSION, call, function_for
 from explorer.engine.quantize.weights import stored
@@ -43,11 +43,7 @@ class Additions:
 
     def unique(self, wanted: str) -> str:
         """`wanted`, or with a number behind it when it is in use."""
-        name, number = wanted, 2
-        while name in self._taken:
-            name, number = f"{wanted}_{number}", number + 1
-        self._taken.add(name)
-        return name
+        return free_name(wanted, self._taken)
 
     def known(self, key: Hashable) -> str | None:
         """The value that was made for a key before."""

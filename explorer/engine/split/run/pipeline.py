@@ -91,8 +91,7 @@ def run(
         alone = _alone(line, feeds, on_progress, cancel)
         line.came.clear()
         if count is None:
-            slowest = max(sum(both) for both in zip(alone.stages, alone.handing, strict=True))
-            count = min(_MOST, max(_LEAST, math.ceil(_LONG / max(slowest, _LONG / _MOST))))
+            count = max(_LEAST, math.ceil(_LONG / max(*alone.busy, _LONG / _MOST)))
         numbers = range(_ALONE, _ALONE + count)
         line.send_all(feeds, numbers)
         line.until(numbers, cancel, lambda done: report(on_progress, cancel, "running", done, count))
@@ -118,6 +117,11 @@ class _Alone(NamedTuple):
     handing: list[float]
     links: list[float]
     latency: float
+
+    @property
+    def busy(self) -> list[float]:
+        """Of a run and what follows it: while a stage hands on what it made it runs no other micro-batch."""
+        return [sum(both) for both in zip(self.stages, self.handing, strict=True)]
 
 
 def _alone(
@@ -150,10 +154,8 @@ def _told(
     count: int,
     threads: int,
 ) -> PipelineRun:
-    # while a stage hands on what it made it runs no other micro-batch
-    held = [sum(both) for both in zip(alone.stages, alone.handing, strict=True)]
-    ways = [max(0.0, link - busy) for link, busy in zip(alone.links, alone.handing, strict=False)]
-    predicted = forecast(held, ways, count, "1f1b")
+    ways = [max(0.0, link - handing) for link, handing in zip(alone.links, alone.handing, strict=False)]
+    predicted = forecast(alone.busy, ways, count, "1f1b")
     seconds = max(one.end for one in works)
     throughput = count / seconds
     stages = [
