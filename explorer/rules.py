@@ -32,8 +32,7 @@ from collections.abc import Callable
 
 from explorer.base.errors import Misuse
 from explorer.engine.operators.call import Call, Rule
-from explorer.engine.operators.einsum import einsum
-from explorer.engine.operators.formulas import (
+from explorer.engine.operators.cost_formulas import (
     FREE,
     Cost,
     adding,
@@ -52,6 +51,7 @@ from explorer.engine.operators.formulas import (
     total,
     unknown,
 )
+from explorer.engine.operators.einsum import einsum
 from explorer.engine.operators.user import register
 
 __all__ = [

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from explorer.engine.operators.formulas import Cost
+from explorer.engine.operators.cost_formulas import Cost
 from explorer.facts import Dim, Shape, TensorInfo
 
 Type = tuple[str | None, Shape | None]

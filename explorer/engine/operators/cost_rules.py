@@ -6,9 +6,9 @@ from functools import cache
 
 from msgspec.structs import replace
 
-from explorer.engine.operators import formulas
+from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import Call, Rule
-from explorer.engine.operators.formulas import ELEMENTWISE, FREE, Cost
+from explorer.engine.operators.cost_formulas import ELEMENTWISE, FREE, Cost
 from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim
 
@@ -31,7 +31,7 @@ def each(per_element: int = 1, detail: str = "") -> Rule:
     def rule(call: Call) -> Cost:
         what = f"{call.op} ({detail})" if detail else call.op
         info = call.outputs[0] if call.outputs else None
-        return formulas.elementwise(what, None if info is None else info.shape, per_element)
+        return cost_formulas.elementwise(what, None if info is None else info.shape, per_element)
 
     return rule
 
@@ -48,7 +48,7 @@ def each_with(per_element: int, detail: str, **optional: int) -> Rule:
     def rule(call: Call) -> Cost:
         given = [name.replace("_", " ") for name, index in optional.items() if call.has(index)]
         what = f"{call.op} ({', '.join((detail, *(f'add the {g}' for g in given)))})"
-        return formulas.elementwise(what, call.output(), per_element + len(given))
+        return cost_formulas.elementwise(what, call.output(), per_element + len(given))
 
     return rule
 
@@ -59,14 +59,14 @@ def each_input(per_element: int = 1, detail: str = "", index: int = 0) -> Rule:
 
     def rule(call: Call) -> Cost:
         what = f"{call.op} ({detail})" if detail else f"{call.op}, each input element"
-        return formulas.elementwise(what, call.shape(index), per_element)
+        return cost_formulas.elementwise(what, call.shape(index), per_element)
 
     return rule
 
 
 def without(reason: str, *, products: bool = True) -> Rule:
     """No rule can be given from shapes; `products` says whether products may be summed at all."""
-    cost = formulas.unknown(reason)
+    cost = cost_formulas.unknown(reason)
     cost = cost if products else replace(cost, macs=0)
     return lambda _: cost
 
@@ -91,13 +91,13 @@ _QUANTIZE = ELEMENTWISE["quantize"][0]
 
 def requantized(cost: Cost, call: Call) -> Cost:
     """`cost`, and the result made 8 bits wide again."""
-    return formulas.adding(cost, "requantize", call.output(), _QUANTIZE)
+    return cost_formulas.adding(cost, "requantize", call.output(), _QUANTIZE)
 
 
 def activated(cost: Cost, call: Call) -> Cost:
     """`cost`, and the activation that the node names."""
     name = call.attributes.get("activation", "")
-    return formulas.adding(cost, str(name), call.output()) if name and name != "none" else cost
+    return cost_formulas.adding(cost, str(name), call.output()) if name and name != "none" else cost
 
 
 FORMAT = "what unpacking a weight takes depends on its format, which the node names by number only"

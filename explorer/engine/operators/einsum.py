@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from explorer.engine.operators import formulas
-from explorer.engine.operators.formulas import FREE, Cost
+from explorer.engine.operators import cost_formulas
+from explorer.engine.operators.cost_formulas import FREE, Cost
 from explorer.facts import Dim, Shape
 
 _MOST_OPERANDS = 32
@@ -31,10 +31,10 @@ def einsum(equation: str, shapes: Sequence[Shape]) -> Cost:
     """
     parsed = _parse_einsum(equation, shapes)
     if isinstance(parsed, str):
-        return formulas.unknown(parsed)
+        return cost_formulas.unknown(parsed)
     operands, output, sizes = parsed
     if len(operands) > _MOST_OPERANDS:
-        return formulas.unknown(f"the best order of {len(operands):,} operands is not searched for")
+        return cost_formulas.unknown(f"the best order of {len(operands):,} operands is not searched for")
     symbolic = any(not isinstance(d, int) for d in sizes.values())
     known = {k: d if isinstance(d, int) else 1 for k, d in sizes.items()}
     reduced, presum = [], 0
@@ -42,27 +42,27 @@ def einsum(equation: str, shapes: Sequence[Shape]) -> Cost:
         others = set(output).union(*(operands[:i] + operands[i + 1 :]))
         kept = letters & others
         if kept != letters:
-            presum += formulas.count([known[c] for c in letters]) or 0
+            presum += cost_formulas.count([known[c] for c in letters]) or 0
         reduced.append(kept)
     order = _pairs(reduced, frozenset(output), known)
     if symbolic and len(operands) > 2:
-        return Cost(None, None, equation, "unknown", formulas.unbound([("", tuple(sizes.values()))]))
+        return Cost(None, None, equation, "unknown", cost_formulas.unbound([("", tuple(sizes.values()))]))
     cost = Cost(formula="")
     for letters, summed in order:
         dims = tuple(sizes[c] for c in sorted(letters))
         text = f"{equation}: {' x '.join(f'{c} {sizes[c]}' for c in sorted(letters))}"
         if not summed:
-            cost = formulas.adding(cost, f"{equation}, nothing summed", dims)
+            cost = cost_formulas.adding(cost, f"{equation}, nothing summed", dims)
             continue
-        value = formulas.count(dims)
+        value = cost_formulas.count(dims)
         step = (
-            Cost(None, 0, text, "unknown", formulas.unbound([("", dims)]))
+            Cost(None, 0, text, "unknown", cost_formulas.unbound([("", dims)]))
             if value is None
             else Cost(value, 0, f"{text} = {value:,}")
         )
-        cost = formulas.total([cost, step])
+        cost = cost_formulas.total([cost, step])
     if presum:
-        cost = formulas.adding(cost, f"{equation}, sums", (None,) if symbolic else (presum,))
+        cost = cost_formulas.adding(cost, f"{equation}, sums", (None,) if symbolic else (presum,))
     return cost if cost.formula else replace(FREE, formula=f"0 ({equation} moves data)")
 
 
@@ -115,13 +115,13 @@ def _pairs(
         rest = [o for k, o in enumerate(operands) if k not in (i, j)]
         union = operands[i] | operands[j]
         kept = union & output.union(*rest)
-        size = formulas.count([sizes[c] for c in union]) or 0
+        size = cost_formulas.count([sizes[c] for c in union]) or 0
         choices.append((size, i, j, union, kept, rest))
     if len(operands) > 6:
         choices = [min(choices, key=lambda c: c[:3])]
     for size, _, _, union, kept, rest in choices:
         steps = _pairs([kept, *rest], output, sizes)
-        price = size + sum(formulas.count([sizes[c] for c in letters]) or 0 for letters, _ in steps)
+        price = size + sum(cost_formulas.count([sizes[c] for c in letters]) or 0 for letters, _ in steps)
         if best is None or price < best[0]:
             best = price, [(union, kept != union), *steps]
     return best[1] if best else []

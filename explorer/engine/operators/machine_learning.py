@@ -13,10 +13,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from explorer.engine.operators import formulas
+from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import Answer, Call, ShapeRule
+from explorer.engine.operators.cost_formulas import ELEMENTWISE, Cost
 from explorer.engine.operators.cost_rules import each, free
-from explorer.engine.operators.formulas import ELEMENTWISE, Cost
 from explorer.engine.operators.operator import Operator
 from explorer.engine.operators.shape_rules import like
 from explorer.facts import Dim, Shape
@@ -86,8 +86,8 @@ def _finished(cost: Cost, call: Call, rows: Shape, scores: Dim, *, labels: bool)
     """What follows the scores: their function, and the largest of them for a label."""
     after = _POST[call.attributes.get("post_transform", "NONE")]
     if after:
-        cost = formulas.adding(cost, "post transform", (*rows, scores), after)
-    return formulas.adding(cost, "largest score", (*rows, scores)) if labels else cost
+        cost = cost_formulas.adding(cost, "post transform", (*rows, scores), after)
+    return cost_formulas.adding(cost, "largest score", (*rows, scores)) if labels else cost
 
 
 def _linear(call: Call) -> Cost:
@@ -95,20 +95,22 @@ def _linear(call: Call) -> Cost:
     labels = call.op.endswith("Classifier")
     coefficients = len(call.attributes["coefficients"])
     scores: Dim = coefficients // features if isinstance(features, int) and features else None
-    cost = formulas.counted([("rows", rows), ("features", (features,)), ("scores", (scores,))])
+    cost = cost_formulas.counted([("rows", rows), ("features", (features,)), ("scores", (scores,))])
     if call.attributes.get("intercepts"):
-        cost = formulas.adding(cost, "intercepts", (*rows, scores))
+        cost = cost_formulas.adding(cost, "intercepts", (*rows, scores))
     return _finished(cost, call, rows, scores, labels=labels)
 
 
 def _kernels(call: Call, rows: Shape, features: Dim, vectors: int) -> Cost:
     """Each input against each support vector."""
     kind = call.attributes.get("kernel_type", "LINEAR")
-    cost = formulas.counted([("rows", rows), ("support vectors", (vectors,)), ("features", (features,))])
+    cost = cost_formulas.counted([("rows", rows), ("support vectors", (vectors,)), ("features", (features,))])
     if kind == "RBF":
-        cost = formulas.adding(cost, "differences", (*rows, vectors, features))
+        cost = cost_formulas.adding(cost, "differences", (*rows, vectors, features))
     per_product = _KERNELS[kind]
-    return formulas.adding(cost, f"{kind} kernel", (*rows, vectors), per_product) if per_product else cost
+    return (
+        cost_formulas.adding(cost, f"{kind} kernel", (*rows, vectors), per_product) if per_product else cost
+    )
 
 
 def _support_vectors(call: Call, features: Dim) -> int | None:
@@ -120,13 +122,13 @@ def _svm_regressor(call: Call) -> Cost:
     rows, features = _rows(call)
     vectors = _support_vectors(call, features)
     if vectors is None:
-        return formulas.unknown("how many features the input has is not known")
+        return cost_formulas.unknown("how many features the input has is not known")
     if vectors:
-        weighed = formulas.counted([("rows", rows), ("coefficients", (vectors,))])
-        cost = formulas.total([_kernels(call, rows, features, vectors), weighed])
+        weighed = cost_formulas.counted([("rows", rows), ("coefficients", (vectors,))])
+        cost = cost_formulas.total([_kernels(call, rows, features, vectors), weighed])
     else:
-        cost = formulas.counted([("rows", rows), ("features", (features,))])
-    cost = formulas.adding(cost, "rho", rows) if call.attributes.get("rho") else cost
+        cost = cost_formulas.counted([("rows", rows), ("features", (features,))])
+    cost = cost_formulas.adding(cost, "rho", rows) if call.attributes.get("rho") else cost
     return _finished(cost, call, rows, 1, labels=False)
 
 
@@ -136,21 +138,21 @@ def _svm_classifier(call: Call) -> Cost:
     rows, features = _rows(call)
     vectors = _support_vectors(call, features)
     if vectors is None:
-        return formulas.unknown("how many features the input has is not known")
+        return cost_formulas.unknown("how many features the input has is not known")
     classes = len(at.get("classlabels_ints") or at.get("classlabels_strings") or ())
     if not vectors:
         # without support vectors the coefficients are those of a linear model, one row a class
         scores = len(at["coefficients"]) // features if isinstance(features, int) and features else None
-        cost = formulas.counted([("rows", rows), ("features", (features,)), ("scores", (scores,))])
+        cost = cost_formulas.counted([("rows", rows), ("features", (features,)), ("scores", (scores,))])
         return _finished(cost, call, rows, scores, labels=True)
     pairs = classes * (classes - 1) // 2
-    weighed = formulas.counted(
+    weighed = cost_formulas.counted(
         [("rows", rows), ("support vectors", (vectors,)), ("classes but one", (classes - 1,))]
     )
-    cost = formulas.total([_kernels(call, rows, features, vectors), weighed])
-    cost = formulas.adding(cost, "rho and vote", (*rows, pairs), 2)
+    cost = cost_formulas.total([_kernels(call, rows, features, vectors), weighed])
+    cost = cost_formulas.adding(cost, "rho and vote", (*rows, pairs), 2)
     if at.get("prob_a"):
-        cost = formulas.adding(cost, "sigmoid of a pair", (*rows, pairs), 3)
+        cost = cost_formulas.adding(cost, "sigmoid of a pair", (*rows, pairs), 3)
         if classes > 2:
             reason = "how often the probabilities of the pairs are balanced depends on the data"
             return replace(cost, elementwise_ops=None, status="unknown", reason=reason)
@@ -160,7 +162,7 @@ def _svm_classifier(call: Call) -> Cost:
 def _normalizer(call: Call) -> Cost:
     kind = call.attributes.get("norm", "MAX")
     count, detail = (2, "largest, divide") if kind == "MAX" else ELEMENTWISE["lp_norm"]
-    return formulas.elementwise(f"Normalizer {kind} ({detail})", call.output(), count)
+    return cost_formulas.elementwise(f"Normalizer {kind} ({detail})", call.output(), count)
 
 
 def _deepest(roots: Sequence[int], below: Mapping[int, tuple[int, ...]]) -> int | None:
@@ -183,11 +185,11 @@ def _deepest(roots: Sequence[int], below: Mapping[int, tuple[int, ...]]) -> int 
 def _trees(call: Call, comparisons: int | None, trees: int, scores: int, most: int, after: int) -> Cost:
     rows, _ = _rows(call)
     if comparisons is None:
-        return replace(formulas.unknown("its nodes form no trees"), macs=0)
+        return replace(cost_formulas.unknown("its nodes form no trees"), macs=0)
     each_row = comparisons + trees * most + scores * after
     what = f"{call.op} ({trees:,} trees, {comparisons:,} comparisons at most, leaves summed)"
-    cost = formulas.elementwise(what, (*rows, each_row))
-    return formulas.bounded(cost, "a row takes one path through each tree; counted are the longest")
+    cost = cost_formulas.elementwise(what, (*rows, each_row))
+    return cost_formulas.bounded(cost, "a row takes one path through each tree; counted are the longest")
 
 
 def _tree_ensemble(call: Call) -> Cost:
@@ -237,18 +239,18 @@ def _tf_idf(call: Call) -> Cost:
     at, shape = call.attributes, call.shape(0)
     rows, length = (shape[:-1] or (1,)), shape[-1]
     if not isinstance(length, int):
-        return replace(formulas.unknown(formulas.unbound([("", shape)])), macs=0)
+        return replace(cost_formulas.unknown(cost_formulas.unbound([("", shape)])), macs=0)
     found, longest = 0, min(at["max_gram_length"], length)
     if longest > _LONGEST:
-        return replace(formulas.unknown(f"groups of {longest:,} words are not worked out"), macs=0)
+        return replace(cost_formulas.unknown(f"groups of {longest:,} words are not worked out"), macs=0)
     for n in range(at["min_gram_length"], longest + 1):
         # of the words of a group each stands 1 to skips + 1 behind the one before
         steps = min(at["max_skip_count"] + 1, (length - 1) // (n - 1)) if n > 1 else 1
         found += steps * length - (n - 1) * steps * (steps + 1) // 2
-    cost = formulas.elementwise("TfIdfVectorizer (n-grams counted)", (*rows, found))
+    cost = cost_formulas.elementwise("TfIdfVectorizer (n-grams counted)", (*rows, found))
     if at.get("mode", "TF") != "TF":
-        cost = formulas.adding(cost, "weights", call.output())
-    return formulas.bounded(cost, "how many n-grams are known depends on the data; counted are all")
+        cost = cost_formulas.adding(cost, "weights", call.output())
+    return cost_formulas.bounded(cost, "how many n-grams are known depends on the data; counted are all")
 
 
 _TREES = tuple(

@@ -17,10 +17,10 @@ from msgspec.structs import replace
 
 from explorer.base.errors import ExplorerError
 from explorer.engine.graph.layouts import NHWC, channels_first, channels_last
-from explorer.engine.operators import control, formulas, machine_learning, tflite
+from explorer.engine.operators import control, cost_formulas, machine_learning, tflite
 from explorer.engine.operators.call import Answer, Call, Key, MissingShape, Rules
+from explorer.engine.operators.cost_formulas import Cost
 from explorer.engine.operators.cost_rules import free
-from explorer.engine.operators.formulas import Cost
 from explorer.engine.operators.gradients import Gradient, Want
 from explorer.engine.operators.onnx import (
     attention,
@@ -126,19 +126,19 @@ def cost_of(call: Call, table: Rules = RULES) -> Cost:
     rule = table.get((call.domain, call.op))
     if rule is None:
         where = f" of domain {call.domain}" if call.domain else ""
-        return formulas.unknown(f"no rule for operator {call.op}{where}")
+        return cost_formulas.unknown(f"no rule for operator {call.op}{where}")
     try:
         cost = rule(call)
     except MissingShape as missing:
-        return formulas.unknown(str(missing))
+        return cost_formulas.unknown(str(missing))
     except ExplorerError:
         raise
     except (
         Exception
     ):  # attributes and ranks are the file's: one that fits no definition must not stop the rest
-        return formulas.unknown(f"{call.op} has inputs or attributes that do not fit its definition")
+        return cost_formulas.unknown(f"{call.op} has inputs or attributes that do not fit its definition")
     if (cost.macs or 0) < 0 or (cost.elementwise_ops or 0) < 0:
-        return formulas.unknown(f"{call.op} has a size below 0 among its attributes")
+        return cost_formulas.unknown(f"{call.op} has a size below 0 among its attributes")
     return cost
 
 

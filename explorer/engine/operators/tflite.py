@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from explorer.engine.operators import formulas
+from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import Call, Rule
+from explorer.engine.operators.cost_formulas import ELEMENTWISE, FREE, Cost
 from explorer.engine.operators.cost_rules import each, each_input, free, moves, named, without
-from explorer.engine.operators.formulas import ELEMENTWISE, FREE, Cost
 from explorer.engine.operators.operator import Operator
 from explorer.facts import Dim, Shape
 
@@ -46,18 +46,18 @@ def _finished(cost: Cost, call: Call, bias: int = -1, data: int = 0, weight: int
     """
     output = call.output()
     if bias >= 0 and call.has(bias):
-        cost = formulas.adding(cost, "bias", output)
+        cost = cost_formulas.adding(cost, "bias", output)
     if _whole(call, data):
-        cost = formulas.adding(cost, "requantize", output, _QUANTIZE)
+        cost = cost_formulas.adding(cost, "requantize", output, _QUANTIZE)
     elif weight >= 0 and _whole(call, weight):
-        cost = formulas.adding(cost, "quantize the input", call.shape(data), _QUANTIZE + 2)
-        cost = formulas.adding(cost, "scale", output)
+        cost = cost_formulas.adding(cost, "quantize the input", call.shape(data), _QUANTIZE + 2)
+        cost = cost_formulas.adding(cost, "scale", output)
     return _activated(cost, call)
 
 
 def _activated(cost: Cost, call: Call) -> Cost:
     name = call.attributes.get("fused_activation_function", "NONE")
-    return cost if name == "NONE" else formulas.adding(cost, str(name), call.output())
+    return cost if name == "NONE" else cost_formulas.adding(cost, str(name), call.output())
 
 
 def _first(shape: Shape) -> Shape:
@@ -73,20 +73,20 @@ def _conv(call: Call) -> Cost:
     weight, source = call.shape(1), call.shape(0)
     given, taken = source[-1], weight[-1]
     if _numbers(given, taken) and (not taken or given % taken):  # type: ignore[operator]
-        return formulas.unknown(f"its operands do not fit: {given} channels, the weight takes {taken}")
-    return _finished(formulas.conv(_first(call.output()), _first(weight)), call, 2, weight=1)
+        return cost_formulas.unknown(f"its operands do not fit: {given} channels, the weight takes {taken}")
+    return _finished(cost_formulas.conv(_first(call.output()), _first(weight)), call, 2, weight=1)
 
 
 def _depthwise(call: Call) -> Cost:
     """Each output channel is a window of one input channel; the weight is (1, h, w, out)."""
     weight, output = call.shape(1), call.output()
     if len(weight) != 4 or len(output) != 4:
-        return formulas.unknown("weight and output of the convolution do not have four dimensions")
+        return cost_formulas.unknown("weight and output of the convolution do not have four dimensions")
     if _numbers(weight[3], output[3]) and weight[3] != output[3]:
-        return formulas.unknown(
+        return cost_formulas.unknown(
             f"its operands do not fit: {output[3]} channels, the weight makes {weight[3]}"
         )
-    cost = formulas.conv(_first(output), (output[3], 1, *weight[1:3]))
+    cost = cost_formulas.conv(_first(output), (output[3], 1, *weight[1:3]))
     return _finished(cost, call, 2, weight=1)
 
 
@@ -94,28 +94,28 @@ def _conv_transpose(call: Call) -> Cost:
     """Inputs are the size of the output, the weight (out, h, w, in), the data, the bias."""
     weight, source = call.shape(1), call.shape(2)
     if _numbers(weight[-1], source[-1]) and weight[-1] != source[-1]:
-        return formulas.unknown(
+        return cost_formulas.unknown(
             f"its operands do not fit: {source[-1]} channels, the weight takes {weight[-1]}"
         )
     turned = (weight[-1], weight[0], *weight[1:-1])
-    return _finished(formulas.conv_transpose(_first(source), turned), call, 3, data=2, weight=1)
+    return _finished(cost_formulas.conv_transpose(_first(source), turned), call, 3, data=2, weight=1)
 
 
 def _conv_3d(call: Call) -> Cost:
     """The weight is (d, h, w, in / groups, out)."""
     weight = call.shape(1)
     if len(weight) != 5:
-        return formulas.unknown("the weight of the convolution does not have five dimensions")
-    return _finished(formulas.conv(_first(call.output()), (weight[4], weight[3], *weight[:3])), call, 2)
+        return cost_formulas.unknown("the weight of the convolution does not have five dimensions")
+    return _finished(cost_formulas.conv(_first(call.output()), (weight[4], weight[3], *weight[:3])), call, 2)
 
 
 def _conv_3d_transpose(call: Call) -> Cost:
     """Inputs as those of TRANSPOSE_CONV; the weight is (d, h, w, out, in)."""
     weight, source = call.shape(1), call.shape(2)
     if len(weight) != 5:
-        return formulas.unknown("the weight of the convolution does not have five dimensions")
+        return cost_formulas.unknown("the weight of the convolution does not have five dimensions")
     return _finished(
-        formulas.conv_transpose(_first(source), (weight[4], weight[3], *weight[:3])), call, 3, data=2
+        cost_formulas.conv_transpose(_first(source), (weight[4], weight[3], *weight[:3])), call, 3, data=2
     )
 
 
@@ -123,18 +123,18 @@ def _fully_connected(call: Call) -> Cost:
     """Rows of the input, as many as its size gives, against a weight of (out, in)."""
     source, weight = call.shape(0), call.shape(1)
     if len(weight) != 2:
-        return formulas.unknown("the weight of a fully connected layer has two dimensions")
+        return cost_formulas.unknown("the weight of a fully connected layer has two dimensions")
     units, width = weight
-    total = formulas.count(source)
+    total = cost_formulas.count(source)
     if total is not None and isinstance(width, int):
         if not width or total % width:
-            return formulas.unknown(f"its operands do not fit: {total:,} numbers in rows of {width}")
+            return cost_formulas.unknown(f"its operands do not fit: {total:,} numbers in rows of {width}")
         rows: Shape = (total // width,)
     elif source and source[-1] == width:
         rows = source[:-1]
     else:
         rows = (None,)
-    cost = formulas.counted([("rows", rows), ("in", (width,)), ("out", (units,))])
+    cost = cost_formulas.counted([("rows", rows), ("in", (width,)), ("out", (units,))])
     return _finished(cost, call, 2, weight=1)
 
 
@@ -145,8 +145,8 @@ def _matmul(call: Call) -> Cost:
     if call.attributes.get("adj_y", False):
         b = (*b[:-2], *b[:-3:-1])
     if len(a) < 2 or len(b) < 2:
-        return formulas.unknown("a batch of matrices has two dimensions or more")
-    return _finished(formulas.matmul(a, b), call, weight=1)
+        return cost_formulas.unknown("a batch of matrices has two dimensions or more")
+    return _finished(cost_formulas.matmul(a, b), call, weight=1)
 
 
 # -- what runs over a sequence ----------------------------------------------------------------------
@@ -163,20 +163,22 @@ def _lstm(call: Call, rows: Shape, start: int = 0) -> Cost:
     state = call.shape(start + 6)
     gates = _gates(call, range(start + 1, start + 5))
     parts = [
-        formulas.counted([("steps", rows), ("gates", (gates,)), ("H", width[:1]), ("in", width[1:])]),
-        formulas.counted([("steps", rows), ("gates", (gates,)), ("H", state[:1]), ("state", state[1:])]),
+        cost_formulas.counted([("steps", rows), ("gates", (gates,)), ("H", width[:1]), ("in", width[1:])]),
+        cost_formulas.counted([("steps", rows), ("gates", (gates,)), ("H", state[:1]), ("state", state[1:])]),
     ]
     units: Shape = (*rows, width[0])
     if call.has(start + 16):
-        parts.append(formulas.counted([("steps", rows), ("projection", call.shape(start + 16))]))
-    cost = formulas.total(parts)
+        parts.append(cost_formulas.counted([("steps", rows), ("projection", call.shape(start + 16))]))
+    cost = cost_formulas.total(parts)
     biases = _gates(call, range(start + 12, start + 16))
-    cost = formulas.adding(cost, "gates and state", units, 2 * gates + biases + formulas.RECURRENT["LSTM"][1])
+    cost = cost_formulas.adding(
+        cost, "gates and state", units, 2 * gates + biases + cost_formulas.RECURRENT["LSTM"][1]
+    )
     peepholes = _gates(call, range(start + 9, start + 12))
     if peepholes:
-        cost = formulas.adding(cost, "peepholes", units, 2 * peepholes)
+        cost = cost_formulas.adding(cost, "peepholes", units, 2 * peepholes)
     if call.has(start + 17):
-        cost = formulas.adding(cost, "projection bias", (*rows, *call.shape(start + 17)))
+        cost = cost_formulas.adding(cost, "projection bias", (*rows, *call.shape(start + 17)))
     return cost
 
 
@@ -190,7 +192,9 @@ def _sequence_lstm(call: Call) -> Cost:
     norms = _gates(call, range(20, 24))
     if norms:
         units: Shape = (*_time(call), call.shape(2)[0])
-        cost = formulas.adding(cost, f"normalise {norms} gates", units, norms * ELEMENTWISE["layer_norm"][0])
+        cost = cost_formulas.adding(
+            cost, f"normalise {norms} gates", units, norms * ELEMENTWISE["layer_norm"][0]
+        )
     return cost
 
 
@@ -199,10 +203,12 @@ def _single_lstm(call: Call) -> Cost:
     if call.attributes.get("kernel_type", "FULL") != "BASIC":
         return _lstm(call, call.shape(0)[:1])
     batch, weight = call.shape(0)[:1], call.shape(2)
-    cost = formulas.counted([("batch", batch), ("gates x H", weight[:1]), ("in + state", weight[1:])])
+    cost = cost_formulas.counted([("batch", batch), ("gates x H", weight[:1]), ("in + state", weight[1:])])
     rows = weight[0]
     units = rows // 4 if isinstance(rows, int) else None
-    return formulas.adding(cost, "gates and state", (*batch, units), 4 * 2 + formulas.RECURRENT["LSTM"][1])
+    return cost_formulas.adding(
+        cost, "gates and state", (*batch, units), 4 * 2 + cost_formulas.RECURRENT["LSTM"][1]
+    )
 
 
 def _both_lstm(call: Call) -> Cost:
@@ -212,19 +218,21 @@ def _both_lstm(call: Call) -> Cost:
         # weights of the auxiliary input, for those gates that have one
         for place in range(start, start + 4):
             if call.has(39) and call.has(place):
-                costs.append(formulas.counted([("steps", _time(call)), ("auxiliary", call.shape(place))]))
-    return formulas.total(costs)
+                costs.append(
+                    cost_formulas.counted([("steps", _time(call)), ("auxiliary", call.shape(place))])
+                )
+    return cost_formulas.total(costs)
 
 
 def _rnn(call: Call, rows: Shape, start: int = 1) -> Cost:
     """Input weights, recurrent weights and bias stand at `start`."""
-    cost = formulas.total(
+    cost = cost_formulas.total(
         [
-            formulas.counted([("steps", rows), ("H x in", call.shape(start))]),
-            formulas.counted([("steps", rows), ("H x H", call.shape(start + 1))]),
+            cost_formulas.counted([("steps", rows), ("H x in", call.shape(start))]),
+            cost_formulas.counted([("steps", rows), ("H x H", call.shape(start + 1))]),
         ]
     )
-    return formulas.adding(cost, "bias, sum and activation", (*rows, call.shape(start)[0]), 3)
+    return cost_formulas.adding(cost, "bias, sum and activation", (*rows, call.shape(start)[0]), 3)
 
 
 def _single_rnn(call: Call) -> Cost:
@@ -239,20 +247,20 @@ def _both_rnn(call: Call) -> Cost:
     costs = [_rnn(call, _time(call)), _rnn(call, _time(call), 5)]
     for place in (10, 11):
         if call.has(9) and call.has(place):
-            costs.append(formulas.counted([("steps", _time(call)), ("auxiliary", call.shape(place))]))
-    return formulas.total(costs)
+            costs.append(cost_formulas.counted([("steps", _time(call)), ("auxiliary", call.shape(place))]))
+    return cost_formulas.total(costs)
 
 
 def _svdf(call: Call) -> Cost:
     """A product with the features, one with what the last steps left, and a sum over the rank."""
     batch, features, time = call.shape(0)[:1], call.shape(1), call.shape(2)
-    cost = formulas.total(
+    cost = cost_formulas.total(
         [
-            formulas.counted([("batch", batch), ("features", features)]),
-            formulas.counted([("batch", batch), ("memory", time)]),
+            cost_formulas.counted([("batch", batch), ("features", features)]),
+            cost_formulas.counted([("batch", batch), ("memory", time)]),
         ]
     )
-    cost = formulas.adding(cost, "sum over the rank", (*batch, *features[:1]))
+    cost = cost_formulas.adding(cost, "sum over the rank", (*batch, *features[:1]))
     return _finished(cost, call, 3)
 
 
@@ -262,23 +270,23 @@ def _svdf(call: Call) -> Cost:
 def _pool(per_tap: int = 1) -> Rule:
     def rule(call: Call) -> Cost:
         window = call.attributes["filter_height"], call.attributes["filter_width"]
-        return _activated(formulas.pooling(call.op, call.output(), window, per_tap), call)
+        return _activated(cost_formulas.pooling(call.op, call.output(), window, per_tap), call)
 
     return rule
 
 
 def _reduce_window(call: Call) -> Cost:
-    return formulas.elementwise(f"{call.op}, each input element", call.shape(0))
+    return cost_formulas.elementwise(f"{call.op}, each input element", call.shape(0))
 
 
 def _lrn(call: Call) -> Cost:
     size = 2 * call.attributes["radius"] + 1
     what = f"LRN ({size} squares summed, scale, add, power, divide)"
-    return formulas.elementwise(what, call.output(), size + 4)
+    return cost_formulas.elementwise(what, call.output(), size + 4)
 
 
 def _bilinear(call: Call) -> Cost:
-    return formulas.elementwise("RESIZE_BILINEAR (4 products and their sum)", call.output(), 7)
+    return cost_formulas.elementwise("RESIZE_BILINEAR (4 products and their sum)", call.output(), 7)
 
 
 # -- element by element -----------------------------------------------------------------------------
@@ -294,10 +302,10 @@ def _pointwise(operations: int = 1) -> Rule:
     def rule(call: Call) -> Cost:
         info = call.outputs[0] if call.outputs else None
         shape = None if info is None else info.shape
-        cost = formulas.elementwise(call.op, shape, operations)
+        cost = cost_formulas.elementwise(call.op, shape, operations)
         if _whole(call) and info is not None and info.dtype in _INTEGERS:
             given = sum(1 for i in call.inputs if i is not None and i.dtype in _INTEGERS)
-            cost = formulas.adding(cost, "convert", shape, _DEQUANTIZE * given + _QUANTIZE)
+            cost = cost_formulas.adding(cost, "convert", shape, _DEQUANTIZE * given + _QUANTIZE)
         return _activated(cost, call)
 
     return rule
@@ -307,10 +315,10 @@ def _softmax(key: str) -> Rule:
     def rule(call: Call) -> Cost:
         count, detail = ELEMENTWISE[key]
         beta = call.attributes.get("beta", 1.0) not in (0.0, 1.0)
-        cost = formulas.elementwise(
+        cost = cost_formulas.elementwise(
             f"{call.op} ({'scale, ' if beta else ''}{detail})", call.output(), count + beta
         )
-        return formulas.adding(cost, "convert", call.output(), _CONVERT) if _whole(call) else cost
+        return cost_formulas.adding(cost, "convert", call.output(), _CONVERT) if _whole(call) else cost
 
     return rule
 
@@ -320,11 +328,13 @@ _CONVERT = _QUANTIZE + _DEQUANTIZE
 
 def _mean(call: Call) -> Cost:
     cost = each_input()(call)
-    return formulas.adding(cost, "convert", call.output(), _CONVERT) if _whole(call) else cost
+    return cost_formulas.adding(cost, "convert", call.output(), _CONVERT) if _whole(call) else cost
 
 
 def _add_n(call: Call) -> Cost:
-    return formulas.elementwise(f"ADD_N of {len(call.inputs)}", call.output(), max(len(call.inputs) - 1, 0))
+    return cost_formulas.elementwise(
+        f"ADD_N of {len(call.inputs)}", call.output(), max(len(call.inputs) - 1, 0)
+    )
 
 
 def _concatenation(call: Call) -> Cost:
@@ -344,37 +354,39 @@ def _quantize(call: Call) -> Cost:
 
 
 def _segments(call: Call) -> Cost:
-    return formulas.elementwise(f"{call.op}, each input element", call.shape(0))
+    return cost_formulas.elementwise(f"{call.op}, each input element", call.shape(0))
 
 
 def _rfft(call: Call) -> Cost:
     """Rows by their definition on real numbers, then columns on complex ones."""
     source, output = call.shape(0), call.output()
     if len(source) < 2 or len(output) < 2:
-        return formulas.unknown("a transform of two dimensions needs two")
+        return cost_formulas.unknown("a transform of two dimensions needs two")
     height, width = output[-2], call.shape(0)[-1]
     length = 2 * (output[-1] - 1) if isinstance(output[-1], int) else None
-    rows = formulas.fourier((*source[:-2], height), length or width, output[-1], complex_in=False)
-    columns = formulas.fourier((*source[:-2], output[-1]), height, height, complex_in=True)
-    return formulas.bounded(formulas.total([rows, columns]), rows.reason)
+    rows = cost_formulas.fourier((*source[:-2], height), length or width, output[-1], complex_in=False)
+    columns = cost_formulas.fourier((*source[:-2], output[-1]), height, height, complex_in=True)
+    return cost_formulas.bounded(cost_formulas.total([rows, columns]), rows.reason)
 
 
 def _hashes(call: Call) -> Cost:
-    return formulas.bounded(FREE, "bits of sums that a hash gives, no arithmetic on values")
+    return cost_formulas.bounded(FREE, "bits of sums that a hash gives, no arithmetic on values")
 
 
 def _lookup_sparse(call: Call) -> Cost:
     """Every row that is looked up is scaled and added."""
     rows, width = call.shape(0), call.output()[1:]
-    return formulas.elementwise("EMBEDDING_LOOKUP_SPARSE (scale, add)", (*rows, *width), 2)
+    return cost_formulas.elementwise("EMBEDDING_LOOKUP_SPARSE (scale, add)", (*rows, *width), 2)
 
 
 def _suppression(call: Call) -> Cost:
     """Every pair of boxes compared: 15 operations for intersection over union."""
     number = call.shape(0)[0]
     pairs = number * (number - 1) // 2 if isinstance(number, int) else None
-    cost = formulas.elementwise(f"{call.op} (intersection over union of a pair)", (pairs,), 15)
-    return formulas.bounded(cost, "how many boxes are compared depends on the data; counted are all pairs")
+    cost = cost_formulas.elementwise(f"{call.op} (intersection over union of a pair)", (pairs,), 15)
+    return cost_formulas.bounded(
+        cost, "how many boxes are compared depends on the data; counted are all pairs"
+    )
 
 
 # -- StableHLO --------------------------------------------------------------------------------------
@@ -384,7 +396,7 @@ def _hlo_conv(call: Call) -> Cost:
     at = call.attributes
     weight, output = call.shape(1), call.output()
     kernel = tuple(weight[n] for n in at["kernel_spatial_dimensions"])
-    return formulas.counted(
+    return cost_formulas.counted(
         [("out", output), ("Cin/groups", (weight[at["kernel_input_feature_dimension"]],)), ("kernel", kernel)]
     )
 
@@ -393,12 +405,12 @@ def _hlo_dot(call: Call) -> Cost:
     depth = tuple(call.shape(0)[n] for n in call.attributes["lhs_contracting_dimensions"])
     if not depth:
         # an outer product sums nothing
-        return formulas.elementwise("STABLEHLO_DOT_GENERAL", call.output())
-    return formulas.counted([("out", call.output()), ("K", depth)])
+        return cost_formulas.elementwise("STABLEHLO_DOT_GENERAL", call.output())
+    return cost_formulas.counted([("out", call.output()), ("K", depth)])
 
 
 def _hlo_window(call: Call) -> Cost:
-    return formulas.pooling(call.op, call.output(), call.attributes["window_dimensions"])
+    return cost_formulas.pooling(call.op, call.output(), call.attributes["window_dimensions"])
 
 
 _SORT = moves("compares and moves; how often depends on the data")

@@ -16,7 +16,7 @@ from types import ModuleType, TracebackType
 
 from explorer.base.errors import Misuse
 from explorer.engine.operators.call import Call, Key, MissingShape, Rule, Rules
-from explorer.engine.operators.formulas import Cost
+from explorer.engine.operators.cost_formulas import Cost
 from explorer.host import input_files
 
 _LONGEST = 4000

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from explorer.engine.graph.layouts import MS
+from explorer.engine.operators.cost_formulas import Cost
 from explorer.engine.operators.cost_rules import free
-from explorer.engine.operators.formulas import Cost
 from explorer.engine.operators.registry import FAMILIES, RULES
 from explorer.facts import Shape
 

@@ -18,7 +18,7 @@ from onnx import ValueInfoProto, helper
 from explorer import Session
 from explorer.engine.costs.onnx.analyse import analyse
 from explorer.engine.graph.model import Model, Node
-from explorer.engine.operators.formulas import Cost
+from explorer.engine.operators.cost_formulas import Cost
 from explorer.engine.operators.machine_learning import ML
 from explorer.engine.operators.registry import LEARNED as LEARNED_IN
 

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from explorer.engine.graph.layouts import MS
-from explorer.engine.operators import formulas
-from explorer.engine.operators.formulas import Cost
+from explorer.engine.operators import cost_formulas
+from explorer.engine.operators.cost_formulas import Cost
 from explorer.engine.operators.registry import packed_bits
 from explorer.facts import Shape
 
@@ -308,7 +308,7 @@ def test_a_deformed_convolution_costs_the_products_of_a_plain_one(count: Any, ca
     taps = math.prod(case["w"][2:])
     offsets = (case["x"][0], 2 * taps, *plain[2:])
     deformed = count("DeformConv", [case["x"], case["w"], offsets], plain)
-    assert deformed.macs == formulas.conv(plain, case["w"]).macs
+    assert deformed.macs == cost_formulas.conv(plain, case["w"]).macs
     assert deformed.elementwise_ops == 7 * case["x"][0] * case["x"][1] * math.prod(plain[2:]) * taps
 
 

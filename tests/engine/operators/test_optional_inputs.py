@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from explorer.engine.graph.layouts import MS
-from explorer.engine.operators.formulas import Cost
+from explorer.engine.operators.cost_formulas import Cost
 from explorer.facts import Shape
 
 Count = Callable[..., Cost]

@@ -9,7 +9,7 @@ import pytest
 import tflite as schema
 
 from explorer.engine.operators.call import Call
-from explorer.engine.operators.formulas import Cost
+from explorer.engine.operators.cost_formulas import Cost
 from explorer.engine.operators.registry import BY_NAME, OPERATORS, RULES, cost_of
 from explorer.facts import Shape, TensorInfo
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from explorer.engine.graph.layouts import MS
-from explorer.engine.operators.formulas import Cost
+from explorer.engine.operators.cost_formulas import Cost
 from explorer.facts import Shape
 
 Count = Callable[..., Cost]

@@ -11,8 +11,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from explorer.engine.operators import formulas
-from explorer.engine.operators.formulas import FREE, Cost
+from explorer.engine.operators import cost_formulas
+from explorer.engine.operators.cost_formulas import FREE, Cost
 from explorer.engine.operators.gradients import Gradient, Want, pair
 from explorer.facts import Shape
 
@@ -142,9 +142,9 @@ def of_pair(first: int, second: int) -> GradientRule:
 
 def each(what: str, per_element: int = 1) -> Rule:
     """`per_element` operations on each element of the result."""
-    return lambda call: formulas.elementwise(what, call.out(), per_element)
+    return lambda call: cost_formulas.elementwise(what, call.out(), per_element)
 
 
 def each_input(what: str, per_element: int = 1) -> Rule:
     """`per_element` operations on each element of the first tensor: reductions."""
-    return lambda call: formulas.elementwise(what, call.shape(), per_element)
+    return lambda call: cost_formulas.elementwise(what, call.shape(), per_element)

@@ -17,7 +17,7 @@ import torch
 
 from explorer.engine.costs.aten.expert_routing import EVENLY, Classes
 from explorer.engine.formats.torch_module.meta_copy import MOST_KEPT
-from explorer.engine.operators import formulas
+from explorer.engine.operators import cost_formulas
 
 Most = Callable[[int, Any], int]
 """How many of at most so many there are, of the elements of a tensor (None: of no mask)."""
@@ -74,7 +74,7 @@ def _is_mask(tensor: Any) -> bool:
 
 
 def _masked(args: Sequence[Any], most: Most) -> Any:
-    shape = formulas.broadcast(tuple(args[0].shape), tuple(args[1].shape))
+    shape = cost_formulas.broadcast(tuple(args[0].shape), tuple(args[1].shape))
     count = math.prod(d for d in shape if isinstance(d, int))
     return args[0].new_empty((most(count, args[1] if args[1].numel() == count else None),))
 

@@ -14,8 +14,8 @@ import torch
 from explorer.engine.costs.aten.call import AtenCall, OperatorRecord
 from explorer.engine.costs.aten.elementwise import POINTWISE, REDUCTION
 from explorer.engine.costs.aten.table import TABLE, find
-from explorer.engine.operators import formulas
-from explorer.engine.operators.formulas import Cost
+from explorer.engine.operators import cost_formulas
+from explorer.engine.operators.cost_formulas import Cost
 from explorer.engine.operators.gradients import Gradient, Want
 
 
@@ -62,7 +62,7 @@ def cost(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) ->
     """
     operator = operator_of(func)
     if operator is None:
-        return formulas.unknown(f"no rule for the operator {func._schema.name}")
+        return cost_formulas.unknown(f"no rule for the operator {func._schema.name}")
     call = call_of(func, args, kwargs, out)
     if operator.one_type:
         # on the meta device a product of float16 with float32 goes unnoticed

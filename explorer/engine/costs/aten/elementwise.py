@@ -8,18 +8,18 @@ import math
 from collections.abc import Mapping
 
 from explorer.engine.costs.aten.call import AtenCall, OperatorRecord, Rule, each, each_input
-from explorer.engine.operators import formulas
-from explorer.engine.operators.formulas import Cost
+from explorer.engine.operators import cost_formulas
+from explorer.engine.operators.cost_formulas import Cost
 
 
 def _pointwise(call: AtenCall) -> Cost:
     short = call.name.strip("_")
     extra = short in ("add", "sub", "rsub") and call.get("alpha", 1) != 1
-    return formulas.elementwise(short, call.out(), 1 + extra)
+    return cost_formulas.elementwise(short, call.out(), 1 + extra)
 
 
 def _reduction(call: AtenCall) -> Cost:
-    return formulas.elementwise(call.name.removesuffix("_"), call.shape())
+    return cost_formulas.elementwise(call.name.removesuffix("_"), call.shape())
 
 
 def _extreme(call: AtenCall) -> Cost:
@@ -29,11 +29,11 @@ def _extreme(call: AtenCall) -> Cost:
 
 def _distances(call: AtenCall) -> Cost:
     """cdist: subtract, power and sum for every pair and coordinate; nothing is a product."""
-    return formulas.elementwise("difference, power, sum", (*call.out(), call.shape()[-1]), 3)
+    return cost_formulas.elementwise("difference, power, sum", (*call.out(), call.shape()[-1]), 3)
 
 
 def _normalisation(kind: str) -> Rule:
-    return each(kind.replace("_", " "), formulas.ELEMENTWISE[kind][0])
+    return each(kind.replace("_", " "), cost_formulas.ELEMENTWISE[kind][0])
 
 
 def _batch_norm(call: AtenCall) -> Cost:
@@ -46,7 +46,7 @@ def _pool(name: str) -> Rule:
 
     def rule(call: AtenCall) -> Cost:
         kernel = call.get("kernel_size")
-        return formulas.pooling(
+        return cost_formulas.pooling(
             name, call.out(), tuple(kernel) if len(kernel) == rank else rank * (kernel[0],)
         )
 
@@ -60,14 +60,14 @@ def _adaptive_pool(call: AtenCall) -> Cost:
     taps = 1
     for size, cells in zip(source[-rank:], target[-rank:], strict=True):
         taps *= size + cells - math.gcd(size, cells)
-    return formulas.elementwise("adaptive pooling, taps", (*target[:-rank], taps))
+    return cost_formulas.elementwise("adaptive pooling, taps", (*target[:-rank], taps))
 
 
 def _region_pool(call: AtenCall) -> Cost:
     """roi_align: bilinear samples averaged in every cell; an adaptive sampling ratio counts as 2."""
     ratio = call.get("sampling_ratio")
     ratio = ratio if isinstance(ratio, int) and ratio > 0 else 2
-    return formulas.elementwise("bilinear samples and mean", (*call.out(), ratio * ratio), 8)
+    return cost_formulas.elementwise("bilinear samples and mean", (*call.out(), ratio * ratio), 8)
 
 
 def _grid_sample(linear: int) -> Rule:
@@ -76,7 +76,9 @@ def _grid_sample(linear: int) -> Rule:
     def rule(call: AtenCall) -> Cost:
         per_element = {0: linear, 1: 0, 2: 35}[call.get("interpolation_mode", 0)]
         return (
-            formulas.elementwise("interpolation", call.out(), per_element) if per_element else formulas.FREE
+            cost_formulas.elementwise("interpolation", call.out(), per_element)
+            if per_element
+            else cost_formulas.FREE
         )
 
     return rule
@@ -86,12 +88,12 @@ def _bags(call: AtenCall) -> Cost:
     """embedding_bag: every row that is looked up is added (or compared), after its weight if it has one."""
     weighted = call.has("per_sample_weights")
     what = "multiply, add" if weighted else "add"
-    return formulas.elementwise(what, (*call.shape("indices"), call.shape("weight")[1]), 1 + weighted)
+    return cost_formulas.elementwise(what, (*call.shape("indices"), call.shape("weight")[1]), 1 + weighted)
 
 
 def _renormalised(call: AtenCall) -> Cost:
     """Of embedding with max_norm: the norm of every row that is looked up, and the row scaled."""
-    return formulas.elementwise("power, sum, scale", (*call.shape("indices"), call.shape()[-1]), 3)
+    return cost_formulas.elementwise("power, sum, scale", (*call.shape("indices"), call.shape()[-1]), 3)
 
 
 def _loss(what: str, per_element: int) -> Rule:
@@ -100,7 +102,7 @@ def _loss(what: str, per_element: int) -> Rule:
     def rule(call: AtenCall) -> Cost:
         # without a reduction the result is as large as the input
         reduced = call.out() != call.shape()
-        return formulas.elementwise(
+        return cost_formulas.elementwise(
             f"{what}{', sum' if reduced else ''}", call.shape(), per_element + reduced
         )
 
@@ -111,7 +113,7 @@ def _likelihood(call: AtenCall) -> Cost:
     """nll_loss: one element of every row is picked, negated and added up."""
     weighted = call.has("weight")
     what = "negate, weigh, sum" if weighted else "negate, sum"
-    return formulas.elementwise(what, call.shape("target"), 2 + weighted)
+    return cost_formulas.elementwise(what, call.shape("target"), 2 + weighted)
 
 
 def _listed(rule: Rule, words: str) -> dict[str, OperatorRecord]:
@@ -121,7 +123,7 @@ def _listed(rule: Rule, words: str) -> dict[str, OperatorRecord]:
 POINTWISE, REDUCTION = OperatorRecord(_pointwise), OperatorRecord(_reduction)
 """One operation on each element of the result; one on each that goes in. torch tags further ones."""
 
-_QUANTIZE = formulas.ELEMENTWISE["quantize"][0]
+_QUANTIZE = cost_formulas.ELEMENTWISE["quantize"][0]
 _CACHED = OperatorRecord(each("quantize, dequantize", 5), auxiliary=True)
 _VARIANCE = "mean, subtract, square, sum"
 _LINEAR = {"upsample_linear1d": 3, "upsample_bilinear2d": 7, "upsample_trilinear3d": 15}
@@ -217,7 +219,7 @@ TABLE: Mapping[str, OperatorRecord] = {
     "quantize_per_tensor": OperatorRecord(each("quantize", _QUANTIZE)),
     "quantize_per_tensor_dynamic": OperatorRecord(each("min, max, quantize", 2 + _QUANTIZE)),
     "quantize_per_channel": OperatorRecord(each("quantize", _QUANTIZE)),
-    "dequantize": OperatorRecord(each("dequantize", formulas.ELEMENTWISE["dequantize"][0])),
+    "dequantize": OperatorRecord(each("dequantize", cost_formulas.ELEMENTWISE["dequantize"][0])),
     "fake_quantize_per_tensor_affine_cachemask": _CACHED,
     "fake_quantize_per_channel_affine_cachemask": _CACHED,
     "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams": _CACHED,

@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping
 
 from explorer.engine.costs.aten.call import AtenCall, OperatorRecord, Rule, is_complex
-from explorer.engine.operators import formulas
-from explorer.engine.operators.formulas import Cost
+from explorer.engine.operators import cost_formulas
+from explorer.engine.operators.cost_formulas import Cost
 
 # -- Fourier transforms
 
@@ -32,7 +32,7 @@ def _transforms(call: AtenCall) -> Cost:
         shape[axis] = result[axis]
         others = (*shape[:axis], *shape[axis + 1 :])
         costs.append(
-            formulas.fourier(
+            cost_formulas.fourier(
                 others,
                 samples,
                 result[axis],
@@ -40,7 +40,7 @@ def _transforms(call: AtenCall) -> Cost:
                 complex_out=not into_real,
             )
         )
-    return formulas.total(costs)
+    return cost_formulas.total(costs)
 
 
 # -- matrices
@@ -55,14 +55,16 @@ def _elimination(call: AtenCall) -> Cost:
     """Gaussian elimination: below each pivot one division a row, then a product and a sum per element."""
     batch, m = _side(call)
     each = (m - 1) * m * (2 * m - 1) // 3 + m * (m - 1) // 2 + max(m - 1, 0)
-    return _about(formulas.elementwise(f"elimination of {m}x{m}", (*batch, each)))
+    return _about(cost_formulas.elementwise(f"elimination of {m}x{m}", (*batch, each)))
 
 
 def _inverse(call: AtenCall) -> Cost:
     """Gauss-Jordan: each of M pivots scales a row of 2M and takes it off the others."""
     batch, m = _side(call)
     return _about(
-        formulas.elementwise(f"inverse of {m}x{m} by Gauss-Jordan", (*batch, m * (2 * m + (m - 1) * 4 * m)))
+        cost_formulas.elementwise(
+            f"inverse of {m}x{m} by Gauss-Jordan", (*batch, m * (2 * m + (m - 1) * 4 * m))
+        )
     )
 
 
@@ -71,27 +73,29 @@ def _solution(call: AtenCall) -> Cost:
     _, m = _side(call)
     eliminated = _elimination(call)
     right = math.prod(call.out_sizes()) // m if m else 0
-    return formulas.adding(eliminated, "substitution", (right, m, m), 2)
+    return cost_formulas.adding(eliminated, "substitution", (right, m, m), 2)
 
 
 def _triangular(call: AtenCall) -> Cost:
     """One substitution: a product and a sum for every element of the triangle."""
     m = call.sizes("A" if call.has("A") else 0)[-1]
-    return formulas.elementwise("substitution", (math.prod(call.out_sizes()) // m if m else 0, m, m))
+    return cost_formulas.elementwise("substitution", (math.prod(call.out_sizes()) // m if m else 0, m, m))
 
 
 def _cholesky(call: AtenCall) -> Cost:
     """A product and a sum for every i >= j > k, M (M^2 - 1) / 6 of them, and a row of each pivot scaled."""
     batch, m = _side(call)
-    return _about(formulas.elementwise(f"Cholesky of {m}x{m}", (*batch, (m**3 - m) // 3 + m * (m + 1) // 2)))
+    return _about(
+        cost_formulas.elementwise(f"Cholesky of {m}x{m}", (*batch, (m**3 - m) // 3 + m * (m + 1) // 2))
+    )
 
 
 def _about(cost: Cost) -> Cost:
-    return formulas.bounded(cost, "counted as its textbook elimination; other ways take fewer or more")
+    return cost_formulas.bounded(cost, "counted as its textbook elimination; other ways take fewer or more")
 
 
 def _iterated(what: str, on: str = "the values") -> Rule:
-    cost = formulas.unknown(f"how many operations {what} takes depends on {on}")
+    cost = cost_formulas.unknown(f"how many operations {what} takes depends on {on}")
     return lambda call: cost
 
 

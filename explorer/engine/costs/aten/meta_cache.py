@@ -20,7 +20,7 @@ from explorer.engine.costs.aten import data_dependent, dispatch, meta_shapes
 from explorer.engine.costs.aten.call import OperatorRecord
 from explorer.engine.costs.aten.expert_routing import COUNTS
 from explorer.engine.formats.torch_module.modules import dtype_name, size_of
-from explorer.engine.operators.formulas import Cost
+from explorer.engine.operators.cost_formulas import Cost
 
 MOST = 20_000
 """Answers that are kept, of all operators together."""

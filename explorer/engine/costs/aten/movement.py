@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from explorer.engine.costs.aten.call import AtenCall, OperatorRecord, Rule
-from explorer.engine.operators import formulas
-from explorer.engine.operators.formulas import FREE, Cost
+from explorer.engine.operators import cost_formulas
+from explorer.engine.operators.cost_formulas import FREE, Cost
 
 
 def _accumulated(name: str) -> Rule:
     """As many additions as elements of the tensor that is added."""
-    return lambda call: formulas.elementwise("add", call.shape(name if call.tensors(name) else "index"))
+    return lambda call: cost_formulas.elementwise("add", call.shape(name if call.tensors(name) else "index"))
 
 
 def _placed(call: AtenCall) -> Cost:
     """index_put: moves values, unless it adds them to what is there."""
-    return formulas.elementwise("add", call.shape("values")) if call.get("accumulate") else FREE
+    return cost_formulas.elementwise("add", call.shape("values")) if call.get("accumulate") else FREE
 
 
 def _listed(words: str, operator: OperatorRecord) -> Iterator[tuple[str, OperatorRecord]]:

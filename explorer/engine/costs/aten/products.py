@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from explorer.engine.costs.aten.call import AtenCall, OperatorRecord, is_complex, of_pair
-from explorer.engine.operators import formulas, gradients
-from explorer.engine.operators.formulas import Cost
+from explorer.engine.operators import cost_formulas, gradients
+from explorer.engine.operators.cost_formulas import Cost
 from explorer.engine.operators.gradients import Gradient, Want, pair
 
 Wanted = Callable[[Any], Want]
@@ -17,26 +17,26 @@ Wanted = Callable[[Any], Want]
 def _conv(call: AtenCall) -> Cost:
     bias = call.has("bias")
     if call.get("transposed"):
-        return formulas.conv_transpose(call.shape(0), call.shape(1), call.out(), bias=bias)
-    return formulas.conv(call.out(), call.shape(1), bias=bias)
+        return cost_formulas.conv_transpose(call.shape(0), call.shape(1), call.out(), bias=bias)
+    return cost_formulas.conv(call.out(), call.shape(1), bias=bias)
 
 
 def _conv_transpose(call: AtenCall) -> Cost:
-    return formulas.conv_transpose(call.shape(0), call.shape(1), call.out(), bias=call.has("bias"))
+    return cost_formulas.conv_transpose(call.shape(0), call.shape(1), call.out(), bias=call.has("bias"))
 
 
 def _sequence_conv(call: AtenCall) -> Cost:
     """conv_tbc: time, batch and channels in that order, weight (kernel, Cin, Cout)."""
     steps, batch, features = call.out()
     kernel, channels, _ = call.shape(1)
-    return formulas.conv((batch, features, steps), (features, channels, kernel), bias=True)
+    return cost_formulas.conv((batch, features, steps), (features, channels, kernel), bias=True)
 
 
 def _deform_conv(call: AtenCall) -> Cost:
     # the bilinear sampling of every tap takes 7 operations, as an interpolation does
     weight, out, source = call.shape(1), call.out(), call.shape(0)
     taps = (source[0], source[1], *out[2:], *weight[2:])
-    return formulas.adding(formulas.conv(out, weight, bias=True), "bilinear samples", taps, 7)
+    return cost_formulas.adding(cost_formulas.conv(out, weight, bias=True), "bilinear samples", taps, 7)
 
 
 def _deform_gradient(call: AtenCall, macs: int, want: Wanted) -> Gradient:
@@ -51,61 +51,61 @@ def _four_real(cost: Cost, call: AtenCall, *places: int) -> Cost:
     one is.
     """
     both = math.prod(2 if is_complex(call.tensors()[at]) else 1 for at in places)
-    return cost if both == 1 else formulas.times(cost, both, "real products")
+    return cost if both == 1 else cost_formulas.times(cost, both, "real products")
 
 
 def _matmul(call: AtenCall) -> Cost:
-    return _four_real(formulas.matmul(call.shape(0), call.shape(1)), call, 0, 1)
+    return _four_real(cost_formulas.matmul(call.shape(0), call.shape(1)), call, 0, 1)
 
 
 def _added_matmul(call: AtenCall) -> Cost:
     """A product, and the first argument added; factors multiply unless they are 1, and nothing if it is 0."""
-    result = _four_real(formulas.matmul(call.shape(1), call.shape(2)), call, 1, 2)
+    result = _four_real(cost_formulas.matmul(call.shape(1), call.shape(2)), call, 1, 2)
     alpha, beta = call.get("alpha", 1), call.get("beta", 1)
     if alpha != 1:
-        result = formulas.adding(result, "alpha", call.out())
+        result = cost_formulas.adding(result, "alpha", call.out())
     if beta not in (0, 1):
-        result = formulas.adding(result, "beta", call.out())
-    return formulas.adding(result, "bias", call.out()) if beta != 0 else result
+        result = cost_formulas.adding(result, "beta", call.out())
+    return cost_formulas.adding(result, "bias", call.out()) if beta != 0 else result
 
 
 def _summed_batch(call: AtenCall) -> Cost:
     """addbmm: the products of all batches, summed into one."""
     batch, rows, depth = call.sizes(1)
-    result = formulas.matmul((rows, batch * depth), (batch * depth, call.shape(2)[2]))
-    return formulas.adding(_four_real(result, call, 1, 2), "bias", call.out())
+    result = cost_formulas.matmul((rows, batch * depth), (batch * depth, call.shape(2)[2]))
+    return cost_formulas.adding(_four_real(result, call, 1, 2), "bias", call.out())
 
 
 def _packed_matmul(call: AtenCall) -> Cost:
     """A product with a weight of few bits, whose own shape says nothing: (rows, in) by (in, out)."""
     source = call.shape()
-    return formulas.matmul(source, (source[-1], call.out()[-1]))
+    return cost_formulas.matmul(source, (source[-1], call.out()[-1]))
 
 
 def _dynamic_linear(call: AtenCall) -> Cost:
     """As its float form, and the input quantized on the way in: min, max, divide, round, add."""
     source = call.shape()
-    cost = formulas.adding(_packed_matmul(call), "quantize", source, 5)
-    return formulas.adding(formulas.adding(cost, "rescale", call.out()), "bias", call.out())
+    cost = cost_formulas.adding(_packed_matmul(call), "quantize", source, 5)
+    return cost_formulas.adding(cost_formulas.adding(cost, "rescale", call.out()), "bias", call.out())
 
 
 def _grouped_matmul(call: AtenCall) -> Cost:
     """Products of groups that share one dimension: every row (or column, or depth) belongs to one group."""
     left, right = call.shape(0), call.shape(1)
     if len(left) == len(right) == 3:
-        return formulas.matmul(left, right)
-    return formulas.matmul(left[-2:], right[-2:])
+        return cost_formulas.matmul(left, right)
+    return cost_formulas.matmul(left[-2:], right[-2:])
 
 
 def _linear(call: AtenCall) -> Cost:
-    return formulas.linear(call.shape(0), call.shape(1)[0], bias=call.has("bias"))
+    return cost_formulas.linear(call.shape(0), call.shape(1)[0], bias=call.has("bias"))
 
 
 def _sampling_grid(call: AtenCall) -> Cost:
     """affine_grid: every point, with a 1 behind its coordinates, by the matrix of its image."""
     batch, coordinates, homogeneous = call.sizes()
     points = math.prod(call.out_sizes()) // (batch * coordinates) if batch else 0
-    return formulas.matmul((batch, points, homogeneous), (batch, homogeneous, coordinates))
+    return cost_formulas.matmul((batch, points, homogeneous), (batch, homogeneous, coordinates))
 
 
 def _grid_gradient(call: AtenCall, macs: int, want: Wanted) -> Gradient:
@@ -117,9 +117,9 @@ def _trilinear(call: AtenCall) -> Cost:
     """nn.Bilinear, x1 W x2 for every output feature: first x1 W, then each row of it with x2."""
     first, second, features = call.sizes(0)[-1], call.sizes(2)[-1], call.out_sizes()[-1]
     batch = math.prod(call.out_sizes()) // features if features else 0
-    left = formulas.matmul((batch, first), (first, features * second))
-    right = formulas.matmul((batch, features, second), (batch, second, 1))
-    return formulas.total([left, right])
+    left = cost_formulas.matmul((batch, first), (first, features * second))
+    right = cost_formulas.matmul((batch, features, second), (batch, second, 1))
+    return cost_formulas.total([left, right])
 
 
 def _trilinear_gradient(call: AtenCall, macs: int, want: Wanted) -> Gradient:
@@ -133,7 +133,7 @@ def _attention(call: AtenCall) -> Cost:
     query, key, value = (call.shape(name) for name in ("query", "key", "value"))
     heads = query[-3] if len(query) > 2 else 1
     # the tensors may be broadcast against each other; the output has the batch that results
-    return formulas.attention(
+    return cost_formulas.attention(
         call.out()[:-3],
         heads,
         query[-2],

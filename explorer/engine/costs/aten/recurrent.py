@@ -8,8 +8,8 @@ from typing import Any
 from msgspec import Struct
 
 from explorer.engine.costs.aten.call import AtenCall, OperatorRecord, Rule
-from explorer.engine.operators import formulas, gradients
-from explorer.engine.operators.formulas import Cost
+from explorer.engine.operators import cost_formulas, gradients
+from explorer.engine.operators.cost_formulas import Cost
 from explorer.engine.operators.gradients import Gradient, Want
 
 
@@ -44,8 +44,8 @@ def _recurrent(kind: str) -> Rule:
     def rule(call: AtenCall) -> Cost:
         layer = _layer(call)
         if layer.layers > len(call.get("params")):
-            return formulas.unknown("it has fewer weights than layers")
-        return formulas.recurrent(
+            return cost_formulas.unknown("it has fewer weights than layers")
+        return cost_formulas.recurrent(
             kind,
             layer.length,
             layer.batch,
@@ -64,7 +64,7 @@ def _gradient(kind: str) -> Callable[[AtenCall, int, Callable[[Any], Want]], Gra
     def rule(call: AtenCall, macs: int, want: Callable[[Any], Want]) -> Gradient | None:
         layer = _layer(call)
         state = layer.state
-        gates = formulas.RECURRENT[kind][0] * layer.hidden * layer.directions
+        gates = cost_formulas.RECURRENT[kind][0] * layer.hidden * layer.directions
         into = layer.length * layer.batch * gates * layer.source[-1]
         start = layer.layers * gates * state[-1] * (state[-2] if len(state) == 3 else 1)
         weights = [want(t) for t in call.tensors("params") if len(t.shape) > 1]
@@ -78,7 +78,7 @@ def _cell(kind: str) -> Rule:
     def rule(call: AtenCall) -> Cost:
         source, state = call.shape("input"), call.shape("hx")
         batch = source[0] if len(source) > 1 else 1
-        return formulas.recurrent(kind, 1, batch, source[-1], state[-1])
+        return cost_formulas.recurrent(kind, 1, batch, source[-1], state[-1])
 
     return rule
 

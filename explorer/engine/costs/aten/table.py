@@ -14,8 +14,8 @@ from typing import Any
 
 from explorer.engine.costs.aten import elementwise, linear_algebra, movement, products, recurrent
 from explorer.engine.costs.aten.call import AtenCall, OperatorRecord, TensorType
-from explorer.engine.operators import formulas
-from explorer.engine.operators.formulas import Cost
+from explorer.engine.operators import cost_formulas
+from explorer.engine.operators.cost_formulas import Cost
 from explorer.facts import Shape
 
 TABLE: Mapping[str, OperatorRecord] = {
@@ -53,8 +53,8 @@ def exported_cost(
     operator = find(f"{library}::{name}")
     if operator is None:
         if not outputs:
-            return formulas.FREE
-        return formulas.unknown(f"there is no rule for {kind} without torch")
+            return cost_formulas.FREE
+        return cost_formulas.unknown(f"there is no rule for {kind} without torch")
     given: dict[str, list[TensorType]] = {}
     for argument, dtype, shape in inputs:
         if shape is not None:
@@ -63,7 +63,7 @@ def exported_cost(
     try:
         cost = operator.cost(AtenCall(name, {**settings, **given}, made[0] if made else None))
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-        return formulas.unknown("its sizes are not written in the file")
+        return cost_formulas.unknown("its sizes are not written in the file")
     if (cost.macs or 0) < 0 or (cost.elementwise_ops or 0) < 0:
-        return formulas.unknown("it has a size below 0 among its arguments")
+        return cost_formulas.unknown("it has a size below 0 among its arguments")
     return cost

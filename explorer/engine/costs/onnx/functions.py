@@ -27,8 +27,8 @@ from explorer.engine.costs.onnx.values import (
     shown,
 )
 from explorer.engine.graph.model import Function, Model, Node, subgraphs
-from explorer.engine.operators import formulas, registry
-from explorer.engine.operators.formulas import Cost
+from explorer.engine.operators import cost_formulas, registry
+from explorer.engine.operators.cost_formulas import Cost
 from explorer.engine.shapes import Shapes, substituted
 from explorer.facts import Layer, TensorInfo, TiledMacs
 
@@ -149,7 +149,7 @@ class FunctionCalls:
         """Adds a call that is not opened: one leaf with the figures of its whole body."""
         state, trips = self._state, context.trips
         scale = trips if isinstance(trips, int) else None
-        cost = formulas.times(body.cost, trips, "iterations")
+        cost = cost_formulas.times(body.cost, trips, "iterations")
         entries = {
             e.identity: (e.identity, e.elements, e.size)
             for n in node.inputs

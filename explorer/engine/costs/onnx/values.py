@@ -16,7 +16,7 @@ from explorer.engine.costs.layer_tree import Scope, whole
 from explorer.engine.costs.onnx.scopes import ScopedName, relative
 from explorer.engine.formats.onnx import tensors as onnx_tensor
 from explorer.engine.graph.model import DTYPES, FileSpan, Graph, Node, Tensor, dtype_code
-from explorer.engine.operators import formulas, registry, tflite
+from explorer.engine.operators import cost_formulas, registry, tflite
 from explorer.engine.shapes import Shapes
 from explorer.facts import Dim, TensorInfo
 
@@ -126,7 +126,7 @@ class GraphContext(Struct):
 
 def nbytes(info: TensorInfo) -> int | None:
     """Bytes of a tensor; None if its shape or type is not known or it holds strings."""
-    elements = None if info.shape is None else formulas.count(info.shape)
+    elements = None if info.shape is None else cost_formulas.count(info.shape)
     if elements is None or info.dtype is None:
         return None
     bits = DTYPES[dtype_code(info.dtype)].bits

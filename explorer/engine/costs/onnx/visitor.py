@@ -36,9 +36,9 @@ from explorer.engine.costs.onnx.values import (
     view_of,
 )
 from explorer.engine.graph.model import Model, Node
-from explorer.engine.operators import formulas, registry
+from explorer.engine.operators import cost_formulas, registry
 from explorer.engine.operators.call import Call, Rules
-from explorer.engine.operators.formulas import Cost
+from explorer.engine.operators.cost_formulas import Cost
 from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.shapes import Inference
 from explorer.facts import Progress, TensorInfo
@@ -305,7 +305,7 @@ class GraphVisitor:
         )
         cost = registry.cost_of(call, self.rules)
         if context.trips != 1:
-            cost = formulas.times(cost, context.trips, "iterations")
+            cost = cost_formulas.times(cost, context.trips, "iterations")
         if cost.status == "exact" and context.early:
             return replace(cost, status="bound", reason=context.early)
         if cost.status == "exact" and (cost.macs or cost.elementwise_ops) and _at_most(inputs, outputs):

@@ -19,7 +19,7 @@ from explorer.engine.costs.torch.records import Row, Trace
 from explorer.engine.costs.training.step import LeafGradients, ParameterBytes
 from explorer.engine.formats.torch_module.modules import tensors
 from explorer.engine.operators import gradients
-from explorer.engine.operators.formulas import Cost
+from explorer.engine.operators.cost_formulas import Cost
 from explorer.engine.operators.gradients import Gradient, Want
 
 

@@ -22,7 +22,7 @@ from torch import nn
 
 from explorer.engine.costs.aten import meta_cache
 from explorer.engine.formats.torch_module.modules import described, size_of, tensors
-from explorer.engine.operators.formulas import Cost
+from explorer.engine.operators.cost_formulas import Cost
 from explorer.facts import TensorInfo
 
 MOST = 5_000

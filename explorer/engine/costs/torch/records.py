@@ -26,7 +26,7 @@ from explorer.engine.formats.torch_module.modules import (
     tensors,
 )
 from explorer.engine.formats.torch_module.stored_form import StoredForm, of_module
-from explorer.engine.operators.formulas import Cost
+from explorer.engine.operators.cost_formulas import Cost
 from explorer.facts import TensorInfo
 
 OPAQUE = (nn.MultiheadAttention,)

@@ -42,7 +42,7 @@ from explorer.engine.costs.torch.records import (
 from explorer.engine.formats.torch_module import cache_tensors
 from explorer.engine.formats.torch_module.modules import described, dtype_name, is_lazy, named, tensors
 from explorer.engine.formats.torch_module.stored_form import of_module
-from explorer.engine.operators import formulas
+from explorer.engine.operators import cost_formulas
 from explorer.engine.runtime.torch_fastpath import restoring_modes
 from explorer.facts import TensorInfo, is_assumed
 
@@ -407,7 +407,7 @@ class _Watch:
             made = [t for t in parts if isinstance(t, torch.Tensor)]
             if not made and bounded is None:
                 return out
-            cost = dispatch.cost(func, args, kwargs, out) if made else formulas.FREE
+            cost = dispatch.cost(func, args, kwargs, out) if made else cost_formulas.FREE
             if operator.auxiliary:
                 made = made[:1]
             # what has no argument to take its type from has to be told it
@@ -545,7 +545,7 @@ class _Watch:
     def move(
         self,
         row: Row,
-        cost: formulas.Cost,
+        cost: cost_formulas.Cost,
         inputs: Mapping[int, int],
         outputs: Sequence[tuple[int, TensorInfo, int]],
         written: int,

@@ -17,7 +17,7 @@ from explorer.engine.costs.onnx.leaves import OperatorLeaf
 from explorer.engine.costs.onnx.values import GraphContext
 from explorer.engine.costs.training.step import LeafGradients, ParameterBytes, StepGradients
 from explorer.engine.graph.model import Model, Node, subgraphs
-from explorer.engine.operators import formulas, registry
+from explorer.engine.operators import cost_formulas, registry
 from explorer.engine.operators.call import Call, Rules
 from explorer.engine.operators.gradients import Gradient, Want, elementwise
 from explorer.engine.operators.operator import blocked
@@ -126,7 +126,9 @@ def _check_sizes(leaves: Sequence[OperatorLeaf], batch: int) -> None:
         if node.op != "Reshape":
             continue
         made = context.info(node.outputs[0])
-        sizes = [formulas.count(shape) for shape in (context.info(node.inputs[0]).shape, made.shape) if shape]
+        sizes = [
+            cost_formulas.count(shape) for shape in (context.info(node.inputs[0]).shape, made.shape) if shape
+        ]
         cannot_run = made.shape is None and made.conflict
         if cannot_run or (len(sizes) == 2 and None not in sizes and sizes[0] != sizes[1]):
             raise Misuse(

@@ -23,7 +23,7 @@ from explorer.engine.models.torch.described_file import (
     refuse_sizes,
     weights_of,
 )
-from explorer.engine.operators import formulas
+from explorer.engine.operators import cost_formulas
 from explorer.facts import Layer, Shape, TensorInfo
 from explorer.host.optional_packages import require
 
@@ -134,7 +134,7 @@ def _row(
         for r in nodes
     ]
     whole = (
-        formulas.total([c for c in costs if c.formula != formulas.FREE.formula])
+        cost_formulas.total([c for c in costs if c.formula != cost_formulas.FREE.formula])
         if len(costs) > 1
         else costs[0]
     )

@@ -12,10 +12,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine.graph.layouts import MS
-from explorer.engine.operators import formulas
+from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import UNKNOWN, Answer, Call, Rule, ShapeRule, Type
+from explorer.engine.operators.cost_formulas import ELEMENTWISE, Cost
 from explorer.engine.operators.cost_rules import grown, per_head, without
-from explorer.engine.operators.formulas import ELEMENTWISE, Cost
 from explorer.engine.operators.gradients import Gradient, Want, attention, pair
 from explorer.engine.operators.onnx.positions import ROTATION
 from explorer.engine.operators.operator import BackwardNode, Operator
@@ -154,8 +154,10 @@ def _core(
     """softmax(Q K^T) V behind `past` positions of a cache, or over `total` positions."""
     before = past if isinstance(past, int) else 0
     lk = grown(h.lk, past) if total is None else total
-    cost = formulas.attention(h.batch, h.heads, h.lq, lk, h.dqk, h.dv, causal=causal, mask=mask, past=before)
-    return formulas.adding(cost, "softcap", (*h.batch, h.heads, h.lq, lk), _CAP) if softcap else cost
+    cost = cost_formulas.attention(
+        h.batch, h.heads, h.lq, lk, h.dqk, h.dv, causal=causal, mask=mask, past=before
+    )
+    return cost_formulas.adding(cost, "softcap", (*h.batch, h.heads, h.lq, lk), _CAP) if softcap else cost
 
 
 def _attention(call: Call) -> Cost:
@@ -214,10 +216,10 @@ def _multi_head(call: Call) -> Cost:
     )
     if call.has(3):
         fresh = not (call.has(1) and len(call.shape(1)) == 4)
-        cost = formulas.adding(cost, "bias of Q", (*h.batch, h.lq, h.heads, h.dqk))
-        cost = formulas.adding(cost, "bias of K", (*h.batch, h.lk, h.heads, h.dqk)) if fresh else cost
-        cost = formulas.adding(cost, "bias of V", (*h.batch, h.lk, h.heads, h.dv)) if fresh else cost
-    return formulas.bounded(cost, _BUFFER) if buffered else cost
+        cost = cost_formulas.adding(cost, "bias of Q", (*h.batch, h.lq, h.heads, h.dqk))
+        cost = cost_formulas.adding(cost, "bias of K", (*h.batch, h.lk, h.heads, h.dqk)) if fresh else cost
+        cost = cost_formulas.adding(cost, "bias of V", (*h.batch, h.lk, h.heads, h.dv)) if fresh else cost
+    return cost_formulas.bounded(cost, _BUFFER) if buffered else cost
 
 
 def _cache(call: Call, place: int, present: int, axis: int = 2) -> tuple[Dim, Dim, bool]:
@@ -264,9 +266,9 @@ def _with_projection(*, mask: int, past: int, extra: int = -1) -> Rule:
             mask=call.has(mask) or (extra >= 0 and call.has(extra)),
         )
         if call.attributes.get("do_rotary"):
-            core = formulas.adding(core, "rotate Q and K", (*source[:-1], sizes[0]), 2 * ROTATION)
-        core = formulas.bounded(core, _BUFFER) if buffered else core
-        return formulas.total([formulas.linear(source, weight[1], bias=call.has(2)), core])
+            core = cost_formulas.adding(core, "rotate Q and K", (*source[:-1], sizes[0]), 2 * ROTATION)
+        core = cost_formulas.bounded(core, _BUFFER) if buffered else core
+        return cost_formulas.total([cost_formulas.linear(source, weight[1], bias=call.has(2)), core])
 
     return rule
 
@@ -276,8 +278,8 @@ def _packed_attention(call: Call) -> Cost:
     heads = call.attributes["num_heads"]
     source, weight, offsets = call.shape(0), call.shape(1), call.shape(3)
     sizes = call.attributes.get("qkv_hidden_sizes") or (per_head(weight[1], 3),) * 3
-    projection = formulas.linear(source, weight[1], bias=call.has(2))
-    return formulas.total(
+    projection = cost_formulas.linear(source, weight[1], bias=call.has(2))
+    return cost_formulas.total(
         [
             projection,
             _unpacked(offsets, heads, per_head(sizes[0], heads), per_head(sizes[2], heads), call.has(5)),
@@ -291,13 +293,13 @@ def _packed_multi_head(call: Call) -> Cost:
     dqk = q[3] if len(q) == 4 else per_head(q[1], heads)
     dv = dqk if len(q) == 4 else per_head(call.shape(2)[1], heads)
     cost = _unpacked(call.shape(4), heads, dqk, dv, call.has(6))
-    return formulas.adding(cost, "bias", (*q[:1], *call.shape(3))) if call.has(3) else cost
+    return cost_formulas.adding(cost, "bias", (*q[:1], *call.shape(3))) if call.has(3) else cost
 
 
 def _unpacked(offsets: Shape, heads: int, dqk: Dim, dv: Dim, mask: bool) -> Cost:
     """Every sequence as long as the longest."""
     batch, length = offsets
-    return formulas.bounded(
+    return cost_formulas.bounded(
         _core(_Heads((batch,), heads, heads, length, length, dqk, dv), mask=mask), _PADDING
     )
 
@@ -328,7 +330,7 @@ def _grouped_query(call: Call) -> Cost:
         softcap=bool(at.get("softcap", 0)),
     )
     cost = _prepared(cost, h, call, 14)
-    return formulas.bounded(cost, _BUFFER) if buffered else cost
+    return cost_formulas.bounded(cost, _BUFFER) if buffered else cost
 
 
 def _prepared(cost: Cost, h: _Heads, call: Call, norm: int = -1) -> Cost:
@@ -338,15 +340,15 @@ def _prepared(cost: Cost, h: _Heads, call: Call, norm: int = -1) -> Cost:
     if not each:
         return cost
     what = " and ".join(w for w, wanted in (("normalise", normalised), ("rotate", rotary)) if wanted)
-    cost = formulas.adding(cost, f"{what} Q", (*h.batch, h.lq, h.heads, h.dqk), each)
-    return formulas.adding(cost, f"{what} K", (*h.batch, h.lk, h.shared, h.dqk), each)
+    cost = cost_formulas.adding(cost, f"{what} Q", (*h.batch, h.lq, h.heads, h.dqk), each)
+    return cost_formulas.adding(cost, f"{what} K", (*h.batch, h.lk, h.shared, h.dqk), each)
 
 
 def _sparse(call: Call) -> Cost:
     """Blocks of pairs that a table names: dense as a bound."""
     h, known = _grouped(call), call.number(7)
     cost = _prepared(_core(h, total=known if known is not None else call.shape(3)[2]), h, call)
-    return formulas.bounded(cost, "which blocks of pairs take part is told by a table; counted are all")
+    return cost_formulas.bounded(cost, "which blocks of pairs take part is told by a table; counted are all")
 
 
 def _paged(call: Call) -> Cost:
@@ -356,7 +358,7 @@ def _paged(call: Call) -> Cost:
     pages, size = call.shape(7)[1], call.shape(3)[1]
     total = pages * size if isinstance(pages, int) and isinstance(size, int) else None
     cost = _prepared(_core(h, total=total, softcap=bool(at.get("softcap", 0))), h, call, 12)
-    return formulas.bounded(cost, "how much of the pages is filled is known in a run only")
+    return cost_formulas.bounded(cost, "how much of the pages is filled is known in a run only")
 
 
 def _selected(places: int, norm: int, *, paged: bool) -> Rule:
@@ -372,10 +374,10 @@ def _selected(places: int, norm: int, *, paged: bool) -> Rule:
         at, h = call.attributes, _grouped(call)
         near = max(at.get("local_window_size", 0), 0)
         total = grown(call.shape(places)[1], near if at.get("attention_mode") == "local_plus_selected" else 0)
-        tokens: Dim = h.lq if paged else formulas.count((*h.batch, h.lq))
+        tokens: Dim = h.lq if paged else cost_formulas.count((*h.batch, h.lq))
         h = replace(h, batch=(), lq=tokens, lk=tokens)
         cost = _prepared(_core(h, total=total), h, call, norm)
-        return formulas.bounded(cost, "how many tokens are selected is known in a run only")
+        return cost_formulas.bounded(cost, "how many tokens are selected is known in a run only")
 
     return rule
 
@@ -390,12 +392,12 @@ def _decoder_multi_head(call: Call) -> Cost:
     if call.has(1) and len(call.shape(1)) == 4:
         k, v = call.shape(1), call.shape(2)
         cost = _core(_Heads(q[:1], heads, heads, q[1], k[2], d, v[3]), mask=masked)
-        return formulas.adding(cost, "bias", (*q[:2], width)) if call.has(10) else cost
+        return cost_formulas.adding(cost, "bias", (*q[:2], width)) if call.has(10) else cost
     dv = per_head(call.shape(2)[2], heads) if call.has(2) else d
     before, total, buffered = _cache(call, 5, 1) if call.has(5) else (0, None, False)
     cost = _core(_Heads(q[:1], heads, heads, q[1], q[1], d, dv), past=before, total=total, mask=masked)
-    cost = formulas.adding(cost, "bias", (*q[:2], *call.shape(10))) if call.has(10) else cost
-    return formulas.bounded(cost, _BUFFER) if buffered else cost
+    cost = cost_formulas.adding(cost, "bias", (*q[:2], *call.shape(10))) if call.has(10) else cost
+    return cost_formulas.bounded(cost, _BUFFER) if buffered else cost
 
 
 def _ordered(call: Call) -> Cost:
@@ -403,13 +405,15 @@ def _ordered(call: Call) -> Cost:
     heads = call.attributes["num_heads"]
     source = call.shape(0)
     widths = [call.shape(i)[1] for i in (5, 6, 7)]
-    costs = [formulas.linear(source, w, bias=call.has(i)) for w, i in zip(widths, (11, 12, 13), strict=True)]
+    costs = [
+        cost_formulas.linear(source, w, bias=call.has(i)) for w, i in zip(widths, (11, 12, 13), strict=True)
+    ]
     h = _Heads(
         source[:1], heads, heads, source[1], source[1], per_head(widths[0], heads), per_head(widths[2], heads)
     )
     costs.append(_core(h, causal=bool(call.attributes.get("unidirectional", 0)), mask=call.has(17)))
-    cost = formulas.total(costs)
-    return formulas.adding(
+    cost = cost_formulas.total(costs)
+    return cost_formulas.adding(
         cost, "requantize", (*source[:-1], sum(w for w in widths if isinstance(w, int))), 3
     )
 

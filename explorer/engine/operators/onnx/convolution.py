@@ -8,10 +8,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from explorer.engine.graph.layouts import MS, NCHWC, NHWC
-from explorer.engine.operators import formulas
+from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import UNKNOWN, Answer, Call, Rule, ShapeRule
+from explorer.engine.operators.cost_formulas import Cost
 from explorer.engine.operators.cost_rules import activated, moves, requantized
-from explorer.engine.operators.formulas import Cost
 from explorer.engine.operators.gradients import Gradient, Want, pair
 from explorer.engine.operators.operator import BackwardNode, Operator, first_two
 from explorer.engine.operators.shape_rules import like, window_places
@@ -130,7 +130,7 @@ def _channels_fit(call: Call, weight: int, *, transposed: bool = False) -> Cost 
     channels = wanted if transposed else wanted * call.attributes.get("group", 1)
     if channels == given:
         return None
-    return formulas.unknown(f"its operands do not fit: {given} channels, the weight takes {channels}")
+    return cost_formulas.unknown(f"its operands do not fit: {given} channels, the weight takes {channels}")
 
 
 def _conv(
@@ -157,9 +157,9 @@ def _conv(
         fault = _channels_fit(call, weight) if checked else None
         if fault is not None:
             return fault
-        cost = formulas.conv(call.output(), call.shape(weight), bias=bias >= 0 and call.has(bias))
+        cost = cost_formulas.conv(call.output(), call.shape(weight), bias=bias >= 0 and call.has(bias))
         if residual >= 0 and call.has(residual):
-            cost = formulas.adding(cost, "residual", call.output())
+            cost = cost_formulas.adding(cost, "residual", call.output())
         cost = requantized(cost, call) if requantize else cost
         return activated(cost, call) if activation else cost
 
@@ -171,25 +171,25 @@ def _conv_transpose(weight: int = 1, bias: int = 2, *, requantize: bool = False)
         fault = _channels_fit(call, weight, transposed=True)
         if fault is not None:
             return fault
-        cost = formulas.conv_transpose(call.shape(0), call.shape(weight), None)
-        cost = formulas.adding(cost, "bias", call.output()) if call.has(bias) else cost
+        cost = cost_formulas.conv_transpose(call.shape(0), call.shape(weight), None)
+        cost = cost_formulas.adding(cost, "bias", call.output()) if call.has(bias) else cost
         return requantized(cost, call) if requantize else cost
 
     return rule
 
 
 def _deform_conv(call: Call) -> Cost:
-    cost = formulas.conv(call.output(), call.shape(1), bias=call.has(3))
+    cost = cost_formulas.conv(call.output(), call.shape(1), bias=call.has(3))
     # each tap is interpolated between four pixels: 4 multiplications and 3 additions
     taps: Shape = (*call.output()[:1], *call.shape(0)[1:2], *call.output()[2:], *call.shape(1)[2:])
-    cost = formulas.adding(cost, "interpolation", taps, 7)
-    return formulas.adding(cost, "mask", taps) if call.has(4) else cost
+    cost = cost_formulas.adding(cost, "interpolation", taps, 7)
+    return cost_formulas.adding(cost, "mask", taps) if call.has(4) else cost
 
 
 def _causal_conv(call: Call) -> Cost:
     """Depthwise convolution over a state: every output element takes one product per tap."""
-    cost = formulas.counted([("out", call.output()), ("kernel", call.shape(1)[2:])])
-    cost = formulas.adding(cost, "bias", call.output()) if call.has(_CAUSAL_BIAS[call.op]) else cost
+    cost = cost_formulas.counted([("out", call.output()), ("kernel", call.shape(1)[2:])])
+    cost = cost_formulas.adding(cost, "bias", call.output()) if call.has(_CAUSAL_BIAS[call.op]) else cost
     return activated(cost, call)
 
 
@@ -202,8 +202,8 @@ def _word_conv(call: Call) -> Cost:
     length, window = letters[-1], weight[2]
     places = length - window + 1 if isinstance(length, int) and isinstance(window, int) else None
     filtered: Shape = (*letters[:-1], places, weight[0])
-    cost = formulas.counted([("out", filtered), ("kernel", weight[1:])])
-    return formulas.adding(cost, "bias, tanh, maximum", filtered, 3)
+    cost = cost_formulas.counted([("out", filtered), ("kernel", weight[1:])])
+    return cost_formulas.adding(cost, "bias, tanh, maximum", filtered, 3)
 
 
 def _blocked_conv(call: Call) -> Cost:

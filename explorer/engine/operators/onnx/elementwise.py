@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from explorer.engine.graph.layouts import MS
 from explorer.engine.graph.model import DTYPES
-from explorer.engine.operators import formulas
+from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import Answer, Call, Rule, ShapeRule
+from explorer.engine.operators.cost_formulas import Cost
 from explorer.engine.operators.cost_rules import each, each_with, free, swiglu
-from explorer.engine.operators.formulas import Cost
 from explorer.engine.operators.operator import Operator, blocked
 from explorer.engine.operators.shape_rules import broadcast, first, like, sized, together
 from explorer.engine.symbolic import dimensions as dims
@@ -59,7 +59,7 @@ def _variadic(extra: int = 0) -> Rule:
 
     def rule(call: Call) -> Cost:
         operands = max(len(call.inputs) - 1 + extra, 0)
-        return formulas.elementwise(f"{call.op} of {len(call.inputs)}", call.output(), operands)
+        return cost_formulas.elementwise(f"{call.op} of {len(call.inputs)}", call.output(), operands)
 
     return rule
 
@@ -67,20 +67,22 @@ def _variadic(extra: int = 0) -> Rule:
 def _dropout(call: Call) -> Cost:
     training = call.content(2)
     if training is not None and bool(training.any()):
-        return formulas.elementwise("Dropout in training (mask, scale)", call.output(0), 2)
+        return cost_formulas.elementwise("Dropout in training (mask, scale)", call.output(0), 2)
     return free(call)
 
 
 def _every_input(call: Call) -> Cost:
     cost = Cost()
     for index in range(len(call.inputs)):
-        cost = formulas.adding(cost, call.op, call.shape(index))
+        cost = cost_formulas.adding(cost, call.op, call.shape(index))
     return cost
 
 
 def _distances(call: Call) -> Cost:
     """Subtract, square and sum for every pair and coordinate; nothing is a product."""
-    return formulas.elementwise("CDist (difference, power, sum)", (*call.output(), *call.shape(0)[-1:]), 3)
+    return cost_formulas.elementwise(
+        "CDist (difference, power, sum)", (*call.output(), *call.shape(0)[-1:]), 3
+    )
 
 
 def _gated_shape(call: Call) -> Answer:
@@ -90,7 +92,7 @@ def _gated_shape(call: Call) -> Answer:
 
 def _gated(call: Call) -> Cost:
     count, detail = swiglu(call)
-    return formulas.elementwise(f"SwiGLU ({detail})", call.output(), count)
+    return cost_formulas.elementwise(f"SwiGLU ({detail})", call.output(), count)
 
 
 OPERATORS = (

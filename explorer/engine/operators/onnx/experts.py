@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from explorer.engine.graph.layouts import MS
-from explorer.engine.operators import formulas
+from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import Answer, Call, Rule, Type
+from explorer.engine.operators.cost_formulas import ELEMENTWISE, Cost
 from explorer.engine.operators.cost_rules import per_head, swiglu, unpacking
-from explorer.engine.operators.formulas import ELEMENTWISE, Cost
 from explorer.engine.operators.operator import Operator, Packed, bits_of, first_two
 from explorer.engine.operators.shape_rules import like
 from explorer.engine.symbolic import dimensions as dims
@@ -38,36 +38,38 @@ def _mixture(weights: Sequence[int], biases: Sequence[int], packed: Sequence[Pac
                 for (place,), names, default in packed
                 if call.has(place)
             ]
-        cost = formulas.total(
+        cost = cost_formulas.total(
             [
-                formulas.counted([("tokens", tokens), ("experts each", (chosen,)), ("expert", shape[1:])])
+                cost_formulas.counted(
+                    [("tokens", tokens), ("experts each", (chosen,)), ("expert", shape[1:])]
+                )
                 for shape in stored
             ]
         )
         for shape in stored if packed else ():
-            cost = formulas.adding(cost, "dequantize", shape, _DEQUANTIZE)
+            cost = cost_formulas.adding(cost, "dequantize", shape, _DEQUANTIZE)
         for place in biases:
             if call.has(place):
-                cost = formulas.adding(cost, "bias", (*tokens, chosen, *call.shape(place)[1:]))
+                cost = cost_formulas.adding(cost, "bias", (*tokens, chosen, *call.shape(place)[1:]))
         fused = bool(at.get("swiglu_fusion", 0))
         rows = call.shape(weights[0])[1]
         inner = per_head(rows, 2) if fused else rows
         gated = fused or call.has(weights[2])
-        cost = formulas.adding(
+        cost = cost_formulas.adding(
             cost, "activate, multiply" if gated else "activate", (*tokens, chosen, inner), 1 + gated
         )
-        cost = formulas.adding(cost, "route", call.shape(1), ELEMENTWISE["softmax"][0])
-        cost = formulas.adding(cost, "weigh and sum the experts", (*source, chosen), 2)
+        cost = cost_formulas.adding(cost, "route", call.shape(1), ELEMENTWISE["softmax"][0])
+        cost = cost_formulas.adding(cost, "weigh and sum the experts", (*source, chosen), 2)
         # the products are exact: every token has its experts, whichever they are
         reason = "which experts are needed depends on the data; dequantized are all of them"
-        return formulas.bounded(cost, reason) if packed else cost
+        return cost_formulas.bounded(cost, reason) if packed else cost
 
     return rule
 
 
 def _unpacked(shape: Shape, bits: int) -> Dim:
     """Values of `bits` bits in bytes of that shape."""
-    size = formulas.count(shape)
+    size = cost_formulas.count(shape)
     return None if size is None else size * 8 // bits
 
 
@@ -75,7 +77,7 @@ def _packed_mixture(call: Call) -> Cost:
     """Experts whose weights are rows of bytes: (experts, inner, bytes), and (experts, width, bytes) back."""
     source, inner = call.shape(0), call.shape(2)[1]
     return unpacking(
-        formulas.counted(
+        cost_formulas.counted(
             [
                 ("tokens", source[:-1]),
                 ("experts each", (call.attributes.get("k", 1),)),
@@ -99,8 +101,8 @@ def _router(call: Call) -> Cost:
     """Sigmoid scores of groups of experts; with two results those of all experts, none selected."""
     at, source, experts = call.attributes, call.shape(0), call.shape(1)[0]
     tokens = source[:-1]
-    cost = formulas.linear(source, experts) if call.has(2) else Cost()
-    cost = formulas.adding(cost, "sigmoid, add the bias", (*tokens, experts), 2)
+    cost = cost_formulas.linear(source, experts) if call.has(2) else Cost()
+    cost = cost_formulas.adding(cost, "sigmoid, add the bias", (*tokens, experts), 2)
     if len(call.outputs) > 1:
         return cost
     groups, chosen, best = at.get("n_group", 1), at["top_k"], at.get("group_topk", 2)
@@ -108,8 +110,8 @@ def _router(call: Call) -> Cost:
         raise ValueError("a number below 1")
     held = per_head(experts, groups)
     best = None if held is None else min(best, held)
-    cost = formulas.adding(cost, "sum the best of each group", (*tokens, groups, best))
-    return formulas.adding(cost, "limit, logarithm", (*tokens, chosen), 2)
+    cost = cost_formulas.adding(cost, "sum the best of each group", (*tokens, groups, best))
+    return cost_formulas.adding(cost, "limit, logarithm", (*tokens, chosen), 2)
 
 
 def _shared_shape(call: Call) -> Answer:
@@ -123,8 +125,8 @@ def _shared_shape(call: Call) -> Answer:
 
 def _shared(call: Call) -> Cost:
     count, detail = swiglu(call)
-    cost = formulas.matmul(call.shape(0), call.shape(1))
-    return formulas.adding(cost, detail, call.output(1), count)
+    cost = cost_formulas.matmul(call.shape(0), call.shape(1))
+    return cost_formulas.adding(cost, detail, call.output(1), count)
 
 
 _EXPERTS: tuple[Packed, ...] = tuple(

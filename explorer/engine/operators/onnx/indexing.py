@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from explorer.engine.graph.layouts import MS
-from explorer.engine.operators import formulas
+from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import Answer, Call
+from explorer.engine.operators.cost_formulas import Cost
 from explorer.engine.operators.cost_rules import free, moves, without
-from explorer.engine.operators.formulas import Cost
 from explorer.engine.operators.operator import Operator, blocked
 from explorer.engine.operators.shape_rules import axis_of, first, like, size_of, sized
 from explorer.engine.symbolic import dimensions as dims
@@ -127,7 +127,7 @@ def _packed_tokens(call: Call) -> Answer:
 
 def _scatter(call: Call) -> Cost:
     how = call.attributes.get("reduction", "none")
-    return free(call) if how == "none" else formulas.elementwise(f"{call.op} {how}", call.shape(2))
+    return free(call) if how == "none" else cost_formulas.elementwise(f"{call.op} {how}", call.shape(2))
 
 
 def _committed(call: Call) -> Answer:

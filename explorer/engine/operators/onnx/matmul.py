@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from explorer.engine.graph.layouts import MS
-from explorer.engine.operators import formulas
+from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import UNKNOWN, Answer, Call, Rule, ShapeRule
+from explorer.engine.operators.cost_formulas import ELEMENTWISE, Cost
 from explorer.engine.operators.cost_rules import activated, requantized, unpacking
 from explorer.engine.operators.einsum import einsum
-from explorer.engine.operators.formulas import ELEMENTWISE, Cost
 from explorer.engine.operators.gradients import Gradient, pair
 from explorer.engine.operators.operator import BackwardNode, Operator, first_two
 from explorer.engine.operators.shape_rules import broadcast
@@ -168,35 +168,35 @@ def _matmul(
     """
 
     def rule(call: Call) -> Cost:
-        cost = formulas.matmul(call.shape(left), call.shape(right))
-        cost = formulas.adding(cost, "quantize", call.shape(left), _DYNAMIC) if quantize else cost
-        cost = formulas.adding(cost, "rescale", call.output()) if rescale else cost
-        return formulas.adding(cost, "bias", call.output()) if bias >= 0 and call.has(bias) else cost
+        cost = cost_formulas.matmul(call.shape(left), call.shape(right))
+        cost = cost_formulas.adding(cost, "quantize", call.shape(left), _DYNAMIC) if quantize else cost
+        cost = cost_formulas.adding(cost, "rescale", call.output()) if rescale else cost
+        return cost_formulas.adding(cost, "bias", call.output()) if bias >= 0 and call.has(bias) else cost
 
     return rule
 
 
 def _qlinear_matmul(call: Call) -> Cost:
-    return requantized(formulas.matmul(call.shape(0), call.shape(3)), call)
+    return requantized(cost_formulas.matmul(call.shape(0), call.shape(3)), call)
 
 
 def _fused_matmul(call: Call) -> Cost:
     at = call.attributes
     a = _turned(call.shape(0), at.get("transA"), at.get("transBatchA"))
     b = _turned(call.shape(1), at.get("transB"), at.get("transBatchB"))
-    cost = formulas.matmul(a, b)
+    cost = cost_formulas.matmul(a, b)
     scaled = at.get("alpha", 1.0) != 1.0
-    return activated(formulas.adding(cost, "alpha", call.output()) if scaled else cost, call)
+    return activated(cost_formulas.adding(cost, "alpha", call.output()) if scaled else cost, call)
 
 
 def _sparse_matmul(call: Call) -> Cost:
-    return formulas.bounded(_fused_matmul(call), "only the stored elements of the sparse operand count")
+    return cost_formulas.bounded(_fused_matmul(call), "only the stored elements of the sparse operand count")
 
 
 def _gemm_gelu(call: Call) -> Cost:
-    cost = formulas.matmul(call.shape(0), call.shape(1))
-    cost = formulas.adding(cost, "bias", call.output()) if call.has(2) else cost
-    return formulas.adding(cost, "Gelu", call.output())
+    cost = cost_formulas.matmul(call.shape(0), call.shape(1))
+    cost = cost_formulas.adding(cost, "bias", call.output()) if call.has(2) else cost
+    return cost_formulas.adding(cost, "Gelu", call.output())
 
 
 def _packed_matmul(*, bias: int = -1, per_weight: int = _DEQUANTIZE) -> Rule:
@@ -212,13 +212,13 @@ def _packed_matmul(*, bias: int = -1, per_weight: int = _DEQUANTIZE) -> Rule:
 
 
 def _projected(source: Shape, k: Dim, n: Dim, *, bias: bool, per_weight: int = _DEQUANTIZE) -> Cost:
-    cost = formulas.matmul(source, (k, n))
-    cost = formulas.adding(cost, "dequantize", (k, n), per_weight)
-    return formulas.adding(cost, "bias", (*source[:-1], n)) if bias else cost
+    cost = cost_formulas.matmul(source, (k, n))
+    cost = cost_formulas.adding(cost, "dequantize", (k, n), per_weight)
+    return cost_formulas.adding(cost, "bias", (*source[:-1], n)) if bias else cost
 
 
 def _packed_by_format(call: Call) -> Cost:
-    return unpacking(formulas.matmul(call.shape(0), (call.attributes["K"], call.attributes["N"])))
+    return unpacking(cost_formulas.matmul(call.shape(0), (call.attributes["K"], call.attributes["N"])))
 
 
 def _adapted(call: Call) -> Cost:
@@ -230,7 +230,7 @@ def _adapted(call: Call) -> Cost:
     if 0 not in call.shape(3):
         costs.append(_projected(source, k, rank, bias=False))
     costs.append(_projected((*source[:-1], rank), rank, n, bias=False))
-    return formulas.adding(formulas.total(costs), "add the adapter", call.output())
+    return cost_formulas.adding(cost_formulas.total(costs), "add the adapter", call.output())
 
 
 def _several(widths: Sequence[tuple[str, int]], *, gated: bool) -> Rule:
@@ -244,13 +244,13 @@ def _several(widths: Sequence[tuple[str, int]], *, gated: bool) -> Rule:
     def rule(call: Call) -> Cost:
         at, source = call.attributes, call.shape(0)
         costs = [_projected(source, at["K"], at[name], bias=call.has(place)) for name, place in widths]
-        cost = formulas.total(costs)
+        cost = cost_formulas.total(costs)
         if call.has(1):
-            cost = formulas.adding(cost, "skip", source)
+            cost = cost_formulas.adding(cost, "skip", source)
         if call.has(2):
-            cost = formulas.adding(cost, "RMS normalise", source, ELEMENTWISE["rms_norm"][0])
+            cost = cost_formulas.adding(cost, "RMS normalise", source, ELEMENTWISE["rms_norm"][0])
         if gated:
-            cost = formulas.adding(cost, "activate, multiply", (*source[:-1], at[widths[0][0]]), 2)
+            cost = cost_formulas.adding(cost, "activate, multiply", (*source[:-1], at[widths[0][0]]), 2)
         return cost
 
     return rule
@@ -258,15 +258,15 @@ def _several(widths: Sequence[tuple[str, int]], *, gated: bool) -> Rule:
 
 def _output_by_depth(call: Call) -> Cost:
     """Whatever order the operands lie in, every output element is a sum over the depth."""
-    cost = formulas.counted([("out", call.output()), ("K", call.shape(0)[-1:])])
-    cost = formulas.adding(cost, "bias", call.output()) if call.has(5) else cost
-    cost = formulas.adding(cost, "add C", call.output()) if call.has(6) else cost
+    cost = cost_formulas.counted([("out", call.output()), ("K", call.shape(0)[-1:])])
+    cost = cost_formulas.adding(cost, "bias", call.output()) if call.has(5) else cost
+    cost = cost_formulas.adding(cost, "add C", call.output()) if call.has(6) else cost
     return requantized(cost, call)
 
 
 def _gemm(call: Call, second: int = 1, bias: int = 2) -> Cost:
     at = call.attributes
-    return formulas.gemm(
+    return cost_formulas.gemm(
         call.shape(0),
         call.shape(second),
         trans_a=bool(at.get("transA", 0)),
@@ -284,12 +284,12 @@ def _fused_gemm(call: Call) -> Cost:
 def _gemm_float8(call: Call) -> Cost:
     cost = activated(_gemm(call), call)
     scales = sum(call.has(i) for i in (3, 4, 5))
-    return formulas.adding(cost, "scales", call.output(), scales) if scales else cost
+    return cost_formulas.adding(cost, "scales", call.output(), scales) if scales else cost
 
 
 def _qgemm(call: Call) -> Cost:
     cost = _gemm(call, 3, 6)
-    return requantized(cost, call) if call.has(7) else formulas.adding(cost, "rescale", call.output())
+    return requantized(cost, call) if call.has(7) else cost_formulas.adding(cost, "rescale", call.output())
 
 
 def _einsum(call: Call) -> Cost:
@@ -299,7 +299,7 @@ def _einsum(call: Call) -> Cost:
 def _affine_grid(call: Call) -> Cost:
     """Every point of the grid, with a 1 behind it, times the matrix of its image."""
     theta, grid = call.shape(0), call.output()
-    return formulas.counted([("batch", grid[:1]), ("points", grid[1:-1]), ("matrix", theta[1:])])
+    return cost_formulas.counted([("batch", grid[:1]), ("points", grid[1:-1]), ("matrix", theta[1:])])
 
 
 def _einsum_gradient(node: BackwardNode) -> Gradient | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from explorer.engine.graph.layouts import MS, NHWC
 from explorer.engine.graph.model import DTYPES
-from explorer.engine.operators import formulas
+from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import UNKNOWN, Answer, Call, Rule, ShapeRule
+from explorer.engine.operators.cost_formulas import ELEMENTWISE, Cost
 from explorer.engine.operators.cost_rules import each, each_with, named
-from explorer.engine.operators.formulas import ELEMENTWISE, Cost
 from explorer.engine.operators.operator import Operator
 from explorer.engine.operators.shape_rules import axis_of, first, like
 from explorer.engine.symbolic import dimensions as dims
@@ -71,8 +71,10 @@ _LAYER, _RMS = ELEMENTWISE["layer_norm"], ELEMENTWISE["rms_norm"]
 def _batch_norm(call: Call) -> Cost:
     if not call.attributes.get("training_mode", 0):
         return named("batch_norm")(call)
-    cost = formulas.elementwise(f"BatchNormalization in training ({_LAYER[1]})", call.output(), _LAYER[0])
-    return formulas.adding(cost, "running mean and variance", (*call.shape(1), 2), 3)
+    cost = cost_formulas.elementwise(
+        f"BatchNormalization in training ({_LAYER[1]})", call.output(), _LAYER[0]
+    )
+    return cost_formulas.adding(cost, "running mean and variance", (*call.shape(1), 2), 3)
 
 
 def _reduced(how: str, weighted: bool) -> tuple[int, str]:
@@ -89,8 +91,8 @@ def _loss(cost: Cost, call: Call) -> Cost:
     labels = call.shape(1)
     how = call.attributes.get("reduction", "mean")
     count, detail = _reduced(how, call.has(2))
-    cost = formulas.adding(cost, detail, labels, count)
-    return formulas.adding(cost, "mean", (1,)) if how == "mean" else cost
+    cost = cost_formulas.adding(cost, detail, labels, count)
+    return cost_formulas.adding(cost, "mean", (1,)) if how == "mean" else cost
 
 
 def _log_likelihood(call: Call) -> Cost:
@@ -99,7 +101,7 @@ def _log_likelihood(call: Call) -> Cost:
 
 def _cross_entropy(call: Call) -> Cost:
     count, detail = ELEMENTWISE["log_softmax"]
-    return _loss(formulas.elementwise(detail, call.shape(0), count), call)
+    return _loss(cost_formulas.elementwise(detail, call.shape(0), count), call)
 
 
 def _group_norm(*more: int) -> Rule:
@@ -109,7 +111,7 @@ def _group_norm(*more: int) -> Rule:
         added = sum(call.has(i) for i in more)
         activated = bool(call.attributes.get("activation", 0))
         parts = [*(["add"] * added), _LAYER[1], *(["SiLU"] if activated else [])]
-        return formulas.elementwise(
+        return cost_formulas.elementwise(
             f"{call.op} ({', '.join(parts)})", call.output(), _LAYER[0] + added + activated
         )
 
@@ -118,7 +120,7 @@ def _group_norm(*more: int) -> Rule:
 
 def _branch_norm(call: Call) -> Cost:
     scaled = call.has(1)
-    return formulas.elementwise(
+    return cost_formulas.elementwise(
         "BranchwiseRMSNorm (square, mean, normalise)", call.output(), _RMS[0] - 1 + scaled
     )
 
@@ -126,46 +128,46 @@ def _branch_norm(call: Call) -> Cost:
 def _engram(call: Call) -> Cost:
     """A gate for each row: the dot product of two normalised vectors, then the value scaled by it."""
     key = call.shape(0)
-    cost = formulas.counted([("rows", key[:-1]), ("dot product", key[-1:])])
-    cost = formulas.adding(cost, "normalise key and query", key, 2 * _RMS[0])
-    cost = formulas.adding(cost, "scale, sign, absolute, limit, root, sign, sigmoid", key[:-1], 7)
-    cost = formulas.adding(cost, "gate", call.output())
-    return formulas.adding(cost, "normalise", call.output(1), _RMS[0]) if len(call.outputs) > 1 else cost
+    cost = cost_formulas.counted([("rows", key[:-1]), ("dot product", key[-1:])])
+    cost = cost_formulas.adding(cost, "normalise key and query", key, 2 * _RMS[0])
+    cost = cost_formulas.adding(cost, "scale, sign, absolute, limit, root, sign, sigmoid", key[:-1], 7)
+    cost = cost_formulas.adding(cost, "gate", call.output())
+    return cost_formulas.adding(cost, "normalise", call.output(1), _RMS[0]) if len(call.outputs) > 1 else cost
 
 
 def _pre_mix(call: Call) -> Cost:
-    return formulas.elementwise("weigh and sum the streams", call.shape(0), 2)
+    return cost_formulas.elementwise("weigh and sum the streams", call.shape(0), 2)
 
 
 def _post_mix(call: Call) -> Cost:
     output = call.output()
-    cost = formulas.elementwise("weigh the branch, add", output, 2)
+    cost = cost_formulas.elementwise("weigh the branch, add", output, 2)
     if not call.has(3):
         return cost
     # every stream is a sum over all streams
-    mixed = formulas.counted([("out", output), ("streams", call.shape(3)[-1:])])
-    return formulas.total([mixed, cost])
+    mixed = cost_formulas.counted([("out", output), ("streams", call.shape(3)[-1:])])
+    return cost_formulas.total([mixed, cost])
 
 
 def _low_rank_mix(call: Call) -> Cost:
     """Streams (..., C x H) normalised, gated through a rank R, summed to one; and the gates of the next."""
     streams, rank, branches = call.shape(0), call.shape(2)[-1], call.shape(4)[-1]
     rows = streams[:-1]
-    down = formulas.linear(streams, rank)
-    up = formulas.linear((*rows, rank), streams[-1])
-    cost = formulas.total([down, up, formulas.linear(streams, branches)])
+    down = cost_formulas.linear(streams, rank)
+    up = cost_formulas.linear((*rows, rank), streams[-1])
+    cost = cost_formulas.total([down, up, cost_formulas.linear(streams, branches)])
     if call.has(5):
-        cost = formulas.adding(cost, "weigh the branch, add", streams, 2)
-    cost = formulas.adding(cost, "RMS normalise", streams, _RMS[0])
-    cost = formulas.adding(cost, "scale, SiLU", (*rows, rank), 2)
-    cost = formulas.adding(cost, "sigmoid, weigh and sum the streams", streams, 3)
-    cost = formulas.adding(cost, "scale", call.output())
-    return formulas.adding(cost, "divide, sigmoid, multiply", (*rows, branches), 3)
+        cost = cost_formulas.adding(cost, "weigh the branch, add", streams, 2)
+    cost = cost_formulas.adding(cost, "RMS normalise", streams, _RMS[0])
+    cost = cost_formulas.adding(cost, "scale, SiLU", (*rows, rank), 2)
+    cost = cost_formulas.adding(cost, "sigmoid, weigh and sum the streams", streams, 3)
+    cost = cost_formulas.adding(cost, "scale", call.output())
+    return cost_formulas.adding(cost, "divide, sigmoid, multiply", (*rows, branches), 3)
 
 
 def _gates(call: Call) -> Cost:
-    cost = formulas.elementwise("add, softplus, scale", call.shape(0), 3)
-    return formulas.adding(cost, "sigmoid", call.shape(3)) if call.has(3) else cost
+    cost = cost_formulas.elementwise("add, softplus, scale", call.shape(0), 3)
+    return cost_formulas.adding(cost, "sigmoid", call.shape(3)) if call.has(3) else cost
 
 
 OPERATORS = (

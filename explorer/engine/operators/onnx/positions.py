@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from explorer.engine.graph.layouts import MS
-from explorer.engine.operators import formulas
+from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import Answer, Call
+from explorer.engine.operators.cost_formulas import ELEMENTWISE, Cost
 from explorer.engine.operators.cost_rules import per_head
-from explorer.engine.operators.formulas import ELEMENTWISE, Cost
 from explorer.engine.operators.operator import Operator
 from explorer.engine.operators.shape_rules import first, like, sized
 from explorer.engine.symbolic import dimensions as dims
@@ -36,13 +36,13 @@ def _rotated(call: Call) -> Cost:
         width = shape[-1] if len(shape) == 4 else per_head(shape[-1], heads)
         if isinstance(width, int) and width:
             shape = (elements // width, turning)
-    return formulas.elementwise(f"{call.op} (two products and their sum)", shape, ROTATION)
+    return cost_formulas.elementwise(f"{call.op} (two products and their sum)", shape, ROTATION)
 
 
 def _rotated_pair(call: Call) -> Cost:
-    cost = formulas.elementwise("sine and cosine", call.shape(0), 2)
+    cost = cost_formulas.elementwise("sine and cosine", call.shape(0), 2)
     for index in (0, 1):
-        cost = formulas.adding(cost, "two products and their sum", call.output(index), ROTATION)
+        cost = cost_formulas.adding(cost, "two products and their sum", call.output(index), ROTATION)
     return cost
 
 
@@ -64,8 +64,8 @@ def _normal_rotary(call: Call) -> Cost:
     width: Dim = call.attributes.get("input_width", 0) or source[3]
     if turning < 0 or (isinstance(width, int) and turning > width):
         raise ValueError("it turns more than there is")
-    cost = formulas.elementwise("RMS normalise", (*source[:3], width), ELEMENTWISE["rms_norm"][0])
-    return formulas.adding(cost, "two products and their sum", (*source[:3], turning), ROTATION)
+    cost = cost_formulas.elementwise("RMS normalise", (*source[:3], width), ELEMENTWISE["rms_norm"][0])
+    return cost_formulas.adding(cost, "two products and their sum", (*source[:3], turning), ROTATION)
 
 
 def _gated_position_bias(call: Call) -> Cost:
@@ -73,17 +73,17 @@ def _gated_position_bias(call: Call) -> Cost:
     heads = call.attributes["num_heads"]
     query, weight = call.shape(0), call.shape(3)
     rows: Shape = (*query[:-1], heads)
-    cost = formulas.counted([("rows", rows), ("width", weight[:1]), ("gates", weight[1:])])
-    cost = formulas.adding(cost, "bias of the query", query)
-    cost = formulas.adding(cost, "bias, sums", (*rows, *weight[1:]), 2)
-    cost = formulas.adding(cost, "sigmoids and gates", rows, 6)
-    return formulas.adding(cost, "weigh the table", call.output())
+    cost = cost_formulas.counted([("rows", rows), ("width", weight[:1]), ("gates", weight[1:])])
+    cost = cost_formulas.adding(cost, "bias of the query", query)
+    cost = cost_formulas.adding(cost, "bias, sums", (*rows, *weight[1:]), 2)
+    cost = cost_formulas.adding(cost, "sigmoids and gates", rows, 6)
+    return cost_formulas.adding(cost, "weigh the table", call.output())
 
 
 def _position_table(call: Call) -> Cost:
     pairs = call.output()[-2:]
-    cost = formulas.elementwise("distance, its sign, logarithm, scale, round, limit", pairs, 6)
-    return formulas.bounded(cost, "near positions take no logarithm")
+    cost = cost_formulas.elementwise("distance, its sign, logarithm, scale, round, limit", pairs, 6)
+    return cost_formulas.bounded(cost, "near positions take no logarithm")
 
 
 OPERATORS = (

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from explorer.engine.graph.layouts import MS
 from explorer.engine.graph.model import DTYPES
 from explorer.engine.operators.call import Answer, Call
+from explorer.engine.operators.cost_formulas import ELEMENTWISE
 from explorer.engine.operators.cost_rules import FORMAT, each, named, without
-from explorer.engine.operators.formulas import ELEMENTWISE
 from explorer.engine.operators.onnx.movement import concat
 from explorer.engine.operators.operator import Operator, blocked
 from explorer.engine.operators.shape_rules import axis_of, like, together

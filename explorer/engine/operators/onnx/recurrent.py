@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from explorer.engine.graph.layouts import MS
-from explorer.engine.operators import formulas
+from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import Answer, Call, Rule
+from explorer.engine.operators.cost_formulas import ELEMENTWISE, RECURRENT, Cost
 from explorer.engine.operators.cost_rules import per_head, without
-from explorer.engine.operators.formulas import ELEMENTWISE, RECURRENT, Cost
 from explorer.engine.operators.gradients import Gradient, recurrent
 from explorer.engine.operators.operator import BackwardNode, Operator
 from explorer.engine.operators.shape_rules import like
@@ -57,17 +57,17 @@ def _recurrent(kind: str, rows: int = 1) -> Rule:
         length, batch = (source[1], source[0]) if batch_first else (source[0], source[1])
         width = weight[3 - rows]
         if isinstance(width, int) and isinstance(source[2], int) and width != source[2]:
-            return formulas.unknown(
+            return cost_formulas.unknown(
                 f"its operands do not fit: {source[2]} features, the weight takes {width}"
             )
-        hidden = _hidden(call, weight[rows], formulas.RECURRENT[kind][0])
+        hidden = _hidden(call, weight[rows], cost_formulas.RECURRENT[kind][0])
         directions = 2 if call.attributes.get("direction", "forward") == "bidirectional" else 1
-        cost = formulas.recurrent(
+        cost = cost_formulas.recurrent(
             kind, length, batch, source[2], hidden, directions=directions, bias=call.has(3)
         )
         if kind == "LSTM" and call.has(7):
             # the state looks into three of the gates: a product and a sum for each unit
-            cost = formulas.adding(cost, "peepholes", (length, batch, directions, hidden), 6)
+            cost = cost_formulas.adding(cost, "peepholes", (length, batch, directions, hidden), 6)
         return _shortened(cost, call, length)
 
     return rule
@@ -80,7 +80,7 @@ def _shortened(cost: Cost, call: Call, length: Dim) -> Cost:
     lengths = call.content(4)
     if lengths is not None and bool((lengths == length).all()):
         return cost
-    return formulas.bounded(cost, "sequences may be shorter than the longest")
+    return cost_formulas.bounded(cost, "sequences may be shorter than the longest")
 
 
 def _linear_attention(call: Call) -> Cost:
@@ -115,19 +115,21 @@ def _gated_delta_net(call: Call) -> Cost:
 
 def _state(tokens: Shape, heads: Dim, shared: Dim, dqk: Dim, dv: Dim, how: str, decay: Shape) -> Cost:
     state: Shape = (dqk, dv)
-    read = formulas.counted([("read: tokens", tokens), ("heads", (heads,)), ("state", state)])
-    write = formulas.counted([("write: tokens", tokens), ("heads", (shared,)), ("state", state)])
+    read = cost_formulas.counted([("read: tokens", tokens), ("heads", (heads,)), ("state", state)])
+    write = cost_formulas.counted([("write: tokens", tokens), ("heads", (shared,)), ("state", state)])
     costs = [read, write]
     if how.endswith("delta"):
         # what the state says of the key is taken off the value first
-        costs.append(formulas.counted([("recall: tokens", tokens), ("heads", (shared,)), ("state", state)]))
-    cost = formulas.total(costs)
+        costs.append(
+            cost_formulas.counted([("recall: tokens", tokens), ("heads", (shared,)), ("state", state)])
+        )
+    cost = cost_formulas.total(costs)
     if how.startswith("gated"):
-        cost = formulas.adding(cost, "exp of the decay", decay or (*tokens, shared))
-        cost = formulas.adding(cost, "decay", (*tokens, shared, *state))
+        cost = cost_formulas.adding(cost, "exp of the decay", decay or (*tokens, shared))
+        cost = cost_formulas.adding(cost, "decay", (*tokens, shared, *state))
     if how.endswith("delta"):
-        cost = formulas.adding(cost, "subtract, update rate", (*tokens, shared, dv), 2)
-    return formulas.adding(cost, "scale", (*tokens, heads, dv))
+        cost = cost_formulas.adding(cost, "subtract, update rate", (*tokens, shared, dv), 2)
+    return cost_formulas.adding(cost, "scale", (*tokens, heads, dv))
 
 
 def _mamba_sizes(call: Call) -> tuple[int, int, int, int]:
@@ -157,14 +159,14 @@ def _mamba(call: Call) -> Cost:
     """A depthwise convolution of four taps, a decaying state in each head, a gated normalisation."""
     heads, width, state, channels = _mamba_sizes(call)
     rows: Shape = call.shape(0)[:1]
-    conv = formulas.counted([("convolution: rows", rows), ("channels", (channels,)), ("taps", (4,))])
-    conv = formulas.adding(conv, "bias, SiLU", (*rows, channels), 2)
+    conv = cost_formulas.counted([("convolution: rows", rows), ("channels", (channels,)), ("taps", (4,))])
+    conv = cost_formulas.adding(conv, "bias, SiLU", (*rows, channels), 2)
     # its inputs are scaled by the time step before they are written: what `_state` counts behind reading
-    cost = formulas.total([conv, _state(rows, heads, heads, state, width, "gated", ())])
-    cost = formulas.adding(cost, "time step: add, softplus, limit, times the decay", (*rows, heads), 4)
+    cost = cost_formulas.total([conv, _state(rows, heads, heads, state, width, "gated", ())])
+    cost = cost_formulas.adding(cost, "time step: add, softplus, limit, times the decay", (*rows, heads), 4)
     made: Shape = (*rows, heads * width)
-    cost = formulas.adding(cost, "skip: multiply, add", made, 2)
-    return formulas.adding(
+    cost = cost_formulas.adding(cost, "skip: multiply, add", made, 2)
+    return cost_formulas.adding(
         cost, "activate the gate, multiply, RMS normalise", made, 2 + ELEMENTWISE["rms_norm"][0]
     )
 

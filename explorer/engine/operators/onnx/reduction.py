@@ -5,10 +5,10 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from explorer.engine.graph.layouts import MS
-from explorer.engine.operators import formulas
+from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import Answer, Call, ShapeRule
+from explorer.engine.operators.cost_formulas import Cost
 from explorer.engine.operators.cost_rules import each_input
-from explorer.engine.operators.formulas import Cost
 from explorer.engine.operators.operator import Operator
 from explorer.engine.operators.shape_rules import axis_of, first, int_attributes
 from explorer.facts import Shape
@@ -56,8 +56,8 @@ def _without_axes(dtype: str | None = None) -> ShapeRule:
 
 
 def _quantized_mean(call: Call) -> Cost:
-    cost = formulas.elementwise("dequantize, sum", call.shape(0), 3)
-    return formulas.adding(cost, "requantize", call.output(), 3)
+    cost = cost_formulas.elementwise("dequantize, sum", call.shape(0), 3)
+    return cost_formulas.adding(cost, "requantize", call.output(), 3)
 
 
 OPERATORS = (

@@ -6,10 +6,10 @@ from msgspec.structs import replace
 
 from explorer.engine.graph.layouts import MS
 from explorer.engine.graph.model import DTYPES
-from explorer.engine.operators import formulas
+from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import Answer, Call
+from explorer.engine.operators.cost_formulas import Cost
 from explorer.engine.operators.cost_rules import each
-from explorer.engine.operators.formulas import Cost
 from explorer.engine.operators.operator import Operator
 from explorer.engine.operators.shape_rules import like, size_of
 from explorer.engine.symbolic import dimensions as dims
@@ -76,7 +76,7 @@ def _dft(call: Call) -> Cost:
 
 def _transform(call: Call, source: Shape, output: Shape, axis: int) -> Cost:
     lead: Shape = (*source[:axis], *source[axis + 1 : -1])
-    return formulas.fourier(
+    return cost_formulas.fourier(
         lead,
         _length(call, source, output, axis),
         output[axis],
@@ -129,26 +129,28 @@ def _stft(call: Call) -> Cost:
         onesided = call.attributes.get("onesided", 1)
         length = known if known is not None else _both_sides(frequencies) if onesided else frequencies
     complex_in = len(signal) == 3 and signal[2] == 2
-    cost = formulas.fourier((*output[:1], frames), length, frequencies, complex_in=complex_in)
+    cost = cost_formulas.fourier((*output[:1], frames), length, frequencies, complex_in=complex_in)
     if call.has(2):
-        return formulas.adding(cost, "window", (*output[:1], frames, length, 1 + complex_in))
+        return cost_formulas.adding(cost, "window", (*output[:1], frames, length, 1 + complex_in))
     return cost
 
 
 def _real_fft(call: Call) -> Cost:
     """Rfft: real (..., n) to complex (..., n // 2 + 1, 2) along the last axis."""
     if call.attributes.get("signal_ndim", 1) != 1:
-        return formulas.unknown("a transform of several dimensions is not followed")
+        return cost_formulas.unknown("a transform of several dimensions is not followed")
     source = call.shape(0)
-    return formulas.fourier(source[:-1], source[-1], call.output()[-2], complex_in=False)
+    return cost_formulas.fourier(source[:-1], source[-1], call.output()[-2], complex_in=False)
 
 
 def _inverse_real_fft(call: Call) -> Cost:
     """Irfft: complex (..., n // 2 + 1, 2) to real (..., n) along the last axis."""
     if call.attributes.get("signal_ndim", 1) != 1:
-        return formulas.unknown("a transform of several dimensions is not followed")
+        return cost_formulas.unknown("a transform of several dimensions is not followed")
     source = call.shape(0)
-    return formulas.fourier(source[:-2], source[-2], call.output()[-1], complex_in=True, complex_out=False)
+    return cost_formulas.fourier(
+        source[:-2], source[-2], call.output()[-1], complex_in=True, complex_out=False
+    )
 
 
 def _determinant(call: Call) -> Cost:
@@ -159,8 +161,8 @@ def _determinant(call: Call) -> Cost:
     if isinstance(m, int):
         # the sums of 2 j^2 + j over j < M, and the product of the pivots
         each = (m - 1) * m * (2 * m - 1) // 3 + m * (m - 1) // 2 + max(m - 1, 0)
-    cost = formulas.elementwise(f"Det of {m}x{m} by elimination", (*shape[:-2], each))
-    return formulas.bounded(cost, "counted as Gaussian elimination; other ways take fewer or more")
+    cost = cost_formulas.elementwise(f"Det of {m}x{m} by elimination", (*shape[:-2], each))
+    return cost_formulas.bounded(cost, "counted as Gaussian elimination; other ways take fewer or more")
 
 
 def _side(shape: Shape) -> Dim:
@@ -174,17 +176,19 @@ def _inverse(call: Call) -> Cost:
     shape = call.shape(0)
     m = _side(shape)
     each = m * (2 * m + (m - 1) * 4 * m) if isinstance(m, int) else None
-    cost = formulas.elementwise(f"Inverse of {m}x{m} by Gauss-Jordan", (*shape[:-2], each))
-    return formulas.bounded(cost, "counted as Gauss-Jordan elimination; other ways take fewer or more")
+    cost = cost_formulas.elementwise(f"Inverse of {m}x{m} by Gauss-Jordan", (*shape[:-2], each))
+    return cost_formulas.bounded(cost, "counted as Gauss-Jordan elimination; other ways take fewer or more")
 
 
 def _mel(call: Call) -> Cost:
-    cost = formulas.elementwise("MelWeightMatrix (two slopes of 2, the lower, not below 0)", call.output(), 6)
-    return formulas.bounded(cost, "most elements lie outside of a triangle and are 0")
+    cost = cost_formulas.elementwise(
+        "MelWeightMatrix (two slopes of 2, the lower, not below 0)", call.output(), 6
+    )
+    return cost_formulas.bounded(cost, "most elements lie outside of a triangle and are 0")
 
 
 def _warping(call: Call) -> Cost:
-    return formulas.elementwise("DynamicTimeWarping (two comparisons and a sum)", call.shape(0), 3)
+    return cost_formulas.elementwise("DynamicTimeWarping (two comparisons and a sum)", call.shape(0), 3)
 
 
 OPERATORS = (

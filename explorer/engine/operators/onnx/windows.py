@@ -9,10 +9,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from explorer.engine.graph.layouts import MS, NCHWC, NHWC, channels_first, channels_last
-from explorer.engine.operators import formulas
+from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import Answer, Call, Rule
+from explorer.engine.operators.cost_formulas import ELEMENTWISE, FREE, Cost
 from explorer.engine.operators.cost_rules import each_input, free
-from explorer.engine.operators.formulas import ELEMENTWISE, FREE, Cost
 from explorer.engine.operators.operator import Operator
 from explorer.engine.operators.shape_rules import axis_of, first, size_of, sizes_of, window_places
 from explorer.engine.symbolic import dimensions as dims
@@ -161,21 +161,21 @@ _CONVERSION = ELEMENTWISE["dequantize"][0] + ELEMENTWISE["quantize"][0]
 def _pool(per_tap: int = 1, *, quantized: bool = False, masked: bool = False) -> Rule:
     def rule(call: Call) -> Cost:
         kernel = tuple(call.attributes["kernel_shape"])
-        cost = formulas.pooling(call.op, call.output(), kernel, per_tap)
-        cost = formulas.adding(cost, "mask", call.shape(0)) if masked else cost
-        return formulas.adding(cost, "convert", call.output(), _CONVERSION) if quantized else cost
+        cost = cost_formulas.pooling(call.op, call.output(), kernel, per_tap)
+        cost = cost_formulas.adding(cost, "mask", call.shape(0)) if masked else cost
+        return cost_formulas.adding(cost, "convert", call.output(), _CONVERSION) if quantized else cost
 
     return rule
 
 
 def _quantized_mean(call: Call) -> Cost:
-    cost = formulas.elementwise(f"{call.op}, each input element", call.shape(0))
-    return formulas.adding(cost, "convert", call.output(), _CONVERSION)
+    cost = cost_formulas.elementwise(f"{call.op}, each input element", call.shape(0))
+    return cost_formulas.adding(cost, "convert", call.output(), _CONVERSION)
 
 
 def _lrn(call: Call) -> Cost:
     size = call.attributes["size"]
-    return formulas.elementwise(
+    return cost_formulas.elementwise(
         f"LRN ({size} squares summed, scale, add, power, divide)", call.output(), size + 4
     )
 
@@ -191,7 +191,7 @@ def _resize(call: Call) -> Cost:
     if call.attributes.get("antialias"):
         return _smoothed(call, source, output, _TAPS[mode])
     taps = _TAPS[mode] ** axes
-    return formulas.elementwise(f"{call.op} ({taps} products and their sum)", output, 2 * taps - 1)
+    return cost_formulas.elementwise(f"{call.op} ({taps} products and their sum)", output, 2 * taps - 1)
 
 
 def _smoothed(call: Call, source: Shape, output: Shape, taps: int) -> Cost:
@@ -205,10 +205,10 @@ def _smoothed(call: Call, source: Shape, output: Shape, taps: int) -> Cost:
             widths.append(taps if after > size else 2 * reach + 1)
         else:
             widths.append(None)
-    total = formulas.count(widths)
+    total = cost_formulas.count(widths)
     per_element = None if total is None else 2 * total - 1
-    cost = formulas.elementwise(f"{call.op} (a filter of {total} taps)", (*output, per_element))
-    return formulas.bounded(cost, "at the edges of the image the filter is narrower")
+    cost = cost_formulas.elementwise(f"{call.op} (a filter of {total} taps)", (*output, per_element))
+    return cost_formulas.bounded(cost, "at the edges of the image the filter is narrower")
 
 
 def _grid_sample(call: Call) -> Cost:
@@ -216,13 +216,15 @@ def _grid_sample(call: Call) -> Cost:
     if mode == "nearest":
         return _NEAREST
     taps = _TAPS[mode] ** (len(call.shape(0)) - 2)
-    return formulas.elementwise(f"{call.op} ({taps} products and their sum)", call.output(), 2 * taps - 1)
+    return cost_formulas.elementwise(
+        f"{call.op} ({taps} products and their sum)", call.output(), 2 * taps - 1
+    )
 
 
 def _crop_and_resize(call: Call) -> Cost:
     if call.attributes.get("mode", "bilinear") == "nearest":
         return _NEAREST
-    return formulas.elementwise("CropAndResize (4 products and their sum)", call.output(), 7)
+    return cost_formulas.elementwise("CropAndResize (4 products and their sum)", call.output(), 7)
 
 
 def _cells(source: Shape, output: Shape) -> Shape:
@@ -238,15 +240,15 @@ def _roi_align(call: Call) -> Cost:
     ratio = call.attributes.get("sampling_ratio", 0)
     points: Shape = (ratio, ratio) if ratio else _cells(call.shape(0), call.output())
     what = "RoiAlign (each point 4 products and their sum, then their mean)"
-    cost = formulas.pooling(what, call.output(), points, 8)
-    return cost if ratio else formulas.bounded(cost, "counted as if every region were the whole image")
+    cost = cost_formulas.pooling(what, call.output(), points, 8)
+    return cost if ratio else cost_formulas.bounded(cost, "counted as if every region were the whole image")
 
 
 def _max_roi_pool(call: Call) -> Cost:
     # a cell begins and ends between two pixels, and takes both
     sizes = tuple(d + 1 if isinstance(d, int) else d for d in _cells(call.shape(0), call.output()))
-    cost = formulas.pooling("MaxRoiPool", call.output(), sizes)
-    return formulas.bounded(cost, "counted as if every region were the whole image")
+    cost = cost_formulas.pooling("MaxRoiPool", call.output(), sizes)
+    return cost_formulas.bounded(cost, "counted as if every region were the whole image")
 
 
 def _suppression(call: Call) -> Cost:
@@ -254,10 +256,12 @@ def _suppression(call: Call) -> Cost:
     boxes, scores = call.shape(0), call.shape(1)
     number = boxes[1]
     pairs = number * (number - 1) // 2 if isinstance(number, int) else None
-    cost = formulas.elementwise(
+    cost = cost_formulas.elementwise(
         "NonMaxSuppression (intersection over union of a pair)", (*scores[:2], pairs), 15
     )
-    return formulas.bounded(cost, "how many boxes are compared depends on the data; counted are all pairs")
+    return cost_formulas.bounded(
+        cost, "how many boxes are compared depends on the data; counted are all pairs"
+    )
 
 
 _IMAGES = ("", NHWC, NCHWC)

@@ -23,7 +23,7 @@ from explorer.engine.costs.torch.analyse import examine_module  # noqa: E402
 from explorer.engine.costs.torch.signature import bind  # noqa: E402
 from explorer.engine.costs.training.step import StepGradients, training  # noqa: E402
 from explorer.engine.formats.torch_module.loaded_module import load  # noqa: E402
-from explorer.engine.operators import formulas  # noqa: E402
+from explorer.engine.operators import cost_formulas  # noqa: E402
 from explorer.facts.training import LayerTraining, Training  # noqa: E402
 from explorer.session import Session  # noqa: E402
 
@@ -448,7 +448,7 @@ def test_elementwise_work_backward_is_that_of_forward_for_each_gradient() -> Non
 
     found = on_meta(Net, torch.empty(2, 5))
     got = {x.path: x.backward_elementwise_ops for x in found.layers}
-    each = 8 * formulas.ELEMENTWISE["layer_norm"][0]
+    each = 8 * cost_formulas.ELEMENTWISE["layer_norm"][0]
     assert got["first"] == 8, "the bias; nobody wants the gradient of x"
     assert got["relu"] == 8
     assert got["norm"] == 2 * each
