@@ -24,9 +24,9 @@ from explorer.facts import (
 from explorer.report.present.compare.diff import verdict
 from explorer.report.present.look.ops import attribute_blocks
 from explorer.report.present.tiling.tile import plan_matmuls
-from explorer.tui.commands import COMMANDS, CommandKey, command_class
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.commands.help import KEYS, help_lines
+from explorer.tui.commands.key_table import COMMANDS, CommandKey, command_class
 from explorer.tui.dialogs.blame import BLAME_KEYS
 from explorer.tui.dialogs.quantize.sensitivity import SENSITIVITY_KEYS
 from explorer.tui.dialogs.states.history import HISTORY_KEYS

@@ -37,7 +37,7 @@ def each(per_element: int = 1, detail: str = "") -> Rule:
 
 
 def named(key: str, *more: str) -> Rule:
-    """As many operations on each output element as `formulas.ELEMENTWISE` says, and `more` before them."""
+    """As many operations on each output element as `ELEMENTWISE` says, and `more` before them."""
     count, detail = ELEMENTWISE[key]
     return each(count + len(more), ", ".join((*more, detail)))
 

@@ -1,6 +1,6 @@
 """Einstein summation: what its cheapest pairwise order multiplies.
 
-Apart from the other formulas of `formulas` because it has to search before it can count.
+Apart from the `cost_formulas` because it has to search before it can count.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A product of two operands has two gradients, each as many multiply-accumulates as the product itself: for
 the one with the other. Which of them are computed depends on who wants one: a trained weight does, a value
 does if a trained weight lies before it, and nothing else. The reason for a module of its own beside
-`formulas` is that some operators hold several products (attention, recurrent layers), of which not all are
-wanted.
+`cost_formulas` is that some operators hold several products (attention, recurrent layers), of which not all
+are wanted.
 
 Records of operators (`registry`, `aten.table`) say what theirs are.
 """

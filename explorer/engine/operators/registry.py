@@ -95,7 +95,7 @@ BY_NAME: Mapping[str, Operator] = {
 """The record that stands for a name whatever its domain."""
 
 RULES: Rules = {key: operator.cost for key, operator in OPERATORS.items()}
-"""What operators cost. Counting conventions are those of `formulas`."""
+"""What operators cost. Counting conventions are those of `cost_formulas`."""
 
 READERS: Collection[Key] = frozenset(key for key, operator in OPERATORS.items() if operator.reader)
 """Operators whose costs look at what an input holds, not only at its shape."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from textual.binding import Binding
 
-from explorer.tui.commands import COMMANDS
+from explorer.tui.commands.key_table import COMMANDS
 from explorer.tui.dialogs.blame import BLAME_KEYS
 from explorer.tui.dialogs.evaluate import EVALUATION_KEYS
 from explorer.tui.dialogs.graph_view import GRAPH_KEYS

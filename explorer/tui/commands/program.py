@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from explorer.tui.commands import COMMANDS
 from explorer.tui.commands.context import ScreenCommand
+from explorer.tui.commands.key_table import COMMANDS
 from explorer.tui.dialogs.dialogs import ConfirmDialog, MenuItem, PickDialog
 from explorer.tui.text.lines import safe
 

@@ -19,8 +19,8 @@ from textual.strip import Strip
 
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.host.gc_pause import freeze_once
-from explorer.tui.commands import COMMANDS, command_class, run_command
 from explorer.tui.commands.context import CommandContext
+from explorer.tui.commands.key_table import COMMANDS, command_class, run_command
 from explorer.tui.pages.header import has_open_sizes, header_lines, short_name
 from explorer.tui.screen.model_loader import ModelLoader
 from explorer.tui.screen.saved_view import SavedView

@@ -1,9 +1,9 @@
 """Key bindings: what each key does, in words.
 
-Every screen and widget has a table of its keys. Its bindings, the footer, the `?` help, the palette, the
-action menu and the manual's key table are all made from these tables, so that none of them can tell a user
-something else. Plain letters and arrows only: Ctrl+A, B, H, I, J, M, S and Alt are taken by terminals and
-multiplexers.
+Every screen and widget has a table of its keys; the main screen's is `tui/commands/key_table.py`. Its
+bindings, the footer, the `?` help, the palette, the action menu and the manual's key table are all made from
+these tables, so that none of them can tell a user something else. Plain letters and arrows only: Ctrl+A, B,
+H, I, J, M, S and Alt are taken by terminals and multiplexers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Attention in all its packings: softmax(Q K^T) V for every pair of a query and a key.
 
 Which tensors come packed together, where the cache stands and which axis holds the heads is what tells these
-operators apart; the count is always that of `formulas.attention`.
+operators apart; the count is always that of `cost_formulas.attention`.
 """
 
 from __future__ import annotations

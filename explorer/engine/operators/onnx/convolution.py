@@ -1,6 +1,6 @@
 """Convolution: Conv and its kin, in floats and quantized: which shapes go in, what comes out.
 
-What they cost is `formulas.conv` and `formulas.conv_transpose`, as for a PyTorch convolution.
+What they cost is `cost_formulas.conv` and `cost_formulas.conv_transpose`, as for a PyTorch convolution.
 """
 
 from __future__ import annotations

@@ -5,9 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 
 from explorer.report.present.shell.history import state_name
-from explorer.tui.commands import COMMANDS
 from explorer.tui.commands.change.history import HistoryCommand
 from explorer.tui.commands.context import ScreenCommand
+from explorer.tui.commands.key_table import COMMANDS
 from explorer.tui.commands.look.values import WeightsCommand
 from explorer.tui.dialogs.dialogs import MenuItem
 from explorer.tui.dialogs.search import SearchDialog

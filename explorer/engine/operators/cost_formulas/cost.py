@@ -1,0 +1,153 @@
+"""A cost, of MACs and elementwise operations: how it is multiplied, summed, bounded and written out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.facts import Dim, Shape, Status
+
+
+class Cost(Struct, frozen=True):
+    """What one operator costs in one forward pass.
+
+    Attributes:
+        macs: Multiply-accumulates; None if unknown.
+        elementwise_ops: Arithmetic operations on single elements, beside the MACs, never among them.
+        formula: How the numbers come about, with the numbers.
+        status: 'exact', 'bound' or 'unknown'; `reason` says why when it is not exact.
+    """
+
+    macs: int | None = 0
+    elementwise_ops: int | None = 0
+    formula: str = ""
+    status: Status = "exact"
+    reason: str = ""
+
+
+FREE = Cost(formula="0 (moves or describes data, no arithmetic)")
+"""Reshape, Transpose, Gather, Concat: nothing is computed."""
+
+ELEMENTWISE: Mapping[str, tuple[int, str]] = {
+    "softmax": (5, "max, subtract, exp, sum, divide"),
+    "log_softmax": (6, "max, subtract, exp, sum, log, subtract"),
+    "batch_norm": (2, "scale, shift; the statistics are constants"),
+    "layer_norm": (7, "mean, subtract, square, mean, normalise, scale, shift"),
+    "rms_norm": (4, "square, mean, normalise, scale"),
+    "lp_norm": (3, "power, sum, divide"),
+    "quantize": (3, "divide, round, add the zero point"),
+    "dequantize": (2, "subtract the zero point, multiply"),
+}
+"""Operations per element of those operators that take more than one, and which they are."""
+
+Term = tuple[str, Sequence[Dim]]
+"""A factor of a count: what it is ('Cout', 'kernel') and its dimensions."""
+
+
+def count(dims: Sequence[Dim]) -> int | None:
+    """Product of the dimensions (1 of none); None if one is not a number."""
+    product = 1
+    for dim in dims:
+        if not isinstance(dim, int):
+            return None
+        product *= dim
+    return product
+
+
+def product(terms: Sequence[Term]) -> tuple[int | None, str]:
+    """Product of the labelled terms and its formula; terms without dimensions are left out."""
+    value: int | None = 1
+    texts = []
+    for label, dims in terms:
+        if not dims:
+            continue
+        part = count(dims)
+        value = None if value is None or part is None else value * part
+        texts.append(f"{label} {'x'.join('?' if d is None else str(d) for d in dims)}".strip())
+    text = " x ".join(texts) or "1"
+    return value, text if value is None else f"{text} = {value:,}"
+
+
+def unbound(terms: Sequence[Term]) -> str:
+    """Why the product of the terms is no number, in words."""
+    names = dict.fromkeys(d for _, dims in terms for d in dims if isinstance(d, str))
+    if names:
+        shown = ", ".join(f"'{n}'" for n in names)
+        return f"the size of {shown} is not given"
+    return "a dimension is not known"
+
+
+def counted(terms: Sequence[Term]) -> Cost:
+    """Cost of as many MACs as the product of the terms."""
+    value, text = product(terms)
+    if value is None:
+        return Cost(None, 0, text, "unknown", unbound(terms))
+    return Cost(value, 0, text)
+
+
+def unknown(reason: str) -> Cost:
+    """The cost of an operator of which too little is known; `reason` in words."""
+    return Cost(None, None, "", "unknown", reason)
+
+
+def bounded(cost: Cost, reason: str) -> Cost:
+    """`cost` as an upper bound, `reason` in words; what is unknown stays so."""
+    return replace(cost, status="bound", reason=reason) if cost.status == "exact" else cost
+
+
+def adding(cost: Cost, what: str, shape: Shape | None, per_element: int = 1) -> Cost:
+    """`cost` with `per_element` elementwise operations on each element of `shape`.
+
+    Args:
+        cost: What the operator costs so far.
+        what: What the operations are, for the formula ('bias').
+        shape: The elements; None if unknown.
+        per_element: Operations on each.
+    """
+    dims: Shape = (None,) if shape is None else shape
+    terms: list[Term] = [("", dims if dims else (1,))]
+    if per_element != 1:
+        terms.insert(0, ("", (per_element,)))
+    value, text = product(terms)
+    formula = "; ".join(t for t in (cost.formula, f"{what}: {text} elementwise") if t)
+    if value is None or cost.elementwise_ops is None:
+        reason = cost.reason or unbound(terms)
+        return replace(cost, elementwise_ops=None, formula=formula, status="unknown", reason=reason)
+    return replace(cost, elementwise_ops=cost.elementwise_ops + value, formula=formula)
+
+
+def elementwise(what: str, shape: Shape | None, per_element: int = 1) -> Cost:
+    """0 MACs and `per_element` operations on each element of `shape` (for a reduction, the input's)."""
+    return adding(Cost(), what, shape, per_element)
+
+
+def times(cost: Cost, trips: Dim, what: str = "times") -> Cost:
+    """`cost` as often as a body runs; if that is not a number, what is not 0 becomes unknown."""
+    if trips == 1 or (cost.macs == 0 and cost.elementwise_ops == 0):
+        return cost
+    formula = f"{'?' if trips is None else trips} {what} x ({cost.formula})"
+    if isinstance(trips, int):
+        return replace(
+            cost,
+            macs=None if cost.macs is None else cost.macs * trips,
+            elementwise_ops=None if cost.elementwise_ops is None else cost.elementwise_ops * trips,
+            formula=formula,
+        )
+    reason = cost.reason or f"how often it runs is not known{f' ({trips})' if trips else ''}"
+    return Cost(
+        0 if cost.macs == 0 else None, 0 if cost.elementwise_ops == 0 else None, formula, "unknown", reason
+    )
+
+
+def total(costs: Sequence[Cost]) -> Cost:
+    """The sum of several costs, formulas side by side; unknown if one of them is."""
+    macs: int | None = 0
+    ops: int | None = 0
+    for cost in costs:
+        macs = None if macs is None or cost.macs is None else macs + cost.macs
+        ops = None if ops is None or cost.elementwise_ops is None else ops + cost.elementwise_ops
+    worst = next((c for s in ("unknown", "bound") for c in costs if c.status == s), Cost())
+    formula = " + ".join(c.formula for c in costs if c.formula)
+    return Cost(macs, ops, formula, worst.status, worst.reason)
