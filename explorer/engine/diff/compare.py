@@ -37,6 +37,10 @@ from explorer.facts import Analysis, Diff, NodeDiff, OpDiff
 _INPUT, _OUTPUT, _OPSET, _FUNCTION = "Input", "Output", "Opset", "Function"
 """What stands for the operator in rows about the graph itself."""
 
+_RANGED = "done by the range of the integers behind, to the same values"
+_SHARED = "read from one of equal value, under another name"
+"""What is said of nodes that others do."""
+
 _STEP = 1024
 
 
@@ -99,9 +103,11 @@ def _rows(before: Model, after: Model, tally: _Tally, tell: Tell, cancel: Cancel
         tally.count(row, op)
         rows += [row] if row else []
     rows += _fold_rows(found, tally)
-    ranged = found.ranged()
-    rows += [row for at in (0, 1) if ranged[at] for row in _range_rows(found, at, ranged[at], tally)]
-    closed = found.closed[0] | ranged[0].keys(), found.closed[1] | ranged[1].keys()
+    gone = (_RANGED, found.ranged()), (_SHARED, found.shared())
+    for what, sides in gone:
+        rows += [_elsewhere(found, at, sides[at], what, tally) for at in (0, 1) if sides[at]]
+    away = [{i for _, sides in gone for i in sides[at]} for at in (0, 1)]
+    closed = found.closed[0] | away[0], found.closed[1] | away[1]
     nodes = _node_rows(
         *(found.before, found.after, found.matching, found.describer, found.sites, closed), tally, tell
     )
@@ -147,21 +153,21 @@ def _fold_rows(found: NodePairing, tally: _Tally) -> Iterator[NodeDiff]:
             yield from folds.rows(at == 1)
 
 
-def _range_rows(found: NodePairing, at: int, ranged: Mapping[int, int], tally: _Tally) -> Iterator[NodeDiff]:
-    """A row for the activations of one side that the range of integers does on the other."""
+def _elsewhere(found: NodePairing, at: int, gone: Mapping[int, int], what: str, tally: _Tally) -> NodeDiff:
+    """A row for the nodes of one side that others do on the other: `gone` has both places."""
     side, other = ((found.before, found.after), (found.after, found.before))[at]
-    ops = Counter(side.nodes[i].op for i in ranged)
+    ops = Counter(side.nodes[i].op for i in gone)
     for op, count in ops.items():
         tally.add(op, "added" if at else "removed", count)
-    first = next(iter(ranged))
-    names = side.nodes[first].label, other.model.graph.nodes[ranged[first]].label
-    kinds = side.nodes[first].op, other.model.graph.nodes[ranged[first]].op
+    first = next(iter(gone))
+    names = side.nodes[first].label, other.model.graph.nodes[gone[first]].label
+    kinds = side.nodes[first].op, other.model.graph.nodes[gone[first]].op
     said = ", ".join(f"{count:,} {op}" for op, count in ops.most_common())
-    yield NodeDiff(
+    return NodeDiff(
         status="folded",
         before=names[at],
         after=names[1 - at],
-        what=f"{'before: ' * at}{said} done by the range of the integers behind, to the same values",
+        what=f"{'before: ' * at}{said} {what}",
         op_before=kinds[at],
         op_after=kinds[1 - at],
     )

@@ -230,13 +230,30 @@ class Describer(Struct):
         return weights, links, agreeing / asked if asked else 1.0, renames
 
     def same_value(self, va: str, vb: str) -> bool:
-        """Whether two values are given by matched nodes, or are the same input of the graph."""
+        """Whether two values are given by matched nodes or equal Constants, or are one input of the graph."""
         if (va, vb) in self.equal_values:
             return True
         one, other = self.before.producer.get(va), self.after.producer.get(vb)
         if one is None or other is None:
             return False
-        return one[1] == other[1] and self.matching.before[one[0]] == other[0]
+        if one[1] == other[1] and self.matching.before[one[0]] == other[0]:
+            return True
+        given, now = self.before.nodes[one[0]], self.after.nodes[other[0]]
+        return given.op == now.op == "Constant" and not self.operator(given, now)
+
+    def shared(self, a: int, *, later: bool = False) -> int | None:
+        """The Constant that all who read Constant `a` of one side read on the other: one of equal value."""
+        own, other = (self.after, self.before) if later else (self.before, self.after)
+        partners = self.matching.after if later else self.matching.before
+        found = None
+        for user, slot in own.users.get(own.nodes[a].outputs[0], ()) if own.nodes[a].op == "Constant" else ():
+            partner = partners[user]
+            takes = other.takes[partner] if partner is not None else ()
+            pair = own.nodes[a].outputs[0], takes[slot] if slot < len(takes) else ""
+            if not self.same_value(*(pair[::-1] if later else pair)):
+                return None
+            found = other.producer[pair[1]][0]
+        return found
 
     def absorbed(self, va: str, vb: str) -> bool:
         """Whether a value is the other behind an activation that was dropped for a range of integers."""

@@ -75,6 +75,21 @@ class NodePairing(Struct, frozen=True, eq=False):
             return in_range(self.before, self.matching.before, rounded), {}
         return {}, in_range(self.after, self.matching.after, rounded)
 
+    def shared(self) -> tuple[dict[int, int], dict[int, int]]:
+        """On each side the Constants that the other one reads of equal ones, under another name."""
+        sides = (self.before, self.matching.before), (self.after, self.matching.after)
+        first, second = (
+            {
+                i: found
+                for i, partner in enumerate(partners)
+                if partner is None
+                and i not in self.closed[at]
+                and (found := self.describer.shared(i, later=at == 1)) is not None
+            }
+            for at, (side, partners) in enumerate(sides)
+        )
+        return first, second
+
 
 def opened_as(model: Model, other: Model) -> Model:
     """A model with its calls of functions opened, where that gives nodes of names that the other has."""
@@ -91,9 +106,11 @@ def pair_nodes(before: Model, after: Model, tell: Tell, cancel: Cancel) -> NodeP
     found = _paired(before, after, tell, cancel)
     partners = found.matching.before, found.matching.after
     sides, models = (found.before, found.after), (before, after)
+    shared = found.shared()
     chosen = [
         foldable(sides[at], partners[at], found.closed[at], sides[1 - at])
         - folded(sides[at], partners[at], found.closed[at]).keys()
+        - shared[at].keys()
         for at in (0, 1)
     ]
     for _ in range(_TRIES):

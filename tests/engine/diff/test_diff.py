@@ -264,6 +264,37 @@ def test_another_operator_of_the_same_name_is_a_change() -> None:
     assert row.confidence < 1
 
 
+def clipped(*ends: float, shared: bool = False) -> Model:
+    """A chain of Clips, each with a Constant for its lower end, or all with the first one's."""
+    nodes = []
+    for at, end in enumerate(ends):
+        low = "low0" if shared else f"low{at}"
+        if low == f"low{at}":
+            nodes.append(op("Constant", "", low, value_float=end))
+        nodes.append(op("Clip", f"{'x' if not at else f'h{at}'} {low}", f"h{at + 1}"))
+    return make([*nodes, op("Relu", f"h{len(ends)}", "y")])
+
+
+def test_equal_constants_of_another_name_are_no_change() -> None:
+    one, other = clipped(0.5, 0.5, 0.5), clipped(0.5, 0.5, 0.5, shared=True)
+    for forth in (True, False):
+        found = compare(one, other) if forth else compare(other, one)
+        row = only(found)
+        assert row.status == "folded"
+        assert (
+            row.what
+            == f"{'' if forth else 'before: '}2 Constant read from one of equal value, under another name"
+        )
+        assert counts(found)["Clip"] == (3, 0, 3, 0, 0)
+        assert counts(found)["Constant"] == ((3, 0, 1, 0, 2) if forth else (1, 0, 1, 2, 0))
+
+
+def test_a_constant_of_another_value_under_another_name_is_a_change() -> None:
+    found = compare(clipped(0.5, 0.25, 0.5), clipped(0.5, 0.5, 0.5, shared=True))
+    assert counts(found)["Clip"] == (3, 1, 2, 0, 0)
+    assert ("changed", "make_h2", "make_h2") in rows(found)
+
+
 def test_an_operator_replaced_in_its_place_is_one_row() -> None:
     def model(kind: str, label: str) -> Model:
         return make(
