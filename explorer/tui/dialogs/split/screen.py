@@ -5,34 +5,24 @@ from __future__ import annotations
 import os
 import shlex
 import time
-from bisect import bisect_left
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar
 
-from msgspec import Struct, ValidationError, convert
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container
 
 from explorer.base.errors import Cancelled, ExplorerError
-from explorer.base.units import bytes_text, many_text, rate_text
+from explorer.base.units import many_text, rate_text
 from explorer.facts.split.split import BALANCED
-from explorer.process.saved_sessions import SavedSplit
-from explorer.report.blocks import Heading, Span
 from explorer.report.blocks import Line as Row
-from explorer.report.present.figures import share_text
+from explorer.report.blocks import Span
 from explorer.report.present.split.pipeline import pipeline
 from explorer.report.present.split.split import (
-    count_table,
-    cut_table,
-    gantt,
-    pipeline_figures,
     proof_blocks,
     split_blocks,
-    stage_table,
-    training_table,
 )
 from explorer.tui.dialogs.dialogs import (
     ConfirmDialog,
@@ -42,11 +32,13 @@ from explorer.tui.dialogs.dialogs import (
     ask_path,
     without_options,
 )
+from explorer.tui.dialogs.split.cuts import SplitState
 from explorer.tui.dialogs.split.dialog import SplitDialog, SplitRequest
+from explorer.tui.dialogs.split.page import figure_lines, title_lines
 from explorer.tui.state.jobs import Jobs
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.keys import bindings, key_group, keys_line
-from explorer.tui.text.lines import Line, cut, safe
+from explorer.tui.text.lines import Line
 from explorer.tui.tree.model import TreeModel
 from explorer.tui.tree.stages import CROSSING, STAGE, StageRows
 from explorer.tui.tree.widget import LayerTree, tree_head
@@ -55,13 +47,12 @@ from explorer.tui.widgets.status_line import JobLine, done_line, job_line
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
 
 if TYPE_CHECKING:
-    from explorer.facts import Layer, Totals
+    from explorer.facts import Totals
     from explorer.facts.roofline import Machine
-    from explorer.facts.split.draft import CutPlaces, SplitDraft
+    from explorer.facts.split.draft import SplitDraft
     from explorer.facts.split.split import Split
     from explorer.process.client import EngineProcess
     from explorer.report.blocks import Block
-    from explorer.tui.tree.model import TreeShape
 
 # fmt: off
 SPLIT_KEYS = key_group(
@@ -93,57 +84,9 @@ _FOOTER = (
 _BESIDE, _TALL = 118, 22
 """Columns from which on both stand beside each other, and rows from which on one below the other."""
 _COLUMNS = (STAGE, "macs", CROSSING, "kind", "params", "activations")
-_GANTT, _MOST = 9, 128
-"""Cells around a schedule, and of it at most."""
 _ROOMY = 30
 """Rows from which on lines are left blank."""
-_WORDS = {"macs": "MACs", "training": "training memory"}
 _UNTIMED = "time is not known: s names machines, or % times the model"
-
-
-class SplitState(Struct):
-    """The split of one state of the history, as it was left.
-
-    Attributes:
-        draft: What was told last.
-        where: Where cuts may lie.
-        rows: Of the tree, with the places of the cuts.
-        layers: Where the tree of the model has others.
-        moved: Whether cuts lie elsewhere than where they were found.
-        shape: How the tree was left.
-        folder: Where the stages were written last.
-        written: The cuts and the form of what lies there; None where nothing was written.
-        resumes: Where cuts lay in the session that is resumed.
-    """
-
-    request: SplitRequest = SplitRequest()
-    draft: SplitDraft | None = None
-    where: CutPlaces | None = None
-    rows: StageRows | None = None
-    layers: tuple[Layer, ...] | None = None
-    moved: bool = False
-    shape: TreeShape | None = None
-    folder: str = ""
-    written: tuple[tuple[int, ...], str] | None = None
-    resumes: tuple[int, ...] = ()
-
-    @property
-    def places(self) -> tuple[int, ...]:
-        """Where the cuts lie now, though their figures are on their way."""
-        return self.resumes if self.rows is None else tuple(self.rows.places)
-
-    @classmethod
-    def resumed(cls, saved: SavedSplit) -> SplitState:
-        """As a session left it; a request that this program cannot read is the usual one."""
-        try:
-            request = convert(list(saved.request), SplitRequest)
-        except ValidationError:
-            return cls()
-        return cls(request, moved=bool(saved.places), resumes=saved.places)
-
-    def saved(self, state: int) -> SavedSplit:
-        """What a session keeps of it; `state` is its place in the history."""
-        return SavedSplit(state, tuple(self.request), self.places if self.moved else ())
 
 
 class SplitScreen(SubScreen[int]):
@@ -251,55 +194,11 @@ class SplitScreen(SubScreen[int]):
         )
 
     def _title(self, width: int) -> tuple[Line, ...]:
-        draft, name = self._found.draft, safe(os.path.basename(self._source))
-        head = (" Split  ", "strong"), (name, "text")
-        if draft is None:
-            return head, ()
-        fact = draft.split
-        by = _WORDS.get(fact.by, fact.by)
-        moved = " · cuts moved" if self._found.moved else ""
-        many = many_text(len(fact.stages), "stage")
-        said = (f"   {many} by {by}", "dim"), (moved, "warn")
-        return cut((*head, *said), width), cut(self._summary(fact), width)
-
-    def _summary(self, fact: Split) -> Line:
-        """What follows the cuts, in a line."""
-        found: list[tuple[str, str]] = [
-            (" balance ", "dim"),
-            (share_text(fact.balance, 1.0), "number"),
-            ("  cuts ", "dim"),
-            (self._bytes(sum(one.bytes for one in fact.cuts)), "number"),
-        ]
-        told = fact.forecast or fact.by_macs
-        if told is not None:
-            found += [("  bubble ", "dim"), (share_text(told.bubble, 1.0), "number")]
-        if fact.forecast is not None:
-            found += [("  throughput ", "dim"), (rate_text(fact.forecast.throughput, "runs/s"), "number")]
-        elif told is not None:
-            found.append(("  as if time went with MACs", "dim"))
-        return tuple(found)
-
-    def _bytes(self, value: int) -> str:
-        return f"{value:,} B" if self._exact else bytes_text(value)
+        return title_lines(self._source, self._found.draft, width, moved=self._found.moved, exact=self._exact)
 
     def _page(self, width: int) -> Sequence[Line]:
-        draft = self._found.draft
-        if draft is None:
-            return ()
-        fact = draft.split
-        told, timed = fact.forecast or fact.by_macs, fact.forecast is not None
-        gap = [Row()] * (self.size.height >= _ROOMY)
-        blocks: list[Block] = [stage_table(fact, named=False)]
-        if told is not None:
-            cells, many = max(16, min(width - _GANTT, _MOST)), len(fact.stages)
-            blocks += [*gap, *gantt(told.works, many, cells, timed=timed), *gap]
-            blocks += [*pipeline_figures(fact), *gap, *gantt(told.steps, many, cells, timed=timed)]
-        blocks += [*gap, Heading("Cuts"), cut_table(fact)]
-        if any(one.training is not None for one in fact.stages):
-            blocks += [*gap, Heading("Training step"), training_table(fact)]
-        if fact.counts:
-            blocks += [*gap, Heading("Other numbers of stages"), count_table(fact)]
-        return draw([*blocks, *gap, *(Row(note) for note in fact.notes)], width - 1, self._exact)
+        draft, roomy = self._found.draft, self.size.height >= _ROOMY
+        return () if draft is None else figure_lines(draft.split, width, roomy=roomy, exact=self._exact)
 
     def _show_status(self) -> None:
         self.query_one(JobLine).draw_status()
@@ -330,12 +229,7 @@ class SplitScreen(SubScreen[int]):
         if found.draft is None:
             return ()
         machine = self._machine.name if self._machine is not None and self._machine.name else ""
-        return ["split", source, *found.request.words(self._cut_names(), machine)]
-
-    def _cut_names(self) -> str:
-        """Layers that the stages begin with, where cuts were moved."""
-        draft = self._found.draft
-        return ",".join(one.before for one in draft.split.cuts) if draft and self._found.moved else ""
+        return ["split", source, *found.request.words(self._found.cut_names, machine)]
 
     # searching
 
@@ -503,31 +397,22 @@ class SplitScreen(SubScreen[int]):
         if rows is None or not rows.places:
             return
         row = self.layer_tree.current_row
-        here = rows.first[self.layer_tree.model.first(row)] if row is not None else -1
-        at = rows.chosen if here < 0 or here not in rows.places else rows.places.index(here) + step
-        if here >= 0 and here not in rows.places:
-            at = rows.stage_of(here) - (step < 0)
-        rows.chosen = at % len(rows.places)
+        unit = rows.first[self.layer_tree.model.first(row)] if row is not None else -1
+        rows.chosen = self._found.next_cut(unit, step)
         self._to_cut(rows.chosen)
         self.layer_tree.refresh()
         self._say(f"cut {rows.chosen + 1:,} of {len(rows.places):,}")
 
     def action_split_move(self, step: int) -> None:
         """Move the chosen cut by some layers, up to the cuts beside it."""
-        rows, where = self._found.rows, self._found.where
-        if rows is None or where is None or not rows.places:
+        rows = self._found.rows
+        if rows is None or not rows.places:
             return
-        named, places, chosen = where.named, list(rows.places), rows.chosen
-        least = places[chosen - 1] + 1 if chosen else 1
-        most = places[chosen + 1] - 1 if chosen + 1 < len(places) else len(where.layers) - 1
-        at = bisect_left(named, places[chosen])
-        at += step - (step > 0 and (at == len(named) or named[at] != places[chosen]))
-        low, high = bisect_left(named, least), bisect_left(named, most + 1) - 1
-        if low > high or named[max(low, min(high, at))] == places[chosen]:
+        places = self._found.moved_by(step)
+        if places is None:
             self._refuse("the cut can go no further: another stage, or the model, ends there")
-            return
-        places[chosen] = named[max(low, min(high, at))]
-        self._place(places, chosen)
+        else:
+            self._place(places, rows.chosen)
 
     def action_split_cut(self) -> None:
         """A stage begins at the cursor, or no longer."""
@@ -627,7 +512,7 @@ class SplitScreen(SubScreen[int]):
     async def _written(self, folder: str, *, overwrite: bool) -> None:
         found, fresh = self._found, not os.path.isdir(folder)
         spec = found.request.spec
-        if cuts := self._cut_names():
+        if cuts := self._found.cut_names:
             spec = type(spec)(
                 by=spec.by,
                 cuts=tuple(cuts.split(",")),

@@ -1,0 +1,80 @@
+"""The figures of a split beside its tree: its title, its stages, its pipeline and its cuts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from explorer.base.units import bytes_text, many_text, rate_text
+from explorer.report.blocks import Heading
+from explorer.report.blocks import Line as Row
+from explorer.report.present.figures import share_text
+from explorer.report.present.split.split import (
+    count_table,
+    cut_table,
+    gantt,
+    pipeline_figures,
+    stage_table,
+    training_table,
+)
+from explorer.tui.text.drawing import draw
+from explorer.tui.text.lines import Line, cut, safe
+
+if TYPE_CHECKING:
+    from explorer.facts.split.draft import SplitDraft
+    from explorer.facts.split.split import Split
+    from explorer.report.blocks import Block
+
+_GANTT, _MOST = 9, 128
+"""Cells around a schedule, and of it at most."""
+_WORDS = {"macs": "MACs", "training": "training memory"}
+
+
+def title_lines(
+    source: str, draft: SplitDraft | None, width: int, *, moved: bool, exact: bool
+) -> tuple[Line, ...]:
+    """Of which model and by what, above what follows the cuts; `moved`: these are not the best ones."""
+    head = (" Split  ", "strong"), (safe(os.path.basename(source)), "text")
+    if draft is None:
+        return head, ()
+    fact = draft.split
+    said = f"   {many_text(len(fact.stages), 'stage')} by {_WORDS.get(fact.by, fact.by)}", "dim"
+    more = " · cuts moved" if moved else "", "warn"
+    return cut((*head, said, more), width), cut(_summary(fact, exact), width)
+
+
+def _summary(fact: Split, exact: bool) -> Line:
+    """What follows the cuts, in a line."""
+    crossing = sum(one.bytes for one in fact.cuts)
+    found: list[tuple[str, str]] = [
+        (" balance ", "dim"),
+        (share_text(fact.balance, 1.0), "number"),
+        ("  cuts ", "dim"),
+        (f"{crossing:,} B" if exact else bytes_text(crossing), "number"),
+    ]
+    told = fact.forecast or fact.by_macs
+    if told is not None:
+        found += [("  bubble ", "dim"), (share_text(told.bubble, 1.0), "number")]
+    if fact.forecast is not None:
+        found += [("  throughput ", "dim"), (rate_text(fact.forecast.throughput, "runs/s"), "number")]
+    elif told is not None:
+        found.append(("  as if time went with MACs", "dim"))
+    return tuple(found)
+
+
+def figure_lines(fact: Split, width: int, *, roomy: bool, exact: bool) -> Sequence[Line]:
+    """Stages, pipeline, cuts and other numbers of stages; `roomy`: there is room for lines left blank."""
+    told, timed = fact.forecast or fact.by_macs, fact.forecast is not None
+    gap = [Row()] * roomy
+    blocks: list[Block] = [stage_table(fact, named=False)]
+    if told is not None:
+        cells, many = max(16, min(width - _GANTT, _MOST)), len(fact.stages)
+        blocks += [*gap, *gantt(told.works, many, cells, timed=timed), *gap]
+        blocks += [*pipeline_figures(fact), *gap, *gantt(told.steps, many, cells, timed=timed)]
+    blocks += [*gap, Heading("Cuts"), cut_table(fact)]
+    if any(one.training is not None for one in fact.stages):
+        blocks += [*gap, Heading("Training step"), training_table(fact)]
+    if fact.counts:
+        blocks += [*gap, Heading("Other numbers of stages"), count_table(fact)]
+    return draw([*blocks, *gap, *(Row(note) for note in fact.notes)], width - 1, exact)
