@@ -103,6 +103,7 @@ _EXTRAS = {
     **dict.fromkeys(("tensorflow", "tf2onnx"), "tensorflow"),
     **dict.fromkeys(("dask", "distributed"), "sweep"),
     "lightning": "train",
+    "torchao": "torchao",
     "tensorboardX": "tensorboard",
     "textual_serve": "serve",
 }

@@ -56,9 +56,10 @@ FORMATS = (
         "--form",
         "what is written: QuantizeLinear where it can say the format, else a function (auto, default)",
         default="auto",
-        choices=("auto", "qdq", "qoperator", "function"),
+        choices=("auto", "qdq", "qoperator", "function", "torchao"),
         manual="what is written: QuantizeLinear and DequantizeLinear where they can say the format, else a"
-        " function (`auto`); integer operators (`qoperator`); functions for all (`function`)",
+        " function (`auto`); integer operators (`qoperator`); functions for all (`function`); of a PyTorch"
+        " module, without a file, which weights torchao has (`torchao`)",
     ),
     Option(
         "--calibrator",

@@ -31,13 +31,16 @@ from explorer.engine.quantize.grids import Grids, sound, sound_weights, wanted
 from explorer.engine.quantize.torch.layers import ModuleLayer, module_layers
 from explorer.engine.quantize.torch.modules import Run, layer_runs, quantize_copy, ranges, run_errors
 from explorer.engine.quantize.torch.on_shapes import ShapeGrids, layers_on_shapes, whole_rows
+from explorer.engine.quantize.torch.torchao import held_as
 from explorer.engine.runtime.samples import Feeds, Samples, read_samples
 from explorer.engine.runtime.torch_arrays import as_array, as_tensor
 from explorer.engine.tiling.torch.replace import copied
 from explorer.facts import Analysis, Layer, TensorInfo
 from explorer.facts.quantize import Quantization, QuantizeRequest, QuantizeSpec
 from explorer.host import output_files
-from explorer.host.optional_packages import error_line, silence
+from explorer.host.optional_packages import error_line, require, silence
+
+_PICKLED = "torchao's tensors lie in a file as a pickle, which runs code when it is opened"
 
 
 class QuantizedModule(Struct, frozen=True):
@@ -87,7 +90,7 @@ class ModuleChoice(Struct, frozen=True):
         grids, bits = Grids({}), spec.accumulator
         choices = sound_weights(self.choices, grids)
         found = answer(choices, grids.of, self.rows, weight_bytes, weights=False, accumulator_bits=bits)
-        return replace(found, modules=True)
+        return _with_held(replace(found, modules=True), spec, choices, grids)
 
 
 def choice_on_shapes(opened: TorchModel, spec: QuantizeSpec, analysis: Analysis) -> ModuleChoice | None:
@@ -192,7 +195,7 @@ def to_quantized(
         grids = Grids(seen)
         parts = found.layers, sound(found.choices, grids)
         made = sharing_values(original) if module is None else copied(module, share=False)
-        quantize_copy(made, *parts, grids.of)
+        quantize_copy(made, *parts, grids.of, torchao=spec.form == "torchao")
         twin = twin_of(loaded, made)
         said_of: dict[str, Any] = {"weights": measured or bool(spec.accumulator)}
         if measured:
@@ -207,13 +210,29 @@ def to_quantized(
     said = samples.text if measured or wanted(found.choices) else ""
     took = time.perf_counter() - started
     fact = replace(fact, output=output or "", calibration=said, seconds=took, modules=True)
+    fact = _with_held(fact, spec, parts[1], grids)
     by_value = {use.value: limits for use, limits in seen.items()}
     return QuantizedModule(made, opened.holding(twin), fact, by_value)
 
 
+def _with_held(
+    fact: Quantization, spec: QuantizeSpec, choices: Sequence[LayerChoice], grids: Grids
+) -> Quantization:
+    """An answer that says of each layer whether torchao has its weight, where that was asked for."""
+    if spec.form != "torchao":
+        return fact
+
+    def held(choice: LayerChoice) -> str:
+        weights = choice.layer.of("weight") if not choice.reason and choice.weight is not None else ()
+        return next((held_as(choice, weight, grids.of(choice, weight)) for weight in weights), "")
+
+    pairs = zip(fact.layers, choices, strict=True)
+    return replace(fact, layers=tuple(replace(layer, held=held(choice)) for layer, choice in pairs))
+
+
 def _module(opened: TorchModel, spec: QuantizeSpec) -> LoadedModule:
-    if spec.form != "auto":
-        raise Misuse("forms are ways to write ONNX", where="--form", hint="leave it out for a module")
+    if spec.form not in ("auto", "torchao"):
+        raise Misuse(f"{spec.form} is a way to write ONNX", where="--form", hint="leave it out for a module")
     return replaceable(opened, "quantize it as ONNX, to a file that ends in .onnx")
 
 
@@ -237,6 +256,10 @@ def _checked(
 ) -> LoadedModule:
     """The module, after all that can be refused before anything is run."""
     loaded = _fitting(opened, spec)
+    if spec.form == "torchao":
+        if output is not None:
+            raise Misuse(_PICKLED, where="--form", hint="leave --form out: the same numbers, in float32")
+        require("torchao.quantization", "--form torchao")
     if output is not None:
         files = getattr(opened, "files", ())
         output_files.check_target(output, overwrite=overwrite, models=[opened.source, *files], weights=files)

@@ -62,6 +62,8 @@ class QuantizedLayer(Struct, frozen=True):
         accumulator: What its sums need; None where they are not of integers with one scale, or no weights
             were looked at.
         reason: Why the layer was left as it was; '' where it took a format.
+        held: Where torchao was asked for: what the weight is, 'torchao' (its tensor) or 'float32' (rounded
+            numbers, since it has none for this layer or format); else ''.
     """
 
     name: str
@@ -86,6 +88,7 @@ class QuantizedLayer(Struct, frozen=True):
     weight_bytes: int = 0
     accumulator: Accumulator | None = None
     reason: str = ""
+    held: str = ""
 
     @property
     def formats(self) -> str:

@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct
 
 Granularity = Literal["tensor", "channel"]
-QuantizeForm = Literal["auto", "qdq", "qoperator", "function"]
+QuantizeForm = Literal["auto", "qdq", "qoperator", "function", "torchao"]
 Calibrator = Literal["minmax", "percentile", "entropy", "mse"]
 
 PARTS = ("weight", "input", "bias")
@@ -58,7 +58,9 @@ class QuantizeSpec(Struct, frozen=True):
         block: Weights along the depth that share a scale, where the format has blocks of its own choice
             (int4 alone: MatMulNBits and DequantizeLinear); 0 for none.
         form: What is written: 'qdq', 'qoperator', 'function' (a local function of standard operators);
-            'auto': QDQ for what QuantizeLinear can say, else a function.
+            'auto': QDQ for what QuantizeLinear can say, else a function. Of an nn.Module 'auto' or
+            'torchao': weights are tensors of torchao where that has the layer and the format, of
+            `quantize_module` alone.
         calibrator: How ranges of inputs are chosen from the values that were seen.
         percentile: Of 'percentile': the share of values inside the range, in per cent.
         accumulator: Bits of the hardware's accumulator: sums that do not fit are named; 0 for none.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from explorer.base.errors import Misuse
 from explorer.facts.quantize import QuantizeRequest
 from explorer.session.methods.base import SessionParts
 from explorer.session.parts.models import Cancel, OnProgress
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
     from explorer.facts.quantize import Quantization, QuantizeSpec
     from explorer.facts.settings import QuantizeSettings
+
+
+_NO_STATE = "a module of torchao's tensors is no state, and no file: they are stored as a pickle"
 
 
 class QuantizeMethods(SessionParts):
@@ -46,7 +50,10 @@ class QuantizeMethods(SessionParts):
     def _as_module(self, spec: QuantizeSpec, output: str | None, on_progress: OnProgress) -> bool:
         """Whether the current model is quantized by its modules: the forms are ways to write ONNX."""
         opened = self._models.opened(self._models.current, on_progress)
-        if spec.form != "auto" or not hasattr(opened, "loaded"):
+        if spec.form == "torchao" and not hasattr(opened, "loaded"):
+            what = "torchao is for layers of an nn.Module"
+            raise Misuse(what, where="--form", hint="leave it out for a file of operators")
+        if spec.form not in ("auto", "torchao") or not hasattr(opened, "loaded"):
             return False
         return self._module_maker.takes(output)
 
@@ -110,6 +117,8 @@ class QuantizeMethods(SessionParts):
     ) -> Quantization:
         with self._quantizer.gone_to(state):
             modules = not request.as_graph
+            if request.spec.form == "torchao":
+                raise Misuse(_NO_STATE, where="--form", hint="Session.quantize_module gives the module")
             if modules and self._as_module(request.spec, how["output"], how["on_progress"]):
                 return self._module_maker.quantized_state(request, measured=measured, **how)
             return self._quantizer.quantize(request, measured=measured, **how)
@@ -135,7 +144,8 @@ class QuantizeMethods(SessionParts):
         is its type: 'Linear', 'Conv2d', 'LSTM'.
 
         Args:
-            spec: Formats and layers; `form` has to be 'auto'.
+            spec: Formats and layers; `form` is 'auto', or 'torchao' for weights that are tensors of torchao's
+                where it has the layer and the format (the extra `torchao`): no file of those is written.
             output: Where to write it: .pt2, or TorchScript by another ending; None writes nothing.
             overwrite: Whether an existing `output` may be replaced.
             dynamic: Axes that a .pt2 file leaves open: {'x': {0: 'batch'}}.

@@ -231,7 +231,7 @@ def test_what_cannot_be_done_is_one_line_and_nothing_is_written(
     shape = ["--input-shape", "input:1,1,6,6"]
     for model, words, message in (
         (str(samples / "lenet.onnx"), [], "a file of the format onnx has none"),
-        (factory, [*shape, "--form", "qdq"], "forms are ways to write ONNX"),
+        (factory, [*shape, "--form", "qdq"], "qdq is a way to write ONNX"),
         (factory, [*shape, "--op", "Conv"], "no layer is a 'Conv'; did you mean 'Conv2d'?"),
         (factory, [*shape, "--site", "nothing"], "no layer is called 'nothing'"),
         (factory, [*shape, "--calibrate", "nan.npy"], "has NaN or Inf in sample 1"),

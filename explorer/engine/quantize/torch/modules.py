@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import ExitStack
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from torch import nn
 
 from explorer.base.errors import BadModel
 from explorer.engine.formats.torch_module.modules import tensors
+from explorer.engine.number_formats.integer import Integer
 from explorer.engine.number_formats.number_format import Array, NumberFormat
 from explorer.engine.quantize.calibration import ranges_seen
 from explorer.engine.quantize.choice import LayerChoice
@@ -22,6 +24,7 @@ from explorer.engine.quantize.grids import Ranges, wanted
 from explorer.engine.quantize.layers import Operand
 from explorer.engine.quantize.torch.layers import LayerRun, ModuleLayer, found_modules, input_of, look
 from explorer.engine.quantize.torch.rounding import InputRounding
+from explorer.engine.quantize.torch.torchao import HELD, held_as, integers
 from explorer.engine.quantize.weights import slabs
 from explorer.engine.runtime.samples import Feeds, Samples
 from explorer.engine.runtime.torch_arrays import as_array
@@ -80,7 +83,12 @@ def ranges(
 
 
 def quantize_copy(
-    twin: nn.Module, layers: Sequence[ModuleLayer], choices: Sequence[LayerChoice], grid_of: GridOf
+    twin: nn.Module,
+    layers: Sequence[ModuleLayer],
+    choices: Sequence[LayerChoice],
+    grid_of: GridOf,
+    *,
+    torchao: bool = False,
 ) -> None:
     """Gives the layers of a copy rounded weights and biases, and rounds what they are given.
 
@@ -91,6 +99,7 @@ def quantize_copy(
         layers: Of the original.
         choices: For them.
         grid_of: The grids that they are rounded on.
+        torchao: Weights are tensors of torchao where it has the layer and the format.
     """
     held = dict(twin.named_modules())
     made: dict[Hashable, nn.Parameter] = {}
@@ -107,11 +116,18 @@ def quantize_copy(
             if operand.tensor is None:
                 layer.register_forward_pre_hook(InputRounding(fmt, grid, depth), with_kwargs=True)
                 continue
-            key = operand.stored, fmt, depth, grid.axis, grid.scale.tobytes(), grid.zero.tobytes()
+            key: tuple[Hashable, ...] = (
+                *(operand.stored, fmt, depth, grid.axis, grid.scale.tobytes(), grid.zero.tobytes()),
+            )
             owner, _, name = one.parameters[operand.at].rpartition(".")
             holder = layer.get_submodule(owner)
+            if torchao and held_as(choice, operand, grid) == HELD:
+                key = *key, HELD
+                make = partial(integers, cast(Integer, fmt), operand, grid)
+            else:
+                make = partial(_rounded, holder.get_parameter(name), choice, operand, fmt, grid_of)
             if key not in made:
-                made[key] = _rounded(holder.get_parameter(name), choice, operand, fmt, grid_of)
+                made[key] = make()
             setattr(holder, name, made[key])
 
 

@@ -61,6 +61,8 @@ _FEW_LINES = 3
 """Lines of an error where no layers have room below it."""
 _SECOND = 9
 """Cells of the label of the second field in a row."""
+_WRITTEN = tuple(form for form in get_args(QuantizeForm) if form != "torchao")
+"""How a state can be written."""
 
 
 class QuantizeDialog(Dialog[QuantizeRequest]):
@@ -137,7 +139,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
             ranges = percentile if spec.calibrator == "percentile" else spec.calibrator
             yield ComboField("ranges by", get_args(Calibrator), ranges, id="calibrator")
             yield AccumulatorField(spec.accumulator, id="quantize-accumulator", label_width=_SECOND)
-        yield self._options("written", get_args(QuantizeForm), spec.form, "form")
+        yield self._options("written", _WRITTEN, spec.form, "form")
         yield LineView(id="plan", focusable=False)
         yield LineView(id="choice-head", focusable=False)
         yield QuantizedLayers(id="figures")
