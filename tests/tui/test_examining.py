@@ -238,6 +238,25 @@ async def test_arrows_in_the_empty_first_field_choose_a_machine_and_a_lack_is_to
 
 
 @pytest.mark.slow
+async def test_the_name_of_a_machine_is_typed_where_its_rate_would_stand(config: Path) -> None:
+    async with screen(size=(120, 40)) as hands:
+        await hands.press("6", "m", *"H100")
+        assert "h100: 494.70 TMAC/s, 3.35 TB/s" in hands.dialog()
+        await hands.press("enter")
+        assert hands.main.store.hardware == machines.hardware("h100")
+        await hands.press("m", "down")
+        assert hands.pilot.app.screen.query_one("#profile", MachineField).value == "h100"
+        await hands.press("escape", "m", "down", "ctrl+u", *"l4")
+        hands.pilot.app.screen.query_one("#bytes-s", Input).value = "1 TB/s"
+        await hands.press("enter")
+        typed, known = hands.main.store.hardware, machines.hardware("l4")
+        assert typed is not None
+        assert (typed.name, typed.peak_macs, typed.bandwidth) == ("", known.peak_macs, 1e12)
+        await hands.press("m", *"x100", "enter")
+        assert "is not a rate" in hands.dialog()
+
+
+@pytest.mark.slow
 async def test_a_machine_is_typed_whole_kept_by_name_and_holds_in_every_dialog(config: Path) -> None:
     config.parent.mkdir(parents=True, exist_ok=True)
     config.write_text("# mine\n")

@@ -97,6 +97,14 @@ async def test_equals_sets_any_model_beside_and_one_cursor_moves_in_both() -> No
         assert "sent to terminal" in line_text(top(hands).query_one(Status).lines[0])
 
 
+async def test_help_begins_with_the_keys_of_both_models_and_no_other_screens() -> None:
+    async with screen(beside(shorter(alexnet())), (140, 40)) as hands:
+        await opened(hands)
+        await hands.press("question_mark")
+        heads = [line for line in hands.dialog().splitlines() if line[:3] in ("Wit", "In ", "Loo")]
+        assert heads[:2] == ["With two models side by side", "Look"]
+
+
 async def test_n_and_shift_n_go_through_the_differences_and_open_what_they_lie_in() -> None:
     async with screen(beside(shorter(blocks(6), 2), analysis=blocks(6)), (120, 40)) as hands:
         await opened(hands)

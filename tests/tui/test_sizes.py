@@ -13,7 +13,7 @@ from explorer.tui.screen.main import MainScreen
 from explorer.tui.text.lines import line_text
 from explorer.tui.widgets.strips import KeyBar, Status, TitleBar
 from tests.tui.hands import screen
-from tests.tui.scripted import ScriptedEngine, alexnet
+from tests.tui.scripted import ScriptedEngine, alexnet, flat
 
 
 def engine(*names: str) -> ScriptedEngine:
@@ -46,12 +46,23 @@ async def test_a_key_binds_open_sizes_and_the_header_says_which(size: tuple[int,
         assert "--dim sequence=1" in page
 
 
+async def test_a_model_without_layers_is_told_from_a_filter_that_finds_none() -> None:
+    async with screen(ScriptedEngine(flat(0))) as hands:
+        assert "The model has no layers" in " ".join(hands.text("#layer").split())
+    async with screen(ScriptedEngine(flat(1))) as hands:
+        await hands.press("slash", *"tile", "enter")
+        assert "No layer matches the filter" in " ".join(hands.text("#layer").split())
+
+
 async def test_the_key_that_binds_sizes_is_named_as_long_as_some_are_open() -> None:
     def footer() -> str:
         return line_text(hands.main.query_one(KeyBar).lines[0])
 
     async with screen(engine("batch"), size=(60, 15)) as hands:
         assert "D sizes" in footer()
+        for tab in "123456":
+            await hands.press(tab)
+            assert "D sizes" in footer(), "figures are missing there, too"
     async with screen(size=(60, 15)) as hands:
         assert "D sizes" not in footer()
 

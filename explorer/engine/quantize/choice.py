@@ -13,7 +13,7 @@ from explorer.base.errors import Misuse, nearest
 from explorer.engine.number_formats import format_of
 from explorer.engine.number_formats.integer import Integer
 from explorer.engine.number_formats.number_format import NumberFormat
-from explorer.engine.quantize.layers import Part, QuantizableLayer
+from explorer.engine.quantize.layers import QUANTIZED, Part, QuantizableLayer
 from explorer.engine.tiling.rules import Rules, name_matcher
 from explorer.facts import Layer
 from explorer.facts.quantize import PARTS, Granularity, QuantizeSpec
@@ -133,7 +133,9 @@ def taken(choices: Sequence[LayerChoice]) -> tuple[LayerChoice, ...]:
     """
     if all(choice.reason for choice in choices):
         reasons = "; ".join(dict.fromkeys(choice.reason for choice in choices))
-        raise Misuse(f"no layer takes a number format ({reasons})")
+        whole = {choice.reason for choice in choices} == {QUANTIZED}
+        hint = "blame it against the float model to see what each layer lost" if whole else ""
+        raise Misuse(f"no layer takes a number format ({reasons})", hint=hint)
     return tuple(choices)
 
 

@@ -24,6 +24,9 @@ from explorer.facts import TensorInfo
 
 Part = Literal["weight", "input", "bias"]
 
+QUANTIZED = "it is quantized already"
+"""Why a layer takes no other format."""
+
 Sizes = tuple[int, int, int]
 """M, K and N of a matrix product."""
 
@@ -204,7 +207,7 @@ def _check(
     for operand in multiplied:
         maker = constants.producers.get(operand.value)
         if maker is not None and (maker.op == "DequantizeLinear" or maker.domain in QUANTIZERS):
-            raise _NotQuantizable("it is quantized already")
+            raise _NotQuantizable(QUANTIZED)
         if operand.tensor is not None:
             dtype: str | None = operand.tensor.dtype
             if operand.tensor.payload is None:

@@ -83,7 +83,8 @@ def help_dialog(screen: Screen[Any]) -> HelpDialog:
 def _own_groups(screen: Screen[Any]) -> set[str]:
     """Headings of the keys that a screen in place of the main one has for itself."""
     known = {binding.action for binding in type(screen).BINDINGS if isinstance(binding, Binding)}
-    return {k.group for k in KEYS if k.action in known} - {LOOK, CHANGE, MOVE, PROGRAM}
+    others = {k.group for k in KEYS if k.keys and k.action not in known}  # that have one action in common
+    return {k.group for k in KEYS} - others - {LOOK, CHANGE, MOVE, PROGRAM}
 
 
 def help_lines(width: int, here: Collection[str] = ()) -> list[Line]:

@@ -149,7 +149,7 @@ COMMANDS: tuple[CommandKey, ...] = (
         "Many tilings side by side: cycles, traffic, buffer, and their Pareto front", CHANGE,
         "change.sweep.SweepCommand", menu=True),
     CommandKey("quantize", ("Q",), "Q", "Quantize…",
-        "Other number formats for weights and inputs; of a quantized model what each layer lost", CHANGE,
+        "Other number formats for weights and inputs; of one quantized here what each layer lost", CHANGE,
         "change.quantize.QuantizeCommand", menu=True),
     CommandKey("fold", ("ampersand",), "&", "Fold operators…",
         "Batch normalization into weights, constants, Identity and Dropout away, proved", CHANGE,

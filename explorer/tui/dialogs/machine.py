@@ -23,7 +23,7 @@ from explorer.tui.widgets.machine_field import TYPED, MachineField
 from explorer.tui.widgets.options import OptionField
 
 _ENTRIES: Mapping[str, tuple[str, str, str]] = {
-    "peak_macs": ("peak", "peak MACs/s", "4T, 8 TFLOPS"),
+    "peak_macs": ("peak", "peak MACs/s", "4T, 8 TFLOPS, or a name: h100"),
     "bandwidth": ("bytes-s", "bytes/s", "100 GB/s"),
     "macs_per_cycle": ("macs-cycle", "MACs/cycle", "4096"),
     "bytes_per_cycle": ("bytes-cycle", "bytes/cycle", "64"),
@@ -142,6 +142,12 @@ class MachineDialog(FormDialog[Hardware]):
     def answer(self) -> Hardware:
         """What the fields say."""
         texts = {key: self.text_of(id).strip() for key, (id, _, _) in _ENTRIES.items()}
+        named = self._field.named(texts["peak_macs"])
+        if named is not None:
+            del texts["peak_macs"]
+            if not any(texts.values()):
+                return named
+            texts = settings_text(named) | {key: text for key, text in texts.items() if text}
         if self.query_one("#moving", OptionField).index:
             texts["double_buffered"] = "no"
         made = machine_of(texts, origin="screen")

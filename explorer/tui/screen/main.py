@@ -163,7 +163,7 @@ class MainScreen(Screen[None]):
         if pane == "layer":
             keys.insert(1, FooterKey("Enter", "follow", "focused.follow"))
         analysis = self.store.analysis
-        if pane in ("tree", "layer") and analysis is not None and has_open_sizes(analysis.info):
+        if pane != "model" and analysis is not None and has_open_sizes(analysis.info):
             keys[1:1] = [FooterKey(c.shown, c.footer, c.action) for c in COMMANDS if c.id == "sizes"]
         return keys
 

@@ -58,7 +58,8 @@ class LayerTab(Tab[LineView]):
         totals, exact = self.store.analysis.info.totals, self.store.exact
         chosen, model, row = self.tree.cursor_layers, self.tree.model, self.tree.current_row
         if not chosen or row is None:
-            self.view.show(note_page("No layer matches the filter"))
+            none = "No layer matches the filter" if model.count else "The model has no layers"
+            self.view.show(note_page(none))
             return
         if model.is_range(row):
             self._path = ""

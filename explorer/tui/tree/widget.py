@@ -47,12 +47,14 @@ class LayerTree(LineList):
         self._places: tuple[object, Places] | None = None
 
     def set_model(self, model: TreeModel, totals: Totals, *, keep_cursor: bool = False) -> None:
-        """Show another model, from its top or (`keep_cursor`) from the row where the last one was."""
+        """Show another model, from its first layer or (`keep_cursor`) from the row where the last one was."""
         row = self.current_row if keep_cursor else None
         self.model, self.totals = model, totals
         if row is not None:
             self.cursor = model.index_of(model.first(row) if row >= 0 else -row - 1, self.cursor, run=row < 0)
         self.rows_changed(keep_cursor=keep_cursor)
+        if not keep_cursor and self.row_count > 1 and model.is_constants(model.rows[0]):
+            self.cursor = 1  # constants say nothing of a model
 
     @property
     def paths(self) -> list[str]:

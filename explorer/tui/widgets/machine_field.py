@@ -53,6 +53,11 @@ class MachineField(OptionField):
             self.set_words([safe(name) for name in self._machines])
         self.index = list(self._machines.values()).index(machine)
 
+    def named(self, name: str) -> Hardware | None:
+        """The machine of that name, in whichever case it is written."""
+        found = {known.lower(): machine for known, machine in self._machines.items() if machine is not None}
+        return found.get(name.lower())
+
     def leave(self) -> None:
         """Choose none of them."""
         self.index = 0

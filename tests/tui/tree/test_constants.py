@@ -169,3 +169,13 @@ async def test_a_key_opens_them_and_another_shows_them_all() -> None:
         assert hands.at() == "node_5"
         await hands.press("full_stop")
         assert len([line for line in hands.tree() if "constant" in line]) == 1
+
+
+async def test_a_model_that_begins_with_constants_is_shown_from_its_first_layer() -> None:
+    engine = ScriptedEngine(flat(8))
+    engine._edges = lambda: RowEdges((), (), (), (), (0, 1))  # type: ignore[method-assign]
+    async with screen(engine) as hands:
+        assert "+2 constant" in hands.tree()[0]
+        assert hands.at() == "node_2"
+        await hands.press("up")
+        assert "2 constants and shape arithmetic" in " ".join(hands.text("#layer").split())

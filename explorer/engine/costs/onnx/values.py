@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from explorer.base.units import many_text
 from explorer.engine.costs.layer_tree import Scope, whole
 from explorer.engine.costs.onnx.scopes import ScopedName, relative
 from explorer.engine.formats.onnx import tensors as onnx_tensor
@@ -336,7 +337,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Tensor):
         return f"{value.dtype}{list(value.shape)}"
     if isinstance(value, Graph):
-        return f"graph of {len(value.nodes):,} nodes"
+        return f"graph of {many_text(len(value.nodes), 'node')}"
     if isinstance(value, tuple):
         return tuple(_plain(v) for v in value)
     return value if isinstance(value, (int, float, str, bytes, type(None))) else str(type(value).__name__)

@@ -20,7 +20,9 @@ class BlameCommand(ScreenCommand):
         if not self.context.ready():
             return
         if not self.store.can_compare:
-            self.store.say("nothing to compare with: this is the model as it was opened")
+            self.store.say(
+                "nothing to compare with: this is the model as it was opened; = sets another beside it"
+            )
         else:
             self.begin()
 
