@@ -20,12 +20,12 @@ from functools import partial
 from msgspec.structs import replace
 
 from explorer.base.units import many_text, shape_text
+from explorer.engine.diff.def_use import DefUse
 from explorer.engine.diff.describe import Describer, tensor_change
 from explorer.engine.diff.forms import Forms
 from explorer.engine.diff.match import Matching, match
 from explorer.engine.diff.pairing import FOLDED, NodePairing, Tell, ValuePair, folded, opened_as, pair_nodes
 from explorer.engine.diff.rounding import OPERATORS, QUANTIZERS
-from explorer.engine.diff.side import Side
 from explorer.engine.diff.sites import SitePair, nested_sites, pair_sites
 from explorer.engine.fold.activations import DOMAIN as FUSED_DOMAIN
 from explorer.engine.graph.model import Model, Value
@@ -255,7 +255,7 @@ def _within(
     if seen[0] is None or seen[1] is None or any(len(a) != len(b) for a, b in zip(*ends, strict=True)):
         return None
     inputs, outputs = (list(zip(a, b, strict=True)) for a, b in zip(*ends, strict=True))
-    one, other = Side(seen[0]), Side(seen[1])
+    one, other = DefUse(seen[0]), DefUse(seen[1])
     sites = pair_sites(one, other, forms)
     around = [(name, name) for name in sorted(_free(one) & _free(other))]
     joined = [*inputs, *around, *(tie for site in sites for tie in site.ties)]
@@ -282,7 +282,7 @@ def _within(
     ] or None
 
 
-def _free(side: Side) -> set[str]:
+def _free(side: DefUse) -> set[str]:
     """Values of the graphs around."""
     own = {value.name for value in side.inputs}
     return {n for n in side.users if n not in side.producer and n not in side.stored and n not in own}
@@ -303,8 +303,8 @@ def _ends(model: Model, seen: Model | None, name: str) -> tuple[list[str], list[
 
 
 def _node_rows(
-    before: Side,
-    after: Side,
+    before: DefUse,
+    after: DefUse,
     matching: Matching,
     describer: Describer,
     sites: Sequence[SitePair],
@@ -412,7 +412,7 @@ def _source_changes(a: str, b: str, describer: Describer) -> list[str]:
         change = tensor_change(a, before.stored[a], after.stored[b], describer.forms)
         return [change] if change else []
 
-    def giver(side: Side, name: str) -> str:
+    def giver(side: DefUse, name: str) -> str:
         place = side.producer.get(name)
         return side.nodes[place[0]].label if place else name
 

@@ -10,11 +10,11 @@ from msgspec import Struct, field
 
 from explorer.base.errors import BadModel
 from explorer.base.units import many_text, shape_text
+from explorer.engine.diff.def_use import DefUse
 from explorer.engine.diff.folded_weights import folded_change
 from explorer.engine.diff.forms import Forms, body_tensors, tensors
 from explorer.engine.diff.match import Matching
 from explorer.engine.diff.rounding import ABSORBED, BLOCKED, RoundedNode, RoundedSide, rounded_text
-from explorer.engine.diff.side import Side
 from explorer.engine.fold.activations import FUSED
 from explorer.engine.fold.tensors import Array
 from explorer.engine.graph.model import AttributeRef, FileSpan, Graph, Model, Node, Tensor, subgraphs
@@ -49,8 +49,8 @@ class Describer(Struct):
             called as those of the others.
     """
 
-    before: Side
-    after: Side
+    before: DefUse
+    after: DefUse
     forms: Forms
     matching: Matching
     equal_values: set[tuple[str, str]]

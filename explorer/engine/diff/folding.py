@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
+from explorer.engine.diff.def_use import DefUse
 from explorer.engine.diff.describe import Describer
 from explorer.engine.diff.folded_weights import folded_change
-from explorer.engine.diff.side import Side
 from explorer.engine.fold.activations import ACTIVATIONS, FUSED
 from explorer.engine.fold.fold import FoldedAway, fold_away, what
 from explorer.engine.fold.tensors import Array
@@ -23,7 +23,7 @@ from explorer.facts import NodeDiff
 _ALWAYS = frozenset({"BatchNormalization", "Dropout", "Identity"})
 
 
-def foldable(side: Side, partners: Sequence[int | None], closed: set[int], other: Side) -> set[int]:
+def foldable(side: DefUse, partners: Sequence[int | None], closed: set[int], other: DefUse) -> set[int]:
     """Places of nodes without a partner that may be folded in the other graph."""
     fused = {node.op for node in other.nodes} & set(FUSED.values())
     ops = _ALWAYS | (ACTIVATIONS.keys() if fused else set())
@@ -41,7 +41,7 @@ def foldable(side: Side, partners: Sequence[int | None], closed: set[int], other
     return found
 
 
-def fold_side(model: Model, chosen: set[int], other: Side) -> FoldedAway | None:
+def fold_side(model: Model, chosen: set[int], other: DefUse) -> FoldedAway | None:
     """A side without chosen nodes; None where none of them can be folded."""
     if not chosen:
         return None
@@ -73,7 +73,7 @@ class SideFolds(Struct, eq=False):
 
     away: FoldedAway
     original: Model
-    side: Side
+    side: DefUse
     wrong: set[int]
 
     def ops(self) -> Iterator[tuple[int, str]]:

@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
+from explorer.engine.diff.def_use import DefUse, is_counted
 from explorer.engine.diff.forms import Forms
-from explorer.engine.diff.side import Side, is_counted
 from explorer.engine.graph.model import Node
 
 _ROUNDS = 3
@@ -39,7 +39,7 @@ class Matching:
         ties: Values known to correspond though no node gives them: graph inputs, outputs, sites.
     """
 
-    def __init__(self, before: Side, after: Side) -> None:
+    def __init__(self, before: DefUse, after: DefUse) -> None:
         self.before: list[int | None] = [None] * len(before.nodes)
         self.after: list[int | None] = [None] * len(after.nodes)
         self.guessed: set[int] = set()
@@ -59,8 +59,8 @@ class Matching:
 
 
 def match(
-    before: Side,
-    after: Side,
+    before: DefUse,
+    after: DefUse,
     forms: Forms,
     *,
     closed: tuple[set[int], set[int]],
@@ -101,7 +101,7 @@ def match(
     return work.found.turned() if turned else work.found
 
 
-def _order(side: Side) -> list[tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
+def _order(side: DefUse) -> list[tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
     """What two graphs are put in order by."""
     return [(node.op, node.name, node.inputs, node.outputs) for node in side.nodes]
 
@@ -109,8 +109,8 @@ def _order(side: Side) -> list[tuple[str, str, tuple[str, ...], tuple[str, ...]]
 class _Work:
     def __init__(
         self,
-        before: Side,
-        after: Side,
+        before: DefUse,
+        after: DefUse,
         forms: Forms,
         closed: tuple[set[int], set[int]],
         ties: list[tuple[str, str]],

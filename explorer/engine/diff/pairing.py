@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from explorer.engine.diff.def_use import DefUse
 from explorer.engine.diff.describe import Describer
 from explorer.engine.diff.folding import SideFolds, fold_side, foldable, give_up, sizes_of
 from explorer.engine.diff.forms import Forms
 from explorer.engine.diff.match import Matching, match
 from explorer.engine.diff.rounding import OPERATORS, QUANTIZERS, fold_rounding, in_range
-from explorer.engine.diff.side import Side
 from explorer.engine.diff.sites import SitePair, pair_sites
 from explorer.engine.fold.calls import opened
 from explorer.engine.fold.fold import FoldedAway
@@ -55,8 +55,8 @@ class NodePairing(Struct, frozen=True, eq=False):
             is left, and places of nodes are those there.
     """
 
-    before: Side
-    after: Side
+    before: DefUse
+    after: DefUse
     forms: Forms
     sites: list[SitePair]
     closed: tuple[set[int], set[int]]
@@ -152,7 +152,7 @@ def _given_up(found: NodePairing, at: int) -> set[int]:
 
 def _paired(before: Model, after: Model, tell: Tell, cancel: Cancel) -> NodePairing:
     tell("indexing both graphs", 0, 0)
-    one, other = Side(before), Side(after)
+    one, other = DefUse(before), DefUse(after)
     forms = Forms(cancel)
     sites = pair_sites(one, other, forms)
     inputs = _paired_values(one.inputs, other.inputs)
@@ -177,7 +177,7 @@ def _paired(before: Model, after: Model, tell: Tell, cancel: Cancel) -> NodePair
 
 
 def folded(
-    side: Side, partners: Sequence[int | None], closed: set[int], later: bool = False
+    side: DefUse, partners: Sequence[int | None], closed: set[int], later: bool = False
 ) -> dict[int, str]:
     """Nodes without a partner that only served a tiled site, and what is said of them.
 

@@ -14,8 +14,8 @@ import numpy as np
 from msgspec import Struct, field
 
 from explorer.base.errors import BadModel
+from explorer.engine.diff.def_use import DefUse
 from explorer.engine.diff.quantizers import MX_DOMAIN, quantizer_values
-from explorer.engine.diff.side import Side
 from explorer.engine.graph.model import DTYPES, Node, Tensor
 from explorer.engine.graph.tile_metadata import DOMAIN as TILES
 from explorer.engine.values.agreement import Agreement
@@ -96,12 +96,12 @@ class RoundedSide(Struct):
         folded: The nodes that round, and nothing else.
     """
 
-    side: Side
+    side: DefUse
     nodes: dict[int, RoundedNode]
     folded: set[int]
 
 
-def fold_rounding(one: Side, other: Side) -> RoundedSide | None:
+def fold_rounding(one: DefUse, other: DefUse) -> RoundedSide | None:
     """The side that is a quantized form of the other, with what rounds its values folded; None if none is.
 
     Where both round values, how they do it is what may differ, and nothing is folded.
@@ -145,7 +145,7 @@ def fold_rounding(one: Side, other: Side) -> RoundedSide | None:
     return RoundedSide(side, taken, folded)
 
 
-def _blocks(side: Side) -> dict[int, RoundedNode]:
+def _blocks(side: DefUse) -> dict[int, RoundedNode]:
     """Products whose weight is stored in blocks of a few bits, with what is stored."""
     found: dict[int, RoundedNode] = {}
     for i, node in enumerate(side.nodes):
@@ -165,7 +165,7 @@ def _blocks(side: Side) -> dict[int, RoundedNode]:
     return found
 
 
-def _integers(side: Side) -> dict[int, RoundedNode]:
+def _integers(side: DefUse) -> dict[int, RoundedNode]:
     """Layers that compute with integers from end to end, with their codes and what they make."""
     found: dict[int, RoundedNode] = {}
     for i, node in enumerate(side.nodes):
@@ -200,12 +200,12 @@ def _input(node: Node, at: int) -> str:
     return node.inputs[at] if at < len(node.inputs) else ""
 
 
-def _codes(side: Side, zero: str) -> str:
+def _codes(side: DefUse, zero: str) -> str:
     """The type of codes, which their zero point has; without one it is uint8."""
     return side.stored[zero].dtype if zero in side.stored else "uint8"
 
 
-def _roundings(side: Side) -> dict[str, Rounding]:
+def _roundings(side: DefUse) -> dict[str, Rounding]:
     """By the rounded value, through rounding after rounding."""
     found: dict[str, Rounding] = {}
     for i, node in enumerate(side.nodes):
@@ -225,7 +225,7 @@ def _roundings(side: Side) -> dict[str, Rounding]:
     }
 
 
-def _rounding(side: Side, i: int, node: Node) -> Rounding | None:
+def _rounding(side: DefUse, i: int, node: Node) -> Rounding | None:
     """What a node rounds, if it is the last of those that do."""
     if not node.inputs:
         return None
@@ -260,7 +260,7 @@ def _rounding(side: Side, i: int, node: Node) -> Rounding | None:
     return None
 
 
-def _zero(side: Side, node: Node) -> bool:
+def _zero(side: DefUse, node: Node) -> bool:
     return len(node.inputs) > 2 and node.inputs[2] in side.stored
 
 
@@ -270,7 +270,7 @@ def _code(node: Node, name: str) -> str:
     return DTYPES[code].name if code in DTYPES else ""
 
 
-def _quantizer(side: Side, node: Node) -> str:
+def _quantizer(side: DefUse, node: Node) -> str:
     """The format of a quantizer's call: of QONNX's by its operands."""
 
     def number(at: int) -> float | None:
@@ -291,7 +291,7 @@ def _quantizer(side: Side, node: Node) -> str:
     return {"BipolarQuant": "binary"}.get(node.op, node.op)
 
 
-def _folded(side: Side, rounded: Mapping[str, Rounding]) -> set[int]:
+def _folded(side: DefUse, rounded: Mapping[str, Rounding]) -> set[int]:
     """The nodes of roundings that nobody else reads."""
     found = {i for rounding in rounded.values() for i in rounding.nodes}
     ends = {value.name for value in side.outputs}
@@ -303,7 +303,7 @@ def _folded(side: Side, rounded: Mapping[str, Rounding]) -> set[int]:
     return found
 
 
-def _read_through(side: Side, rounded: Mapping[str, Rounding]) -> None:
+def _read_through(side: DefUse, rounded: Mapping[str, Rounding]) -> None:
     """Lets every node read the source of a rounded value."""
     for i, takes in enumerate(side.takes):
         if any(name in rounded for name in takes):
@@ -315,7 +315,7 @@ def _read_through(side: Side, rounded: Mapping[str, Rounding]) -> None:
                 side.users.setdefault(name, []).append((i, slot))
 
 
-def in_range(original: Side, partners: Sequence[int | None], rounded: RoundedSide) -> dict[int, int]:
+def in_range(original: DefUse, partners: Sequence[int | None], rounded: RoundedSide) -> dict[int, int]:
     """Activations that a quantizer dropped, and whose ends the range of its integers has: no value differs.
 
     Args:
@@ -326,7 +326,7 @@ def in_range(original: Side, partners: Sequence[int | None], rounded: RoundedSid
     Returns:
         Their places, and of each the place of what rounds.
     """
-    written = Side(rounded.side.model)  # where every node reads what it reads
+    written = DefUse(rounded.side.model)  # where every node reads what it reads
     nodes, ends = written.nodes, {value.name for value in written.outputs}
     found: dict[int, int] = {}
     for at, node in enumerate(original.nodes):
@@ -346,7 +346,7 @@ def in_range(original: Side, partners: Sequence[int | None], rounded: RoundedSid
     return found
 
 
-def _limits(side: Side, node: Node) -> tuple[float, float] | None:
+def _limits(side: DefUse, node: Node) -> tuple[float, float] | None:
     """What a Relu or a Clip lets pass at least and at most; None where that is computed."""
     least, most = (0.0 if node.op == "Relu" else -math.inf), math.inf
     if node.op == "Relu":
@@ -360,7 +360,7 @@ def _limits(side: Side, node: Node) -> tuple[float, float] | None:
     return float(given[0]), float(given[1])
 
 
-def _constant(side: Side, name: str) -> Any:
+def _constant(side: DefUse, name: str) -> Any:
     """The numbers that a value always has, stored or of a Constant, through Casts; None for any other."""
     if name in side.stored:
         return side.stored[name].array()
@@ -372,7 +372,7 @@ def _constant(side: Side, name: str) -> Any:
     return value.array() if isinstance(value, Tensor) else None
 
 
-def _keeps(node: Node, side: Side, limits: tuple[float, float]) -> bool:
+def _keeps(node: Node, side: DefUse, limits: tuple[float, float]) -> bool:
     """Whether rounding gives the same integers for a value as for what of it is within the limits."""
     slot = {"QuantizeLinear": 1, "QGemm": 7}.get(node.op, 6 if node.op in _INTEGER else 0)
     scale, zero = _input(node, slot), _input(node, slot + 1)
@@ -395,7 +395,7 @@ def _keeps(node: Node, side: Side, limits: tuple[float, float]) -> bool:
     return bool((low <= first).all() and (high >= first + 2 * half - 1).all())
 
 
-def rounded_text(node: Node, found: RoundedNode, side: Side, original: Mapping[int, Tensor]) -> str:
+def rounded_text(node: Node, found: RoundedNode, side: DefUse, original: Mapping[int, Tensor]) -> str:
     """'Gemm -> int8, per channel, 38.2 dB': formats, what shares a scale, signal to noise of the weight.
 
     Args:
@@ -415,13 +415,13 @@ def rounded_text(node: Node, found: RoundedNode, side: Side, original: Mapping[i
     return f"{node.op} -> {formats_text(found, side)}{said}"
 
 
-def _weights(found: RoundedNode, side: Side) -> tuple[dict[int, Rounding], dict[int, Rounding]]:
+def _weights(found: RoundedNode, side: DefUse) -> tuple[dict[int, Rounding], dict[int, Rounding]]:
     """What is stored of a layer's inputs, and of that what is more than a bias."""
     weights = {slot: r for slot, r in found.inputs.items() if r.source in side.stored}
     return weights, {s: r for s, r in weights.items() if len(side.stored[r.source].shape) > 1} or weights
 
 
-def formats_text(found: RoundedNode, side: Side) -> str:
+def formats_text(found: RoundedNode, side: DefUse) -> str:
     """'int8, per channel': the formats of a layer, and what shares a scale."""
     weights, main = _weights(found, side)
     inputs = list(dict.fromkeys(r.format for s, r in found.inputs.items() if s not in weights))
@@ -441,7 +441,7 @@ def formats_text(found: RoundedNode, side: Side) -> str:
     return ", ".join(parts)
 
 
-def _compare(agreement: Agreement, side: Side, rounding: Rounding, original: Tensor | None) -> None:
+def _compare(agreement: Agreement, side: DefUse, rounding: Rounding, original: Tensor | None) -> None:
     """Adds a stored weight, made float again, beside the original's; nothing where that cannot be."""
     codes = side.stored[rounding.source]
     if original is None or original.shape != codes.shape or not codes.shape:
@@ -474,7 +474,7 @@ def _compare(agreement: Agreement, side: Side, rounding: Rounding, original: Ten
 
 
 def _compare_packed(
-    agreement: Agreement, side: Side, packed: Node, node: Node, original: Tensor | None
+    agreement: Agreement, side: DefUse, packed: Node, node: Node, original: Tensor | None
 ) -> None:
     """The same of a weight in blocks, which lies in the file as (N, K); the original as `node` reads it."""
     name = packed.inputs[1]

@@ -15,8 +15,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from explorer.engine.diff.def_use import DefUse
 from explorer.engine.diff.forms import Forms
-from explorer.engine.diff.side import Side
 from explorer.engine.graph.model import Graph, Model, Node, Tensor
 from explorer.engine.graph.tile_metadata import DOMAIN, MNK_KEY, SITE_KEY, plans
 from explorer.facts import NodeDiff
@@ -33,7 +33,7 @@ class SitePair(Struct, frozen=True):
     row: NodeDiff
 
 
-def pair_sites(before: Side, after: Side, forms: Forms) -> list[SitePair]:
+def pair_sites(before: DefUse, after: DefUse, forms: Forms) -> list[SitePair]:
     """The sites that are tiled on one side only, or on both but differently."""
     pairs = [
         _row("tiled", before.nodes[whole].label, before, [whole], after, parts)
@@ -60,7 +60,7 @@ def pair_sites(before: Side, after: Side, forms: Forms) -> list[SitePair]:
     return pairs
 
 
-def _groups(side: Side, closed: set[int]) -> dict[str, list[int]]:
+def _groups(side: DefUse, closed: set[int]) -> dict[str, list[int]]:
     groups: dict[str, list[int]] = {}
     for i, node in enumerate(side.nodes):
         site = node.metadata.get(SITE_KEY) if node.metadata else None
@@ -69,7 +69,7 @@ def _groups(side: Side, closed: set[int]) -> dict[str, list[int]]:
     return groups
 
 
-def _taken_apart(whole: Side, parts: Side) -> list[tuple[int, list[int]]]:
+def _taken_apart(whole: DefUse, parts: DefUse) -> list[tuple[int, list[int]]]:
     """Nodes of `whole` that stand in `parts` as what they were taken apart into, and the nodes of that.
 
     Only where the parts give every value that the operator gave: names alone could deceive.
@@ -93,7 +93,7 @@ def _taken_apart(whole: Side, parts: Side) -> list[tuple[int, list[int]]]:
     return sorted(found)
 
 
-def _origin(side: Side, site: str, output: str, groups: Mapping[str, Sequence[int]]) -> int | None:
+def _origin(side: DefUse, site: str, output: str, groups: Mapping[str, Sequence[int]]) -> int | None:
     """The node that a site was: by its name, else by the value that it gives."""
     named = [i for i, node in enumerate(side.nodes) if node.label == site]
     place = side.producer.get(output)
@@ -101,7 +101,7 @@ def _origin(side: Side, site: str, output: str, groups: Mapping[str, Sequence[in
     return None if found is None or side.nodes[found].metadata.get(SITE_KEY) in groups else found
 
 
-def _output(side: Side, members: Sequence[int]) -> str:
+def _output(side: DefUse, members: Sequence[int]) -> str:
     """The value that a site's nodes give to the rest of the graph."""
     inside = set(members)
     ends = {value.name for value in side.outputs}
@@ -112,7 +112,7 @@ def _output(side: Side, members: Sequence[int]) -> str:
     return next(iter(side.nodes[members[-1]].outputs), "")
 
 
-def _signature(side: Side, members: Sequence[int], forms: Forms) -> list[tuple[object, ...]]:
+def _signature(side: DefUse, members: Sequence[int], forms: Forms) -> list[tuple[object, ...]]:
     return sorted(
         (
             side.nodes[i].name,
@@ -126,7 +126,7 @@ def _signature(side: Side, members: Sequence[int], forms: Forms) -> list[tuple[o
 
 
 def _row(
-    status: str, site: str, before: Side, left: Sequence[int], after: Side, right: Sequence[int]
+    status: str, site: str, before: DefUse, left: Sequence[int], after: DefUse, right: Sequence[int]
 ) -> SitePair:
     named = before.nodes[left[0]].label if len(left) == 1 else site
     named_after = after.nodes[right[0]].label if len(right) == 1 and status == "merged" else site
@@ -150,7 +150,7 @@ def _row(
 
 
 def _ties(
-    before: Side, left: Sequence[int], after: Side, right: Sequence[int]
+    before: DefUse, left: Sequence[int], after: DefUse, right: Sequence[int]
 ) -> tuple[tuple[str, str], ...]:
     """Values that a site gives on both sides: those of one operator have the same names on the other."""
     single = before.nodes[left[0]] if len(left) == 1 else after.nodes[right[0]] if len(right) == 1 else None
@@ -159,7 +159,7 @@ def _ties(
     return ((_output(before, left), _output(after, right)),)
 
 
-def _side_text(side: Side, site: str, members: Sequence[int]) -> tuple[str, str, Counter[str]]:
+def _side_text(side: DefUse, site: str, members: Sequence[int]) -> tuple[str, str, Counter[str]]:
     """A site on one side in words, its operator, and what is in it."""
     first = side.nodes[members[0]]
     if SITE_KEY not in first.metadata:

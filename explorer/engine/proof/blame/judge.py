@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from explorer.base.decibels import relative_decibels
 from explorer.base.units import printable
+from explorer.engine.diff.def_use import DefUse
 from explorer.engine.diff.rounding import QUANTIZERS, fold_rounding, formats_text
-from explorer.engine.diff.side import Side
 from explorer.engine.graph.model import DTYPES, Model, Node, Tensor, subgraphs
 from explorer.engine.graph.tile_metadata import SITE_KEY
 from explorer.engine.proof.blame.probe import LayerProbe
@@ -173,8 +173,8 @@ class Judge:
 
 def _formats(before: Model, after: Model) -> dict[int, str]:
     """Number formats of the layers of the second model, by node, where the first has none."""
-    side = Side(after)
-    found = fold_rounding(Side(before), side)
+    side = DefUse(after)
+    found = fold_rounding(DefUse(before), side)
     if found is None or found.side is not side:
         return {}
     return {at: formats_text(node, side) for at, node in found.nodes.items()}

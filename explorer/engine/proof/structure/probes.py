@@ -11,9 +11,9 @@ from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from explorer.engine.diff.def_use import DefUse, is_counted
 from explorer.engine.diff.forms import Forms
 from explorer.engine.diff.match import match
-from explorer.engine.diff.side import Side, is_counted
 from explorer.engine.diff.sites import pair_sites
 from explorer.engine.graph.interpreter import reads
 from explorer.engine.graph.model import Model, Node, Value
@@ -207,7 +207,7 @@ def _matched(
     before: Model, after: Model, inputs: Mapping[str, str], ends: Mapping[str, str]
 ) -> list[tuple[str, str]]:
     """Values that a diff finds to be the same."""
-    one, other = Side(before), Side(after)
+    one, other = DefUse(before), DefUse(after)
     forms = Forms()
     sites = pair_sites(one, other, forms)
     closed = {i for s in sites for i in s.before}, {i for s in sites for i in s.after}

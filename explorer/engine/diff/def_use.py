@@ -12,7 +12,7 @@ _COUNTED = re.compile(r"/?(node_|onnx::)?([A-Za-z_]*?)([._-]?)\d+")
 _NO_NAMES = frozenset({"", "n", "node", "val", "op", "value", "tmp", "t"})
 
 
-class Side:
+class DefUse:
     """One graph of a diff, indexed.
 
     Attributes:
