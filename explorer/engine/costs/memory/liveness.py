@@ -48,7 +48,7 @@ class ExecutionStep(Struct, gc=False):
     bound: str = ""
 
 
-class Life(Struct, gc=False):
+class LiveRange(Struct, gc=False):
     """A tensor and the first and last step at which it is alive; `size` is None if it is not known."""
 
     info: TensorInfo | Named
@@ -148,14 +148,14 @@ class AnalysisResult:
         return AnalysisResult(info, self.rows, self.bounds)
 
 
-def lives(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = ()) -> list[Life]:
+def lives(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = ()) -> list[LiveRange]:
     """Every tensor that takes memory of its own, in the order of birth.
 
     Args:
         steps: Execution order; the graph's inputs are the outputs of step 0.
         keep: Keys that are never freed: the graph's outputs, and inputs that the caller holds.
     """
-    found: dict[Hashable, Life] = {}
+    found: dict[Hashable, LiveRange] = {}
     for index, step in enumerate(steps):
         for key in step.inputs:
             if (life := found.get(key)) is not None:
@@ -164,14 +164,14 @@ def lives(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = ()) -> li
             if (life := found.get(key)) is not None:
                 life.dies = index
             else:
-                found[key] = Life(info, size, index, index)
+                found[key] = LiveRange(info, size, index, index)
     for key in keep:
         if (life := found.get(key)) is not None:
             life.dies = len(steps) - 1
     return [life for life in found.values() if life.size != 0]
 
 
-def _alive(found: Sequence[Life], count: int) -> list[int]:
+def _alive(found: Sequence[LiveRange], count: int) -> list[int]:
     """Bytes alive at each of `count` steps; tensors of unknown size are left out."""
     change = [0] * (count + 1)
     for life in found:
