@@ -27,8 +27,8 @@ from explorer.engine.evaluate.data_file import DataFile, feed
 from explorer.engine.evaluate.score import metrics_of, task_of
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
-from explorer.engine.formats.torch_module.misfit import failure
 from explorer.engine.formats.torch_module.modules import tensors
+from explorer.engine.formats.torch_module.width_mismatch import failure
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.runtime.input_files import InputSpec
 from explorer.facts.evaluate.evaluation import LOSSES, Task

@@ -25,7 +25,7 @@ class MissingShape(Exception):
     """A shape that a rule needs is not known; the message says which."""
 
 
-class Misfit(Exception):
+class ShapeMismatch(Exception):
     """The operator cannot run on the shapes that it is given: in words, why.
 
     onnx's own inference does not see it, or goes on with a shape that no run can have.
@@ -152,7 +152,7 @@ def _stated(info: TensorInfo | None, what: str) -> Shape:
 
 Answer = Sequence[Type] | None
 ShapeRule = Callable[[Call], Answer]
-"""Types of the outputs for a call, None if it cannot say; raises Misfit if there are none."""
+"""Types of the outputs for a call, None if it cannot say; raises ShapeMismatch if there are none."""
 
 Rule = Callable[[Call], Cost]
 Key = tuple[str, str]

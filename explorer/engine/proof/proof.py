@@ -93,7 +93,7 @@ def verify(
         random_inputs.check_names(before, dims, input_shapes)
     try:
         names, ends = run.pair_inputs(before, after), run.pair_outputs(before, after)
-    except run.Mismatch as why:
+    except run.InputMismatch as why:
         return _unlike(before, after, str(why), time.perf_counter() - started)
     plan = plan if plan is not None else recover_plan(after)
     tell = _teller(on_progress, cancel)
@@ -111,7 +111,7 @@ def check_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> No
     """
     try:
         run.pair_inputs(before, after, alike)
-    except run.Mismatch as why:
+    except run.InputMismatch as why:
         hint = "explorer compare sets figures of any models side by side"
         what = f"the two cannot be run on the same inputs: {why}"
         raise Misuse(what, where=after.path, hint=hint) from None

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from explorer.engine.formats.onnx import tensors
 from explorer.engine.graph.model import Function, Graph, Model, Node, Tensor, Value, subgraphs
 from explorer.engine.operators import registry
-from explorer.engine.operators.call import Call, Misfit, Type
+from explorer.engine.operators.call import Call, ShapeMismatch, Type
 from explorer.engine.operators.operator import Operator
 from explorer.engine.shapes import constant_folding
 from explorer.engine.shapes.binding import InputShapes, bind_inputs, bound_shape
@@ -66,12 +66,12 @@ _KNOWN_OPS = frozenset(constant_folding.FOLDABLE) | {"Constant"}
 
 
 class InferredTypes(Struct, frozen=True, eq=False):
-    """What a rule says of nodes of one kind; `types` is None if it cannot say, or the misfit it found.
+    """What a rule says of nodes of one kind; `types` is None if it cannot say, or the mismatch it found.
 
     `whole` tells whether every type and shape is known.
     """
 
-    types: Sequence[Type] | Misfit | None
+    types: Sequence[Type] | ShapeMismatch | None
     whole: bool
 
 
@@ -509,7 +509,7 @@ class Inference:
             if made is None:
                 open_.append(node)
                 continue
-            if isinstance(made, Misfit):
+            if isinstance(made, ShapeMismatch):
                 self._refuse(node, str(made), table)
                 continue
             if only and answer.whole and not there:
@@ -536,7 +536,7 @@ class Inference:
         if len(_REMEMBERED) >= MAX_REMEMBERED:
             _REMEMBERED.clear()
         # what does not fit knows the node that it was found at
-        (self._answers if isinstance(answer.types, Misfit) else _REMEMBERED)[key] = answer
+        (self._answers if isinstance(answer.types, ShapeMismatch) else _REMEMBERED)[key] = answer
 
     def _asked(
         self,
@@ -554,8 +554,8 @@ class Inference:
         call = Call(node.op, node.domain, node.attributes, inputs, made, inside, version, self._fresh)
         try:
             answer = operator.shape(call) if operator.shape is not None else None
-        except Misfit as misfit:
-            return InferredTypes(misfit, False)
+        except ShapeMismatch as mismatch:
+            return InferredTypes(mismatch, False)
         except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError):
             # a node that is not as its definition says; onnx will tell how
             return InferredTypes(None, False)

@@ -23,8 +23,8 @@ from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.base.units import printable, shape_text
 from explorer.engine.costs.torch.records import is_leaf
 from explorer.engine.costs.torch.signature import bind
-from explorer.engine.formats.torch_module.misfit import failure
 from explorer.engine.formats.torch_module.modules import dtype_name, tensors
+from explorer.engine.formats.torch_module.width_mismatch import failure
 from explorer.engine.runtime.input_files import InputArrays, InputSpec
 from explorer.engine.runtime.random_inputs import RandomInput, by_type, draw
 from explorer.engine.runtime.torch_fastpath import restoring_modes

@@ -17,8 +17,8 @@ from torch.nn.parameter import UninitializedBuffer
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import bytes_text
 from explorer.engine.costs.aten.packed_weights import is_packed, unpacked
-from explorer.engine.formats.torch_module.misfit import failure
 from explorer.engine.formats.torch_module.modules import dtype_name, is_lazy
+from explorer.engine.formats.torch_module.width_mismatch import failure
 from explorer.engine.runtime.torch_arrays import as_array
 from explorer.engine.values.numbers import SLAB, Array, Numbers, Scales
 

@@ -12,8 +12,8 @@ from explorer.base.errors import BadModel
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
-from explorer.engine.formats.torch_module.misfit import failure
 from explorer.engine.formats.torch_module.modules import tensors
+from explorer.engine.formats.torch_module.width_mismatch import failure
 
 
 def run(

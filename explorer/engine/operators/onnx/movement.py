@@ -10,7 +10,7 @@ from typing import Any
 
 from explorer.engine.graph.layouts import MS, NHWC
 from explorer.engine.graph.model import DTYPES, Tensor
-from explorer.engine.operators.call import Answer, Call, Misfit
+from explorer.engine.operators.call import Answer, Call, ShapeMismatch
 from explorer.engine.operators.cost_rules import free
 from explorer.engine.operators.operator import Operator, blocked
 from explorer.engine.operators.shape_rules import axis_of, broadcast, first, int_attributes, like, sizes_of
@@ -76,8 +76,8 @@ def _reshape(call: Call) -> Answer:
     return ((dtype, tuple(result)),)
 
 
-def _lost(shape: Shape, target: Sequence[Any]) -> Misfit:
-    return Misfit(f"{dims.product(shape):,} elements cannot take the shape {list(target)}")
+def _lost(shape: Shape, target: Sequence[Any]) -> ShapeMismatch:
+    return ShapeMismatch(f"{dims.product(shape):,} elements cannot take the shape {list(target)}")
 
 
 def _remainder(shape: Shape, others: Sequence[Dim]) -> bool:
@@ -341,7 +341,7 @@ def _depth_to_space(call: Call) -> Answer:
     batch, channels, height, width = shape
     if call.op == "DepthToSpace":
         if isinstance(channels, int) and channels % (block * block):
-            raise Misfit(f"{channels:,} channels do not divide into blocks of {block} x {block}")
+            raise ShapeMismatch(f"{channels:,} channels do not divide into blocks of {block} x {block}")
         spatial = dims.multiply(height, block), dims.multiply(width, block)
         return ((dtype, (batch, dims.quotient(channels, block * block), *spatial)),)
     channels = dims.multiply(channels, block * block)

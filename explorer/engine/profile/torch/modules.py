@@ -23,8 +23,8 @@ from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.base.units import many_text, seconds_text
 from explorer.engine.costs.torch.hooks import listening
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
-from explorer.engine.formats.torch_module.misfit import failure
 from explorer.engine.formats.torch_module.modules import named, tensors
+from explorer.engine.formats.torch_module.width_mismatch import failure
 from explorer.engine.profile.assemble import Conditions, TimeSamples, assembled
 from explorer.engine.profile.compare import TimedModel
 from explorer.engine.profile.load import LoadWatch

@@ -26,7 +26,7 @@ from explorer.engine.progress import Cancel, OnProgress
 from explorer.engine.proof.blame.judge import Judge
 from explorer.engine.proof.blame.probe import BUDGET, LayerProbe
 from explorer.engine.proof.lengths import Dims, choose
-from explorer.engine.proof.outputs.run import Mismatch, pair_inputs
+from explorer.engine.proof.outputs.run import InputMismatch, pair_inputs
 from explorer.engine.proof.regions.trials import FLOATS, as_given
 from explorer.engine.proof.sites.recovery import recover_plan
 from explorer.engine.proof.structure.probes import GraphProducers, Pair, Region
@@ -103,7 +103,7 @@ def blame(
         random_inputs.check_names(before, dims or {}, input_shapes or {})
     try:
         inputs, ends = pair_inputs(before, after, FLOATS), _ends(before, after)
-    except Mismatch as why:
+    except InputMismatch as why:
         return _unlike(before, after, str(why), time.perf_counter() - started)
     seeds = () if given is not None else tuple(seed + i for i in range(draws))
     how: Any = {"budget": budget, "on_progress": on_progress, "cancel": cancel}
@@ -182,11 +182,11 @@ def _ends(before: Model, after: Model) -> list[Pair]:
     """Outputs by name, or by position where they are called otherwise.
 
     Raises:
-        Mismatch: There are more of them in one model.
+        InputMismatch: There are more of them in one model.
     """
     first, second = ([v.name for v in m.graph.outputs] for m in (before, after))
     if len(first) != len(second):
-        raise Mismatch(f"one model has {many_text(len(first), 'output')}, the other {len(second)}")
+        raise InputMismatch(f"one model has {many_text(len(first), 'output')}, the other {len(second)}")
     return [Pair(a, b) for a, b in zip(first, first if set(first) == set(second) else second, strict=True)]
 
 

@@ -38,7 +38,7 @@ _ASTRAY = 0.02
 """RMS difference of an output, of its size, that is no matter of rounding though all parts are proved."""
 
 
-class Mismatch(Exception):
+class InputMismatch(Exception):
     """The two models do not take the same inputs; the text says how they differ."""
 
 
@@ -97,18 +97,18 @@ def pair_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> dic
         alike: Element types that may stand for each other.
 
     Raises:
-        Mismatch: Their number, types or shapes differ.
+        InputMismatch: Their number, types or shapes differ.
     """
     first, second = before.graph.feeds, after.graph.feeds
     if len(first) != len(second):
-        raise Mismatch(f"one model takes {many_text(len(first), 'input')}, the other {len(second)}")
+        raise InputMismatch(f"one model takes {many_text(len(first), 'input')}, the other {len(second)}")
     by_name = {v.name: v for v in second}
     named = all(v.name in by_name for v in first)
     pairs = [(v, by_name[v.name] if named else second[i]) for i, v in enumerate(first)]
     for a, b in pairs:
         known = a.dtype == b.dtype or (a.dtype in alike and b.dtype in alike)
         if not known or not _fits(a, b):
-            raise Mismatch(f"input {_declared(a)} is {_declared(b)} in the other model")
+            raise InputMismatch(f"input {_declared(a)} is {_declared(b)} in the other model")
     return {a.name: b.name for a, b in pairs}
 
 
@@ -116,16 +116,16 @@ def pair_outputs(before: Model, after: Model) -> list[Pair]:
     """Outputs by name, or by position where they are called otherwise.
 
     Raises:
-        Mismatch: There are more of them in one model, or they stand in another order.
+        InputMismatch: There are more of them in one model, or they stand in another order.
     """
     first, second = ([v.name for v in m.graph.outputs] for m in (before, after))
     if len(first) != len(second):
         missing = [f"'{printable(n)}'" for n in (*first, *second) if (n in first) != (n in second)]
         only = f": only one of them has {', '.join(missing[:_NAMED])}" if missing else ""
-        raise Mismatch(f"one model has {many_text(len(first), 'output')}, the other {len(second)}{only}")
+        raise InputMismatch(f"one model has {many_text(len(first), 'output')}, the other {len(second)}{only}")
     if first != second and set(first) == set(second):
         named = ", ".join(f"'{printable(n)}'" for n in second[:_NAMED])
-        raise Mismatch(f"the outputs stand in another order: {named}")
+        raise InputMismatch(f"the outputs stand in another order: {named}")
     return [Pair(a, b) for a, b in zip(first, second, strict=True)]
 
 

@@ -40,7 +40,7 @@ def failure(module: nn.Module, again: Callable[[], object], error: Exception) ->
     paths = {id(layer): path for path, layer in module.named_modules()}
 
     def look(layer: nn.Module, given: tuple[Any, ...]) -> None:
-        said = _misfit(layer, given[0]) if given and isinstance(given[0], torch.Tensor) else ""
+        said = _mismatch(layer, given[0]) if given and isinstance(given[0], torch.Tensor) else ""
         if said and not found:
             name, kind = paths[id(layer)], type(layer).__name__
             found.append(f"layer '{name}' ({kind}) {said}" if name else f"{kind} {said}")
@@ -58,7 +58,7 @@ def failure(module: nn.Module, again: Callable[[], object], error: Exception) ->
     return f"the model failed: {error_line(error)}"
 
 
-def _misfit(layer: nn.Module, given: torch.Tensor) -> str:
+def _mismatch(layer: nn.Module, given: torch.Tensor) -> str:
     """'takes 16 in its last axis, and the input that came to it is [1, 9]'; '' where it fits."""
     name, axis, axes = next(how for kind, how in _WIDTHS.items() if isinstance(layer, kind))
     wanted, shape = int(getattr(layer, name)), tuple(given.shape)
