@@ -21,7 +21,7 @@ from explorer.engine.convert.onnx_to_torch_interpreter import (
     recurrent,
 )
 from explorer.engine.convert.onnx_to_torch_interpreter.call import OperatorCall, as_tensor
-from explorer.engine.convert.onnx_to_torch_interpreter.host import as_host
+from explorer.engine.convert.onnx_to_torch_interpreter.shape_arithmetic import as_host
 from explorer.engine.graph.model import Node, Tensor
 from explorer.host.optional_packages import error_line
 
