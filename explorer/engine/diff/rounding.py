@@ -20,7 +20,7 @@ from explorer.engine.graph.model import DTYPES, Node, Tensor
 from explorer.engine.graph.tile_metadata import DOMAIN as TILES
 from explorer.engine.values.agreement import Agreement
 from explorer.engine.values.numbers import Numbers
-from explorer.engine.values.window.packed_weights import opened_weights
+from explorer.engine.values.slices.packed_weights import opened_weights
 
 QUANTIZERS = frozenset({"qonnx.custom_op.general", MX_DOMAIN})
 """Domains of functions that round a value to a format."""

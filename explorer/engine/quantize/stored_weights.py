@@ -16,8 +16,8 @@ from explorer.engine.number_formats.number_format import Array
 from explorer.engine.quantize.functions import microscaling, qonnx
 from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.engine.values.numbers import Numbers, StoredCodes, slabs_of
-from explorer.engine.values.window.heat import whole
-from explorer.engine.values.window.table import TensorWindow
+from explorer.engine.values.slices.heat import whole
+from explorer.engine.values.slices.table import SlicedTensor
 
 
 def rounders(model: Model) -> Mapping[str, Node]:
@@ -104,6 +104,6 @@ def as_multiplied(model: Model | None) -> Callable[[Numbers], Numbers]:
         if model is not None and numbers.name in found:
             return rounded_weight(model, found[numbers.name], numbers)
         opened = numbers if numbers.opened is None else numbers.opened()
-        return opened if opened.scales is None else whole(TensorWindow(opened, "", "weight"))
+        return opened if opened.scales is None else whole(SlicedTensor(opened, "", "weight"))
 
     return real

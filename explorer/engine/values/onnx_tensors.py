@@ -29,8 +29,8 @@ from explorer.engine.graph.model import (
     subgraphs,
 )
 from explorer.engine.values.numbers import SLAB, Array, Numbers, behind, slabs_of
-from explorer.engine.values.window.packed_weights import opened_weights
-from explorer.engine.values.window.scales import scales_of
+from explorer.engine.values.slices.packed_weights import opened_weights
+from explorer.engine.values.slices.scales import scales_of
 
 _UNPACKED = 4
 """How much longer a slab gets when packed numbers get a byte each, at most."""

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from explorer.engine.formats.tflite.graph import Tflite
 from explorer.engine.values import onnx_tensors
 from explorer.engine.values.numbers import Numbers
-from explorer.engine.values.window.scales import file_scales
+from explorer.engine.values.slices.scales import file_scales
 
 
 def stored(read: Tflite) -> list[Numbers]:

@@ -14,9 +14,9 @@ from explorer.engine.quantize.stored_weights import rounded_weight, rounders
 from explorer.engine.runtime.input_files import read_input
 from explorer.engine.values.activations import ActivationRequest
 from explorer.engine.values.numbers import Numbers
+from explorer.engine.values.slices import heat
+from explorer.engine.values.slices.table import SlicedTensor, table
 from explorer.engine.values.statistics import measure
-from explorer.engine.values.window import heat
-from explorer.engine.values.window.table import TensorWindow, table
 from explorer.facts import Layer
 from explorer.facts.values import HeatMap, TensorValues
 from explorer.session.parts.models import Cancel, Models, OnProgress
@@ -31,7 +31,7 @@ OUTLIERS = 10
 
 
 class TensorNumbers:
-    """Finds tensors by name and reads windows on them; what a layer put out last is kept.
+    """Finds tensors by name and reads slices of them; what a layer put out last is kept.
 
     Args:
         models: The session's.
@@ -39,7 +39,7 @@ class TensorNumbers:
 
     def __init__(self, models: Models) -> None:
         self._models = models
-        self._seen: tuple[tuple[object, ...], TensorWindow] | None = None
+        self._seen: tuple[tuple[object, ...], SlicedTensor] | None = None
 
     def values(
         self,
@@ -61,15 +61,15 @@ class TensorNumbers:
             if not output.endswith(".npy"):
                 raise Misuse(f"'{output}' is no .npy file", where="-o", hint="OUT.npy")
             self._models.check_target(output, overwrite, input)
-        window = self._window(own, name, input, seed, on_progress, cancel)
+        sliced = self._sliced(own, name, input, seed, on_progress, cancel)
         other = None
         if before is not None:
-            there = before_name or self._counterpart(before, window, name, on_progress)
-            other = self._window(before, there, input, seed, on_progress, cancel)
-            window, other = _lying_alike(window, other), _lying_alike(other, window)
-        selection = parse_slice(asked, window.numbers.shape)
+            there = before_name or self._counterpart(before, sliced, name, on_progress)
+            other = self._sliced(before, there, input, seed, on_progress, cancel)
+            sliced, other = _lying_alike(sliced, other), _lying_alike(other, sliced)
+        selection = parse_slice(asked, sliced.numbers.shape)
         return table(
-            window, selection, asked, before=other, output=output, overwrite=overwrite, cancel=cancel
+            sliced, selection, asked, before=other, output=output, overwrite=overwrite, cancel=cancel
         )
 
     def heat_map(
@@ -89,24 +89,24 @@ class TensorNumbers:
     ) -> HeatMap:
         """A matrix of a tensor in cells, and the figures of the whole."""
         own = self._models, self._models.at(index)
-        window, other = self._window(own, name, input, seed, on_progress, cancel), None
+        sliced, other = self._sliced(own, name, input, seed, on_progress, cancel), None
         if before is not None:
-            there = self._counterpart(before, window, name, on_progress)
-            other = self._window(before, there, input, seed, on_progress, cancel)
-            window, other = _lying_alike(window, other), _lying_alike(other, window)
-        fact = _drawn(window, place, rows, columns, size, cancel)
+            there = self._counterpart(before, sliced, name, on_progress)
+            other = self._sliced(before, there, input, seed, on_progress, cancel)
+            sliced, other = _lying_alike(sliced, other), _lying_alike(other, sliced)
+        fact = _drawn(sliced, place, rows, columns, size, cancel)
         if whole:
-            fact = _figured(fact, window, cancel)
+            fact = _figured(fact, sliced, cancel)
         if other is None:
             return fact
-        if other.numbers.shape != window.numbers.shape:
-            shapes = shape_text(other.numbers.shape), shape_text(window.numbers.shape)
+        if other.numbers.shape != sliced.numbers.shape:
+            shapes = shape_text(other.numbers.shape), shape_text(sliced.numbers.shape)
             there = other.numbers.name
             raise Misuse(f"'{there}' is {shapes[0]} there and {shapes[1]} here", where="--before")
         made = _drawn(other, place, rows, columns, size, cancel)
         return replace(fact, before=_figured(made, other, cancel) if whole else made)
 
-    def _counterpart(self, of: State, window: TensorWindow, name: str, on_progress: OnProgress) -> str:
+    def _counterpart(self, of: State, sliced: SlicedTensor, name: str, on_progress: OnProgress) -> str:
         """What a tensor is called in another model: the same, or with a word behind it more or less, as the
         integers of a quantized one are.
         """
@@ -116,14 +116,14 @@ class TensorNumbers:
         alike = [
             other
             for other, shape in stored.items()
-            if sorted(shape) == sorted(window.numbers.shape)
+            if sorted(shape) == sorted(sliced.numbers.shape)
             and (other.startswith(f"{name}_") or name.startswith(f"{other}_"))
         ]
         return alike[0] if len(alike) == 1 else name
 
-    def _window(
+    def _sliced(
         self, of: State, name: str, input: str | None, seed: int, on_progress: OnProgress, cancel: Cancel
-    ) -> TensorWindow:
+    ) -> SlicedTensor:
         """The stored tensor of this name, or what the layer or value of this name is in a run.
 
         Raises:
@@ -140,14 +140,14 @@ class TensorNumbers:
             if graph is not None and node is not None:
                 found = rounded_weight(graph, node, found)
                 said = (*said, f"the file holds float32 numbers: {node.op} rounds them where the model runs")
-            return TensorWindow(found, models.label(at), "weight", notes=tuple(said))
+            return SlicedTensor(found, models.label(at), "weight", notes=tuple(said))
         key = id(models), at, name, input, seed
         if self._seen is not None and self._seen[0] == key:
             return self._seen[1]
         self._seen = None  # before there is another beside it
-        window = self._ran(of, name, [t.name for t in tensors], input, seed, on_progress, cancel)
-        self._seen = key, window
-        return window
+        sliced = self._ran(of, name, [t.name for t in tensors], input, seed, on_progress, cancel)
+        self._seen = key, sliced
+        return sliced
 
     def _ran(
         self,
@@ -158,7 +158,7 @@ class TensorNumbers:
         seed: int,
         on_progress: OnProgress,
         cancel: Cancel,
-    ) -> TensorWindow:
+    ) -> SlicedTensor:
         models, at = of
         rows = models.rows(at, on_progress, cancel)
         values = [t.name for row in rows for t in row.outputs]
@@ -169,7 +169,7 @@ class TensorNumbers:
         if name not in known:
             held_as = next((other for other in _quantized_names(name) if other in stored), None)
             if held_as is not None:
-                return self._window(of, held_as, input, seed, on_progress, cancel)
+                return self._sliced(of, held_as, input, seed, on_progress, cancel)
             raise Misuse(
                 f"no tensor or layer is called '{name}'",
                 where=models.label(at),
@@ -194,7 +194,7 @@ class TensorNumbers:
         if not held:
             why = "; ".join(reason for _, reason in ran.skipped) or "it does not run"
             raise Misuse(f"'{name}' has no values: {why}", where=models.label(at))
-        return TensorWindow(
+        return SlicedTensor(
             held[0], models.label(at), "activation", ran.inputs, calls, tuple(models.random_weights())
         )
 
@@ -224,10 +224,10 @@ def _leaving(rows: Sequence[Layer], name: str) -> tuple[str, int]:
     return group.outputs[0].name, len(group.outputs)
 
 
-def _lying_alike(window: TensorWindow, other: TensorWindow) -> TensorWindow:
+def _lying_alike(sliced: SlicedTensor, other: SlicedTensor) -> SlicedTensor:
     """A packed weight the way round that the other one lies: a row for each output, or a column."""
-    opened = window.numbers.opened
-    return window if opened is None else replace(window, numbers=opened(other.numbers.by_rows))
+    opened = sliced.numbers.opened
+    return sliced if opened is None else replace(sliced, numbers=opened(other.numbers.by_rows))
 
 
 def _quantized_names(weight: str) -> list[str]:
@@ -236,7 +236,7 @@ def _quantized_names(weight: str) -> list[str]:
 
 
 def _drawn(
-    window: TensorWindow,
+    sliced: SlicedTensor,
     place: Sequence[int],
     rows: tuple[int, int] | None,
     columns: tuple[int, int] | None,
@@ -244,38 +244,38 @@ def _drawn(
     cancel: Cancel,
 ) -> HeatMap:
     """The cells of a part of a tensor."""
-    outer, sizes = heat.matrix(window.numbers.shape, place)
+    outer, sizes = heat.matrix(sliced.numbers.shape, place)
     down, across = (_range(ends, many) for ends, many in zip((rows, columns), sizes, strict=True))
     heights, widths = (max(min(n, len(r)), 0) for n, r in zip(size, (down, across), strict=True))
-    made = heat.cells(window, outer, down, across, heights, widths, cancel)
-    is_complex = window.numbers.dtype.startswith("complex")
+    made = heat.cells(sliced, outer, down, across, heights, widths, cancel)
+    is_complex = sliced.numbers.dtype.startswith("complex")
     fact = HeatMap(
-        window.source,
-        window.tensor,
-        window.numbers.layer,
-        window.role,
-        window.dtype,
+        sliced.source,
+        sliced.tensor,
+        sliced.numbers.layer,
+        sliced.role,
+        sliced.dtype,
         tuple(axis[0] for axis in outer),
         (down.start, down.stop),
         (across.start, across.stop),
         heights,
         widths,
         tuple(None if np.isnan(cell) else float(cell) for cell in made.reshape(-1)),
-        (*window.notes, *(("complex: magnitudes are drawn",) if is_complex else ())),
+        (*sliced.notes, *(("complex: magnitudes are drawn",) if is_complex else ())),
     )
     is_each = made.size == len(down) * len(across)
-    return replace(fact, **heat.codes(window, outer, down, across)) if is_each else fact
+    return replace(fact, **heat.codes(sliced, outer, down, across)) if is_each else fact
 
 
-def _figured(fact: HeatMap, window: TensorWindow, cancel: Cancel) -> HeatMap:
-    numbers = heat.whole(window)
-    shape = window.numbers.shape
+def _figured(fact: HeatMap, sliced: SlicedTensor, cancel: Cancel) -> HeatMap:
+    numbers = heat.whole(sliced)
+    shape = sliced.numbers.shape
     stats = measure(numbers, choices=parse_statistics("min,max"), axis=0 if shape else None, cancel=cancel)
     ranges = stats.chosen
     return replace(
         fact,
         stats=replace(stats, chosen={}),
-        outliers=heat.outliers(window, stats.mean, stats.std, OUTLIERS, cancel),
+        outliers=heat.outliers(sliced, stats.mean, stats.std, OUTLIERS, cancel),
         channels=tuple(zip(ranges["min"], ranges["max"], strict=True)) if shape and ranges else (),
     )
 

@@ -21,8 +21,8 @@ from onnx.reference import ReferenceEvaluator
 from explorer.base.errors import Misuse
 from explorer.cli.main import main
 from explorer.engine.values.numbers import Numbers, slabs_of
-from explorer.engine.values.window.read import parts, read
-from explorer.engine.values.window.ulps import ulps
+from explorer.engine.values.slices.read import parts, read
+from explorer.engine.values.slices.ulps import ulps
 from explorer.session import Session
 from explorer.settings.slices import edges, parse_slice
 from tests.engine.formats.tflite.tflite_writer import Op, Sub, T, write
@@ -71,7 +71,7 @@ def test_what_is_no_slice_is_refused(said: str, words: str) -> None:
 
 
 def test_parts_of_a_large_slice_are_the_slice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("explorer.engine.values.window.read.PIECE", 10)
+    monkeypatch.setattr("explorer.engine.values.slices.read.PIECE", 10)
     array = np.arange(420).reshape(4, 3, 35)
     numbers = Numbers("t", "int64", array.shape, array.nbytes, slabs_of(array))
     selection = parse_slice("::2, :, ::3", array.shape)
@@ -422,7 +422,7 @@ def test_ulps_of_two_types_are_those_of_the_wider() -> None:
 
 
 def test_a_slice_goes_into_a_file_as_numpy_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("explorer.engine.values.window.read.PIECE", 100)
+    monkeypatch.setattr("explorer.engine.values.slices.read.PIECE", 100)
     output = str(tmp_path / "w.npy")
     fact = values_of(LENET, "conv2.weight", ":, 2", output=output)
     assert fact.output == output

@@ -11,8 +11,8 @@ import numpy as np
 from explorer.base.errors import Misuse
 from explorer.engine.progress import Cancel, stop_if
 from explorer.engine.values.numbers import Array, Numbers
-from explorer.engine.values.window.read import parts
-from explorer.engine.values.window.table import TensorWindow, with_codes
+from explorer.engine.values.slices.read import parts
+from explorer.engine.values.slices.table import SlicedTensor, with_codes
 from explorer.facts.values import Outlier
 from explorer.settings.slices import Selection
 
@@ -32,7 +32,7 @@ def matrix(shape: tuple[int, ...], place: Sequence[int]) -> tuple[tuple[range, .
 
 
 def cells(
-    window: TensorWindow,
+    sliced: SlicedTensor,
     outer: tuple[range, ...],
     rows: range,
     columns: range,
@@ -43,7 +43,7 @@ def cells(
     """Of each cell the finite number of the largest magnitude; NaN where there is none.
 
     Args:
-        window: The tensor.
+        sliced: The tensor.
         outer: Where the matrix stands, one index of each axis before the last two.
         rows: The part of the matrix that is drawn, downwards.
         columns: The same across.
@@ -52,13 +52,13 @@ def cells(
         cancel: Asked at every piece.
     """
     found = np.full((heights, widths), np.nan)
-    rank = len(window.numbers.shape)
+    rank = len(sliced.numbers.shape)
     across = np.arange(len(columns)) * widths // max(len(columns), 1)
     starts = np.flatnonzero(np.diff(across, prepend=-1))
     for part in parts(Selection((rows, columns))):
         stop_if(cancel)
         inside = Selection((*outer, *part.indices)[len(outer) + 2 - rank :])
-        values = window.reals(inside).astype(np.float64, copy=False).reshape(part.sizes)
+        values = sliced.reals(inside).astype(np.float64, copy=False).reshape(part.sizes)
         values[~np.isfinite(values)] = np.nan
         first = part.indices[1][0] - columns[0]
         cut = starts[(starts >= first) & (starts < first + values.shape[1])] - first
@@ -76,25 +76,25 @@ def cells(
 
 
 def codes(
-    window: TensorWindow, outer: tuple[range, ...], rows: range, columns: range
+    sliced: SlicedTensor, outer: tuple[range, ...], rows: range, columns: range
 ) -> dict[str, tuple[Any, ...] | None]:
     """What is stored for each number of a matrix, by the names that a `HeatMap` has; {} if not quantized."""
     every = (*outer, rows, columns)
-    return with_codes(window.numbers, Selection(every[len(every) - len(window.numbers.shape) :]))[1]
+    return with_codes(sliced.numbers, Selection(every[len(every) - len(sliced.numbers.shape) :]))[1]
 
 
 def outliers(
-    window: TensorWindow, mean: float | None, std: float | None, many: int, cancel: Cancel
+    sliced: SlicedTensor, mean: float | None, std: float | None, many: int, cancel: Cancel
 ) -> tuple[Outlier, ...]:
     """The finite numbers that are farthest from the mean, the farthest first; of equal ones the first."""
     if mean is None:
         return ()
-    shape = window.numbers.shape
+    shape = sliced.numbers.shape
     best: list[tuple[float, int, float]] = []
     at = 0
     for part in parts(Selection(tuple(range(size) for size in shape))):
         stop_if(cancel)
-        values = window.reals(part).reshape(-1)
+        values = sliced.reals(part).reshape(-1)
         far = np.abs(values - mean)
         far[~np.isfinite(far)] = -1
         some = np.argpartition(-far, min(many, far.size - 1))[:many] if far.size > many else range(far.size)
@@ -111,9 +111,9 @@ def outliers(
     )
 
 
-def whole(window: TensorWindow) -> Numbers:
+def whole(sliced: SlicedTensor) -> Numbers:
     """The tensor with the numbers that it stands for, for its statistics."""
-    numbers = window.numbers
+    numbers = sliced.numbers
     if numbers.scales is None and not numbers.dtype.startswith("complex"):
         return numbers
     everything = Selection(tuple(range(size) for size in numbers.shape))
@@ -122,6 +122,6 @@ def whole(window: TensorWindow) -> Numbers:
         numbers.dtype,
         numbers.shape,
         numbers.nbytes,
-        lambda: (window.reals(part).reshape(-1) for part in parts(everything)),
+        lambda: (sliced.reals(part).reshape(-1) for part in parts(everything)),
         numbers.layer,
     )

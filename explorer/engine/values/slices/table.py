@@ -13,8 +13,8 @@ from explorer.base.errors import Misuse
 from explorer.base.units import shape_text
 from explorer.engine.progress import Cancel, stop_if
 from explorer.engine.values.numbers import Array, Numbers
-from explorer.engine.values.window.read import dequantized, parts, read
-from explorer.engine.values.window.ulps import ulps
+from explorer.engine.values.slices.read import dequantized, parts, read
+from explorer.engine.values.slices.ulps import ulps
 from explorer.facts import TensorInfo
 from explorer.facts.values import TensorValues, ValuesBefore
 from explorer.host.output_files import atomic_write
@@ -27,7 +27,7 @@ _FEW = 1_000
 """Numbers of a tensor that is told whole where no slice is asked for."""
 
 
-class TensorWindow(Struct, frozen=True):
+class SlicedTensor(Struct, frozen=True):
     """A tensor of a model and where it comes from.
 
     Attributes:
@@ -71,11 +71,11 @@ class TensorWindow(Struct, frozen=True):
 
 
 def table(
-    window: TensorWindow,
+    sliced: SlicedTensor,
     selection: Selection,
     asked: str,
     *,
-    before: TensorWindow | None = None,
+    before: SlicedTensor | None = None,
     output: str | None = None,
     overwrite: bool = False,
     most: int = 8,
@@ -84,7 +84,7 @@ def table(
     """The numbers of a slice.
 
     Args:
-        window: The tensor.
+        sliced: The tensor.
         selection: The slice.
         asked: As the user wrote it; of '' a large tensor is told by its edges.
         before: The tensor of another model to set beside.
@@ -99,27 +99,27 @@ def table(
         Cancelled: `cancel` said so.
     """
     told = _told_part(selection, asked, output, most)
-    if before is not None and before.numbers.shape != window.numbers.shape:
-        shapes = shape_text(before.numbers.shape), shape_text(window.numbers.shape)
+    if before is not None and before.numbers.shape != sliced.numbers.shape:
+        shapes = shape_text(before.numbers.shape), shape_text(sliced.numbers.shape)
         raise Misuse(f"'{before.numbers.name}' is {shapes[0]} there and {shapes[1]} here", where="--before")
-    values, stored = with_codes(window.numbers, told)
+    values, stored = with_codes(sliced.numbers, told)
     if output is not None:
-        _write(window, selection, values.dtype, output, overwrite, cancel)
+        _write(sliced, selection, values.dtype, output, overwrite, cancel)
     return TensorValues(
-        window.source,
-        window.tensor,
-        window.numbers.layer,
-        window.role,
+        sliced.source,
+        sliced.tensor,
+        sliced.numbers.layer,
+        sliced.role,
         asked,
         selection.shape,
         tuple(tuple(axis) for axis in told.indices),
-        window.dtype,
+        sliced.dtype,
         _told(values),
-        before=None if before is None else _beside(window, before, selection, told, values, cancel),
-        inputs=window.inputs,
-        calls=window.calls,
+        before=None if before is None else _beside(sliced, before, selection, told, values, cancel),
+        inputs=sliced.inputs,
+        calls=sliced.calls,
         output=output or "",
-        notes=(*window.notes, *filter(None, (window.numbers.uncoded,))),
+        notes=(*sliced.notes, *filter(None, (sliced.numbers.uncoded,))),
         **stored,
     )
 
@@ -163,7 +163,7 @@ def _told(values: Array) -> tuple[Any, ...]:
 
 
 def _write(
-    window: TensorWindow,
+    sliced: SlicedTensor,
     selection: Selection,
     kind: np.dtype[Any],
     output: str,
@@ -180,12 +180,12 @@ def _write(
         np.lib.format.write_array_header_2_0(file, header)
         for part in parts(selection):
             stop_if(cancel)
-            file.write(np.ascontiguousarray(window.values(part).astype(kind, copy=False)).data)
+            file.write(np.ascontiguousarray(sliced.values(part).astype(kind, copy=False)).data)
 
 
 def _beside(
-    window: TensorWindow,
-    before: TensorWindow,
+    sliced: SlicedTensor,
+    before: SlicedTensor,
     selection: Selection,
     told: Selection,
     values: Array,
@@ -195,7 +195,7 @@ def _beside(
     apart = ulps(other, values)
     equal = elements = finite = 0
     largest, squares, steps = 0.0, 0.0, -1
-    for old, new in _pairs(window, before, selection, cancel):
+    for old, new in _pairs(sliced, before, selection, cancel):
         elements += old.size
         gap = _gap(old, new)
         equal += int(np.count_nonzero((gap == 0) | (np.isnan(_wide(old)) & np.isnan(_wide(new)))))
@@ -222,11 +222,11 @@ def _beside(
 
 
 def _pairs(
-    window: TensorWindow, before: TensorWindow, selection: Selection, cancel: Cancel
+    sliced: SlicedTensor, before: SlicedTensor, selection: Selection, cancel: Cancel
 ) -> Iterator[tuple[Array, Array]]:
     for part in parts(selection):
         stop_if(cancel)
-        yield before.values(part).reshape(-1), window.values(part).reshape(-1)
+        yield before.values(part).reshape(-1), sliced.values(part).reshape(-1)
 
 
 def _wide(values: Array) -> Array:

@@ -1,1 +1,0 @@
-"""Windows on a tensor: the numbers of a part, read without the rest, and the whole drawn small."""
