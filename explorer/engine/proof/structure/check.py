@@ -13,7 +13,7 @@ from explorer.base.units import printable
 from explorer.engine.proof.meanings import ProductSpec
 from explorer.engine.proof.meanings.conv import UnfoldedImages
 from explorer.engine.proof.structure.terms import Addend, RepeatedBlock, resolve
-from explorer.engine.proof.symbolic.blocks import GivenBlock, Ledger, NotTiled, Symbol, SymbolProduct
+from explorer.engine.proof.symbolic.blocks import BlockTable, GivenBlock, NotTiled, Symbol, SymbolProduct
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.facts import SitePlan
 
@@ -128,7 +128,7 @@ class TileCheck:
         self.tiles += known.products
         return True
 
-    def remember(self, ledger: Ledger, band: Rectangle, here: RepeatedBlock) -> None:
+    def remember(self, table: BlockTable, band: Rectangle, here: RepeatedBlock) -> None:
         """Keeps of a row of tiles that was found right what it is made of, where others are made likewise."""
         if any(axis == 0 for claims in self.labels.values() for axis, _ in claims):
             return
@@ -137,7 +137,7 @@ class TileCheck:
         products = 0
         for area in self.across(band):
             tile = codes[:, area.n : area.n + area.columns].reshape(-1)
-            (positions, terms), *more = resolve(ledger, tile, 1.0)
+            (positions, terms), *more = resolve(table, tile, 1.0)
             lefts = [t.source.left for t in terms if isinstance(t.source, SymbolProduct)]
             if positions is not None or more or len(lefts) != len(terms):
                 return

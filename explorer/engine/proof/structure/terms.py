@@ -7,8 +7,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine.proof.symbolic.blocks import (
+    BlockTable,
     GivenBlock,
-    Ledger,
     Repeat,
     Symbol,
     SymbolProduct,
@@ -28,26 +28,26 @@ class Addend(Struct, frozen=True):
 Pieces = list[tuple[Array | None, list[Addend]]]
 
 
-def resolve(ledger: Ledger, codes: Array, factor: float) -> Pieces:
+def resolve(table: BlockTable, codes: Array, factor: float) -> Pieces:
     """Opens sums until only products, given values and numbers are left.
 
     Returns:
         (positions in `codes`, None for all; the terms of those elements in order of addition).
     """
     pieces: Pieces = []
-    for block, positions in ledger.groups(codes):
+    for block, positions in table.groups(codes):
         chosen = codes if positions is None else codes[positions]
         if block is None:
             pieces.append((positions, []))
         elif isinstance(block, Repeat):
-            for inner, terms in resolve(ledger, chosen - block.base + block.first, factor):
+            for inner, terms in resolve(table, chosen - block.base + block.first, factor):
                 renamed = [_of(block, term) for term in terms]
                 if inner is None:
                     pieces.append((positions, renamed))
                 else:
                     pieces.append((inner if positions is None else positions[inner], renamed))
         elif isinstance(block, Total):
-            for inner, terms in _opened(ledger, block, chosen - block.base, factor):
+            for inner, terms in _opened(table, block, chosen - block.base, factor):
                 if inner is None:
                     pieces.append((positions, terms))
                 else:
@@ -65,7 +65,7 @@ def _of(block: Repeat, term: Addend) -> Addend:
     return replace(term, source=replace(term.source, left=block.stands_for(term.source.left)))
 
 
-def _opened(ledger: Ledger, total: Total, local: Array, factor: float) -> Pieces:
+def _opened(table: BlockTable, total: Total, local: Array, factor: float) -> Pieces:
     """The elements `local` of a sum, term by term; split where a term splits."""
     pieces: Pieces = [(None, [])]
     for value, times in total.spread():
@@ -78,7 +78,7 @@ def _opened(ledger: Ledger, total: Total, local: Array, factor: float) -> Pieces
         refined: Pieces = []
         for positions, terms in pieces:
             here = local if positions is None else local[positions]
-            added = _term(ledger, value, here, scale)
+            added = _term(table, value, here, scale)
             if len(added) == 1 and added[0][0] is None:
                 terms += added[0][1]
                 refined.append((positions, terms))
@@ -90,11 +90,11 @@ def _opened(ledger: Ledger, total: Total, local: Array, factor: float) -> Pieces
     return pieces
 
 
-def _term(ledger: Ledger, value: Symbol | Array, local: Array, factor: float) -> Pieces:
+def _term(table: BlockTable, value: Symbol | Array, local: Array, factor: float) -> Pieces:
     if isinstance(value, Symbol):
         if isinstance(value.whole, SymbolProduct):
             return [(None, [Addend(value.whole, local, factor)])]
-        return resolve(ledger, value.flat[local], factor)
+        return resolve(table, value.flat[local], factor)
     return [(None, [Addend(value.reshape(-1)[local], local, factor)])]
 
 
@@ -112,9 +112,9 @@ class RepeatedBlock(Struct, frozen=True):
     numbers: list[Addend]
 
 
-def repeat_in(ledger: Ledger, codes: Array) -> RepeatedBlock | None:
+def repeat_in(table: BlockTable, codes: Array) -> RepeatedBlock | None:
     """The block that elements repeat; None where they are something else."""
-    block = ledger.block(codes)
+    block = table.block(codes)
     numbers: list[Addend] = []
     if isinstance(block, Total):
         local = codes - block.base
@@ -125,7 +125,7 @@ def repeat_in(ledger: Ledger, codes: Array) -> RepeatedBlock | None:
         at = _span(local)
         numbers = [Addend(v.reshape(-1)[at], local, f) for v, f in terms if not isinstance(v, Symbol)]
         codes = symbols[0][0].flat[at]
-        block = ledger.block(codes)
+        block = table.block(codes)
     if not isinstance(block, Repeat):
         return None
     return RepeatedBlock(block, codes - (block.base - block.first), numbers)

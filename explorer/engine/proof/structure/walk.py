@@ -21,7 +21,7 @@ from explorer.engine.progress import Cancel, stop_if
 from explorer.engine.proof.meanings import Original, ProductSpec
 from explorer.engine.proof.structure.check import Rectangle, TileCheck
 from explorer.engine.proof.structure.terms import repeat_in, resolve
-from explorer.engine.proof.symbolic.blocks import Ledger, NotTiled, Symbol
+from explorer.engine.proof.symbolic.blocks import BlockTable, NotTiled, Symbol
 from explorer.engine.proof.symbolic.integers import IntegerRules, sums_behind
 from explorer.engine.proof.symbolic.repeats import BodyRepeats
 from explorer.engine.proof.symbolic.symbols import Symbols
@@ -63,28 +63,30 @@ def walk(
     true = meaning.batch, meaning.M, meaning.K, meaning.N
     if said != true:
         raise NotTiled(f"the plan says {_size(said)}, the original multiplies {_size(true)}")
-    ledger, given, result = _followed(after, site, original, meaning, shapes, dtype, wiring)
+    table, given, result = _followed(after, site, original, meaning, shapes, dtype, wiring)
     check = TileCheck(given, meaning, site)
     codes = sums_behind(result.codes) if meaning.integers is not None else result.codes
     codes = meaning.out(codes.reshape(meaning.shape))
     for band in check.bands():
         stop_if(cancel)
-        alike = ledger.repeats and meaning.shown is None
-        repeat = repeat_in(ledger, codes[band.cut].reshape(-1)) if alike else None
+        alike = table.repeats and meaning.shown is None
+        repeat = repeat_in(table, codes[band.cut].reshape(-1)) if alike else None
         if repeat is not None and check.repeated(band, repeat):
             continue
         for area in check.across(band):
             stop_if(cancel)
-            _checked(area, codes, meaning, ledger, check)
+            _checked(area, codes, meaning, table, check)
         if repeat is not None:
-            check.remember(ledger, band, repeat)
+            check.remember(table, band, repeat)
     due = site.products - check.unseen()
     if check.tiles != due:
         raise NotTiled(f"{check.tiles:,} products found, the plan has {due:,}")
     return check.tiles
 
 
-def _checked(area: Rectangle, codes: Array, meaning: ProductSpec, ledger: Ledger, check: TileCheck) -> None:
+def _checked(
+    area: Rectangle, codes: Array, meaning: ProductSpec, table: BlockTable, check: TileCheck
+) -> None:
     """Opens the sums of an area of the output, and holds what is added up there to the plan."""
     here = codes[area.cut].reshape(-1)
     if meaning.shown is None:
@@ -93,7 +95,7 @@ def _checked(area: Rectangle, codes: Array, meaning: ProductSpec, ledger: Ledger
         seen = np.flatnonzero(meaning.shown[area.cut])
         here = here[seen]
     if here.size:
-        for positions, terms in resolve(ledger, here, 1.0):
+        for positions, terms in resolve(table, here, 1.0):
             check.piece(area, seen if positions is None else seen[positions], terms, here.size)
 
 
@@ -105,13 +107,13 @@ def _followed(
     shapes: Sequence[tuple[int, ...]],
     dtype: str,
     wiring: Wiring | None,
-) -> tuple[Ledger, list[Symbol], Symbol]:
+) -> tuple[BlockTable, list[Symbol], Symbol]:
     """A site run on symbols: what each code stands for, the symbols that went in, and what came out."""
     symbols = Symbols(dtype)
-    ledger = symbols.ledger
-    given = [ledger.given(name, shape) for name, shape in zip(original.inputs, shapes, strict=True)]
+    table = symbols.table
+    given = [table.given(name, shape) for name, shape in zip(original.inputs, shapes, strict=True)]
     if meaning.integers is not None:
-        symbols.override = IntegerRules(meaning.integers, given, ledger.next).apply
+        symbols.override = IntegerRules(meaning.integers, given, table.next).apply
     values: dict[str, Any] = dict(zip(original.inputs, given, strict=True))
     graph = after.graph
     nodes, ends = (wiring or Wiring.of(graph)).needed([site.output], stop=values)
@@ -119,7 +121,7 @@ def _followed(
     if strange:
         raise NotTiled(f"it reads '{printable(strange[0])}', which the original product does not")
     # where numbers are integers a product is more than its operands say
-    bodies = BodyRepeats(ledger).follow if meaning.integers is None else None
+    bodies = BodyRepeats(table).follow if meaning.integers is None else None
     interpreter = Interpreter(symbols, after.functions, bodies)
     symbols.interpreter = interpreter
     scope = interpreter.scope(graph.initializers, values)
@@ -137,7 +139,7 @@ def _followed(
     elements = math.prod(meaning.shape)
     if math.prod(result.shape) != elements:
         raise NotTiled(f"its output has shape {list(result.shape)} for {elements:,} elements")
-    return ledger, given, result
+    return table, given, result
 
 
 def _size(sizes: tuple[int, int, int, int]) -> str:

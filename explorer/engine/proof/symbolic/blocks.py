@@ -173,7 +173,7 @@ def consecutive_codes(first: int, size: int) -> Array:
     return np.arange(first, first + size, dtype=np.int32 if first + size < 1 << 31 else np.int64)
 
 
-class Ledger:
+class BlockTable:
     """Every block that was made, in the order of its codes."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from explorer.engine.graph.interpreter import Interpreter, ValueScope, reads
 from explorer.engine.graph.model import Function, Graph, Node
-from explorer.engine.proof.symbolic.blocks import Ledger, Symbol, SymbolBlock, SymbolProduct, Total, Value
+from explorer.engine.proof.symbolic.blocks import BlockTable, Symbol, SymbolBlock, SymbolProduct, Total, Value
 
 _MAKING = frozenset(("Add", "Gemm", "If", "Loop", "MatMul", "Mul", "ReduceSum", "Scan", "Sum"))
 """Operators that make new blocks of codes, or may."""
@@ -65,11 +65,11 @@ class BodyRepeats:
     """Follows what a body makes once for all activations of the same shapes.
 
     Args:
-        ledger: Where blocks are made.
+        table: Where blocks are made.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
+    def __init__(self, table: BlockTable) -> None:
+        self.table = table
         self._parts: dict[int, _Parts] = {}
         self._known: dict[int, _Template | None] = {}
         """By body; None: it is another one every time."""
@@ -90,11 +90,11 @@ class BodyRepeats:
             results = self._again(known, values)
             scope.update(zip(parts.made, results, strict=True))
             return
-        first, before = self.ledger.next, len(self.ledger.blocks)
+        first, before = self.table.next, len(self.table.blocks)
         interpreter.run(parts.making, scope)
         results = [scope[name] for name in parts.made]
         read = {id(v) for v in values if isinstance(v, Symbol)}
-        made, size = self.ledger.blocks[before:], self.ledger.next - first
+        made, size = self.table.blocks[before:], self.table.next - first
         alone = known is None and _only_of(made, read, first) and all(_behind(r, first) for r in results)
         self._known[id(body)] = _Template(key, values, results, first, size) if alone else None
 
@@ -102,8 +102,8 @@ class BodyRepeats:
         """What the nodes make of other activations."""
         pairs = zip(known.values, values, strict=True)
         instead = {id(old): new for old, new in pairs if isinstance(new, Symbol)}
-        block = self.ledger.repeat(known.first, known.size, instead)
-        shift = np.asarray(block.base - known.first, np.int32 if self.ledger.next < 1 << 31 else np.int64)
+        block = self.table.repeat(known.first, known.size, instead)
+        shift = np.asarray(block.base - known.first, np.int32 if self.table.next < 1 << 31 else np.int64)
         return [Symbol(np.add(r.codes, shift)) if isinstance(r, Symbol) else r for r in known.results]
 
 

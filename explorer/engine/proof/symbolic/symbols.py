@@ -19,7 +19,14 @@ import numpy as np
 
 from explorer.engine.graph.interpreter import Interpreter
 from explorer.engine.graph.model import DTYPES, Node, Tensor
-from explorer.engine.proof.symbolic.blocks import Batch, Ledger, NotTiled, Symbol, Value, consecutive_codes
+from explorer.engine.proof.symbolic.blocks import (
+    Batch,
+    BlockTable,
+    NotTiled,
+    Symbol,
+    Value,
+    consecutive_codes,
+)
 from explorer.engine.runtime.onnxruntime import Array
 
 Override = Callable[
@@ -45,7 +52,7 @@ class Symbols:
         self.interpreter: Interpreter | None = None
         self.override: Override | None = None
         """What understands some operators otherwise, where the site is one of integers."""
-        self.ledger = Ledger()
+        self.table = BlockTable()
         self.recent: list[Any] = [None, None]
         """The codes that were made last of those that are not kept, and by what."""
 
@@ -278,7 +285,7 @@ def _sum(use: Use) -> Sequence[Value]:
             total = total + value
         return [total]
     shape = np.broadcast_shapes(*{v.shape for v in use.args})
-    return [use.symbols.ledger.total(shape, [(v, 1.0) for v in use.args])]
+    return [use.symbols.table.total(shape, [(v, 1.0) for v in use.args])]
 
 
 def _mul(use: Use) -> Sequence[Value]:
@@ -291,7 +298,7 @@ def _mul(use: Use) -> Sequence[Value]:
     if factor.size != 1:
         raise ValueError("it scales elements differently")
     shape = np.broadcast_shapes(value.shape, factor.shape)
-    return [use.symbols.ledger.total(shape, [(value, float(factor.reshape(())))])]
+    return [use.symbols.table.total(shape, [(value, float(factor.reshape(())))])]
 
 
 def _shape(use: Use) -> Sequence[Value]:
@@ -327,12 +334,12 @@ def _matmul(use: Use) -> Sequence[Value]:
         raise ValueError(f"{left.shape} against {right.shape}")
     label = use.symbols.label(use.node)
     if len(left.shape) == 2 and len(right.shape) == 2:
-        return [Symbol(None, use.symbols.ledger.product(left, right, label))]
+        return [Symbol(None, use.symbols.table.product(left, right, label))]
     batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
     lefts = _matrices(left.codes, batch)
     rights = [*_matrices(right.codes, batch)] if isinstance(right, Symbol) else _numbers(right, batch)
     pairs: Iterator[tuple[Symbol, Value]] = zip(lefts, rights, strict=True)
-    products = [use.symbols.ledger.product(a, b, label) for a, b in pairs]
+    products = [use.symbols.table.product(a, b, label) for a, b in pairs]
     if not products:
         raise ValueError("it is empty")
     return [Symbol(None, Batch(products[0].base, (*batch, *products[0].shape), batch, products))]
@@ -363,7 +370,7 @@ def _gemm(use: Use) -> Sequence[Value]:
     if len(use.args) > 2 and use.args[2] is not None:
         # an accumulator comes first: it holds the products before this one
         terms.insert(0, (use.args[2], float(use.attributes.get("beta", 1.0))))
-    return [use.symbols.ledger.total(product.shape, terms)]
+    return [use.symbols.table.total(product.shape, terms)]
 
 
 def _reduce_sum(use: Use) -> Sequence[Value]:
@@ -378,7 +385,7 @@ def _reduce_sum(use: Use) -> Sequence[Value]:
     before = (slice(None),) * axis
     steps = [slice(k, k + 1) if keep else k for k in range(use.args[0].shape[axis])]
     parts = [use.args[0].codes[(*before, step)] for step in steps]
-    return [use.symbols.ledger.total(parts[0].shape, [(Symbol(p), 1.0) for p in parts])]
+    return [use.symbols.table.total(parts[0].shape, [(Symbol(p), 1.0) for p in parts])]
 
 
 def _summed(symbols: Symbols, batch: Batch, axis: int, keep: bool) -> Symbol:
@@ -389,11 +396,11 @@ def _summed(symbols: Symbols, batch: Batch, axis: int, keep: bool) -> Symbol:
     places = np.moveaxis(np.arange(len(batch.products)).reshape(batch.batch), axis, -1)
     shape = list(batch.shape)
     shape[axis : axis + 1] = [1] if keep else []
-    first = symbols.ledger.next
+    first = symbols.table.next
     for row in places.reshape(-1, places.shape[-1]).tolist():
         terms = [(Symbol(None, batch.products[at]), 1.0) for at in row]
-        symbols.ledger.total(batch.shape[-2:], terms)
-    return Symbol(consecutive_codes(first, symbols.ledger.next - first).reshape(shape))
+        symbols.table.total(batch.shape[-2:], terms)
+    return Symbol(consecutive_codes(first, symbols.table.next - first).reshape(shape))
 
 
 def _dequantize(use: Use) -> Sequence[Value]:
