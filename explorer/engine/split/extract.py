@@ -24,7 +24,7 @@ from explorer.facts.split.part import PartSpec
 from explorer.settings.filter import is_query, search
 
 
-class Wires(Struct, frozen=True):
+class UnitEdges(Struct, frozen=True):
     """Units of an execution order, and what goes from one to another, by name.
 
     Attributes:
@@ -65,8 +65,8 @@ def extract(subject: SplitSubject, spec: PartSpec) -> Part:
     types = infer(model).values
     units = graph_units(model, subject.layers, types)
     nodes = [model.graph.nodes[at] for at in units.positions]
-    wires = Wires(units.rows, [node.outputs for node in nodes], [tuple(reads(node)) for node in nodes])
-    chosen = chosen_units(subject.layers, spec, wires)
+    edges = UnitEdges(units.rows, [node.outputs for node in nodes], [tuple(reads(node)) for node in nodes])
+    chosen = chosen_units(subject.layers, spec, edges)
     if not chosen:
         raise Misuse(
             "nothing of the model computes that from inputs", where="extract", hint="name other layers"
@@ -77,7 +77,7 @@ def extract(subject: SplitSubject, spec: PartSpec) -> Part:
     return Part(part_model(model, places, given, made, types), tuple(sorted(chosen)), units)
 
 
-def chosen_units(layers: Sequence[Layer], spec: PartSpec, wires: Wires) -> set[int]:
+def chosen_units(layers: Sequence[Layer], spec: PartSpec, edges: UnitEdges) -> set[int]:
     """The units of a part.
 
     Raises:
@@ -91,16 +91,16 @@ def chosen_units(layers: Sequence[Layer], spec: PartSpec, wires: Wires) -> set[i
         raise Misuse("which part is not said", where="extract", hint="--layer GLOB, or --from A --to B")
     if spec.layers:
         rows = {row for text in spec.layers for row in _rows(layers, text)}
-        return {unit for unit, row in enumerate(wires.rows) if row in rows}
-    makers = wires.makers
-    behind = {unit: [makers[name] for name in read if name in makers] for unit, read in enumerate(wires.read)}
-    every = set(range(len(wires.rows)))
+        return {unit for unit, row in enumerate(edges.rows) if row in rows}
+    makers = edges.makers
+    behind = {unit: [makers[name] for name in read if name in makers] for unit, read in enumerate(edges.read)}
+    every = set(range(len(edges.rows)))
     start = (
-        _reached(_named(layers, spec.start, wires, "--from", reading=True), _turned(behind))
+        _reached(_named(layers, spec.start, edges, "--from", reading=True), _turned(behind))
         if spec.start
         else every
     )
-    end = _reached(_named(layers, spec.end, wires, "--to", reading=False), behind) if spec.end else every
+    end = _reached(_named(layers, spec.end, edges, "--to", reading=False), behind) if spec.end else every
     found = start & end
     if not found:
         raise Misuse(
@@ -130,10 +130,10 @@ def _rows(layers: Sequence[Layer], text: str) -> list[int]:
 
 
 def _named(
-    layers: Sequence[Layer], names: Sequence[str], wires: Wires, flag: str, *, reading: bool
+    layers: Sequence[Layer], names: Sequence[str], edges: UnitEdges, flag: str, *, reading: bool
 ) -> set[int]:
     """Units of layers or tensors that were named; of a tensor who makes it, or, `reading`, who reads it."""
-    makers = wires.makers
+    makers = edges.makers
     found: set[int] = set()
     for name in names:
         rows = {
@@ -142,9 +142,9 @@ def _named(
             if name in (layer.path, layer.path.lstrip("/"), layer.name)
             for row in range(layer.id, end_of(layers, layer.id))
         }
-        mine = {unit for unit, row in enumerate(wires.rows) if row in rows}
+        mine = {unit for unit, row in enumerate(edges.rows) if row in rows}
         if not mine and reading:
-            mine = {unit for unit, read in enumerate(wires.read) if name in read}
+            mine = {unit for unit, read in enumerate(edges.read) if name in read}
         elif not mine and name in makers:
             mine = {makers[name]}
         if not mine:

@@ -24,7 +24,7 @@ from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.proof.outputs import run
 from explorer.engine.runtime.torch_arrays import as_array
 from explorer.engine.runtime.torch_fastpath import without_fastpath
-from explorer.engine.split.extract import Wires, chosen_units
+from explorer.engine.split.extract import UnitEdges, chosen_units
 from explorer.engine.split.torch.sequence import draws, module_of, random_calls
 from explorer.facts import Layer
 from explorer.facts.split.part import PartSpec
@@ -86,7 +86,7 @@ def module_part(
     rows = list(_rows(found, layers))
     units = [nodes for _, nodes in found]
     made = [tuple([node.name for node in unit]) for unit in units]
-    chosen = chosen_units(layers, spec, Wires(rows, made, [tuple(_read(unit)) for unit in units]))
+    chosen = chosen_units(layers, spec, UnitEdges(rows, made, [tuple(_read(unit)) for unit in units]))
     if not chosen:
         raise Misuse("nothing of the module is called there", where="extract", hint="name other layers")
     calls = [node for at in sorted(chosen) for node in units[at]]
