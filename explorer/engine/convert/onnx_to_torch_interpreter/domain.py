@@ -14,11 +14,11 @@ from explorer.base.errors import BadModel
 from explorer.base.units import printable
 from explorer.engine.convert.onnx_to_torch_interpreter import (
     elementwise,
-    host,
     layers,
     movement,
     quantization,
     recurrent,
+    shape_arithmetic,
 )
 from explorer.engine.convert.onnx_to_torch_interpreter.call import OperatorCall, as_tensor
 from explorer.engine.convert.onnx_to_torch_interpreter.shape_arithmetic import as_host
@@ -46,7 +46,7 @@ def known(domain: str, op: str) -> bool:
 
 
 class TorchDomain(Struct):
-    """The domain of tensors, for `graph.interpreter.Interpreter`; sizes are `host` arrays.
+    """The domain of tensors, for `graph.interpreter.Interpreter`; sizes are arrays of `shape_arithmetic`.
 
     Attributes:
         constants: Initializers and Constants by the identity of their record.
@@ -106,7 +106,7 @@ class TorchDomain(Struct):
             if node.op == "Shape":
                 return as_host(sizes[attributes.get("start", 0) : attributes.get("end")])
             return as_host(math.prod(sizes))
-        rule = host.RULES.get(node.op)
+        rule = shape_arithmetic.RULES.get(node.op)
         if rule is None or not args or any(isinstance(a, (torch.Tensor, list)) for a in args):
             return None
         if all(a is None for a in args) or len(node.outputs) != 1:
