@@ -8,72 +8,12 @@ console has no others. Not an ansi theme: with NO_COLOR one draws black on black
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from textual.theme import Theme
 
 from explorer.base.families import FAMILIES
-
-
-def _families(field: str) -> dict[str, str]:
-    return {f"family-{one.name}": getattr(one, field) for one in FAMILIES.values()}
-
-
-_DARK = Theme(
-    name="explorer",
-    primary="#5fafd7",
-    secondary="#87afaf",
-    accent="#5fafd7",
-    warning="#d7af5f",
-    error="#d75f5f",
-    success="#87af5f",
-    foreground="#d0d0d0",
-    background="#121212",
-    surface="#1c1c1c",
-    panel="#262626",
-    dark=True,
-    variables={
-        "muted": "#8a8a8a",
-        "faint": "#444444",
-        "strong": "#ffffff",
-        "meter": "#5f87af",
-        "row": "#262626",
-        "row-focus": "#303030",
-        "rule": "#303030",
-        "heat1": "#00005f",
-        "heat2": "#005f87",
-        "heat3": "#5fafd7",
-        "hot": "#121212",
-        **_families("color"),
-    },
-)
-
-_LIGHT = Theme(
-    name="explorer-light",
-    primary="#005f87",
-    secondary="#5f8787",
-    accent="#005f87",
-    warning="#875f00",
-    error="#af0000",
-    success="#5f8700",
-    foreground="#303030",
-    background="#ffffff",
-    surface="#eeeeee",
-    panel="#e4e4e4",
-    dark=False,
-    variables={
-        "muted": "#6c6c6c",
-        "faint": "#bcbcbc",
-        "strong": "#000000",
-        "meter": "#5f87af",
-        "row": "#eeeeee",
-        "row-focus": "#dadada",
-        "rule": "#d0d0d0",
-        "heat1": "#d7d7ff",
-        "heat2": "#87afd7",
-        "heat3": "#005f87",
-        "hot": "#ffffff",
-        **_families("light"),
-    },
-)
 
 # rich's table of the 16 colours, entry by entry
 _BLACK, _RED, _GREEN, _BROWN, _BLUE, _CYAN, _GREY = (
@@ -81,68 +21,47 @@ _BLACK, _RED, _GREEN, _BROWN, _BLUE, _CYAN, _GREY = (
 )  # fmt: skip
 _DARK_GREY, _YELLOW, _SKY, _WHITE = "#555555", "#ffff55", "#5555ff", "#ffffff"
 
-_DARK_16 = Theme(
-    name="explorer-16",
-    primary=_CYAN,
-    secondary=_CYAN,
-    accent=_CYAN,
-    warning=_YELLOW,
-    error="#ff5555",
-    success="#55ff55",
-    foreground=_WHITE,
-    background=_BLACK,
-    surface=_BLACK,
-    panel=_BLACK,
-    dark=True,
-    variables={
-        "muted": _GREY,
-        "faint": _DARK_GREY,
-        "strong": _WHITE,
-        "meter": _CYAN,
-        "row": _DARK_GREY,
-        "row-focus": _BLUE,
-        "rule": _DARK_GREY,
-        "heat1": _BLACK,
-        "heat2": _BLUE,
-        "heat3": _CYAN,
-        "hot": _BLACK,
-        **_families("few"),
-    },
-)
+_NAMES = "explorer", "explorer-light", "explorer-16", "explorer-light-16"
+_FAMILIES = "color", "light", "few", "few_light"
+# fmt: off
+_COLOURS: Mapping[str, tuple[str, str, str, str]] = {
+    "primary": ("#5fafd7", "#005f87", _CYAN, _BLUE),
+    "secondary": ("#87afaf", "#5f8787", _CYAN, _BLUE),
+    "accent": ("#5fafd7", "#005f87", _CYAN, _BLUE),
+    "warning": ("#d7af5f", "#875f00", _YELLOW, _BROWN),
+    "error": ("#d75f5f", "#af0000", "#ff5555", _RED),
+    "success": ("#87af5f", "#5f8700", "#55ff55", _GREEN),
+    "foreground": ("#d0d0d0", "#303030", _WHITE, _BLACK),
+    "background": ("#121212", "#ffffff", _BLACK, _WHITE),
+    "surface": ("#1c1c1c", "#eeeeee", _BLACK, _WHITE),
+    "panel": ("#262626", "#e4e4e4", _BLACK, _WHITE),
+    "muted": ("#8a8a8a", "#6c6c6c", _GREY, _DARK_GREY),
+    "faint": ("#444444", "#bcbcbc", _DARK_GREY, _GREY),
+    "strong": ("#ffffff", "#000000", _WHITE, _BLACK),
+    "meter": ("#5f87af", "#5f87af", _CYAN, _SKY),
+    "row": ("#262626", "#eeeeee", _DARK_GREY, _GREY),
+    "row-focus": ("#303030", "#dadada", _BLUE, _CYAN),
+    "rule": ("#303030", "#d0d0d0", _DARK_GREY, _GREY),
+    "heat1": ("#00005f", "#d7d7ff", _BLACK, _GREY),
+    "heat2": ("#005f87", "#87afd7", _BLUE, _CYAN),
+    "heat3": ("#5fafd7", "#005f87", _CYAN, _BLUE),
+    "hot": ("#121212", "#ffffff", _BLACK, _WHITE),
+}
+"""By role that of each theme, in the order of `_NAMES`; the first ten are Textual's own."""
+# fmt: on
 
-_LIGHT_16 = Theme(
-    name="explorer-light-16",
-    primary=_BLUE,
-    secondary=_BLUE,
-    accent=_BLUE,
-    warning=_BROWN,
-    error=_RED,
-    success=_GREEN,
-    foreground=_BLACK,
-    background=_WHITE,
-    surface=_WHITE,
-    panel=_WHITE,
-    dark=False,
-    variables={
-        "muted": _DARK_GREY,
-        "faint": _GREY,
-        "strong": _BLACK,
-        "meter": _SKY,
-        "row": _GREY,
-        "row-focus": _CYAN,
-        "rule": _GREY,
-        "heat1": _GREY,
-        "heat2": _CYAN,
-        "heat3": _BLUE,
-        "hot": _WHITE,
-        **_families("few_light"),
-    },
-)
 
-_PAIRS = {256: (_DARK, _LIGHT), 16: (_DARK_16, _LIGHT_16)}
-ALL_THEMES = (_DARK, _LIGHT, _DARK_16, _LIGHT_16)
+def _theme(at: int) -> Theme:
+    colours: dict[str, Any] = {role: several[at] for role, several in _COLOURS.items()}
+    families = {f"family-{one.name}": getattr(one, _FAMILIES[at]) for one in FAMILIES.values()}
+    own = {role: colours.pop(role) for role in list(colours)[10:]}
+    return Theme(name=_NAMES[at], dark=at % 2 == 0, variables={**own, **families}, **colours)
+
+
+ALL_THEMES = tuple(map(_theme, range(len(_NAMES))))
 
 
 def pair(color_system: str | None) -> tuple[Theme, Theme]:
     """The dark theme and the light one for what a terminal can show, as rich calls it."""
-    return _PAIRS[16 if color_system in ("standard", "windows") else 256]
+    dark = 2 if color_system in ("standard", "windows") else 0
+    return ALL_THEMES[dark], ALL_THEMES[dark + 1]
