@@ -267,10 +267,7 @@ def _range(one: FigureValue) -> tuple[float, float]:
         return place, place
     if one.value is None or math.isnan(one.value) or one.sign.startswith("~"):
         return 0, math.inf
-    return (
-        0 if one.sign.startswith("<") else one.value,
-        math.inf if one.sign.startswith(">") else one.value,
-    )
+    return (0 if one.sign.startswith("<") else one.value, math.inf if one.sign.startswith(">") else one.value)
 
 
 class Difference(Struct, frozen=True):

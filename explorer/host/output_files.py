@@ -17,12 +17,7 @@ from explorer.host import confinement, scratch
 
 
 def check_target(
-    path: str,
-    *,
-    overwrite: bool,
-    models: Iterable[str],
-    weights: Collection[str],
-    inputs: Iterable[str] = (),
+    path: str, *, overwrite: bool, models: Iterable[str], weights: Collection[str], inputs: Iterable[str] = ()
 ) -> None:
     """Refuses a target that would cost the user a file.
 

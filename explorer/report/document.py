@@ -178,26 +178,13 @@ def ops(fact: Info, stats: Sequence[OpStat], tool: str, sha256: str | None = Non
 
 def memory(about: Info, fact: Memory, tool: str, sha256: str | None = None) -> Document:
     """The document of `explorer memory`: that of `info`, the figures, every step and every tensor."""
-    figures = (
-        "sum_bytes",
-        "peak_bytes",
-        "peak_step",
-        "arena_bytes",
-        "weight_bytes",
-        "status",
-        "reason",
-    )
+    figures = ("sum_bytes", "peak_bytes", "peak_step", "arena_bytes", "weight_bytes", "status", "reason")
     tensors = [
         {**tensor_record(life.tensor), **picked(life, ("bytes", "born", "dies", "offset"))}
         for life in fact.lifetimes
     ]
     steps = [{"step": at, **record_of(step)} for at, step in enumerate(fact.steps)]
-    return {
-        **info(about, tool, sha256),
-        "memory": picked(fact, figures),
-        "steps": steps,
-        "tensors": tensors,
-    }
+    return {**info(about, tool, sha256), "memory": picked(fact, figures), "steps": steps, "tensors": tensors}
 
 
 def roofline(about: Info, fact: Roofline, tool: str, sha256: str | None = None) -> Document:

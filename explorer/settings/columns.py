@@ -200,8 +200,7 @@ _TABLE = (
     LayerColumn("macs", "MACs", "count", lambda layer, _: layer.macs, "multiply-accumulates", field="macs"),
     LayerColumn("share", "share", "share", _share, "of the model's MACs"),
     LayerColumn(
-        *("flops", "FLOPs", "count", lambda layer, _: _double(layer.macs), "twice the MACs"),
-        summed=True,
+        *("flops", "FLOPs", "count", lambda layer, _: _double(layer.macs), "twice the MACs"), summed=True
     ),
     LayerColumn(
         *("ops", "elementwise", "count", lambda layer, _: layer.elementwise_ops),

@@ -103,24 +103,14 @@ def _tile(value: Any, where: str) -> tuple[int, int, int]:
     raise Misuse(f"'{value}' is not a tile size", where=where, hint='write 64, "64x32x16" or [64, 32, 16]')
 
 
-_BOTH: Mapping[str, Any] = {
-    "tile": _tile,
-    "edges": one_of(get_args(Edges)),
-    "form": one_of(get_args(Form)),
-}
+_BOTH: Mapping[str, Any] = {"tile": _tile, "edges": one_of(get_args(Edges)), "form": one_of(get_args(Form))}
 _GENERAL: Mapping[str, Any] = {
     **_BOTH,
     "grouped": one_of(get_args(Grouped)),
     "accumulator": accumulator_bits,
     "sites": texts,
 }
-_PARTICULAR: Mapping[str, Any] = {
-    "site": text,
-    "op": text,
-    "shape": shape,
-    **_BOTH,
-    "on": flag,
-}
+_PARTICULAR: Mapping[str, Any] = {"site": text, "op": text, "shape": shape, **_BOTH, "on": flag}
 
 
 # writing

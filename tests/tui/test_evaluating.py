@@ -3,13 +3,7 @@
 import pytest
 from textual.widgets import Input
 
-from explorer.facts.evaluate.evaluation import (
-    ClassScore,
-    Confusion,
-    Evaluation,
-    ModelAgreement,
-    ModelScore,
-)
+from explorer.facts.evaluate.evaluation import ClassScore, Confusion, Evaluation, ModelAgreement, ModelScore
 from explorer.tui.dialogs.evaluate import EvaluateDialog, EvaluationScreen
 from tests.tui.hands import screen
 from tests.tui.scripted import ScriptedEngine

@@ -103,10 +103,7 @@ OPENING = (
 )
 MACHINE = ("--machine", "--peak-macs", "--bandwidth")
 KEPT_IN = Option(
-    "--output",
-    "a file that keeps the rows (SQLite), for going on where it was stopped",
-    "FILE",
-    short="-o",
+    "--output", "a file that keeps the rows (SQLite), for going on where it was stopped", "FILE", short="-o"
 )
 """Of a sweep: where its rows stay."""
 SCHEDULER = Option(

@@ -126,7 +126,5 @@ def output_file(
         with atomic_write(output, overwrite=given.force) as temporary:
             write(info, fact, temporary)
     return Answer(
-        DONE,
-        lambda: document().output_file(info, output, tool()),
-        lambda: present("figures").written(output),
+        DONE, lambda: document().output_file(info, output, tool()), lambda: present("figures").written(output)
     )

@@ -204,11 +204,7 @@ def words(asked: ConversionOptions) -> list[str]:
 
 
 def write(
-    opening: Callable[[], OpenedModel],
-    path: str | None,
-    job: ConversionJob,
-    *,
-    overwrite: bool = False,
+    opening: Callable[[], OpenedModel], path: str | None, job: ConversionJob, *, overwrite: bool = False
 ) -> Conversion:
     """Writes a model as another kind of file, all or nothing, and compares the two.
 

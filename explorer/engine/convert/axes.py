@@ -50,10 +50,7 @@ class Axes(Struct, frozen=True):
 
 
 def settle(
-    loaded: LoadedModule,
-    bound: BoundInputs,
-    dynamic: Mapping[str, Mapping[int, str]],
-    names: Sequence[str],
+    loaded: LoadedModule, bound: BoundInputs, dynamic: Mapping[str, Mapping[int, str]], names: Sequence[str]
 ) -> Axes:
     """What is left open, and the sizes to show and to try.
 

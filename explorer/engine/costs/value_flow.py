@@ -169,11 +169,7 @@ def connections(flow: ValueFlow | None, layers: Sequence[Layer], at: int, unknow
         ),
         tuple(
             OutputConnection(
-                v.info(),
-                tuple(map(ref, readers[:SHOWN])),
-                len(readers),
-                v.is_output,
-                for_sizes((v, readers)),
+                v.info(), tuple(map(ref, readers[:SHOWN])), len(readers), v.is_output, for_sizes((v, readers))
             )
             for v, readers in outputs[:SHOWN]
         ),

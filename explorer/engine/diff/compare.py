@@ -448,11 +448,7 @@ def _domains(model: Model) -> set[str]:
 
 
 def _function_rows(
-    before: Model,
-    after: Model,
-    describer: Describer,
-    closed: tuple[set[int], set[int]],
-    held: bool,
+    before: Model, after: Model, describer: Describer, closed: tuple[set[int], set[int]], held: bool
 ) -> Iterator[NodeDiff]:
     """Local functions that came, went, or mean something else; a tiled site's own are part of its row."""
     silent = _only_in_sites(before, closed[0], held) | _only_in_sites(after, closed[1], held)

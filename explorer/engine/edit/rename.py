@@ -187,6 +187,5 @@ def _check_extra(graph: Graph, names: Mapping[str, str], flag: str) -> None:
         for name in names:
             if length_delimited(1, name.encode()) in data or length_delimited(8, name.encode()) in data:
                 raise Misuse(
-                    f"'{name}' is a sparse tensor, or has an annotation: it keeps its name",
-                    where=flag,
+                    f"'{name}' is a sparse tensor, or has an annotation: it keeps its name", where=flag
                 )

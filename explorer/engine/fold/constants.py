@@ -14,15 +14,7 @@ from explorer.base.errors import BadModel
 from explorer.base.units import bytes_text
 from explorer.engine.fold.rewriting import FoldingGraph
 from explorer.engine.graph.constant_nodes import constant_of
-from explorer.engine.graph.model import (
-    Graph,
-    Node,
-    Tensor,
-    Value,
-    int64_tensor,
-    subgraphs,
-    tensor_from_array,
-)
+from explorer.engine.graph.model import Graph, Node, Tensor, Value, int64_tensor, subgraphs, tensor_from_array
 from explorer.engine.graph.random_operators import draws
 from explorer.facts import TensorInfo
 

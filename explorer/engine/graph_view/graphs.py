@@ -54,24 +54,11 @@ class ModelGraphs:
         tree = self._tree(examined, source).with_overlay(outside)
         spans = [(at, tree.ends[at]) if isinstance(at, int) else at for at in unfold]
         return view.draw(
-            tree,
-            source,
-            row,
-            depth,
-            steps=steps,
-            unfold=spans,
-            between=between,
-            nested=nested,
-            cancel=cancel,
+            tree, source, row, depth, steps=steps, unfold=spans, between=between, nested=nested, cancel=cancel
         )
 
     def node_figures(
-        self,
-        examined: AnalysisResult,
-        opened: OpenedModel,
-        source: str,
-        figure: str,
-        outside: Overlay | None,
+        self, examined: AnalysisResult, opened: OpenedModel, source: str, figure: str, outside: Overlay | None
     ) -> NodeFigures:
         """A figure of every node, by the names that other programs know nodes by."""
         field = FIGURES.get(figure)

@@ -8,13 +8,7 @@ from typing import cast
 
 import numpy as np
 
-from explorer.engine.number_formats.number_format import (
-    Array,
-    Grid,
-    NumberFormat,
-    Writing,
-    along,
-)
+from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat, Writing, along
 
 
 class Integer(NumberFormat, frozen=True):

@@ -9,13 +9,7 @@ from typing import cast
 import numpy as np
 
 from explorer.engine.graph.dtypes import numpy_type
-from explorer.engine.number_formats.number_format import (
-    Array,
-    Grid,
-    NumberFormat,
-    Writing,
-    along,
-)
+from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat, Writing, along
 
 SLAB = 1 << 18
 """Elements that are worked on at a time: some MiB of what lies between, however large a weight is."""

@@ -8,13 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from explorer.engine.number_formats.integer import Integer
-from explorer.engine.number_formats.number_format import (
-    Array,
-    Grid,
-    NumberFormat,
-    Writing,
-    along,
-)
+from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat, Writing, along
 
 SLAB = 1 << 20
 """Elements that are summed at a time."""

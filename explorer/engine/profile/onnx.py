@@ -140,11 +140,7 @@ class _MeasuredGraph(Struct):
 
     @classmethod
     def of(
-        cls,
-        subject: TimedGraph,
-        spec: ProfileSpec,
-        providers: Sequence[str],
-        seen: MeasuredMachine | None,
+        cls, subject: TimedGraph, spec: ProfileSpec, providers: Sequence[str], seen: MeasuredMachine | None
     ) -> _MeasuredGraph:
         """Of what nothing is measured yet."""
         flat = flattened(subject.model, subject.analysis.layers)

@@ -93,11 +93,7 @@ def _warm_up(runs: TimedRuns, *, spec: ProfileSpec, cancel: Cancel) -> None:
 
 
 def _alternate(
-    every: Sequence[Measurement],
-    spec: ProfileSpec,
-    watch: LoadWatch,
-    on_progress: OnProgress,
-    cancel: Cancel,
+    every: Sequence[Measurement], spec: ProfileSpec, watch: LoadWatch, on_progress: OnProgress, cancel: Cancel
 ) -> None:
     """Blocks of runs of each model in turn, until all have enough."""
     limit = spec.time_limit * len(every) / spec.repeat

@@ -96,12 +96,7 @@ def _loss(layer: QuantizedLayer) -> float | None:
 
 
 def _layer(
-    choice: LayerChoice,
-    grid_of: GridOf,
-    count: int | None,
-    errors: LayerErrors | None,
-    *,
-    weights: bool,
+    choice: LayerChoice, grid_of: GridOf, count: int | None, errors: LayerErrors | None, *, weights: bool
 ) -> QuantizedLayer:
     layer = choice.layer
     formats = _format(choice, "weight"), _format(choice, "input")
@@ -255,10 +250,5 @@ def _all_bitops(
 
 def _output(name: str, agreement: Agreement) -> OutputAgreement:
     return OutputAgreement(
-        name,
-        agreement.snr_db,
-        agreement.cosine,
-        agreement.top1,
-        agreement.top5,
-        agreement.rows,
+        name, agreement.snr_db, agreement.cosine, agreement.top1, agreement.top5, agreement.rows
     )

@@ -68,13 +68,7 @@ def quantized(
     needed = max((ir for opset, ir in _IR_VERSIONS if model.opset >= opset), default=model.ir_version)
     return replace(
         model,
-        graph=replace(
-            graph,
-            nodes=gathered(nodes),
-            inputs=listed,
-            initializers=kept,
-            values=values,
-        ),
+        graph=replace(graph, nodes=gathered(nodes), inputs=listed, initializers=kept, values=values),
         opsets={**to.opsets, **model.opsets},
         ir_version=max(model.ir_version, needed, 8 if to.functions else 0),
         functions={**to.functions, **model.functions},

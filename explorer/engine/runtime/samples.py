@@ -75,10 +75,7 @@ def random_samples(
 
 
 def read_samples(
-    model: Model,
-    path: str,
-    dims: Mapping[str, int] | None = None,
-    input_shapes: InputShapes | None = None,
+    model: Model, path: str, dims: Mapping[str, int] | None = None, input_shapes: InputShapes | None = None
 ) -> Samples:
     """Samples from an .npy or .npz file, or from all of a folder in the order of their names.
 
@@ -247,10 +244,7 @@ def headers(path: str) -> dict[str, ArrayEntry]:
 def _header(name: str, file: IO[bytes]) -> ArrayEntry:
     """The header of an .npy file; leaves the file behind it."""
     version = np.lib.format.read_magic(file)
-    read = {
-        (1, 0): np.lib.format.read_array_header_1_0,
-        (2, 0): np.lib.format.read_array_header_2_0,
-    }[version]
+    read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
     shape, fortran, dtype = read(file)
     if dtype.hasobject or dtype.names or any(size < 0 for size in shape):
         raise ValueError("no plain numbers")

@@ -15,11 +15,7 @@ from explorer.facts import Layer
 
 
 def of_units(
-    units: GraphUnits,
-    layers: Sequence[Layer],
-    figure: Callable[[int], float | None],
-    *,
-    groups: bool = False,
+    units: GraphUnits, layers: Sequence[Layer], figure: Callable[[int], float | None], *, groups: bool = False
 ) -> Array:
     """A figure of rows by unit: of a call or a body that of all rows in it; what is not known is none.
 

@@ -123,10 +123,7 @@ def _value(name: str, types: Mapping[str, TensorInfo]) -> Value:
     """A value that crosses a cut, as an input or an output declares it."""
     info = types.get(name)
     if info is None or info.dtype is None:
-        raise Misuse(
-            f"the type of '{name}', which crosses a cut, is not known",
-            hint="cut elsewhere",
-        )
+        raise Misuse(f"the type of '{name}', which crosses a cut, is not known", hint="cut elsewhere")
     if info.shape is None:
         return Value(name, info.dtype, None)
     if info.origin == "bound":  # the data say how large it is, and the shape is the most that it can be

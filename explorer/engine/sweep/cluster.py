@@ -35,13 +35,7 @@ _SILENCE = 1.0
 Look = Callable[[], None]
 
 
-def run(
-    tasks: Sequence[Task],
-    done: Done,
-    *,
-    scheduler: str,
-    cancel: Cancel = None,
-) -> int:
+def run(tasks: Sequence[Task], done: Done, *, scheduler: str, cancel: Cancel = None) -> int:
     """Does the tasks, and tells of each as soon as it is done.
 
     Args:
@@ -170,13 +164,7 @@ def _await_worker(client: Any, where: str, cancel: Cancel) -> None:
 
 
 def _follow(
-    distributed: Any,
-    client: Any,
-    tasks: Sequence[Task],
-    done: Done,
-    look: Look,
-    where: str,
-    cancel: Cancel,
+    distributed: Any, client: Any, tasks: Sequence[Task], done: Done, look: Look, where: str, cancel: Cancel
 ) -> None:
     run_id = uuid.uuid4().hex[:12]
     asked = {

@@ -83,13 +83,7 @@ def with_sites_found(
 def _as_layer(site: SitePlan, layer: Layer | None = None) -> Layer:
     layer = layer or Layer(-1, None, site.name, site.name, site.op, 0, False, macs=site.macs)
     sizes = {"M": site.M, "K": site.K, "N": site.N}
-    return replace(
-        layer,
-        path=site.name,
-        kind=site.op,
-        group=False,
-        attributes={**layer.attributes, **sizes},
-    )
+    return replace(layer, path=site.name, kind=site.op, group=False, attributes={**layer.attributes, **sizes})
 
 
 def _layers_of(analysis: Analysis, sites: Sequence[SitePlan]) -> list[int | None]:

@@ -54,10 +54,7 @@ class _Product(Struct, frozen=True):
 
 
 def traced_products(
-    analysis: Analysis,
-    rules: Rules | None = None,
-    grouped: Grouped = "leave",
-    pack: PackedTile | None = None,
+    analysis: Analysis, rules: Rules | None = None, grouped: Grouped = "leave", pack: PackedTile | None = None
 ) -> Products:
     """The products of a module as it ran on shapes, named by its paths; see `find_products`.
 

@@ -196,10 +196,7 @@ class Constants:
     """
 
     def __init__(
-        self,
-        graph: Graph,
-        defaults: Collection[str] = (),
-        producers: Mapping[str, Node] | None = None,
+        self, graph: Graph, defaults: Collection[str] = (), producers: Mapping[str, Node] | None = None
     ) -> None:
         self.initializers = graph.initializers
         self.defaults = defaults

@@ -208,12 +208,7 @@ def _measured(
         quantized += numbers is not tensor
         found.append(
             measure(
-                numbers,
-                bins=asked.bins,
-                origin="declared",
-                choices=choices,
-                axis=asked.axis,
-                cancel=cancel,
+                numbers, bins=asked.bins, origin="declared", choices=choices, axis=asked.axis, cancel=cancel
             )
         )
     return found, quantized

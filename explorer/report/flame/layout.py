@@ -21,12 +21,7 @@ from explorer.session.cache.rows import Structure
 from explorer.settings.columns import COLUMNS, NOTHING
 
 MEASURED = "measured"
-COUNTED = {
-    "macs": "macs",
-    "params": "params",
-    "weights": "weight_bytes",
-    "activations": "activation_bytes",
-}
+COUNTED = {"macs": "macs", "params": "params", "weights": "weight_bytes", "activations": "activation_bytes"}
 """Columns of the tree that boxes are as wide as, and where they lie in `Structure.columns`."""
 FOLDED = 3
 """Cells that a box has at least which stands for rows that are too thin for one each."""

@@ -62,9 +62,7 @@ class ModuleMaker:
     def _naming(self, spec: TileSpec, job: ConversionJob) -> TileSpec:
         """`spec` with the layers by name that it asks for by a filter."""
         return with_sites_found(
-            spec,
-            lambda: self._planned(TileSpec(), job).sites,
-            lambda: self._models.examined(0).analysis,
+            spec, lambda: self._planned(TileSpec(), job).sites, lambda: self._models.examined(0).analysis
         )
 
     def tile(

@@ -20,12 +20,7 @@ from explorer.session.profile.analysis import analysis_at
 
 
 def measured_module(
-    models: Models,
-    at: int,
-    spec: ProfileSpec,
-    batch: int | None,
-    on_progress: OnProgress,
-    cancel: Cancel,
+    models: Models, at: int, spec: ProfileSpec, batch: int | None, on_progress: OnProgress, cancel: Cancel
 ) -> tuple[Measurement, TimedModule]:
     """A state that is a module, as it is timed, in what runs it.
 

@@ -32,11 +32,7 @@ _ENTRIES: Mapping[str, tuple[str, str, str]] = {
     "array": ("array", "array", "64x64"),
 }
 """Settings that are typed: the entry's id, its label, and what may stand in it."""
-_PAIRS = (
-    ("peak_macs", "bandwidth"),
-    ("macs_per_cycle", "bytes_per_cycle"),
-    ("clock", "buffer"),
-)
+_PAIRS = (("peak_macs", "bandwidth"), ("macs_per_cycle", "bytes_per_cycle"), ("clock", "buffer"))
 _MOVING = ("behind", "after")
 """When the next tiles arrive: while these are worked on, or when they are done."""
 

@@ -88,10 +88,7 @@ class SavedView:
             in_tabs=self._panes.in_tabs,
             overlays=store.overlays,
             beside=store.beside,
-            splits=(
-                *store.saved_splits.values(),
-                *(one.saved(state) for state, one in store.splits.items()),
-            ),
+            splits=(*store.saved_splits.values(), *(one.saved(state) for state, one in store.splits.items())),
         )
 
     def _remember(self) -> None:

@@ -7,16 +7,7 @@ from typing import TYPE_CHECKING, overload
 
 from rich.cells import cell_len
 
-from explorer.tui.text.lines import (
-    BLANK,
-    Line,
-    Span,
-    ending,
-    fit,
-    line_width,
-    middle,
-    safe,
-)
+from explorer.tui.text.lines import BLANK, Line, Span, ending, fit, line_width, middle, safe
 from explorer.tui.tree import table
 from explorer.tui.tree.model import TreeModel
 from explorer.tui.tree.table import Places, TableLook

@@ -8,14 +8,7 @@ from typing import Any
 import pytest
 
 from explorer.engine.operators.call import Call
-from explorer.engine.operators.gradients import (
-    Gradient,
-    Want,
-    attention,
-    elementwise,
-    pair,
-    recurrent,
-)
+from explorer.engine.operators.gradients import Gradient, Want, attention, elementwise, pair, recurrent
 from explorer.engine.operators.registry import gradient_of
 from explorer.facts import TensorInfo
 

@@ -128,11 +128,7 @@ COMMAND = Command(
             "calls,status` and others (a name that is none is told them)",
         ),
         Option("--filter", "only what this finds, such as 'op:Conv read>1M' (explorer help filter)", "TEXT"),
-        Option(
-            "--sort",
-            "siblings by this column, the largest first; -COLUMN the other way",
-            "COLUMN",
-        ),
+        Option("--sort", "siblings by this column, the largest first; -COLUMN the other way", "COLUMN"),
         Option("--depth", "levels of the tree", "N", least=1),
         Option(
             "--fold-constants",

@@ -83,12 +83,7 @@ COMMAND = Command(
     "a picture (SVG, PNG): memory, roofline, operators, training, measured time",
     ("MODEL",),
     (
-        Option(
-            "--what",
-            "which picture (default memory)",
-            default="memory",
-            choices=tuple(_DRAWN),
-        ),
+        Option("--what", "which picture (default memory)", default="memory", choices=tuple(_DRAWN)),
         "--output",
         "--force",
         Option(

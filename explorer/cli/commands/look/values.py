@@ -69,11 +69,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
             )
         )
     subject = "heat_map" if drawn else "tensor_values"
-    return Answer(
-        DONE,
-        lambda: plain(fact),
-        lambda: getattr(present("look.tensor"), subject)(fact),
-    )
+    return Answer(DONE, lambda: plain(fact), lambda: getattr(present("look.tensor"), subject)(fact))
 
 
 COMMAND = Command(

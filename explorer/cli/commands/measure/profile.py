@@ -49,13 +49,7 @@ _OPTIONS = (
     Option(
         "--repeat", "load the model anew and time it again, N times in all (default 1)", "N", "1", least=1
     ),
-    Option(
-        "--time-limit",
-        "seconds after which no more runs are made (default 10)",
-        "S",
-        "10",
-        least=1,
-    ),
+    Option("--time-limit", "seconds after which no more runs are made (default 10)", "S", "10", least=1),
     Option("--device", "what runs it: cpu (default), cuda, or another of the runtime's", "NAME", "cpu"),
     Option(
         "--sort",
@@ -158,10 +152,7 @@ def _checked(given: ParsedArgs) -> list[str]:
 
 
 def _write(
-    given: ParsedArgs,
-    profiles: Sequence[Profile],
-    rows: Sequence[Layer],
-    whole: tuple[dict[str, Any], str],
+    given: ParsedArgs, profiles: Sequence[Profile], rows: Sequence[Layer], whole: tuple[dict[str, Any], str]
 ) -> list[str]:
     """Writes what was asked for; the paths."""
     from explorer.report import table_file  # the help reads this file

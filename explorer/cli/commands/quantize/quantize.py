@@ -58,15 +58,7 @@ COMMAND = Command(
     "quantize",
     "give layers another number format, and measure what that costs",
     ("MODEL",),
-    (
-        "--output",
-        *FORMATS,
-        *CALIBRATION,
-        "--dynamic",
-        "--force",
-        *OPENING,
-        *PRINTING,
-    ),
+    ("--output", *FORMATS, *CALIBRATION, "--dynamic", "--force", *OPENING, *PRINTING),
     (
         "explorer quantize model.onnx --to int8                        (only the choice)",
         "explorer quantize model.onnx -o int8.onnx --to int8 --calibrate samples.npz",

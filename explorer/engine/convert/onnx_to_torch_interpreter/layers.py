@@ -441,7 +441,4 @@ TABLE: Mapping[str, Rule] = {
     "Upsample": _resize,
 }
 
-MICROSOFT: Mapping[str, Rule] = {
-    "FusedMatMul": _fused_matmul,
-    "SkipLayerNormalization": _skip_layer_norm,
-}
+MICROSOFT: Mapping[str, Rule] = {"FusedMatMul": _fused_matmul, "SkipLayerNormalization": _skip_layer_norm}

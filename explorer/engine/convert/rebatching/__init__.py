@@ -40,12 +40,7 @@ _ROUNDING = frozenset({"QuantizeLinear", "Conv", "ConvTranspose", "MatMul", "Gem
 
 
 def write(
-    model: Model,
-    batch: int | str,
-    job: ConversionJob,
-    *,
-    axes: Mapping[str, int],
-    overwrite: bool = False,
+    model: Model, batch: int | str, job: ConversionJob, *, axes: Mapping[str, int], overwrite: bool = False
 ) -> Conversion:
     """Writes a model for another batch, all or nothing.
 

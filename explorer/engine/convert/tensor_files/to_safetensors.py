@@ -15,12 +15,7 @@ from explorer.base.errors import BadModel
 from explorer.base.units import many_text, printable
 from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.convert.tensor_files import write as tensors
-from explorer.engine.convert.tensor_files.bundle import (
-    VERSIONS,
-    BundledTensor,
-    StateDict,
-    of_safetensors,
-)
+from explorer.engine.convert.tensor_files.bundle import VERSIONS, BundledTensor, StateDict, of_safetensors
 from explorer.engine.formats.tensor_index import named_few
 from explorer.engine.formats.weights.safetensors import DTYPES, HEADER_BYTES
 

@@ -10,20 +10,12 @@ import numpy as np
 
 from explorer.base.units import bytes_text, many_text, printable, shape_text
 from explorer.engine.convert.job import ConversionJob, ConversionResult
-from explorer.engine.convert.tensor_files.bundle import (
-    Files,
-    StateDict,
-    check_room,
-    copying,
-    gather,
-)
+from explorer.engine.convert.tensor_files.bundle import Files, StateDict, check_room, copying, gather
 from explorer.facts.conversion import StoredEvidence
 
 
 def convert(
-    job: ConversionJob,
-    write: Callable[[StateDict], Sequence[str]],
-    reread: Callable[[str, Files], StateDict],
+    job: ConversionJob, write: Callable[[StateDict], Sequence[str]], reread: Callable[[str, Files], StateDict]
 ) -> ConversionResult:
     """Converts the tensors of a model.
 

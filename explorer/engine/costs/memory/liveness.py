@@ -108,10 +108,7 @@ class AnalysisResult:
     __slots__ = ("bounds", "info", "rows")
 
     def __init__(
-        self,
-        info: Info,
-        rows: Callable[[], MadeRows],
-        bounds: tuple[int, str, int] = (0, "", 0),
+        self, info: Info, rows: Callable[[], MadeRows], bounds: tuple[int, str, int] = (0, "", 0)
     ) -> None:
         self.info = info
         self.bounds = bounds

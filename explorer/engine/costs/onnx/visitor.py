@@ -90,12 +90,7 @@ class GraphVisitor:
     """Visits the bodies of one model and adds a leaf for every operator."""
 
     def __init__(
-        self,
-        model: Model,
-        inference: Inference,
-        own: Rules,
-        on_progress: OnProgress,
-        cancel: Cancel,
+        self, model: Model, inference: Inference, own: Rules, on_progress: OnProgress, cancel: Cancel
     ) -> None:
         self.model = model
         self.own = own

@@ -97,13 +97,7 @@ def step(
         parts.extend(_parts(leaves, rows_of, feeds, _idle(model, leaves)))
 
     options: dict[str, Any] = {"rules": own} if own else {}
-    examined = analyse.examine(
-        model,
-        dims=bound,
-        input_shapes=shapes,
-        look=look,
-        **options,
-    )
+    examined = analyse.examine(model, dims=bound, input_shapes=shapes, look=look, **options)
     analysis = examined.analysis
     if batch is not None:
         info = analysis.info
@@ -258,11 +252,7 @@ def _backward(leaf: OperatorLeaf, flow: _Flow) -> tuple[Gradient | None, Status,
     if gradient is None:
         many = whole or node.op == "Einsum"
         if many:
-            return (
-                Gradient(forward, forward, beside),
-                "bound",
-                "at most two gradients for each product",
-            )
+            return (Gradient(forward, forward, beside), "bound", "at most two gradients for each product")
         return None, "unknown", f"there is no rule for the gradient of {node.op}"
     gradient += Gradient(elementwise=beside)
     if carried:

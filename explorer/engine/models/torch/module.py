@@ -141,10 +141,7 @@ class TorchModel:
     def training(self, batch: int | None) -> StepGradients:
         """See `OpenedModel`."""
         return training.step(
-            self.loaded,
-            batch=batch,
-            dims=self.options.dims,
-            input_shapes=self.options.input_shapes,
+            self.loaded, batch=batch, dims=self.options.dims, input_shapes=self.options.input_shapes
         )
 
     def step_memory(

@@ -470,12 +470,7 @@ OPERATORS = (
     Operator("DecoderMaskedMultiHeadAttention", _decoder_multi_head, MS, _multi_head_shape),
     Operator("PackedMultiHeadAttention", _packed_multi_head, MS, _packed_heads),
     Operator(
-        "GroupQueryAttention",
-        _grouped_query,
-        MS,
-        _grouped_shape(grows=True),
-        reader=True,
-        gradient=_gradient,
+        "GroupQueryAttention", _grouped_query, MS, _grouped_shape(grows=True), reader=True, gradient=_gradient
     ),
     Operator("SparseAttention", _sparse, MS, _grouped_shape(grows=False), reader=True),
     Operator("PagedAttention", _paged, MS, _grouped_shape(grows=False)),

@@ -120,12 +120,7 @@ OPERATORS = (
     ),
     Operator("Pow", each(), shape=_all_together(), position="each", settings=(1,)),
     Operator("And Equal Or Xor", each(), shape=_all_together("bool"), position="each"),
-    Operator(
-        "Greater GreaterOrEqual Less LessOrEqual",
-        each(),
-        shape=_all_together("bool"),
-        position="each",
-    ),
+    Operator("Greater GreaterOrEqual Less LessOrEqual", each(), shape=_all_together("bool"), position="each"),
     Operator("Where", each(), shape=together(0, 1, 2, dtype=1), position="each", settings=(0,)),
     Operator("Sum Max Min", _variadic(), shape=_all_together(since=8), position="each"),
     Operator("Mean", _variadic(1), shape=_all_together(since=8), position="each"),

@@ -136,14 +136,7 @@ _EXPERTS: tuple[Packed, ...] = tuple(
 
 OPERATORS = (
     Operator("MoE", _mixture((2, 4, 6), (3, 5, 7)), MS, like(0)),
-    Operator(
-        "QMoE",
-        _mixture((2, 5, 8), (4, 7, 10), _EXPERTS),
-        MS,
-        like(0),
-        quantized=True,
-        packed=_EXPERTS,
-    ),
+    Operator("QMoE", _mixture((2, 5, 8), (4, 7, 10), _EXPERTS), MS, like(0), quantized=True, packed=_EXPERTS),
     Operator("MoEPacked", _packed_mixture, MS, like(0), quantized=True),
     Operator("MoEGroupRouter", _router, MS, _router_shape),
     Operator("RouterGateUpProj", _shared, MS, _shared_shape, gradient=first_two),

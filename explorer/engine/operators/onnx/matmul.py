@@ -312,12 +312,7 @@ def _einsum_gradient(node: BackwardNode) -> Gradient | None:
 OPERATORS = (
     Operator("MatMul", _matmul(), shape=_matmul_shape(), gradient=first_two),
     Operator("MatMulInteger", _matmul(), shape=_matmul_shape(dtype="int32"), quantized=True),
-    Operator(
-        "QLinearMatMul",
-        _qlinear_matmul,
-        shape=_matmul_shape(3, 7),
-        quantized=True,
-    ),
+    Operator("QLinearMatMul", _qlinear_matmul, shape=_matmul_shape(3, 7), quantized=True),
     Operator("Gemm", _gemm, shape=_gemm_shape, gradient=first_two),
     Operator("Einsum", _einsum, shape=_einsum_shape, gradient=_einsum_gradient),
     Operator("AffineGrid", _affine_grid, settings=(1,)),
@@ -330,11 +325,7 @@ OPERATORS = (
     Operator("GemmFastGelu", _gemm_gelu, MS, _matmul_shape(), gradient=first_two),
     Operator("MatMulInteger16", _matmul(), MS, _matmul_shape(dtype="int32")),
     Operator(
-        "MatMulIntegerToFloat",
-        _matmul(bias=6, rescale=True),
-        MS,
-        _matmul_shape(dtype=2),
-        quantized=True,
+        "MatMulIntegerToFloat", _matmul(bias=6, rescale=True), MS, _matmul_shape(dtype=2), quantized=True
     ),
     Operator(
         "DynamicQuantizeMatMul",

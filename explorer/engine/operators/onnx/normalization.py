@@ -186,16 +186,10 @@ OPERATORS = (
     Operator("GroupNorm", _group_norm(), MS, like(0)),
     Operator("SkipGroupNorm", _group_norm(3, 4), MS, like(0)),
     Operator(
-        "SkipLayerNormalization",
-        each_with(1 + _LAYER[0], f"add, {_LAYER[1]}", bias=4),
-        MS,
-        _skip_shape,
+        "SkipLayerNormalization", each_with(1 + _LAYER[0], f"add, {_LAYER[1]}", bias=4), MS, _skip_shape
     ),
     Operator(
-        "SkipSimplifiedLayerNormalization",
-        each_with(1 + _RMS[0], f"add, {_RMS[1]}", bias=3),
-        MS,
-        _skip_shape,
+        "SkipSimplifiedLayerNormalization", each_with(1 + _RMS[0], f"add, {_RMS[1]}", bias=3), MS, _skip_shape
     ),
     Operator(
         "EmbedLayerNormalization",

@@ -139,12 +139,7 @@ class _Bench:
     """Times kernels, each in its part of the time that is left."""
 
     def __init__(
-        self,
-        limit: float,
-        clock: Callable[[], float],
-        on_progress: OnProgress,
-        cancel: Cancel,
-        more: int,
+        self, limit: float, clock: Callable[[], float], on_progress: OnProgress, cancel: Cancel, more: int
     ) -> None:
         self._limit, self._clock = limit, clock
         self._on_progress, self._cancel = on_progress, cancel

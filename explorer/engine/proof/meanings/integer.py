@@ -18,13 +18,7 @@ from msgspec.structs import replace
 
 from explorer.engine.graph.model import Node
 from explorer.engine.proof.meanings import conv, einsum, linear
-from explorer.engine.proof.meanings.product_spec import (
-    Meaning,
-    NodeReader,
-    Original,
-    ProductSpec,
-    Rows,
-)
+from explorer.engine.proof.meanings.product_spec import Meaning, NodeReader, Original, ProductSpec, Rows
 from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.proof.symbolic.integers import Integers
 from explorer.engine.runtime.onnxruntime import Array

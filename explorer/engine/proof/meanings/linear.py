@@ -9,13 +9,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Node
-from explorer.engine.proof.meanings.product_spec import (
-    Arrange,
-    NodeReader,
-    Original,
-    ProductSpec,
-    Rows,
-)
+from explorer.engine.proof.meanings.product_spec import Arrange, NodeReader, Original, ProductSpec, Rows
 from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.onnxruntime import Array
 

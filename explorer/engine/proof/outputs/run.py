@@ -357,12 +357,7 @@ def _nothing(
 
 
 def _evidence(
-    name: str,
-    old: Sequence[Any],
-    new: Sequence[Any],
-    true: Sequence[Array | None],
-    noise: Noise,
-    note: str,
+    name: str, old: Sequence[Any], new: Sequence[Any], true: Sequence[Array | None], noise: Noise, note: str
 ) -> OutputEvidence:
     if not all(isinstance(v, np.ndarray) for v in (*old, *new)):
         same = all(identical(a, b) for a, b in zip(old, new, strict=True))
@@ -397,12 +392,7 @@ def _evidence(
 
 
 def _floats(
-    name: str,
-    kind: str,
-    shape: tuple[int, ...],
-    comparison: OutputComparison,
-    noise: Noise,
-    note: str,
+    name: str, kind: str, shape: tuple[int, ...], comparison: OutputComparison, noise: Noise, note: str
 ) -> OutputEvidence:
     reference_text = noise.reference
     judged = comparison.judged and comparison.plausible

@@ -117,13 +117,7 @@ class Runs:
         ahead: The run of the other model, where it was begun already.
     """
 
-    def __init__(
-        self,
-        pairing: Pairing,
-        tell: Tell,
-        cancel: Cancel,
-        ahead: Ahead | None = None,
-    ) -> None:
+    def __init__(self, pairing: Pairing, tell: Tell, cancel: Cancel, ahead: Ahead | None = None) -> None:
         self.pairing, self.tell, self.cancel, self._ahead = pairing, tell, cancel, ahead
         self._other: tuple[ModelOutputs, str] | None = None
         self._steps: list[None] = []

@@ -62,8 +62,7 @@ def in_float64(wiring: GraphProducers, region: Region, feeds: Feeds, cancel: Can
     part = replace(
         expose(wiring.model, [region.value]),
         graph=replace(
-            expose(wiring.model, [region.value]).graph,
-            nodes=tuple(graph.nodes[at] for at in region.nodes),
+            expose(wiring.model, [region.value]).graph, nodes=tuple(graph.nodes[at] for at in region.nodes)
         ),
     )
     try:

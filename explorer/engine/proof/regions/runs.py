@@ -229,11 +229,7 @@ class _Tries(Struct):
 
 class _Runner:
     def __init__(
-        self,
-        found: Correspondence,
-        tries: Sequence[tuple[RandomInput, ...]],
-        seed: int,
-        cancel: Cancel,
+        self, found: Correspondence, tries: Sequence[tuple[RandomInput, ...]], seed: int, cancel: Cancel
     ) -> None:
         self.found, self.tries, self.seed, self.cancel = found, tries, seed, cancel
         self.one, self.other = GraphProducers(found.before), GraphProducers(found.after)

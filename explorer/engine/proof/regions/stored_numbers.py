@@ -233,11 +233,7 @@ class _Comparison:
                 yield StoredDifference(f"{what} differs", share, not share <= CLOSE, place, was)
 
     def _of_weights(
-        self,
-        what: str,
-        names: tuple[str, str],
-        tensors: tuple[Tensor, Tensor],
-        place: tuple[int, int] | None,
+        self, what: str, names: tuple[str, str], tensors: tuple[Tensor, Tensor], place: tuple[int, int] | None
     ) -> Iterator[StoredDifference]:
         """Of inputs of two nodes, which may be weights that were folded."""
         for at in (0, 1):

@@ -30,11 +30,7 @@ from explorer.engine.proof.sites.task import SiteSubject, SiteTask
 from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.batching import batches
 from explorer.engine.runtime.onnxruntime import Array
-from explorer.engine.runtime.parallel import (
-    ThreadShare,
-    ended,
-    streamed,
-)
+from explorer.engine.runtime.parallel import ThreadShare, ended, streamed
 from explorer.engine.runtime.random_inputs import RandomInput, any_values, draw
 from explorer.engine.shapes import Inference
 from explorer.engine.shapes.subgraphs import SubgraphView, places, view

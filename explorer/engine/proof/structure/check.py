@@ -315,12 +315,7 @@ class TileCheck:
         return self.sources[key]
 
     def _flowing(
-        self,
-        right: Symbol,
-        area: Rectangle,
-        done: int,
-        where: tuple[int, int, int],
-        factor: float,
+        self, right: Symbol, area: Rectangle, done: int, where: tuple[int, int, int], factor: float
     ) -> None:
         """Checks that `right` is the tile of the second activation that is due."""
         if self.stored is not None:

@@ -6,14 +6,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.engine.proof.symbolic.blocks import (
-    BlockTable,
-    GivenBlock,
-    Repeat,
-    Symbol,
-    SymbolProduct,
-    Total,
-)
+from explorer.engine.proof.symbolic.blocks import BlockTable, GivenBlock, Repeat, Symbol, SymbolProduct, Total
 from explorer.engine.runtime.onnxruntime import Array
 
 

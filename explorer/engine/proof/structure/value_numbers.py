@@ -20,15 +20,7 @@ from msgspec import Struct, field
 from explorer.engine.diff.forms import Form, Forms
 from explorer.engine.graph.constant_nodes import constant_of
 from explorer.engine.graph.interpreter import reads
-from explorer.engine.graph.model import (
-    AttributeRef,
-    FileSpan,
-    Function,
-    Graph,
-    Model,
-    Node,
-    Tensor,
-)
+from explorer.engine.graph.model import AttributeRef, FileSpan, Function, Graph, Model, Node, Tensor
 from explorer.engine.graph.random_operators import RANDOM
 from explorer.engine.progress import Cancel
 from explorer.engine.proof.meanings import Original

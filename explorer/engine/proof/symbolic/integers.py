@@ -96,11 +96,7 @@ class IntegerRules:
         self.stepped = any(grid is not None for grid in integers.grids)
 
     def apply(
-        self,
-        node: Node,
-        attributes: Mapping[str, Any],
-        args: Sequence[Any],
-        product: Product,
+        self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any], product: Product
     ) -> Sequence[Value] | None:
         """The outputs of a node; None where it is as for any other site."""
         if node.domain:

@@ -294,13 +294,7 @@ def _start(builder: GraphBuilder, layer: _Layer, role: str, d: int) -> str:
 
 
 def _steps(
-    builder: GraphBuilder,
-    layer: _Layer,
-    d: int,
-    own: _Weights,
-    step: Step,
-    z: str,
-    start: Sequence[str],
+    builder: GraphBuilder, layer: _Layer, d: int, own: _Weights, step: Step, z: str, start: Sequence[str]
 ) -> list[str]:
     """A Scan over the steps; returns the last states and the rows of all steps."""
     body = builder.inner("step")

@@ -84,9 +84,7 @@ def _needs_sizes(node: Node, opened: Collection[int]) -> bool:
 
 
 def _stored_kernel(
-    node: Node,
-    stored: tuple[Tensor, str, tuple[int, ...], tuple[Node, ...]],
-    window: ConvWindow,
+    node: Node, stored: tuple[Tensor, str, tuple[int, ...], tuple[Node, ...]], window: ConvWindow
 ) -> Weight:
     """The operand from a stored kernel: as it lies where it can be, else cut from it tile by tile."""
     tensor, name, order, chain = stored

@@ -125,13 +125,7 @@ def _coded(node: Node, names: tuple[str, str]) -> Node:
 
 
 def _columns(
-    node: Node,
-    context: SiteContext,
-    x: QuantizedOperand,
-    w: QuantizedOperand,
-    base: Site,
-    *,
-    turned: bool,
+    node: Node, context: SiteContext, x: QuantizedOperand, w: QuantizedOperand, base: Site, *, turned: bool
 ) -> integer.Columns:
     """How the scales of a weight meet the product.
 
@@ -201,9 +195,7 @@ def _added(tail: integer.Tail, bias: Array) -> integer.Tail:
     return both
 
 
-def _or_floats(
-    kind: Callable[[Node, SiteContext], Site],
-) -> Callable[[Node, SiteContext], Site]:
+def _or_floats(kind: Callable[[Node, SiteContext], Site]) -> Callable[[Node, SiteContext], Site]:
     def found(node: Node, context: SiteContext) -> Site:
         if len(node.inputs) < 2:
             return kind(node, context)

@@ -58,12 +58,7 @@ class _Site(Struct, frozen=True):
 
 
 def tile_module(
-    module: nn.Module,
-    spec: TileSpec,
-    calls: Calls,
-    *,
-    share: bool = False,
-    macs_total: int | None = None,
+    module: nn.Module, spec: TileSpec, calls: Calls, *, share: bool = False, macs_total: int | None = None
 ) -> tuple[nn.Module, Plan]:
     """A copy of a module whose layers multiply by tiles; `module` stays as it is.
 

@@ -6,14 +6,7 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 
-from explorer.base.units import (
-    exact_text,
-    many_text,
-    rounding_text,
-    seconds_text,
-    seeds_text,
-    shape_text,
-)
+from explorer.base.units import exact_text, many_text, rounding_text, seconds_text, seeds_text, shape_text
 from explorer.base.verdicts import NOT_NEEDED, PASSED, VERDICTS
 from explorer.facts import OutputEvidence, RegionEvidence, SiteEvidence, VerdictKind, Verification
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Role, Span, Table

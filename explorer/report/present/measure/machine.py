@@ -50,15 +50,9 @@ def measured_blocks(fact: MeasuredMachine) -> list[Block]:
 def _matmuls(fact: MeasuredMachine) -> Table:
     sizes = list(dict.fromkeys(one.sizes for one in fact.kernels))
     by_size = {(one.sizes, one.dtype): one for one in fact.kernels}
-    columns = [
-        Column("matmul, MAC/s", "right"),
-        *(Column(one.dtype, "right") for one in fact.peaks),
-    ]
+    columns = [Column("matmul, MAC/s", "right"), *(Column(one.dtype, "right") for one in fact.peaks)]
     table: list[list[Cell]] = [
-        [
-            " x ".join(map(str, size)),
-            *(_rate(by_size.get((size, one.dtype))) for one in fact.peaks),
-        ]
+        [" x ".join(map(str, size)), *(_rate(by_size.get((size, one.dtype))) for one in fact.peaks)]
         for size in sorted(sizes)
     ]
     return Table(columns, table)

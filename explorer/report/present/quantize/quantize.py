@@ -37,12 +37,7 @@ def quantize_blocks(fact: Quantization) -> list[Block]:
     changed = [layer for layer in fact.layers if not layer.reason]
     blocks: list[Block] = [by_operator(fact), Line()]
     if changed:
-        blocks += [
-            layers(changed),
-            *_worst(fact, changed),
-            *_overflows(fact),
-            Line(),
-        ]
+        blocks += [layers(changed), *_worst(fact, changed), *_overflows(fact), Line()]
     if len(changed) < len(fact.layers):
         blocks += [_left(fact), Line()]
     blocks += [totals(fact), *_compared(fact), Line(), *_rests_on(fact)]
@@ -255,10 +250,7 @@ def _left(fact: Quantization) -> Table:
 
 def totals(fact: Quantization) -> Fields:
     """Bytes of weights and BitOPs, before and after."""
-    both = (
-        ("weight bytes", fact.totals.weight_bytes, size),
-        ("BitOPs", fact.totals.bitops, count),
-    )
+    both = (("weight bytes", fact.totals.weight_bytes, size), ("BitOPs", fact.totals.bitops, count))
     return Fields([Field(name, _change(pair, how), _share(pair)) for name, pair, how in both])
 
 

@@ -108,10 +108,7 @@ _COLUMNS: tuple[FormatColumn, ...] = (
     (Column("weights", "right"), lambda at, row: size(row.weight_bytes)),
     (Column("BitOPs", "right", drop=2), lambda at, row: count(row.bitops)),
     (Column("SNR dB", "right"), lambda at, row: decibels(row.snr_db)),
-    (
-        Column("cosine", "right", drop=5),
-        lambda at, row: "" if row.cosine is None else f"{row.cosine:.6f}",
-    ),
+    (Column("cosine", "right", drop=5), lambda at, row: "" if row.cosine is None else f"{row.cosine:.6f}"),
     (Column("top-1", "right", drop=3), lambda at, row: share(row.top1, 1)),
     (Column(""), lambda at, row: Span(FRONT, "good") if row.pareto else ""),
 )

@@ -20,8 +20,5 @@ def cache(fact: CacheUsage) -> list[Block]:
             )
         ),
         Line(),
-        Paragraph(
-            "--clear removes them; --no-cache, or EXPLORER_NO_CACHE=1, leaves them alone.",
-            "quiet",
-        ),
+        Paragraph("--clear removes them; --no-cache, or EXPLORER_NO_CACHE=1, leaves them alone.", "quiet"),
     ]

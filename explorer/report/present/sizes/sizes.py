@@ -8,18 +8,7 @@ from collections.abc import Mapping
 from explorer.base.units import dims_text
 from explorer.facts import Info
 from explorer.facts.sizes.curves import Crossing, CurveName, SizeCurve, SizeCurves
-from explorer.report.blocks import (
-    Block,
-    Cell,
-    Column,
-    Field,
-    Fields,
-    Line,
-    Paragraph,
-    Rows,
-    Span,
-    Table,
-)
+from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Rows, Span, Table
 from explorer.report.present.figures import count, seconds, size
 from explorer.report.present.look.info import title
 from explorer.report.present.look.roofline import machine_text

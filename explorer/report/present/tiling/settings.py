@@ -17,10 +17,7 @@ def settings(about: Info, fact: Settings) -> list[Block]:
     on = sum(site.on for site in fact.sites)
     grouped = f"{fact.grouped}{origin_text(fact.grouped_origin)}"
     head = f"   {on:,} of {len(fact.sites):,} matmuls are tiled; grouped convolutions: {grouped}"
-    blocks: list[Block] = [
-        Line((Span(about.model.source, "strong"), Span(head, "quiet"))),
-        Line(),
-    ]
+    blocks: list[Block] = [Line((Span(about.model.source, "strong"), Span(head, "quiet"))), Line()]
     columns = (
         Column("matmul", shrink=True),
         Column("operator", drop=2, role="quiet"),

@@ -6,12 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from explorer.tui.commands.context import ScreenCommand
-from explorer.tui.values.statistics import (
-    WEIGHTS,
-    StatisticsDialog,
-    StatisticsRequest,
-    StatisticsScreen,
-)
+from explorer.tui.values.statistics import WEIGHTS, StatisticsDialog, StatisticsRequest, StatisticsScreen
 
 if TYPE_CHECKING:
     from explorer.facts.values import Activations, Weights

@@ -115,12 +115,7 @@ class QuantizationScreen(SubScreen[LayerRequest]):
             return draw(around_layers(about), width - 1, self._exact)
         said = layer.reason or layer_summary(layer)
         line = ((f" {safe(layer.name)}", "strong"), (f"   {safe(said)}", "warn" if layer.reason else "text"))
-        return [
-            BLANK,
-            *wrap(line, width - 1, 1),
-            BLANK,
-            *draw(around_layers(about), width - 1, self._exact),
-        ]
+        return [BLANK, *wrap(line, width - 1, 1), BLANK, *draw(around_layers(about), width - 1, self._exact)]
 
     def _say(self, said: str) -> None:
         self.query_one(Status).show(lambda width: (keys_line(_FOOTER, width, said),))

@@ -13,13 +13,7 @@ from msgspec import Struct
 from textual.binding import BindingType
 
 from explorer.base.errors import Cancelled, ExplorerError
-from explorer.facts.quantize import (
-    FormatCost,
-    FormatRow,
-    FormatSweep,
-    MixedPrecision,
-    QuantizeRequest,
-)
+from explorer.facts.quantize import FormatCost, FormatRow, FormatSweep, MixedPrecision, QuantizeRequest
 from explorer.host.output_files import atomic_write
 from explorer.report.blocks import Table
 from explorer.report.present.quantize.sweep import format_sweep, front_plots, row_blocks, rows_table

@@ -20,10 +20,7 @@ from explorer.facts.split.split import BALANCED
 from explorer.report.blocks import Line as Row
 from explorer.report.blocks import Span
 from explorer.report.present.split.pipeline import pipeline
-from explorer.report.present.split.split import (
-    proof_blocks,
-    split_blocks,
-)
+from explorer.report.present.split.split import proof_blocks, split_blocks
 from explorer.tui.dialogs.dialogs import (
     ConfirmDialog,
     MessageDialog,
@@ -103,10 +100,7 @@ class SplitScreen(SubScreen[int]):
         machine: The one that was chosen, where the settings name none.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "stop", show=False),
-        *bindings(SPLIT_KEYS),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "stop", show=False), *bindings(SPLIT_KEYS)]
     AUTO_FOCUS = "#split-tree"
 
     def __init__(
@@ -240,10 +234,7 @@ class SplitScreen(SubScreen[int]):
         return named or (() if self._machine is None else (self._machine,))
 
     def _search(
-        self,
-        request: SplitRequest,
-        places: Sequence[int] | None = None,
-        untimed: SplitRequest | None = None,
+        self, request: SplitRequest, places: Sequence[int] | None = None, untimed: SplitRequest | None = None
     ) -> None:
         """Search cuts for a request; `untimed`: what is asked for where no time is known."""
         if self._jobs.current is None:

@@ -13,12 +13,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from explorer.engine.tiling.torch.modules import (  # noqa: E402
-    TiledConv1d,
-    TiledConv2d,
-    TiledConv3d,
-    TiledLinear,
-)
+from explorer.engine.tiling.torch.modules import TiledConv1d, TiledConv2d, TiledConv3d, TiledLinear  # noqa: E402
 from explorer.engine.tiling.torch.products import tiled_product  # noqa: E402
 from tests.pairs import pairs  # noqa: E402
 
