@@ -232,7 +232,7 @@ def test_one_that_fails_after_some_runs_says_where_and_what_was_measured() -> No
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        (ProfileSpec(device="cuda"), "--device: modules are timed on the processor"),
+        (ProfileSpec(device="tpu"), "--device: torch has no 'tpu' here; it has cpu"),
         (ProfileSpec(optimize="all"), "--optimize: torch runs a module as it stands"),
         (ProfileSpec(threads=10_000), "--threads: 10,000 threads"),
         (ProfileSpec(optimizer="lion"), "--optimizer: there is no optimizer 'lion'"),

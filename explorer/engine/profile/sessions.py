@@ -71,7 +71,7 @@ class TimedSessions(TimedRuns):
         if options.enable_profiling:
             options.add_session_config_entry("session.force_spinning_stop", "1")
         try:
-            return onnxruntime.InferenceSession(
+            session = onnxruntime.InferenceSession(
                 self._made, options, providers=[*providers], enable_fallback=0
             )
         except Exception as error:  # onnxruntime's own classes share no base below Exception
@@ -81,6 +81,13 @@ class TimedSessions(TimedRuns):
                 ) from None
             hint = "--optimize none loads it" if self._loads_plain(options, providers) else ""
             raise BadModel(f"onnxruntime cannot load the model: {one_line(error)}", hint=hint) from None
+        if providers[0] not in session.get_providers():  # it has it, and goes on without the device
+            raise Misuse(
+                f"onnxruntime cannot use {providers[0]} here",
+                where="--device",
+                hint="leave it out for the processor",
+            )
+        return session
 
     def _loads_plain(self, options: Any, providers: Sequence[str]) -> bool:
         """Whether it is the optimisation that fails."""

@@ -3,6 +3,7 @@
 An operator that no other calls is a kernel here: it is its module's. Those of a module with others in it are
 the rows of the functions that it calls where they come in the same order under the same names, and else its
 own. What runs backward is the row's whose operator made it, by the sequence number that autograd gives both.
+On a CUDA device an operator's time is that of the kernels that it launched, which name it by its number.
 """
 
 from __future__ import annotations
@@ -17,12 +18,19 @@ from explorer.facts.profile.recording import RecordedEvent, RecordedRun
 
 MODULE, PHASE = "explorer module ", "explorer phase "
 """What ranges of ours begin with: behind it a row, or what a training step does."""
+LAUNCHED = "kernels of no operator"
+"""What a module launches itself, as Triton's kernels are."""
+_CALLS = ("cpu_op", "user_annotation")
+"""Kinds of events that are calls of the program, and not of the driver within them."""
 _BACKWARD = "autograd::engine::evaluate_function: "
 _MEMORY = "[memory]"
 
 
 class Event(NamedTuple):
-    """One event, in nanoseconds; `sequence` is autograd's number, `forward` the thread that gave it."""
+    """One event, in nanoseconds; `sequence` is autograd's number, `forward` the thread that gave it.
+
+    `launched` is the time of the device's kernels that it launched itself; None where it computed itself.
+    """
 
     name: str
     start: int
@@ -32,24 +40,53 @@ class Event(NamedTuple):
     forward: int
     bytes: int
     range: bool
+    launched: int | None = None
 
 
 def events_of(profiler: Any) -> list[Event]:
     """What a `torch.profiler.profile` that has ended saw on the processor."""
-    return [
-        Event(
-            one.name(),
-            one.start_ns(),
-            one.end_ns(),
-            one.start_thread_id(),
-            one.sequence_nr(),
-            one.fwd_thread_id(),
-            one.nbytes(),
-            one.is_user_annotation(),
-        )
-        for one in profiler.profiler.kineto_results.events()
-        if one.device_type().name == "CPU"
+    every = profiler.profiler.kineto_results.events()
+    return [_event(one) for one in every if one.device_type().name == "CPU"]
+
+
+def cuda_events_of(profiler: Any) -> tuple[list[Event], list[Event]]:
+    """What it saw of a CUDA device: calls, what they launched and asked of its memory; kernels, by stream."""
+    every = profiler.profiler.kineto_results.events()
+    launched, kernels = dict[int, int](), list[Event]()
+    for one in every:
+        # a range of ours is told of the device, too, around the kernels within it
+        if one.device_type().name == "CUDA" and one.name() != _MEMORY and not one.is_user_annotation():
+            number = one.linked_correlation_id()
+            launched[number] = launched.get(number, 0) + one.end_ns() - one.start_ns()
+            kernels.append(_event(one)._replace(thread=-1 - one.device_resource_id()))
+    calls = [
+        _event(one, launched.get(one.correlation_id(), 0))
+        for one in every
+        if (one.name() == _MEMORY and one.device_type().name == "CUDA") or one.activity_type() in _CALLS
     ]
+    return [part for call in calls for part in _parts(call)], kernels
+
+
+def _event(one: Any, launched: int | None = None) -> Event:
+    return Event(
+        one.name(),
+        one.start_ns(),
+        one.end_ns(),
+        one.start_thread_id(),
+        one.sequence_nr(),
+        one.fwd_thread_id(),
+        one.nbytes(),
+        one.is_user_annotation(),
+        launched,
+    )
+
+
+def _parts(call: Event) -> tuple[Event, ...]:
+    """A call; of a range that launched kernels without an operator also one for them."""
+    if not call.range or not call.launched:
+        return (call,)
+    own = call._replace(name=LAUNCHED, end=call.start, range=False)
+    return call._replace(launched=0), own
 
 
 class RowRun(Struct):
@@ -99,7 +136,7 @@ class ModuleRun(Struct):
 
 class _Open(Struct):
     """An event around others, `children` of them. `functions` are the rows that a module's own operators
-    may be.
+    may be; `spent` nanoseconds are with what it calls, which has `inside` of them.
     """
 
     event: Event
@@ -109,6 +146,7 @@ class _Open(Struct):
     top: _Open | None = None
     functions: list[tuple[str, int]] | None = None
     phase: str = ""
+    spent: int = 0
     inside: int = 0
     bytes: int = 0
     total_bytes: int = 0
@@ -210,10 +248,7 @@ class _Reader:
             return one
         if one.top is None:
             self._begin(one, around)
-        for caller in reversed(stack):
-            if not caller.event.range:
-                caller.inside += event.end - event.start
-                break
+        _spend(one, [open_ for open_ in reversed(stack) if not open_.event.range])
         self._ops.append(one)
         if event.sequence >= 0 and not event.name.startswith(_BACKWARD) and one.phase != "backward":
             assert one.top is not None
@@ -237,7 +272,7 @@ class _Reader:
         if event.name.startswith(_BACKWARD) and (top.row is None or top.phase == "backward"):
             backward = True
             top.row = self._made.get((event.forward, event.sequence))
-        took = (event.end - event.start) * 1e-9
+        took = top.spent * 1e-9
         name = event.name.removeprefix(_BACKWARD)
         if top.row is not None:
             ran = self._found.rows.setdefault(top.row, RowRun())
@@ -258,12 +293,26 @@ class _Reader:
         # one that calls nothing but itself, for another kind of tensor, is one call
         if around is None or around.event.name != event.name or around.children > 1:
             run.calls += 1
-            run.seconds += (event.end - event.start) * 1e-9
+            run.seconds += op.spent * 1e-9
             run.total_bytes += op.total_bytes
-        run.self_seconds += (event.end - event.start - op.inside) * 1e-9
+        run.self_seconds += (op.spent - op.inside) * 1e-9
         run.bytes += op.bytes
         if op.top is not None and op.top.row is not None:
             run.rows.add(op.top.row)
+
+
+def _spend(one: _Open, callers: Sequence[_Open]) -> None:
+    """Adds the time of an operator to what it took, and to its callers, of whom the nearest comes first."""
+    event = one.event
+    if event.launched is None:  # the callers' own times hold it
+        one.spent = event.end - event.start
+        for caller in callers[:1]:
+            caller.inside += one.spent
+        return
+    one.spent = event.launched
+    for caller in callers:
+        caller.spent += event.launched
+        caller.inside += event.launched
 
 
 def _allocated(stack: Sequence[_Open], size: int) -> None:

@@ -17,7 +17,7 @@ import torch
 from msgspec import Struct, field
 from msgspec.structs import replace
 from torch import nn
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.profiler import profile, record_function
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.base.units import many_text, seconds_text
@@ -31,6 +31,7 @@ from explorer.engine.profile.load import LoadWatch
 from explorer.engine.profile.rounds import Measurement
 from explorer.engine.profile.runs import TimedRuns
 from explorer.engine.profile.statistics import spread
+from explorer.engine.profile.torch.device import Processor, chosen
 from explorer.engine.profile.torch.events import (
     MODULE,
     PHASE,
@@ -38,7 +39,6 @@ from explorer.engine.profile.torch.events import (
     ModuleRun,
     OperatorRun,
     RowRun,
-    events_of,
     module_run,
     recorded,
 )
@@ -97,17 +97,12 @@ def measured(subject: TimedModule, spec: ProfileSpec) -> Measurement:
     Raises:
         Misuse: There is no such device.
     """
-    if spec.device.casefold() != "cpu":
-        raise Misuse(
-            f"modules are timed on the processor, not on '{spec.device}'",
-            where="--device",
-            hint="leave it out; explorer convert MODEL -o OUT.onnx makes a graph for onnxruntime's devices",
-        )
+    device = chosen(spec.device)
     if spec.optimize is not None:
         raise Misuse(
             "torch runs a module as it stands: it has no such levels", where="--optimize", hint="leave it out"
         )
-    return _MeasuredModule(subject)
+    return _MeasuredModule(subject, device)
 
 
 class _ModuleRuns(TimedRuns):
@@ -120,9 +115,11 @@ class _ModuleRuns(TimedRuns):
         at: Path of the innermost module that failed.
     """
 
-    def __init__(self, subject: TimedModule, module: nn.Module, spec: ProfileSpec) -> None:
+    def __init__(self, subject: TimedModule, module: nn.Module, spec: ProfileSpec, device: Processor) -> None:
         super().__init__()
         self._subject, self.module, self._train = subject, module, spec.train
+        self._device = device
+        self._given = _each(subject.args, device.place), _each(subject.kwargs, device.place)
         layers = subject.analysis.layers
         rows = {layer.path: layer.id for layer in layers}
         paths = named(module)
@@ -165,50 +162,56 @@ class _ModuleRuns(TimedRuns):
 
     def once(self, observed: bool) -> float:
         """See `TimedRuns`."""
-        subject = self._subject
-        args, kwargs = _copied(subject.args), _copied(subject.kwargs)  # a module may work in place on them
-        with subject.loaded.quiet(), torch.set_grad_enabled(self._train):
+        device = self._device
+        args, kwargs = (_each(one, torch.clone) for one in self._given)  # a module may work in place on them
+        device.wait()
+        with self._subject.loaded.quiet(), torch.set_grad_enabled(self._train):
             if not observed:
                 began = time.perf_counter()
-                for name, took in self._step(args, kwargs, False).items():
-                    self.phases.setdefault(name, []).append(took)
-                return time.perf_counter() - began
-            with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+                parts = self._step(args, kwargs, False)
+                device.wait()
+                took = time.perf_counter() - began
+                for name, marks in parts.items():
+                    self.phases.setdefault(name, []).append(device.between(*marks))
+                return took
+            with profile(activities=device.activities, profile_memory=True) as seen:
                 with listening(self):
                     began = time.perf_counter()
                     self._step(args, kwargs, True)
+                    device.wait()
                     took = time.perf_counter() - began
-        events = events_of(seen)
+        events, kernels = device.events(seen)
         self.runs.append(module_run(events, self._functions))
         if self._record:
-            self.recording = [*self.recording, recorded(events)][-self._record :]
+            self.recording = [*self.recording, recorded([*events, *kernels])][-self._record :]
         return took
 
-    def _step(self, args: Sequence[Any], kwargs: Mapping[str, Any], observed: bool) -> dict[str, float]:
-        """One run; seconds of its parts."""
-        parts: dict[str, float] = {}
-        with _phase(_FORWARD, parts, observed):
+    def _step(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any], observed: bool
+    ) -> dict[str, tuple[Any, Any]]:
+        """One run; marks of the device around its parts."""
+        parts: dict[str, tuple[Any, Any]] = {}
+        with self._phase(_FORWARD, parts, observed):
             made = self.module(*args, **kwargs)
         if self._optimizer is None:
             return parts
-        with _phase(_LOSS, parts, observed):
+        with self._phase(_LOSS, parts, observed):
             loss = _loss(made)
-        with _phase(_BACKWARD, parts, observed):
+        with self._phase(_BACKWARD, parts, observed):
             loss.backward()  # type: ignore[no-untyped-call]
-        with _phase(_STEP, parts, observed):
+        with self._phase(_STEP, parts, observed):
             self._optimizer.step()
             self._optimizer.zero_grad()
         return parts
 
-
-@contextmanager
-def _phase(name: str, parts: dict[str, float], observed: bool) -> Iterator[None]:
-    with ExitStack() as stack:
-        if observed:
-            stack.enter_context(record_function(f"{PHASE}{name}"))
-        began = time.perf_counter()
-        yield
-        parts[name] = time.perf_counter() - began
+    @contextmanager
+    def _phase(self, name: str, parts: dict[str, tuple[Any, Any]], observed: bool) -> Iterator[None]:
+        with ExitStack() as stack:
+            if observed:
+                stack.enter_context(record_function(f"{PHASE}{name}"))
+            began = self._device.mark()
+            yield
+            parts[name] = began, self._device.mark()
 
 
 def _loss(made: Any) -> torch.Tensor:
@@ -226,13 +229,14 @@ def _done(wall: Sequence[float]) -> str:
     return f"{many_text(len(wall), 'run')} before it took {seconds_text(spread(wall).median)} each"
 
 
-def _copied(given: Any) -> Any:
+def _each(given: Any, make: Callable[[torch.Tensor], Any]) -> Any:
+    """The same with what is made of each tensor in it."""
     if isinstance(given, torch.Tensor):
-        return given.clone()
+        return make(given)
     if isinstance(given, Mapping):
-        return {key: _copied(value) for key, value in given.items()}
+        return {key: _each(value, make) for key, value in given.items()}
     if isinstance(given, (list, tuple)) and not hasattr(given, "_fields"):
-        return type(given)(_copied(value) for value in given)
+        return type(given)(_each(value, make) for value in given)
     return given
 
 
@@ -240,6 +244,7 @@ class _MeasuredModule(Struct):
     """What was measured so far, over all repeats."""
 
     subject: TimedModule
+    device: Processor
     loaded: _ModuleRuns | None = None
     stopped: Stopped = "steps"
     threads: int = 1
@@ -260,13 +265,16 @@ class _MeasuredModule(Struct):
         if spec.threads is not None:
             torch.set_num_threads(spec.threads)
         self.threads = torch.get_num_threads()
-        module = self.subject.module
-        if spec.train:
-            module = copy.deepcopy(module)  # statistics of its batches change
+        module, device = self.subject.module, self.device
+        stack.callback(device.clear)
+        if spec.train or device.name != "cpu":
+            module = copy.deepcopy(module)  # statistics of its batches change; the user's stays where it is
+        module = device.place(module)
         for part in module.modules():
             stack.callback(setattr, part, "training", part.training)
         module.train(spec.train)
-        self.loaded = _ModuleRuns(self.subject, module, spec)
+        self.loaded = _ModuleRuns(self.subject, module, spec, device)
+        device.begin()
 
     def trying(self, work: Callable[[Any], _T]) -> _T:
         """See `Measurement`."""
@@ -314,7 +322,7 @@ class _MeasuredModule(Struct):
         conditions = Conditions(
             warmup=spec.warmup,
             stopped=self.stopped,
-            device="cpu",
+            device=self.device.name,
             threads=self.threads,
             runtime=f"torch {torch.__version__}",
             profiled=self.profiled,
@@ -323,7 +331,7 @@ class _MeasuredModule(Struct):
             inputs=self.subject.inputs,
             machine=machine,
             load=watch.words(spread(self.wall)),
-            notes=_NOTES if spec.train else (),
+            notes=(*(_NOTES if spec.train else ()), *self.device.notes()),
             recording=self.recording,
         )
         called = {row for run in self.runs for row in run.called}

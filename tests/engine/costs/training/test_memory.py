@@ -126,6 +126,25 @@ def test_whole_models_keep_what_torch_leaves_allocated(name: str) -> None:
     agrees(*WHOLE[name])
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
+@pytest.mark.parametrize("name", ["resnet18", "bert", "vgg16"])
+def test_what_is_kept_is_what_the_snapshot_of_a_cuda_allocator_holds(name: str) -> None:
+    vgg16 = (lambda: torchvision.models.vgg16(), torch.zeros(2, 3, 64, 64))
+    make, given = WHOLE.get(name, vgg16)
+    model, there = make().cuda().train(), given.cuda()
+    model(there)  # libraries take their workspaces in the first run
+
+    def held() -> int:
+        blocks = [block for one in torch.cuda.memory_snapshot() for block in one["blocks"]]
+        return sum(one["requested_size"] for one in blocks if one["state"] == "active_allocated")
+
+    before = held()
+    result = model(there)
+    kept = held() - before - result.untyped_storage().nbytes()
+    assert step(make(), given).kept_bytes == pytest.approx(kept, rel=0.02)
+
+
 def test_a_moment_is_the_sum_of_its_kinds_and_the_peak_is_the_largest() -> None:
     found = step(Encoder(), IDS, optimizer="adam")
     for at in found.moments:

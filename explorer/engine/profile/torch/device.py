@@ -1,0 +1,138 @@
+"""Where a module is timed: on the processor, or on a CUDA device.
+
+A CUDA device works behind the program: a call is over before its kernels are. So the wall time ends when all
+of them are done, parts of a training step lie between events of the device's own clock, and the time of an
+operator is that of the kernels that it launched.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.profiler import ProfilerActivity
+
+from explorer.base.errors import BadModel, Misuse
+from explorer.base.units import bytes_text
+from explorer.engine.profile.torch.events import Event, cuda_events_of, events_of
+
+
+class Processor:
+    """The processor, whose calls are over when they return.
+
+    Attributes:
+        name: As `--device` has it.
+        activities: That torch's profiler is to see.
+    """
+
+    name = "cpu"
+    activities: Sequence[ProfilerActivity] = (ProfilerActivity.CPU,)
+
+    def place(self, given: Any) -> Any:
+        """A tensor or a module where it is to run."""
+        return given
+
+    def wait(self) -> None:
+        """Returns when all that was begun is done."""
+
+    def mark(self) -> Any:
+        """Now, for `between`."""
+        return time.perf_counter()
+
+    def between(self, began: Any, ended: Any) -> float:
+        """Seconds between two marks, behind `wait`."""
+        return float(ended - began)
+
+    def events(self, profiler: Any) -> tuple[list[Event], list[Event]]:
+        """What a profiler that has ended saw: the program's calls, and the device's kernels."""
+        return events_of(profiler), []
+
+    def begin(self) -> None:
+        """Counts memory from now on."""
+
+    def notes(self) -> tuple[str, ...]:
+        """What else is known of the runs since `begin`."""
+        return ()
+
+    def clear(self) -> None:
+        """Gives back what is held and not used."""
+
+
+class Cuda(Processor):
+    """A CUDA device, by torch's name of it."""
+
+    activities = (ProfilerActivity.CPU, ProfilerActivity.CUDA)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._before = 0
+
+    def place(self, given: Any) -> Any:
+        """See `Processor`.
+
+        Raises:
+            BadModel: There is no room for it.
+        """
+        try:
+            return given.to(self.name)
+        except RuntimeError as error:  # out of memory; a driver that does not fit
+            what = "the model" if isinstance(given, nn.Module) else "an input"
+            said = str(error).partition("\n")[0]
+            raise BadModel(f"{what} cannot be moved to the device: {said}", where=self.name) from None
+
+    def wait(self) -> None:
+        """See `Processor`."""
+        torch.cuda.synchronize(self.name)
+
+    def mark(self) -> Any:
+        """See `Processor`."""
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self.name))
+        return event
+
+    def between(self, began: Any, ended: Any) -> float:
+        """See `Processor`."""
+        return float(began.elapsed_time(ended)) * 1e-3
+
+    def events(self, profiler: Any) -> tuple[list[Event], list[Event]]:
+        """See `Processor`."""
+        return cuda_events_of(profiler)
+
+    def begin(self) -> None:
+        """See `Processor`."""
+        torch.cuda.reset_peak_memory_stats(self.name)
+        self._before = torch.cuda.memory_allocated(self.name)
+
+    def notes(self) -> tuple[str, ...]:
+        """See `Processor`."""
+        most, reserved = (
+            torch.cuda.max_memory_allocated(self.name),
+            torch.cuda.max_memory_reserved(self.name),
+        )
+        return (
+            f"the runs held {bytes_text(most)} of {torch.cuda.get_device_name(self.name)} at most,"
+            f" {bytes_text(self._before)} of it before they began;"
+            f" torch's allocator reserved {bytes_text(reserved)}",
+        )
+
+    def clear(self) -> None:
+        """See `Processor`."""
+        torch.cuda.empty_cache()
+
+
+def chosen(name: str) -> Processor:
+    """A device by its name: 'cpu', 'cuda', 'cuda:1'.
+
+    Raises:
+        Misuse: There is no such device.
+    """
+    there = ["cpu", *(f"cuda:{at}" for at in range(torch.cuda.device_count()))]
+    wanted = name.casefold()
+    if wanted == "cuda" and len(there) > 1:
+        wanted = f"cuda:{torch.cuda.current_device()}"
+    if wanted not in there:
+        raise Misuse(f"torch has no '{name}' here", where="--device", hint=f"it has {', '.join(there)}")
+    return Processor() if wanted == "cpu" else Cuda(wanted)
