@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Literal
@@ -97,10 +97,12 @@ def draw(
         plain = depth is None and not opened
         items, levels = by_level(tree, first, opened, 1 if nested or not (depth or plain) else depth, notes)
     unfolded: list[Span] = []
+    around_them: Collection[int] = ()
     if not nested:
         items = unfolded_items(tree, items, opened, notes, unfolded)
+        around_them = () if scope != row else opened_bodies(tree, items, scope)
     picture = _Picture(tree, source, opened, route, [MAX_INSIDE - len(items)] if nested else None, cancel)
-    found = _drawing(picture, path, scope, items, levels, notes)
+    found = _drawing(picture, path, scope, items, levels, notes, around_them)
     return replace(
         found,
         folded=_folded(tree, row),
@@ -154,14 +156,23 @@ class _Drawing(Struct):
 
 
 def _drawing(
-    picture: _Picture, path: str, scope: int | None, items: Sequence[Item], depth: int, notes: list[str]
+    picture: _Picture,
+    path: str,
+    scope: int | None,
+    items: Sequence[Item],
+    depth: int,
+    notes: list[str],
+    bodies: Collection[int] = (),
 ) -> GraphDrawing:
-    """The items as boxes, with edges, laid out; names are those below the group `scope`."""
+    """The items as boxes, with edges, laid out; names are those below the group `scope`.
+
+    `bodies` are opened in their place and feed layers themselves: a Loop, an If.
+    """
     stop_if(picture.cancel)
     tree, route = picture.tree, picture.route
     items = [one for item in items for one in _calls(tree, item)]
     joined = _Drawing([_box(tree, item, scope) for item in items])
-    _join(picture, joined, items)
+    _join(picture, joined, items, bodies)
     if route is not None:
         for at, item in enumerate(items):
             if route.crosses(tree, item.rows, item.call):
@@ -221,7 +232,7 @@ def _inside(picture: _Picture, box: GraphBox, item: Item) -> GraphDrawing | None
     return replace(inside, folded=0 if item.is_part else _folded(tree, row))
 
 
-def _join(picture: _Picture, joined: _Drawing, items: Sequence[Item]) -> None:
+def _join(picture: _Picture, joined: _Drawing, items: Sequence[Item], bodies: Collection[int]) -> None:
     """Adds the edges, and boxes for what they lead out of the picture to."""
     tree, route = picture.tree, picture.route
     flow = tree.flow
@@ -231,14 +242,16 @@ def _join(picture: _Picture, joined: _Drawing, items: Sequence[Item]) -> None:
             end = tree.ends[row]
             box_of[row:end] = array("i", [at]) * (end - row)
 
-    def end_box(row: int, way: str, value: FlowingValue) -> int | None:
-        """The box of a row: one of the items, or what is outside of them all."""
+    def end_box(row: int, way: str, value: FlowingValue, other: int) -> int | None:
+        """The box of a row at one end of an edge to `other`: one of the items, or what is outside of them."""
         at = box_of[row]
         if at >= 0:
             call = items[at].call and place(flow.made.get(row, ()), value)
             return at + call if way == "from" else at
         if not tree.count(row):
             return None
+        if row in bodies:
+            way = _side(tree, row, way, inside=row < other < tree.ends[row])
         return joined.port((way, row), lambda: _port(tree, row, way))
 
     def lit(value: FlowingValue, reader: int) -> bool:
@@ -253,14 +266,62 @@ def _join(picture: _Picture, joined: _Drawing, items: Sequence[Item]) -> None:
             if value.source == "input":
                 joined.join(joined.port(("input", id(value)), partial(_end, value, "input")), target, value)
             elif value.maker >= 0:
-                joined.join(end_box(value.maker, "from", value), target, value, lit(value, row))
+                joined.join(end_box(value.maker, "from", value, row), target, value, lit(value, row))
         for at, value in enumerate(flow.made.get(row, ())):
             source = box_of[row] + (at if items[box_of[row]].call else 0)
             for reader in value.readers:
                 if box_of[reader] < 0:
-                    joined.join(source, end_box(reader, "to", value), value, lit(value, reader))
+                    joined.join(source, end_box(reader, "to", value, row), value, lit(value, reader))
             if value.is_output:
                 joined.join(source, joined.port(("output", id(value)), partial(_end, value, "output")), value)
+    for row in bodies:
+        _join_body(tree, joined, row, lambda other: box_of[other] < 0, end_box, lit, bodies)
+
+
+def _join_body(
+    tree: TreeRows,
+    joined: _Drawing,
+    row: int,
+    outside: Callable[[int], bool],
+    end_box: Callable[[int, str, FlowingValue, int], int | None],
+    lit: Callable[[FlowingValue, int], bool],
+    bodies: Collection[int],
+) -> None:
+    """Adds the edges of an opened body itself to what has no box among the items: `outside` of them."""
+    for value in tree.flow.read.get(row, ()):
+        if value.source == "input":
+            source = joined.port(("input", id(value)), partial(_end, value, "input"))
+            joined.join(source, end_box(row, "to", value, -1), value)
+        elif value.maker >= 0 and outside(value.maker) and value.maker not in bodies:
+            source = end_box(value.maker, "from", value, row)
+            joined.join(source, end_box(row, "to", value, value.maker), value, lit(value, row))
+    for value in tree.flow.made.get(row, ()):
+        for reader in filter(outside, value.readers):
+            source, target = end_box(row, "from", value, reader), end_box(reader, "to", value, row)
+            joined.join(source, target, value, lit(value, reader))
+        if value.is_output:
+            source = end_box(row, "from", value, -1)
+            joined.join(source, joined.port(("output", id(value)), partial(_end, value, "output")), value)
+
+
+def opened_bodies(tree: TreeRows, items: Iterable[Item], scope: int | None) -> Collection[int]:
+    """The groups around the items, up to `scope`, that read and make tensors themselves."""
+    found: dict[int, bool] = {}
+    for item in items:
+        row = tree.layers[item.rows[0]].parent
+        while row is not None and row != scope and row not in found:
+            found[row] = bool(tree.flow.read.get(row) or tree.flow.made.get(row))
+            row = tree.layers[row].parent
+    return tuple(sorted(row for row, feeds in found.items() if feeds))
+
+
+def _side(tree: TreeRows, row: int, way: str, *, inside: bool) -> str:
+    """Which end of an opened body an edge has: where it begins, or where its results come out."""
+    if inside:
+        return "into" if way == "from" else "out of"
+    span = range(row + 1, tree.ends[row])
+    begins = any(reader in span for value in tree.flow.made.get(row, ()) for reader in value.readers)
+    return "into" if way == "to" and begins else "out of"
 
 
 def _in_order(

@@ -16,7 +16,7 @@ from explorer.facts.beside.overlay import OutsideFigure
 
 BoxRole = Literal["layer", "group", "part", "input", "output", "outside"]
 """A layer; a folded group; a run of neighbours that are drawn as one; an input or output of the model; what
-feeds or reads what is drawn, and stands outside of it."""
+feeds or reads what is drawn, and stands outside of it, or is where an opened Loop or If begins and ends."""
 
 FIGURES: Mapping[str, str] = {
     "macs": "macs",

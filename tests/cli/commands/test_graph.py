@@ -255,6 +255,64 @@ def test_a_loop_is_a_group_and_its_body_hangs_together(tmp_path: Path) -> None:
     with Session(str(saved(tmp_path / "m.onnx", nodes, ["y"], initializer=[trips]))) as session:
         assert {("x", "first"), ("first", "loop"), ("loop", "y")} <= edges(session.graph(depth=1))
         assert ("relu", "tanh") in edges(session.graph("loop"))
+        # opened in its place it hangs together with what stands around it
+        assert edges(session.graph(depth=2)) == {
+            *(("x", "first"), ("first", "into loop"), ("into loop", "loop.relu"), ("loop.relu", "loop.tanh")),
+            *(("into loop", "loop.go_on"), ("loop.go_on", "out of loop"), ("loop.tanh", "out of loop")),
+            ("out of loop", "y"),
+        }
+
+
+def test_opened_branches_come_out_of_their_if_and_a_body_in_a_body_too(tmp_path: Path) -> None:
+    node, value = helper.make_node, helper.make_tensor_value_info
+
+    def branch(name: str, op: str, read: str) -> Any:
+        return helper.make_graph(
+            [node(op, [read], [f"{name}_out"], name=op)], name, [], [value(f"{name}_out", 1, None)]
+        )
+
+    inner = node(
+        "If",
+        ["go"],
+        ["in2"],
+        name="inner",
+        then_branch=branch("c", "Exp", "in"),
+        else_branch=branch("d", "Log", "in"),
+    )
+    body = helper.make_graph(
+        [node("Identity", ["go"], ["on"], name="go_on"), inner],
+        "body",
+        [value("i", TensorProto.INT64, []), value("go", TensorProto.BOOL, []), value("in", 1, [2, 4])],
+        [value("on", TensorProto.BOOL, []), value("in2", 1, [2, 4])],
+    )
+    nodes = [
+        node("Greater", ["x", "x"], ["more"], name="more"),
+        node("ReduceMax", ["more_i"], ["pick_i"], name="pick", keepdims=0),
+        node("Cast", ["pick_i"], ["pick_b"], name="as_bool", to=TensorProto.BOOL),
+        node(
+            "If",
+            ["pick_b"],
+            ["z"],
+            name="choose",
+            then_branch=branch("a", "Relu", "x"),
+            else_branch=branch("b", "Neg", "x"),
+        ),
+        node("Loop", ["trips", "pick_b", "z"], ["y"], name="loop", body=body),
+    ]
+    nodes.insert(1, node("Cast", ["more"], ["more_i"], name="as_int", to=TensorProto.INT32))
+    trips = helper.make_tensor("trips", TensorProto.INT64, [], [3])
+    with Session(str(saved(tmp_path / "m.onnx", nodes, ["y"], initializer=[trips]))) as session:
+        found = edges(session.graph(depth=9))
+        assert {
+            *(("choose.then_branch.Relu", "out of choose"), ("choose.else_branch.Neg", "out of choose")),
+            *(("as_bool", "out of choose"), ("out of choose", "into loop"), ("as_bool", "into loop")),
+            *(("into loop", "loop.inner.then_branch"), ("into loop", "out of loop.inner")),
+            *(("loop.inner.then_branch", "out of loop.inner"), ("out of loop.inner", "out of loop")),
+            ("out of loop", "y"),
+        } <= found
+        # one that is closed is one box
+        found = edges(session.graph(unfold=["loop"]))
+        assert {("choose", "into loop"), ("into loop", "loop.inner"), ("loop.inner", "out of loop")} <= found
 
 
 def called_twice() -> tuple[Any, Any]:
