@@ -337,7 +337,7 @@ async def test_the_last_figures_stay_dimmed_while_those_of_another_machine_come(
         assert words(hands, "roofline") == before
         assert view.has_class("stale")
         assert {segment.style.color for segment in view.render_line(0)} == {
-            segment.style.color for segment in view.draw((("x", "dim"), (" ", "")))
+            segment.style.color for segment in view.draw((("x", "dim"), (" ", "")), 2)
         }
         engine.release()
         await hands.rest()

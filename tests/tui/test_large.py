@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
+from textual.strip import Strip
 
 from explorer.base.errors import BadModel
 from explorer.facts import Info
@@ -49,6 +51,21 @@ def header_of(count: int, *, whole: bool = True, first: str = "") -> TreePreview
     for piece in chunks(structure_of(layers)):
         rows.add(piece)
     return TreePreview(preview.ModelHeader("onnx", 123, (("opset", "17"),)), rows, whole, False)
+
+
+async def test_going_through_rows_leaves_nothing_for_the_search_for_garbage() -> None:
+    """Such a search holds the next key up, for longer than it takes to draw the rows."""
+    async with screen(ScriptedEngine(flat(200))) as hands:
+        await hands.press("pagedown", "pagedown")
+        gc.collect()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            await hands.press("end", "pageup")
+            gc.collect()
+            assert not [one for one in gc.garbage if isinstance(one, Strip)]
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
 
 
 async def test_the_header_is_on_show_before_the_model_is_open() -> None:

@@ -187,8 +187,7 @@ class FoldedRows:
         if found is None:
             first, stop = self._span(row)
             # where nothing lies in them no list of them is kept
-            bare = self.end[first:stop] == array("i", range(first + 1, stop + 1))
-            found = range(first, stop) if bare else array("i", self._hop(first, stop))
+            found = range(first, stop) if self._bare(row, first, stop) else array("i", self._hop(first, stop))
             self._listed[row] = found
         return found
 
@@ -226,6 +225,13 @@ class FoldedRows:
             return starts[place], self.end[above]
         last = self.members(above)[-1]
         return starts[place], self.end[last]
+
+    def _bare(self, row: int, first: int, stop: int) -> bool:
+        """Whether nothing lies in the children of a range: where all are listed they are as many rows."""
+        above, place = self._ranges[-row - self.count - 1]
+        if place + 1 < len(self._starts(above)):
+            return stop - first == RANGE
+        return self.end[first:stop] == array("i", range(first + 1, stop + 1))
 
     def _starts(self, above: int | None) -> Sequence[int]:
         """Where the ranges under a row begin."""
@@ -281,7 +287,7 @@ class FoldedRows:
             values, marks = [column[i] for i in members], {flags[i] for i in members}
         known = values
         # a sum tells at once what a look at each of a thousand would: an unknown figure makes no number of it
-        if min(values, default=0) < 0 if metric.of else isnan(sum(values)):
+        if _may_lack(values) if metric.of else isnan(sum(values)):
             known = [value for value in values if is_known(value, metric)]
         if len(known) < len(values):
             if not known or not self.is_range(row):
@@ -333,6 +339,13 @@ class FoldedRows:
                 yield -i - 1
             elif repeat == 1:
                 yield i
+
+
+def _may_lack(values: Sequence[float]) -> bool:
+    """Whether there may be a -1 among figures: where its bytes, all ones, are found in an array."""
+    if isinstance(values, array):
+        return b"\xff" * values.itemsize in values.tobytes()
+    return min(values, default=0) < 0
 
 
 def is_known(value: float, metric: Metric) -> bool:

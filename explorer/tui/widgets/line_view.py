@@ -10,15 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
+from rich.cells import cell_len, set_cell_size
 from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 from textual import events
+from textual._styles_cache import StylesCache
 from textual.binding import Binding, BindingType
 from textual.filter import ANSIToTruecolor, LineFilter
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
+from textual.scrollbar import ScrollBar
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -46,11 +49,71 @@ ROLE_CLASSES = {f"line--{role}" for role in ROLES} | {"line--cursor", "line--cur
 of them against the style sheet, several times before the first paint."""
 
 
+_AROUND = tuple(
+    f"{kind}_{side}" for kind in ("border", "outline") for side in ("top", "right", "bottom", "left")
+)
+_CHANGES = (*_AROUND, "padding", "hatch", "tint", "text_opacity")
+"""Rules by which a line is drawn otherwise than the widget made it."""
+
+
+class _WholeStrip(Strip):
+    """A line that no other widget cuts is handed on as it is."""
+
+    __slots__ = ()
+
+    def divide(self, cuts: Iterable[int]) -> Sequence[Strip]:
+        """Its parts; Textual's keeps the whole line in itself, which only a search for garbage undoes."""
+        cuts = [cut for cut in cuts if cut <= self.cell_length]
+        return [self] if cuts == [self.cell_length] else super().divide(cuts)
+
+
+class _PlainLines(StylesCache):
+    """Lines around which nothing is drawn, kept until they change.
+
+    Textual asks line by line after borders, padding and tints, in as much time as the lines take.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._plain: bool | None = None
+
+    def clear(self) -> None:
+        """All is to be drawn anew."""
+        super().clear()
+        self._plain = None
+
+    def render_widget(self, widget: Widget, crop: Region) -> list[Strip]:
+        """The lines of a part of it."""
+        assert isinstance(widget, RoleLines)
+        if self._plain is None:
+            changed = widget.styles.has_any_rules(*_CHANGES) or widget.opacity != 1.0
+            self._plain = not changed and not widget.get_line_filters()
+        width = widget.size.width
+        if not self._plain or crop.column_span != (0, width):
+            return super().render_widget(widget, crop)
+        if width != self._width:
+            self.clear()
+            self._width = width
+        widget.covered = widget.scrollbar_size_vertical
+        lines, dirty, wanted = self._cache, self._dirty_lines, crop.line_range
+        for y in wanted:
+            if y in dirty or y not in lines:
+                lines[y] = widget.strip(y, width)
+        dirty.difference_update(wanted)
+        return [lines[y] for y in wanted]
+
+
 class RoleLines(Widget):
-    """A widget whose lines are made of roles; subclasses say what line `y` is."""
+    """A widget whose lines are made of roles; subclasses say what line `y` is.
+
+    Attributes:
+        covered: Cells at the end of each line that lie under a scroll bar and are not drawn.
+    """
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
+        self._styles_cache = _PlainLines()
+        self.covered = 0
         self._styles_drawn: dict[tuple[str, str], Style] = {}
 
     def line_at(self, y: int) -> Line:
@@ -59,13 +122,26 @@ class RoleLines(Widget):
 
     def render_line(self, y: int) -> Strip:
         """Row `y`, drawn."""
-        return self.draw(self.line_at(y))
+        return self.strip(y, self.size.width)
 
-    def draw(self, line: Line, under: str = "") -> Strip:
+    def strip(self, y: int, width: int) -> Strip:
+        """Row `y`, drawn in `width` cells: for all rows of a widget its size is asked for once."""
+        return self.draw(self.line_at(y), width)
+
+    def draw(self, line: Line, width: int, under: str = "") -> Strip:
         """A line as Textual wants it; `under` names a component whose background lies under it."""
-        style = self._style
-        segments = [Segment(piece, style(role, under)) for piece, role in line if piece]
-        return Strip(segments).adjust_cell_length(self.size.width, style("", under))
+        style, width = self._style, width - self.covered
+        segments, room = [], width
+        for piece, role in line:
+            size = cell_len(piece)
+            if size > room:
+                piece, size = set_cell_size(piece, room), room
+            if piece:
+                segments.append(Segment(piece, style(role, under)))
+                room -= size
+        if room:
+            segments.append(Segment(" " * room, style("", under)))
+        return _WholeStrip(segments, width)
 
     def _style(self, role: str, under: str) -> Style:
         """Looking a style up walks all ancestors: once a role is enough until the styles change."""
@@ -89,8 +165,36 @@ class RoleLines(Widget):
         super().notify_style_update()
 
 
+class _BarLines(StylesCache):
+    """The lines of a scroll bar, each kind of them made once: Textual's makes four objects a line."""
+
+    def render_widget(self, widget: Widget, crop: Region) -> list[Strip]:
+        """The lines of a part of it."""
+        assert isinstance(widget, ScrollBar)
+        app, size, base = widget.app, widget.size, widget.rich_style
+        options = app.console_options.update_dimensions(size.width, size.height)
+        lines: list[Strip] = []
+        made: dict[int, Strip] = {}
+        for segment in app.console.render(widget.render(), options):
+            if segment.text != "\n":
+                strip = made.get(id(segment))
+                if strip is None:
+                    under = Segment(segment.text, base + segment.style)
+                    strip = made[id(segment)] = _WholeStrip([under], size.width)
+                lines.append(strip)
+        return [lines[y].crop(*crop.column_span) for y in crop.line_range]
+
+
 class _ScrollLines(RoleLines, ScrollView):
     """Lines that scroll when there are more than fit."""
+
+    @property
+    def vertical_scrollbar(self) -> ScrollBar:
+        """The bar beside them."""
+        bar = super().vertical_scrollbar
+        if not isinstance(bar._styles_cache, _BarLines):
+            bar._styles_cache = _BarLines()
+        return bar
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
         """What is cut under the mouse is told whole."""
@@ -310,15 +414,15 @@ class LineList(_ScrollLines, can_focus=True):
         """The row with more room."""
         yield self.row_line(y + self.scroll_offset.y, ROOM)
 
-    def render_line(self, y: int) -> Strip:
+    def strip(self, y: int, width: int) -> Strip:
         """Row `y`, drawn."""
         index = y + self.scroll_offset.y
         if index >= self.row_count:
-            return self.draw(BLANK)
+            return self.draw(BLANK, width)
         under = ""
         if index == self.cursor:
             under = "line--cursor-focus" if self.has_focus else "line--cursor"
-        return self.draw(self.row_line(index, self.size.width), under)
+        return self.draw(self.row_line(index, width), width, under)
 
     def rows_changed(self, *, keep_cursor: bool = True) -> None:
         """Rows came or went: measure and draw again."""

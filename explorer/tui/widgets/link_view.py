@@ -91,11 +91,11 @@ class LinkView(LineView):
             self._choose(y)
             self.action_follow()
 
-    def render_line(self, y: int) -> Strip:
+    def strip(self, y: int, width: int) -> Strip:
         """Row `y`, drawn."""
         at = y + self.scroll_offset.y
         under = "line--cursor-focus" if self.has_focus and at == self.link else ""
-        return self.draw(self.line_at(y), under)
+        return self.draw(self.line_at(y), width, under)
 
     def on_focus(self) -> None:
         """The link under the cursor is seen."""

@@ -158,6 +158,29 @@ def test_a_range_is_worth_the_sum_of_what_is_in_it() -> None:
     assert [model.value(row)[0] for row in model.rows] == sorted(worth, reverse=True)
 
 
+def test_a_range_of_groups_that_has_as_many_rows_as_a_full_one_is_its_groups() -> None:
+    layers = [
+        Layer(i, i - 1 if i % 2 else None, str(i), str(i), "Block", i % 2, not i % 2, macs=1)
+        for i in range(9_000)
+    ]
+    model = TreeModel(layers)
+    last = model.rows[-1]
+    assert list(model.members(last)) == list(range(8_000, 9_000, 2))
+    assert model.value(last) == (500, "")
+
+
+@pytest.mark.parametrize("most", [100, 255 << 8, 1 << 40])
+def test_one_unknown_figure_makes_the_sum_of_a_range_a_lower_bound(most: int) -> None:
+    rows = [Layer(i, None, str(i), str(i), "Relu", 0, False, macs=most) for i in range(5_000)]
+    rows[1_500] = Layer(1_500, None, "x", "x", "Odd", 0, False, status="unknown")
+    model = TreeModel(rows)
+    assert [model.value(row) for row in model.rows[:3]] == [
+        (1_000 * most, ""),
+        (999 * most, "≥"),
+        (1_000 * most, ""),
+    ]
+
+
 def test_a_sum_is_made_anew_when_other_figures_are_laid_over_the_rows() -> None:
     model = TreeModel(flat(5_000).layers)
     column = OverlayColumn("spent", "spent", "number")
