@@ -14,36 +14,11 @@ from explorer.base.errors import Misuse, nearest
 __all__ = ["TOPICS", "page", "titles"]
 
 TOPICS = (
-    *(
-        "tutorial",
-        "tasks",
-        "counting",
-        "filter",
-        "overlay",
-        "profile",
-        "split",
-        "serving",
-        "fold",
-        "edit",
-        "tiling",
-        "proof",
-        "cost",
-        "quantize",
-    ),
+    *("tutorial", "tasks", "counting", "filter", "overlay", "profile", "split", "serving", "fold", "edit"),
+    *("tiling", "proof", "cost", "quantize"),
     "number_formats",
-    *(
-        "formats",
-        "python",
-        "ssh",
-        "cluster",
-        "glossary",
-        "verbs",
-        "options",
-        "keys",
-        "json",
-        "speed",
-        "changes",
-    ),
+    *("formats", "python", "ssh", "cluster", "glossary", "verbs", "options", "keys", "json"),
+    *("speed", "changes"),
 )
 """The pages, in the order in which one would read them."""
 

@@ -65,29 +65,9 @@ if TYPE_CHECKING:
     from explorer.facts.values import Activations, Weights
 
 _SITE = (
-    "name",
-    "op",
-    "M",
-    "K",
-    "N",
-    "batch",
-    "tile",
-    "grid",
-    "products",
-    "macs",
-    "utilisation",
-    "form",
-    "edges",
-    "output",
-    "weight",
-    "bias",
-    "dtype",
-    "accumulator",
-    "dynamic",
-    "place",
-    "calls",
-    "in_floats",
-    "sums",
+    *("name", "op", "M", "K", "N", "batch", "tile", "grid", "products", "macs", "utilisation", "form"),
+    *("edges", "output", "weight", "bias", "dtype", "accumulator", "dynamic", "place", "calls"),
+    *("in_floats", "sums"),
 )
 
 

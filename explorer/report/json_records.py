@@ -18,29 +18,9 @@ Document = dict[str, Any]
 
 _OPTIONAL_TOTALS = ("trainable_params", "activation_bytes_functional", "kv_cache_bytes")
 _LAYER = (
-    "id",
-    "parent",
-    "path",
-    "name",
-    "kind",
-    "depth",
-    "group",
-    "calls",
-    "params",
-    "weight_bytes",
-    "macs",
-    "formula",
-    "elementwise_ops",
-    "bytes_read",
-    "weight_bytes_read",
-    "bytes_written",
-    "activation_bytes",
-    "attributes",
-    "counted",
-    "status",
-    "reason",
-    "shared_with",
-    "repeat",
+    *("id", "parent", "path", "name", "kind", "depth", "group", "calls", "params", "weight_bytes", "macs"),
+    *("formula", "elementwise_ops", "bytes_read", "weight_bytes_read", "bytes_written", "activation_bytes"),
+    *("attributes", "counted", "status", "reason", "shared_with", "repeat"),
 )
 _of_layer = operator.attrgetter(*_LAYER)
 

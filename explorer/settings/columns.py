@@ -190,6 +190,21 @@ def _of_profile(field: str, layer: Layer, beside: ColumnFigures) -> float | None
     return figures.get(layer.id) or None  # what did not run for itself has no time
 
 
+def _own(name: str, head: str, unit: Unit, of: str, about: str, *, stored: bool = False) -> LayerColumn:
+    """The field `of` of a row."""
+    return LayerColumn(name, head, unit, lambda layer, _: getattr(layer, of), about, stored, of)
+
+
+def _profiled(name: str, head: str, unit: Unit, about: str, over: Over) -> LayerColumn:
+    return LayerColumn(
+        *(name, head, unit, partial(_of_profile, name), about),
+        needs=name,
+        blank=True,
+        summed=over == "sum",
+        over=over,
+    )
+
+
 _TABLE = (
     LayerColumn("kind", "kind", "text", lambda layer, _: layer.kind_text, "the operator or class"),
     LayerColumn("path", "path", "text", lambda layer, _: layer.path, "the name in full"),
@@ -197,47 +212,23 @@ _TABLE = (
     LayerColumn("output", "output", "shape", _outputs, "shape of the output"),
     LayerColumn("dtype", "dtype", "text", _dtypes, "element type of the outputs"),
     LayerColumn("kernel", "kernel", "text", _kernel, "size of the window of a convolution or pooling"),
-    LayerColumn("macs", "MACs", "count", lambda layer, _: layer.macs, "multiply-accumulates", field="macs"),
+    _own("macs", "MACs", "count", "macs", "multiply-accumulates"),
     LayerColumn("share", "share", "share", _share, "of the model's MACs"),
     LayerColumn(
         *("flops", "FLOPs", "count", lambda layer, _: _double(layer.macs), "twice the MACs"), summed=True
     ),
-    LayerColumn(
-        *("ops", "elementwise", "count", lambda layer, _: layer.elementwise_ops),
-        "elementwise operations",
-        field="elementwise_ops",
-    ),
-    LayerColumn(
-        *("params", "params", "count", lambda layer, _: layer.params, "parameters, each stored one once"),
-        stored=True,
-        field="params",
-    ),
-    LayerColumn(
-        *("trainable", "trainable", "count", lambda layer, _: layer.trainable_params),
+    _own("ops", "elementwise", "count", "elementwise_ops", "elementwise operations"),
+    _own("params", "params", "count", "params", "parameters, each stored one once", stored=True),
+    _own(
+        *("trainable", "trainable", "count", "trainable_params"),
         "parameters with requires_grad; unknown where the format does not say",
         stored=True,
-        field="trainable_params",
     ),
-    LayerColumn(
-        *("weights", "weights", "bytes", lambda layer, _: layer.weight_bytes, "bytes of the parameters"),
-        stored=True,
-        field="weight_bytes",
-    ),
+    _own("weights", "weights", "bytes", "weight_bytes", "bytes of the parameters", stored=True),
     LayerColumn(*("bits", "bits", "ratio", _bits, "a parameter, as it is stored"), stored=True, blank=True),
-    LayerColumn(
-        *("activations", "activations", "bytes", lambda layer, _: layer.activation_bytes),
-        "bytes of the outputs",
-        field="activation_bytes",
-    ),
-    LayerColumn(
-        *("read", "read", "bytes", lambda layer, _: layer.bytes_read, "bytes read, each input once"),
-        field="bytes_read",
-    ),
-    LayerColumn(
-        *("written", "written", "bytes", lambda layer, _: layer.bytes_written),
-        "bytes written, each output once",
-        field="bytes_written",
-    ),
+    _own("activations", "activations", "bytes", "activation_bytes", "bytes of the outputs"),
+    _own("read", "read", "bytes", "bytes_read", "bytes read, each input once"),
+    _own("written", "written", "bytes", "bytes_written", "bytes written, each output once"),
     LayerColumn("bytes", "bytes", "bytes", _moved, "bytes read and written", summed=True),
     LayerColumn("intensity", "FLOPs/byte", "ratio", _intensity, "arithmetic intensity", blank=True),
     LayerColumn(
@@ -246,28 +237,16 @@ _TABLE = (
         needs="seconds",
         summed=True,
     ),
-    LayerColumn(
-        *("measured", "measured", "seconds", partial(_of_profile, "measured")),
+    _profiled(
+        *("measured", "measured", "seconds"),
         "time of the last profile; a layer within another's kernel has none",
-        needs="measured",
-        blank=True,
-        summed=True,
-        over="sum",
+        "sum",
     ),
-    LayerColumn(
-        *("measured_share", "of time", "share", partial(_of_profile, "measured_share")),
-        "of the wall time of the last profile",
-        needs="measured_share",
-        blank=True,
-        summed=True,
-        over="sum",
-    ),
-    LayerColumn(
-        *("efficiency", "of roof", "share", partial(_of_profile, "efficiency")),
+    _profiled("measured_share", "of time", "share", "of the wall time of the last profile", "sum"),
+    _profiled(
+        *("efficiency", "of roof", "share"),
         "the least time on the machine that was profiled for, over the measured one",
-        needs="efficiency",
-        blank=True,
-        over="mean",
+        "mean",
     ),
     LayerColumn(
         *("utilization", "utilization", "share"),

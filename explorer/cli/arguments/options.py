@@ -88,17 +88,8 @@ FORMS = ("auto", "lab", "scan", "unrolled", "batched")
 
 TILING = ("--tile", "--site", "--edges", "--form", "--grouped", "--config")
 OPENING = (
-    *(
-        "--dim",
-        "--input-shape",
-        "--weights",
-        "--weights-file",
-        "--trust",
-        "--rules",
-        "--observe",
-        "--decode",
-        "--past",
-    ),
+    *("--dim", "--input-shape", "--weights", "--weights-file", "--trust", "--rules", "--observe"),
+    *("--decode", "--past"),
     *("--memory", "--no-cache"),
 )
 MACHINE = ("--machine", "--peak-macs", "--bandwidth")
@@ -111,15 +102,8 @@ SCHEDULER = Option(
 )
 """Of a sweep: who does it."""
 MACHINE_SETTINGS = (
-    *(
-        "--peak-macs",
-        "--bandwidth",
-        "--macs-per-cycle",
-        "--bytes-per-cycle",
-        "--clock",
-        "--buffer",
-        "--array",
-    ),
+    *("--peak-macs", "--bandwidth", "--macs-per-cycle", "--bytes-per-cycle", "--clock"),
+    *("--buffer", "--array"),
     "--double-buffered",
 )
 PRINTING = ("--json", "--quiet", "--version", "--help")

@@ -21,35 +21,10 @@ if TYPE_CHECKING:
 __all__ = ["VERBS"]
 
 _ORDER = (
-    *(
-        "info",
-        "outline",
-        "list",
-        "formats",
-        "layers",
-        "ops",
-        "memory",
-        "roofline",
-        "sizes",
-        "decode",
-        "training",
-        "weights",
-    ),
-    *(
-        "activations",
-        "values",
-        "compare",
-        "graph",
-        "plot",
-        "report",
-        "plan",
-        "tile",
-        "sweep",
-        "settings",
-        "history",
-        "convert",
-        "rebatch",
-    ),
+    *("info", "outline", "list", "formats", "layers", "ops", "memory", "roofline", "sizes", "decode"),
+    *("training", "weights"),
+    *("activations", "values", "compare", "graph", "plot", "report", "plan", "tile", "sweep", "settings"),
+    *("history", "convert", "rebatch"),
     *("verify", "blame", "diff"),
 )
 """In which the help lists them; others follow, by name."""

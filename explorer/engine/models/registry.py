@@ -20,16 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 MODULES = (
-    "formats.onnx",
-    "formats.weights.safetensors",
-    "formats.weights.gguf",
-    "formats.tflite",
-    "formats.weights.huggingface",
-    "models.torch.torchscript",
-    "models.torch.exported_program",
-    "models.torch.checkpoint",
-    "models.folder",
-    "models.torch.name",
+    *("formats.onnx", "formats.weights.safetensors", "formats.weights.gguf", "formats.tflite"),
+    *("formats.weights.huggingface", "models.torch.torchscript", "models.torch.exported_program"),
+    *("models.torch.checkpoint", "models.folder", "models.torch.name"),
 )
 """The formats, in the order in which they are asked; each is imported when its turn comes."""
 

@@ -27,17 +27,8 @@ _CHOICES = {
 _KEPT = frozenset(
     f"aten::{name}"
     for name in (
-        "_to_copy",
-        "clone",
-        "any",
-        "amax",
-        "max",
-        "sum",
-        "gt",
-        "ne",
-        "logical_and",
-        "bitwise_and",
-        "index",
+        *("_to_copy", "clone", "any", "amax", "max", "sum", "gt", "ne", "logical_and"),
+        *("bitwise_and", "index"),
     )
 )
 """Operators on a mask after which no more is selected in it than before."""
@@ -48,15 +39,8 @@ COUNTS = frozenset(("aten::_unique2", "aten::any", "aten::bincount", "aten::coun
 WATCHED = (
     frozenset(
         (
-            "aten::topk",
-            "aten::sort",
-            "aten::mul",
-            "aten::max",
-            "aten::argmax",
-            "aten::multinomial",
-            "aten::eq",
-            "aten::scatter",
-            "aten::scatter_",
+            *("aten::topk", "aten::sort", "aten::mul", "aten::max", "aten::argmax", "aten::multinomial"),
+            *("aten::eq", "aten::scatter", "aten::scatter_"),
         )
     )
     | _KEPT

@@ -52,20 +52,8 @@ _FILES = 10_000
 
 NO_WEIGHTS = "no weights are in this folder"
 _MODELS = (
-    *(
-        ".safetensors",
-        ".bin",
-        ".gguf",
-        ".onnx",
-        ".pt",
-        ".pth",
-        ".pt2",
-        ".ckpt",
-        ".tflite",
-        ".h5",
-        ".pb",
-        ".npz",
-    ),
+    *(".safetensors", ".bin", ".gguf", ".onnx", ".pt", ".pth", ".pt2", ".ckpt", ".tflite", ".h5"),
+    *(".pb", ".npz"),
     *(".msgpack", ".pkl", ".ot", ".mlmodel", INDEX),
 )
 """What files of weights are called, read or not: a folder of these is more than a configuration."""

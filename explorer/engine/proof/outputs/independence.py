@@ -18,17 +18,8 @@ from explorer.engine.shapes import Inference
 _EXACT = frozenset(
     (
         *("Abs", "Concat", "Constant", "ConstantOfShape", "DepthToSpace", "Expand", "Flatten", "Gather"),
-        *(
-            "GatherElements",
-            "GatherND",
-            "Identity",
-            "MaxPool",
-            "Neg",
-            "Pad",
-            "ReduceMax",
-            "ReduceMin",
-            "Relu",
-        ),
+        *("GatherElements", "GatherND", "Identity", "MaxPool", "Neg", "Pad", "ReduceMax"),
+        *("ReduceMin", "Relu"),
         *("Reshape", "Shape", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
     )
 )

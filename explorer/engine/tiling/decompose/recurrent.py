@@ -19,15 +19,8 @@ from explorer.engine.tiling.builder import GraphBuilder, Size
 from explorer.engine.tiling.sites import NoSite, SiteContext
 
 _PLAIN = (
-    "Relu",
-    "Tanh",
-    "Sigmoid",
-    "LeakyRelu",
-    "ThresholdedRelu",
-    "HardSigmoid",
-    "Elu",
-    "Softsign",
-    "Softplus",
+    *("Relu", "Tanh", "Sigmoid", "LeakyRelu", "ThresholdedRelu", "HardSigmoid", "Elu"),
+    *("Softsign", "Softplus"),
 )
 """Activations that are an operator whose defaults are those of the recurrent operators."""
 
