@@ -24,6 +24,7 @@ from explorer.engine.profile.compare import TimedModel
 from explorer.engine.profile.flat_graph import FlatGraph, flattened, named_in
 from explorer.engine.profile.kernels import KernelRun, kernel_runs
 from explorer.engine.profile.load import LoadWatch
+from explorer.engine.profile.measure.speed_check import SpeedCheck
 from explorer.engine.profile.predict import TimeModel
 from explorer.engine.profile.rounds import Measurement
 from explorer.engine.profile.sessions import TimedSessions
@@ -114,6 +115,7 @@ class _MeasuredGraph(Struct):
 
     Attributes:
         seen: What was measured of the machine, for the predicted times.
+        check: Whether it is as fast now.
         owners: Row and name by kernel: see `_owners`.
         of_row, other: TimeSamples by row, and by name of what is no row's.
         within: Rows whose work the kernel of another did.
@@ -125,6 +127,7 @@ class _MeasuredGraph(Struct):
     flat: FlatGraph
     providers: Sequence[str]
     seen: MeasuredMachine | None = None
+    check: SpeedCheck | None = None
     loaded: TimedSessions | None = None
     stopped: Stopped = "steps"
     wall: list[float] = field(default_factory=list)
@@ -146,7 +149,8 @@ class _MeasuredGraph(Struct):
         flat = flattened(subject.model, subject.analysis.layers)
         few = len(flat.model.graph.nodes) <= MOST_OPTIMISED
         level = spec.optimize or ("all" if few else "none")
-        return cls(subject, level, flat, providers, seen, record=spec.record)
+        check = SpeedCheck(seen) if seen is not None and providers[0] == HOST else None
+        return cls(subject, level, flat, providers, seen, check, record=spec.record)
 
     @property
     def layers(self) -> Sequence[Layer]:
@@ -168,6 +172,8 @@ class _MeasuredGraph(Struct):
             where, what = _named_path(error.what, self.flat, self.layers)
             raise BadModel(what, where=where, hint=error.hint) from None
         self.owners = _owners(self.flat, self.loaded.optimised(), self.layers)
+        if self.check is not None:
+            self.check.look()
 
     def trying(self, work: Callable[[TimedSessions], _T]) -> _T:
         """What the loaded model does.
@@ -187,6 +193,8 @@ class _MeasuredGraph(Struct):
         """Adds what was timed, and gives the loaded model up."""
         loaded, self.loaded = self.loaded, None
         assert loaded is not None
+        if self.check is not None:
+            self.check.look()
         self.wall += loaded.wall
         self.profiled += loaded.profiled
         before, path = self.runs, loaded.end()
@@ -210,6 +218,7 @@ class _MeasuredGraph(Struct):
         notes = _notes(spec, self.level, self.providers, len(self.flat.model.graph.nodes))
         if why := _unlike(seen, threads, self.providers):
             seen, notes = None, (*notes, why)
+        slower = self.check.words() if self.check is not None and seen is not None else ""
         first = next(iter(self.subject.feeds.values()), None)
         conditions = Conditions(
             warmup=spec.warmup,
@@ -224,7 +233,7 @@ class _MeasuredGraph(Struct):
             inputs=self.subject.inputs,
             machine=machine,
             model=TimeModel(seen, _weights(self.layers)) if seen is not None and seen.probes else None,
-            load=watch.words(spread(self.wall)),
+            load="; ".join(filter(None, (watch.words(spread(self.wall)), slower))),
             notes=notes,
             recording=tuple(self.recording),
         )

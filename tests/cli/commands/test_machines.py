@@ -158,6 +158,10 @@ def test_options_that_do_not_belong_together_are_one_line(
     assert not config.exists()
 
 
+def _hundredth(setting: re.Match[str]) -> str:
+    return f"{setting[1]} = {float(setting[2]) / 100!r}"
+
+
 @pytest.mark.slow
 def test_what_the_measurement_says_of_a_profile_is_said_there(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -174,6 +178,8 @@ def test_what_the_measurement_says_of_a_profile_is_said_there(
         told = " ".join(said(capsys, *words).split())
         assert "layers above 100 % of the roof: " in told, config.read_text()
         assert said_ in told
+    config.write_text(re.sub(r"(median|p10|p90|low|high) = ([\d.e-]+)", _hundredth, slow))
+    assert "times slower than when it was measured: a matmul of " in " ".join(said(capsys, *words).split())
     (tmp_path / "net.py").write_text(
         "import torch\nnet = lambda: (torch.nn.Linear(4, 4), torch.zeros(1, 4))\n"
     )

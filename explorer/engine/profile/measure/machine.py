@@ -195,12 +195,17 @@ def _caches(
         nearer = max(nearer, there)
 
 
+def together(macs: int) -> int:
+    """How often a matmul of so many MACs stands in its graph."""
+    return max(1, _TOGETHER // macs)
+
+
 def _matmuls(kernels: Kernels, dtype: str, bench: _Bench) -> Iterator[KernelTime]:
     """Square matmuls, from the smallest to the largest that fits in the time."""
     taken = 0.0
     for at, size in enumerate(SIZES):
         macs = size**3
-        count = max(1, _TOGETHER // macs)
+        count = together(macs)
         # eight times the MACs of the one before
         slow = at and 8 * taken * _RUNS > bench.budget()
         run = None if slow else kernels.gemm(dtype, size, count)

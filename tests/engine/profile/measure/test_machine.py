@@ -15,6 +15,7 @@ from explorer.engine.profile.load import LoadWatch
 from explorer.engine.profile.measure.kernels import DTYPES, ConvShape, RuntimeKernels
 from explorer.engine.profile.measure.machine import SIZES, Surroundings, measure
 from explorer.engine.profile.measure.probes import OPS
+from explorer.engine.profile.measure.speed_check import SpeedCheck
 from explorer.engine.profile.predict import TimeModel
 from explorer.facts import Layer, TensorInfo
 from explorer.facts.profile.machine import MeasuredMachine
@@ -291,3 +292,36 @@ def test_caches_and_cores_are_read_as_linux_writes_them(tmp_path: Path) -> None:
             (folder / name).write_text(f"{text}\n")
     assert processor.caches(str(tmp_path)) == ((1, 48 << 10, 1), (3, 32 << 20, 8))
     assert processor.cores(str(tmp_path)) == max(1, len(processor.processors()) - (first != second))
+
+
+@pytest.mark.parametrize(
+    ("slower", "said"), [(1.0, ""), (1.15, ""), (1.5, "it is 1.5 times slower"), (0.5, "")]
+)
+def test_a_machine_that_is_slower_than_when_it_was_measured_is_noticed(slower: float, said: str) -> None:
+    machine = Machine()
+    seen = machine.measured()
+    machine.noise = lambda: slower
+    check = SpeedCheck(seen, kernels=machine, clock=machine.clock, idle=lambda: None)
+    began = machine.now
+    check.look()
+    check.look()
+    assert machine.now - began < 0.05
+    words = check.words()
+    assert words.startswith(said)
+    assert bool(words) == bool(said)
+    if said:
+        assert "a matmul of 512 x 512 x 512 took 2 ms, then 1.3 ms" in words
+
+
+def test_a_few_slow_runs_are_no_slower_machine_and_none_says_nothing() -> None:
+    machine = Machine()
+    seen = machine.measured()
+    each = itertools.cycle([1.0, 1.0, 9.0])
+    machine.noise = lambda: next(each)
+    check = SpeedCheck(seen, kernels=machine, clock=machine.clock, idle=lambda: None)
+    check.look()
+    assert check.words() == ""
+    for unknown in (replace(seen, kernels=()), seen):
+        nothing = SpeedCheck(unknown, kernels=Machine({}), clock=machine.clock, idle=lambda: None)
+        nothing.look()
+        assert nothing.words() == ""
