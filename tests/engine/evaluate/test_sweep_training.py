@@ -154,15 +154,18 @@ def test_a_trial_whose_workers_die_is_a_row_and_the_others_stand(here, monkeypat
 
 @pytest.mark.slow
 def test_processes_and_a_cluster_train(here):
+    """One process each: to import torch and Lightning takes it longer than to train."""
     pytest.importorskip("distributed")
     dask = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0"]
     with Session(NET) as session:
-        one, two = (session.sweep_training("d.npz", "lr=0.01,0.1,epochs=1", workers=n) for n in (1, 2))
-        assert [t.loss for t in one.trials] == [t.loss for t in two.trials]
+        one = session.sweep_training("d.npz", "lr=0.01,0.1,epochs=1", workers=1)
+        two = session.sweep_training("d.npz", "lr=0.1,epochs=1", workers=2)
+        assert [t.loss for t in two.trials] == [t.loss for t in one.trials if t.rate == 0.1]
         with subprocess.Popen([*dask, "--no-dashboard"], stderr=subprocess.PIPE, text=True) as scheduler:
             address = next(m[1] for line in scheduler.stderr if (m := re.search(r"at:\s+(tcp://\S+)", line)))
             command = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "2"]
-            with subprocess.Popen([*command, "--no-dashboard"], stderr=subprocess.DEVNULL) as worker:
+            command += ["--no-nanny", "--no-dashboard"]
+            with subprocess.Popen(command, stderr=subprocess.DEVNULL) as worker:
                 there = session.sweep_training(
                     "d.npz", "lr=0.01,0.1,epochs=1", scheduler=address, take=(1, "c.ckpt")
                 )

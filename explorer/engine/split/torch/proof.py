@@ -85,7 +85,8 @@ def prove(
         cancel: Asked many times a second.
 
     Returns:
-        The evidence; whether the stages in a row gave the outputs bit for bit; each schedule's step.
+        The evidence; whether the stages in a row gave the outputs bit for bit; each schedule's step, of which
+        none is run where a weight is not the whole's.
 
     Raises:
         BadModel: A stage cannot run.
@@ -102,11 +103,13 @@ def prove(
     outputs = _compared(parts.outputs, whole.outputs, rows, depth)
     other = _other_weight(module, modules)
     del modules
-    report(on_progress, cancel, "training a step in processes")
-    inputs = {name: torch.cat([batch[name] for batch in batches]) for name in parts.inputs}
-    with scratch.folder() as place:
-        found = processes.steps(folder, files, place, SCHEDULES, inputs, len(batches), cancel)
-    steps = [_step(parts, schedule, found[schedule], whole, depth) for schedule in SCHEDULES]
+    steps: list[StepProof] = []
+    if not other:  # one that hardly shows in what was run decides, too
+        report(on_progress, cancel, "training a step in processes")
+        inputs = {name: torch.cat([batch[name] for batch in batches]) for name in parts.inputs}
+        with scratch.folder() as place:
+            found = processes.steps(folder, files, place, SCHEDULES, inputs, len(batches), cancel)
+        steps = [_step(parts, schedule, found[schedule], whole, depth) for schedule in SCHEDULES]
     evidence = Verification(
         **_verdict(outputs, steps, len(batches), other),
         before="",
@@ -157,7 +160,7 @@ def _other_weight(whole: nn.Module, modules: Sequence[nn.Module]) -> str:
 def _verdict(
     outputs: Sequence[OutputEvidence], steps: Sequence[StepProof], batches: int, other: str
 ) -> dict[str, Any]:
-    if other:  # one that hardly shows in what was run, too
+    if other:
         return {"passed": False, "verdict_kind": "different", "verdict": f"different: {other}"}
     every = (*outputs, *(one for step in steps for one in (*step.outputs, *step.gradients)))
     found = verdict_of(Grounds(whole=every, draws=batches))

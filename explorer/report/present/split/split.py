@@ -69,17 +69,18 @@ def proof_blocks(fact: Split) -> list[Block]:
     """How the stages were shown to be the whole."""
     assert fact.verification is not None
     blocks: list[Block] = [*evidence(fact.verification), Line()]
+    module = fact.stages[0].file.endswith(".pt2")
     if fact.exact is not None:
         said = (
             ("run one after the other: bit for bit the whole's outputs", "passed")
             if fact.exact
             else ("run one after the other: not bit for bit the whole's outputs", "")
-            if fact.steps and all(one.passed for one in fact.outputs)
+            if module and all(one.passed for one in fact.outputs)
             else ("run one after the other: OTHER OUTPUTS than the whole's", "bad")
         )
-        how = "one thread" if fact.steps else "optimisation off, one thread"
+        how = "one thread" if module else "optimisation off, one thread"
         blocks.append(Paragraph(f"{said[0]} ({how})", said[1]))  # type: ignore[arg-type]
-    if fact.steps:
+    if module:
         return [*blocks, *(_step_block(one) for one in fact.steps)]
     return [*blocks, *as_optimised(fact.outputs, "them")]
 
