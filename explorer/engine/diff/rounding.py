@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
 from explorer.engine.diff.def_use import DefUse
@@ -209,7 +210,7 @@ def _roundings(side: DefUse) -> dict[str, Rounding]:
     """By the rounded value, through rounding after rounding."""
     found: dict[str, Rounding] = {}
     for i, node in enumerate(side.nodes):
-        rounding = _rounding(side, i, node)
+        rounding = _rounding(side, i, node) or _cast_back(side, i, node, found)
         if rounding is None:
             continue
         inner = found.get(rounding.source)
@@ -223,6 +224,18 @@ def _roundings(side: DefUse) -> dict[str, Rounding]:
         for name, rounding in found.items()
         if (rounding.source in side.producer if name in ends else name in side.users)
     }
+
+
+def _cast_back(side: DefUse, i: int, node: Node, found: Mapping[str, Rounding]) -> Rounding | None:
+    """A value of another float type that was made float32, rounded, and is made what it was again."""
+    inner = found.get(node.inputs[0]) if node.inputs and node.op == "Cast" and not node.domain else None
+    if inner is None or _code(node, "to") not in ("float16", "float64"):
+        return None
+    before = side.producer.get(inner.source)
+    maker = side.nodes[before[0]] if before is not None else None
+    if before is not None and maker is not None and maker.op == "Cast" and _code(maker, "to") == "float32":
+        return replace(inner, source=maker.inputs[0], nodes=(i, before[0], *inner.nodes))
+    return replace(inner, nodes=(i, *inner.nodes)) if inner.source in side.stored else None
 
 
 def _rounding(side: DefUse, i: int, node: Node) -> Rounding | None:

@@ -187,6 +187,9 @@ def _fitting(choice: LayerChoice, parts: Mapping[str, NumberFormat | None], form
         what = "it has no stored weight" if parts.get("weight") else "no part of it is asked for"
         return replace(choice, reason=what)
     choice = replace(choice, **taken)
+    dtype = layer.operands[0].dtype
+    if dtype != "float32" and (cast := next((f.name for f in taken.values() if f.writing == "cast"), "")):
+        return replace(choice, reason=f"onnxruntime drops a Cast of {dtype} to {cast} and back")
     if form == "qoperator":
         return replace(choice, form="qoperator", reason=_no_qoperator(choice))
     if form == "qdq" and (named := [fmt.name for fmt in taken.values() if fmt.writing == "function"]):
@@ -229,6 +232,8 @@ def _no_qoperator(choice: LayerChoice) -> str:
         return "a QOperator multiplies bytes: its input and its weight need int8 or uint8"
     if layer.of("bias") and choice.bias is not BIAS:
         return "the bias of a QOperator is of integers"
+    if (dtype := layer.operands[0].dtype) != "float32":
+        return f"a QOperator stands between floats of 32 bits, not {dtype}"
     alpha, beta = _factors(layer)
     factors = beta != 1 or (alpha != 1 and layer.of("bias"))  # it multiplies the bias by alpha, too
     if layer.op == "Gemm" and (not layer.of("weight") or layer.operands[0].tensor or factors):
@@ -247,6 +252,8 @@ def _in_blocks(choice: LayerChoice) -> bool:
     """
     layer, fmt = choice.layer, choice.weight
     if layer.op not in ("MatMul", "Gemm") or fmt is None or fmt.element_type not in ("int4", "uint4"):
+        return False
+    if layer.operands[0].dtype != "float32":
         return False
     weights = layer.of("weight")
     if len(weights) != 1 or weights[0].at != 1 or len(weights[0].shape) != 2 or _factors(layer) != (1.0, 1.0):

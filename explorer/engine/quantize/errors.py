@@ -21,7 +21,7 @@ from explorer.engine.proof.structure.probes import GraphProducers, cut_out
 from explorer.engine.quantize.choice import LayerChoice
 from explorer.engine.quantize.layers import Operand
 from explorer.engine.quantize.runs import infos
-from explorer.engine.quantize.weights import slabs
+from explorer.engine.quantize.weights import as_read, slabs
 from explorer.engine.runtime.batching import batches
 from explorer.engine.runtime.observer import BUDGET, Observer, nbytes
 from explorer.engine.runtime.onnxruntime import RuntimeSession
@@ -76,7 +76,7 @@ def weight_errors(
                 flat = choice.weight.of_steps(steps, grid)
             else:
                 flat = choice.weight.rounded(values, grid, depth)
-            found.add(values.reshape(-1, 1), flat.reshape(-1, 1))
+            found.add(values.reshape(-1, 1), as_read(flat, operand).reshape(-1, 1))
     return found if operands else None
 
 
@@ -153,7 +153,7 @@ def add_sample(
         assert choice.input is not None
         values, grid = seen[operand.value], grid_of(choice, operand)
         for some, rounded in _rounded(choice.input, values, grid, operand.depth):
-            errors.input.add(some.reshape(-1, 1), rounded.reshape(-1, 1))
+            errors.input.add(some.reshape(-1, 1), as_read(rounded, operand).reshape(-1, 1))
         if not isinstance(choice.input, Microscaling):
             errors.saturated += _saturated(choice.input, values, grid)
             errors.inputs += values.size
@@ -164,9 +164,10 @@ def _rounded(
 ) -> Iterator[tuple[Array, Array]]:
     """Values and what a format makes of them, some at a time where its blocks allow."""
     if isinstance(fmt, Microscaling):
+        values = values.astype(np.float32, copy=False)
         yield values, fmt.rounded(values, grid, -1 if depth is None else depth)
         return
-    flat = values.reshape(-1)
+    flat = values.reshape(-1).astype(np.float32, copy=False)
     for at in range(0, flat.size, _PIECE):
         yield flat[at : at + _PIECE], fmt.rounded(flat[at : at + _PIECE], grid)
 

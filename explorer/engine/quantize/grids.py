@@ -12,7 +12,7 @@ from explorer.engine.number_formats.number_format import Array, Grid
 from explorer.engine.quantize.calibration import Range, RangeUse
 from explorer.engine.quantize.choice import BIAS, LayerChoice, taken
 from explorer.engine.quantize.layers import Operand
-from explorer.engine.quantize.weights import fits_bias, weight_grid
+from explorer.engine.quantize.weights import fits_bias, floats, weight_grid
 
 Ranges = Mapping[RangeUse, Range]
 """What calibration found."""
@@ -136,8 +136,7 @@ def bias_values(operand: Operand) -> Array:
     Raises:
         BadModel: It holds what is no number.
     """
-    assert operand.tensor is not None
-    values = operand.tensor.array().transpose(operand.axes)
+    values = floats(operand).astype(np.float32, copy=False)
     if not np.isfinite(values).all():
         raise BadModel(f"the bias '{operand.stored}' holds NaN or infinity")
     return values

@@ -24,6 +24,9 @@ from explorer.facts import TensorInfo
 
 Part = Literal["weight", "input", "bias"]
 
+FLOATS = ("float32", "float16", "float64")
+"""Element types of layers that can take a format: onnxruntime computes in them on a processor."""
+
 QUANTIZED = "it is quantized already"
 """Why a layer takes no other format."""
 
@@ -44,7 +47,7 @@ class Operand(Struct, frozen=True):
         stored: What identifies that: the initializer's name, or the value name of the Constant.
         axes: Axes of the stored tensor in the order of the value.
         chain: Nodes between what is stored and the value.
-        dtype: Of an activation.
+        dtype: Element type that the layer reads and computes in.
     """
 
     part: Part
@@ -182,6 +185,7 @@ def _layer(
         try:
             operands = _KINDS[key](node, constants)
             _check(operands, constants, shapes, computed)
+            operands = _typed(operands, shapes)
         except _NotQuantizable as why:
             reason = REPLACEABLE if constants.replaceable else str(why)
             return QuantizableLayer(node, node.label, reason=reason)
@@ -192,6 +196,18 @@ def _layer(
     if node.op in NOT_MATRIX and node.domain in ("", "com.microsoft"):
         return QuantizableLayer(node, node.label, reason=f"{NOT_MATRIX[node.op]} takes no number format")
     return None
+
+
+def _typed(operands: tuple[Operand, ...], shapes: Mapping[str, TensorInfo]) -> tuple[Operand, ...]:
+    """The operands with the element type of the layer, which all of them have."""
+    for operand in operands:
+        info = shapes.get(operand.value)
+        known = (
+            operand.tensor.dtype if operand.tensor is not None else info.dtype if info is not None else None
+        )
+        if known in FLOATS:
+            return tuple(replace(one, dtype=known) for one in operands)
+    return operands
 
 
 def _check(
@@ -221,8 +237,8 @@ def _check(
                 )
             info = shapes.get(operand.value)
             dtype = info.dtype if info is not None else None
-        if dtype not in (None, "float32"):
-            raise _NotQuantizable(f"its type is {dtype}, quantized is float32")
+        if dtype not in (None, *FLOATS):
+            raise _NotQuantizable(f"its type is {dtype}, quantized are {', '.join(FLOATS)}")
 
 
 # kinds: what a node reads
@@ -306,7 +322,7 @@ def _gather(node: Node, constants: Constants) -> tuple[Operand, ...]:
     rank = 0 if table.tensor is None else len(table.shape)
     if table.tensor is None or rank < 2 or node.attributes.get("axis", 0) not in (0, -rank):
         return ()
-    return (replace(table, channel=-rank),) if table.tensor.dtype.startswith("float") else ()
+    return (replace(table, channel=-rank),) if table.tensor.dtype in FLOATS else ()
 
 
 _KINDS: Mapping[tuple[str, str], Callable[[Node, Constants], tuple[Operand, ...]]] = {

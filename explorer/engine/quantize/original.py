@@ -10,7 +10,7 @@ from explorer.engine.graph.model import Model
 from explorer.engine.quantize import calibration
 from explorer.engine.quantize.calibration import Range, RangeUse, ValueDistribution
 from explorer.engine.quantize.errors import agree
-from explorer.engine.quantize.layers import find_layers
+from explorer.engine.quantize.layers import FLOATS, find_layers
 from explorer.engine.quantize.runs import infos, observe_values
 from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.engine.runtime.samples import Samples
@@ -46,7 +46,7 @@ class OriginalRuns:
         self._outputs: dict[str, list[Any]] = {value.name: [] for value in model.graph.outputs}
         looked = dict.fromkeys((*self._seen, *self._outputs))
         found = {info.name: info for info in infos(model, looked, samples)}
-        for name in [name for name in self._seen if found[name].dtype != "float32"]:
+        for name in [name for name in self._seen if found[name].dtype not in FLOATS]:
             del self._seen[name]
         looked = dict.fromkeys((*self._seen, *self._outputs))
         observe_values(model, looked, samples, self._take, step)

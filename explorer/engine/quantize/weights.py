@@ -43,7 +43,7 @@ def weight_grid(
     """
     axis, block = shared_axis(operand, channel=channel, block=block)
     assert operand.tensor is not None
-    values = operand.tensor.array().transpose(operand.axes)
+    values = floats(operand)
     if not fmt.scaled:
         axis, block = None, 0
     low, high = (ends(values, reduce, axis, block) for reduce in (np.minimum, np.maximum))
@@ -54,9 +54,20 @@ def weight_grid(
     if fmt.writing == "linear":  # which looks at nothing but the ends
         grid = replace(fmt.grid(low, high, axis=axis, symmetric=symmetric), block=block)
     else:
-        grid = fmt.fitted(values, axis=axis, block=block, symmetric=symmetric)
+        grid = fmt.fitted(values.astype(np.float32, copy=False), axis=axis, block=block, symmetric=symmetric)
     _forget(operand)
     return grid
+
+
+def floats(operand: Operand) -> Array:
+    """A stored operand as its layer reads it, in its own element type; formats are given to float32 of it."""
+    assert operand.tensor is not None
+    return operand.tensor.array().transpose(operand.axes)
+
+
+def as_read(values: Array, operand: Operand) -> Array:
+    """Rounded numbers, float32, as a layer of another element type reads them."""
+    return values if operand.dtype == "float32" else values.astype(operand.dtype)
 
 
 def shared_axis(operand: Operand, *, channel: bool, block: int) -> tuple[int | None, int]:
@@ -115,15 +126,15 @@ def slabs(
 
     Blocks along the first axis are never cut. What was looked at of a file is forgotten again.
     """
-    assert operand.tensor is not None
-    values = operand.tensor.array().transpose(operand.axes)
+    values = floats(operand)
     if not values.ndim:
-        yield values, grid
+        yield np.asarray(values, np.float32), grid
         return
     end = len(values) if stop is None else min(stop, len(values))
     step = _step(operand, grid.block, _SLAB)
     for at in range(start, end, step):
-        yield values[at : min(at + step, end)], _rows(grid, values.ndim, at, min(at + step, end))
+        some = values[at : min(at + step, end)].astype(np.float32, copy=False)
+        yield some, _rows(grid, values.ndim, at, min(at + step, end))
     plain = operand.axes == tuple(range(values.ndim))
     if plain or end == len(values):
         _forget(operand, *((start, end) if plain else ()))

@@ -444,3 +444,37 @@ def test_layers_inside_are_met_or_left_and_told(what: str, tmp_path: Path) -> No
     onnx.save(proto, tmp_path / "r.onnx")
     expected = run(tmp_path / "r.onnx")
     assert all(snr(expected, run(tmp_path / "q.onnx", level)) > 110 for level in LEVELS)
+
+
+def test_of_16_bits_codes_differ_by_a_step_where_sums_in_floats_do(tmp_path: Path) -> None:
+    """A step is 2^-15 of the range, a float32 has 24 bits: behind a product some fall on the other side."""
+    text = "(float[64,300] x) => (float[64,200] y) { h = MatMul(x,w) k = Tanh(h) y = MatMul(k,v) }"
+    random = np.random.default_rng(1)
+    arrays = {
+        n: random.normal(size=s).astype(np.float32) / 10 for n, s in (("w", (300, 250)), ("v", (250, 200)))
+    }
+    target = tmp_path / "q.onnx"
+    quantize(made(text, arrays, tmp_path / "m.onnx", 21), target, weight="int16", input="int16")
+    model = onnx.load(target)
+    scales = {t.name: numpy_helper.to_array(t) for t in model.graph.initializer if t.name.endswith("_scale")}
+    model.graph.output.append(onnx.ValueInfoProto(name="k_quantized"))
+    onnx.save(model, tmp_path / "seen.onnx")
+    y, found = run(tmp_path / "seen.onnx")
+    x = np.random.default_rng(5).normal(size=(64, 300)).astype(np.float32)
+    w, v = (
+        np.rint(a / (s := np.abs(a).max(0) / np.float32(32767))).astype(np.float32) * s
+        for a in arrays.values()
+    )
+
+    def codes(values: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        return np.clip(np.rint(values.astype(np.float32) / scale), -32768, 32767)
+
+    k = codes(
+        np.tanh((codes(x, scales["x_scale"]).astype(np.float32) * scales["x_scale"]) @ w), scales["k_scale"]
+    )
+    moved = np.abs(k - found)
+    assert moved.max() == 1
+    assert 0 < (moved > 0).mean() < 0.02
+    own, given = ((c.astype(np.float32) * scales["k_scale"]) @ v for c in (k, found))
+    assert snr([given], [y]) > 125  # of the same codes
+    assert 95 < snr([own], [y]) < 125

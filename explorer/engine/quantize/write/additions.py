@@ -37,7 +37,7 @@ class Additions:
         self.functions: dict[tuple[str, str, str], Function] = {}
         self.opsets: dict[str, int] = {}
         self.values: list[Value] = []
-        self._shapes = shapes
+        self._shapes = dict(shapes)
         self._taken = set(value_names(model.graph))
         self._made: dict[Hashable, str] = {}
 
@@ -123,6 +123,11 @@ class Additions:
             self.functions[function.key] = function
             self.opsets[function.domain] = DOMAIN_VERSION
         return name
+
+    def declare(self, value: Value) -> None:
+        """Declares a new value, whose shape is known from now on."""
+        self.values.append(value)
+        self._shapes[value.name] = TensorInfo(value.name, value.dtype, value.shape)
 
     def shape(self, value: str) -> Shape | None:
         """The shape of a value of the model; None if it is not known."""

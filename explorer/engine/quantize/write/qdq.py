@@ -21,6 +21,7 @@ from explorer.engine.quantize.grids import Grids, bias_values
 from explorer.engine.quantize.layers import Operand
 from explorer.engine.quantize.weights import quantized_weight
 from explorer.engine.quantize.write.additions import Additions
+from explorer.facts import Shape
 
 
 def write(choice: LayerChoice, grids: Grids, to: Additions) -> None:
@@ -40,8 +41,37 @@ def read(choice: LayerChoice, operands: Sequence[Operand], grids: Grids, to: Add
                 grid = _unfused(operand, grid)
             called = is_called(choice, operand.part) or _is_lost(operand, fmt, grid, to)
             make = _called if called else _OPERANDS[operand.part]
-            inputs[operand.at] = make(operand, fmt, grid, to)
+            inputs[operand.at] = _between_casts(make, called, operand, fmt, grid, to)
     return inputs
+
+
+_Make = Callable[[Operand, NumberFormat, Grid, Additions], str]
+
+
+def _between_casts(
+    make: _Make, called: bool, operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions
+) -> str:
+    """What `make` makes of an operand; formats are given to float32, whatever a layer computes in."""
+    if operand.dtype == "float32":
+        return make(operand, fmt, grid, to)
+    flows = operand.tensor is None
+    source = operand.value
+    if flows or called:
+        shape = to.shape(source) if flows else operand.shape
+        operand = replace(operand, value=_cast(source, "float32", f"{source}_float32", shape, to))
+    shape = to.shape(source) if flows else operand.shape
+    made = make(operand, fmt, grid, to)
+    return _cast(made, operand.dtype, f"{made}_{operand.dtype}", shape, to)
+
+
+def _cast(value: str, dtype: str, target: str, shape: Shape | None, to: Additions) -> str:
+    key = "cast", value, dtype
+    if (found := to.known(key)) is not None:
+        return found
+    made = to.add("Cast", (value,), target, attributes=_to(dtype))
+    if shape is not None:
+        to.declare(Value(made, dtype, shape))
+    return to.made(key, made)
 
 
 def _flows_in_float(choice: LayerChoice) -> bool:
@@ -170,7 +200,7 @@ def _to(dtype: str) -> Mapping[str, Any]:
     return {"to": dtype_code(dtype)}
 
 
-_OPERANDS: Mapping[str, Callable[[Operand, NumberFormat, Grid, Additions], str]] = {
+_OPERANDS: Mapping[str, _Make] = {
     "input": activation,
     "weight": _weight,
     "bias": _bias,
