@@ -160,15 +160,21 @@ def _bits(choice: LayerChoice, part: Part) -> int | None:
 def _bitops(choice: LayerChoice, macs: int | None, formats: Sequence[NumberFormat | None]) -> int | None:
     """MACs x bits of a weight (where there is none, of the other input) x bits of an input.
 
-    What flows through a recurrent layer, or is read from a table, is float32.
+    Bits are those that are shown: of a block format with the share of the exponent that 32 numbers have in
+    common, which hardware adds once for so many products. What flows through a recurrent layer, or is read
+    from a table, is float32.
     """
     parts: tuple[Part, Part] = ("weight", "input")
     weight, inputs = (
-        fmt.bits if fmt is not None else _bits(choice, part) for part, fmt in zip(parts, formats, strict=True)
+        _bits(choice, part) if fmt is None else fmt.stored_bits
+        for part, fmt in zip(parts, formats, strict=True)
     )
     inputs = inputs or 32
     between = min(choice.layer.between, macs or 0)
-    return None if macs is None else (macs - between) * (weight or inputs) * inputs + between * 32 * 32
+    if macs is None:
+        return None
+    # quarters of a bit, squared: exact up to 2^49 MACs
+    return round((macs - between) * ((weight or inputs) * inputs)) + between * 32 * 32
 
 
 def _granularity(choice: LayerChoice, grid_of: GridOf) -> str:

@@ -56,7 +56,7 @@ class QuantizedLayer(Struct, frozen=True):
         saturated: Share of input values beyond the range of its format, by more than rounding moves them;
             None where it was not run, or blocks choose their range themselves (mx formats).
         macs: In one run at the sizes of the samples; `bitops` are macs x bits of weight x bits of input (of
-            both inputs, where there is no weight), without the share of what blocks have in common.
+            both inputs, where there is no weight): of `bits`, shares of blocks included.
         weight_bytes_before, weight_bytes: In its format, with scales that its name does not say, and zero
             points that are not 0: what hardware holds. A file holds as much where ONNX has a type for it.
         accumulator: What its sums need; None where they are not of integers with one scale, or no weights

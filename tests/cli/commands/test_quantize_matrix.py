@@ -24,8 +24,8 @@ FORMATS = {
     "mxfp8": ["--to", "mxfp8"],
     "int4": ["--to", "weight=int4", "--block", "32"],
 }
-BITS = {"int8": (8, 8), "fixed8.4": (8, 8), "mxfp8": (8, 8), "int4": (4, 32)}
-"""Of an element of a weight and of an input."""
+BITS = {"int8": (8, 8), "fixed8.4": (8, 8), "mxfp8": (8.25, 8.25), "int4": (4, 32)}
+"""Of a weight and of an input, with their share of what a block has in common."""
 LEVELS = ("ORT_DISABLE_ALL", "ORT_ENABLE_BASIC", "ORT_ENABLE_EXTENDED", "ORT_ENABLE_ALL")
 
 
@@ -171,7 +171,8 @@ def test_one_command_quantizes_and_says_what_is_so(
         weight, read = BITS[name] if took else (32, 32)
         read = read if said["input"] == name else 32
         assert said["macs"] == layer.macs
-        assert said["bitops"] == layer.macs * read * (weight if layer.weights else read)
+        assert said["bitops"] == round(layer.macs * read * (weight if layer.weights else read))
+        assert (said["bits"]["weight"] or weight, said["bits"]["input"] or read) == (weight, read)
         if took and layer.weights:
             parts = [rounded(*one, name, said["granularity"]) for one in layer.weights]
             own = ratio([one[0] for one in layer.weights], [part for part, _ in parts])
