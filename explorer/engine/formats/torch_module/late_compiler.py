@@ -112,7 +112,14 @@ def put_off_compiler() -> None:
         compiler.config  # noqa: B018
         return importlib.import_module(_HELPERS).is_compile_supported(device_type)
 
+    def helper(name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        compiler.config  # noqa: B018
+        return getattr(importlib.import_module(_HELPERS), name)
+
     helpers.is_compile_supported = is_compile_supported  # type: ignore[attr-defined]
+    helpers.__getattr__ = helper  # type: ignore[method-assign]  # what torchao and others take of it
     sys.modules[_NAME], sys.modules[_HELPERS] = compiler, helpers
     for name in _ALONE:
         _load_alone(name, spec)

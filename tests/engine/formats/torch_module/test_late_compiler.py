@@ -77,3 +77,20 @@ def test_a_folder_needs_no_compiler(tmp_path: Path) -> None:
 def test_who_compiles_later_has_all_of_it() -> None:
     done = subprocess.run([sys.executable, "-c", _LATER], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_who_takes_a_helper_of_it_gets_the_real_one() -> None:
+    """As torchao does, which transformers imports wherever it is installed."""
+    code = (
+        "import sys\n"
+        "from explorer.engine.formats.torch_module.late_compiler import put_off_compiler\n"
+        "import torch\n"
+        "put_off_compiler()\n"
+        "from torch._dynamo.utils import warn_once\n"
+        "import torch._dynamo\n"
+        "assert warn_once is torch._dynamo.utils.warn_once\n"
+        "assert 'torch._dynamo.eval_frame' in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
