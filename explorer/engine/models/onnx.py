@@ -64,12 +64,9 @@ class OnnxModel:
                 **sizes,
             )
 
-        dims, shapes = self._sizes()
+        dims, shapes = self._given()
         if self.options.past is not None:
-            # 5 ms, and few models are asked for a step
-            from explorer.engine.costs.decode.step import prefill_of_graph, step_of_graph
-
-            step = prefill_of_graph if self.options.prefill else step_of_graph
+            step = _steps().prefill_of_graph if self.options.prefill else _steps().step_of_graph
             return step(self.model, self.options.past, dims, shapes, analysed)
         return analysed(dims=dims, input_shapes=shapes)
 
@@ -91,12 +88,12 @@ class OnnxModel:
         """See `OpenedModel`."""
         from explorer.engine.values import onnx_activations  # onnxruntime
 
-        dims, shapes = self._sizes()
+        dims, shapes = self.sizes()
         return onnx_activations.run(self.model, layers, asked, dims=dims, input_shapes=shapes)
 
     def training(self, batch: int | None) -> StepGradients:
         """See `OpenedModel`."""
-        dims, shapes = self._sizes()
+        dims, shapes = self.sizes()
         return training.step(
             self.model,
             batch=batch,
@@ -116,11 +113,29 @@ class OnnxModel:
         # what no reader says of its file may be anywhere in it
         return (whole(self.source),) if self.model.source is None else model_reads(self.model)
 
-    def _sizes(self) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
+    def sizes(self) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
+        """Sizes of dimensions and inputs at which it is looked at: of a decode step those of the step.
+
+        Raises:
+            Misuse: It has no step of one token behind so many, or a size has to be given.
+        """
+        dims, shapes = self._given()
+        if self.options.past is None:
+            return dims, shapes
+        return _steps().sizes_of_step(self.model, self.options.past, dims, shapes)
+
+    def _given(self) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
         """Of the dimensions and input shapes that the user gave, those that this model has."""
         known = self.names()[1]
         shapes = {name: shape for name, shape in self.options.input_shapes.items() if name in known}
         return dims_of(self.model, self.options.dims), shapes
+
+
+def _steps() -> Any:
+    """What knows decode steps: 5 ms, and few models are asked for one."""
+    from explorer.engine.costs.decode import step
+
+    return step
 
 
 def open_graph(

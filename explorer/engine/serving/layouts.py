@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from torch import nn
 
 from explorer.engine.serving.bounds import Work
 from explorer.engine.serving.weights import WeightHolder
 from explorer.engine.split.partition import best_cuts
 from explorer.facts.roofline import Machine
-from explorer.facts.serving.serving import DeviceLayout, ServingLimit
+from explorer.facts.serving.serving import DeviceLayout, DeviceShare, ServingLimit
 
 _BLOCK = re.compile(r"\.(\d+)(?=\.|$)")
 
@@ -32,7 +33,10 @@ class Block(Struct, frozen=True):
     Attributes:
         dense: Bytes of weights that no plan cuts.
         cut: Bytes of weights that a tensor-parallel layout divides.
-        table: Bytes of tables, of which a step reads next to nothing, and of what it leaves out.
+        number: Of the layer; 0 where they have none.
+        table: Bytes of tables, of which a step reads a row a token, and of what it leaves out.
+        row: Bytes of such rows.
+        idle: Bytes of what a step leaves out, and an encoder's pass over a prompt reads.
         table_cut: Whether a layout divides it.
         experts: Bytes of stacks of experts.
         shared: Of the stacks, the share that one token reads.
@@ -42,11 +46,16 @@ class Block(Struct, frozen=True):
         cache_cut: Whether its heads can be cut.
         reduced: Products whose output is summed over devices.
         routed: Tokens that leave for experts: experts a token.
+        prompt_macs: Of a prompt.
+        prompt_cache: Bytes of the cache that a prompt leaves.
     """
 
+    number: int = 0
     dense: float = 0.0
     cut: float = 0.0
     table: float = 0.0
+    row: float = 0.0
+    idle: float = 0.0
     table_cut: bool = False
     experts: float = 0.0
     shared: float = 1.0
@@ -56,6 +65,20 @@ class Block(Struct, frozen=True):
     cache_cut: bool = False
     reduced: int = 0
     routed: int = 0
+    prompt_macs: float = 0.0
+    prompt_cache: float = 0.0
+
+
+class PassOfLayers(Struct, frozen=True):
+    """What the layers do of one pass over one sequence.
+
+    Attributes:
+        macs: By the number of the layer; None for what lies outside of them.
+        cache: Bytes of the cache, by layer.
+    """
+
+    macs: Mapping[int | None, float]
+    cache: Mapping[int, float]
 
 
 class LayerCuts:
@@ -138,31 +161,31 @@ def block_of(path: str) -> int | None:
     return int(found.group(1)) if found else None
 
 
-def blocks(
-    cuts: LayerCuts, attention: Mapping[int | None, float], cache: Mapping[int, float], scale: float
-) -> tuple[Block, ...]:
+def blocks(cuts: LayerCuts, step: PassOfLayers, prompt: PassOfLayers, scale: float) -> tuple[Block, ...]:
     """The layers of a model in order; tables go with the first, heads with the last.
 
     Args:
         cuts: How they may be cut.
-        attention: Multiply-accumulates of a step besides those with weights, by layer.
-        cache: Bytes of the cache, by layer.
+        step: A step; its multiply-accumulates without those with weights.
+        prompt: The pass over the prompt; all of its multiply-accumulates.
         scale: Of the bytes of weights, where they are stored in another type.
     """
     numbers = sorted({n for one in cuts.holders if (n := block_of(one.path)) is not None}) or [0]
     places = {number: at for at, number in enumerate(numbers)}
-    sums = [dict[str, Any]() for _ in numbers]
+    sums: list[dict[str, Any]] = [{"number": number} for number in numbers]
     for one in cuts.holders:
         number = block_of(one.path)
         at = places[number] if number is not None else 0 if one.table else len(numbers) - 1
         _add(sums[at], one, cuts.style(one.path), scale)
-    for layer, macs in attention.items():
-        at = places.get(layer, 0) if layer is not None else 0
-        sums[at]["macs"] = sums[at].get("macs", 0.0) + macs
-    for layer, size in cache.items():
-        at = min(max(layer, 0), len(numbers) - 1)
-        sums[at]["cache"] = sums[at].get("cache", 0.0) + size
-        sums[at]["cache_cut"] = _cuts_keys(cuts, numbers[at])
+    for made, name, outside in ((step, "macs", 0), (prompt, "prompt_macs", len(numbers) - 1)):
+        for layer, macs in made.macs.items():
+            at = places.get(layer, 0) if layer is not None else outside
+            sums[at][name] = sums[at].get(name, 0.0) + macs
+    for made, name in ((step, "cache"), (prompt, "prompt_cache")):
+        for layer, size in made.cache.items():
+            at = min(max(layer, 0), len(numbers) - 1)
+            sums[at][name] = sums[at].get(name, 0.0) + size
+            sums[at]["cache_cut"] = _cuts_keys(cuts, numbers[at])
     return tuple([Block(**one) for one in sums])
 
 
@@ -175,6 +198,8 @@ def _add(block: dict[str, Any], one: WeightHolder, style: str, scale: float) -> 
     elif one.table or one.idle:
         kind, macs = "table", "macs"
         block["table_cut"] = bool(style)
+        block["row"] = block.get("row", 0.0) + one.read * scale
+        block["idle"] = block.get("idle", 0.0) + (size if one.idle else 0.0)
     else:
         kind, macs = "cut" if style else "dense", "macs"
     block[kind] = block.get(kind, 0.0) + size
@@ -202,6 +227,8 @@ class LayoutContext(Struct, frozen=True):
         card: Bytes of its memory.
         links: Bytes per second between devices.
         item: Bytes of an element of what goes from layer to layer.
+        prompt: Tokens of the prompt of each sequence; 0 where it is not counted by layer.
+        encoder: An encoder reads it.
     """
 
     cuts: LayerCuts
@@ -212,6 +239,8 @@ class LayoutContext(Struct, frozen=True):
     card: int | None
     links: float | None
     item: int
+    prompt: int = 0
+    encoder: bool = False
 
 
 def layouts(laid: LayoutContext, devices: int) -> tuple[list[DeviceLayout], list[str]]:
@@ -237,26 +266,27 @@ def _divisors(number: int) -> list[int]:
 
 
 def _layout(laid: LayoutContext, tensor: int, pipeline: int, expert: int) -> DeviceLayout:
-    micro = max(laid.batch / pipeline, 1.0)
     weights = [_weights(one, tensor, expert) for one in laid.blocks]
-    cached = [_cache(laid, one, tensor) * laid.batch / expert for one in laid.blocks]
+    cached = [_cache(laid, one, one.cache, tensor) * laid.batch / expert for one in laid.blocks]
     stages = _stages([w + c for w, c in zip(weights, cached, strict=True)], pipeline)
-    works = [_work(laid, laid.blocks[a:b], tensor, expert, micro, pipeline) for a, b in stages]
-    limit: ServingLimit = "unknown"
-    token: float | None = None
-    if laid.machine is not None:
-        least = [work.least(laid.machine, laid.links) for work in works]
-        known = [seconds for seconds, _ in least if seconds is not None]
-        if len(known) == len(least):
-            slowest = max(known)
-            # fewer sequences than stages leave stages idle: a token goes through all of them
-            token = slowest * pipeline if laid.batch >= pipeline else sum(known)
-            limit = least[known.index(slowest)][1]
-    full = max(
-        range(len(stages)), key=lambda at: sum(weights[slice(*stages[at])]) + sum(cached[slice(*stages[at])])
-    )
-    first, last = stages[full]
-    held = round(sum(weights[first:last])), round(sum(cached[first:last]))
+    # a pipeline is handed so many pieces of the batch, one behind the other
+    pieces = min(laid.batch, pipeline)
+    works = [_step(laid, laid.blocks[a:b], tensor, expert, laid.batch / pieces) for a, b in stages]
+    if pipeline > 1:
+        handed = laid.batch / pieces / expert * laid.cuts.hidden * laid.item
+        works[:-1] = [replace(work, links=work.links + handed) for work in works[:-1]]
+    least = _least(laid, works)
+    shares = []
+    for (a, b), work, (seconds, limit) in zip(stages, works, least, strict=True):
+        first, last = laid.blocks[a].number, laid.blocks[b - 1].number
+        held = round(sum(weights[a:b])), round(sum(cached[a:b]))
+        sent, busy = round(work.links * pieces), None if seconds is None else seconds * pieces
+        shares.append(DeviceShare(tensor * expert, first, last, *held, sent, busy, limit))
+    once, slowest, limit = _through(least)
+    begun, why = _first_token(laid, stages, tensor, expert)
+    # stages idle while a token goes through all of them, unless there is another piece for each
+    token = None if once is None or slowest is None else max(once, pieces * slowest)
+    full = max(shares, key=lambda one: one.weight_bytes + one.cache_bytes)
     return DeviceLayout(
         laid.context,
         laid.batch,
@@ -264,13 +294,49 @@ def _layout(laid: LayoutContext, tensor: int, pipeline: int, expert: int) -> Dev
         tensor,
         pipeline,
         expert,
-        *held,
-        None if laid.card is None else sum(held) <= laid.card,
-        round(max(work.links for work in works)),
+        full.weight_bytes,
+        full.cache_bytes,
+        None if laid.card is None else full.weight_bytes + full.cache_bytes <= laid.card,
+        max(one.link_bytes for one in shares),
         token,
         laid.batch / token if token else None,
         limit,
+        begun,
+        why,
+        tuple(shares),
     )
+
+
+_Least = tuple[float | None, ServingLimit]
+
+
+def _least(laid: LayoutContext, works: Sequence[Work]) -> list[_Least]:
+    if laid.machine is None:
+        return [(None, "unknown") for _ in works]
+    return [work.least(laid.machine, laid.links) for work in works]
+
+
+def _through(least: Sequence[_Least]) -> tuple[float | None, float | None, ServingLimit]:
+    """Seconds that a piece takes through all stages, those of the slowest, and what bounds that one."""
+    known = [(seconds, limit) for seconds, limit in least if seconds is not None]
+    if len(known) < len(least):
+        return None, None, "unknown"
+    slowest, limit = max(known, key=lambda one: one[0])
+    return sum(seconds for seconds, _ in known), slowest, limit
+
+
+def _first_token(laid: LayoutContext, stages: Sequence[tuple[int, int]], tensor: int, expert: int) -> _Least:
+    """Seconds until all prompts are read: at once by a single stage, one behind the other by several."""
+    if not laid.prompt:
+        return None, "unknown"
+    pieces = laid.batch if len(stages) > 1 else 1
+    each = laid.batch / pieces
+    works = [_prompts(laid, laid.blocks[a:b], tensor, expert, each) for a, b in stages]
+    if len(stages) > 1:
+        handed = each / expert * laid.prompt * laid.cuts.hidden * laid.item
+        works[:-1] = [replace(work, links=work.links + handed) for work in works[:-1]]
+    once, slowest, limit = _through(_least(laid, works))
+    return None if once is None or slowest is None else once + (pieces - 1) * slowest, limit
 
 
 def _stages(sizes: Sequence[float], count: int) -> list[tuple[int, int]]:
@@ -294,27 +360,50 @@ def _weights(one: Block, tensor: int, expert: int) -> float:
     return table + one.dense + one.cut / tensor + one.experts / (tensor * expert)
 
 
-def _cache(laid: LayoutContext, one: Block, tensor: int) -> float:
+def _cache(laid: LayoutContext, one: Block, size: float, tensor: int) -> float:
     """Bytes of the cache of one sequence on a device: whole heads, or all where they are not cut."""
     if not one.cache_cut:
-        return one.cache
+        return size
     heads = laid.cuts.kv_heads
-    return one.cache * -(-heads // tensor) / heads
+    return size * -(-heads // tensor) / heads
 
 
-def _work(
-    laid: LayoutContext, stage: Sequence[Block], tensor: int, expert: int, micro: float, pipeline: int
-) -> Work:
-    """What a device of a stage does for one micro-batch."""
-    each = micro / expert
-    macs = weights = cache = links = 0.0
-    width = laid.cuts.hidden * laid.item
+def _step(laid: LayoutContext, stage: Sequence[Block], tensor: int, expert: int, batch: float) -> Work:
+    """What a device of a stage does for one token of so many sequences."""
+    each = batch / expert
+    macs = cache = 0.0
     for one in stage:
-        drawn = 1 - (1 - one.shared) ** micro if one.experts else 0.0
-        macs += (one.macs / tensor + one.expert_macs / tensor) * each
-        weights += one.dense + one.cut / tensor + one.experts * drawn / (tensor * expert)
-        cache += _cache(laid, one, tensor) * each
+        macs += (one.macs + one.expert_macs) / tensor * each
+        cache += _cache(laid, one, one.cache, tensor) * each
+    read = sum(_read(one, tensor, expert, batch) for one in stage)
+    return Work(macs, read, cache, _sent(laid, stage, tensor, expert, each))
+
+
+def _prompts(laid: LayoutContext, stage: Sequence[Block], tensor: int, expert: int, batch: float) -> Work:
+    """What a device of a stage does for the prompts of so many sequences."""
+    each = batch / expert
+    macs = cache = read = 0.0
+    for one in stage:
+        macs += one.prompt_macs / tensor * each
+        cache += _cache(laid, one, one.prompt_cache, tensor) * each
+        read += _read(one, tensor, expert, batch * laid.prompt)
+        read += one.idle if laid.encoder else 0.0
+    return Work(macs, read, cache, _sent(laid, stage, tensor, expert, each * laid.prompt))
+
+
+def _read(one: Block, tensor: int, expert: int, tokens: float) -> float:
+    """Bytes of weights that a device reads for so many tokens, of experts those that are drawn."""
+    drawn = 1 - (1 - one.shared) ** tokens if one.experts else 0.0
+    rows = one.row * tokens / expert / (tensor if one.table_cut else 1)
+    return rows + one.dense + one.cut / tensor + one.experts * drawn / (tensor * expert)
+
+
+def _sent(laid: LayoutContext, stage: Sequence[Block], tensor: int, expert: int, tokens: float) -> float:
+    """Bytes that a device of a stage sends to the others of it, for so many tokens of its own."""
+    width = laid.cuts.hidden * laid.item
+    sent = 0.0
+    for one in stage:
         reduced = one.reduced + (1 if one.experts else 0)
-        links += reduced * each * width * 2 * (tensor - 1) / tensor
-        links += 2 * one.routed * each * width * (expert - 1) / expert
-    return Work(macs, weights, cache, links + (each * width if pipeline > 1 else 0.0))
+        sent += reduced * tokens * width * 2 * (tensor - 1) / tensor
+        sent += 2 * one.routed * tokens * width * (expert - 1) / expert
+    return sent

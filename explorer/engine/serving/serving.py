@@ -23,7 +23,15 @@ from explorer.engine.serving import bounds, weights
 from explorer.engine.serving.bounds import Work
 from explorer.engine.serving.cache import element_bits, served_cache, windows
 from explorer.engine.serving.growth import BetweenCounts, over_context, over_prompt
-from explorer.engine.serving.layouts import LayerCuts, LayoutContext, block_of, blocks, layouts, text_config
+from explorer.engine.serving.layouts import (
+    LayerCuts,
+    LayoutContext,
+    PassOfLayers,
+    block_of,
+    blocks,
+    layouts,
+    text_config,
+)
 from explorer.engine.serving.passes import PROMPTS, Passes
 from explorer.engine.serving.prediction import predicted
 from explorer.facts.profile.machine import MeasuredMachine
@@ -335,11 +343,16 @@ class _Answer:
         found, refused = [], dict[str, None]()
         attention = BetweenCounts(macs, spec.contexts, self._attention)
         held = BetweenCounts(cached, spec.contexts, self._cached)
+        prompt = PassOfLayers(self._read(), self._cached(spec.prompt))
+        counted = 0 if self.passes.looped else spec.prompt
         for context in spec.contexts:
-            layers = blocks(cuts, attention.at(context), held.at(context), self.types.scale)
+            step = PassOfLayers(attention.at(context), held.at(context))
+            layers = blocks(cuts, step, prompt, self.types.scale)
             for batch in spec.batches:
                 laid = LayoutContext(
-                    cuts, layers, context, batch, self.machine, spec.card, spec.links, self._item()
+                    *(cuts, layers, context, batch, self.machine, spec.card, spec.links, self._item()),
+                    prompt=counted,
+                    encoder=self.passes.own.encoder,
                 )
                 for devices in spec.devices:
                     made, why = layouts(laid, devices)
@@ -355,6 +368,15 @@ class _Answer:
             if not layer.group and layer.macs and not passes.of_weights(layer):
                 number = block_of(layer.path)
                 found[number] = found.get(number, 0.0) + layer.macs
+        return found
+
+    def _read(self) -> dict[int | None, float]:
+        """Multiply-accumulates of the prompt, by layer; none where its rows are not counted."""
+        found = dict[int | None, float]()
+        rows = {} if self.passes.looped else self.passes.prompt_layers(self.spec.prompt)
+        for path, macs in rows.items():
+            number = block_of(path)
+            found[number] = found.get(number, 0.0) + (macs or 0)
         return found
 
     def _cached(self, context: int) -> dict[int, float]:

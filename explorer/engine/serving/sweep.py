@@ -97,7 +97,7 @@ class ServingTask(Task, frozen=True, kw_only=True):
 
 _OF_LAYOUT = (
     *("tensor", "pipeline", "expert", "weight_bytes", "cache_bytes", "link_bytes", "fits"),
-    *("token", "rate"),
+    *("first_token", "token", "rate"),
 )
 
 

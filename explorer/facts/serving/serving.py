@@ -132,6 +132,28 @@ class ServingTime(Struct, frozen=True):
     token_predicted: float | None = None
 
 
+class DeviceShare(Struct, frozen=True):
+    """What each of the devices of one stage has of a layout: those of a stage are alike.
+
+    Attributes:
+        devices: How many.
+        first, last: Numbers of the layers that they hold.
+        weight_bytes, cache_bytes: Of one of them.
+        link_bytes: That it sends in a step.
+        busy: Least seconds that it works at a step of the whole batch.
+        limit: What bounds those.
+    """
+
+    devices: int
+    first: int
+    last: int
+    weight_bytes: int
+    cache_bytes: int
+    link_bytes: int
+    busy: float | None
+    limit: ServingLimit
+
+
 class DeviceLayout(Struct, frozen=True):
     """One way to lay a model over devices, at one context and batch.
 
@@ -142,10 +164,14 @@ class DeviceLayout(Struct, frozen=True):
         expert: Devices that share the experts out, and the batch.
         weight_bytes, cache_bytes: Of the fullest device.
         fits: Whether its memory holds both; None where it is not known.
-        link_bytes: That a device sends in a step.
+        link_bytes: That the device which sends most sends in a step.
         token: Least seconds a step.
         rate: Tokens a second of the whole batch; None where the links' rate is not known.
         limit: What bounds the step.
+        first_token: Seconds until the prompts of the batch are read, at best; None where a prompt is not
+            counted by layer, or the links' rate is not known.
+        first_limit: What bounds that.
+        shares: What each device has of it, by stage.
     """
 
     context: int
@@ -161,6 +187,9 @@ class DeviceLayout(Struct, frozen=True):
     token: float | None
     rate: float | None
     limit: ServingLimit
+    first_token: float | None = None
+    first_limit: ServingLimit = "unknown"
+    shares: tuple[DeviceShare, ...] = ()
 
 
 class Serving(Struct, frozen=True):

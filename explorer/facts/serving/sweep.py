@@ -44,8 +44,7 @@ class ServingRow(Struct, frozen=True, kw_only=True):
         prompt, context, batch, devices, dtype, kv_dtype, card, links: As asked.
         layouts: How many rows the same question has.
         tensor, pipeline, expert: The layout.
-        weight_bytes, cache_bytes, link_bytes, fits, token, rate, bound: As of a `DeviceLayout`.
-        first_token: Of one device: seconds to the first token; None where nobody says.
+        weight_bytes, cache_bytes, link_bytes, fits, first_token, token, rate, bound: As of a `DeviceLayout`.
         pareto: On the front of its model, machine, prompt and context: none that fits is as fast a token,
             writes as many tokens a second on a device, and is better in one of the two.
         error: Why it has no figures; '' where it has.

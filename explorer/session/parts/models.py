@@ -23,7 +23,13 @@ from explorer.engine.costs.memory.liveness import AnalysisResult, MadeRows
 from explorer.engine.costs.operator_stats import operator_stats
 from explorer.engine.costs.value_flow import ValueFlow
 from explorer.engine.models.open_model import open_model
-from explorer.engine.models.opened_model import OpenedModel, OpenOptions, check_names, with_rules
+from explorer.engine.models.opened_model import (
+    OpenedModel,
+    OpenOptions,
+    check_names,
+    dims_of,
+    with_rules,
+)
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.facts import Analysis, History, HistoryEntry, Layer, Progress
 from explorer.host import confinement, output_files, scratch
@@ -312,6 +318,19 @@ class Models:
             with scratch.private_files(self.workdir) as folder:
                 self._graph = self.opened(0, on_progress).graph(folder, on_progress=on_progress)
         return self._graph
+
+    def sizes(self, at: int, model: Model) -> tuple[dict[str, int], dict[str, Any]]:
+        """Sizes of dimensions and inputs at which the graph of a state is looked at: in decode mode a step's.
+
+        Raises:
+            Misuse: It has no step of one token behind so many, or a size has to be given.
+        """
+        opened: Any = self.opened(at)
+        if self.options["past"] is not None and opened.is_graph:
+            return opened.sizes()  # type: ignore[no-any-return]
+        names = {value.name for value in model.graph.feeds}
+        shapes = {name: one for name, one in self.options["input_shapes"].items() if name in names}
+        return dims_of(model, self.options["dims"]), shapes
 
     def examined(self, at: int, on_progress: OnProgress = None, cancel: Cancel = None) -> AnalysisResult:
         """The analysis of the model at a place of the history, and its execution order, made once."""

@@ -19,7 +19,6 @@ from explorer.engine import shapes
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import FileSpan, Model, Tensor
-from explorer.engine.models.opened_model import dims_of
 from explorer.engine.progress import report
 from explorer.engine.quantize import calibration
 from explorer.engine.quantize.answer import answer
@@ -272,8 +271,7 @@ class Quantizer:
         return replace(made, command=self.command(request, output))
 
     def _samples(self, model: Model, request: QuantizeRequest) -> Samples:
-        options = self._models.options
-        dims, given = dims_of(model, options["dims"]), options["input_shapes"]
+        dims, given = self._models.sizes(self._models.current, model)
         if request.calibrate:
             return read_samples(model, request.calibrate, dims, given)
         return random_samples(model, request.draws, request.seed, dims, given)
@@ -287,7 +285,7 @@ class Quantizer:
 
     def _of(self, model: Model, spec: QuantizeSpec, *, sized: bool = False) -> ModelChoices:
         models = self._models
-        dims, given = dims_of(model, models.options["dims"]), models.options["input_shapes"]
+        dims, given = models.sizes(models.current, model)
         known = shapes.infer(model, dims, given).values
         sizes: dict[str, Sizes] = {}
         if sized or any(rule.shape for rule in spec.rules) or any(map(is_query, spec.sites)):

@@ -18,7 +18,6 @@ from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Model, renamed
-from explorer.engine.models.opened_model import dims_of
 from explorer.engine.proof.sites.recovery import recover_plan, with_earlier
 from explorer.engine.tiling.cost import plan_cost
 from explorer.engine.tiling.cost.formulas import with_formulas
@@ -213,8 +212,8 @@ class Tiler:
         return known[key]
 
     def _exported(self, at: int, on_progress: OnProgress, **how: Any) -> Products:
-        model, options = self._models.graph(at, on_progress), self._models.options
-        dims, shapes = dims_of(model, options["dims"]), options["input_shapes"]
+        model = self._models.graph(at, on_progress)
+        dims, shapes = self._models.sizes(at, model)
         return find_products(model, dims, shapes, self._models.rules, **how)
 
 

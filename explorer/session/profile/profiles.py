@@ -8,7 +8,6 @@ from explorer.base.errors import Misuse
 from explorer.engine.costs.training.onnx import at_batch
 from explorer.engine.diff import tree_diff
 from explorer.engine.graph.model import Model
-from explorer.engine.models.opened_model import dims_of
 from explorer.engine.profile.compare import compared
 from explorer.engine.profile.onnx import TimedGraph, measured
 from explorer.engine.profile.rounds import Measurement, timed
@@ -208,9 +207,7 @@ def subject_of(
         )
     model, opened = models.graph(at, on_progress), models.opened(at, on_progress)
     usual = opened.options
-    known = {value.name for value in model.graph.feeds}
-    dims = dims_of(model, usual.dims)
-    shapes = {name: shape for name, shape in usual.input_shapes.items() if name in known}
+    dims, shapes = models.sizes(at, model)
     if batch is not None:
         dims, shapes = at_batch(model, batch, dims, shapes)
     if spec.input is not None:

@@ -242,7 +242,7 @@ class Splitter:
         models = self._models
         opened = models.opened(at, on_progress)
         model = models.graph(at, on_progress)
-        dims, shapes = self._sizes(model)
+        dims, shapes = models.sizes(at, model)
         examined = models.graph_examined(at, on_progress, cancel)
         step = None
         if spec.by == "training":
@@ -257,12 +257,6 @@ class Splitter:
             modules = models.analysis(at, on_progress, cancel).layers if taken else ()
         layers, order = examined.analysis.layers, lambda: examined.schedule
         return SplitSubject(model, layers, order, dims, shapes, tuple(machines), profile, modules, step)
-
-    def _sizes(self, model: Model) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
-        options = self._models.options
-        names = {value.name for value in model.graph.feeds}
-        shapes = {name: one for name, one in options["input_shapes"].items() if name in names}
-        return dims_of(model, options["dims"]), shapes
 
     def _written(
         self,

@@ -189,6 +189,49 @@ def test_layouts_hold_the_whole_and_cut_only_what_divides() -> None:
 
 
 @pytest.mark.slow
+def test_each_device_of_a_layout_has_its_own_memory_time_and_links() -> None:
+    sizes = {**LLAMA3_8B, "num_hidden_layers": 5}
+    spec = ServingSpec(512, (1000,), (1, 8), (1, 2, 4), "bf16", links=1e11)
+    found = serve("llama", spec, CHIP, **sizes)
+    width, alone = 4096 * 2, {one.batch: one for one in found.times}
+    for one in found.layouts:
+        assert sum(share.devices for share in one.shares) == one.devices
+        assert max(share.weight_bytes + share.cache_bytes for share in one.shares) == (
+            one.weight_bytes + one.cache_bytes
+        )
+        held = sum(share.devices * (share.weight_bytes + share.cache_bytes) for share in one.shares)
+        # norms are held by every device of a stage
+        assert held >= found.weight_bytes + one.batch * 1000 * found.cache.token_bytes - one.devices
+        assert [share.first for share in one.shares[1:]] == [share.last + 1 for share in one.shares[:-1]]
+        assert (one.shares[0].first, one.shares[-1].last) == (0, 4)
+        busiest = max(share.busy or 0 for share in one.shares)
+        assert one.token is not None
+        assert one.token >= busiest * (1 - 1e-9)
+        if one.devices == 1:
+            assert one.token == pytest.approx(alone[one.batch].token, rel=1e-6)
+            assert one.first_token == pytest.approx(alone[one.batch].first_token, rel=1e-6)
+            assert one.first_limit == alone[one.batch].first_limit
+        if one.tensor == one.expert == 1:
+            # a stage hands on a row a sequence; the last hands on none
+            sent = [share.link_bytes for share in one.shares]
+            assert sent == [one.batch * width] * (one.pipeline - 1) + [0]
+    for batch in (1, 8):
+        first = {(one.tensor, one.pipeline): one.first_token for one in found.layouts if one.batch == batch}
+        assert first[1, 1] > first[2, 1] > first[4, 1]
+        # stages one behind the other read a single prompt no sooner than one device, but several
+        assert (first[1, 2] < first[1, 1]) is (batch == 8)
+
+
+@pytest.mark.slow
+def test_a_prompt_that_is_counted_token_by_token_has_no_time_in_stages() -> None:
+    spec = ServingSpec(contexts=(64,), batches=(2,), devices=(2,), links=1e11)
+    found = serve("mamba", spec, CHIP, hidden_size=64, num_hidden_layers=2, vocab_size=128)
+    (one,) = found.layouts
+    assert (one.pipeline, one.first_token, one.first_limit) == (2, None, "unknown")
+    assert one.token is not None
+
+
+@pytest.mark.slow
 def test_layouts_of_many_contexts_are_those_of_each_alone() -> None:
     sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}
     kinds = ["sliding_attention", "full_attention"]

@@ -67,12 +67,14 @@ class DecodeStep(Struct, frozen=True):
             buffer that holds them.
         buffers: Whether the caches are buffers that the step writes into.
         assumed: What was taken for granted, in words.
+        dims: Sizes of named dimensions, those that the user gave too.
     """
 
     input_shapes: Mapping[str, tuple[str | None, tuple[int, ...]]]
     positions: Mapping[str, int]
     buffers: bool
     assumed: tuple[str, ...]
+    dims: Mapping[str, int]
 
 
 def find(model: Model) -> Cache:
@@ -185,7 +187,8 @@ def bind(
         bound[value.name] = given[0], whole
         if value.name in cache.slots:
             positions[value.name] = _enough(whole[cache.slots[value.name].axis], past, value.name)
-    return DecodeStep(bound, positions, buffers or any(n > past for n in positions.values()), tuple(assumed))
+    written = buffers or any(n > past for n in positions.values())
+    return DecodeStep(bound, positions, written, tuple(assumed), sizes.known)
 
 
 def _enough(positions: int, past: int, name: str) -> int:

@@ -54,16 +54,38 @@ def step_of_graph(
         )
     shapes = onnx_cache.whole_text(model, 1, dims, input_shapes)
     if past:
-        raise Misuse(
-            "it takes no key-value cache, so there is no step behind one",
-            where="--past",
-            hint="export it with its cache as inputs; of a module of transformers --decode counts its own",
-        )
+        raise _no_cache()
     found = examine(dims=dims, input_shapes=shapes)
     info = found.info
     decode = {"past": 0, "tokens": 1, "how": "a pass over the first token, with nothing in the cache"}
     totals = replace(info.totals, kv_cache_bytes=0)
     return found.with_info(replace(info, totals=totals, assumptions={**info.assumptions, "decode": decode}))
+
+
+def sizes_of_step(
+    model: Model, past: int, dims: Mapping[str, int], input_shapes: Inputs
+) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
+    """Sizes of named dimensions, and of every input, of one decode step of an ONNX model.
+
+    Raises:
+        Misuse: See `step_of_graph`.
+    """
+    check_past(past)
+    cache = onnx_cache.find(model)
+    if not cache.slots:
+        if past:
+            raise _no_cache()
+        return dict(dims), onnx_cache.whole_text(model, 1, dims, input_shapes)
+    step = onnx_cache.bind(model, cache, past, dims, input_shapes)
+    return dict(step.dims), dict(step.input_shapes)
+
+
+def _no_cache() -> Misuse:
+    return Misuse(
+        "it takes no key-value cache, so there is no step behind one",
+        where="--past",
+        hint="export it with its cache as inputs; of a module of transformers --decode counts its own",
+    )
 
 
 def prefill_of_graph(

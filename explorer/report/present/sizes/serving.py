@@ -51,6 +51,7 @@ def serving_blocks(fact: Serving) -> list[Block]:
     blocks += fits(fact)
     if fact.layouts:
         blocks += [Line(), Heading("Layouts over devices"), layouts_table(fact)]
+        blocks += devices(fact)
     return [*blocks, *([Line()] if fact.notes else []), *(Paragraph(note, "quiet") for note in fact.notes)]
 
 
@@ -270,11 +271,14 @@ def layouts_table(fact: Serving) -> Table:
             size(one.cache_bytes),
             Span(bytes_text(held), role, f"{held:,}", held),
             quiet_zero(size(one.link_bytes)),
+            seconds(one.first_token),
             seconds(one.token),
             rate_cell(one.rate),
             Span(LIMITS[one.limit], "quiet"),
+            Span("best" if id(one) in best else "", "good"),
         )
 
+    best = {id(one) for one in best_layouts(fact)}
     columns = (
         Column("context", "right", drop=2),
         Column("batch", "right"),
@@ -284,11 +288,69 @@ def layouts_table(fact: Serving) -> Table:
         Column("cache", "right", drop=3),
         Column("a device", "right"),
         Column("sent a step", "right", drop=1),
+        Column("first token", "right", drop=6),
         Column("a token", "right"),
         Column("tokens/s", "right"),
         Column("bound by", drop=5),
+        Column("", drop=7),
     )
     return Table(columns, Rows(row, fact.layouts), what="layouts")
+
+
+def best_layouts(fact: Serving) -> list[DeviceLayout]:
+    """The fastest of each number of devices, context and batch, of those that fit."""
+    found: dict[tuple[int, int, int], DeviceLayout] = {}
+    for one in fact.layouts:
+        if one.fits is not False:
+            found.setdefault((one.context, one.batch, one.devices), one)
+    return list(found.values())
+
+
+def devices(fact: Serving) -> list[Block]:
+    """What each device has of the best layout in stages, of each number of devices; others are all alike."""
+    context, batch = max(fact.spec.contexts), max(fact.spec.batches)
+    staged: dict[int, DeviceLayout] = {}
+    for one in fact.layouts:
+        if len(one.shares) > 1 and (one.context, one.batch) == (context, batch):
+            staged.setdefault(one.devices, one)
+    if not staged:
+        return []
+
+    def row(pair: tuple[DeviceLayout, int]) -> tuple[Cell, ...]:
+        one, at = pair
+        share = one.shares[at]
+        before = sum(each.devices for each in one.shares[:at]) + 1
+        held = share.weight_bytes + share.cache_bytes
+        return (
+            f"{one.tensor} x {one.pipeline} x {one.expert}",
+            _numbers(before, before + share.devices - 1),
+            _numbers(share.first, share.last),
+            size(share.weight_bytes),
+            size(share.cache_bytes),
+            size(held),
+            quiet_zero(size(share.link_bytes)),
+            seconds(share.busy),
+            Span(LIMITS[share.limit], "quiet"),
+        )
+
+    columns = (
+        Column("tensor x pipeline x expert", "right"),
+        Column("devices", "right"),
+        Column("layers", "right"),
+        Column("weights", "right", drop=4),
+        Column("cache", "right", drop=3),
+        Column("each holds", "right"),
+        Column("sent a step", "right", drop=1),
+        Column("busy a step", "right"),
+        Column("bound by", drop=5),
+    )
+    pairs = [(one, at) for one in staged.values() for at in range(len(one.shares))]
+    heading = Heading(f"Devices of layouts in stages: behind {context:,} tokens, batch {batch:,}")
+    return [Line(), heading, Table(columns, Rows(row, pairs), what="stages")]
+
+
+def _numbers(first: int, last: int) -> str:
+    return f"{first:,}" if first == last else f"{first:,}-{last:,}"
 
 
 def side_by_side(found: Sequence[tuple[Info, Serving]]) -> list[Block]:

@@ -74,7 +74,7 @@ def _row(row: ServingRow) -> tuple[Cell, ...]:
         size(row.cache_bytes),
         Span(bytes_text(held), role, f"{held:,}", held),
         quiet_zero(size(row.link_bytes)),
-        seconds(row.first_token) if row.devices == 1 else Span("-", "quiet"),
+        seconds(row.first_token),
         seconds(row.token),
         rate_cell(row.rate),
         Span(LIMITS[row.bound], "quiet"),

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from explorer import Misuse, Session
+from explorer import Misuse, Session, TileSpec
 from explorer.engine.formats.onnx import writer
 from explorer.engine.graph.model import Model, Node
+from explorer.facts.profile.profile import ProfileSpec
+from explorer.facts.split.split import SplitSpec
 
 Build = Callable[..., Model]
 
@@ -92,6 +94,54 @@ def test_the_length_of_a_text_of_a_graph_with_a_cache(build: Build, tmp_path: Pa
     assert (step.kv_bytes_per_token, step.kv_passes_weights, step.checked) == (a_token, passes, True)
     assert step.prefill is not None
     assert step.prefill.macs == 64 * (4 * E * E + E * V) + 2 * H * 64 * 64 * D
+
+
+STEP = 4 * E * E + E * V
+"""MACs of one token with weights."""
+
+
+def test_products_of_a_step_are_those_behind_its_cache(build: Build, tmp_path: Path) -> None:
+    path = str(tmp_path / "cached.onnx")
+    writer.write(decoder(build, cache=True), path)
+    with Session(path, past=100) as session:
+        plan = session.plan(TileSpec())
+        shapes = {site.name: (site.M, site.K, site.N) for site in plan.sites}
+        assert shapes["scores"] == (1, D, 101)
+        assert shapes["context"] == (1, 101, D)
+        assert shapes["head"] == (1, E, V)
+        assert plan.macs_total == session.info().totals.macs == STEP + 2 * H * 101 * D
+        # training, a split and a run look at the same step
+        assert session.training().forward_macs == plan.macs_total
+        ran = session.activations()
+    assert not ran.skipped
+    assert "past_k: float32 [1, 2, 100, 4], standard normal" in "; ".join(ran.inputs)
+
+
+@pytest.mark.slow
+def test_a_step_is_tiled_split_and_timed_as_it_is_counted(build: Build, tmp_path: Path) -> None:
+    path = str(tmp_path / "cached.onnx")
+    writer.write(decoder(build, cache=True), path)
+    with Session(path, past=100) as session:
+        macs = session.info().totals.macs
+        split = session.split(SplitSpec(stages=2))
+        assert sum(stage.macs or 0 for stage in split.stages) == macs
+        timed = session.profile(ProfileSpec(steps=2, warmup=0))
+        assert any("past_v: float32 [1, 2, 100, 4]" in text for text in timed.inputs)
+        done = session.tile(TileSpec(tile=(2, 2, 2)), output=str(tmp_path / "tiled.onnx"))
+        assert done.verification is not None
+        assert done.verification.passed
+        assert session.info().totals.macs == macs
+        assert session.info().totals.kv_cache_bytes == 100 * 2 * H * D * 4
+
+
+def test_a_graph_without_a_cache_has_no_step_to_plan(build: Build, tmp_path: Path) -> None:
+    path = str(tmp_path / "whole.onnx")
+    writer.write(decoder(build, cache=False), path)
+    with (
+        Session(path, past=64) as session,
+        pytest.raises(Misuse, match="takes no key-value cache, so there is no step behind one"),
+    ):
+        session.plan(TileSpec())
 
 
 def test_the_length_of_a_text_of_a_graph_without_one(build: Build, tmp_path: Path) -> None:
