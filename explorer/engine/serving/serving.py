@@ -128,16 +128,41 @@ def served(
     check(spec)
     try:
         found = _Answer(passes, spec, stored_types(spec), machine).fact()
-    except BadModel as error:
-        longest = _longest(passes.own.model)
-        if longest is None or max(*spec.contexts, spec.prompt) < longest:
-            raise
-        hint = f"its configuration was made for {longest:,} tokens, the new one too: --context {longest - 1}"
-        raise BadModel(error.what, where=error.where, hint=hint) from None
+    except BadModel:
+        found = _within(passes, spec, machine)
+        spec = found.spec
     if seen is None or not seen.probes:
         return found
     times = predicted(found.times, passes, spec.prompt, found.weight_bytes, seen)
     return replace(found, times=times, notes=(*found.notes, _told(times, seen)))
+
+
+def _within(passes: Passes, spec: ServingSpec, machine: Machine | None) -> Serving:
+    """The answer at as many tokens as a configuration was made for, where code fails on more of them.
+
+    Raises:
+        BadModel: It fails on those, too; or others were asked for.
+    """
+    longest = _longest(passes.own.model)
+    if longest is None or longest < 2 or max(*spec.contexts, spec.prompt) < longest:
+        raise
+    # the new token has a place, too
+    most = longest - 1
+    usual = replace(
+        spec, prompt=min(spec.prompt, most), contexts=tuple([min(n, most) for n in spec.contexts])
+    )
+    found = _Answer(passes, usual, stored_types(spec), machine).fact()
+    if (spec.prompt, spec.contexts) != (ServingSpec().prompt, ServingSpec().contexts):
+        raise BadModel(
+            f"it does not run on more than the {longest:,} tokens that its configuration was made for",
+            where=type(passes.own.model).__name__,
+            hint=f"--prompt {usual.prompt} --context {','.join(map(str, dict.fromkeys(usual.contexts)))}",
+        )
+    note = (
+        f"its code does not run on more than the {longest:,} tokens that its configuration was made for: behind"
+        f" {most:,} is counted, not behind {spec.contexts[0]:,}"
+    )
+    return replace(found, notes=(note, *found.notes))
 
 
 def _told(times: Sequence[ServingTime], seen: MeasuredMachine) -> str:

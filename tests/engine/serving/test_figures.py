@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from explorer import Misuse
+from explorer.base.errors import BadModel
 from explorer.engine.costs.decode import module_cache
 from explorer.engine.serving.serving import passes_of, served
 from explorer.facts.roofline import Machine
@@ -260,6 +261,21 @@ def test_other_batches_and_devices_need_no_other_pass() -> None:
     found = served(passes, many, CHIP)
     assert len(made) == before
     assert (len(found.times), len(found.layouts) >= 200) == (49, True)
+
+
+@pytest.mark.slow
+def test_code_that_stops_where_its_configuration_does_is_counted_as_far_as_that() -> None:
+    sizes = {"d_model": 32, "n_heads": 2, "n_layers": 1, "max_seq_len": 64, "vocab_size": 128}
+    found = serve("mpt", **sizes)
+    assert (found.spec.prompt, found.spec.contexts, found.times[0].context) == (63, (63,), 63)
+    assert found.notes[0].endswith("behind 63 is counted, not behind 8,192")
+    assert found.decode.cache_bytes == 63 * found.cache.token_bytes
+    with pytest.raises(BadModel) as refused:
+        serve("mpt", ServingSpec(contexts=(50, 100), prompt=10), **sizes)
+    assert str(refused.value) == (
+        "MptForCausalLM: it does not run on more than the 64 tokens that its configuration was made for;"
+        " --prompt 10 --context 50,63"
+    )
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,8 @@ def match(module: nn.Module, tensors: Sequence[StoredTensor], quantization: Mapp
     """
     own = module.state_dict(keep_vars=True)
     weights = sorted(logical(tensors, quantization), key=lambda w: _natural(w.name))
-    return matched(own, weights, _Conversions(module, own))
+    alike = all(w.name in own and w.of_shape(tuple(own[w.name].shape)) for w in weights)
+    return matched(own, weights, _SameNames(own) if alike else _Conversions(module, own))
 
 
 def matched(own: Mapping[str, torch.Tensor], weights: Iterable[LogicalTensor], names: Names) -> NameMatch:
@@ -108,6 +109,23 @@ def matched(own: Mapping[str, torch.Tensor], weights: Iterable[LogicalTensor], n
         else:
             found.stored.update((name, held) for name in alike if name not in found.stored)
     return found
+
+
+class _SameNames:
+    """Names and shapes of a file that are those of a module: none of transformers' conversions is asked for."""
+
+    def __init__(self, own: Mapping[str, torch.Tensor]) -> None:
+        self.own = own
+
+    def target(self, name: str) -> tuple[str, str]:
+        """See `Names`."""
+        return name, ""
+
+    def shapes(
+        self, target: str, sources: Sequence[tuple[str, LogicalTensor]]
+    ) -> Mapping[str, tuple[int, ...] | None]:
+        """See `Names`."""
+        return {target: tuple(self.own[target].shape)}
 
 
 class _Conversions:

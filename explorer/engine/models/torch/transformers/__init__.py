@@ -14,6 +14,7 @@ from explorer.engine.formats.tensor_index import TensorIndex, part_of
 from explorer.engine.formats.weights import gguf, huggingface, safetensors
 from explorer.engine.models.opened_model import OpenedModel, OpenOptions
 from explorer.engine.models.tensors import TensorFile
+from explorer.host.gc_pause import gc_pause
 
 
 def open_folder(source: str, options: OpenOptions) -> OpenedModel:
@@ -86,6 +87,7 @@ def open_gguf(source: str, options: OpenOptions) -> OpenedModel:
     return _built(contents, options)
 
 
+@gc_pause()
 def _built(contents: TensorIndex, options: OpenOptions, *, adapts: bool = False) -> OpenedModel:
     """The module that an adapter, the metadata of a GGUF file or a config.json describes."""
     from explorer.engine.models.torch.transformers import adapter, module  # torch and transformers: seconds
