@@ -67,7 +67,8 @@ class OnnxModel:
         dims, shapes = self._given()
         if self.options.past is not None:
             step = _steps().prefill_of_graph if self.options.prefill else _steps().step_of_graph
-            return step(self.model, self.options.past, dims, shapes, analysed)
+            found: AnalysisResult = step(self.model, self.options.past, dims, shapes, analysed)
+            return found
         return analysed(dims=dims, input_shapes=shapes)
 
     def graph(self, folder: str, *, on_progress: OnProgress = None) -> Model:
@@ -120,9 +121,9 @@ class OnnxModel:
             Misuse: It has no step of one token behind so many, or a size has to be given.
         """
         dims, shapes = self._given()
-        if self.options.past is None:
-            return dims, shapes
-        return _steps().sizes_of_step(self.model, self.options.past, dims, shapes)
+        if self.options.past is not None:
+            dims, shapes = _steps().sizes_of_step(self.model, self.options.past, dims, shapes)
+        return dims, shapes
 
     def _given(self) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
         """Of the dimensions and input shapes that the user gave, those that this model has."""

@@ -159,8 +159,8 @@ def _within(passes: Passes, spec: ServingSpec, machine: Machine | None) -> Servi
             hint=f"--prompt {usual.prompt} --context {','.join(map(str, dict.fromkeys(usual.contexts)))}",
         )
     note = (
-        f"its code does not run on more than the {longest:,} tokens that its configuration was made for: behind"
-        f" {most:,} is counted, not behind {spec.contexts[0]:,}"
+        f"its code does not run on more than the {longest:,} tokens that its configuration was made for:"
+        f" behind {most:,} is counted, not behind {spec.contexts[0]:,}"
     )
     return replace(found, notes=(note, *found.notes))
 

@@ -265,16 +265,16 @@ def test_other_batches_and_devices_need_no_other_pass() -> None:
 
 @pytest.mark.slow
 def test_code_that_stops_where_its_configuration_does_is_counted_as_far_as_that() -> None:
-    sizes = {"d_model": 32, "n_heads": 2, "n_layers": 1, "max_seq_len": 64, "vocab_size": 128}
+    sizes = {"d_model": 32, "n_heads": 2, "n_layers": 1, "max_seq_len": 256, "vocab_size": 128}
     found = serve("mpt", **sizes)
-    assert (found.spec.prompt, found.spec.contexts, found.times[0].context) == (63, (63,), 63)
-    assert found.notes[0].endswith("behind 63 is counted, not behind 8,192")
-    assert found.decode.cache_bytes == 63 * found.cache.token_bytes
+    assert (found.spec.prompt, found.spec.contexts, found.times[0].context) == (255, (255,), 255)
+    assert found.notes[0].endswith("behind 255 is counted, not behind 8,192")
+    assert found.decode.cache_bytes == 255 * found.cache.token_bytes
     with pytest.raises(BadModel) as refused:
-        serve("mpt", ServingSpec(contexts=(50, 100), prompt=10), **sizes)
+        serve("mpt", ServingSpec(contexts=(50, 300), prompt=10), **sizes)
     assert str(refused.value) == (
-        "MptForCausalLM: it does not run on more than the 64 tokens that its configuration was made for;"
-        " --prompt 10 --context 50,63"
+        "MptForCausalLM: it does not run on more than the 256 tokens that its configuration was made for;"
+        " --prompt 10 --context 50,255"
     )
 
 

@@ -112,7 +112,7 @@ def matched(own: Mapping[str, torch.Tensor], weights: Iterable[LogicalTensor], n
 
 
 class _SameNames:
-    """Names and shapes of a file that are those of a module: none of transformers' conversions is asked for."""
+    """Names and shapes of a file that are those of a module: nothing is converted."""
 
     def __init__(self, own: Mapping[str, torch.Tensor]) -> None:
         self.own = own
