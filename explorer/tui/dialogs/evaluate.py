@@ -9,15 +9,13 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 
 from explorer.base.errors import Misuse
-from explorer.report.html.draw import markdown_text
 from explorer.report.present.compare.evaluate import evaluation
 from explorer.settings.parse import path_word
-from explorer.tui.dialogs.dialogs import FormDialog, SubScreen
+from explorer.tui.dialogs.dialogs import FormDialog
+from explorer.tui.dialogs.report import ReportScreen
 from explorer.tui.text.drawing import draw
-from explorer.tui.text.keys import bindings, key_group, keys_line
+from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import BLANK, Line, safe
-from explorer.tui.widgets.line_view import LineView
-from explorer.tui.widgets.strips import Status, TitleBar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,13 +23,12 @@ if TYPE_CHECKING:
     from explorer.facts.evaluate.evaluation import Evaluation
     from explorer.report.blocks import Block
 
-_FOOTER = (("↑↓", "scroll"), ("e", "exact"), ("y", "copy as Markdown"), ("Esc", "back"))
 
 # fmt: off
 EVALUATION_KEYS = key_group(
     "In an evaluation",
-    ("evaluation_exact", ("e",), "e", "Exact or rounded", "84.8 % or 0.848"),
-    ("evaluation_copy", ("y",), "y", "Copy", "Send the whole page to the terminal as Markdown"),
+    ("figures_exact", ("e",), "e", "Exact or rounded", "84.8 % or 0.848"),
+    ("figures_copy", ("y",), "y", "Copy", "Send the whole page to the terminal as Markdown"),
 )
 # fmt: on
 
@@ -81,7 +78,7 @@ class EvaluateDialog(FormDialog[EvaluationRequest]):
         return found
 
 
-class EvaluationScreen(SubScreen[None]):
+class EvaluationScreen(ReportScreen[None]):
     """Models side by side on a data file.
 
     Args:
@@ -90,28 +87,19 @@ class EvaluationScreen(SubScreen[None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(EVALUATION_KEYS)
-    AUTO_FOCUS = "#figures"
 
     def __init__(self, fact: Evaluation, *, exact: bool = False) -> None:
-        super().__init__()
-        self._fact, self._exact = fact, exact
+        super().__init__(exact=exact)
+        self._fact = fact
 
-    def compose(self) -> ComposeResult:
-        """The parts."""
-        yield TitleBar()
-        yield LineView(id="figures")
-        yield Status(id="figure-keys")
-
-    def on_mount(self) -> None:
-        """Show the page."""
+    def head(self) -> tuple[Line, Line]:
+        """How many models on how many samples."""
         many = len(self._fact.models)
         said = f" {many:,} model{'s' * (many > 1)} on {self._fact.samples:,} samples"
-        head = (((" Evaluation", "strong"), (f"   {safe(self._fact.data)}", "dim")), ((said, "dim"),))
-        self.query_one(TitleBar).show(lambda width: head)
-        self.query_one("#figures", LineView).show(self._page)
-        self.query_one(Status).show(lambda width: (keys_line(_FOOTER, width),))
+        return ((" Evaluation", "strong"), (f"   {safe(self._fact.data)}", "dim")), ((said, "dim"),)
 
-    def _page(self, width: int) -> Sequence[Line]:
+    def report_lines(self, width: int) -> Sequence[Line]:
+        """What `explorer evaluate` prints."""
         return [BLANK, *draw(evaluation(self._fact), width - 1, self._exact)]
 
     def page_blocks(self) -> Sequence[Block]:
@@ -125,13 +113,3 @@ class EvaluationScreen(SubScreen[None]):
             return []
         labels = ["--labels", self._fact.labels] if self._fact.labels else []
         return ["evaluate", source, *map(path_word, others), "--data", path_word(self._fact.data), *labels]
-
-    def action_evaluation_exact(self) -> None:
-        """Write the figures out, or round them."""
-        self._exact = not self._exact
-        self.query_one("#figures", LineView).show(self._page)
-
-    def action_evaluation_copy(self) -> None:
-        """Send the page to the terminal's clipboard."""
-        self.app.copy_to_clipboard(markdown_text(evaluation(self._fact)))
-        self.query_one(Status).show(lambda width: (((" sent to terminal as Markdown", "dim"),),))

@@ -14,8 +14,8 @@ from explorer.facts import TensorInfo
 from explorer.facts.roofline import Machine
 from explorer.facts.sizes.curves import SizeCurves
 from explorer.facts.sizes.decode import Decode
-from explorer.tui.dialogs.sizes import SizesDialog
 from explorer.tui.plots.decode_view import DecodeView, decode_page
+from explorer.tui.plots.sizes_dialog import SizesDialog
 from explorer.tui.plots.sizes_page import sizes_page
 from explorer.tui.plots.sizes_view import SizesView
 from explorer.tui.screen.main import MainScreen

@@ -12,9 +12,9 @@ from explorer.facts.serving.spec import ServingSpec
 from explorer.report.present.look.info import sizes_of
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.machine import MachineDialog
-from explorer.tui.dialogs.sizes import SizesDialog
 from explorer.tui.plots.decode_view import DecodeView
 from explorer.tui.plots.serving_view import ServingView
+from explorer.tui.plots.sizes_dialog import SizesDialog
 from explorer.tui.plots.sizes_view import SizeChoice, SizesView
 from explorer.tui.state.hardware import known_machine, use_hardware
 

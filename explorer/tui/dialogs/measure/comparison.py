@@ -6,20 +6,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
-from textual.app import ComposeResult
 from textual.binding import BindingType
 
 from explorer.report.blocks import Line as Row
-from explorer.report.html.draw import markdown_text
 from explorer.report.present.measure.compare import change_table, comparison, largest_first, notes, walls
-from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.dialogs.measure.screen import AGAIN, MOST, NAME
+from explorer.tui.dialogs.report import ReportScreen
 from explorer.tui.text.drawing import draw, row_line, title_line
-from explorer.tui.text.keys import bindings, key_group, keys_line
+from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import BLANK, Line, safe
-from explorer.tui.widgets.line_view import LineView
 from explorer.tui.widgets.link_view import Link, LinkView
-from explorer.tui.widgets.strips import Status, TitleBar
 
 if TYPE_CHECKING:
     from explorer.facts.profile.comparison import ProfileComparison
@@ -34,13 +30,13 @@ _FOOTER = (
 COMPARISON_KEYS = key_group(
     "In two profiles side by side",
     ("times_again", ("r",), "r", "Time again", "Ask how, and time the model once more"),
-    ("times_exact", ("e",), "e", "Exact or rounded", "1.23 ms or 0.0012345"),
-    ("times_copy", ("y",), "y", "Copy", "Send the whole page to the terminal as Markdown"),
+    ("figures_exact", ("e",), "e", "Exact or rounded", "1.23 ms or 0.0012345"),
+    ("figures_copy", ("y",), "y", "Copy", "Send the whole page to the terminal as Markdown"),
 )
 # fmt: on
 
 
-class ProfileComparisonScreen(SubScreen[int]):
+class ProfileComparisonScreen(ReportScreen[int]):
     """Two states beside each other; answers with which of `largest_first(fact)` to go to, or `AGAIN`.
 
     Args:
@@ -49,30 +45,24 @@ class ProfileComparisonScreen(SubScreen[int]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(COMPARISON_KEYS)
-    AUTO_FOCUS = "#figures"
+    FOOTER = _FOOTER
+    VIEW = LinkView
 
     def __init__(self, fact: ProfileComparison, *, exact: bool = False) -> None:
-        super().__init__()
-        self._fact, self._exact = fact, exact
+        super().__init__(exact=exact)
+        self._fact = fact
         self._changes = largest_first(fact)[:MOST]
         self._table = change_table(self._changes)
 
-    def compose(self) -> ComposeResult:
-        """The parts."""
-        yield TitleBar()
-        yield LinkView(id="figures")
-        yield Status(id="figure-keys")
-
-    def on_mount(self) -> None:
-        """Show the page."""
+    def head(self) -> tuple[Line, Line]:
+        """The two."""
         before, after = map(safe, self._fact.names)
         names = ((" Profile  ", "strong"), (before, "text"), (" → ", "dim"), (after, "text"))
         said = " timed in turn; layers: those that differ most first"
-        self.query_one(TitleBar).show(lambda width: (names, ((said, "dim"),)))
-        self.query_one("#figures", LineView).show(self._page)
-        self.query_one(Status).show(lambda width: (keys_line(_FOOTER, width),))
+        return names, ((said, "dim"),)
 
-    def _page(self, width: int) -> Sequence[Line]:
+    def report_lines(self, width: int) -> Sequence[Line]:
+        """A row a layer, and what they add up to."""
         fact, exact, least = self._fact, self._exact, max(NAME, width // 3)
         lines: list[Line] = [BLANK, *draw([walls(fact)], width - 1, exact), BLANK]
         lines.append(title_line(self._table, width - 1, exact, least))
@@ -95,13 +85,3 @@ class ProfileComparisonScreen(SubScreen[int]):
     def action_times_again(self) -> None:
         """Leave for the dialog."""
         self.dismiss(AGAIN)
-
-    def action_times_exact(self) -> None:
-        """Write the figures out, or round them."""
-        self._exact = not self._exact
-        self.query_one("#figures", LineView).show(self._page)
-
-    def action_times_copy(self) -> None:
-        """Send the page to the terminal's clipboard."""
-        self.app.copy_to_clipboard(markdown_text(self.page_blocks()))
-        self.query_one(Status).show(lambda width: (((" sent to terminal as Markdown", "dim"),),))

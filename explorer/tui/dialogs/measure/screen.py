@@ -6,21 +6,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
-from textual.app import ComposeResult
 from textual.binding import BindingType
 
 from explorer.base.units import seconds_text
 from explorer.facts.profile.profile import ordered
 from explorer.report.blocks import Line as Row
-from explorer.report.html.draw import markdown_text
 from explorer.report.present.measure.profile import beside_layers, figures, layer_table, profile_blocks
-from explorer.tui.dialogs.dialogs import SubScreen
+from explorer.tui.dialogs.report import ReportScreen
 from explorer.tui.text.drawing import draw, row_line, title_line
-from explorer.tui.text.keys import bindings, key_group, keys_line
+from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import BLANK, Line, safe
-from explorer.tui.widgets.line_view import LineView
 from explorer.tui.widgets.link_view import Link, LinkView
-from explorer.tui.widgets.strips import Status, TitleBar
 
 if TYPE_CHECKING:
     from explorer.facts.profile.profile import Profile
@@ -49,13 +45,13 @@ PROFILE_KEYS = key_group(
     "In a profile",
     ("profile_sort", ("s",), "s", "Sort", "By time, as they run, by MACs or bytes a second, by the roof"),
     ("profile_again", ("r",), "r", "Time again", "Ask how, and time the model once more"),
-    ("profile_exact", ("e",), "e", "Exact or rounded", "1.23 ms or 0.0012345"),
-    ("profile_copy", ("y",), "y", "Copy", "Send the whole page to the terminal as Markdown"),
+    ("figures_exact", ("e",), "e", "Exact or rounded", "1.23 ms or 0.0012345"),
+    ("figures_copy", ("y",), "y", "Copy", "Send the whole page to the terminal as Markdown"),
 )
 # fmt: on
 
 
-class ProfileScreen(SubScreen[int]):
+class ProfileScreen(ReportScreen[int]):
     """What was measured; answers with the id of a layer to go to, or `AGAIN`.
 
     Args:
@@ -66,34 +62,24 @@ class ProfileScreen(SubScreen[int]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(PROFILE_KEYS)
-    AUTO_FOCUS = "#figures"
+    FOOTER = _FOOTER
+    VIEW = LinkView
 
     def __init__(self, fact: Profile, name: str, words: Sequence[str] = (), *, exact: bool = False) -> None:
-        super().__init__()
-        self._fact, self._model, self._words, self._exact = fact, name, words, exact
+        super().__init__(exact=exact)
+        self._fact, self._model, self._words = fact, name, words
         known = [*_ORDERS] if fact.machine is not None else [*_ORDERS][:-1]
         self._orders, self._by = known, known[0]
 
-    def compose(self) -> ComposeResult:
-        """The parts."""
-        yield TitleBar()
-        yield LinkView(id="figures")
-        yield Status(id="figure-keys")
-
-    def on_mount(self) -> None:
-        """Show the page."""
-        self._show()
-        self.query_one(Status).show(lambda width: (keys_line(_FOOTER, width),))
-
-    def _show(self) -> None:
+    def head(self) -> tuple[Line, Line]:
+        """The time of a run, and how the layers are ordered."""
         fact = self._fact
         batch = "" if fact.batch is None else f", batch {fact.batch:,}"
         said = f" {seconds_text(fact.wall_seconds)} a run{batch}; layers: {_ORDERS[self._by]}"
-        head = (((" Profile", "strong"), (f"   {safe(self._model)}", "dim")), ((said, "dim"),))
-        self.query_one(TitleBar).show(lambda width: head)
-        self.query_one("#figures", LineView).show(self._page)
+        return ((" Profile", "strong"), (f"   {safe(self._model)}", "dim")), ((said, "dim"),)
 
-    def _page(self, width: int) -> Sequence[Line]:
+    def report_lines(self, width: int) -> Sequence[Line]:
+        """The figures, a row a layer, and what is no layer."""
         fact, exact = self._fact, self._exact
         layers = [one for one in ordered(fact.layers, self._by) if one.seconds is not None]
         table, least = layer_table(fact, layers[:MOST]), max(NAME, width // 3)
@@ -123,18 +109,8 @@ class ProfileScreen(SubScreen[int]):
     def action_profile_sort(self) -> None:
         """The next order."""
         self._by = self._orders[(self._orders.index(self._by) + 1) % len(self._orders)]
-        self._show()
+        self.show_report()
 
     def action_profile_again(self) -> None:
         """Leave for the dialog."""
         self.dismiss(AGAIN)
-
-    def action_profile_exact(self) -> None:
-        """Write the figures out, or round them."""
-        self._exact = not self._exact
-        self._show()
-
-    def action_profile_copy(self) -> None:
-        """Send the page to the terminal's clipboard."""
-        self.app.copy_to_clipboard(markdown_text(self.page_blocks()))
-        self.query_one(Status).show(lambda width: (((" sent to terminal as Markdown", "dim"),),))
