@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import numpy as np
 
@@ -24,11 +25,7 @@ class FixedPoint(Integer, frozen=True):
     """
 
     fraction: int = 0
-
-    @property
-    def scaled(self) -> bool:
-        """Its scale stands in its name."""
-        return False
+    scaled: ClassVar[bool] = False
 
     @property
     def writing(self) -> Writing:

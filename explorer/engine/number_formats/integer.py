@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import ClassVar, cast
 
 import numpy as np
 
@@ -18,11 +18,7 @@ class Integer(NumberFormat, frozen=True):
     """
 
     signed: bool = True
-
-    @property
-    def scaled(self) -> bool:
-        """An integer's scale comes from the range of the tensor."""
-        return True
+    scaled: ClassVar[bool] = True
 
     @property
     def writing(self) -> Writing:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import ClassVar, cast
 
 import numpy as np
 
@@ -96,10 +96,7 @@ class Float8(Minifloat, frozen=True):
     operator set 19 on: https://onnx.ai/onnx/technical/float8.html
     """
 
-    @property
-    def scaled(self) -> bool:
-        """448 is of no use to weights below 1."""
-        return True
+    scaled: ClassVar[bool] = True
 
     @property
     def writing(self) -> Writing:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from typing import ClassVar
 
 import numpy as np
 
@@ -17,10 +18,7 @@ SLAB = 1 << 20
 class Binary(NumberFormat, frozen=True):
     """+scale for what is not below zero, else -scale: QONNX's BipolarQuant, of a NaN too."""
 
-    @property
-    def scaled(self) -> bool:
-        """There is nothing else to choose."""
-        return True
+    scaled: ClassVar[bool] = True
 
     def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
         """Half the larger end, the least squares' choice where all magnitudes up to it are as frequent."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from msgspec import Struct
@@ -36,20 +36,17 @@ class NumberFormat(Struct, frozen=True):
     Attributes:
         name: As it is written: 'int8', 'fixed8.4', 'mxfp8'.
         bits: Of one stored number.
+        scaled: Whether a tensor needs a range (calibration) to choose its scale.
     """
 
     name: str
     bits: int
+    scaled: ClassVar[bool] = False
 
     @property
     def stored_bits(self) -> float:
         """Bits of a number with its share of what a block has in common."""
         return float(self.bits)
-
-    @property
-    def scaled(self) -> bool:
-        """Whether a tensor needs a range (calibration) to choose its scale."""
-        return False
 
     @property
     def writing(self) -> Writing:
