@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel, Misuse
 from explorer.engine.graph.model import Model
 from explorer.engine.progress import Cancel, OnProgress, stop_if
-from explorer.engine.proof.lengths import Dims, Sizes, choose
+from explorer.engine.proof.dynamic_sizes import Dims, Sizes, choose
 from explorer.engine.proof.meanings import Original
 from explorer.engine.proof.outputs import run, whole_run
 from explorer.engine.proof.regions.correspondence import Correspondence

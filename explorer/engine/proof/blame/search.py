@@ -25,7 +25,7 @@ from explorer.engine.graph.model import Model
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.engine.proof.blame.judge import Judge
 from explorer.engine.proof.blame.probe import BUDGET, LayerProbe
-from explorer.engine.proof.lengths import Dims, choose
+from explorer.engine.proof.dynamic_sizes import Dims, choose
 from explorer.engine.proof.outputs.run import InputMismatch, pair_inputs
 from explorer.engine.proof.regions.trials import FLOATS, as_given
 from explorer.engine.proof.sites.recovery import recover_plan

@@ -11,8 +11,8 @@ from onnx import helper
 
 from explorer.base.errors import BadModel, ExplorerError
 from explorer.engine.graph.model import Model
-from explorer.engine.proof import lengths
-from explorer.engine.proof.lengths import Sizes, choose
+from explorer.engine.proof import dynamic_sizes
+from explorer.engine.proof.dynamic_sizes import Sizes, choose
 from explorer.facts import TileSpec
 from explorer.session import Session
 from tests.engine.proof import tiled as t
@@ -105,7 +105,7 @@ def test_a_model_that_runs_at_no_size_is_refused(tmp_path: Path) -> None:
 def test_sizes_that_take_too_long_are_left_out_and_named_but_never_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lengths, "_MACS", 0)
+    monkeypatch.setattr(dynamic_sizes, "_MACS", 0)
     sizes = choose(linear(tmp_path / "m.onnx", "batch", 4), None, {})
     assert sizes.tried == ({"batch": 1}, {"batch": 2})
     assert {row["batch"] for row in sizes.costly} == {3, 17}
