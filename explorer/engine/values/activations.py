@@ -21,7 +21,7 @@ from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.runtime.input_files import InputArrays, read_input
 from explorer.engine.values.figures.rank_search import RankSearch
 from explorer.engine.values.numbers import Numbers
-from explorer.engine.values.samples import KEPT, OutputSamples
+from explorer.engine.values.sample_statistics import KEPT, OutputSamples
 from explorer.engine.values.statistics import measure
 from explorer.engine.values.weights import check_axis, statistics_rows
 from explorer.facts import Layer, Progress
