@@ -39,7 +39,7 @@ class NewParameters(Struct, frozen=True):
     size: Array
 
 
-class Impossible(Exception):
+class NotFoldable(Exception):
     """Why something cannot be folded."""
 
 
@@ -48,7 +48,7 @@ def fold(work: FoldingGraph) -> None:
     for at, node in work.candidates("BatchNormalization"):
         try:
             affine = _affine(work, node)
-        except Impossible as why:
+        except NotFoldable as why:
             work.stay(node, str(why))
             continue
         reasons = []
@@ -56,7 +56,7 @@ def fold(work: FoldingGraph) -> None:
             try:
                 way(work, at, node, affine)
                 break
-            except Impossible as why:
+            except NotFoldable as why:
                 reasons.append(str(why))
         else:
             work.stay(node, "; ".join(dict.fromkeys(filter(None, reasons))))
@@ -66,15 +66,15 @@ def _affine(work: FoldingGraph, node: Node) -> Affine:
     """What it does in inference.
 
     Raises:
-        Impossible: It trains, or its parameters are not stored, or no numbers.
+        NotFoldable: It trains, or its parameters are not stored, or no numbers.
     """
     say = node.attributes.get
     if work.model.opset < _INFERENCE:
-        raise Impossible(f"opset {work.model.opset} has another BatchNormalization")
+        raise NotFoldable(f"opset {work.model.opset} has another BatchNormalization")
     if say("training_mode", 0) or any(node.outputs[1:]):
-        raise Impossible("it trains: training_mode = 1")
+        raise NotFoldable("it trains: training_mode = 1")
     if not say("spatial", 1):
-        raise Impossible("it normalizes each element: spatial = 0")
+        raise NotFoldable("it normalizes each element: spatial = 0")
     found: list[Array] = []
     for name, what in zip(node.inputs[1:5], ("scale", "bias", "mean", "variance"), strict=True):
         found.append(_stored(work, name, f"its {what}").array().astype(np.float64))
@@ -84,7 +84,7 @@ def _affine(work: FoldingGraph, node: Node) -> Affine:
         scale = gamma / np.sqrt(variance + epsilon)
         shift, size = beta - mean * scale, np.abs(beta) + np.abs(mean * scale)
     if not (np.isfinite(scale).all() and np.isfinite(shift).all()):
-        raise Impossible("its variance is zero with epsilon 0, negative, or something in it is no number")
+        raise NotFoldable("its variance is zero with epsilon 0, negative, or something in it is no number")
     return Affine(scale, shift, size)
 
 
@@ -94,9 +94,9 @@ def _into_maker(work: FoldingGraph, at: int, node: Node, affine: Affine) -> None
     made = work.maker.get(source)
     maker = None if made is None else work.nodes[made]
     if maker is None or made is None:
-        raise Impossible(f"'{source}' is an input")
+        raise NotFoldable(f"'{source}' is an input")
     if maker.domain or maker.op not in (*_OPERATORS, *_OF_ROWS):
-        raise Impossible(f"it stands behind {maker.op}")
+        raise NotFoldable(f"it stands behind {maker.op}")
     _check_alone(work, maker, source)
     if maker.op in _OF_ROWS:
         _into_rows(work, at, node, affine, made, maker)
@@ -109,21 +109,23 @@ def _into_maker(work: FoldingGraph, at: int, node: Node, affine: Affine) -> None
 
 def _check_alone(work: FoldingGraph, maker: Node, made: str) -> None:
     if seen := work.why_seen(made):
-        raise Impossible(f"what {maker.op} '{maker.label}' makes {seen}")
+        raise NotFoldable(f"what {maker.op} '{maker.label}' makes {seen}")
     if len(work.read_by(made)) > 1:
-        raise Impossible(f"{maker.op} '{maker.label}' before it has other readers")
+        raise NotFoldable(f"{maker.op} '{maker.label}' before it has other readers")
 
 
 def _into_rows(work: FoldingGraph, at: int, node: Node, affine: Affine, made: int, maker: Node) -> None:
     """Folds it into the MatMul before it, which becomes a Gemm, or into a MatMul and the Add of its bias."""
     info = work.types.get(node.inputs[0])
     if info is None or info.shape is None or len(info.shape) != 2 or info.conflict:
-        raise Impossible(f"what {maker.op} '{maker.label}' makes has not, for all that is known, two axes")
+        raise NotFoldable(f"what {maker.op} '{maker.label}' makes has not, for all that is known, two axes")
     product, place, bias = _biased(work, maker) if maker.op == "Add" else (maker, made, "")
     weight = _weight(work, product)
     own: Array = _stored(work, bias, "what is added").array().astype(np.float64) if bias else np.zeros(())
     if len(weight.shape) != 2 or own.ndim > 2 or (own.ndim == 2 and own.shape[0] != 1):
-        raise Impossible(f"{product.op} '{product.label}' is no product of rows with one weight and one bias")
+        raise NotFoldable(
+            f"{product.op} '{product.label}' is no product of rows with one weight and one bias"
+        )
     _channels(affine, weight.shape[1])
     new = _behind(_column(affine.scale, 1, 2), own.reshape(-1) if own.ndim else own, affine)
     _check(work, product, new)
@@ -150,7 +152,7 @@ def _biased(work: FoldingGraph, add: Node) -> tuple[Node, int, str]:
         if node is not None and place is not None and node.op == "MatMul" and not node.domain:
             _check_alone(work, node, product)
             return node, place, bias
-    raise Impossible("it stands behind Add")
+    raise NotFoldable("it stands behind Add")
 
 
 def _into_readers(work: FoldingGraph, at: int, node: Node, affine: Affine) -> None:
@@ -159,15 +161,15 @@ def _into_readers(work: FoldingGraph, at: int, node: Node, affine: Affine) -> No
     places = work.read_by(made)
     readers = [reader for place in places if (reader := work.nodes[place]) is not None]
     if seen := work.why_seen(made):
-        raise Impossible(f"what it makes {seen}")
+        raise NotFoldable(f"what it makes {seen}")
     if not readers:
-        raise Impossible("nobody reads it")
+        raise NotFoldable("nobody reads it")
     new: list[NewParameters] = []
     for reader in readers:
         if reader.domain or reader.op not in _BEFORE or reader.inputs.count(made) > 1:
-            raise Impossible(f"{reader.op} '{reader.label}' reads it")
+            raise NotFoldable(f"{reader.op} '{reader.label}' reads it")
         if reader.inputs[0] != made:
-            raise Impossible(f"it gives a weight of '{reader.label}'")
+            raise NotFoldable(f"it gives a weight of '{reader.label}'")
         new.append(_BEFORE[reader.op](reader, _weight(work, reader), _bias(work, reader), affine))
         _check(work, reader, new[-1])
     work.remove(at, places)
@@ -177,10 +179,10 @@ def _into_readers(work: FoldingGraph, at: int, node: Node, affine: Affine) -> No
 
 def _weight(work: FoldingGraph, node: Node) -> Tensor:
     if work.refers(node):
-        raise Impossible(f"the function's caller gives an attribute of {node.op} '{node.label}'")
+        raise NotFoldable(f"the function's caller gives an attribute of {node.op} '{node.label}'")
     tensor = _stored(work, node.inputs[1], f"the weight of {node.op}")
     if len(tensor.shape) < 2 or not tensor.elements:
-        raise Impossible(f"the weight of {node.op} is empty")
+        raise NotFoldable(f"the weight of {node.op} is empty")
     return tensor
 
 
@@ -195,11 +197,11 @@ def _stored(work: FoldingGraph, name: str, what: str) -> Tensor:
     """A parameter that nobody can give or compute otherwise, of a type that is rounded to in one step."""
     tensor = work.constant(name)
     if tensor is None:
-        raise Impossible(work.why_not_constant(name, what))
+        raise NotFoldable(work.why_not_constant(name, what))
     if tensor.dtype not in FLOATS:
-        raise Impossible(f"{what} is {tensor.dtype}")
+        raise NotFoldable(f"{what} is {tensor.dtype}")
     if tensor.payload is None:
-        raise Impossible(f"{what} carries no data")
+        raise NotFoldable(f"{what} carries no data")
     return tensor
 
 
@@ -208,7 +210,7 @@ def _check(work: FoldingGraph, node: Node, new: NewParameters) -> None:
     weight = _weight(work, node)
     bias = rounded("", new.bias, weight.dtype).array()
     if not fits(weight, new.factors) or not np.isfinite(bias).all():
-        raise Impossible(f"a weight of {node.op} '{node.label}' would be no number in {weight.dtype}")
+        raise NotFoldable(f"a weight of {node.op} '{node.label}' would be no number in {weight.dtype}")
 
 
 def _rewrite(work: FoldingGraph, at: int, new: NewParameters, source: str, output: str) -> None:
@@ -228,7 +230,7 @@ def _rewrite(work: FoldingGraph, at: int, new: NewParameters, source: str, outpu
 
 def _channels(affine: Affine, count: int) -> None:
     if affine.scale.shape != (count,) or affine.shift.shape != (count,):
-        raise Impossible(f"it has {affine.scale.size} channels, and the weight {count}")
+        raise NotFoldable(f"it has {affine.scale.size} channels, and the weight {count}")
 
 
 def _column(values: Array, axis: int, rank: int) -> Array:
@@ -264,7 +266,7 @@ def _before_conv(node: Node, weight: Tensor, bias: Array, affine: Affine) -> New
     say = node.attributes.get
     padded = any(say("pads", ())) or say("auto_pad", "NOTSET") not in ("NOTSET", "VALID")
     if padded and affine.shift.any():
-        raise Impossible(f"Conv '{node.label}' behind it pads with zeros, which it would shift")
+        raise NotFoldable(f"Conv '{node.label}' behind it pads with zeros, which it would shift")
     groups, (rows, each) = int(say("group", 1)), weight.shape[:2]
     _channels(affine, groups * each)
     scale, shift, size = (
@@ -283,7 +285,7 @@ def _before_conv(node: Node, weight: Tensor, bias: Array, affine: Affine) -> New
 def _before_gemm(node: Node, weight: Tensor, bias: Array, affine: Affine) -> NewParameters:
     say = node.attributes.get
     if say("transA", 0):
-        raise Impossible(f"Gemm '{node.label}' behind it turns its input")
+        raise NotFoldable(f"Gemm '{node.label}' behind it turns its input")
     axis = 1 if say("transB", 0) else 0
     _channels(affine, weight.shape[axis])
     moved, large = np.zeros(weight.shape[1 - axis]), np.zeros(weight.shape[1 - axis])

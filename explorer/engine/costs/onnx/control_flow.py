@@ -26,7 +26,7 @@ from explorer.engine.symbolic import dimensions
 from explorer.facts import Dim, TensorInfo
 
 
-class Carrier(NamedTuple):
+class ControlFlowNode(NamedTuple):
     """A node that carries graphs, with what it takes to visit them."""
 
     visit: Visit
@@ -50,20 +50,20 @@ def follow(visit: Visit, state: VisitState, context: GraphContext, node: Node, n
     way = _WAYS.get((node.domain, node.op))
     if way is None or not _opens(node):
         return False
-    way(Carrier(visit, state, context, node, name))
+    way(ControlFlowNode(visit, state, context, node, name))
     return True
 
 
-def _branches(carrier: Carrier) -> None:
+def _branches(owner: ControlFlowNode) -> None:
     """If: every branch is shown; the one that runs counts, or the costliest if that is not known."""
-    visit, state, context, node = carrier.visit, carrier.state, carrier.context, carrier.node
-    scopes, prefix = carrier.open("If")
+    visit, state, context, node = owner.visit, owner.state, owner.context, owner.node
+    scopes, prefix = owner.open("If")
     result = state.result
     branches: list[tuple[str, VisitResult]] = []
     costs: list[tuple[int | None, int | None]] = []
     ends: list[list[Hashable]] = []
     for name, body in subgraphs(node):
-        shapes = carrier.shapes(body, ())
+        shapes = owner.shapes(body, ())
         around = (*scopes, Scope(prefix + name, name, "branch"))
         with state.apart() as inside:
             below = state.below(context, body, shapes, around, prefix + name)
@@ -124,34 +124,34 @@ def _told(cost: tuple[int | None, int | None]) -> str:
     return f"{macs} MACs, {ops} elementwise"
 
 
-def _loop(carrier: Carrier) -> None:
+def _loop(owner: ControlFlowNode) -> None:
     """Loop: the body times the trip count, which is a bound if the condition can end it earlier."""
-    state, context, node = carrier.state, carrier.context, carrier.node
+    state, context, node = owner.state, owner.context, owner.node
     body = node.attributes["body"]
     constants = context.shapes.constants
     most, always = iterations(node, constants) if isinstance(constants, ConstantContents) else (None, False)
     trips = dimensions.display(most) if isinstance(most, str) else most
     types = state.inference.loop_types(node, context.shapes.values, constants, context.opsets)
-    shapes = carrier.shapes(body, types)
+    shapes = owner.shapes(body, types)
     early = "" if always else "the loop may end earlier"
-    _repeat(carrier, "Loop", body, shapes, trips, early=early, carried_from=2, carried=len(node.inputs) - 2)
+    _repeat(owner, "Loop", body, shapes, trips, early=early, carried_from=2, carried=len(node.inputs) - 2)
 
 
-def _scan(carrier: Carrier) -> None:
+def _scan(owner: ControlFlowNode) -> None:
     """Scan: the body times the length of the scanned axis."""
-    context, node = carrier.context, carrier.node
+    context, node = owner.context, owner.node
     if context.opsets.get("", 0) < 9:
-        _batched_scan(carrier)
+        _batched_scan(owner)
         return
     body = node.attributes["body"]
     types, trips = scan_types(node, context.info)
     states = len(node.inputs) - int(node.attributes.get("num_scan_inputs", 0))
-    _repeat(carrier, "Scan", body, carrier.shapes(body, types), trips, carried=states)
+    _repeat(owner, "Scan", body, owner.shapes(body, types), trips, carried=states)
 
 
-def _batched_scan(carrier: Carrier) -> None:
+def _batched_scan(owner: ControlFlowNode) -> None:
     """The first Scan (opset 8): a batch in front of every tensor, lengths of its sequences first."""
-    context, node = carrier.context, carrier.node
+    context, node = owner.context, owner.node
     body = node.attributes["body"]
     count = int(node.attributes.get("num_scan_inputs", 0))
     states = len(node.inputs) - 1 - count
@@ -166,14 +166,14 @@ def _batched_scan(carrier: Carrier) -> None:
         if index >= states and trips is None:
             trips = _times(info.shape[0], info.shape[1])
         types.append(replace(info, shape=info.shape[taken:]))
-    shapes = carrier.shapes(body, types)
+    shapes = owner.shapes(body, types)
     early = "sequences may be shorter than the longest" if node.inputs[0] else ""
-    _repeat(carrier, "Scan", body, shapes, trips, early=early, carried_from=1, carried=states)
+    _repeat(owner, "Scan", body, shapes, trips, early=early, carried_from=1, carried=states)
 
 
-def _sequence_map(carrier: Carrier) -> None:
+def _sequence_map(owner: ControlFlowNode) -> None:
     """SequenceMap: the body for each tensor of the first sequence."""
-    state, context, node = carrier.state, carrier.context, carrier.node
+    state, context, node = owner.state, owner.context, owner.node
     body = node.attributes["body"]
     types: list[TensorInfo | None] = []
     for index, name in enumerate(node.inputs):
@@ -184,19 +184,19 @@ def _sequence_map(carrier: Carrier) -> None:
         else:
             # what has a type of its own is a tensor, the same for every run
             types.append(info if index and info.dtype is not None else None)
-    shapes = carrier.shapes(body, types)
+    shapes = owner.shapes(body, types)
     first = state.sequences.get(context.key(node.inputs[0]))
     trips = None if first is None else first.length
-    _repeat(carrier, "SequenceMap", body, shapes, trips)
+    _repeat(owner, "SequenceMap", body, shapes, trips)
     for name, value in zip(node.outputs, body.outputs, strict=False):
         if name:
             state.sequences[context.key(name)] = SequenceElements(trips, shapes.values.get(value.name))
 
 
-def _modified_attention(carrier: Carrier) -> None:
+def _modified_attention(owner: ControlFlowNode) -> None:
     """FlexAttention: the attention, and what its graphs do to the scores and the probabilities."""
-    visit, state, context, node = carrier.visit, carrier.state, carrier.context, carrier.node
-    scopes, prefix = carrier.open(node.op)
+    visit, state, context, node = owner.visit, owner.state, owner.context, owner.node
+    scopes, prefix = owner.open(node.op)
     plain = {n: v for n, v in node.attributes.items() if not isinstance(v, Graph)}
     inner = replace(context, scopes=scopes, prefix=prefix)
     core = Node(node.op, node.inputs, node.outputs, name="attention", domain=node.domain, attributes=plain)
@@ -206,7 +206,7 @@ def _modified_attention(carrier: Carrier) -> None:
     dtype = "float64" if context.info(node.inputs[0]).dtype == "float64" else "float32"
     for name, body in subgraphs(node):
         types = [TensorInfo(v.name, v.dtype or dtype, scores) for v in body.inputs]
-        shapes = carrier.shapes(body, types)
+        shapes = owner.shapes(body, types)
         around = (*scopes, Scope(prefix + name, name, "modifier"))
         below = state.below(context, body, shapes, around, prefix + name)
         visit(below, body.nodes)
@@ -214,7 +214,7 @@ def _modified_attention(carrier: Carrier) -> None:
 
 
 def _repeat(
-    carrier: Carrier,
+    owner: ControlFlowNode,
     kind: str,
     body: Graph,
     shapes: Shapes,
@@ -229,8 +229,8 @@ def _repeat(
     `carried_from` is the first input that the body gets; the first `carried` of those go from one
     run to the next and come out, what comes out behind them is stacked, a piece from every run.
     """
-    visit, state, context, node = carrier.visit, carrier.state, carrier.context, carrier.node
-    scopes, prefix = carrier.open(kind)
+    visit, state, context, node = owner.visit, owner.state, owner.context, owner.node
+    scopes, prefix = owner.open(kind)
     count = trips if isinstance(trips, int) else None
     below = state.below(context, body, shapes, scopes, prefix[:-1])
     below.trips = _times(context.trips, trips)
@@ -266,7 +266,7 @@ def _repeat(
     state.finish(context, node, scopes, also=(*ends, *seen))
 
 
-_WAYS: Mapping[tuple[str, str], Callable[[Carrier], None]] = {
+_WAYS: Mapping[tuple[str, str], Callable[[ControlFlowNode], None]] = {
     ("", "If"): _branches,
     ("", "Loop"): _loop,
     ("", "Scan"): _scan,
