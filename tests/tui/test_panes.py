@@ -40,6 +40,11 @@ async def test_the_divider_is_moved_by_keys_and_by_the_mouse_and_leaves_both_pan
         assert widths(hands) == (60, 40), "it was let go"
         await hands.press(*["less_than_sign"] * 30)
         assert widths(hands) == (20, 80)
+        await hands.press(*["greater_than_sign"] * 30)
+        assert widths(hands) == (72, 28), "a page's figures stay whole"
+        await hands.pilot.resize_terminal(200, 30)
+        await hands.rest()
+        assert widths(hands) == (152, 48), "where there is room it goes on"
 
 
 @pytest.mark.slow

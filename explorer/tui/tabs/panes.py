@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 _KEYS = {tab.id: tab for tab in TABS}
 _TABLE_FROM, _TABLE_SHARE = 100, 60
 """Columns of a terminal from which on the tree has what its columns need, and its least share then."""
+_PAGE_WIDTH = 28
+"""Cells that the right pane keeps wherever the divider goes: with less a page's figures are cut."""
 Zoom = Literal["", "zoom-left", "zoom-right"]
 _ZOOMS: tuple[Zoom, Zoom] = ("zoom-left", "zoom-right")
 
@@ -290,9 +292,9 @@ class Panes(Horizontal):
         Pages are read well in what is left. Plots and tables have half, but over SSH, where a divider that
         moves is the whole screen on the wire; so have both where it is narrow.
         """
-        if self.divider is not None:
-            return self.divider
         width = self.app.size.width
+        if self.divider is not None:
+            return min(self.divider, max(LEFTMOST, 100 - -(-100 * _PAGE_WIDTH // width)))
         plain = self._store.remote or _KEYS[self._store.tab].kind == "lines"
         if width < _TABLE_FROM or not plain:
             return 50
