@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
+from explorer.engine.number_formats.integer import Integer
 from explorer.engine.number_formats.number_format import Array, Grid
 from explorer.engine.quantize.calibration import Range, RangeUse
 from explorer.engine.quantize.choice import BIAS, LayerChoice, taken
@@ -82,7 +84,9 @@ class Grids:
         if choice.bias is not BIAS or grid.block:
             return grid
         scale = self.of(choice, choice.layer.of("input")[0]).scale
-        return fits_bias(grid, bias_values(choice.layer.of("bias")[0]), scale)
+        codes = (choice.weight, choice.input)
+        product = math.prod(fmt.largest - fmt.least for fmt in codes if isinstance(fmt, Integer)) // 4
+        return fits_bias(operand, grid, bias_values(choice.layer.of("bias")[0]), scale, product)
 
     def _bias(self, choice: LayerChoice, operand: Operand) -> Grid:
         """The product of the scales of its input and its weight, or its own."""

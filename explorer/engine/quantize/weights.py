@@ -22,6 +22,9 @@ _SLAB = 1 << 18
 _BAND = 1 << 22
 """Elements that one of two threads makes at a time."""
 
+_LEAST_SCALE = 1e-30
+"""Below it the product of two scales is no float32."""
+
 _BLOCKS = 128
 """No block of a format is longer."""
 
@@ -80,25 +83,39 @@ def shared_axis(operand: Operand, *, channel: bool, block: int) -> tuple[int | N
     return None, 0
 
 
-def fits_bias(grid: Grid, bias: Array, input_scale: Array) -> Grid:
+def fits_bias(operand: Operand, grid: Grid, bias: Array, input_scale: Array, product: int) -> Grid:
     """A weight's grid on which its layer's bias fits into half of int32: tiny weights have a coarser one.
 
-    The other half is for the products, which onnxruntime adds to it without saturation.
+    The other half is for the products, which onnxruntime adds to it without saturation. Weights of 0 alone,
+    which any scale has, have the one on which the bias is as large as a product.
 
     Args:
+        operand: The weight.
         grid: With one scale, or one a channel.
         bias: Of the layer, (channels,).
         input_scale: Of its input.
+        product: The largest of a weight and an input, by their codes.
     """
-    least = np.abs(bias.astype(np.float64)).reshape(-1) / (float(input_scale) * 2**30)
+    largest = np.abs(bias.astype(np.float64)).reshape(-1) / float(input_scale)
     if grid.axis is None:
-        least = np.asarray(np.max(least, initial=0))
-    elif least.size % grid.scale.size:
+        largest = np.asarray(np.max(largest, initial=0))
+    elif largest.size % grid.scale.size:
         return grid
     else:  # a transposed convolution in groups has a scale for several channels
-        least = least.reshape(-1, grid.scale.size).max(axis=0)
-    scale = np.maximum(grid.scale, least).astype(np.float32)
+        largest = largest.reshape(-1, grid.scale.size).max(axis=0)
+    alone = np.asarray(largest / product, np.float32)
+    dead = _is_nothing(operand, grid) & (alone > _LEAST_SCALE)
+    scale = np.maximum(np.where(dead, alone, grid.scale), largest / 2**30).astype(np.float32)
     return grid if np.array_equal(scale, grid.scale) else replace(grid, scale=scale)
+
+
+def _is_nothing(operand: Operand, grid: Grid) -> Array:
+    """What of a stored weight, by its scales, is 0 throughout: it was given a scale of 1."""
+    none = np.asarray(grid.scale == 1)
+    if none.any():
+        low, high = (ends(floats(operand), reduce, grid.axis) for reduce in (np.minimum, np.maximum))
+        none = none & (low == 0) & (high == 0)
+    return none
 
 
 def quantized_weight(name: str, operand: Operand, fmt: NumberFormat, grid: Grid) -> Tensor:

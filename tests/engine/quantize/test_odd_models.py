@@ -478,3 +478,24 @@ def test_of_16_bits_codes_differ_by_a_step_where_sums_in_floats_do(tmp_path: Pat
     own, given = ((c.astype(np.float32) * scales["k_scale"]) @ v for c in (k, found))
     assert snr([given], [y]) > 125  # of the same codes
     assert 95 < snr([own], [y]) < 125
+
+
+@pytest.mark.parametrize("granularity", ["tensor", "channel"])
+def test_the_bias_of_a_dead_channel_is_kept(granularity: str, tmp_path: Path) -> None:
+    """Its weights are 0, which any scale has: a scale of 1 would round the bias to steps of the input's."""
+    arrays = weights({"w": ((7, 4), 1), "b": ((4,), None)})
+    arrays["w"][:, 1:3] = 0
+    arrays["w"][:, 0] *= granularity == "channel"
+    arrays["w"][:, 3] *= granularity == "channel"
+    arrays["b"][2] = 0
+    source = made("(float[3,7] x) => (float[3,4] y) { y = Gemm(x,w,b) }", arrays, tmp_path / "m.onnx")
+    spec = QuantizeSpec(granularity=granularity)  # type: ignore[arg-type]
+    with Session(source) as session:
+        fact = session.quantize(spec, output=str(tmp_path / "q.onnx"))
+    assert fact.layers[0].accumulator is not None
+    assert fact.layers[0].accumulator.bits <= 19  # no more than seven products of bytes, and a bias
+    dead = [1, 2] if granularity == "channel" else [0, 1, 2, 3]
+    for level in LEVELS:
+        np.testing.assert_allclose(
+            run(tmp_path / "q.onnx", level)[0][:, dead], run(source)[0][:, dead], rtol=1e-4
+        )
