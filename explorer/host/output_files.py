@@ -17,7 +17,13 @@ from explorer.host import confinement, scratch
 
 
 def check_target(
-    path: str, *, overwrite: bool, models: Iterable[str], weights: Collection[str], inputs: Iterable[str] = ()
+    path: str,
+    *,
+    overwrite: bool,
+    models: Iterable[str],
+    weights: Collection[str],
+    inputs: Iterable[str] = (),
+    made: str = "",
 ) -> None:
     """Refuses a target that would cost the user a file.
 
@@ -27,10 +33,11 @@ def check_target(
         models: Files that are being worked on, and names of what is made by one: net.py:net, package.net:net.
         weights: Files that hold the weights of those.
         inputs: Other files, and folders of such, that are read for the result.
+        made: A folder that is made before it is written.
 
     Raises:
-        Misuse: `path` is one of them, is no regular file, exists and may not be replaced, or lies where this
-            process writes nothing (`confinement`).
+        Misuse: `path` is one of them, its folder does not exist, it is no regular file, exists and may not be
+            replaced, or lies where this process writes nothing (`confinement`).
     """
     _check_confined(path)
     if os.path.isdir(path):
@@ -39,6 +46,7 @@ def check_target(
     if any(_same_file(file, beside) for file in weights):
         raise Misuse("the model's weights lie beside it", where=beside, hint="choose another name")
     if not os.path.lexists(path):
+        _check_folder(os.path.dirname(os.path.abspath(path)), made)
         return
     if os.path.exists(path) and not os.path.isfile(path):
         # replacing a device node or a pipe would take it away from everybody
@@ -50,6 +58,11 @@ def check_target(
     keep_input(path, inputs)
     if not overwrite:
         raise Misuse("the file exists", where=path, hint="choose another name, or say --force")
+
+
+def _check_folder(folder: str, made: str = "") -> None:
+    if not os.path.isdir(folder) and not (made and os.path.realpath(made) == os.path.realpath(folder)):
+        raise Misuse("there is no such folder", where=folder, hint="create it first")
 
 
 def keep_input(path: str, inputs: Iterable[str]) -> None:
@@ -108,8 +121,7 @@ def atomic_write(path: str, *, overwrite: bool = False, executable: bool = False
     if os.path.isdir(path):
         raise Misuse("is a directory", where=path, hint="name a file to write")
     folder, name = os.path.split(os.path.abspath(path))
-    if not os.path.isdir(folder):
-        raise Misuse("there is no such folder", where=folder, hint="create it first")
+    _check_folder(folder)
     staging, ours = _staging(path), scratch.is_private(path)
     if not ours:
         tell("writing", staging)

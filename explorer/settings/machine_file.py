@@ -160,7 +160,8 @@ def check_name(name: str, config: str | None = None, *, overwrite: bool = False)
         raise Misuse(f"'{name}' is no name of a machine", where="--save", hint="such as npu or npu-2")
     path = config or config_path()
     _with_machine(_text(path), path, name, {}, overwrite)
-    output_files.check_target(path, overwrite=True, models=(), weights=())
+    folder = os.path.dirname(os.path.abspath(path))
+    output_files.check_target(path, overwrite=True, models=(), weights=(), made=folder)
     return path
 
 

@@ -159,6 +159,8 @@ def test_a_file_that_would_be_lost_or_is_no_format_of_ours_is_refused_before_any
         ((LENET, "--trace", tmp_path / "x.json"), "a file is of one model"),
         (("--tensorboard", there), "is no folder"),
         (("--tensorboard", tmp_path / "none" / "there"), "there is no such folder"),
+        (("--trace", tmp_path / "none" / "x.json"), "there is no such folder"),
+        (("-o", tmp_path / "none" / "x.csv", "--tensorboard", tmp_path / "runs"), "there is no such folder"),
     ]
     for words, said in cases:
         assert profile(*words) == 2
@@ -169,12 +171,11 @@ def test_a_file_that_would_be_lost_or_is_no_format_of_ours_is_refused_before_any
     assert (there.read_text(), read.read_text()) == ("mine", "mine")
 
 
-def test_a_folder_that_is_not_there_is_one_line_and_nothing_is_left(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert profile("--trace", tmp_path / "none" / "x.json") == 2
-    assert capsys.readouterr().err.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
+def test_a_trace_lies_in_the_new_folder_of_tensorboard_too(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    assert profile("--trace", runs / "x.pt.trace.json", "--tensorboard", runs) == 0
+    assert sorted(path.suffix for path in runs.iterdir())[-1] == ".json"
+    assert len([*runs.iterdir()]) == 2
 
 
 def test_without_tensorboardx_the_line_says_what_to_install(

@@ -140,7 +140,10 @@ def _checked(given: ParsedArgs) -> list[str]:
         if path and not path.lower().endswith(endings):
             raise Misuse("the ending says the format", where=path, hint=f"use {' or '.join(endings)}")
         if path:
-            check_target(path, overwrite=given.force, models=given.models, weights=(), inputs=read)
+            where = given.tensorboard or ""
+            check_target(
+                path, overwrite=given.force, models=given.models, weights=(), inputs=read, made=where
+            )
     if len(files) == 2 and os.path.realpath(files[0]) == os.path.realpath(files[1]):
         raise Misuse("two files of one name", where=files[0], hint="choose another for one of them")
     if given.tensorboard:
@@ -159,7 +162,7 @@ def _write(
     from explorer.report.profile import files, tensorboard
 
     model = os.path.basename(given.models[0])
-    done = []
+    done = [tensorboard.write(profiles, given.tensorboard)] if given.tensorboard else []
     if given.output and given.output.lower().endswith(".folded"):
         table_file.write_text("".join(files.stacks(profiles, rows, model)), given.output, given.force)
         done.append(given.output)
@@ -169,8 +172,6 @@ def _write(
     if given.trace:
         table_file.write_text(files.trace(profiles, rows, model), given.trace, given.force)
         done.append(given.trace)
-    if given.tensorboard:
-        done.append(tensorboard.write(profiles, given.tensorboard))
     return done
 
 
