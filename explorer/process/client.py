@@ -238,8 +238,6 @@ class EngineProcess:
     # inside; the lock is held unless said otherwise
 
     def _spawn(self) -> None:
-        from multiprocessing.connection import Connection  # 7 ms that the first paint need not wait for
-
         if not self._workdir:
             self._workdir = self._folder() if self._folder is not None else ""
             if not self._workdir:
@@ -267,6 +265,8 @@ class EngineProcess:
         os.close(child_in)
         os.close(child_out)
         os.close(child_seen)
+        from multiprocessing.connection import Connection  # 7 ms, in which the child starts
+
         self._requests = Connection(requests, readable=False)
         setup = {"source": self.source, "workdir": self._workdir, **self.options}
         looking, self._looked = not self._looked, True

@@ -26,7 +26,7 @@ from explorer.tui.screen.model_loader import ModelLoader
 from explorer.tui.screen.saved_view import SavedView
 from explorer.tui.state.store import ScreenStore
 from explorer.tui.tabs.panes import Panes
-from explorer.tui.terminal.slices import after_paint
+from explorer.tui.terminal.slices import PAINTED
 from explorer.tui.text.keys import bindings
 from explorer.tui.tree.filter_line import FilterLine
 from explorer.tui.widgets.status_line import StatusLine
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 STACKED_BELOW = 72
 """Columns under which the panes stand one above the other."""
+_FIRST = "explorer.tui.tabs.layer"
+"""What draws the tab on show, imported while the engine starts."""
 _LATER = ("commands.change.tile", "tabs.model", "tabs.operators", "tabs.diff")
 """What is imported while the engine opens the model."""
 _AT_ONCE = 0.5
@@ -82,7 +84,7 @@ class MainScreen(Screen[None]):
         self._place = place
         self.store = ScreenStore(source, engine, remote=remote)
         self.store.overlays, self.store.beside = overlays, beside or ""
-        self._answered = asyncio.Event()
+        self._painted, self._answered = asyncio.Event(), asyncio.Event()
         self.panes = Panes(self.store, lambda id: self.call_later(self.action_command, id))
         self._filter = FilterLine(self.store, self.panes.layer_tree)
         self._loader = ModelLoader(self.store, self.panes, self._filter)
@@ -121,9 +123,14 @@ class MainScreen(Screen[None]):
 
     async def _open(self) -> None:
         store = self.store
-        await after_paint(self)
+        self.call_after_refresh(self._painted.set)
+        with contextlib.suppress(TimeoutError):  # a screen that need not be painted again is never refreshed
+            await asyncio.wait_for(self._painted.wait(), PAINTED)
         try:
-            await store.jobs.run("opening", "open")
+            opened = asyncio.ensure_future(store.jobs.run("opening", "open"))
+            await asyncio.sleep(0)
+            import_module(_FIRST)
+            await opened
             await self._saved.take_up()
             if store.beside:
                 command_class("pair")(self._lent).beside(store.beside)
@@ -171,8 +178,9 @@ class MainScreen(Screen[None]):
         self.query_one(KeyBar).show_keys(self._keys())
 
     def on_resize(self) -> None:
-        """Headings depend on the width."""
+        """Headings depend on the width; behind the first size comes the first paint."""
         self.store.notify("focus")
+        self.call_later(self._painted.set)
 
     def on_screen_resume(self) -> None:
         """Another model may have been opened or closed."""
