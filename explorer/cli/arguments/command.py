@@ -49,6 +49,15 @@ class ParsedArgs:
             "past": self.past,
         }
 
+    def writing(self, *, draws: int) -> dict[str, Any]:
+        """How a result is proved and written; `draws` where they were not typed."""
+        return {
+            "overwrite": self.force,
+            "verify": not self.no_verify,
+            "draws": self.draws or draws,
+            "seed": self.seed,
+        }
+
 
 @record
 class Command:

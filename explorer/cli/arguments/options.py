@@ -106,6 +106,7 @@ MACHINE_SETTINGS = (
     *("--buffer", "--array"),
     "--double-buffered",
 )
+PROVED = ("--force", "--no-verify", "--draws", "--seed")
 PRINTING = ("--json", "--quiet", "--version", "--help")
 TABLE = ("--csv", *PRINTING)
 """Options that go together."""

@@ -34,9 +34,7 @@ COMMAND = Command(
     "the first layer in which two models part, and how the error grows",
     ("A", "B"),
     (
-        "--draws",
-        "--seed",
-        "--input",
+        *("--draws", "--seed", "--input"),
         Option("--limit", "rows of the table (default 12)", "N", "12", least=1),
         Option("--plot", "also draw the error along the graph, as SVG or PNG", "FILE"),
         "--force",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import explorer
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import OPENING, PRINTING, Option
+from explorer.cli.arguments.options import OPENING, PRINTING, PROVED, Option
 from explorer.cli.output.answer import Answer, converted
 from explorer.cli.output.progress import ProgressLine
 
@@ -20,10 +20,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
             dynamic=given.dynamic,
             method=given.method,
             fold=given.fold,
-            overwrite=given.force,
-            verify=not given.no_verify,
-            draws=given.draws or 3,
-            seed=given.seed,
+            **given.writing(draws=3),
             on_progress=progress,
         )
     return converted(fact)
@@ -60,10 +57,7 @@ COMMAND = Command(
             choices=("trace", "script"),
         ),
         Option("--fold", "fold batch normalization, constants and what does nothing away (to ONNX)"),
-        "--force",
-        "--no-verify",
-        "--draws",
-        "--seed",
+        *PROVED,
         *OPENING,
         *PRINTING,
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import explorer
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import OPENING, PRINTING, Option
+from explorer.cli.arguments.options import OPENING, PRINTING, PROVED, Option
 from explorer.cli.output.answer import Answer, converted
 from explorer.cli.output.progress import ProgressLine
 from explorer.settings.parse import parse_batch
@@ -17,10 +17,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
             batch,
             given.output,
             axes=given.axis,
-            overwrite=given.force,
-            verify=not given.no_verify,
-            draws=given.draws or 3,
-            seed=given.seed,
+            **given.writing(draws=3),
             on_progress=progress,
         )
     return converted(fact)
@@ -41,10 +38,7 @@ COMMAND = Command(
             manual="which axis of an input is its batch: `x:1`; repeatable; then inputs that are not named"
             " have none (default: the first axis of every input)",
         ),
-        "--force",
-        "--no-verify",
-        "--draws",
-        "--seed",
+        *PROVED,
         *OPENING,
         *PRINTING,
     ),

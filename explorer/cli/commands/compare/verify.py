@@ -36,9 +36,7 @@ COMMAND = Command(
     "evidence that two models compute the same",
     ("A", "B"),
     (
-        "--draws",
-        "--seed",
-        "--input",
+        *("--draws", "--seed", "--input"),
         *(
             Option(flag, help, metavar, reads="limit")
             for flag, metavar, help in (

@@ -32,9 +32,7 @@ COMMAND = Command(
             manual="the nodes that torch.fx traces of a module: counts by kind and by type of module, and a"
             " table with target, type, precision and shapes; `--stat` runs it and adds statistics",
         ),
-        "--stat",
-        "--input",
-        "--seed",
+        *("--stat", "--input", "--seed"),
         *OPENING,
         *TABLE,
     ),

@@ -89,12 +89,7 @@ COMMAND = Command(
         ),
         HARDWARE,
         Option("--verify", "with --beside: prove that each computes what the first does"),
-        "--draws",
-        "--seed",
-        "--trust",
-        "--force",
-        "--memory",
-        "--markdown",
+        *("--draws", "--seed", "--trust", "--force", "--memory", "--markdown"),
         *TABLE,
     ),
     (

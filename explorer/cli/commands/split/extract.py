@@ -43,9 +43,7 @@ COMMAND = Command(
         Option(
             "--to", "layers or tensors that it ends with (default: the outputs)", "NAME,...", reads="names"
         ),
-        "--force",
-        "--no-verify",
-        "--seed",
+        *("--force", "--no-verify", "--seed"),
         *OPENING,
         *PRINTING,
     ),

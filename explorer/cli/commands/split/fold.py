@@ -7,7 +7,7 @@ from explorer.base.errors import Misuse, nearest
 from explorer.base.exit_codes import OF_VERDICT
 from explorer.base.verdicts import weakest
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import OPENING, PRINTING, Option
+from explorer.cli.arguments.options import OPENING, PRINTING, PROVED, Option
 from explorer.cli.output.answer import Answer, plain, present
 from explorer.cli.output.model_answer import proving
 from explorer.cli.output.progress import ProgressLine
@@ -27,10 +27,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
                 fact = session.fold(
                     kinds,
                     output=given.output,
-                    overwrite=given.force,
-                    verify=not given.no_verify,
-                    draws=given.draws or 1,
-                    seed=given.seed,
+                    **given.writing(draws=1),
                     input=given.input,
                     on_progress=progress,
                 )
@@ -64,10 +61,7 @@ COMMAND = Command(
             "KIND,...",
             reads="names",
         ),
-        "--force",
-        "--no-verify",
-        "--draws",
-        "--seed",
+        *PROVED,
         "--input",
         *OPENING,
         *PRINTING,

@@ -38,9 +38,7 @@ COMMAND = Command(
             reads="batch",
         ),
         Option("--weight-inputs", "weights are inputs of the graph, not in the file"),
-        "--seed",
-        "--force",
-        "--memory",
+        *("--seed", "--force", "--memory"),
         *PRINTING,
     ),
     (

@@ -358,9 +358,7 @@ COMMAND = Command(
             choices=FORMS,
             reads="choices",
         ),
-        "--site",
-        "--grouped",
-        "--config",
+        *("--site", "--grouped", "--config"),
         HARDWARE,
         Option(
             "--buffer",

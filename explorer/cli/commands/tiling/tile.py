@@ -6,7 +6,7 @@ import explorer
 from explorer.base.errors import Misuse
 from explorer.base.exit_codes import DONE, OF_VERDICT
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import OPENING, PRINTING, TILING, Option
+from explorer.cli.arguments.options import OPENING, PRINTING, PROVED, TILING, Option
 from explorer.cli.arguments.quantize import ACCUMULATOR, FIRST
 from explorer.cli.arguments.records import first_quantized, tile_spec
 from explorer.cli.output.answer import Answer, document, present, tool
@@ -53,10 +53,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
                 result = session.tile(
                     spec,
                     output=given.output,
-                    overwrite=given.force,
-                    verify=not given.no_verify,
-                    draws=given.draws or 1,
-                    seed=given.seed,
+                    **given.writing(draws=1),
                     input=given.input,
                     on_progress=progress,
                 )
@@ -100,11 +97,8 @@ def _tile_module(given: ParsedArgs, progress: ProgressLine) -> Answer:
             _, result = session.tile_module(
                 spec,
                 output=given.output,
-                overwrite=given.force,
                 dynamic=given.dynamic,
-                verify=not given.no_verify,
-                draws=given.draws or 3,
-                seed=given.seed,
+                **given.writing(draws=3),
                 on_progress=progress,
             )
     return Answer(
@@ -132,10 +126,7 @@ COMMAND = Command(
         "--dynamic",
         *FIRST,
         ACCUMULATOR,
-        "--force",
-        "--no-verify",
-        "--draws",
-        "--seed",
+        *PROVED,
         "--input",
         *OPENING,
         *PRINTING,
