@@ -234,6 +234,22 @@ async def test_sessions_in_which_nothing_was_done_are_listed_once_a_model(
 
 
 @pytest.mark.slow
+async def test_of_many_sessions_the_newest_leave_room_for_what_is_in_the_folder(folder: Path) -> None:
+    for at in range(12):
+        store = saved_sessions.begin(os.environ)
+        assert store is not None
+        store.save(SavedSession(f"model_{at}.onnx", str(folder), Opening()))
+        os.utime(Path(store.folder, "session.msgpack"), (4_000_000_000 + at, 4_000_000_000 + at))
+        store.release()
+    async with chooser(folder) as hands:
+        assert hands.part("Sessions")[:2] == ["model_11.onnx", "model_10.onnx"]
+        assert len(hands.part("Sessions")) == 8
+        assert any("8 of 12: type to find one" in row for row in hands.rows())
+        await hands.type("model_1")
+        assert hands.part("Sessions") == ["model_11.onnx", "model_10.onnx", "model_1.onnx"]
+
+
+@pytest.mark.slow
 async def test_a_path_that_is_typed_is_opened_and_a_folder_is_listed(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     async with chooser(tmp_path / "other") as hands:

@@ -12,8 +12,9 @@ from explorer.tui.text.drawing import row_line, title_line
 from explorer.tui.text.lines import Line, fit
 from explorer.tui.widgets.line_view import LineList
 
+SESSIONS, RECENT = "Sessions to resume", "Recent"
 _FEW = 8
-"""Recent models that are shown while nothing is typed."""
+"""Sessions and recent models that are shown while nothing is typed: a folder's models come below them."""
 
 _ROOMY = 130
 """Cells in which all that is said of a model has room."""
@@ -115,7 +116,8 @@ class ChoiceList(LineList, can_focus=False):
         for title, choices in self.parts.items():
             found = self._narrowed(title, choices)
             if found:
-                self._rows += [title, *found]
+                cut = "" if self._all(title) else f"  {len(found)} of {len(choices)}: type to find one"
+                self._rows += [title + cut * (len(found) < len(choices)), *found]
                 self._at += [-1, *range(len(shown), len(shown) + len(found))]
                 shown += found
         self._table = choice_table(shown, "models", short=self.size.width < _ROOMY)
@@ -129,9 +131,12 @@ class ChoiceList(LineList, can_focus=False):
         self._leave_heading(1)
         self.rows_changed()
 
+    def _all(self, title: str) -> bool:
+        return bool(self.words) or title not in (SESSIONS, RECENT)
+
     def _narrowed(self, title: str, choices: Sequence[Choice]) -> list[Choice]:
         found = [one for one in choices if self._fits(one)]
-        if title == "Recent" and not self.words:
+        if not self._all(title):
             found = found[:_FEW]
         key = SORTS[self.sort]
         if key is not None:

@@ -26,7 +26,7 @@ from explorer.host import confinement
 from explorer.process import recent_models, saved_sessions
 from explorer.process.header_reader import AT_ONCE, HeaderReader
 from explorer.session import headers
-from explorer.tui.models.choice_list import SORTS, ChoiceList
+from explorer.tui.models.choice_list import RECENT, SESSIONS, SORTS, ChoiceList
 from explorer.tui.models.open_models import ModelChoice
 from explorer.tui.models.opening import check_source, is_served
 from explorer.tui.text.keys import bindings, key_group
@@ -56,7 +56,7 @@ _KEYS = " Enter open · Tab sort · Esc leave"
 _BATCH = 100
 _EVERY = 0.2
 """Seconds between two drawings of what was read meanwhile."""
-_SESSIONS, _RECENT, _NAMES = "Sessions to resume", "Recent", "torchvision, by name"
+_NAMES = "torchvision, by name"
 
 
 class ChooserScreen(Screen[None]):
@@ -116,7 +116,7 @@ class ChooserScreen(Screen[None]):
         title = _short(os.path.abspath(self._folder))
         here = f"In {title}"
         first = {here: ()} if self._named else {}
-        kept = {_SESSIONS: (), _RECENT: ()}
+        kept = {SESSIONS: (), RECENT: ()}
         self._list.parts = {**first, **kept, here: (), _NAMES: ()}
         self._title = here
         self.query_one(TitleBar).show(
@@ -135,8 +135,8 @@ class ChooserScreen(Screen[None]):
         sessions = await asyncio.to_thread(saved_sessions.kept_sessions, os.environ)
         openings = await asyncio.to_thread(recent_models.openings, os.environ)
         self._openings = {_short(_from_here(one.model.source)): one for one in openings}
-        self._list.parts[_SESSIONS] = _telling(sessions)
-        self._list.parts[_RECENT] = [replace(one.model, source=name) for name, one in self._openings.items()]
+        self._list.parts[SESSIONS] = _telling(sessions)
+        self._list.parts[RECENT] = [replace(one.model, source=name) for name, one in self._openings.items()]
         self._draw()
 
     async def _look_up_names(self) -> None:
