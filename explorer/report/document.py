@@ -419,7 +419,7 @@ def fx_graph(about: Info, fact: FxGraph, tool: str, sha256: str | None = None) -
     nodes = []
     for node in fact.nodes:
         record = record_of(node)
-        nodes.append({**record, **record.pop("values")})
+        nodes.append({**record, **record["values"]})  # both have their readers
     return {**of_fact(about, fact, tool, sha256), "nodes": nodes}
 
 

@@ -117,7 +117,7 @@ class QuantizeMethods(SessionParts):
     ) -> Quantization:
         with self._quantizer.gone_to(state):
             modules = not request.as_graph
-            if request.spec.form == "torchao":
+            if request.spec.form == "torchao" and self._as_module(request.spec, None, how["on_progress"]):
                 raise Misuse(_NO_STATE, where="--form", hint="Session.quantize_module gives the module")
             if modules and self._as_module(request.spec, how["output"], how["on_progress"]):
                 return self._module_maker.quantized_state(request, measured=measured, **how)
