@@ -11,8 +11,6 @@ import re
 
 from explorer.base.errors import Misuse, nearest
 
-__all__ = ["TOPICS", "page", "titles"]
-
 TOPICS = (
     *("tutorial", "tasks", "counting", "filter", "overlay", "profile", "split", "serving", "fold", "edit"),
     *("tiling", "proof", "cost", "quantize"),

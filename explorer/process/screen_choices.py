@@ -16,8 +16,6 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-__all__ = ["LEFTMOST", "RIGHTMOST", "ModelOrder", "ScreenChoices", "keep", "kept", "state_folder"]
-
 _FILE = "screen.json"
 _MOST_BYTES = 1 << 16
 LEFTMOST, RIGHTMOST = 20, 80

@@ -38,20 +38,7 @@ from explorer.settings.columns import (
     columns_beside,
     missing,
 )
-from explorer.settings.expression import LONGEST, Test, Word, complain, parse, words_of
-
-__all__ = [
-    "LONGEST",
-    "RESERVED",
-    "TEXTS",
-    "beside",
-    "is_query",
-    "layers_found",
-    "matcher",
-    "number",
-    "search",
-]
-
+from explorer.settings.expression import Test, Word, complain, parse, words_of
 
 TEXTS: Mapping[str, Callable[[Layer], Iterable[str]]] = {
     "op": lambda layer: (layer.kind,),

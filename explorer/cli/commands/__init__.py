@@ -18,8 +18,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["VERBS"]
-
 _ORDER = (
     *("info", "outline", "list", "formats", "layers", "ops", "memory", "roofline", "sizes", "decode"),
     *("training", "weights"),

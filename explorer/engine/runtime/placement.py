@@ -18,8 +18,6 @@ from explorer.facts import Analysis, Layer, TensorInfo
 from explorer.facts.beside.placement import Boundary, FusedLayers, Partition, Placement
 from explorer.settings.columns import tensor_bytes
 
-__all__ = ["placement"]
-
 Work = tuple[Node, tuple[int, ...]]
 """A node of the optimised graph, and the places of the original nodes whose work it does."""
 

@@ -23,8 +23,6 @@ from explorer.engine.formats.onnx.writer import skeleton
 from explorer.engine.graph.model import Function, Model, Node, subgraphs
 from explorer.engine.runtime.onnxruntime import MOST_OPTIMISED, one_line, weights_folder
 
-__all__ = ["HOST", "Assignment", "assignment", "body_node_name", "chosen_providers", "node_name", "runtime"]
-
 HOST = "CPUExecutionProvider"
 """Whose memory inputs and outputs of a model lie in."""
 _SUFFIX = "ExecutionProvider"

@@ -13,27 +13,6 @@ from explorer.facts.graph.drawing import FIGURES, GraphBox, GraphDrawing, GraphR
 from explorer.report.present.figures import value_text
 from explorer.report.present.look.layers import same_name_text
 
-__all__ = [
-    "COLORINGS",
-    "FULL_COLOR",
-    "LIT_COLOR",
-    "PALE_COLOR",
-    "box_lines",
-    "box_title",
-    "check_coloring",
-    "cut",
-    "figure_text",
-    "fill",
-    "heading",
-    "ink",
-    "legend",
-    "notes",
-    "route_text",
-    "said_of",
-    "tensor_text",
-    "value_of",
-]
-
 COLORINGS = ("family", *FIGURES)
 """What boxes can be coloured by."""
 _BYTES = frozenset({"activations", "weights", "read", "written"})

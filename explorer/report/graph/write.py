@@ -13,8 +13,6 @@ from explorer.report.graph.page import page
 from explorer.report.graph.svg import svg
 from explorer.report.json_text import pieces
 
-__all__ = ["NODE_DATA", "TEXT", "check", "write"]
-
 _WRITERS: dict[str, Callable[[GraphDrawing, str], Iterable[str]]] = {".svg": svg, ".dot": dot, ".html": page}
 NODE_DATA, TEXT = ".json", ".txt"
 """Node data; and text, which is drawn as the screen draws it."""

@@ -16,8 +16,6 @@ from explorer.tui.text.keys import CHANGE, LOOK, MOVE, PROGRAM, Key
 if TYPE_CHECKING:
     from explorer.tui.commands.context import CommandContext
 
-__all__ = ["COMMANDS", "CommandKey", "command_class", "run_command"]
-
 
 class CommandKey(Key, frozen=True):
     """A command of the main screen.

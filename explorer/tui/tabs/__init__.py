@@ -14,8 +14,6 @@ from msgspec import Struct
 if TYPE_CHECKING:
     from explorer.tui.tabs.tab import Tab
 
-__all__ = ["TABS", "TabKey", "tab_class"]
-
 
 class TabKey(Struct, frozen=True):
     """A tab: its widget's id, its key, its heading, and that where room is scarce.

@@ -17,32 +17,12 @@ Span = tuple[str, str]
 Line = tuple[Span, ...]
 
 ROLES = (
-    "text",
-    "dim",
-    "strong",
-    "accent",
-    "number",
-    "bar",
-    "track",
-    "good",
-    "warn",
-    "bad",
-    "key",
-    "head",
-    "mark",
+    *("text", "dim", "strong", "accent", "number", "bar", "track", "good", "warn", "bad"),
+    *("key", "head", "mark"),
     # a figure by its share
-    "heat1",
-    "heat2",
-    "heat3",
+    *("heat1", "heat2", "heat3"),
     # families of layers, as `base.families` has them
-    "conv",
-    "matmul",
-    "attention",
-    "norm",
-    "activation",
-    "movement",
-    "tile",
-    "other",
+    *("conv", "matmul", "attention", "norm", "activation", "movement", "tile", "other"),
 )
 BLANK: Line = ()
 

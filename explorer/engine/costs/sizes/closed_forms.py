@@ -33,13 +33,11 @@ class SizeFigures(Struct, frozen=True):
         labels: Of the steps in execution order.
         layers: MACs and bytes moved by each layer that has a place on a roofline; None for what is not known.
         alive: Bytes of activations alive at each step.
-        coverage: Share of the nodes whose cost is known.
     """
 
     labels: tuple[str, ...]
     layers: tuple[tuple[int | None, int | None], ...]
     alive: tuple[int, ...]
-    coverage: float
 
     @classmethod
     def of(cls, examined: AnalysisResult) -> SizeFigures:
@@ -50,7 +48,6 @@ class SizeFigures(Struct, frozen=True):
             tuple([step.label for step in order.steps]),
             tuple([(point.macs, point.bytes) for point in points]),
             tuple(alive(order)),
-            examined.info.totals.coverage,
         )
 
     def values(self, weights: int, machine: Machine | None) -> Values:

@@ -74,7 +74,6 @@ class Tflite(Struct, frozen=True):
         quantized: How many tensors are quantized, and in which way.
         scales: How the integers of stored tensors stand for numbers, by name.
         signatures: Names under which the model can be called.
-        metadata: Names of what else is in the file.
     """
 
     model: Model
@@ -85,7 +84,6 @@ class Tflite(Struct, frozen=True):
     quantized: Mapping[str, int]
     scales: Mapping[str, TfliteQuantization]
     signatures: tuple[str, ...]
-    metadata: tuple[str, ...]
 
 
 def read(path: str) -> Tflite:
@@ -170,7 +168,6 @@ class _Maker:
             self.quantized,
             self.scales,
             tuple(key for key, _ in file.signatures),
-            tuple(file.metadata),
         )
 
     # -- which subgraph runs which --------------------------------------------------------------

@@ -67,7 +67,6 @@ class Program(Struct):
     """An exported program as its file describes it.
 
     Attributes:
-        path: The file.
         root: All nodes, under the calls of modules.
         kinds: Class of every module, by its path.
         inputs: Tensors that it takes.
@@ -78,7 +77,6 @@ class Program(Struct):
         version: Of the torch that wrote it.
     """
 
-    path: str
     root: Segment
     kinds: dict[str, str]
     inputs: list[ProgramInput]
@@ -219,7 +217,6 @@ def _program(path: str, described: dict[str, Any]) -> Program:
         for s, r in (described.get("range_constraints") or {}).items()
     }
     return Program(
-        path,
         root,
         kinds,
         inputs,

@@ -154,22 +154,18 @@ _DEQUANTIZE = ELEMENTWISE["dequantize"][0]
 _DYNAMIC = 5  # min, max, divide, round, add: what DynamicQuantizeLinear takes
 
 
-def _matmul(
-    left: int = 0, right: int = 1, *, bias: int = -1, quantize: bool = False, rescale: bool = False
-) -> Rule:
+def _matmul(*, bias: int = -1, quantize: bool = False, rescale: bool = False) -> Rule:
     """A matrix product.
 
     Args:
-        left: Place of the left operand.
-        right: Place of the right operand.
         bias: Place of the bias; -1 for none.
         quantize: The left operand is quantized first.
         rescale: The integer result is multiplied with the scales.
     """
 
     def rule(call: Call) -> Cost:
-        cost = cost_formulas.matmul(call.shape(left), call.shape(right))
-        cost = cost_formulas.adding(cost, "quantize", call.shape(left), _DYNAMIC) if quantize else cost
+        cost = cost_formulas.matmul(call.shape(0), call.shape(1))
+        cost = cost_formulas.adding(cost, "quantize", call.shape(0), _DYNAMIC) if quantize else cost
         cost = cost_formulas.adding(cost, "rescale", call.output()) if rescale else cost
         return cost_formulas.adding(cost, "bias", call.output()) if bias >= 0 and call.has(bias) else cost
 

@@ -78,7 +78,6 @@ def table(
     before: SlicedTensor | None = None,
     output: str | None = None,
     overwrite: bool = False,
-    most: int = 8,
     cancel: Cancel = None,
 ) -> TensorValues:
     """The numbers of a slice.
@@ -90,7 +89,6 @@ def table(
         before: The tensor of another model to set beside.
         output: An .npy file that takes the whole slice.
         overwrite: Whether an existing one may be replaced.
-        most: Of a slice that is told by its edges, how many indices of an axis.
         cancel: Asked at every piece.
 
     Raises:
@@ -98,7 +96,7 @@ def table(
             numbers cannot be read.
         Cancelled: `cancel` said so.
     """
-    told = _told_part(selection, asked, output, most)
+    told = _told_part(selection, asked, output)
     if before is not None and before.numbers.shape != sliced.numbers.shape:
         shapes = shape_text(before.numbers.shape), shape_text(sliced.numbers.shape)
         raise Misuse(f"'{before.numbers.name}' is {shapes[0]} there and {shapes[1]} here", where="--before")
@@ -141,11 +139,11 @@ def with_codes(numbers: Numbers, told: Selection) -> tuple[Array, dict[str, tupl
     }
 
 
-def _told_part(selection: Selection, asked: str, output: str | None, most: int) -> Selection:
+def _told_part(selection: Selection, asked: str, output: str | None) -> Selection:
     """What of a slice is told: all of it, or the edges of what is written or was not chosen."""
     many = math.prod(selection.sizes)
     if many > _FEW and (output is not None or not asked):
-        return edges(selection, most, 2)
+        return edges(selection, 8, 2)
     if many > MOST:
         raise Misuse(
             f"these are {many:,} numbers, and {MOST:,} at most are shown",
