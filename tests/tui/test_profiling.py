@@ -125,7 +125,7 @@ async def test_a_training_step_is_asked_of_a_module_and_the_level_of_a_graph():
             assert _asked(hands) == [((), {"spec": expected, "batch": None, "machine": None})]
             words = hands.pilot.app.screen.verb_words("m")
             assert words == (
-                ["profile", "m", "--training", "--optimizer", "sgd"]
+                ["profile", "m", "--train", "--optimizer", "sgd"]
                 if more
                 else ["profile", "m", "--optimize", "none"]
             )

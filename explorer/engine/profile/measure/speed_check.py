@@ -16,8 +16,8 @@ from explorer.engine.profile.runs import wait_idle
 from explorer.engine.profile.statistics import spread
 from explorer.facts.profile.machine import MeasuredMachine
 
-_LONGEST = 2e-3
-"""Seconds of a run: two looks take some 50 ms."""
+_LARGEST, _LONGEST = 512, 2e-3
+"""Side of the matmul, and seconds of a run: to make it and to time it twice takes some 50 ms."""
 _WARM, _RUNS = 2, 7
 _SLOWER = 1.2
 """How many times as long it takes where that is said, at either end of what the medians may be."""
@@ -44,7 +44,9 @@ class SpeedCheck:
         short = [
             one
             for one in seen.kernels
-            if one.dtype == "float32" and one.seconds.median * together(one.macs) <= _LONGEST
+            if one.dtype == "float32"
+            and one.sizes[0] <= _LARGEST
+            and one.seconds.median * together(one.macs) <= _LONGEST
         ]
         self._then = max(short, key=lambda one: one.macs, default=None)
         self._kernels = kernels or RuntimeKernels(seen.threads)

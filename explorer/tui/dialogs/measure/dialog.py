@@ -75,7 +75,7 @@ class ProfileRequest(NamedTuple):
 
     def words(self) -> list[str]:
         """The same as options of `explorer profile`."""
-        train = ["--training", "--optimizer", self.training] if self.training else []
+        train = ["--train", "--optimizer", self.training] if self.training else []
         typed = [(flag, getattr(self, name)) for name, flag in _FLAGS.items()]
         return [*train, *(word for flag, said in typed if said for word in (flag, path_word(said)))]
 
