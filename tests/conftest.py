@@ -43,6 +43,10 @@ os.environ["EXPLORER_NO_CACHE"] = "1"
 _no_config = tempfile.mkdtemp(prefix="explorer-tests-")
 os.environ["XDG_CONFIG_HOME"] = _no_config
 atexit.register(shutil.rmtree, _no_config, ignore_errors=True)
+# two processes share two processors: threads of theirs that spin while they wait for each other take what the
+# other works with, a product of 300 x 300 numbers ten times what it needs
+os.environ["OMP_WAIT_POLICY"] = "passive"
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
 # what torch's profiler says on the terminal as it starts; its library reads this once
 os.environ["KINETO_LOG_LEVEL"] = "99"
 # where a container says that nothing compiled is kept, every process compiled all tests and the program anew

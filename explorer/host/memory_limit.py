@@ -26,7 +26,8 @@ _SAID = re.compile(
     r"bad_?alloc|bad allocation|allocation (still )?failed"
     r"|(can ?not|can't|could not|unable to|failed to) (re|m|c)?alloc"
     r"|cannot allocate memory|allocate memory|out of memory|not enough memory|insufficient memory"
-    r"|failed to map segment|can't start new thread|thread_create failed|resource temporarily unavailable"
+    r"|failed to map segment|cannot map zero-fill|can't start new thread|thread_create failed"
+    r"|resource temporarily unavailable"
     r"|without (exception set|setting an exception)",
     re.IGNORECASE,
 )

@@ -57,6 +57,7 @@ def test_what_is_no_size_is_one_line(typed: str) -> None:
         ),
         RuntimeError("Failed to allocate memory for requested buffer of size 150994944"),
         ImportError("libtorch.so: failed to map segment from shared object"),
+        ImportError("onnxruntime_pybind11_state.so: cannot map zero-fill pages"),
         RuntimeError("can't start new thread"),
     ],
 )

@@ -121,9 +121,22 @@ class Pair(nn.Module):
 IMAGE = torch.zeros(1, 3, 224, 224)
 WORDS = torch.zeros(2, 7, dtype=torch.int64)
 SMALL = torch.zeros(2, 1, 8, 8)
+
+
+def resnet() -> nn.Module:
+    """A ResNet with each kind of block once: a plain one, and one that makes pictures smaller."""
+    block = torchvision.models.resnet.BasicBlock
+    return torchvision.models.ResNet(block, [1, 1, 1, 1])
+
+
+def mobilenet() -> nn.Module:
+    """A MobileNetV2 with each kind of block once: without a wider middle, smaller behind it, and added up."""
+    return torchvision.models.mobilenet_v2(inverted_residual_setting=[[1, 16, 1, 1], [6, 24, 2, 2]])
+
+
 MODELS: dict[str, tuple[Callable[[], nn.Module], torch.Tensor]] = {
-    "resnet18": (torchvision.models.resnet18, IMAGE),
-    "mobilenet_v2": (torchvision.models.mobilenet_v2, IMAGE),
+    "resnet": (resnet, IMAGE),
+    "mobilenet": (mobilenet, IMAGE),
     "recurrent": (Recurrent, WORDS),
     "transformer": (Transformer, WORDS),
     "small": (Small, SMALL),
