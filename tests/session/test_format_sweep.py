@@ -58,6 +58,7 @@ def calib(tmp_path: Path) -> Path:
 
 def outputs(model: Path, pictures: Path) -> Any:
     options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     # without it two products of bytes saturate at 16 bits on a processor without VNNI
     options.add_session_config_entry("session.x64quantprecision", "1")

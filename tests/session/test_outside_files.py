@@ -22,6 +22,7 @@ def profiled(folder: Path, level: str, runs: int) -> list[dict[str, Any]]:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
     options.enable_profiling = True
     options.profile_file_prefix = str(folder / "raw")
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)

@@ -73,6 +73,7 @@ def operators(path: str) -> list[str]:
 def run(path: str, seed: int = 3) -> list[Any]:
     """What the runtime computes without any optimisation of its own."""
     options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])

@@ -39,6 +39,7 @@ class Layer(NamedTuple):
 
 def run(model: bytes, samples: list[dict[str, Any]], level: str = LEVELS[0]) -> list[dict[str, Any]]:
     options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
     options.add_session_config_entry("session.x64quantprecision", "1")
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])

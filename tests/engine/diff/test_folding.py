@@ -23,6 +23,7 @@ LEVEL = onnxruntime.GraphOptimizationLevel
 def optimised(source: str, path: Path, level: LEVEL) -> str:
     """What onnxruntime's own optimizer makes of a model."""
     options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
     options.graph_optimization_level = level
     options.optimized_model_filepath = str(path)
     options.log_severity_level = 4

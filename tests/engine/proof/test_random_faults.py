@@ -334,6 +334,7 @@ def _mutated(made: onnx.ModelProto, chance: random.Random) -> bool:
 
 def _run(path: str, feeds: list[dict[str, np.ndarray]]) -> list[np.ndarray]:
     options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
     options.log_severity_level = 4
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = ort.InferenceSession(path, options)

@@ -47,6 +47,7 @@ class Case(Struct):
         own = {v.name for v in proto.graph.output} | {v.name for v in proto.graph.input}
         proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in own)
         options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         data = proto.SerializeToString()
         session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])

@@ -42,6 +42,7 @@ def made(dtype: str, stored: dict[str, np.ndarray], path: Path) -> Path:
 def run(path: Path, dtype: str, level: str = LEVELS[0], rounded: Any = None) -> list[Any]:
     """Outputs for one input, which may be rounded first."""
     options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     x = np.random.default_rng(5).normal(size=(3, 70)).astype(TYPES[dtype])

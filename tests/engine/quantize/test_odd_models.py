@@ -131,6 +131,7 @@ def weights(stored: Stored) -> dict[str, np.ndarray]:
 def run(path: Path, level: str = LEVELS[0]) -> list[Any]:
     """Its outputs, with the options that a stock session has."""
     options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     random = np.random.default_rng(5)

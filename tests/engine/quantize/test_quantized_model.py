@@ -41,6 +41,7 @@ def quantize(source: Path, target: Path, **spec: Any) -> Model:
 def run(path: Path, level: str = "ORT_DISABLE_ALL") -> list[Any]:
     """Its outputs on two random inputs."""
     options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
     options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
     # without it two products of bytes saturate at 16 bits on a processor without VNNI
     options.add_session_config_entry("session.x64quantprecision", "1")

@@ -138,6 +138,7 @@ def test_a_model_that_the_runtime_has_optimised_has_the_shapes_of_a_run(tmp_path
     """The runtime writes operators of its own: blocked convolutions, fused products, fused activations."""
     ort = pytest.importorskip("onnxruntime")
     options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
     options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
     options.log_severity_level = 4
     source = Path(__file__).parents[3] / "sample_models" / f"{name}.onnx"

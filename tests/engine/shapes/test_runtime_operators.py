@@ -82,6 +82,7 @@ def quantized(source: Path, target: Path, form: str) -> None:
 
 def optimised(source: Path, target: Path) -> Model:
     options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.optimized_model_filepath = str(target)
     options.log_severity_level = 4

@@ -48,6 +48,7 @@ def save(
 
 def run(path: str, **feeds: np.ndarray) -> np.ndarray:
     options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
     options.log_severity_level = 3
     return ort.InferenceSession(path, options).run(None, feeds)[0]
 

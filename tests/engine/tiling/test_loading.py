@@ -27,6 +27,7 @@ for path in sys.argv[1:]:
     for level in ("DISABLE_ALL", "ENABLE_BASIC", "ENABLE_EXTENDED", "ENABLE_ALL"):
         print(path, level, flush=True)
         options = ort.SessionOptions()
+        options.intra_op_num_threads = 1
         options.log_severity_level = 3
         options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, "ORT_" + level)
         ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])

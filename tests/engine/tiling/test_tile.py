@@ -44,6 +44,7 @@ def save(
 
 def run(path: str, feeds: dict[str, np.ndarray], *, optimise: bool = True) -> np.ndarray:
     options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
     options.log_severity_level = 3
     if not optimise:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL

@@ -190,6 +190,7 @@ def test_what_onnxruntime_fuses_multiplies_what_it_was_made_of(
     import onnxruntime as ort
 
     options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
     options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, f"ORT_ENABLE_{level}")
     options.optimized_model_filepath = str(tmp_path / "fused.onnx")
     options.log_severity_level = 4

@@ -39,6 +39,7 @@ def fed(path: str, size: int = 2) -> dict[str, np.ndarray]:
 
 def run(path: str, feeds: dict[str, np.ndarray]) -> np.ndarray:
     options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
     options.log_severity_level = 3
     return ort.InferenceSession(path, options).run(None, feeds)[0]
 

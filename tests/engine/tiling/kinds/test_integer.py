@@ -35,6 +35,7 @@ def inputs_of(path: str) -> dict[str, np.ndarray]:
 
 def run(path: str, feeds: dict[str, np.ndarray], *, optimise: bool = True) -> np.ndarray:
     options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
     options.log_severity_level = 3
     if not optimise:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
