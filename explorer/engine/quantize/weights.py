@@ -57,7 +57,8 @@ def weight_grid(
     if fmt.writing == "linear":  # which looks at nothing but the ends
         grid = replace(fmt.grid(low, high, axis=axis, symmetric=symmetric), block=block)
     else:
-        grid = fmt.fitted(values.astype(np.float32, copy=False), axis=axis, block=block, symmetric=symmetric)
+        values = values.astype(np.float32, copy=False) if fmt.scaled else values
+        grid = fmt.fitted(values, axis=axis, block=block, symmetric=symmetric)
     _forget(operand)
     return grid
 
