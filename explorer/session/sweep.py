@@ -22,7 +22,8 @@ from explorer.engine import sweep as engine
 from explorer.engine.evaluate import data_file
 from explorer.engine.sweep import formats, trainings
 from explorer.engine.sweep.fingerprint import digest, files_of, fingerprint
-from explorer.engine.sweep.store import Store, holds
+from explorer.engine.sweep.measure import ProofSpec, SweepSession
+from explorer.engine.sweep.store import Store, holds, is_store
 from explorer.facts import TileSpec, to_json
 from explorer.facts.comparison import FigureTable, tilings_table
 from explorer.facts.evaluate.training_sweep import TrainingSweep, TrainingTrial
@@ -39,11 +40,11 @@ from explorer.settings.steps.trials import parse_trials
 MATTERS = ("dims", "input_shapes", "observe", "past")
 """Options of opening that figures depend on, beside the rules; weights and seed are in the content."""
 
-Reopen = Callable[..., engine.SweepSession]
+Reopen = Callable[..., SweepSession]
 
 
 def sweep(
-    sessions: Sequence[tuple[engine.SweepSession, Models]],
+    sessions: Sequence[tuple[SweepSession, Models]],
     spec: SweepSpec,
     reopen: Reopen,
     *,
@@ -73,7 +74,7 @@ def sweep(
             for session, models in sessions
         ],
         spec,
-        proof=engine.ProofSpec(draws, seed) if verify else None,
+        proof=ProofSpec(draws, seed) if verify else None,
         output=output,
         on_progress=on_progress,
         **how,
@@ -81,7 +82,7 @@ def sweep(
 
 
 def sweep_formats(
-    sessions: Sequence[tuple[engine.SweepSession, Models]],
+    sessions: Sequence[tuple[SweepSession, Models]],
     spec: FormatSweepSpec,
     reopen: Reopen,
     *,
@@ -108,7 +109,7 @@ def sweep_formats(
 
 
 def sweep_trainings(
-    session: engine.SweepSession,
+    session: SweepSession,
     models: Models,
     data: str,
     over: str,
@@ -184,7 +185,7 @@ def from_anywhere(models: Models) -> tuple[str, dict[str, Any]]:
     return source, {**models.options, **paths}
 
 
-def _module_anew(reopen: Reopen, source: str, options: Mapping[str, Any]) -> engine.SweepSession:
+def _module_anew(reopen: Reopen, source: str, options: Mapping[str, Any]) -> SweepSession:
     """A module as its file is now: a worker may have imported it for a sweep before."""
     sys.modules.pop(source.rpartition(":")[0], None)
     return reopen(source, **options)
@@ -203,7 +204,7 @@ def training_results(
 
 def is_results(path: str) -> bool:
     """Whether this is a file that a sweep keeps its rows in."""
-    return os.path.isfile(path) and engine.is_store(path)
+    return os.path.isfile(path) and is_store(path)
 
 
 def results(path: str) -> Sweep:
@@ -260,7 +261,7 @@ def beside(fact: Sweep, chosen: str) -> FigureTable:
 
 
 def _subject(
-    session: engine.SweepSession, models: Models, reopen: Reopen, on_progress: OnProgress
+    session: SweepSession, models: Models, reopen: Reopen, on_progress: OnProgress
 ) -> engine.Subject:
     """A session's current model."""
     options = models.options
@@ -285,7 +286,7 @@ def _is_traced(models: Models, on_progress: OnProgress) -> bool:
         return False
 
 
-def _traced(session: engine.SweepSession, models: Models, reopen: Reopen) -> engine.Subject:
+def _traced(session: SweepSession, models: Models, reopen: Reopen) -> engine.Subject:
     """A session's module that is planned as it runs on shapes: what it multiplies says which it is."""
     source, options = from_anywhere(models)
     return engine.Subject(
@@ -299,14 +300,12 @@ def _traced(session: engine.SweepSession, models: Models, reopen: Reopen) -> eng
     )
 
 
-def _products_digest(session: engine.SweepSession) -> str:
+def _products_digest(session: SweepSession) -> str:
     """Digest of the matrix products of a model, on which every figure of a tiling depends."""
     return digest({"plan": to_json(session.plan(TileSpec()))})
 
 
-def _traced_anew(
-    reopen: Reopen, source: str, options: Mapping[str, Any], content: str
-) -> engine.SweepSession:
+def _traced_anew(reopen: Reopen, source: str, options: Mapping[str, Any], content: str) -> SweepSession:
     """The model of a worker, if it is the same.
 
     Raises:
@@ -319,9 +318,7 @@ def _traced_anew(
     return found
 
 
-def _opener(
-    reopen: Reopen, options: Mapping[str, Any], files: Sequence[str]
-) -> Callable[[], engine.SweepSession]:
+def _opener(reopen: Reopen, options: Mapping[str, Any], files: Sequence[str]) -> Callable[[], SweepSession]:
     """What opens the model once more, here or on a worker, whatever it was before it was ONNX."""
     kept = {name: value for name, value in options.items() if name not in ("weights", "seed")}
     if kept["rules"] is not None:

@@ -27,20 +27,6 @@ if TYPE_CHECKING:
     from explorer.engine.graph.model import Model
     from explorer.engine.models.opened_model import OpenedModel
 
-__all__ = [
-    "CONVERTERS",
-    "ConversionJob",
-    "ConversionOptions",
-    "Converter",
-    "check_name",
-    "find",
-    "kinds",
-    "rebatch",
-    "words",
-    "write",
-]
-
-
 _MADE: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "onnx": ("ONNX", (".onnx",)),
     "torchscript": ("TorchScript", (".pt", ".pth", ".ts", ".torchscript")),

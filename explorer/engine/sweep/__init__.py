@@ -22,25 +22,13 @@ from explorer.engine.sweep import cluster, processes
 from explorer.engine.sweep.fingerprint import fingerprint, key_of
 from explorer.engine.sweep.measure import ProofSpec, Row, SweepSession, Task, TilingTask, plan_row, prove_row
 from explorer.engine.sweep.processes import cores, room
-from explorer.engine.sweep.store import Store, is_store
+from explorer.engine.sweep.store import Store
 from explorer.facts import TileSpec
 from explorer.facts.cost import Hardware
 from explorer.facts.pareto_front import with_front
 from explorer.facts.quantize import QuantizeRequest
 from explorer.facts.sweep import Sweep, SweepLayer, SweepRow, SweepSpec, combinations
 from explorer.host.output_files import check_target
-
-__all__ = [
-    "MOST",
-    "SweepSession",
-    "ProofSpec",
-    "Subject",
-    "check_output",
-    "complain",
-    "is_store",
-    "kept",
-    "sweep",
-]
 
 MOST = 100_000
 """Rows of one sweep."""

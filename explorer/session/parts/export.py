@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from explorer.base.errors import Misuse
 from explorer.base.version import __version__
 from explorer.engine import convert
+from explorer.engine.convert.job import ConversionJob, ConversionOptions
 from explorer.engine.formats.onnx import writer
 from explorer.engine.models.opened_model import dims_of
 from explorer.facts import TileSpec
@@ -60,7 +61,7 @@ class Exporter:
 
         models = self._models
         opened: Any = models.opened(models.current)
-        job = convert.ConversionJob(
+        job = ConversionJob(
             opened=opened,
             source=models.source,
             path=path,
@@ -86,7 +87,7 @@ class Exporter:
         on_progress: OnProgress,
         **how: Any,
     ) -> Conversion:
-        """Writes the opened model as another kind of file; `how` as for `engine.convert.ConversionJob`."""
+        """Writes the opened model as another kind of file; `how` as for `ConversionJob`."""
         models = self._models
         if models.current:
             raise Misuse(
@@ -96,7 +97,7 @@ class Exporter:
                 where=models.source,
                 hint="save it as it is",
             )
-        request = convert.ConversionOptions(
+        request = ConversionOptions(
             exporter=exporter,
             opset=opset,
             input_names=input_names,
@@ -105,7 +106,7 @@ class Exporter:
             method=method,
             fold=fold,
         )
-        job = convert.ConversionJob(
+        job = ConversionJob(
             target=output,
             dims=models.options["dims"],
             input_shapes=models.options["input_shapes"],
@@ -133,11 +134,11 @@ class Exporter:
         on_progress: OnProgress,
         **how: Any,
     ) -> Conversion:
-        """Writes the current model for another batch; `how` as for `engine.convert.ConversionJob`."""
+        """Writes the current model for another batch; `how` as for `ConversionJob`."""
         models = self._models
         models.check_onnx(output, overwrite)
         model = models.graph(models.current, on_progress)
-        job = convert.ConversionJob(
+        job = ConversionJob(
             target=output,
             source=models.label(models.current),
             dims=dims_of(model, models.options["dims"]),
