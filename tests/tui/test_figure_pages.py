@@ -396,6 +396,11 @@ def test_the_axis_of_the_timeline_names_the_modules_where_they_begin() -> None:
     paths = ["", *(f"layer{i}.{j}.conv" for i in range(3) for j in range(4))]
     assert [name for _, name in part_names(paths, 60)] == ["layer0", "layer1", "layer2"]
     assert [name for _, name in part_names(paths, 130)][:2] == ["layer0.0", "layer0.1"]
+    paths = [f"/inception_block_{i}/branch{j}/Conv" for i in range(6) for j in range(4)]
+    assert [name for _, name in part_names(paths, 60)] == [f"ince…ck_{i}" for i in range(6)], (
+        "cut, but told apart"
+    )
+    assert part_names(paths, 30) == [], "too little is left of them"
 
 
 def test_layers_on_the_roof_are_drawn_by_their_time_and_the_slowest_are_named() -> None:

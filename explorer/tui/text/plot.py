@@ -15,7 +15,7 @@ from functools import lru_cache
 
 from rich.cells import cell_len
 
-from explorer.tui.text.lines import Line, Span, fit, safe
+from explorer.tui.text.lines import Line, Span, fit, middle, safe
 
 
 def _joined(cells: Iterable[Span]) -> Line:
@@ -107,13 +107,19 @@ def area(
 def part_names(paths: Sequence[str], width: int) -> list[tuple[int, str]]:
     """Where the parts of a model begin among its steps, and what they are called: words under an axis.
 
-    The modules are those of the greatest depth at which most of the axis has names that fit.
+    The modules are those of the greatest depth at which most of the axis has names that fit; where no depth
+    has such, names are cut to what they have.
 
     Args:
         paths: Of the steps, with dots or slashes between the modules.
         width: Columns of the axis.
     """
     pieces = [re.split(r"[./]", safe(path).strip("/")) for path in paths]
+    return _names_of_parts(pieces, width) or _names_of_parts(pieces, width, least=_CUT)
+
+
+def _names_of_parts(pieces: Sequence[Sequence[str]], width: int, *, least: int = 0) -> list[tuple[int, str]]:
+    """Those names; of `least` cells or more they may be cut, of 0 never."""
     best: list[tuple[int, str]] = []
     for depth in range(4):
         begins = [
@@ -122,9 +128,11 @@ def part_names(paths: Sequence[str], width: int) -> list[tuple[int, str]]:
             if not at or names[: depth + 1] != pieces[at - 1][: depth + 1]
         ]
         found, told = [], 0
-        for at, end in zip(begins, [*begins[1:], len(paths)], strict=True):
-            names, first, last = pieces[at], at * width // len(paths), end * width // len(paths)
+        for at, end in zip(begins, [*begins[1:], len(pieces)], strict=True):
+            names, first, last = pieces[at], at * width // len(pieces), end * width // len(pieces)
             name = _told(names[: depth + 1])
+            if 0 < least < last - first:
+                name = middle(name, last - first - 1)
             if len(names) > min(depth, 1) and 0 < len(name) == cell_len(name) < last - first:
                 found.append((first, name))
                 told += last - first
@@ -134,6 +142,8 @@ def part_names(paths: Sequence[str], width: int) -> list[tuple[int, str]]:
     return best
 
 
+_CUT = 6
+"""Cells that a name that is cut has at least."""
 _TOLD = 0.6
 """The share of an axis that has names below which the modules around them are told; none tell too little."""
 

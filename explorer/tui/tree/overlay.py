@@ -17,11 +17,15 @@ if TYPE_CHECKING:
 def show_overlay(model: TreeModel, overlay: Overlay | None) -> None:
     """Lay figures from outside over the rows, with their columns in front of the other figures."""
     shown = chosen_columns(model) if model.columns or overlay is not None else []
+    before = columns_of(model)
     model.lay(overlay)
     known = columns_of(model)
     shown = [name for name in shown if name in known]
     fresh = () if overlay is None else [one.name for one in overlay.columns]
+    news = next((name for name in fresh if name not in before), None)
     model.set_columns(in_front(model, shown, fresh))
+    if news is not None and (metric := metric_of(news, known)) is not None:
+        model.set_metric(metric)  # which has room before any other
     if model.metric.over and metric_of(model.metric.id, known) is None:
         model.set_metric(METRICS[0])
 

@@ -59,6 +59,7 @@ async def test_x_lays_a_file_over_the_layers_keeps_it_over_a_tiling_and_takes_it
         assert "Figures from outside" in hands.dialog()
         await hands.press(*profile, "enter")
         assert chosen_columns(tree.model)[:3] == ["kind", "output", "latency"]
+        assert tree.model.metric.id == "latency", "the one that has room where others have none"
         await hands.press("C")
         assert "latency" in "".join(row for row in hands.pilot.app.screen._rows.rows)  # type: ignore[attr-defined]
         await hands.press("escape")
