@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
+from textual.widgets import Input
 
 from explorer.base.errors import Misuse
 from explorer.engine.tiling.cost import plan_cost
@@ -443,12 +444,24 @@ async def test_formulas_of_the_site_under_the_cursor() -> None:
         assert "ceil(N / TN)  =  ceil(1,000 / 64)" in hands.dialog()
 
 
+async def test_what_is_typed_takes_the_place_of_the_tile_and_an_edit_goes_on_behind_it() -> None:
+    async with screen() as hands:
+        await hands.press("t", *"32")
+        entry = hands.pilot.app.screen.query_one("#tile", Input)
+        assert entry.value == "32"
+        await hands.press("escape", "t", "backspace", "8")
+        assert hands.pilot.app.screen.query_one("#tile", Input).value == "64x64x68"
+        await hands.press("escape", "t", "left", "1")
+        assert hands.pilot.app.screen.query_one("#tile", Input).value == "64x64x614"
+
+
 @pytest.mark.slow
 async def test_an_answer_that_comes_late_is_not_shown_for_something_else() -> None:
     async with screen() as hands:
         await hands.press("t")
         hands.engine.hold.add("plan")
-        await hands.burst("backspace", "backspace", *"32")
+        hands.at_once("backspace", "backspace", *"32")
+        await hands.rest()
         assert "14,336" in hands.dialog(), "what is known stays until there is something else"
         await hands.press("enter")
         assert isinstance(hands.pilot.app.screen, TileDialog), "and it is not what would be done"
@@ -466,7 +479,8 @@ async def test_enter_before_the_plan_is_there_does_what_was_typed_once_it_is() -
     async with screen() as hands:
         await hands.press("t")
         hands.engine.hold.add("plan")
-        await hands.burst("backspace", "backspace", *"32", "enter")
+        hands.at_once("backspace", "backspace", *"32", "enter")
+        await hands.rest()
         assert isinstance(hands.pilot.app.screen, TileDialog)
         hands.engine.release()
         await hands.rest()

@@ -47,7 +47,7 @@ class _TileEntry(TextInput):
 
     def __init__(self, tile: Sequence[int]) -> None:
         written = "x".join(map(str, tile))
-        super().__init__(value=written, compact=True, id="tile", select_on_focus=False, restrict="[0-9xX,]*")
+        super().__init__(value=written, compact=True, id="tile", restrict="[0-9xX,]*")
 
     def check_consume_key(self, key: str, character: str | None) -> bool:
         """Whether a key is meant for the entry."""

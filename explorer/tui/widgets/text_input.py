@@ -24,7 +24,17 @@ class TextInput(Input):
 
     Textual's own hands what is no letter up to the screen first: of keys that come together, as over a slow
     line, the letters are then in before the backspace that was typed ahead of them.
+
+    What stands in it is selected when it is entered: what is typed takes its place, and a key that edits goes
+    on behind it.
     """
+
+    _entered = False
+    """Whether no key was pressed since."""
+
+    def on_focus(self) -> None:
+        """It was entered."""
+        self._entered = True
 
     def insert_text_at_cursor(self, text: str) -> None:
         """Insert what there is room for."""
@@ -36,10 +46,12 @@ class TextInput(Input):
 
     def on_key(self, event: events.Key) -> None:
         """Edits at once."""
-        edit = _EDITS.get(event.key)
+        edit, entered, self._entered = _EDITS.get(event.key), self._entered, False
         if edit is not None:
             event.stop()
             event.prevent_default()
+            if entered and self.selected_text == self.value:
+                self.cursor_position = len(self.value)
             edit(self)
 
 
@@ -57,8 +69,6 @@ def text_input(
     longest: int = LONGEST,
 ) -> Input:
     """A one-line entry; its cursor blinks only where that costs nothing."""
-    entry = TextInput(
-        value=value, placeholder=placeholder, compact=True, id=id, select_on_focus=False, max_length=longest
-    )
+    entry = TextInput(value=value, placeholder=placeholder, compact=True, id=id, max_length=longest)
     entry.cursor_blink = blink
     return entry
