@@ -32,6 +32,7 @@ def test_the_text_has_the_wall_time_the_layers_and_what_is_no_layer(
         assert any(line.startswith(head) for line in lines), head
     assert "3 of 12 layers; --limit shows more" in lines
     assert "optimize none" in text
+    assert ("and what other work took" in text) == ("Loaded machine" in text)
 
 
 def test_json_has_the_keys_of_the_contract_and_all_layers(capsys: pytest.CaptureFixture[str]) -> None:

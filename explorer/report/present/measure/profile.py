@@ -125,7 +125,8 @@ def figures(fact: Profile) -> Fields:
 
 def _overhead(fact: Profile) -> list[Field]:
     """What is no kernel's, and what the kernels took too long."""
-    said = "no kernel runs: calls, copies, gaps"
+    # other work delays another layer in each run, and the median of none
+    said = "no kernel runs: calls, copies, gaps" + ("; and what other work took" if fact.loaded else "")
     rows = [Field("Runtime overhead", seconds(fact.overhead_seconds), said, "overhead")]
     if fact.slowed_seconds:
         said = "the kernels took longer under the profiler than whole runs do without it: go by shares"
