@@ -52,6 +52,8 @@ _TAKEN_IN = {
     "Tanh": "Sigmoid",
 }
 """Activations that take time within a kernel, by the measured one that they are like; Relu takes none."""
+_GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+"""Recurrent layers, whose state goes through a matmul a step."""
 _NO_WORK = frozenset(("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"))
 """Kernels that copy nothing: what they make lies where it lay."""
 
@@ -156,7 +158,23 @@ class TimeModel:
         else:
             op = "MatMul" if layer.weights and not self._cold else COLD if layer.weights else PRODUCTS
         like = self._kernels.get(op) or self._kernels.get("Conv" if conv else "MatMul")
+        if layer.kind in _GATES and len(sizes) == 4 and like:
+            return self._recurrent(layer, macs, sizes, like)
         return macs / _rate(like, at) if like else None
+
+    def _recurrent(self, layer: Layer, macs: int, sizes: Sequence[int], like: Sequence[KernelTime]) -> float:
+        """Seconds of a layer whose input goes through a matmul at once, and whose state through one a step.
+
+        From one step to the next the weights of the state lie in a cache.
+        """
+        swapped = bool(layer.attributes.get("layout", 0))
+        batch, directions, hidden = sizes[0 if swapped else 2], sizes[2 if swapped else 1], sizes[3]
+        gates, numbers = _GATES[layer.kind] * hidden, math.prod(sizes)
+        state = min(macs, numbers * gates)
+        took = state / _rate(self._kernels.get("MatMul") or like, (batch, hidden, gates))
+        if inner := (macs - state) * hidden // (numbers * gates):
+            took += (macs - state) / _rate(like, (numbers // (hidden * directions), inner, gates))
+        return took
 
     def _moving(self, kind: str, moved: float) -> float:
         """Seconds of one call of what multiplies nothing, between the measured sizes on a straight line."""

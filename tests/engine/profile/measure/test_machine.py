@@ -248,6 +248,21 @@ def test_weights_take_the_time_in_which_they_come_from_memory() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("sizes", [(128, 2, 1, 256), (1, 128, 2, 256)])
+def test_the_state_of_a_recurrent_layer_takes_a_matmul_a_step(
+    usual: MeasuredMachine, sizes: tuple[int, ...]
+) -> None:
+    one = next(one for one in usual.probes if one.op == "MatMul")
+    rates = {1: 1e9, 128: 100e9}
+    probes = [replace(one, sizes=(m, 1024, 1024), macs_per_second=rate) for m, rate in rates.items()]
+    model = TimeModel(replace(usual, kernels=(), probes=(*usual.probes[-9:], *probes)))
+    state, read = 2 * 128 * 1024 * 256, 2 * 128 * 1024 * 1024
+    more = {"attributes": {"layout": int(sizes[0] == 1)}, "weights": (TensorInfo("w", "float32", (1, 1)),)}
+    layer = _layer("LSTM", sizes, state + read, 1 << 20, **more)
+    assert model.seconds(layer) == pytest.approx(state / 1e9 + read / 100e9, rel=0.05)
+
+
+@pytest.mark.slow
 def test_weights_that_no_cache_holds_come_from_memory_in_every_run(usual: MeasuredMachine) -> None:
     seen = usual
     weights = (TensorInfo("w", "float32", (1024, 1024)),)
