@@ -78,7 +78,7 @@ def _end_of(read: Read, size: int) -> tuple[int, int, int]:
     tail = read(size - start, start)
     at = tail.rfind(b"PK\x05\x06")
     if at < 0 or at + _END.size > len(tail):
-        raise _BadArchive("it has no directory")
+        raise _BadArchive("it has no directory, which stands at its end and says where everything lies")
     _, _, _, _, count, length, offset, _ = _END.unpack_from(tail, at)
     if count == 0xFFFF or length == 0xFFFFFFFF or offset == 0xFFFFFFFF:
         before = start + at - _LOCATOR.size
