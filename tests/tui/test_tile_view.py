@@ -73,8 +73,12 @@ def test_every_element_is_in_one_product_and_the_shares_add_up(
             assert p.used == pytest.approx(filled / (tile[0] * tile[1] * tile[2]))
     assert seen == dict.fromkeys(itertools.product(range(M), range(K), range(N)), 1)
     assert blocks.products == batch * blocks.m.count * blocks.k.count * blocks.n.count
-    assert blocks.used == pytest.approx(used / (blocks.m.count * blocks.n.count))
-    assert blocks.used == pytest.approx(site(M, K, N, tile, batch).utilisation)
+    assert blocks.cell(0, blocks.m.count, 0, blocks.n.count) == pytest.approx(
+        used / (blocks.m.count * blocks.n.count)
+    )
+    assert blocks.cell(0, blocks.m.count, 0, blocks.n.count) == pytest.approx(
+        site(M, K, N, tile, batch).utilisation
+    )
 
 
 @given(st.integers(1, 5000), st.integers(1, 200))

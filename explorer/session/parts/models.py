@@ -23,13 +23,7 @@ from explorer.engine.costs.memory.liveness import AnalysisResult, MadeRows
 from explorer.engine.costs.operator_stats import operator_stats
 from explorer.engine.costs.value_flow import ValueFlow
 from explorer.engine.models.open_model import open_model
-from explorer.engine.models.opened_model import (
-    OpenedModel,
-    OpenOptions,
-    check_names,
-    dims_of,
-    with_rules,
-)
+from explorer.engine.models.opened_model import OpenedModel, OpenOptions, check_names, dims_of, with_rules
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.facts import Analysis, History, HistoryEntry, Layer, Progress
 from explorer.host import confinement, output_files, scratch

@@ -169,9 +169,7 @@ class Tiler:
     def _naming(self, spec: TileSpec, found: Products, at: int) -> TileSpec:
         """`spec` with the sites by name that it asks for by a filter."""
         return with_sites_found(
-            spec,
-            lambda: _decided(found, TileSpec())[0].sites,
-            lambda: self._models.examined(at).analysis,
+            spec, lambda: _decided(found, TileSpec())[0].sites, lambda: self._models.examined(at).analysis
         )
 
     def _products(

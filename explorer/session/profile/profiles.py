@@ -187,12 +187,7 @@ def check(spec: ProfileSpec) -> None:
 
 
 def subject_of(
-    models: Models,
-    at: int,
-    spec: ProfileSpec,
-    batch: int | None,
-    on_progress: OnProgress,
-    cancel: Cancel,
+    models: Models, at: int, spec: ProfileSpec, batch: int | None, on_progress: OnProgress, cancel: Cancel
 ) -> TimedGraph:
     """A state as it is timed: its graph, its inputs, and what is counted at their sizes.
 

@@ -17,16 +17,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from explorer.session.cache.rows import (
-    ASSUMED,
-    BOUND,
-    GROUP,
-    RANGE,
-    SHARED,
-    UNKNOWN,
-    RowPages,
-    structure_of,
-)
+from explorer.session.cache.rows import ASSUMED, BOUND, GROUP, RANGE, SHARED, UNKNOWN, RowPages, structure_of
 from explorer.tui.tree.stages import CROSSING, STAGE, StageRows, stage_columns
 
 if TYPE_CHECKING:

@@ -114,11 +114,6 @@ class TileGrid(Struct, frozen=True):
         """Tile products of the site."""
         return self.batch * self.m.count * self.k.count * self.n.count
 
-    @property
-    def used(self) -> float:
-        """Share of the arithmetic of all tiles that the site needs."""
-        return self.cell(0, self.m.count, 0, self.n.count)
-
     def block(self, place: TilePlace) -> TileBlock:
         """The chosen block of the output."""
         row, col = place.row, place.col

@@ -14,11 +14,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     batch = parse_batch(given.models[1], where="rebatch")
     with explorer.Session(given.models[0], **given.opening) as session:
         fact = session.rebatch(
-            batch,
-            given.output,
-            axes=given.axis,
-            **given.writing(draws=3),
-            on_progress=progress,
+            batch, given.output, axes=given.axis, **given.writing(draws=3), on_progress=progress
         )
     return converted(fact)
 

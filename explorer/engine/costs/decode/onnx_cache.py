@@ -203,10 +203,7 @@ def _enough(positions: int, past: int, name: str) -> int:
 
 
 def whole_text(
-    model: Model,
-    tokens: int,
-    dims: Mapping[str, int],
-    input_shapes: Mapping[str, tuple[str | None, Shape]],
+    model: Model, tokens: int, dims: Mapping[str, int], input_shapes: Mapping[str, tuple[str | None, Shape]]
 ) -> dict[str, tuple[str | None, tuple[int, ...]]]:
     """The inputs of a pass over a whole text, for a model that takes no cache.
 

@@ -60,10 +60,7 @@ COUNT = sum(map(len, (_MATMULS, _STREAMED, _PRODUCTS, _CONVS, _PAIRS))) + len(OP
 
 
 def probes(
-    kernels: Kernels,
-    time: Callable[[Run, int], Spread],
-    fits: Callable[[int], bool],
-    streamed: int,
+    kernels: Kernels, time: Callable[[Run, int], Spread], fits: Callable[[int], bool], streamed: int
 ) -> Iterator[KernelTime]:
     """Times the probes.
 

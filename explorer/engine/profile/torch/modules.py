@@ -43,13 +43,7 @@ from explorer.engine.profile.torch.events import (
     recorded,
 )
 from explorer.facts import Analysis, Layer
-from explorer.facts.profile.profile import (
-    OperatorTime,
-    PhaseTime,
-    Profile,
-    ProfileSpec,
-    Stopped,
-)
+from explorer.facts.profile.profile import OperatorTime, PhaseTime, Profile, ProfileSpec, Stopped
 from explorer.facts.profile.recording import RecordedRun
 from explorer.facts.roofline import Machine
 

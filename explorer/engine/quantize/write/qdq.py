@@ -200,8 +200,4 @@ def _to(dtype: str) -> Mapping[str, Any]:
     return {"to": dtype_code(dtype)}
 
 
-_OPERANDS: Mapping[str, _Make] = {
-    "input": activation,
-    "weight": _weight,
-    "bias": _bias,
-}
+_OPERANDS: Mapping[str, _Make] = {"input": activation, "weight": _weight, "bias": _bias}
