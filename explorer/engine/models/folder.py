@@ -39,6 +39,7 @@ class _Look:
     files: int
     folders: int
     left_out: bool = False
+    links: int = 0
 
     def leads_out(self, path: str) -> bool:
         """Whether a link's end is not in the folder that is looked at."""
@@ -69,7 +70,9 @@ def _models(look: _Look, folder: str, inside: str, depth: int) -> Iterator[Outli
         try:
             if entry.is_dir(follow_symlinks=False):
                 below.append(entry)
-            elif entry.is_file() and not (entry.is_symlink() and look.leads_out(entry.path)):
+            elif entry.is_symlink() and look.leads_out(entry.path):
+                look.links += os.path.exists(entry.path)
+            elif entry.is_file():
                 # a SavedModel's graph begins as an ONNX file does
                 row = None if entry.name == SAVED_MODEL else _model(entry.path, inside + entry.name)
                 if row is not None:
@@ -142,8 +145,12 @@ def outline(source: str) -> Outline:
     def rows(first: OutlineRow) -> Iterator[OutlineRow]:
         yield first
         yield from found
-        if look.left_out:
-            yield OutlineRow("…", "more", note="there is more than is looked at: name a folder in it")
+        notes = ["there is more than is looked at: name a folder in it"] if look.left_out else []
+        if look.links:
+            lead = "link leads" if look.links == 1 else "links lead"
+            notes.append(f"{look.links:,} {lead} out of it: what is there is opened by its own path")
+        if notes:
+            yield OutlineRow("…", "more", note="; ".join(notes))
 
     return Outline(FORMAT.name, source, None, (), rows(first))
 
