@@ -17,6 +17,7 @@ from torch import nn
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import many_text
 from explorer.engine.costs.decode.module_cache import OwnCache
+from explorer.engine.formats.tensor_index import named_few
 from explorer.engine.formats.torch_module import stored_form
 from explorer.engine.number_formats import format_of
 from explorer.engine.serving import bounds, weights
@@ -421,6 +422,13 @@ class _Answer:
         if longest is not None and max(*self.spec.contexts, self.spec.prompt) > longest:
             self.notes.append(
                 f"its configuration was made for {longest:,} tokens; more are counted all the same"
+            )
+        idle = [] if self.passes.own.encoder else [one for one in self.holders if one.idle and one.params]
+        if idle:
+            named = named_few(list(dict.fromkeys(".".join(one.path.split(".")[:2]) for one in idle)))
+            self.notes.append(
+                f"the prompt is a text: {sum(one.params for one in idle):,} parameters that it does not run"
+                f" ({named}) are held, and no pass is counted over what they read"
             )
         if any(one.routed for one in self.holders):
             self.notes.append("experts are taken to be drawn evenly, each token's by itself")

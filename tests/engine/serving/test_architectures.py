@@ -10,10 +10,17 @@ import torch
 import transformers
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    AutoModelForSeq2SeqLM,
+)
 
 from explorer.engine.costs.decode import module_cache, module_step
 from explorer.engine.formats.torch_module.cache_tensors import held
+from explorer.engine.serving.serving import passes_of, served
+from explorer.facts.serving.spec import ServingSpec
 
 PROMPT = 21
 TINY: dict[str, Any] = {
@@ -100,6 +107,55 @@ def test_a_prompt_a_step_and_the_cache_are_what_torch_counts_when_it_runs_them(n
     behind = module_step.step_behind(own, given, PROMPT, 1).info.totals
     assert (behind.macs, behind.kv_cache_bytes) == (step, nbytes)
     assert module_step.examined(own, own.prompt(PROMPT), 1).info.totals.macs == text
+
+
+TEXT: dict[str, Any] = {key: TINY[key] for key in TINY if key not in ("n_layer", "n_embd", "n_head")} | {
+    "num_hidden_layers": 2,
+    "vocab_size": 256,
+}
+PICTURE = {**{key: TINY[key] for key in ("hidden_size", "intermediate_size", "num_attention_heads")}} | {
+    "num_hidden_layers": 2,
+    "image_size": 56,
+    "patch_size": 14,
+}
+PICTURES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "llava": ({"model_type": "clip_vision_model", **PICTURE}, {"model_type": "llama", **TEXT}),
+    "gemma3": ({"model_type": "siglip_vision_model", **PICTURE}, {"model_type": "gemma3_text", **TEXT}),
+    "idefics3": (PICTURE, {"model_type": "llama", **TEXT}),
+    "aya_vision": ({"model_type": "siglip_vision_model", **PICTURE}, {"model_type": "cohere2", **TEXT}),
+    "qwen2_vl": (
+        {"depth": 2, "embed_dim": 64, "hidden_size": 64, "num_heads": 4, "mlp_ratio": 2},
+        {
+            "model_type": "qwen2_vl_text",
+            **TEXT,
+            "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3], "rope_type": "default"},
+        },
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_text_of_a_model_that_sees_is_counted_as_torch_does(name: str) -> None:
+    transformers.logging.set_verbosity_error()
+    picture, text_of = PICTURES[name]
+    config = AutoConfig.for_model(name, vision_config=picture, text_config=text_of)
+    with torch.device("meta"):
+        own = module_cache.of_module(AutoModelForImageTextToText.from_config(copy.deepcopy(config)).eval())
+    model = AutoModelForImageTextToText.from_config(config).eval()
+    text, result = counted(model, input_ids=ids(PROMPT), use_cache=True)
+    cache = result.past_key_values
+    nbytes = sum(one.nbytes for one in held(cache))
+    step, _ = counted(model, input_ids=ids(1), past_key_values=cache, use_cache=True)
+    behind = module_step.step_behind(own, own.step(PROMPT), PROMPT, 1).info.totals
+    assert (behind.macs, behind.kv_cache_bytes) == (step, nbytes)
+    assert module_step.examined(own, own.prompt(PROMPT), 1).info.totals.macs == text
+    found = served(
+        passes_of(own, ServingSpec(prompt=20, contexts=(30,))), ServingSpec(prompt=20, contexts=(30,))
+    )
+    seeing = sum(p.numel() for path, p in model.named_parameters() if "vis" in path)
+    assert found.active <= found.params - seeing
+    assert any(f"{found.params - found.active:,} parameters that it does not run" in n for n in found.notes)
 
 
 @pytest.mark.slow

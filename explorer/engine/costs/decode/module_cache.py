@@ -206,7 +206,10 @@ def _arguments(model: nn.Module) -> frozenset[str]:
     """Names of the arguments of a forward; some of transformers hand `use_cache` on without naming it."""
     taken = inspect.signature(model.forward).parameters
     more = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in taken.values())
-    known = more and hasattr(getattr(model, "config", None), "use_cache")
+    config: Any = getattr(model, "config", None)
+    # where a model reads pictures or sound, too, its decoder's part says it
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    known = more and (hasattr(config, "use_cache") or hasattr(text, "use_cache"))
     return frozenset((*taken, "use_cache")) if known else frozenset(taken)
 
 
