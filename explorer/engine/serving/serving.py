@@ -40,6 +40,7 @@ from explorer.facts.roofline import Machine
 from explorer.facts.serving.forms import ClosedForm
 from explorer.facts.serving.serving import DeviceLayout, PassFigures, ServedLayer, Serving, ServingTime
 from explorer.facts.serving.spec import ServingSpec
+from explorer.host.gc_pause import gc_pause
 
 _TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _SHORT = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "f32": "float32", "f16": "float16"}
@@ -108,6 +109,7 @@ def passes_of(own: OwnCache, spec: ServingSpec) -> Passes:
     return Passes(own, spec.prompt if own.encoder else 0, lambda done: None)
 
 
+@gc_pause()
 def served(
     passes: Passes,
     spec: ServingSpec,
