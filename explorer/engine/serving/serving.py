@@ -387,6 +387,8 @@ class _Answer:
                     refused.update(dict.fromkeys(why))
                     found += sorted(made, key=_best)[:_KEPT]
         self.notes += [f"not cut further: {why}" for why in list(refused)[:3]]
+        if self.machine is not None and spec.links is None and any(one.link_bytes for one in found):
+            self.notes.append("times of layouts that send need the rate of the links (--links)")
         return tuple(found)
 
     def _attention(self, context: int) -> dict[int | None, float]:

@@ -349,7 +349,7 @@ def _not_run(
         if isinstance(named[path], torch.jit.ScriptModule):
             yield path, "it is compiled, and what compiled code calls cannot be watched"
         elif not watch.calls[path]:
-            yield path, "it does not run in evaluation mode"
+            yield path, "it does not run on these inputs in evaluation mode"
 
 
 def _failed(

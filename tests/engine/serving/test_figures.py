@@ -226,10 +226,13 @@ def test_each_device_of_a_layout_has_its_own_memory_time_and_links() -> None:
 @pytest.mark.slow
 def test_a_prompt_that_is_counted_token_by_token_has_no_time_in_stages() -> None:
     spec = ServingSpec(contexts=(64,), batches=(2,), devices=(2,), links=1e11)
-    found = serve("mamba", spec, CHIP, hidden_size=64, num_hidden_layers=2, vocab_size=128)
-    (one,) = found.layouts
-    assert (one.pipeline, one.first_token, one.first_limit) == (2, None, "unknown")
-    assert one.token is not None
+    for links, unknown in ((1e11, False), (None, True)):
+        asked = replace(spec, links=links)
+        found = serve("mamba", asked, CHIP, hidden_size=64, num_hidden_layers=2, vocab_size=128)
+        (one,) = found.layouts
+        assert (one.pipeline, one.first_token, one.first_limit) == (2, None, "unknown")
+        assert (one.token is None) is unknown
+        assert any("need the rate of the links" in note for note in found.notes) is unknown
 
 
 @pytest.mark.slow

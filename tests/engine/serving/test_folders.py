@@ -40,7 +40,7 @@ def test_code_that_ends_with_its_longest_text_is_counted_up_to_there_and_refused
         assert fact.decode_macs.checked[-1] == 99
         assert fact.cache.bytes.text == f"{2 * 2 * 32 * 4}*context"
         session.serving(ServingSpec(16, (99,), (1,)))
-        says = "behind 100 tokens fails: transformer.blocks.0.attn.add: .*made for 100 tokens.*--context 99"
+        says = "does not run on more than the 100 tokens .*made for; --prompt 16 --context 99"
         with pytest.raises(BadModel, match=says):
             session.serving(ServingSpec(16, (100,), (1,)))
 

@@ -389,7 +389,7 @@ def test_nested_outputs_are_named_after_their_places() -> None:
 def test_what_did_not_run_or_gave_no_tensor_says_so() -> None:
     skipped = dict(watched(Nested(), torch.randn(2, 4)).skipped)
     assert skipped == {
-        "silent": "it does not run in evaluation mode",
+        "silent": "it does not run on these inputs in evaluation mode",
         "text": "its output is no tensor (str)",
     }
 

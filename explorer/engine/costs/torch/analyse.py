@@ -403,7 +403,7 @@ def _idle(
 ) -> layer_tree.LayerLeaf:
     """A leaf module that did not run: on purpose, or because the model failed before it."""
     stored = [s for s in seen.parameters.values() if s.owner == path]
-    reason = "it does not run in evaluation mode"
+    reason = "it does not run on these inputs in evaluation mode"
     if isinstance(module, torch.jit.ScriptModule):
         reason = "compiled: nobody sees whether it runs, and what it does is counted where it is called"
     layer = Layer(
@@ -416,7 +416,9 @@ def _idle(
         group=False,
         calls=0,
         weights=tuple(s.info for s in stored),
-        formula="" if isinstance(module, torch.jit.ScriptModule) else "0 (does not run in evaluation mode)",
+        formula=""
+        if isinstance(module, torch.jit.ScriptModule)
+        else "0 (does not run on these inputs in evaluation mode)",
         attributes=_attributes(module),
         reason=reason,
     )
