@@ -145,7 +145,7 @@ async def test_a_state_that_cannot_be_read_any_more_gives_way_to_the_one_before(
 
 async def test_a_user_is_told_that_a_session_of_this_model_waits() -> None:
     async with screen(keeper=Notebook(others=True), size=(120, 40)) as hands:
-        assert "explorer --resume goes on with it" in hands.strip(Status)
+        assert "explorer --resume goes on with that session" in hands.strip(Status)
     async with screen(keeper=Notebook(), size=(120, 40)) as hands:
         assert "resume" not in hands.strip(Status)
 

@@ -153,7 +153,7 @@ def legend(drawing: GraphDrawing, color: str) -> Iterator[tuple[str, str]]:
 def notes(drawing: GraphDrawing) -> list[str]:
     """What is not drawn as it is."""
     folded = drawing.folded
-    said = [f"{folded:,} layers of constants, shape arithmetic and nothing to do are folded away"]
+    said = [f"{folded:,} layer{'s' * (folded != 1)} folded away: constants, shapes, no-ops"]
     route = [] if drawing.route is None else [route_text(drawing.route)]
     named = same_name_text(drawing.path, drawing.same_name)
     return [*route, *([named] if named else []), *(said if folded else []), *drawing.notes]

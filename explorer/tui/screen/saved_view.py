@@ -120,7 +120,7 @@ class SavedView:
             await self._loader.reload()
             await self._remember_model()
             if self._keeper is not None and await asyncio.to_thread(self._keeper.has_resumable):
-                store.say("a session of this model was cut off: explorer --resume goes on with it")
+                store.say("cut off before: explorer --resume goes on with that session")
             return
         store.history, store.overlays = await store.jobs.ask("history"), resumed.overlays
         store.beside = resumed.beside

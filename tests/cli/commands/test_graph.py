@@ -163,7 +163,7 @@ def test_constants_and_shape_arithmetic_are_folded_away_and_counted(tmp_path: Pa
     assert edges(drawing) == {("x", "relu"), ("relu", "reshape"), ("reshape", "y")}
     assert drawing.folded == 5
     assert main(["graph", str(path), "-o", str(tmp_path / "m.svg"), "--quiet"]) == 0
-    assert any("5 layers of constants" in text for text in texts(tmp_path / "m.svg"))
+    assert any("5 layers folded away: constants" in text for text in texts(tmp_path / "m.svg"))
 
 
 def test_a_model_of_no_input_is_drawn_all_the_same(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ class HistoryScreen(SubScreen[HistoryRequest]):
         said = f"{count:,} state{'s' * (count != 1)}" + (f", {ends:,} branches" if ends > 1 else "")
         said += f", {later:,} to redo" if later else ""
         marks = [safe(state_name(history.entries[one], one)) for one in rows.marked]
-        about = "Nothing is lost: a change of an earlier state begins a branch beside the others"
+        about = "Nothing is lost: changing an earlier state begins a branch"
         if marks:
             more = f"compare {marks[0]} with: c (what changed), t (figures)"
             about = more if len(marks) == 1 else f"t compares {', '.join(marks)}"
