@@ -332,3 +332,15 @@ def test_a_group_says_over_how_many_of_its_layers_it_sums(capsys: pytest.Capture
         assert said("name:0.0 is:group")["0"] == "the sum over 2 of 3 layers in it"
         assert said("op:Linear")["0"] == "the sum over 2 of 3 layers in it"
         assert not any("sum over" in reason for reason in said("is:group").values())
+
+
+def test_a_node_without_a_name_is_told_by_what_it_makes_and_by_its_number_in_the_tree(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (
+        "<ir_version: 8, opset_import: ['' : 17]> g (float[3] x) => (float[3] y) { a = Relu(x) y = Relu(a) }"
+    )
+    onnx.save(onnx.parser.parse_model(text.replace("'", '"')), tmp_path / "m.onnx")
+    for name in ("Relu_1", "y"):
+        assert main(["layers", str(tmp_path / "m.onnx"), "--layer", name, "--quiet"]) == 0
+        assert capsys.readouterr().out.splitlines()[2:4] == ["y", "Relu · Relu_1 in the tree"]

@@ -101,6 +101,8 @@ def layer_title(layer: Layer, last: str = "", alike: int = 1) -> list[Block]:
     """What a layer is, and why its figures are not exact; of `alike` ones in a row `last` is the path."""
     calls = f" · called {layer.calls:,} times" if layer.calls != 1 else ""
     kind = layer.kind + " · tiled" * layer.tiled
+    # a node without a name has the path of what it makes, and in the tree a number
+    calls = f" · {layer.name} in the tree{calls}" if layer.name not in layer.path else calls
     blocks: list[Block] = [
         Line(Span(layer.path or "(unnamed)", "strong")),
         Line((Span(kind, "formula"), Span(calls, "quiet"))),
