@@ -7,7 +7,7 @@ and the few lines of the page that differ.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from rich.cells import cell_len, set_cell_size
@@ -171,18 +171,23 @@ class _BarLines(StylesCache):
     def render_widget(self, widget: Widget, crop: Region) -> list[Strip]:
         """The lines of a part of it."""
         assert isinstance(widget, ScrollBar)
-        app, size, base = widget.app, widget.size, widget.rich_style
+        lines, dirty = self._cache, self._dirty_lines
+        if any(y in dirty or y not in lines for y in crop.line_range):
+            dirty.clear()
+            lines.update(enumerate(self._made(widget)))
+        return [lines[y].crop(*crop.column_span) for y in crop.line_range]
+
+    def _made(self, bar: ScrollBar) -> Iterator[Strip]:
+        app, size, base = bar.app, bar.size, bar.rich_style
         options = app.console_options.update_dimensions(size.width, size.height)
-        lines: list[Strip] = []
         made: dict[int, Strip] = {}
-        for segment in app.console.render(widget.render(), options):
+        for segment in app.console.render(bar.render(), options):
             if segment.text != "\n":
                 strip = made.get(id(segment))
                 if strip is None:
                     under = Segment(segment.text, base + segment.style)
                     strip = made[id(segment)] = _WholeStrip([under], size.width)
-                lines.append(strip)
-        return [lines[y].crop(*crop.column_span) for y in crop.line_range]
+                yield strip
 
 
 class _ScrollLines(RoleLines, ScrollView):
