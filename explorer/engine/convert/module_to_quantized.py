@@ -208,9 +208,10 @@ def to_quantized(
     stored, bits = analysis.info.totals.weight_bytes, spec.accumulator
     fact = answer(parts[1], grids.of, found.rows, stored, accumulator_bits=bits, **said_of)
     said = samples.text if measured or wanted(found.choices) else ""
-    took = time.perf_counter() - started
-    fact = replace(fact, output=output or "", calibration=said, seconds=took, modules=True)
-    fact = _with_held(fact, spec, parts[1], grids)
+    fact = replace(
+        _with_held(fact, spec, parts[1], grids), output=output or "", calibration=said, modules=True
+    )
+    fact = replace(fact, seconds=time.perf_counter() - started)
     by_value = {use.value: limits for use, limits in seen.items()}
     return QuantizedModule(made, opened.holding(twin), fact, by_value)
 

@@ -100,8 +100,7 @@ def prove(
         modules = [torch.export.load(os.path.join(folder, file)).module() for file in files]
         rows = _in_a_row(parts, modules, batches)
     depth = _depth(module)
-    outputs = _compared(parts.outputs, whole.outputs, rows, depth)
-    other = _other_weight(module, modules)
+    outputs, other = _compared(parts.outputs, whole.outputs, rows, depth), _other_weight(module, modules)
     del modules
     steps: list[StepProof] = []
     if not other:  # one that hardly shows in what was run decides, too
