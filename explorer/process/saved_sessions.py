@@ -271,10 +271,8 @@ def find(
 def waiting(source: str, environment: Mapping[str, str], cwd: str) -> bool:
     """Whether a session of this model waits to be resumed."""
     for folder in _newest_first(home(environment)):
-        lock = _take(folder)
-        if lock is None:
+        if not _waits(folder):
             continue
-        os.close(lock)
         with contextlib.suppress(BadModel):
             if _same_model(_read(folder), source, cwd):
                 return True
@@ -285,10 +283,8 @@ def kept_sessions(environment: Mapping[str, str]) -> list[KeptSession]:
     """The sessions that wait to be resumed, the newest first; what is broken says so."""
     found: list[KeptSession] = []
     for folder in _newest_first(home(environment))[:_MOST_LISTED]:
-        lock = _take(folder)
-        if lock is None:
+        if not _waits(folder):
             continue
-        os.close(lock)
         changed = int(_changed(folder))
         try:
             saved = _read(folder)
@@ -363,14 +359,22 @@ def _changed(folder: str) -> float:
     return 0.0
 
 
-def _take(folder: str) -> int | None:
+def _waits(folder: str) -> bool:
+    """Whether nobody has a session; who only looks does not stand in the way of another who looks."""
+    lock = _take(folder, fcntl.LOCK_SH)
+    if lock is not None:
+        os.close(lock)
+    return lock is not None
+
+
+def _take(folder: str, kind: int = fcntl.LOCK_EX) -> int | None:
     """The lock of a session, None if somebody has it or it cannot be had."""
     try:
         lock = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError:
         return None
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
         os.fchmod(lock, 0o600)
     except OSError:
         os.close(lock)

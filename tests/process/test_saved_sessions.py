@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import math
 import os
 import shutil
@@ -84,6 +85,25 @@ def test_a_session_on_show_is_nobody_elses(env: Env) -> None:
     assert saved_sessions.waiting("net.onnx", env, "/somewhere")
     assert not saved_sessions.waiting("other.onnx", env, "/somewhere")
     saved_sessions.find(None, env)[0].release()
+
+
+def test_who_looks_at_what_waits_hides_nothing_from_another_who_looks(
+    env: Env, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = begun(env)
+    kept.save(tiled(kept))
+    kept.release()
+    flock, others = fcntl.flock, list[object]()
+
+    def meanwhile(lock: int, kind: int) -> None:
+        flock(lock, kind)
+        if not others:
+            others.append(None)
+            others.append(len(saved_sessions.kept_sessions(env)))
+
+    monkeypatch.setattr(fcntl, "flock", meanwhile)
+    assert len(saved_sessions.kept_sessions(env)) == 1
+    assert others[1:] == [1]
 
 
 def test_the_newest_session_is_resumed_or_that_of_the_model_named(env: Env, tmp_path: Path) -> None:
