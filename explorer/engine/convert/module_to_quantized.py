@@ -90,7 +90,7 @@ class ModuleChoice(Struct, frozen=True):
         grids, bits = Grids({}), spec.accumulator
         choices = sound_weights(self.choices, grids)
         found = answer(choices, grids.of, self.rows, weight_bytes, weights=False, accumulator_bits=bits)
-        return _with_held(replace(found, modules=True), spec, choices, grids)
+        return _of_modules(found, spec, choices, grids)
 
 
 def choice_on_shapes(opened: TorchModel, spec: QuantizeSpec, analysis: Analysis) -> ModuleChoice | None:
@@ -208,18 +208,17 @@ def to_quantized(
     stored, bits = analysis.info.totals.weight_bytes, spec.accumulator
     fact = answer(parts[1], grids.of, found.rows, stored, accumulator_bits=bits, **said_of)
     said = samples.text if measured or wanted(found.choices) else ""
-    fact = replace(
-        _with_held(fact, spec, parts[1], grids), output=output or "", calibration=said, modules=True
-    )
-    fact = replace(fact, seconds=time.perf_counter() - started)
+    fact = _of_modules(fact, spec, parts[1], grids)
+    fact = replace(fact, output=output or "", calibration=said, seconds=time.perf_counter() - started)
     by_value = {use.value: limits for use, limits in seen.items()}
     return QuantizedModule(made, opened.holding(twin), fact, by_value)
 
 
-def _with_held(
+def _of_modules(
     fact: Quantization, spec: QuantizeSpec, choices: Sequence[LayerChoice], grids: Grids
 ) -> Quantization:
-    """An answer that says of each layer whether torchao has its weight, where that was asked for."""
+    """Of modules; it says of each layer whether torchao has its weight, where that was asked for."""
+    fact = replace(fact, modules=True)
     if spec.form != "torchao":
         return fact
 
