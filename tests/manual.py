@@ -15,11 +15,12 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from unittest import mock
 
 from explorer import manual
+from explorer.cli.arguments.command import Command
 
 __all__ = ["GENERATED", "PAGES", "ROOT", "blocks", "command", "played", "section"]
 
@@ -64,7 +65,23 @@ def verbs() -> str:
     for verb in (SCREEN, *VERBS.values()):
         lines += ["", f"## {verb.prog}", "", f"Options: {', '.join(f'`{flag}`' for flag in verb.options)}."]
         lines += ["", "```text", *verb.examples, "```"]
+    lines += ["", "## Exit codes", "", *_exit_codes(VERBS)]
     return "\n".join(lines)
+
+
+def _exit_codes(verbs: Mapping[str, Command]) -> list[str]:
+    """A row for every way in which some verb can end."""
+    from explorer.cli.arguments.help import exit_codes
+
+    ends: dict[tuple[int, str], list[str]] = {}
+    for name, verb in verbs.items():
+        for code, said in exit_codes(verb).items():
+            ends.setdefault((code, ", ".join(said)), []).append(f"`{name}`")
+    rows = ["| code | meaning | of |", "|---|---|---|"]
+    for (code, said), names in sorted(ends.items(), key=lambda row: (row[0][0], len(row[1]))):
+        most = "all others" if len(names) < len(verbs) else "all"
+        rows.append(f"| {code} | {said} | {', '.join(names) if len(names) < len(verbs) / 2 else most} |")
+    return rows
 
 
 CHOOSER = "lists what can be opened: models here, recent ones, sessions to resume, torchvision's names"

@@ -15,7 +15,7 @@ import sys
 
 import explorer
 from explorer.base.errors import BadModel, Cancelled, ExplorerError, Misuse, beyond, internal
-from explorer.base.exit_codes import BAD_INPUT, INTERRUPTED
+from explorer.base.exit_codes import BAD_INPUT, DONE, INTERRUPTED
 from explorer.base.units import printable
 from explorer.cli.arguments import parser
 from explorer.cli.arguments.options import WRITTEN
@@ -41,8 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             own: then the work is done by a copy of it, so that its end is only a line of text.
 
     Returns:
-        The exit code: 0 done or equal, 1 shown different, 2 misuse or bad input, 3 not proved,
-        130 interrupted.
+        The exit code that the verb has for how it ended, 2 for misuse or bad input, 130 if interrupted.
     """
     typed = list(sys.argv[1:] if argv is None else argv)
     return _in_one_line(lambda: _dispatch(typed, alone=argv is None))
@@ -90,11 +89,13 @@ def _dispatch(typed: Sequence[str], *, alone: bool) -> int:
     _hold_standard_streams()
     command, given = parser.read(typed, VERBS)
     if given.version:
-        return print_pieces([tool(), "\n"])
+        print_pieces([tool(), "\n"])
+        return DONE
     if given.help:
         from explorer.cli.arguments.help import help_text  # argparse, for whoever asks
 
-        return print_pieces([help_text(command, VERBS)])
+        print_pieces([help_text(command, VERBS)])
+        return DONE
     if given.no_cache:
         os.environ[SWITCH] = "1"  # also for the processes that this one starts
     _keep_inputs(command, given)
@@ -104,8 +105,8 @@ def _dispatch(typed: Sequence[str], *, alone: bool) -> int:
 
         return screen.run(given)
     if command.instant:
-        return _supervised(lambda: print_answer(run(given, None), given), given)
-    return _supervised(lambda: _answer(run, given), given, alone=alone)
+        return _supervised(lambda: _print(command, run(given, None), given), given)
+    return _supervised(lambda: _print(command, _answer(run, given), given), given, alone=alone)
 
 
 def _keep_inputs(command: Command, given: ParsedArgs) -> None:
@@ -172,7 +173,7 @@ def _with_outline(error: BadModel, given: ParsedArgs) -> BadModel:
     return BadModel(error.what, where=error.where, hint=f"{error.hint}; {more}" if error.hint else more)
 
 
-def _answer(run: Callable[[ParsedArgs, ProgressLine], Answer], given: ParsedArgs) -> int:
+def _answer(run: Callable[[ParsedArgs, ProgressLine], Answer], given: ParsedArgs) -> Answer:
     from explorer.process import signals  # 20 ms, and --help needs none
 
     usual = gc.get_threshold()
@@ -180,17 +181,23 @@ def _answer(run: Callable[[ParsedArgs, ProgressLine], Answer], given: ParsedArgs
         line = ProgressLine(quiet=given.quiet)
         gc.set_threshold(_NEW, *usual[1:])
         try:
-            answer = run(given, line)
+            return run(given, line)
         except BadModel as error:
             raise _with_outline(error, given) from None
         finally:
             gc.set_threshold(*usual)
             line.clear()
+
+
+def _print(command: Command, answer: Answer, given: ParsedArgs) -> int:
+    """Prints an answer; returns the exit code that the command has for how it ended."""
+    code = command.exits[answer.outcome]
     if answer.warning:
-        _fail(answer.warning, answer.code)
+        _fail(answer.warning, code)
     # nothing of a long answer is garbage before it is written: Python would look through it again and again
     gc.disable()
     try:
-        return print_answer(answer, given)
+        print_answer(answer, given)
     finally:
         gc.enable()
+    return code

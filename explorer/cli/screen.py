@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse
+from explorer.base.exit_codes import DONE
 from explorer.cli.arguments.command import ParsedArgs
 from explorer.cli.commands import VERBS
 from explorer.cli.output.printing import print_pieces
@@ -48,7 +49,8 @@ def _open(source: str, given: ParsedArgs) -> int:
     if os.path.isdir(source):
         models = headers.choices(source)
         if models is not None and not _at_terminal():
-            return print_pieces(outline.as_text(models))
+            print_pieces(outline.as_text(models))
+            return DONE
         if models is not None:
             if beside is not None:
                 raise Misuse("there are several models in it", where=source, hint="name one of them")

@@ -18,6 +18,7 @@ import pytest
 
 import explorer
 from explorer.base.errors import BadModel, Cancelled, Misuse
+from explorer.base.verdicts import VERDICTS
 from explorer.cli import main
 from explorer.cli.arguments import parser as words
 from explorer.cli.arguments.screen import SCREEN
@@ -231,6 +232,36 @@ def test_every_example_in_the_help_can_be_typed() -> None:
             typed = shlex.split(example.split("   ")[0])
             assert typed[:2] == ["explorer", name]
             words.read(typed[1:], VERBS)
+
+
+def test_every_verb_says_how_it_can_end_and_a_verdict_is_one_code_everywhere() -> None:
+    verify = VERBS["verify"].exits
+    assert {*verify} == {*VERDICTS}
+    assert [verify[kind] for kind in ("equal", "parts", "evidence", "different", "unproven")] == [
+        0,
+        0,
+        0,
+        1,
+        3,
+    ]
+    for verb in VERBS.values():
+        assert {0} <= {*verb.exits.values()} <= {0, 1, 2, 3}, verb.name
+        assert all(verify.get(end, code) == code for end, code in verb.exits.items()), verb.name
+
+
+def test_the_help_of_a_verb_says_what_its_exit_codes_mean(run: Run) -> None:
+    _, out, _ = run("verify", "--help")
+    assert out.endswith(
+        """exit codes:
+  0    proven equal, parts equal, equal on evidence
+  1    different
+  2    misuse or bad input
+  3    not proved
+  130  interrupted
+"""
+    )
+    _, out, _ = run("info", "--help")
+    assert out.endswith("exit codes:\n  0    done\n  2    misuse or bad input\n  130  interrupted\n")
 
 
 WITHOUT_A_MODEL = ("cache", "completion", "help", "list", "machines", "man", "serve")

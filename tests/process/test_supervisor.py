@@ -27,7 +27,7 @@ from explorer.process import supervisor
 def run(given, line):
     say("begun")
     work()
-    return Answer(0, pieces=lambda: ["the answer"])
+    return Answer(pieces=lambda: ["the answer"])
 
 def say(text):
     os.write(3, text.encode() + b" ")

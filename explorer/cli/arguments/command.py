@@ -6,6 +6,7 @@ these, so it is a plain class.
 
 from __future__ import annotations
 
+from explorer.base.exit_codes import IF_DONE
 from explorer.base.record import field, record
 from explorer.cli.arguments.options import OPTIONS, Option
 
@@ -80,6 +81,7 @@ class Command:
         subject: What `models` are.
         words: All that they may be, if they are no models.
         meaning: What one is, in words, if it is neither.
+        exits: How it can end, and the exit code of each: kinds of verdict, or words for the manual.
         others: Of those in `models` that are no model beside one that is: what each is.
 
     Attributes:
@@ -99,6 +101,7 @@ class Command:
     subject: str = "model"
     words: tuple[str, ...] = ()
     meaning: str = ""
+    exits: Mapping[str, int] = IF_DONE
     others: Mapping[str, str] = field(default_factory=dict)
     options: dict[str, Option] = field(init=False)
 

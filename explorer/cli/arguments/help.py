@@ -6,11 +6,9 @@ import argparse
 import textwrap
 from collections.abc import Mapping
 
+from explorer.base.exit_codes import OF_EVERY_VERB
+from explorer.base.verdicts import VERDICTS
 from explorer.cli.arguments.command import Command
-
-EXIT_STATUS = (
-    "exit codes: 0 done or equal, 1 shown different, 2 misuse or bad input, 3 not proved, 130 interrupted"
-)
 
 
 def help_text(command: Command, verbs: Mapping[str, Command]) -> str:
@@ -48,4 +46,17 @@ def _epilog(command: Command, verbs: Mapping[str, Command]) -> str:
         rows = "\n".join(f"  {name:<12}{' '.join(v.models):<11}{v.summary}" for name, v in verbs.items())
         parts = [f"verbs (explorer VERB --help says more):\n{rows}", *parts]
     examples = "\n".join(f"  {example}" for example in command.examples)
-    return "\n\n".join([*parts, f"examples:\n{examples}", EXIT_STATUS])
+    codes = "\n".join(f"  {code:<5}{', '.join(ends)}" for code, ends in exit_codes(command).items())
+    return "\n\n".join([*parts, f"examples:\n{examples}", f"exit codes:\n{codes}"])
+
+
+def exit_codes(*commands: Command) -> dict[int, list[str]]:
+    """How commands can end, in words, by exit code."""
+    ends = [
+        end for exits in (*(command.exits for command in commands), OF_EVERY_VERB) for end in exits.items()
+    ]
+    words = {str(kind): said for kind, said in VERDICTS.items()}
+    return {
+        code: list(dict.fromkeys(words.get(outcome, outcome) for outcome, of in ends if of == code))
+        for code in sorted({code for _, code in ends})
+    }

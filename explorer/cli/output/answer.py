@@ -1,9 +1,8 @@
-"""Answer of a command: an exit code, and JSON or text that is made when it is printed."""
+"""Answer of a command: how it ended, and JSON or text that is made when it is printed."""
 
 from __future__ import annotations
 
 import explorer
-from explorer.base.exit_codes import OF_VERDICT
 from explorer.base.record import record
 from explorer.base.version import SCHEMA_VERSION
 
@@ -18,24 +17,24 @@ if TYPE_CHECKING:
 
 @record
 class Answer:
-    """What a command found: its exit code, and the answer as a JSON document or as text, made on demand.
+    """What a command found: how it ended, and the answer as a JSON document or as text, made on demand.
 
     Args:
-        code: The exit code.
         document: Makes the answer as a JSON document.
         page: Makes the answer as text.
         rows: The key of the document whose list `--csv` prints.
         warning: One line for standard error, beside an answer that stands.
         pieces: Makes the answer in the form that was asked for, a piece at a time; then there is neither
             `document` nor `page`.
+        outcome: How it ended: one of the command's `exits`, which has the exit code.
     """
 
-    code: int
     document: Callable[[], dict[str, Any]] = dict
     page: Callable[[], list[Block]] = list
     rows: str = ""
     warning: str = ""
     pieces: Callable[[], Iterable[str]] | None = None
+    outcome: str = "done"
 
 
 def document() -> Any:
@@ -62,9 +61,9 @@ def plots() -> Any:
 def converted(fact: Conversion) -> Answer:
     """What a verb answers that writes another form of a model, with the proof of it."""
     return Answer(
-        OF_VERDICT[fact.verdict_kind],
         lambda: document().conversion(fact, tool()),
         lambda: present("compare.convert").conversion(fact),
+        outcome=fact.verdict_kind,
     )
 
 

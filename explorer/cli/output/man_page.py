@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from explorer.cli.arguments.command import MODEL_HELP, Command
-from explorer.cli.arguments.help import EXIT_STATUS
+from explorer.cli.arguments.help import exit_codes
 from explorer.cli.arguments.options import Option
 from explorer.cli.arguments.screen import SCREEN
 from explorer.cli.output.answer import tool
@@ -35,9 +35,8 @@ def man_page(verbs: Mapping[str, Command]) -> Iterator[str]:
         who = ", ".join(names) if len(missing) > len(names) else f"all but {', '.join(missing)}"
         yield f".TP\n{words}{value}\n{_text(option.manual)}.\n(For {_text(who if missing else 'all')}.)\n"
     yield ".SH EXIT STATUS\n"
-    for said in EXIT_STATUS.partition(": ")[2].split(", "):
-        code, _, meaning = said.partition(" ")
-        yield f".TP\n.B {code}\n{_text(meaning)}\n"
+    for code, ends in exit_codes(*verbs.values()).items():
+        yield f".TP\n.B {code}\n{_text(', '.join(ends))}\n"
     yield ".SH EXAMPLES\n.nf\n"
     for command in (SCREEN, *verbs.values()):
         yield from (f"{_text(example)}\n" for example in command.examples)

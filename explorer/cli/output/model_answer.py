@@ -6,7 +6,6 @@ from contextlib import contextmanager
 
 import explorer
 from explorer.base.errors import BadModel, ExplorerError, UnknownShape
-from explorer.base.exit_codes import DONE
 from explorer.base.units import dims_text
 from explorer.cli.output.answer import Answer, document, present, tool
 from explorer.cli.output.progress import ProgressLine
@@ -49,7 +48,6 @@ def about(
         facts = ask(session, info)
         digest = session.sha256() if given.json else None
     return Answer(
-        DONE,
         lambda: (name if callable(name) else getattr(document(), name, document().of_fact))(
             *facts, tool(), digest
         ),
@@ -126,5 +124,5 @@ def output_file(
         with atomic_write(output, overwrite=given.force) as temporary:
             write(info, fact, temporary)
     return Answer(
-        DONE, lambda: document().output_file(info, output, tool()), lambda: present("figures").written(output)
+        lambda: document().output_file(info, output, tool()), lambda: present("figures").written(output)
     )

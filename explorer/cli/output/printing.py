@@ -6,7 +6,6 @@ import os
 import sys
 
 from explorer.base.errors import Misuse
-from explorer.base.exit_codes import DONE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,44 +13,49 @@ if TYPE_CHECKING:
 
     from explorer.cli.arguments.command import ParsedArgs
     from explorer.cli.output.answer import Answer
+    from explorer.report.blocks import Block
 
 _BATCH = 256
 
 
-def print_answer(answer: Answer, given: ParsedArgs) -> int:
-    """Prints an answer in the form that was asked for; returns its exit code."""
+def print_answer(answer: Answer, given: ParsedArgs) -> None:
+    """Prints an answer in the form that was asked for."""
     if answer.pieces is not None:
-        return print_pieces(answer.pieces(), answer.code)
-    if given.csv:
+        print_pieces(answer.pieces())
+    elif given.csv:
         from explorer.report.csv_table import csv_lines  # one form is printed, and waits for no other
 
-        return print_pieces(csv_lines(answer.document()[answer.rows]), answer.code)
-    if given.markdown:
+        print_pieces(csv_lines(answer.document()[answer.rows]))
+    elif given.markdown:
         from explorer.report.html.draw import markdown_text  # jinja2
 
-        return print_pieces([markdown_text(answer.page())], answer.code)
-    if given.json:
+        print_pieces([markdown_text(answer.page())])
+    elif given.json:
         from explorer.report import json_text  # neither this
 
-        return print_pieces(json_text.pieces(answer.document()), answer.code)
+        print_pieces(json_text.pieces(answer.document()))
+    else:
+        _print_page(answer.page())
+
+
+def _print_page(blocks: list[Block]) -> None:
     from explorer.report.layout import Page  # rich
 
     terminal = sys.stdout is not None and sys.stdout.isatty()
-    page = Page(answer.page(), fit=terminal)
+    page = Page(blocks, fit=terminal)
     if not terminal:
         encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-        return print_pieces(page.plain(ascii_only=not encoding.lower().startswith("utf")), answer.code)
+        print_pieces(page.plain(ascii_only=not encoding.lower().startswith("utf")))
+        return
     from rich.console import Console
 
     console = Console(file=sys.stdout, force_terminal=True, highlight=False, markup=False, emoji=False)
     _put(lambda: console.print(page, crop=False, soft_wrap=True))
-    return answer.code
 
 
-def print_pieces(pieces: Iterable[str], code: int = DONE) -> int:
-    """Prints pieces of text; returns `code`."""
+def print_pieces(pieces: Iterable[str]) -> None:
+    """Prints pieces of text."""
     _put(lambda: _write(pieces))
-    return code
 
 
 def _write(pieces: Iterable[str]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from explorer.base.exit_codes import DONE, OF_VERDICT
+from explorer.base.exit_codes import DONE, IF_PROVED
 from explorer.engine.graph.model import Model
 from explorer.facts import TileSpec
 from explorer.report.layout import Page
@@ -64,7 +64,7 @@ def test_where_a_rounding_becomes_a_step_the_parts_are_equal_and_the_outputs_are
     assert found.outputs[0].stepped
     assert found.passed
     assert found.verdict_kind == "parts"
-    assert OF_VERDICT[found.verdict_kind] == DONE
+    assert IF_PROVED[found.verdict_kind] == DONE
     text = "".join(Page(verification(found), fit=False).plain())
     assert f"yet the outputs differ by up to {gap:.1e}" in text
     assert "over an edge" in text

@@ -22,10 +22,10 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         with atomic_write(given.plot, overwrite=given.force) as temporary:
             plots().write("blame", None, fact, temporary)
     return Answer(
-        DONE if fact.same else DIFFERENT,
         lambda: document().blame(fact, tool()),
         lambda: present("compare.blame").blame(fact, given.limit, given.plot or ""),
         "probes",
+        outcome="only rounding" if fact.same else "different",
     )
 
 
@@ -48,6 +48,7 @@ COMMAND = Command(
         "explorer blame a.onnx b.onnx --draws 10 --json",
     ),
     _run,
+    exits={"only rounding": DONE, "different": DIFFERENT},
     usage="blame A B",
     manual="where two models part: the first layer that introduces more than rounding, and how the error"
     " grows"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import explorer
-from explorer.base.exit_codes import DIFFERENT, DONE, OF_VERDICT
-from explorer.base.verdicts import weakest
+from explorer.base.exit_codes import DIFFERENT, DONE, UNPROVEN
+from explorer.base.verdicts import PASSED, weakest
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import HARDWARE, OPENING, TABLE, Option
 from explorer.cli.arguments.records import hardware
@@ -22,11 +22,13 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         on_progress=progress,
         **given.opening,
     )
+    proved = weakest(fact.figures.verdicts)
+    explained = "all explained" if fact.agree else "not explained"
     return Answer(
-        OF_VERDICT[weakest(fact.figures.verdicts)] or (DONE if fact.agree else DIFFERENT),
         lambda: document().compare(fact, tool()),
         lambda: present("compare.compare").compare(fact),
         "models",
+        outcome=explained if proved in PASSED else proved,
     )
 
 
@@ -49,6 +51,7 @@ COMMAND = Command(
         "explorer compare a.onnx b.onnx --verify --json",
     ),
     _run,
+    exits={"all explained": DONE, "not explained": DIFFERENT, "different": DIFFERENT, "unproven": UNPROVEN},
     usage="compare M1 M2 ...",
     manual="figures side by side, relative to the first, which is best of each, and why totals differ"
     " (folded batch norm, dropped dropout, ...); `--machine` adds least time, and cycles of what is tiled,"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import explorer
+from explorer.base.exit_codes import IF_PROVED
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, PRINTING, PROVED, Option
 from explorer.cli.output.answer import Answer, converted
@@ -70,6 +71,7 @@ COMMAND = Command(
         "explorer convert model.tflite -o model.onnx",
     ),
     _run,
+    exits=IF_PROVED,
     usage="convert MODEL -o FILE",
     manual="writes the model as another kind of file and shows that it is the same: a PyTorch module as ONNX"
     " (`.onnx`), TorchScript (`.pt`) or torch.export (`.pt2`), ONNX as TorchScript or torch.export, a"

@@ -15,16 +15,19 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     if given.tree or given.differences:
         return _tree(given, progress)
     fact = explorer.diff_files(a, b, on_progress=progress, **given.opening)
-    code = DONE if fact.equal else DIFFERENT
-    return Answer(code, lambda: document().diff(fact, tool()), lambda: present("compare.diff").diff(fact))
+    return Answer(
+        lambda: document().diff(fact, tool()),
+        lambda: present("compare.diff").diff(fact),
+        outcome="no change" if fact.equal else "changed",
+    )
 
 
 def _tree(given: ParsedArgs, progress: ProgressLine) -> Answer:
     fact = explorer.tree_diff_files(*given.models, on_progress=progress, **given.opening)
     return Answer(
-        DONE if fact.equal else DIFFERENT,
         lambda: document().tree_diff(fact, tool()),
         lambda: present("compare.tree").tree_diff(fact, given.differences),
+        outcome="no change" if fact.equal else "changed",
     )
 
 
@@ -48,6 +51,7 @@ COMMAND = Command(
         "explorer diff resnet18 resnet34 --tree --differences",
     ),
     _run,
+    exits={"no change": DONE, "changed": DIFFERENT},
     usage="diff A B",
     manual="what changed from one graph to another, by operator and node by node, and in cost;"
     " with `--tree` the two layer trees side by side (`explorer A B` shows them on the screen)",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import explorer
-from explorer.base.exit_codes import DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, TABLE, Option
 from explorer.cli.arguments.training import DATA, samples
@@ -21,9 +20,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         on_progress=progress,
         **given.opening,
     )
-    return Answer(
-        DONE, lambda: plain(fact), lambda: present("compare.evaluate").evaluation(fact), rows="models"
-    )
+    return Answer(lambda: plain(fact), lambda: present("compare.evaluate").evaluation(fact), rows="models")
 
 
 COMMAND = Command(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import explorer
+from explorer.base.exit_codes import IF_PROVED
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, PRINTING, PROVED, Option
 from explorer.cli.output.answer import Answer, converted
@@ -44,6 +45,7 @@ COMMAND = Command(
         "explorer rebatch lstm.onnx 4 -o lstm_4.onnx --axis x:1     (sequence first)",
     ),
     _run,
+    exits=IF_PROVED,
     usage="rebatch MODEL BATCH -o FILE",
     manual="writes a model whose batch is fixed in the file for another batch (a name leaves it open), with"
     " the Reshapes, Expands, constants and declared shapes that carry it; each row is compared with the"

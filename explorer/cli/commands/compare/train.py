@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import explorer
-from explorer.base.exit_codes import DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, TABLE, Option
 from explorer.cli.arguments.training import DATA, HELD, samples
@@ -18,9 +17,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         }
         how |= {"rate": given.lr, "overwrite": given.force, "on_progress": progress}
         fact = session.train(given.data, **samples(given), **how)
-    return Answer(
-        DONE, lambda: plain(fact), lambda: present("compare.train").training_run(fact), rows="epochs"
-    )
+    return Answer(lambda: plain(fact), lambda: present("compare.train").training_run(fact), rows="epochs")
 
 
 OPTIMIZERS = ("adam", "sgd", "momentum")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import explorer
-from explorer.base.exit_codes import OF_VERDICT
+from explorer.base.exit_codes import DIFFERENT, DONE, UNPROVEN
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, PRINTING, SEVERAL_SIZES, Option
 from explorer.cli.arguments.records import tolerance
@@ -25,9 +25,9 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         **given.opening,
     )
     return Answer(
-        OF_VERDICT[fact.verdict_kind],
         lambda: document().verification(fact, tool()),
         lambda: present("compare.verify").verification(fact, opening_words(given.opening)),
+        outcome=fact.verdict_kind,
     )
 
 
@@ -60,6 +60,13 @@ COMMAND = Command(
         "explorer verify model.onnx quantized.onnx --input photos.npz --snr 30",
     ),
     _run,
+    exits={
+        "equal": DONE,
+        "parts": DONE,
+        "evidence": DONE,
+        "different": DIFFERENT,
+        "unproven": UNPROVEN,
+    },
     usage="verify A B",
     manual="evidence, per output and per tiled matmul, that two models compute the same",
 )

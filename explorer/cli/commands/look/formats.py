@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from explorer.base.exit_codes import DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import PRINTING
 from explorer.cli.commands.look import outline
@@ -20,8 +19,8 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         return outline.answer(given, progress)
     found = headers.formats()
     if given.json:
-        return Answer(DONE, lambda: report.as_json(found, head()))
-    return Answer(DONE, pieces=lambda: report.as_text(found))
+        return Answer(lambda: report.as_json(found, head()))
+    return Answer(pieces=lambda: report.as_text(found))
 
 
 COMMAND = Command(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import explorer.report.outline as report
-from explorer.base.exit_codes import DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import PRINTING
 from explorer.cli.output.answer import Answer, head
@@ -18,8 +17,8 @@ def answer(given: ParsedArgs, progress: ProgressLine) -> Answer:
     """Does it."""
     found = headers.outline(given.models[0])
     if given.json:
-        return Answer(DONE, pieces=lambda: report.as_json(found, head()))
-    return Answer(DONE, pieces=lambda: report.as_text(found))
+        return Answer(pieces=lambda: report.as_json(found, head()))
+    return Answer(pieces=lambda: report.as_text(found))
 
 
 COMMAND = Command(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import explorer
 from explorer.base.errors import Misuse
-from explorer.base.exit_codes import DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, PRINTING, Option
 from explorer.cli.output.answer import Answer, plain, present
@@ -69,7 +68,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
             )
         )
     subject = "heat_map" if drawn else "tensor_values"
-    return Answer(DONE, lambda: plain(fact), lambda: getattr(present("look.tensor"), subject)(fact))
+    return Answer(lambda: plain(fact), lambda: getattr(present("look.tensor"), subject)(fact))
 
 
 COMMAND = Command(

@@ -6,7 +6,6 @@ import os
 
 import explorer
 from explorer.base.errors import Misuse
-from explorer.base.exit_codes import DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import MACHINE, OPENING, TABLE, Option
 from explorer.cli.arguments.records import named_machine
@@ -190,7 +189,6 @@ def _compared(given: ParsedArgs, machine: Machine | None, progress: ProgressLine
         )
     limit = given.limit if given.json or given.csv else given.limit or _LIMIT
     return Answer(
-        DONE,
         lambda: plain(_first(fact, limit)),
         lambda: present("measure.compare").comparison(fact, limit),
         "layers",

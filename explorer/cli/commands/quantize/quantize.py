@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import explorer
 from explorer.base.errors import Misuse
-from explorer.base.exit_codes import DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, PRINTING
 from explorer.cli.arguments.quantize import CALIBRATION, FORMATS
@@ -46,7 +45,6 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
             else:
                 fact = session.quantize(spec, **how)
     return Answer(
-        DONE,
         lambda: document().of_fact(info, fact, tool(), digest),
         lambda: present("quantize.quantize").quantize(info, fact),
         "layers",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from explorer.base.exit_codes import DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import PRINTING, Option
 from explorer.cli.output.answer import Answer, plain, present
@@ -14,7 +13,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     from explorer.session.cache.analysis_cache import cache_usage, clear_cache
 
     fact = clear_cache() if given.clear else cache_usage()
-    return Answer(DONE, lambda: plain(fact), lambda: present("shell.cache").cache(fact))
+    return Answer(lambda: plain(fact), lambda: present("shell.cache").cache(fact))
 
 
 COMMAND = Command(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from explorer.base.exit_codes import DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.commands import VERBS
 from explorer.cli.output.answer import Answer
@@ -12,7 +11,7 @@ from explorer.settings.parse import parse_choice
 
 def _run(given: ParsedArgs, progress: object) -> Answer:
     shell = parse_choice(given.models[0], tuple(SHELLS), "completion")
-    return Answer(DONE, pieces=lambda: SHELLS[shell](VERBS))
+    return Answer(pieces=lambda: SHELLS[shell](VERBS))
 
 
 COMMAND = Command(

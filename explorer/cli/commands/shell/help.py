@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 from explorer import manual
-from explorer.base.exit_codes import DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.output.answer import Answer
 
@@ -17,10 +16,10 @@ if TYPE_CHECKING:
 def _run(given: ParsedArgs, progress: object) -> Answer:
     if given.models:
         text = manual.page(given.models[0])
-        return Answer(DONE, pieces=lambda: _drawn(text))
+        return Answer(pieces=lambda: _drawn(text))
     width = max(map(len, manual.TOPICS))
     rows = [f"  {topic:<{width}}  {title}\n" for topic, title in manual.titles().items()]
-    return Answer(DONE, pieces=lambda: ("explorer help TOPIC shows a page of the manual:\n\n", *rows))
+    return Answer(pieces=lambda: ("explorer help TOPIC shows a page of the manual:\n\n", *rows))
 
 
 def _drawn(text: str) -> Iterator[str]:

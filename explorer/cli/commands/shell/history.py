@@ -7,7 +7,7 @@ import os
 
 import explorer
 from explorer.base.errors import Misuse
-from explorer.base.exit_codes import DONE, OF_VERDICT
+from explorer.base.exit_codes import IF_PROVED
 from explorer.base.verdicts import weakest
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import HARDWARE, TABLE, Option
@@ -64,10 +64,10 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     finally:
         kept.release()
     return Answer(
-        OF_VERDICT[weakest(figures.verdicts)] if figures is not None and given.verify else DONE,
         lambda: document().history(history, saved.source, given.output, tool(), figures),
         lambda: present("shell.history").history(history, saved.source, given.output, figures),
         "states" if figures is None else "compared",
+        outcome=weakest(figures.verdicts) if figures is not None and given.verify else "done",
     )
 
 
@@ -100,6 +100,7 @@ COMMAND = Command(
         "explorer history --json",
     ),
     _run,
+    exits=IF_PROVED,
     usage="history",
     manual="what was done in a session whose line was dropped, all states and branches; `-o FILE.sh` keeps"
     " them as a script of commands, `--state N` what leads to one of them; `--beside 0,2` sets figures of"

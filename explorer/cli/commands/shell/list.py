@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-from explorer.base.exit_codes import DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import PRINTING
 from explorer.cli.output.answer import Answer, plain, present
@@ -16,7 +15,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     from explorer.process import choices
 
     fact = choices.in_folder(given.models[0]) if given.models else choices.everything(os.environ)
-    return Answer(DONE, lambda: plain(fact), lambda: present("shell.list").listing(fact), rows="models")
+    return Answer(lambda: plain(fact), lambda: present("shell.list").listing(fact), rows="models")
 
 
 COMMAND = Command(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import explorer
 from explorer.base.errors import Misuse
-from explorer.base.exit_codes import DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import HARDWARE, MACHINE_SETTINGS, PRINTING, Option
 from explorer.cli.output.answer import Answer, plain, present
@@ -40,7 +39,6 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         _only_to_measure(given)
         fact = machine_file.add_machine(given.save, given.machine, _typed(given), overwrite=given.force)
     return Answer(
-        DONE,
         lambda: plain(fact),
         lambda: present("shell.machines").machines(fact, saved=given.save is not None or given.measure),
     )

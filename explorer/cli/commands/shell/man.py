@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from explorer.base.exit_codes import DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.commands import VERBS
 from explorer.cli.output.answer import Answer
@@ -10,7 +9,7 @@ from explorer.cli.output.man_page import man_page
 
 
 def _run(given: ParsedArgs, progress: object) -> Answer:
-    return Answer(DONE, pieces=lambda: man_page(VERBS))
+    return Answer(pieces=lambda: man_page(VERBS))
 
 
 COMMAND = Command(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 from explorer.base.errors import Misuse
-from explorer.base.exit_codes import DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import Option
 from explorer.cli.output.answer import Answer
@@ -48,7 +47,7 @@ def _run(given: ParsedArgs, progress: object) -> Answer:
         print_pieces([f"{link}\n", f"serves {folder} to who has this link; Ctrl+C ends it\n"])
 
     asyncio.run(server.run(ready))
-    return Answer(DONE, pieces=tuple)
+    return Answer(pieces=tuple)
 
 
 def _place(source: str) -> tuple[str, str]:

@@ -89,7 +89,6 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         with atomic_write(given.plot, overwrite=given.force) as temporary:
             plots().write("serving", *found[0][:2], temporary)
     return Answer(
-        DONE,
         lambda: document().serving(found, tool()),
         lambda: present("sizes.serving").serving([(info, fact) for info, fact, _ in found]),
         "models" if len(found) > 1 else "times",
@@ -117,11 +116,11 @@ def _swept(given: ParsedArgs, machine: Machine | None, progress: ProgressLine) -
     if single := sum(bool(row.error) and row.model not in bad for row in fact.rows):
         said.append(f"{single:,} of {len(fact.rows):,} rows have no figures")
     return Answer(
-        BAD_INPUT if bad else DONE,
         lambda: plain(fact),
         lambda: present("tiling.sweep_serving").serving_sweep(fact),
         "rows",
         warning="; ".join(said),
+        outcome="some failed" if bad else "done",
     )
 
 
@@ -174,6 +173,7 @@ COMMAND = Command(
         "explorer serving a/ --sweep --dtype bf16,fp8 --context 8k,32k --devices 1,2,4 -o served.db",
     ),
     _run,
+    exits={"done": DONE, "some failed": BAD_INPUT},
     usage="serving MODEL --context 32k --machine h100",
     manual="what it costs to run a language model, counted on its own code with its own cache: parameters and"
     " those active a token, MACs of prompt and step with their closed forms, the KV cache and the longest"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import explorer
-from explorer.base.exit_codes import DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, PRINTING, Option
 from explorer.cli.output.answer import Answer, plain, present
@@ -28,7 +27,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         if not given.json:
             change, warning = change_of(session, progress)
     return Answer(
-        DONE, lambda: plain(fact), lambda: present("split.edit").edit(source, fact, change), warning=warning
+        lambda: plain(fact), lambda: present("split.edit").edit(source, fact, change), warning=warning
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import explorer
-from explorer.base.exit_codes import DONE, OF_VERDICT
+from explorer.base.exit_codes import DIFFERENT, DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, PRINTING, Option
 from explorer.cli.output.answer import Answer, plain, present
@@ -21,9 +21,10 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
             seed=given.seed,
             on_progress=progress,
         )
-    code = DONE if fact.output else OF_VERDICT["different"]
     return Answer(
-        code, lambda: plain(fact), lambda: present("split.extract").extraction(given.models[0], fact)
+        lambda: plain(fact),
+        lambda: present("split.extract").extraction(given.models[0], fact),
+        outcome="done" if fact.output else "different",
     )
 
 
@@ -54,6 +55,7 @@ COMMAND = Command(
         "explorer extract resnet18 --layer 'layer1*' -o layer1.pt2    (.pt: its state_dict)",
     ),
     _run,
+    exits={"done": DONE, "different": DIFFERENT},
     usage="extract MODEL --layer GLOB|--from A --to B -o FILE",
     manual="writes a part of a model as an ONNX model of its own (of an nn.Module also as a `.pt2` program,"
     " or in a `.pt` its state_dict), whose inputs are what it reads in the whole: layers by a glob or filter,"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import explorer
 from explorer.base.errors import Misuse, nearest
-from explorer.base.exit_codes import OF_VERDICT
+from explorer.base.exit_codes import IF_PROVED
 from explorer.base.verdicts import weakest
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, PRINTING, PROVED, Option
@@ -33,9 +33,9 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
                 )
     verdicts = [step.verification.verdict_kind for step in fact.steps if step.verification is not None]
     return Answer(
-        OF_VERDICT[weakest(verdicts)],
         lambda: plain(fact),
         lambda: present("split.fold").fold(given.models[0], fact, asked=given.output is not None),
+        outcome=weakest(verdicts),
     )
 
 
@@ -72,6 +72,7 @@ COMMAND = Command(
         "explorer fold resnet50 -o resnet50_folded.onnx --only batchnorm",
     ),
     _run,
+    exits=IF_PROVED,
     usage="fold MODEL -o FILE",
     manual="folds BatchNormalization into the weights of the Conv, ConvTranspose or Gemm before it (or behind"
     " it, where that is exact), computes constants, takes Identity and idle Dropout away; each kind of"

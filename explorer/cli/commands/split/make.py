@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import explorer
-from explorer.base.exit_codes import DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import PRINTING, Option
 from explorer.cli.output.answer import Answer, plain, present
@@ -21,7 +20,7 @@ def _run(given: ParsedArgs, _: ProgressLine) -> Answer:
         stored=not given.weight_inputs,
         overwrite=given.force,
     )
-    return Answer(DONE, lambda: plain(fact), lambda: present("split.make").made(fact))
+    return Answer(lambda: plain(fact), lambda: present("split.make").made(fact))
 
 
 COMMAND = Command(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import explorer
-from explorer.base.exit_codes import DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import PRINTING, Option
 from explorer.cli.output.answer import Answer, plain, present
@@ -24,9 +23,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         scheduler=given.scheduler,
         on_progress=progress,
     )
-    return Answer(
-        DONE, lambda: plain(fact), lambda: present("split.pipeline").pipeline(given.models[0], fact)
-    )
+    return Answer(lambda: plain(fact), lambda: present("split.pipeline").pipeline(given.models[0], fact))
 
 
 COMMAND = Command(

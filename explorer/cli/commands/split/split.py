@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import explorer
 from explorer.base.errors import Misuse
-from explorer.base.exit_codes import DONE, OF_VERDICT
+from explorer.base.exit_codes import IF_PROVED
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, TABLE, Option
 from explorer.cli.arguments.records import each_machine, rate
@@ -108,15 +108,15 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         plots().check(given.plot)
         check_target(given.plot, overwrite=given.force, models=given.models, weights=())
     answer = about(given, progress, ask, lambda info, fact, *_: plain(fact), blocks, "stages")
-    return Answer(_code(found[0]), answer.document, answer.page, answer.rows)
+    return Answer(answer.document, answer.page, answer.rows, outcome=_outcome(found[0]))
 
 
-def _code(fact: Split) -> int:
+def _outcome(fact: Split) -> str:
     if fact.verification is None:
-        return DONE
+        return "done"
     if fact.verification.passed and fact.exact is False and not fact.steps:
-        return OF_VERDICT["different"]
-    return OF_VERDICT[fact.verification.verdict_kind]
+        return "different"
+    return fact.verification.verdict_kind
 
 
 def _spec(given: ParsedArgs) -> SplitSpec:
@@ -148,6 +148,7 @@ COMMAND = Command(
         "explorer split resnet18 -n 2 --to torch -o stages/",
     ),
     _run,
+    exits=IF_PROVED,
     usage="split MODEL -n N [-o FOLDER]",
     manual="cuts a model where the largest stage is as small as can be and, of those cuts, the fewest bytes"
     " cross; tells stages, cuts, balance and what the pipeline of them does; `-o` writes an ONNX file a stage"

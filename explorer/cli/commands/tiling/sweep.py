@@ -6,7 +6,7 @@ import os
 
 import explorer
 from explorer.base.errors import Misuse
-from explorer.base.exit_codes import BAD_INPUT, DIFFERENT, DONE, OF_VERDICT
+from explorer.base.exit_codes import BAD_INPUT, DIFFERENT, IF_PROVED
 from explorer.base.verdicts import weakest
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import EDGES, FORMS, HARDWARE, KEPT_IN, OPENING, SCHEDULER, TABLE, Option
@@ -93,11 +93,11 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
                     file.write(lines)
     proofs = [row.verdict_kind for row in fact.rows if row.verdict_kind is not None]
     return Answer(
-        BAD_INPUT if bad else OF_VERDICT[weakest(proofs)],
         lambda: document().sweep(fact, tool(), figures),
         lambda: present("tiling.sweep").sweep(fact, figures),
         "rows" if figures is None else "compared",
         warning=_without(fact, bad),
+        outcome="some failed" if bad else weakest(proofs),
     )
 
 
@@ -107,9 +107,7 @@ def _servings(given: ParsedArgs) -> Answer:
         flag = "--" + idle[0].replace("_", "-")
         raise Misuse("says nothing of results that are only shown", where=flag, hint="leave it out")
     fact = _sweeps().serving_results(given.models[0])
-    return Answer(
-        DONE, lambda: plain(fact), lambda: present("tiling.sweep_serving").serving_sweep(fact), "rows"
-    )
+    return Answer(lambda: plain(fact), lambda: present("tiling.sweep_serving").serving_sweep(fact), "rows")
 
 
 def _formats(given: ParsedArgs, progress: ProgressLine, shown: bool, held: Sequence[str]) -> Answer | None:
@@ -140,11 +138,11 @@ def _formats(given: ParsedArgs, progress: ProgressLine, shown: bool, held: Seque
         _draw(fact, front, given)
     bad = fact.failed
     return Answer(
-        BAD_INPUT if bad else DONE if all(one.met for one in fact.mixed) else DIFFERENT,
         lambda: document().format_sweep(fact, tool()),
         lambda: present("quantize.sweep").format_sweep(fact, written, given.cost, given.plot),
         "choices",
         warning=_without(fact, bad),
+        outcome="some failed" if bad else "done" if all(one.met for one in fact.mixed) else "limits missed",
     )
 
 
@@ -250,7 +248,6 @@ def _trainings(given: ParsedArgs, progress: ProgressLine, shown: bool) -> Answer
         fact = _trained(given, progress, take)
     failed = sum(bool(trial.error) for trial in fact.trials)
     return Answer(
-        DONE,
         lambda: plain(fact),
         lambda: present("tiling.sweep_training").training_sweep(fact),
         rows="trials",
@@ -416,6 +413,7 @@ COMMAND = Command(
         "explorer sweep results.db --sort cycles --csv        (what a file of results holds)",
     ),
     _run,
+    exits={**IF_PROVED, "limits missed": DIFFERENT, "some failed": BAD_INPUT},
     usage="sweep MODEL ... --tile 16,32,64 --machine npu.toml",
     manual="many tilings side by side: tile matmuls, utilization, traffic, buffer, cycles of each, with"
     " `--verify` its proof, and their Pareto front; or with `--quantize` number formats, layer by layer, and"

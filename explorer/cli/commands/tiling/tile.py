@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import explorer
 from explorer.base.errors import Misuse
-from explorer.base.exit_codes import DONE, OF_VERDICT
+from explorer.base.exit_codes import IF_PROVED
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, PRINTING, PROVED, TILING, Option
 from explorer.cli.arguments.quantize import ACCUMULATOR, FIRST
@@ -16,7 +16,7 @@ from explorer.settings.parse import opening_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from explorer.facts import TileSpec
+    from explorer.facts import TileResult, TileSpec
     from explorer.facts.quantize import Quantization
     from explorer.session import Session
 
@@ -60,12 +60,12 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
             if result.output and not given.json and not given.no_verify:
                 change, warning = change_of(session, progress)
     return Answer(
-        DONE if result.verification is None else OF_VERDICT[result.verification.verdict_kind],
         lambda: document().tile(result, model, tool(), digest, quantization),
         lambda: present("tiling.tile").tile(
             result, source, change, opening_words(given.opening), quantization
         ),
         warning="; ".join(filter(None, (fixed, idle, warning))),
+        outcome=_outcome(result),
     )
 
 
@@ -102,10 +102,14 @@ def _tile_module(given: ParsedArgs, progress: ProgressLine) -> Answer:
                 on_progress=progress,
             )
     return Answer(
-        DONE if result.verification is None else OF_VERDICT[result.verification.verdict_kind],
         lambda: document().tile(result, model, tool(), None),
         lambda: present("tiling.tile").tile(result, source, None, opening_words(given.opening)),
+        outcome=_outcome(result),
     )
+
+
+def _outcome(result: TileResult) -> str:
+    return "done" if result.verification is None else result.verification.verdict_kind
 
 
 COMMAND = Command(
@@ -141,6 +145,7 @@ COMMAND = Command(
         "explorer tile resnet18 --to torch -o tiled.pt2 --dynamic x:0=batch",
     ),
     _run,
+    exits=IF_PROVED,
     usage="tile MODEL -o FILE",
     manual="tiles the matmuls, proves that nothing changed, writes the result; without `-o` only the plan",
 )
