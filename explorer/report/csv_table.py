@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -19,13 +19,19 @@ def csv_lines(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
         rows: Records of a document, looked at twice; a column for every key that any of them has.
 
     Returns:
-        Line by line. An unknown figure is an empty cell; tensors read `name float32 1x3x224x224`, several
-        between semicolons; what else is nested is JSON.
+        Line by line. An unknown figure is an empty cell; times that were measured several times are columns,
+        `seconds_median` and the like; tensors read `name float32 1x3x224x224`, several between semicolons;
+        what else is nested is JSON.
     """
-    columns = list(dict.fromkeys(key for row in rows for key in row))
+    parts: dict[str, tuple[str, ...]] = {}
+    for row in rows:
+        for key, value in row.items():
+            if not parts.get(key):
+                parts[key] = tuple(value) if _is_spread(value) else ()
+    heads = [name for key, of in parts.items() for name in ([f"{key}_{part}" for part in of] or [key])]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    for cells in chain([columns], ([_cell(row.get(column)) for column in columns] for row in rows)):
+    for cells in chain([heads], ([*_cells(row, parts)] for row in rows)):
         writer.writerow(cells)
         yield text.getvalue()
         text.seek(0)
@@ -35,6 +41,20 @@ def csv_lines(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 def csv_text(rows: Iterable[Mapping[str, Any]]) -> str:
     """The lines of `csv_lines` together."""
     return "".join(csv_lines(rows))
+
+
+def _cells(row: Mapping[str, Any], parts: Mapping[str, Sequence[str]]) -> Iterator[Any]:
+    """The cells of a row, in which some columns are several."""
+    for key, of in parts.items():
+        value = row.get(key)
+        if of:
+            yield from (_cell((value or {}).get(part)) for part in of)
+        else:
+            yield _cell(value)
+
+
+def _is_spread(value: Any) -> bool:
+    return isinstance(value, Mapping) and {"median", "p10", "p90"} <= set(value)
 
 
 def _cell(value: Any) -> Any:

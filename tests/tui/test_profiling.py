@@ -195,6 +195,11 @@ async def test_the_page_of_a_layer_has_its_measured_time_beside_its_limit_and_sa
         said = " ".join(hands.text("#layer").split())
         for words in ("4 ms", "13.3 % of a run, FusedConv for 2 layers", "in eight of ten runs"):
             assert words in said
+        # what has no figure begins where the figures do
+        lines = hands.text("#layer").splitlines()
+        (measured,) = [line for line in lines if "Measured " in line]
+        (spread,) = [line for line in lines if "how far apart" in line]
+        assert measured.index("4 ms") == len(spread) - len(spread.partition("apart")[2].lstrip())
         assert "of the roof: what is counted" in said
         assert "counted over measured" in said
         # what another's kernel does has no time of its own; a group has the sum

@@ -115,7 +115,9 @@ def _layer(one: LayerTime) -> dict[str, Any]:
 
 
 def stacks(profiles: Sequence[Profile], rows: Sequence[Layer], model: str) -> Iterator[str]:
-    """Collapsed stacks: a line a kernel, `group;layer;kernel MICROSECONDS`; of several profiles by batch.
+    """Collapsed stacks: a line a kernel, `group;layer;kernel NANOSECONDS`; of several profiles by batch.
+
+    Whole numbers: speedscope skips a line with another.
 
     Format: "Flame Graphs", B. Gregg, stackcollapse.
     """
@@ -127,4 +129,4 @@ def stacks(profiles: Sequence[Profile], rows: Sequence[Layer], model: str) -> It
             leaf = frame.category in ("kernel", "other", "overhead")
             if leaf or (frame.category in ("layer", "own") and frame.stack not in kernels):
                 names = [name.replace(";", ":") or "(unnamed)" for name in (*before, *frame.stack)]
-                yield f"{';'.join(names)} {frame.seconds * 1e6:.3f}\n"
+                yield f"{';'.join(names)} {frame.seconds * 1e9:.0f}\n"

@@ -112,8 +112,9 @@ def field_lines(block: Fields, width: int, exact: bool = False) -> tuple[int, li
     lines: list[Line] = []
     for name, field in zip(names, block.rows, strict=True):
         label = (fit(f" {line_text(name)}", room - 1) + " ", name[0][1] if name else "dim")
-        more = (("  ", "dim"), *cell_line(field.remark, "quiet")) if field.remark else ()
-        lines.append((label, *cell_line(field.figure, "figure", exact), *more))
+        figure, remark = cell_line(field.figure, "figure", exact), cell_line(field.remark, "quiet")
+        between = (("  ", "dim"),) if line_text(figure) and remark else ()
+        lines.append((label, *figure, *between, *remark))
     return room, lines
 
 

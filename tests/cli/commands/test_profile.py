@@ -35,6 +35,13 @@ def test_the_text_has_the_wall_time_the_layers_and_what_is_no_layer(
     assert ("and what other work took" in text) == ("Loaded machine" in text)
 
 
+def test_of_one_run_on_one_thread_nothing_is_said_of_ten(capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, LENET, "--steps", "1", "--warmup", "0", "--threads", "1")
+    (wall,) = [line for line in text.splitlines() if line.strip().startswith("Wall time")]
+    assert wall.endswith("one run")
+    assert "cpu, 1 thread " in text
+
+
 def test_json_has_the_keys_of_the_contract_and_all_layers(capsys: pytest.CaptureFixture[str]) -> None:
     told = json.loads(said(capsys, LENET, *FEW, "--json", "--sort", "order"))
     assert {

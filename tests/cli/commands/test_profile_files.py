@@ -116,7 +116,7 @@ def test_a_trace_is_an_overlay_of_the_model_again(tmp_path: Path, capsys: pytest
     assert len(table.read_text(encoding="utf-8").splitlines()) == 13
 
 
-def test_collapsed_stacks_are_lines_of_names_and_microseconds_whatever_layers_are_called(
+def test_collapsed_stacks_are_lines_of_names_and_whole_nanoseconds_whatever_layers_are_called(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     nodes = [
@@ -129,14 +129,14 @@ def test_collapsed_stacks_are_lines_of_names_and_microseconds_whatever_layers_ar
     stacks, trace = tmp_path / "m.folded", tmp_path / "m.json"
     assert profile("-o", stacks, "--trace", trace, "--batch", "1,8", model=tmp_path / "m.onnx") == 0
     lines = stacks.read_text(encoding="utf-8").splitlines()
-    every = [re.fullmatch(r"(.+) (\d+\.\d+)", line) for line in lines]
+    every = [re.fullmatch(r"(.+) (\d+)", line) for line in lines]
     assert all(every)
     assert {line.partition(";")[0] for line in lines} == {"m.onnx, batch 1", "m.onnx, batch 8"}
     for pid in (1, 2):
         assert {one["name"] for one in events(trace, pid) if one["cat"] == "kernel"} == {"Relu", "Exp"}
         mine = [one[2] for one in every if one and one[1].startswith(f"m.onnx, batch {(1, 8)[pid - 1]}")]
         assert len(mine) >= 2
-        assert all(float(took) >= 0 for took in mine)
+        assert any(int(took) >= 1000 for took in mine)
 
 
 def test_a_file_that_would_be_lost_or_is_no_format_of_ours_is_refused_before_anything_runs(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from explorer.base.units import percent_text, seconds_text
+from explorer.base.units import many_text, percent_text, seconds_text
 from explorer.facts.profile.comparison import LayerChange, ProfileComparison
 from explorer.facts.profile.profile import Profile, Spread
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Rows, Span, Table
@@ -62,7 +62,7 @@ def _about(one: Profile) -> str:
     batch = "" if one.batch is None else f"batch {one.batch:,}; "
     low, high = seconds_text(one.wall.low), seconds_text(one.wall.high)
     sure = f"95 % of the median {low} to {high}; " if one.wall.sure else ""
-    return f"{batch}{sure}{one.runs:,} runs, {one.device}, {one.threads:,} threads"
+    return f"{batch}{sure}{many_text(one.runs, 'run')}, {one.device}, {many_text(one.threads, 'thread')}"
 
 
 def _said(significant: bool | None) -> str:

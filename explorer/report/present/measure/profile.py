@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from explorer.base.units import bytes_text, rate_text, seconds_text
+from explorer.base.units import bytes_text, many_text, rate_text, seconds_text
 from explorer.facts import Info
 from explorer.facts.profile.profile import LayerTime, OperatorTime, Profile, ProfileSeries, Spread
 from explorer.report.blocks import (
@@ -93,6 +93,8 @@ def beside_layers(fact: Profile, limit: int) -> list[Block]:
 
 def spread_text(times: Spread) -> str:
     """How far times lie apart: '1.2 to 1.4 ms in eight of ten runs'."""
+    if times.count == 1:
+        return "one run"
     return f"{seconds_text(times.p10)} to {seconds_text(times.p90)} in eight of ten runs"
 
 
@@ -108,7 +110,7 @@ def figures(fact: Profile) -> Fields:
     rows += [
         *_overhead(fact),
         Field("Profiler's cost", _cost(fact), "on a run; the wall time is measured without it", "profiler"),
-        Field("Runs on", f"{fact.device}, {fact.threads:,} threads", _runtime(fact), "on"),
+        Field("Runs on", f"{fact.device}, {many_text(fact.threads, 'thread')}", _runtime(fact), "on"),
         *(Field("Input", "", text) for text in fact.inputs),
     ]
     if fact.machine is not None:
