@@ -143,6 +143,15 @@ def test_training_adds_forward_and_backward() -> None:
     assert "a note" in text
 
 
+def test_a_batch_that_binds_all_that_is_open_leaves_no_lower_bound() -> None:
+    row = LayerTraining(0, "fc", "Linear", 100, 100, 100, 40, 20, 40, 20)
+    fact = Training(8, "sgd", (row,), 64, 40, 20, 20, 0, 144, 100, 200, 1.0)
+    opened = replace(INFO, totals=replace(INFO.totals, macs=None, coverage=0.5, status="unknown"))
+    assert ">=" not in read(training.training(opened, fact))
+    assert "<= 300" in read(training.training(opened, replace(fact, layers=(replace(row, status="bound"),))))
+    assert ">= 300" in read(training.training(opened, replace(fact, coverage=0.5)))
+
+
 STATS = TensorStats(
     tensor("w", 3, 4), "fc", 12, 48, -1.0, 2.0, 0.5, 0.25, 0.5, 0, 0,
     quantiles=((0.5, 0.5),), histogram=Histogram((-1.0, 0.0, 1.0, 2.0), (6, 1, 0)),

@@ -14,6 +14,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 from explorer.base.errors import BadModel, Cancelled, Misuse
+from explorer.engine.profile import onnx as timed_graph
 from explorer.engine.profile.kernels import kernel_runs
 from explorer.facts import Layer
 from explorer.facts.profile.profile import Profile, ProfileSpec
@@ -211,6 +212,16 @@ def test_a_batch_is_bound_and_rows_are_told(tmp_path: Path) -> None:
     found = _profile(SAMPLES / "bert_tiny.onnx", batch=4)
     assert (found.batch, found.rows) == (4, 4)
     assert found.inputs[0].startswith("input_ids: int64 [4, 1]")
+
+
+@pytest.mark.parametrize(("most", "count"), [(1000, 6), (1, 1)])
+def test_runs_of_large_graphs_are_kept_until_each_layer_has_an_interval_if_there_is_room(
+    most: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timed_graph, "_EVENTS", 1)
+    monkeypatch.setattr(timed_graph, "_MOST_EVENTS", most)
+    found = _profile(SAMPLES / "lenet.onnx", ProfileSpec(steps=7))
+    assert {one.seconds.count for one in found.layers if one.seconds} == {count}
 
 
 def test_a_machine_gives_each_layer_its_least_time() -> None:

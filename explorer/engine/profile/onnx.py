@@ -33,14 +33,17 @@ from explorer.engine.runtime.onnxruntime import MOST_OPTIMISED, Array, one_line
 from explorer.engine.runtime.provider_assignment import HOST, chosen_providers
 from explorer.facts import Analysis, Layer
 from explorer.facts.profile.machine import MeasuredMachine
-from explorer.facts.profile.profile import ProfileSpec, Stopped
+from explorer.facts.profile.profile import SURE, ProfileSpec, Stopped
 from explorer.facts.profile.recording import RecordedEvent, RecordedRun
 from explorer.facts.roofline import Machine
 
 _T = TypeVar("_T")
 
-_MOST_EVENTS = 150_000
-"""Events of one profile, some 100 MB: the runtime holds them until the end."""
+_EVENTS, _MOST_EVENTS = 150_000, 500_000
+"""Events of one profile, which the runtime holds until the end, at 2.4 KB each: those that are enough, and
+those that may be for as many runs as an interval of each layer takes."""
+_SURE = SURE + 3
+"""Runs that are kept so that an interval of each layer can be told: some are made that are not counted."""
 
 
 class TimedGraph(Struct, frozen=True):
@@ -160,8 +163,8 @@ class _MeasuredGraph(Struct):
     @property
     def room(self) -> int:
         """Runs whose events are kept."""
-        events = sum(max(1, layer.calls) for layer in self.layers if not layer.group)
-        return max(1, _MOST_EVENTS // max(1, events))
+        events = max(1, sum(max(1, layer.calls) for layer in self.layers if not layer.group))
+        return max(1, _EVENTS // events, min(_SURE, _MOST_EVENTS // events))
 
     def load(self, spec: ProfileSpec, folder: str, stack: ExitStack) -> None:
         """See `Measurement`."""

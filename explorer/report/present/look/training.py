@@ -39,12 +39,13 @@ from explorer.report.present.figures import (
     share_text,
     size,
 )
-from explorer.report.present.look.info import answer
+from explorer.report.present.look.info import symbolic_hint, title
 
 
 def training(about: Info, fact: Training) -> list[Block]:
     """The answer of `explorer training`."""
-    return answer(about, training_blocks(about, fact))
+    hint = symbolic_hint(about) if fact.coverage < 1 else []  # a batch may have bound all that is open
+    return [*title(about.model), Line(), *training_blocks(about, fact), *hint]
 
 
 def training_blocks(about: Info, fact: Training) -> list[Block]:
@@ -172,6 +173,8 @@ def figures(about: Info, fact: Training) -> Fields:
     """Work and memory of one step of the whole model."""
     # the most of forward is the most of backward: both follow from the same sizes
     sign = ">= " if fact.coverage < 1 else about.totals.sign
+    if about.totals.coverage < 1 <= fact.coverage:  # the batch binds what is open there
+        sign = "<= " if any(row.status == "bound" for row in fact.layers) else ""
     step = None
     if fact.forward_macs is not None and fact.backward_macs is not None:
         step = fact.forward_macs + fact.backward_macs
