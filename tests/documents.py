@@ -28,7 +28,7 @@ from explorer.facts import (
     training,
     values,
 )
-from explorer.facts.beside import overlay, placement
+from explorer.facts.external import overlay, placement
 from explorer.facts.models import listing
 from explorer.facts.serving import serving
 from explorer.facts.sizes import curves, decode

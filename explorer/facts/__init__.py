@@ -20,8 +20,8 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from explorer.base.version import SCHEMA_VERSION
-from explorer.facts.beside.overlay import Overlay
-from explorer.facts.beside.placement import Placement
+from explorer.facts.external.overlay import Overlay
+from explorer.facts.external.placement import Placement
 from explorer.facts.history import History, HistoryEntry, states_text
 from explorer.facts.tiling import (
     Edges,

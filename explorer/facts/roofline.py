@@ -6,8 +6,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from explorer.facts.beside.machine import Machine
 from explorer.facts.cost import Hardware
+from explorer.facts.external.machine import Machine
 from explorer.facts.profile.machine import MeasuredMachine
 
 __all__ = ["Machine", "Machines", "NamedMachine", "Roofline", "RooflinePoint"]

@@ -46,12 +46,12 @@ from explorer.report.json_text import Records
 if TYPE_CHECKING:
     from msgspec import Struct
 
-    from explorer.facts.beside.overlay import Overlay
-    from explorer.facts.beside.placement import Placement
     from explorer.facts.blame import Blame
     from explorer.facts.comparison import Comparison, FigureTable, RowPair, TorchinfoTable, TreeDiff
     from explorer.facts.conversion import Conversion
     from explorer.facts.cost import PlanCost
+    from explorer.facts.external.overlay import Overlay
+    from explorer.facts.external.placement import Placement
     from explorer.facts.graph.connections import Connections
     from explorer.facts.graph.fx import FxGraph
     from explorer.facts.memory import Memory

@@ -16,7 +16,7 @@ from explorer.report.document import sweep as sweep_document
 
 if TYPE_CHECKING:
     from explorer.facts import Analysis
-    from explorer.facts.beside.overlay import Overlay
+    from explorer.facts.external.overlay import Overlay
     from explorer.facts.sweep import Sweep
 
 

@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from explorer.base.errors import Misuse, nearest
 from explorer.facts import Layer, Shape, TensorInfo, Totals
-from explorer.facts.beside.overlay import Over, Overlay
+from explorer.facts.external.overlay import Over, Overlay
 
 Unit = Literal["text", "shape", "count", "bytes", "mebibytes", "share", "seconds", "ratio", "plain", "number"]
 """What a column holds: words, the shapes of some tensors, and numbers, each rounded in a way of its own.

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, nearest
 from explorer.facts import Layer, TensorInfo, Totals
-from explorer.facts.beside.overlay import Overlay
+from explorer.facts.external.overlay import Overlay
 from explorer.facts.profile.profile import Profile, layer_figures
 from explorer.settings.columns import (
     COLUMNS,

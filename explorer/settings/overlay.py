@@ -25,10 +25,10 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
 from explorer.base.units import printable
-from explorer.facts.beside.overlay import OutsideUnit, OverlayColumn
+from explorer.facts.external.overlay import OutsideUnit, OverlayColumn
 from explorer.host import input_files
 from explorer.settings.filter import RESERVED
-from explorer.settings.outside import scale_sim, traces
+from explorer.settings.overlay_sources import scale_sim, traces
 
 Outside = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Mapping[str, Any]
 """Overlay files, or figures by the names of layers."""

@@ -18,7 +18,7 @@ from onnx import TensorProto
 
 import explorer
 from explorer.cli.main import main
-from explorer.facts.beside.placement import Placement
+from explorer.facts.external.placement import Placement
 from tests.documents import schema
 
 LENET = "sample_models/lenet.onnx"

@@ -46,10 +46,10 @@ from explorer.facts import (
     Verification,
     whole_model,
 )
-from explorer.facts.beside.overlay import Overlay
-from explorer.facts.beside.placement import Placement
 from explorer.facts.comparison import FigureTable, figure_table, model_figures
 from explorer.facts.cost import Hardware, PlanCost, TileSteps
+from explorer.facts.external.overlay import Overlay
+from explorer.facts.external.placement import Placement
 from explorer.facts.graph.connections import Connections
 from explorer.facts.graph.drawing import GraphDrawing
 from explorer.facts.graph.edges import RowEdges

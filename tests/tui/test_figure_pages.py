@@ -20,8 +20,8 @@ from explorer.report.present.look.training import layer_figures
 from explorer.tui.pages.values import activation_lines, weight_lines
 from explorer.tui.tabs.memory import memory_page, stacks, step_at, step_of
 from explorer.tui.tabs.model import model_page
-from explorer.tui.tabs.roof import roof_plot
 from explorer.tui.tabs.roofline import point_at, points_of, rank_points, roofline_page
+from explorer.tui.tabs.roofline_plot import roof_plot
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import Line, flow, line_text, line_width
 from explorer.tui.text.plot import area, columns_of, framed, log_ticks, part_names

@@ -17,7 +17,7 @@ from explorer.facts import Analysis, Diff, NodeDiff, Verification
 from explorer.facts.comparison import Comparison, TreeDiff
 from explorer.tui.dialogs.dialogs import MessageDialog
 from explorer.tui.dialogs.states.history import DiffScreen
-from explorer.tui.pair.ask import PairDialog
+from explorer.tui.pair.dialog import PairDialog
 from explorer.tui.pair.page import columns, graph_line
 from explorer.tui.pair.rows import PairRows
 from explorer.tui.pair.screen import PairScreen

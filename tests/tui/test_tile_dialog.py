@@ -19,7 +19,7 @@ from explorer.report.layout import Page
 from explorer.report.present.tiling import plan as words
 from explorer.report.present.tiling.tile import plan_matmuls
 from explorer.tui.dialogs.tile import CostList, TileDialog
-from explorer.tui.pages.costing import CostRow, cost_rows, formula_page, headline
+from explorer.tui.pages.tiling_cost import CostRow, cost_rows, formula_page, headline
 from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.widgets.options import OptionField
 from tests.tui.hands import Hands, screen

@@ -16,7 +16,7 @@ from explorer.engine.tiling.cost.steps import tile_steps
 from explorer.facts import LeftOver, SitePlan, TiledMacs, TileSpec
 from explorer.facts.cost import ORDERS
 from explorer.tui.dialogs.tile_view import TILE_KEYS, TileView
-from explorer.tui.pages.blocks import (
+from explorer.tui.pages.tile_view import (
     BESIDE,
     block_at,
     block_page,

@@ -20,7 +20,7 @@ from explorer.base.errors import Misuse
 from explorer.base.units import many_text, printable
 from explorer.engine.costs.layer_names import MATMULS, LayerNames
 from explorer.facts import Layer
-from explorer.facts.beside.overlay import OutsideFigure, Over, Overlay, OverlayColumn
+from explorer.facts.external.overlay import OutsideFigure, Over, Overlay, OverlayColumn
 from explorer.settings.overlay import OutsideFigures, unique
 
 MOST_GLOBS = 256

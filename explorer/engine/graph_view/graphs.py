@@ -16,7 +16,7 @@ from explorer.engine.models.opened_model import OpenedModel
 from explorer.engine.models.torch.described_program import described_nodes
 from explorer.engine.progress import Cancel
 from explorer.facts import Layer
-from explorer.facts.beside.overlay import Overlay
+from explorer.facts.external.overlay import Overlay
 from explorer.facts.graph.drawing import FIGURES, GraphDrawing, NodeFigures
 
 

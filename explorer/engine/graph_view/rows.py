@@ -12,7 +12,7 @@ from copy import copy
 from explorer.engine.costs.layer_rows import LeafRows
 from explorer.engine.costs.value_flow import FlowingValue, ValueFlow
 from explorer.facts import Layer
-from explorer.facts.beside.overlay import Overlay
+from explorer.facts.external.overlay import Overlay
 from explorer.facts.graph.drawing import FIGURES, figures_of
 
 MAX_CALLS = 24

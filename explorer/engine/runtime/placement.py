@@ -15,7 +15,7 @@ from explorer.engine.graph.model import Model, Node, subgraphs
 from explorer.engine.runtime import provider_assignment
 from explorer.engine.runtime.provider_assignment import HOST, Assignment, body_node_name, node_name
 from explorer.facts import Analysis, Layer, TensorInfo
-from explorer.facts.beside.placement import Boundary, FusedLayers, Partition, Placement
+from explorer.facts.external.placement import Boundary, FusedLayers, Partition, Placement
 from explorer.settings.columns import tensor_bytes
 
 Work = tuple[Node, tuple[int, ...]]

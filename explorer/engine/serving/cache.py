@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from explorer.engine.formats.torch_module.cache_tensors import CacheTensor
-from explorer.engine.serving.growth import over_context
+from explorer.engine.serving.closed_forms import over_context
 from explorer.engine.serving.passes import Passes
 from explorer.facts.serving.forms import ClosedForm
 from explorer.facts.serving.serving import CacheGroup, ServedCache

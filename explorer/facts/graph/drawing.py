@@ -12,7 +12,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from explorer.facts import Layer, TensorInfo
-from explorer.facts.beside.overlay import OutsideFigure
+from explorer.facts.external.overlay import OutsideFigure
 
 BoxRole = Literal["layer", "group", "part", "input", "output", "outside"]
 """A layer; a folded group; a run of neighbours that are drawn as one; an input or output of the model; what

@@ -12,7 +12,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from explorer.facts.beside.machine import Machine
+from explorer.facts.external.machine import Machine
 from explorer.facts.profile.recording import RecordedRun
 
 Stopped = Literal["settled", "steps", "time limit"]

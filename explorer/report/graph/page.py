@@ -13,8 +13,7 @@ from typing import Any
 
 from explorer.base.families import FAMILIES
 from explorer.facts.graph.drawing import FIGURES, GraphBox, GraphDrawing
-from explorer.report.graph.svg import CELL
-from explorer.report.graph.words import (
+from explorer.report.graph.labels import (
     COLORINGS,
     box_lines,
     box_title,
@@ -24,6 +23,7 @@ from explorer.report.graph.words import (
     tensor_text,
     value_of,
 )
+from explorer.report.graph.svg import CELL
 
 
 def page(drawing: GraphDrawing, color: str) -> Iterator[str]:

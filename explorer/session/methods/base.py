@@ -16,7 +16,7 @@ from explorer.session.parts.models import Models
 if TYPE_CHECKING:
     from explorer.engine.graph_view.graphs import ModelGraphs
     from explorer.session.edit.editor import Editor
-    from explorer.session.fold.folder import ModelFolder
+    from explorer.session.fold.folding import ModelFolding
     from explorer.session.parts.compare import Comparer
     from explorer.session.parts.export import Exporter
     from explorer.session.parts.proofs import Prover
@@ -122,10 +122,10 @@ class SessionParts:
         return Splitter(self._models)
 
     @cached_property
-    def _folder(self) -> ModelFolder:
-        from explorer.session.fold.folder import ModelFolder  # onnxruntime
+    def _folding(self) -> ModelFolding:
+        from explorer.session.fold.folding import ModelFolding  # onnxruntime
 
-        return ModelFolder(self._models)
+        return ModelFolding(self._models)
 
     @cached_property
     def _editor(self) -> Editor:

@@ -14,9 +14,9 @@ from explorer.session.methods.base import SessionParts
 from explorer.session.parts.models import Cancel, InputShapes, OnProgress
 
 if TYPE_CHECKING:
-    from explorer.facts.beside.overlay import Overlay
-    from explorer.facts.beside.placement import Placement
     from explorer.facts.comparison import TorchinfoTable
+    from explorer.facts.external.overlay import Overlay
+    from explorer.facts.external.placement import Placement
     from explorer.facts.memory import Memory
     from explorer.facts.roofline import Machine, Roofline
     from explorer.facts.training import Optimizer, Training, TrainingMemory

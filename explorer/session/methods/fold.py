@@ -26,7 +26,7 @@ class FoldMethods(SessionParts):
             BadModel: The model cannot be made a graph.
             Cancelled: `cancel` said so.
         """
-        return self._folder.choice(kinds, on_progress, cancel)
+        return self._folding.choice(kinds, on_progress, cancel)
 
     def fold(
         self,
@@ -64,7 +64,7 @@ class FoldMethods(SessionParts):
             Cancelled: `cancel` said so.
         """
         how: dict[str, Any] = {"draws": draws, "seed": seed, "on_progress": on_progress, "cancel": cancel}
-        return self._folder.fold(
+        return self._folding.fold(
             kinds,
             output=output,
             overwrite=overwrite,

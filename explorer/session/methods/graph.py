@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from explorer.facts import Layer
-    from explorer.facts.beside.overlay import Overlay
+    from explorer.facts.external.overlay import Overlay
     from explorer.facts.graph.connections import Connections
     from explorer.facts.graph.drawing import GraphDrawing, NodeFigures
     from explorer.facts.graph.edges import RowEdges

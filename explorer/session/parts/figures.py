@@ -24,8 +24,8 @@ from explorer.engine.costs.value_flow import ValueFlow, connections, row_edges
 from explorer.engine.graph_view.rows import TreeRows
 from explorer.engine.tiling.layers import tile_arithmetic
 from explorer.facts import Analysis, Info, Layer, LayerTable, Plan, Shape, whole_model
-from explorer.facts.beside.overlay import Overlay
-from explorer.facts.beside.placement import Placement
+from explorer.facts.external.overlay import Overlay
+from explorer.facts.external.placement import Placement
 from explorer.facts.graph.connections import Connections
 from explorer.facts.graph.edges import RowEdges
 from explorer.facts.profile.profile import Profile, measured_figures

@@ -15,7 +15,7 @@ from explorer.engine.runtime.placement import placement
 from explorer.engine.values import activations, weights
 from explorer.engine.values.activations import Backward
 from explorer.facts import Layer
-from explorer.facts.beside.placement import Placement
+from explorer.facts.external.placement import Placement
 from explorer.facts.values import Activations, StatisticsRow, Weights
 from explorer.session.parts.models import Cancel, Models, OnProgress
 from explorer.settings.statistics import AskedStatistics

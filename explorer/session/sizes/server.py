@@ -10,7 +10,7 @@ from explorer.base.errors import Misuse
 from explorer.engine.costs.decode import module_cache
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.progress import Cancel, OnProgress, report
-from explorer.engine.serving.content import module_content
+from explorer.engine.serving.fingerprint import module_content
 from explorer.engine.serving.passes import Passes
 from explorer.engine.serving.serving import check, passes_of, served, stored_types
 from explorer.facts.roofline import Machine

@@ -121,7 +121,7 @@ COMMANDS: tuple[CommandKey, ...] = (
         "look.sizes.ServingCommand", menu=True),
     CommandKey("blocks", ("i",), "i", "Into the tiles",
         "The chosen matmul as a grid of blocks, and which tile matmuls make each", LOOK,
-        "look.blocks.BlocksCommand", footer="tiles", where=("diff",), menu=True),
+        "look.tile_view.TileViewCommand", footer="tiles", where=("diff",), menu=True),
     CommandKey("graph", ("G",), "G", "Graph",
         "What feeds what in the chosen group, drawn; arrows walk along the edges", LOOK,
         "look.graph.GraphCommand", footer="graph", where=("tree", "layer"), menu=True),

@@ -21,7 +21,7 @@ from explorer.settings.parse import parse_tile
 from explorer.tui.dialogs.dialogs import Dialog, PageDialog
 from explorer.tui.dialogs.machine import MachineDialog
 from explorer.tui.dialogs.tile_view import AskSteps, TileView
-from explorer.tui.pages.costing import CostRow, cost_rows, formula_page, headline
+from explorer.tui.pages.tiling_cost import CostRow, cost_rows, formula_page, headline
 from explorer.tui.text.lines import BLANK, Line, safe, wrap
 from explorer.tui.tree.sites import operands_of, sites_of
 from explorer.tui.widgets.accumulator_field import AccumulatorField

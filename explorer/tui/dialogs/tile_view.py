@@ -20,7 +20,8 @@ from explorer.report.blocks import Line as TextLine
 from explorer.report.present.tiling.steps import steps_blocks
 from explorer.report.present.tiling.tile import how_tiled
 from explorer.tui.dialogs.dialogs import SubScreen
-from explorer.tui.pages.blocks import (
+from explorer.tui.pages.loop_nest import step_lines
+from explorer.tui.pages.tile_view import (
     BESIDE,
     block_at,
     block_page,
@@ -29,7 +30,6 @@ from explorer.tui.pages.blocks import (
     site_lines,
     tile_footer,
 )
-from explorer.tui.pages.loop_nest import step_lines
 from explorer.tui.text.keys import bindings, key_group, keys_line
 from explorer.tui.text.lines import Line, safe
 from explorer.tui.tree.tile_blocks import TileGrid, TilePlace

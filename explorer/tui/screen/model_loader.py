@@ -15,7 +15,7 @@ from explorer.tui.tree.rows import METRICS
 
 if TYPE_CHECKING:
     from explorer.facts import Analysis, Info, OpStat, Totals
-    from explorer.facts.beside.overlay import Overlay
+    from explorer.facts.external.overlay import Overlay
     from explorer.facts.graph.edges import RowEdges
     from explorer.tui.state.store import ScreenStore
     from explorer.tui.tabs.panes import Panes

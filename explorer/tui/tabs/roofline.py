@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from explorer.facts.profile.points import measured_points
 from explorer.report.present.look.roofline import LIMITS, by_time, figures, slowest, together
 from explorer.tui.state.hardware import known_machine
-from explorer.tui.tabs.roof import STEPS, RankedPoints, roof_plot
+from explorer.tui.tabs.roofline_plot import STEPS, RankedPoints, roof_plot
 from explorer.tui.tabs.tab import PlotTab
 from explorer.tui.text.drawing import ROLES, draw, row_line, title_line
 from explorer.tui.text.lines import BLANK, Line, cut, first_shown, safe, wrap

@@ -10,7 +10,7 @@ from explorer.tui.tree.rows import METRICS, columns_of, metric_of
 from explorer.tui.tree.table import chosen_columns
 
 if TYPE_CHECKING:
-    from explorer.facts.beside.overlay import Overlay
+    from explorer.facts.external.overlay import Overlay
     from explorer.tui.tree.model import TreeModel
 
 

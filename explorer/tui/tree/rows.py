@@ -22,7 +22,7 @@ from explorer.tui.tree.stages import CROSSING, STAGE, StageRows, stage_columns
 
 if TYPE_CHECKING:
     from explorer.facts import Layer
-    from explorer.facts.beside.overlay import Overlay
+    from explorer.facts.external.overlay import Overlay
     from explorer.settings.columns import LayerColumn
 
 
@@ -36,7 +36,7 @@ class Metric(Struct, frozen=True):
         unit: As `settings.columns` has it.
         stored: Known of every row, whatever its shapes are.
         sums: A group's is what those in it add up to.
-        over: Of figures from outside, what several rows have together: see `facts.beside.overlay`.
+        over: Of figures from outside, what several rows have together: see `facts.external.overlay`.
     """
 
     id: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from explorer.facts import Layer
-from explorer.facts.beside.overlay import Overlay, OverlayColumn
+from explorer.facts.external.overlay import Overlay, OverlayColumn
 from explorer.tui.tree.model import MATCHES, TreeModel
 from explorer.tui.tree.rows import METRICS, columns_of, metric_of
 from tests.tui.scripted import alexnet, blocks, flat

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from explorer.facts.beside.overlay import Overlay, OverlayColumn
+from explorer.facts.external.overlay import Overlay, OverlayColumn
 from explorer.tui.text.lines import line_text
 from explorer.tui.tree.model import TreeModel
 from explorer.tui.tree.overlay import show_overlay

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     # the facts come with them, and the help of all verbs reads this file
-    from explorer.report.graph import words, write
+    from explorer.report.graph import labels, write
 
     format = write.check(given.output)
     color, outside = given.color, given.overlay or None
     if outside is None:
-        words.check_coloring(color, ())
+        labels.check_coloring(color, ())
     ends = getattr(given, "from"), given.to
     for flag, other, one in (("--to", "--from", ends[0]), ("--from", "--to", ends[1])):
         if one and not all(ends):
@@ -47,7 +47,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
             return told
         figures = None if outside is None else session.overlay(outside)
         if figures is not None:
-            words.check_coloring(color, [column.name for column in figures.columns])
+            labels.check_coloring(color, [column.name for column in figures.columns])
         drawing = session.graph(
             given.layer,
             depth=given.depth,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from explorer.base.units import dims_text, shape_text
 from explorer.facts import Info, TensorInfo
-from explorer.facts.beside.overlay import Overlay
+from explorer.facts.external.overlay import Overlay
 from explorer.facts.graph.connections import Connections, InputConnection, LayerRef, OutputConnection
 from explorer.report.blocks import Block, Cell, Column, Heading, Line, Paragraph, Span, Table
 from explorer.report.present.look.info import answer
@@ -20,7 +20,7 @@ from explorer.report.present.look.layers import (
     outside_fields,
     same_name_text,
 )
-from explorer.report.present.look.outside_figures import overlay_blocks
+from explorer.report.present.look.overlay import overlay_blocks
 
 _SOURCES = {"input": "input of the model", "stored": "stored in the model", "unknown": "not known"}
 

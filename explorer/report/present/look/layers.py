@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from explorer.base.units import bytes_text, printable
 from explorer.facts import Layer, Totals, all_activations, is_assumed
-from explorer.facts.beside.overlay import Overlay
+from explorer.facts.external.overlay import Overlay
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Heading, Line, Paragraph, Span, Table
 from explorer.report.present.figures import bytes_field, count_field, in_unit, share_text, value_text
 from explorer.report.present.look.info import tensors_blocks

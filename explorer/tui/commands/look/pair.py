@@ -23,7 +23,7 @@ from explorer.tui.dialogs.measure.dialog import ProfileDialog, ProfileRequest
 from explorer.tui.dialogs.measure.screen import AGAIN
 from explorer.tui.dialogs.states.history import DiffScreen
 from explorer.tui.models.opening import check_source
-from explorer.tui.pair.ask import FOLDER, MODEL, STATE, PairDialog
+from explorer.tui.pair.dialog import FOLDER, MODEL, STATE, PairDialog
 from explorer.tui.pair.rows import PairRows
 from explorer.tui.pair.screen import PairRequest, PairScreen
 from explorer.tui.state.hardware import known_machine

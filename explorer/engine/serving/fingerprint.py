@@ -1,4 +1,4 @@
-"""Digest of what figures of serving depend on: a module's sizes, stored bytes and code."""
+"""Fingerprint of a module: a digest of its sizes, bytes and code, which figures of serving depend on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tile view of a site as lines: the grid of output blocks on the left, the chosen block on the right.
+"""Tile view of a site as lines: the grid of output blocks on the left, the chosen block on the right.
 
 How much of the matrix unit a block needs is told by a sign and by a colour, the same step each, so that
 nothing is lost on a terminal without colours. Where there are more blocks than cells a cell stands for

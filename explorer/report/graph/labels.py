@@ -8,7 +8,7 @@ from explorer.base.errors import Misuse, nearest
 from explorer.base.families import FAMILIES
 from explorer.base.units import bytes_text, count_text, exact_text, number_text, printable, seconds_text
 from explorer.facts import TensorInfo
-from explorer.facts.beside.overlay import OutsideFigure
+from explorer.facts.external.overlay import OutsideFigure
 from explorer.facts.graph.drawing import FIGURES, GraphBox, GraphDrawing, GraphRoute
 from explorer.report.present.figures import value_text
 from explorer.report.present.look.layers import same_name_text

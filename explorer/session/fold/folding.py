@@ -1,4 +1,4 @@
-"""Folds a session's models: each kind of rewrite becomes a state, proved before it gets its name."""
+"""Folding of a session's models: each kind of rewrite becomes a state, proved before it gets its name."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Prove = Callable[[Model, Model], Verification]
 """The state before, and what was made of it."""
 
 
-class ModelFolder:
+class ModelFolding:
     """What can be folded of the current state, and the states that are made of it."""
 
     def __init__(self, models: Models) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from explorer.base.units import printable, shape_text
-from explorer.facts.beside.overlay import Overlay
-from explorer.facts.beside.placement import Placement
+from explorer.facts.external.overlay import Overlay
+from explorer.facts.external.placement import Placement
 from explorer.report.blocks import Block, Column, Field, Fields, Heading, Line, Paragraph, Table
 from explorer.report.present.figures import plain, size
 

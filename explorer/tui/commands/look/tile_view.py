@@ -19,7 +19,7 @@ _MOST = 1 << 48
 """No product has more rows, columns or depth than this."""
 
 
-class BlocksCommand(ScreenCommand):
+class TileViewCommand(ScreenCommand):
     """The tiles of the chosen layer, or of the row of the diff."""
 
     def run(self) -> None:

@@ -1,1 +1,0 @@
-"""Figures from outside as other tools write them: traces of profilers, reports of SCALE-Sim."""

@@ -1,0 +1,1 @@
+"""Overlays as other tools write them: traces of profilers, reports of SCALE-Sim."""
