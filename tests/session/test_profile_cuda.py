@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections.abc import Iterator
@@ -142,7 +143,8 @@ def _posing(monkeypatch: pytest.MonkeyPatch) -> mock.Mock:
         def events(self, profiler: Any) -> Any:
             return super().events(_seen(profiler))
 
-    for name in ("device_count", "current_device", "current_stream", "synchronize", "Event", "empty_cache",
+    cuda.device = contextlib.nullcontext
+    for name in ("init", "device", "device_count", "current_device", "current_stream", "synchronize", "Event", "empty_cache",
                  "memory_allocated", "max_memory_allocated", "max_memory_reserved", "reset_peak_memory_stats",
                  "get_device_name"):  # fmt: skip
         monkeypatch.setattr(torch.cuda, name, getattr(cuda, name))
@@ -254,6 +256,40 @@ def test_a_device_that_cannot_take_the_model_says_so() -> None:
         BadModel, match=r"cuda:0: the model cannot be moved to the device: CUDA out of memory"
     ):
         full.place(module)
+
+
+def test_a_driver_that_does_not_do_is_one_line(posing: mock.Mock) -> None:
+    posing.init.side_effect = RuntimeError("The NVIDIA driver on your system is too old\n(found 11040)")
+    with pytest.raises(Misuse, match=r"--device: torch cannot use 'cuda:0': .*too old \(found 11040\)"):
+        _profile(ProfileSpec(steps=1, device="cuda:0"))
+
+
+def test_a_profiler_that_sees_no_kernel_is_told(posing: mock.Mock, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not any("told of no kernel" in note for note in _profile(_FEW).notes)
+    monkeypatch.setattr(device, "cuda_events_of", lambda profiler: (cuda_events_of(profiler)[0], []))
+    assert any("told of no kernel" in note for note in _profile(_FEW).notes)
+
+
+class _Full(nn.Module):
+    """What runs twice, and then has no room; how much was free is another figure each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ran = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.ran += 1
+        if self.ran > 4:
+            raise torch.OutOfMemoryError(f"CUDA out of memory. {self.ran} MiB are free.")
+        return x
+
+
+def test_what_has_no_room_says_in_which_module_and_gives_back_what_it_can(posing: mock.Mock) -> None:
+    posing.empty_cache.side_effect = RuntimeError("an error of a kernel before")
+    net = nn.Sequential(nn.Linear(16, 16), _Full())
+    with pytest.raises(BadModel, match=r"the model failed in 1: OutOfMemoryError: CUDA out of memory\."):
+        _profile(_FEW, net)
+    posing.empty_cache.assert_called()
 
 
 # where there is one

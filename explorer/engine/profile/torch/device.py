@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch.profiler import ProfilerActivity
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import bytes_text
 from explorer.engine.profile.torch.events import Event, cuda_events_of, events_of
+from explorer.host.optional_packages import error_line
 
 
 class Processor:
@@ -34,6 +36,10 @@ class Processor:
     def place(self, given: Any) -> Any:
         """A tensor or a module where it is to run."""
         return given
+
+    def current(self) -> AbstractContextManager[object]:
+        """Within it, it is where a model puts what it makes on no device by name."""
+        return nullcontext()
 
     def wait(self) -> None:
         """Returns when all that was begun is done."""
@@ -69,6 +75,7 @@ class Cuda(Processor):
     def __init__(self, name: str) -> None:
         self.name = name
         self._before = 0
+        self._told = False
 
     def place(self, given: Any) -> Any:
         """See `Processor`.
@@ -82,6 +89,10 @@ class Cuda(Processor):
             what = "the model" if isinstance(given, nn.Module) else "an input"
             said = str(error).partition("\n")[0]
             raise BadModel(f"{what} cannot be moved to the device: {said}", where=self.name) from None
+
+    def current(self) -> AbstractContextManager[object]:
+        """See `Processor`."""
+        return torch.cuda.device(self.name)
 
     def wait(self) -> None:
         """See `Processor`."""
@@ -99,7 +110,9 @@ class Cuda(Processor):
 
     def events(self, profiler: Any) -> tuple[list[Event], list[Event]]:
         """See `Processor`."""
-        return cuda_events_of(profiler)
+        calls, kernels = cuda_events_of(profiler)
+        self._told = self._told or bool(kernels)
+        return calls, kernels
 
     def begin(self) -> None:
         """See `Processor`."""
@@ -112,7 +125,12 @@ class Cuda(Processor):
             torch.cuda.max_memory_allocated(self.name),
             torch.cuda.max_memory_reserved(self.name),
         )
+        blind = (
+            "torch's profiler told of no kernel of the device, so layers have no times: another profiler may"
+            " have its counters (CUPTI), or the driver keeps them for an administrator",
+        )
         return (
+            *(() if self._told else blind),
             f"the runs held {bytes_text(most)} of {torch.cuda.get_device_name(self.name)} at most,"
             f" {bytes_text(self._before)} of it before they began;"
             f" torch's allocator reserved {bytes_text(reserved)}",
@@ -120,19 +138,24 @@ class Cuda(Processor):
 
     def clear(self) -> None:
         """See `Processor`."""
-        torch.cuda.empty_cache()
+        with suppress(RuntimeError):  # behind an error of a kernel the device answers nothing else
+            torch.cuda.empty_cache()
 
 
 def chosen(name: str) -> Processor:
     """A device by its name: 'cpu', 'cuda', 'cuda:1'.
 
     Raises:
-        Misuse: There is no such device.
+        Misuse: There is no such device, or its driver does not do.
     """
     there = ["cpu", *(f"cuda:{at}" for at in range(torch.cuda.device_count()))]
     wanted = name.casefold()
-    if wanted == "cuda" and len(there) > 1:
-        wanted = f"cuda:{torch.cuda.current_device()}"
-    if wanted not in there:
+    if wanted == "cpu":
+        return Processor()
+    if wanted not in there and (wanted != "cuda" or len(there) < 2):
         raise Misuse(f"torch has no '{name}' here", where="--device", hint=f"it has {', '.join(there)}")
-    return Processor() if wanted == "cpu" else Cuda(wanted)
+    try:
+        torch.cuda.init()
+        return Cuda(f"cuda:{torch.cuda.current_device()}" if wanted == "cuda" else wanted)
+    except (RuntimeError, AssertionError) as error:  # a driver too old; torch built without CUDA
+        raise Misuse(f"torch cannot use '{name}': {error_line(error)}", where="--device") from None

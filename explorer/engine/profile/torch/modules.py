@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from traceback import clear_frames
 from typing import Any, TypeVar
 
 import torch
@@ -159,7 +160,7 @@ class _ModuleRuns(TimedRuns):
         device = self._device
         args, kwargs = (_each(one, torch.clone) for one in self._given)  # a module may work in place on them
         device.wait()
-        with self._subject.loaded.quiet(), torch.set_grad_enabled(self._train):
+        with self._subject.loaded.quiet(), torch.set_grad_enabled(self._train), device.current():
             if not observed:
                 began = time.perf_counter()
                 parts = self._step(args, kwargs, False)
@@ -214,6 +215,11 @@ def _loss(made: Any) -> torch.Tensor:
     if not found:
         raise Misuse("no output of it has a gradient", where="--train", hint="leave it out")
     return sum(found[1:], found[0])
+
+
+def _first_sentence(error: Exception) -> str:
+    """What went wrong, without figures of memory behind it, which are others each time."""
+    return str(error).partition(". ")[0]
 
 
 def _done(wall: Sequence[float]) -> str:
@@ -290,11 +296,13 @@ class _MeasuredModule(Struct):
         assert self.loaded is not None
         if self.loaded.at[1] is error:
             return self.loaded.at[0]
+        clear_frames(error.__traceback__)  # they hold what the run had made until then
+        self.device.clear()
         try:
             self.loaded.once(True)
         except Exception as again:  # whatever a model raises
             where, known = self.loaded.at
-            return where if known is again and str(again) == str(error) else ""
+            return where if known is again and _first_sentence(again) == _first_sentence(error) else ""
         return ""
 
     def take(self) -> None:
