@@ -155,7 +155,7 @@ def chosen(name: str) -> Processor:
     if wanted not in there and (wanted != "cuda" or len(there) < 2):
         raise Misuse(f"torch has no '{name}' here", where="--device", hint=f"it has {', '.join(there)}")
     try:
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]
         return Cuda(f"cuda:{torch.cuda.current_device()}" if wanted == "cuda" else wanted)
     except (RuntimeError, AssertionError) as error:  # a driver too old; torch built without CUDA
         raise Misuse(f"torch cannot use '{name}': {error_line(error)}", where="--device") from None
