@@ -145,8 +145,8 @@ def _posing(monkeypatch: pytest.MonkeyPatch) -> mock.Mock:
 
     cuda.device = contextlib.nullcontext
     for name in ("init", "device", "device_count", "current_device", "current_stream", "synchronize", "Event",
-                 "empty_cache", "memory_allocated", "max_memory_allocated", "max_memory_reserved", "reset_peak_memory_stats",
-                 "get_device_name"):  # fmt: skip
+                 "empty_cache", "memory_allocated", "max_memory_allocated", "max_memory_reserved",
+                 "reset_peak_memory_stats", "get_device_name"):  # fmt: skip
         monkeypatch.setattr(torch.cuda, name, getattr(cuda, name))
     monkeypatch.setattr(device, "Cuda", Posing)
     return cuda
