@@ -55,9 +55,9 @@ def verify_files(
         Misuse: They take other inputs, so that nothing can go into both; and see `Session.verify`.
     """
     with _pair(a, b, options) as (first, second):
-        graphs = first._models.graph(0, on_progress), second._models.graph(0, on_progress)
+        graphs = first.parts.models.graph(0, on_progress), second.parts.models.graph(0, on_progress)
         check_inputs(*graphs)
-        evidence = first._prover.verify(
+        evidence = first.parts.prover.verify(
             *graphs,
             None,
             draws=draws,
@@ -88,9 +88,9 @@ def blame_files(
     or .npz file with the inputs, in place of random ones.
     """
     with _pair(a, b, options) as (first, second):
-        graphs = first._models.graph(0, on_progress), second._models.graph(0, on_progress)
+        graphs = first.parts.models.graph(0, on_progress), second.parts.models.graph(0, on_progress)
         check_inputs(*graphs, FLOATS)
-        fact = first._prover.blame(
+        fact = first.parts.prover.blame(
             *graphs,
             draws=draws,
             seed=seed,
@@ -112,7 +112,7 @@ def diff_files(
 ) -> Diff:
     """What changed from the model `a` to the model `b`; `options` as for `explorer.session.Session`."""
     with _pair(a, b, options) as (first, second):
-        return first._comparer.diff(0, (second._models, 0), on_progress, cancel)
+        return first.parts.comparer.diff(0, (second.parts.models, 0), on_progress, cancel)
 
 
 def tree_diff_files(
@@ -125,7 +125,7 @@ def tree_diff_files(
 ) -> TreeDiff:
     """The layer trees of two models side by side; `options` as for `explorer.session.Session`."""
     with _pair(a, b, options) as (first, second):
-        return first._comparer.tree(0, (second._models, 0), on_progress, cancel)
+        return first.parts.comparer.tree(0, (second.parts.models, 0), on_progress, cancel)
 
 
 def compare_files(
@@ -156,7 +156,7 @@ def compare_files(
     if len(sources) < 2:
         raise Misuse("there is nothing to compare with", hint="name two models or more")
     with opened(sources, options) as sessions:
-        several = [session._models for session in sessions]
+        several = [session.parts.models for session in sessions]
         for models in several:
             models.opened(0, on_progress)
         check_sizes(several)
@@ -165,13 +165,13 @@ def compare_files(
         def prove(one: tuple[Models, int]) -> Verification:
             graphs = first.graph(0, on_progress), one[0].graph(one[1], on_progress)
             how: dict[str, Any] = {"input": None, "tolerance": None, "dims": options.get("dims")}
-            return sessions[0]._prover.verify(
+            return sessions[0].parts.prover.verify(
                 *graphs, None, draws=draws, seed=first_seed, on_progress=on_progress, cancel=cancel, **how
             )
 
         beside = [(models, 0) for models in others]
         proved: dict[str, Any] = {"prove": prove if verify else None, "hardware": hardware}
-        return sessions[0]._comparer.totals(0, beside, on_progress, cancel, **proved)
+        return sessions[0].parts.comparer.totals(0, beside, on_progress, cancel, **proved)
 
 
 def evaluate_files(
@@ -191,7 +191,7 @@ def evaluate_files(
     `options` as for `explorer.session.Session`; a dimension or input need only exist in one of the models.
     """
     with opened(sources, options, strict=len(sources) == 1) as sessions:
-        several = [session._models for session in sessions]
+        several = [session.parts.models for session in sessions]
         for models in several:
             models.opened(0, on_progress)
         check_sizes(several)
@@ -220,7 +220,7 @@ def sweep_files(*sources: str | os.PathLike[str], spec: SweepSpec, **options: An
     how = {name: options.pop(name) for name in _OF_A_SWEEP if name in options}
     how["seed"] = how.pop("first_seed", 0)
     with opened(sources, options, strict=len(sources) == 1) as sessions:
-        several = [session._models for session in sessions]
+        several = [session.parts.models for session in sessions]
         if len(several) > 1:
             check_sizes(several)
         return sweep.sweep(list(zip(sessions, several, strict=True)), spec, reopen, **how)
@@ -236,7 +236,7 @@ def sweep_formats(*sources: str | os.PathLike[str], spec: FormatSweepSpec, **opt
     """
     how = {name: options.pop(name) for name in _OF_A_SWEEP if name in options}
     with opened(sources, options, strict=len(sources) == 1) as sessions:
-        several = [session._models for session in sessions]
+        several = [session.parts.models for session in sessions]
         if len(several) > 1:
             check_sizes(several)
         return sweep.sweep_formats(list(zip(sessions, several, strict=True)), spec, reopen, **how)
@@ -250,7 +250,7 @@ def opened(
     with contextlib.ExitStack() as stack:
         sessions = [stack.enter_context(Session(source, **options)) for source in sources]
         for session in sessions:
-            session._models.strict = strict
+            session.parts.models.strict = strict
         yield sessions
 
 
@@ -263,8 +263,8 @@ def _pair(
     options = {**options, "dims": {n: s if isinstance(s, int) else s[0] for n, s in dims.items()}}
     with opened((a, b), options) as sessions:
         for session in sessions:
-            session._models.opened()
-        check_sizes([session._models for session in sessions])
+            session.parts.models.opened()
+        check_sizes([session.parts.models for session in sessions])
         yield sessions
 
 

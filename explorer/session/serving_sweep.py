@@ -55,7 +55,7 @@ def sweep_serving(
         engine.check_output(output, [os.fspath(one) for one in sources])
     with opened(sources, options, strict=len(sources) == 1) as sessions:
         if len(sessions) > 1:
-            check_sizes([session._models for session in sessions])
+            check_sizes([session.parts.models for session in sessions])
         return sweep.sweep_servings(
             [_subject(session, on_progress) for session in sessions],
             ServingSweepSpec(on_machine(spec.base, machine), spec.dtypes, spec.kv_dtypes),
@@ -69,12 +69,12 @@ def sweep_serving(
 
 
 def _subject(session: Session, on_progress: OnProgress) -> sweep.ServedModel:
-    models = session._models
+    models = session.parts.models
     source, options = from_anywhere(models)
     return sweep.ServedModel(
         name=models.label(models.current),
         door=session,
-        content=partial(session._server.content, None, on_progress),
+        content=partial(session.parts.server.content, None, on_progress),
         opener=partial(_opener, source, options),
         opening={name: models.options[name] for name in MATTERS},
         words=shlex.join(opening_words(models.options)),
@@ -94,7 +94,7 @@ def _opened_anew(source: str, options: Mapping[str, Any], content: str) -> Sessi
     """
     sys.modules.pop(source.rpartition(":")[0], None)
     found = reopen(source, **options)
-    if found._server.content(None, None) != content:
+    if found.parts.server.content(None, None) != content:
         found.close()
         raise BadModel("the worker has another model of this name", where=source)
     return found

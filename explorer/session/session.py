@@ -15,20 +15,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 from explorer.base.errors import Misuse
-from explorer.session import headers
-from explorer.session.methods.data import DataMethods
-from explorer.session.methods.exports import ExportMethods
-from explorer.session.methods.figures import FigureMethods
-from explorer.session.methods.fold import FoldMethods
-from explorer.session.methods.graph import GraphMethods
-from explorer.session.methods.profile import ProfileMethods
-from explorer.session.methods.proofs import ProofMethods
-from explorer.session.methods.quantize import QuantizeMethods
-from explorer.session.methods.sizes import SizeMethods
-from explorer.session.methods.split import SplitMethods
-from explorer.session.methods.states import StateMethods
-from explorer.session.methods.tiling import TilingMethods
-from explorer.session.methods.values import ValueMethods
+from explorer.session import headers, methods
+from explorer.session.methods.facade import SessionParts
 from explorer.session.parts.models import Cancel, InputShapes, Models, OnProgress
 
 if TYPE_CHECKING:
@@ -41,21 +29,7 @@ if TYPE_CHECKING:
     from explorer.facts.sweep import Sweep, SweepSpec
 
 
-class Session(
-    StateMethods,
-    FigureMethods,
-    SizeMethods,
-    GraphMethods,
-    ValueMethods,
-    DataMethods,
-    TilingMethods,
-    QuantizeMethods,
-    ProfileMethods,
-    SplitMethods,
-    FoldMethods,
-    ProofMethods,
-    ExportMethods,
-):
+class Session:
     """A model, what is known of it, and what was made of it.
 
     Args:
@@ -108,7 +82,7 @@ class Session(
             "observe": observe,
             "past": past,
         }
-        self._models = Models(source, inputs, options, workdir, cache)
+        self.parts = SessionParts(Models(source, inputs, options, workdir, cache))
 
     def __enter__(self) -> Self:
         return self
@@ -118,23 +92,23 @@ class Session(
 
     def close(self) -> None:
         """Forgets the models and removes the session's temporary folder."""
-        self._forget_beside()
-        self._models.close()
+        self.parts.forget_beside()
+        self.parts.models.close()
 
     @property
     def source(self) -> str:
         """Path or name of the model; the class of an nn.Module object."""
-        return self._models.source
+        return self.parts.models.source
 
     @property
     def workdir(self) -> str:
         """The folder for models that are not saved yet."""
-        return self._models.workdir
+        return self.parts.models.workdir
 
     @property
     def is_kept(self) -> bool:
         """Whether what was told so far was found out by another session, and the model is not open."""
-        return self._models.is_kept
+        return self.parts.models.is_kept
 
     def outline(self) -> Outline:
         """What the header of the opened file says: modules, operators, tensors, in the file's own order.
@@ -145,7 +119,7 @@ class Session(
             BadModel: It is no model, or broken; also while the rows are iterated.
             Misuse: The model is no file.
         """
-        if self._models.module is not None:
+        if self.parts.models.module is not None:
             raise Misuse("an nn.Module object is no file whose header could be read", where=self.source)
         return headers.outline(self.source)
 
@@ -154,7 +128,7 @@ class Session(
 
         Not part of `info`, because it reads the whole file: 0.2 s for 244 MB.
         """
-        if not self._models.is_graph:
+        if not self.parts.models.is_graph:
             return None
         import hashlib
 
@@ -202,7 +176,7 @@ class Session(
         from explorer.session.sweep import sweep  # onnxruntime, processes
 
         return sweep(
-            [(self, self._models)],
+            [(self, self.parts.models)],
             spec,
             reopen,
             hardware=hardware,
@@ -251,9 +225,9 @@ class Session(
         """
         from explorer.session.sweep import sweep_formats  # onnxruntime, processes
 
-        with self._quantizer.gone_to(state, back=True):
+        with self.parts.quantizer.gone_to(state, back=True):
             return sweep_formats(
-                [(self, self._models)],
+                [(self, self.parts.models)],
                 spec,
                 reopen,
                 output=output,
@@ -284,11 +258,105 @@ class Session(
         """
         from explorer.session.sweep import sweep_trainings  # onnxruntime, processes
 
-        return sweep_trainings(self, self._models, data, over, reopen, **how)
+        return sweep_trainings(self, self.parts.models, data, over, reopen, **how)
+
+    # the states, and which of them is current
+    history = methods.states.history
+    undo = methods.states.undo
+    redo = methods.states.redo
+    go = methods.states.go
+    name = methods.states.name
+    restore = methods.states.restore
+    bind = methods.states.bind
+    edit = methods.states.edit
+    # what is counted of a model, and what stands in its header
+    open = methods.figures.open
+    info = methods.figures.info
+    info_at = methods.figures.info_at
+    stored = methods.figures.stored
+    analysis = methods.figures.analysis
+    packed_analysis = methods.figures.packed_analysis
+    memory = methods.figures.memory
+    roofline = methods.figures.roofline
+    training = methods.figures.training
+    training_memory = methods.figures.training_memory
+    training_over_time = methods.figures.training_over_time
+    torchinfo = methods.figures.torchinfo
+    ops = methods.figures.ops
+    layers = methods.figures.layers
+    column = methods.figures.column
+    overlay = methods.figures.overlay
+    placement = methods.figures.placement
+    search = methods.figures.search
+    # what a model costs at other sizes than its own
+    size_names = methods.sizes.size_names
+    sizes = methods.sizes.sizes
+    decode = methods.sizes.decode
+    serving = methods.sizes.serving
+    # what feeds what
+    connections = methods.graph.connections
+    edges = methods.graph.edges
+    graph = methods.graph.graph
+    node_figures = methods.graph.node_figures
+    fx_graph = methods.graph.fx_graph
+    # what is in the weights, and what the layers put out
+    weights = methods.values.weights
+    activations = methods.values.activations
+    values = methods.values.values
+    heat_map = methods.values.heat_map
+    # what the outputs are worth on a data file, and a small module trained on one
+    evaluate = methods.data.evaluate
+    train = methods.data.train
+    module_digest = methods.data.module_digest
+    # what a tiling would do and cost, and the state that it makes
+    plan = methods.tiling.plan
+    tiling = methods.tiling.tiling
+    cost = methods.tiling.cost
+    tile_steps = methods.tiling.tile_steps
+    settings = methods.tiling.settings
+    tile = methods.tiling.tile
+    plan_module = methods.tiling.plan_module
+    tile_module = methods.tiling.tile_module
+    module_command = methods.tiling.module_command
+    # what a choice of number formats would do, and does
+    quantize_choice = methods.quantize.quantize_choice
+    quantize_settings = methods.quantize.quantize_settings
+    quantize = methods.quantize.quantize
+    quantize_module = methods.quantize.quantize_module
+    quantize_trial = methods.quantize.quantize_trial
+    requantize = methods.quantize.requantize
+    # time that is measured, beside what is counted
+    profile = methods.profile.profile
+    compare_profiles = methods.profile.compare_profiles
+    # stages of a pipeline
+    split = methods.split.split
+    split_draft = methods.split.split_draft
+    run_stages = methods.split.run_stages
+    extract = methods.split.extract
+    # operators that others can do, or that do nothing
+    fold_choice = methods.fold.fold_choice
+    fold = methods.fold.fold
+    # whether two states compute the same, what changed, and which layer departs first
+    verify = methods.proofs.verify
+    blame = methods.proofs.blame
+    diff = methods.proofs.diff
+    tree_diff = methods.proofs.tree_diff
+    compare = methods.proofs.compare
+    beside = methods.proofs.beside
+    # what is written, and the commands that write it
+    save = methods.exports.save
+    check_output = methods.exports.check_output
+    conversions = methods.exports.conversions
+    convert = methods.exports.convert
+    rebatch = methods.exports.rebatch
+    command = methods.exports.command
+    script = methods.exports.script
+    script_text = methods.exports.script_text
+    keep_choices = methods.exports.keep_choices
 
 
 def reopen(path: str, **options: Any) -> Session:
     """A session of an ONNX file that need not have every dimension and input that `options` name."""
     session = Session(path, **options)
-    session._models.strict = False
+    session.parts.models.strict = False
     return session

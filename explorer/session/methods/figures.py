@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
 from explorer.facts import Analysis, Info, LayerTable, OpStat, Plan, TileSpec
-from explorer.session.methods.base import SessionParts
+from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import Cancel, InputShapes, OnProgress
 
 if TYPE_CHECKING:
@@ -23,284 +23,304 @@ if TYPE_CHECKING:
     from explorer.settings.overlay import Outside
 
 
-class FigureMethods(SessionParts):
-    """What is counted of a model, and what stands in its header."""
+def open(session: Facade, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Info:
+    """Opens the model.
 
-    def open(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Info:
-        """Opens the model.
+    Returns:
+        Its totals.
 
-        Returns:
-            Its totals.
+    Raises:
+        BadModel: The source is no model, or a broken one.
+        Misuse: An option does not fit it.
+        MissingExtra: It needs a package that is not installed.
+    """
+    return session.parts.models.examined(0, on_progress, cancel).info
 
-        Raises:
-            BadModel: The source is no model, or a broken one.
-            Misuse: An option does not fit it.
-            MissingExtra: It needs a package that is not installed.
-        """
-        return self._models.examined(0, on_progress, cancel).info
 
-    def info(self, index: int | None = None) -> Info:
-        """Totals of the model at `index` of the history (None: the current one)."""
-        return self._models.examined(self._models.at(index)).info
+def info(session: Facade, index: int | None = None) -> Info:
+    """Totals of the model at `index` of the history (None: the current one)."""
+    return session.parts.models.examined(session.parts.models.at(index)).info
 
-    def info_at(
-        self, input_shapes: InputShapes, *, on_progress: OnProgress = None, cancel: Cancel = None
-    ) -> Info:
-        """Totals of the opened model at other sizes of its inputs; the session keeps those it has.
 
-        Args:
-            input_shapes: As `Session` takes them.
-            on_progress: Told where the analysis stands.
-            cancel: Asked meanwhile; True stops.
-        """
-        return self._figures.info_at(input_shapes, on_progress, cancel)
+def info_at(
+    session: Facade, input_shapes: InputShapes, *, on_progress: OnProgress = None, cancel: Cancel = None
+) -> Info:
+    """Totals of the opened model at other sizes of its inputs; the session keeps those it has.
 
-    def stored(self) -> Info:
-        """What the opened module stores, and nothing of its work: for one whose inputs are not known.
+    Args:
+        input_shapes: As `Session` takes them.
+        on_progress: Told where the analysis stands.
+        cancel: Asked meanwhile; True stops.
+    """
+    return session.parts.figures.info_at(input_shapes, on_progress, cancel)
 
-        Raises:
-            Misuse: It is no nn.Module.
-        """
-        return self._figures.stored()
 
-    def analysis(
-        self, index: int | None = None, *, on_progress: OnProgress = None, cancel: Cancel = None
-    ) -> Analysis:
-        """Totals and every layer of the model at `index` of the history (None: the current one)."""
-        return self._models.analysis(self._models.at(index), on_progress, cancel)
+def stored(session: Facade) -> Info:
+    """What the opened module stores, and nothing of its work: for one whose inputs are not known.
 
-    def packed_analysis(
-        self, index: int | None = None, *, on_progress: OnProgress = None, cancel: Cancel = None
-    ) -> Analysis:
-        """As `analysis`, but its layers are packed, and each is made when it is looked at: of very many."""
-        return self._models.pages(self._models.at(index), on_progress, cancel)
+    Raises:
+        Misuse: It is no nn.Module.
+    """
+    return session.parts.figures.stored()
 
-    def memory(self, index: int | None = None) -> Memory:
-        """What is alive at each step of the execution order, and the arena that holds it."""
-        return self._models.memory(self._models.at(index))
 
-    def roofline(self, machine: Machine, index: int | None = None) -> Roofline:
-        """Every layer against the limits of a machine (see `explorer.settings.machines`)."""
-        return self._figures.roofline(machine, index)
+def analysis(
+    session: Facade, index: int | None = None, *, on_progress: OnProgress = None, cancel: Cancel = None
+) -> Analysis:
+    """Totals and every layer of the model at `index` of the history (None: the current one)."""
+    return session.parts.models.analysis(session.parts.models.at(index), on_progress, cancel)
 
-    def training(
-        self, *, batch: int | None = None, optimizer: Optimizer = "sgd", index: int | None = None
-    ) -> Training:
-        """What one training step multiplies and keeps in memory, layer by layer and in total.
 
-        Args:
-            batch: Batch size; the model is analysed again for it. None leaves its sizes as they are.
-            optimizer: 'sgd', 'momentum' or 'adam'.
-            index: Which model of the history; None is the current one.
+def packed_analysis(
+    session: Facade, index: int | None = None, *, on_progress: OnProgress = None, cancel: Cancel = None
+) -> Analysis:
+    """As `analysis`, but its layers are packed, and each is made when it is looked at: of very many."""
+    return session.parts.models.pages(session.parts.models.at(index), on_progress, cancel)
 
-        Raises:
-            Misuse: There is no such optimizer, or the model has no batch or only another one.
-        """
-        return self._figures.training(batch, optimizer, index)
 
-    def training_memory(
-        self,
-        *,
-        batches: Sequence[int | None] = (None,),
-        optimizer: Optimizer = "sgd",
-        checkpoint: Sequence[str] = (),
-        card: int | None = None,
-        index: int | None = None,
-    ) -> TrainingMemory:
-        """What is live while a training step runs, moment by moment, and at its peak.
+def memory(session: Facade, index: int | None = None) -> Memory:
+    """What is alive at each step of the execution order, and the arena that holds it."""
+    return session.parts.models.memory(session.parts.models.at(index))
 
-        Torch runs the step of an nn.Module on shapes, in training mode. A graph is counted by the outputs of
-        its layers.
 
-        Args:
-            batches: Batch sizes, each a step; None leaves the sizes as they are.
-            optimizer: 'sgd', 'momentum' or 'adam'.
-            checkpoint: Patterns of modules whose activations are made again in the backward pass
-                (`torch.utils.checkpoint`): 'layer1.*'.
-            card: Bytes that the step may take; the largest batch that fits is sought.
-            index: Which model of the history; None is the current one.
+def roofline(session: Facade, machine: Machine, index: int | None = None) -> Roofline:
+    """Every layer against the limits of a machine (see `explorer.settings.machines`)."""
+    return session.parts.figures.roofline(machine, index)
 
-        Raises:
-            Misuse: See `training`; or a pattern means no module, or the model cannot be run so.
-        """
-        return self._figures.training_memory(batches, optimizer, checkpoint, card, index)
 
-    def training_over_time(
-        self,
-        *,
-        batches: Sequence[int | None] = (None,),
-        optimizer: Optimizer = "sgd",
-        checkpoint: Sequence[str] = (),
-        card: int | None = None,
-        index: int | None = None,
-    ) -> Training:
-        """`training` at the first batch size, with its `memory`, unknown only where no more was asked.
+def training(
+    session: Facade, *, batch: int | None = None, optimizer: Optimizer = "sgd", index: int | None = None
+) -> Training:
+    """What one training step multiplies and keeps in memory, layer by layer and in total.
 
-        Args:
-            batches: See `training_memory`, and for the others too.
-            optimizer: Whose memory is in it.
-            checkpoint: Patterns of modules.
-            card: Bytes.
-            index: Which model of the history.
+    Args:
+        batch: Batch size; the model is analysed again for it. None leaves its sizes as they are.
+        optimizer: 'sgd', 'momentum' or 'adam'.
+        index: Which model of the history; None is the current one.
 
-        Raises:
-            Misuse: See `training_memory`.
-        """
-        fact = self._figures.training(batches[0], optimizer, index)
-        try:
-            memory = self._figures.training_memory(batches, optimizer, checkpoint, card, index)
-        except Misuse as error:
-            if len(batches) > 1 or checkpoint or card:
-                raise
-            return replace(fact, notes=(*fact.notes, f"no memory over time: {error.what}"))
-        return replace(fact, memory=memory)
+    Raises:
+        Misuse: There is no such optimizer, or the model has no batch or only another one.
+    """
+    return session.parts.figures.training(batch, optimizer, index)
 
-    def torchinfo(self) -> TorchinfoTable:
-        """Torchinfo's own table of the opened model, and where its numbers are not ours and why.
 
-        Raises:
-            Misuse: The model is an ONNX file.
-            MissingExtra: torchinfo is not installed.
-            BadModel: torchinfo cannot run the model.
-        """
-        if not self._models.from_torch:
-            raise Misuse(
-                "torchinfo reads nn.Modules, and this file has none",
-                where=self._models.source,
-                hint="leave --style out: our own tree is for every format",
-            )
-        return self._module_maker.torchinfo()
+def training_memory(
+    session: Facade,
+    *,
+    batches: Sequence[int | None] = (None,),
+    optimizer: Optimizer = "sgd",
+    checkpoint: Sequence[str] = (),
+    card: int | None = None,
+    index: int | None = None,
+) -> TrainingMemory:
+    """What is live while a training step runs, moment by moment, and at its peak.
 
-    def ops(self, index: int | None = None) -> tuple[OpStat, ...]:
-        """Operator types of a model: how many, what they cost, the range of every attribute."""
-        return self._models.ops(self._models.at(index))
+    Torch runs the step of an nn.Module on shapes, in training mode. A graph is counted by the outputs of
+    its layers.
 
-    def layers(
-        self,
-        query: str = "",
-        columns: Sequence[str] = (),
-        *,
-        style: str = "tree",
-        sort: str = "",
-        depth: int | None = None,
-        flat: bool = False,
-        machine: Machine | None = None,
-        spec: TileSpec | None = None,
-        overlay: Overlay | Outside | None = None,
-        providers: Sequence[str] | None = None,
-        fold_constants: bool = False,
-        index: int | None = None,
-        on_progress: OnProgress = None,
-    ) -> LayerTable:
-        """Rows of the layer tree as a table: filtered, folded, sorted, with columns.
+    Args:
+        batches: Batch sizes, each a step; None leaves the sizes as they are.
+        optimizer: 'sgd', 'momentum' or 'adam'.
+        checkpoint: Patterns of modules whose activations are made again in the backward pass
+            (`torch.utils.checkpoint`): 'layer1.*'.
+        card: Bytes that the step may take; the largest batch that fits is sought.
+        index: Which model of the history; None is the current one.
 
-        Args:
-            query: A filter (see `explorer.settings.filter`): what it finds stays, and the groups around it,
-                which sum what is left in them. Empty keeps all.
-            columns: By name (see `explorer.settings.columns`); empty takes those of the style.
-            style: 'tree', 'torchinfo', 'torchsummary', 'keras' or 'sizes'.
-            sort: A column: siblings with the largest first, texts from A; the other way behind a minus.
-            depth: Levels of the tree, from 1.
-            flat: Rows without others in them only, one below the other, sorted together.
-            machine: Of the column `time`, which nobody knows without one.
-            spec: A tiling: of the column `utilization`; of a model that is tiled already its own, where the
-                column is asked for.
-            overlay: Figures from outside, as columns of their own (see `overlay`).
-            providers: Of the column `provider` (see `placement`); empty for all that onnxruntime has here.
-            fold_constants: Constants and shape arithmetic are one row in each group.
-            index: Which model of the history; None is the current one.
-            on_progress: Told where a plan stands.
+    Raises:
+        Misuse: See `training`; or a pattern means no module, or the model cannot be run so.
+    """
+    return session.parts.figures.training_memory(batches, optimizer, checkpoint, card, index)
 
-        Raises:
-            Misuse: There is no such column or style, an order or a filter needs a machine, a column a tile,
-                or the filter cannot be read.
-        """
-        plan = self._table_plan(spec, (query or "", sort or "", *(columns or ())), index, on_progress)
-        placed = None if providers is None else self.placement(providers, index=index)
-        return self._figures.table(
-            query,
-            columns,
-            style=style,
-            sort=sort,
-            depth=depth,
-            flat=flat,
-            fold=fold_constants,
-            given=self._figures.given(machine, plan, overlay, placed, index),
-            index=index,
+
+def training_over_time(
+    session: Facade,
+    *,
+    batches: Sequence[int | None] = (None,),
+    optimizer: Optimizer = "sgd",
+    checkpoint: Sequence[str] = (),
+    card: int | None = None,
+    index: int | None = None,
+) -> Training:
+    """`training` at the first batch size, with its `memory`, unknown only where no more was asked.
+
+    Args:
+        batches: See `training_memory`, and for the others too.
+        optimizer: Whose memory is in it.
+        checkpoint: Patterns of modules.
+        card: Bytes.
+        index: Which model of the history.
+
+    Raises:
+        Misuse: See `training_memory`.
+    """
+    fact = session.parts.figures.training(batches[0], optimizer, index)
+    try:
+        memory = session.parts.figures.training_memory(batches, optimizer, checkpoint, card, index)
+    except Misuse as error:
+        if len(batches) > 1 or checkpoint or card:
+            raise
+        return replace(fact, notes=(*fact.notes, f"no memory over time: {error.what}"))
+    return replace(fact, memory=memory)
+
+
+def torchinfo(session: Facade) -> TorchinfoTable:
+    """Torchinfo's own table of the opened model, and where its numbers are not ours and why.
+
+    Raises:
+        Misuse: The model is an ONNX file.
+        MissingExtra: torchinfo is not installed.
+        BadModel: torchinfo cannot run the model.
+    """
+    if not session.parts.models.from_torch:
+        raise Misuse(
+            "torchinfo reads nn.Modules, and this file has none",
+            where=session.parts.models.source,
+            hint="leave --style out: our own tree is for every format",
         )
+    return session.parts.module_maker.torchinfo()
 
-    def _table_plan(
-        self, spec: TileSpec | None, wanted: Iterable[str], index: int | None, on_progress: OnProgress
-    ) -> Plan | None:
-        """How full tiles are: as they would be, or as they are where that is asked for."""
-        if spec is not None:
-            return self._tiler.plan(spec, on_progress, at=index)[0]
-        at = self._models.at(index)
-        if not any("utilization" in text for text in wanted) or self._models.examined(at).info.tiled is None:
-            return None
-        return self._tiler.tiling(at)
 
-    def column(
-        self,
-        name: str,
-        *,
-        machine: Machine | None = None,
-        spec: TileSpec | None = None,
-        overlay: Overlay | Outside | None = None,
-        providers: Sequence[str] | None = None,
-        index: int | None = None,
-        on_progress: OnProgress = None,
-    ) -> array[float]:
-        """A column of the layer tree as numbers to sort by: one a row, and behind them the whole model's.
+def ops(session: Facade, index: int | None = None) -> tuple[OpStat, ...]:
+    """Operator types of a model: how many, what they cost, the range of every attribute."""
+    return session.parts.models.ops(session.parts.models.at(index))
 
-        Args:
-            name: Of the column, see `explorer.settings.columns`.
-            machine: Of the column `time`.
-            spec: A tiling: of the column `utilization`; None for that of a model that is tiled already.
-            overlay: Figures from outside, whose columns there are then.
-            providers: Of the column `provider`.
-            index: Which model of the history; None is the current one.
-            on_progress: Told where a plan stands.
 
-        Returns:
-            Its figures in the order of the rows, not a number where one is not known. Of words and shapes
-            their places in the alphabet, the first with the largest number.
+def layers(
+    session: Facade,
+    query: str = "",
+    columns: Sequence[str] = (),
+    *,
+    style: str = "tree",
+    sort: str = "",
+    depth: int | None = None,
+    flat: bool = False,
+    machine: Machine | None = None,
+    spec: TileSpec | None = None,
+    overlay: Overlay | Outside | None = None,
+    providers: Sequence[str] | None = None,
+    fold_constants: bool = False,
+    index: int | None = None,
+    on_progress: OnProgress = None,
+) -> LayerTable:
+    """Rows of the layer tree as a table: filtered, folded, sorted, with columns.
 
-        Raises:
-            Misuse: There is no such column, or it needs a machine or a tile.
-        """
-        plan = self._table_plan(spec, (name,), index, on_progress)
-        placed = None if providers is None else self.placement(providers, index=index)
-        return self._figures.column(name, self._figures.given(machine, plan, overlay, placed, index), index)
+    Args:
+        query: A filter (see `explorer.settings.filter`): what it finds stays, and the groups around it,
+            which sum what is left in them. Empty keeps all.
+        columns: By name (see `explorer.settings.columns`); empty takes those of the style.
+        style: 'tree', 'torchinfo', 'torchsummary', 'keras' or 'sizes'.
+        sort: A column: siblings with the largest first, texts from A; the other way behind a minus.
+        depth: Levels of the tree, from 1.
+        flat: Rows without others in them only, one below the other, sorted together.
+        machine: Of the column `time`, which nobody knows without one.
+        spec: A tiling: of the column `utilization`; of a model that is tiled already its own, where the
+            column is asked for.
+        overlay: Figures from outside, as columns of their own (see `overlay`).
+        providers: Of the column `provider` (see `placement`); empty for all that onnxruntime has here.
+        fold_constants: Constants and shape arithmetic are one row in each group.
+        index: Which model of the history; None is the current one.
+        on_progress: Told where a plan stands.
 
-    def overlay(self, figures: Outside, index: int | None = None) -> Overlay:
-        """Figures from outside, of a profiler or a spreadsheet, on the layers of a model.
+    Raises:
+        Misuse: There is no such column or style, an order or a filter needs a machine, a column a tile,
+            or the filter cannot be read.
+    """
+    plan = _table_plan(session, spec, (query or "", sort or "", *(columns or ())), index, on_progress)
+    placed = None if providers is None else placement(session, providers, index=index)
+    return session.parts.figures.table(
+        query,
+        columns,
+        style=style,
+        sort=sort,
+        depth=depth,
+        flat=flat,
+        fold=fold_constants,
+        given=session.parts.figures.given(machine, plan, overlay, placed, index),
+        index=index,
+    )
 
-        Args:
-            figures: An overlay file (see `explorer.settings.overlay`), several of them, or the figures
-                themselves: a mapping from names, paths or globs to a number or to numbers by column.
-            index: Which model of the history; None is the current one.
 
-        Raises:
-            Misuse: A file cannot be read, or holds no figures.
-        """
-        return self._figures.overlay(figures, index)
+def _table_plan(
+    session: Facade, spec: TileSpec | None, wanted: Iterable[str], index: int | None, on_progress: OnProgress
+) -> Plan | None:
+    """How full tiles are: as they would be, or as they are where that is asked for."""
+    if spec is not None:
+        return session.parts.tiler.plan(spec, on_progress, at=index)[0]
+    at = session.parts.models.at(index)
+    if (
+        not any("utilization" in text for text in wanted)
+        or session.parts.models.examined(at).info.tiled is None
+    ):
+        return None
+    return session.parts.tiler.tiling(at)
 
-    def placement(self, providers: Sequence[str] = (), *, index: int | None = None) -> Placement:
-        """Which execution provider of onnxruntime runs which layer, and what goes from one to another.
 
-        The model is loaded and not run.
+def column(
+    session: Facade,
+    name: str,
+    *,
+    machine: Machine | None = None,
+    spec: TileSpec | None = None,
+    overlay: Overlay | Outside | None = None,
+    providers: Sequence[str] | None = None,
+    index: int | None = None,
+    on_progress: OnProgress = None,
+) -> array[float]:
+    """A column of the layer tree as numbers to sort by: one a row, and behind them the whole model's.
 
-        Args:
-            providers: In the order in which each takes what it can; empty for all that onnxruntime has here.
-            index: Which model of the history; None is the current one.
+    Args:
+        name: Of the column, see `explorer.settings.columns`.
+        machine: Of the column `time`.
+        spec: A tiling: of the column `utilization`; None for that of a model that is tiled already.
+        overlay: Figures from outside, whose columns there are then.
+        providers: Of the column `provider`.
+        index: Which model of the history; None is the current one.
+        on_progress: Told where a plan stands.
 
-        Raises:
-            Misuse: There is no such provider, or the model is no ONNX graph.
-            BadModel: onnxruntime cannot load the model.
-        """
-        return self._values.placement(providers, index)
+    Returns:
+        Its figures in the order of the rows, not a number where one is not known. Of words and shapes
+        their places in the alphabet, the first with the largest number.
 
-    def search(self, text: str, index: int | None = None) -> tuple[int, ...]:
-        """Ids of the layers that match a query (see `explorer.settings.filter`)."""
-        return self._figures.search(text, index)
+    Raises:
+        Misuse: There is no such column, or it needs a machine or a tile.
+    """
+    plan = _table_plan(session, spec, (name,), index, on_progress)
+    placed = None if providers is None else placement(session, providers, index=index)
+    return session.parts.figures.column(
+        name, session.parts.figures.given(machine, plan, overlay, placed, index), index
+    )
+
+
+def overlay(session: Facade, figures: Outside, index: int | None = None) -> Overlay:
+    """Figures from outside, of a profiler or a spreadsheet, on the layers of a model.
+
+    Args:
+        figures: An overlay file (see `explorer.settings.overlay`), several of them, or the figures
+            themselves: a mapping from names, paths or globs to a number or to numbers by column.
+        index: Which model of the history; None is the current one.
+
+    Raises:
+        Misuse: A file cannot be read, or holds no figures.
+    """
+    return session.parts.figures.overlay(figures, index)
+
+
+def placement(session: Facade, providers: Sequence[str] = (), *, index: int | None = None) -> Placement:
+    """Which execution provider of onnxruntime runs which layer, and what goes from one to another.
+
+    The model is loaded and not run.
+
+    Args:
+        providers: In the order in which each takes what it can; empty for all that onnxruntime has here.
+        index: Which model of the history; None is the current one.
+
+    Raises:
+        Misuse: There is no such provider, or the model is no ONNX graph.
+        BadModel: onnxruntime cannot load the model.
+    """
+    return session.parts.values.placement(providers, index)
+
+
+def search(session: Facade, text: str, index: int | None = None) -> tuple[int, ...]:
+    """Ids of the layers that match a query (see `explorer.settings.filter`)."""
+    return session.parts.figures.search(text, index)

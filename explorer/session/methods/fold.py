@@ -7,68 +7,70 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from explorer.facts.split.fold import FOLDS, FoldKind
-from explorer.session.methods.base import SessionParts
+from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import Cancel, OnProgress
 
 if TYPE_CHECKING:
     from explorer.facts.split.fold import Fold
 
 
-class FoldMethods(SessionParts):
-    """Operators that others can do, or that do nothing."""
+def fold_choice(
+    session: Facade,
+    kinds: Sequence[FoldKind] = FOLDS,
+    *,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> Fold:
+    """What `fold` would do to the current model, without doing it; and what would stay, and why.
 
-    def fold_choice(
-        self, kinds: Sequence[FoldKind] = FOLDS, *, on_progress: OnProgress = None, cancel: Cancel = None
-    ) -> Fold:
-        """What `fold` would do to the current model, without doing it; and what would stay, and why.
+    Raises:
+        BadModel: The model cannot be made a graph.
+        Cancelled: `cancel` said so.
+    """
+    return session.parts.folding.choice(kinds, on_progress, cancel)
 
-        Raises:
-            BadModel: The model cannot be made a graph.
-            Cancelled: `cancel` said so.
-        """
-        return self._folding.choice(kinds, on_progress, cancel)
 
-    def fold(
-        self,
-        kinds: Sequence[FoldKind] = FOLDS,
-        *,
-        output: str | None = None,
-        overwrite: bool = False,
-        verify: bool = True,
-        draws: int = 1,
-        seed: int = 0,
-        input: str | None = None,
-        on_progress: OnProgress = None,
-        cancel: Cancel = None,
-    ) -> Fold:
-        """Folds the current model; every kind of rewrite that finds something makes a state of its own.
+def fold(
+    session: Facade,
+    kinds: Sequence[FoldKind] = FOLDS,
+    *,
+    output: str | None = None,
+    overwrite: bool = False,
+    verify: bool = True,
+    draws: int = 1,
+    seed: int = 0,
+    input: str | None = None,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> Fold:
+    """Folds the current model; every kind of rewrite that finds something makes a state of its own.
 
-        Weights are computed in float64 and rounded once to their type.
+    Weights are computed in float64 and rounded once to their type.
 
-        Args:
-            kinds: 'identity' (Identity, and Dropout in inference), 'constants', 'batchnorm'; done in this
-                order, whatever the order here.
-            output: Where to write the last state; None keeps it in the session's folder until `save`.
-            overwrite: Whether an existing `output` may be replaced.
-            verify: Prove every state against the one before. One that fails is not kept, nor what would
-                follow: then `Fold.output` is empty.
-            draws: Random inputs for each proof.
-            seed: Of the first draw.
-            input: An .npy or .npz file with the inputs for the proofs, in place of random ones.
-            on_progress: Told where the job stands.
-            cancel: Asked now and then; True stops the job and leaves nothing behind.
+    Args:
+        kinds: 'identity' (Identity, and Dropout in inference), 'constants', 'batchnorm'; done in this
+            order, whatever the order here.
+        output: Where to write the last state; None keeps it in the session's folder until `save`.
+        overwrite: Whether an existing `output` may be replaced.
+        verify: Prove every state against the one before. One that fails is not kept, nor what would
+            follow: then `Fold.output` is empty.
+        draws: Random inputs for each proof.
+        seed: Of the first draw.
+        input: An .npy or .npz file with the inputs for the proofs, in place of random ones.
+        on_progress: Told where the job stands.
+        cancel: Asked now and then; True stops the job and leaves nothing behind.
 
-        Raises:
-            Misuse: There is nothing to fold, or `output` cannot be written or exists.
-            BadModel: onnxruntime cannot run the model for the proof.
-            Cancelled: `cancel` said so.
-        """
-        how: dict[str, Any] = {"draws": draws, "seed": seed, "on_progress": on_progress, "cancel": cancel}
-        return self._folding.fold(
-            kinds,
-            output=output,
-            overwrite=overwrite,
-            prove=partial(self._prover.verify, plan=None, input=input, **how) if verify else None,
-            on_progress=on_progress,
-            cancel=cancel,
-        )
+    Raises:
+        Misuse: There is nothing to fold, or `output` cannot be written or exists.
+        BadModel: onnxruntime cannot run the model for the proof.
+        Cancelled: `cancel` said so.
+    """
+    how: dict[str, Any] = {"draws": draws, "seed": seed, "on_progress": on_progress, "cancel": cancel}
+    return session.parts.folding.fold(
+        kinds,
+        output=output,
+        overwrite=overwrite,
+        prove=partial(session.parts.prover.verify, plan=None, input=input, **how) if verify else None,
+        on_progress=on_progress,
+        cancel=cancel,
+    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
-from explorer.session.methods.base import SessionParts
+from explorer.session.methods.facade import Facade
 from explorer.session.parts.figures import same_name
 from explorer.session.parts.models import Cancel, OnProgress
 from explorer.settings.statistics import parse_statistics
@@ -25,150 +25,153 @@ if TYPE_CHECKING:
     from explorer.settings.overlay import Outside
 
 
-class GraphMethods(SessionParts):
-    """What feeds what."""
+def connections(session: Facade, layer: str | int, index: int | None = None) -> Connections:
+    """Which layers feed a layer or group, and which ones read what it makes.
 
-    def connections(self, layer: str | int, index: int | None = None) -> Connections:
-        """Which layers feed a layer or group, and which ones read what it makes.
+    Args:
+        layer: Its path, its name or a glob where that is enough, or its id.
+        index: Which model of the history; None is the current one.
 
-        Args:
-            layer: Its path, its name or a glob where that is enough, or its id.
-            index: Which model of the history; None is the current one.
+    Raises:
+        Misuse: There is no such layer, or there are several.
+    """
+    return session.parts.figures.connections(layer, index)
 
-        Raises:
-            Misuse: There is no such layer, or there are several.
-        """
-        return self._figures.connections(layer, index)
 
-    def edges(self, index: int | None = None) -> RowEdges:
-        """Which rows of the layer tree feed which further down, by their ids."""
-        return self._figures.edges(index)
+def edges(session: Facade, index: int | None = None) -> RowEdges:
+    """Which rows of the layer tree feed which further down, by their ids."""
+    return session.parts.figures.edges(index)
 
-    def graph(
-        self,
-        layer: str | int | None = None,
-        *,
-        depth: int | None = None,
-        steps: int | None = None,
-        unfold: Sequence[str | int | tuple[int, int]] = (),
-        between: tuple[str | int, str | int] | None = None,
-        nested: bool = False,
-        overlay: Overlay | Outside | None = None,
-        index: int | None = None,
-        on_progress: OnProgress = None,
-        cancel: Cancel = None,
-    ) -> GraphDrawing:
-        """A model as a graph, laid out: which layer feeds which, with groups folded.
 
-        Args:
-            layer: A group, whose inside is drawn, or a layer, which is drawn with what feeds and reads it:
-                its path, its name, a glob or a filter that only one has, or its id. None: the whole model.
-            depth: How many levels of groups are opened (1: none); of a layer, how many edges away. None: as
-                many as a readable drawing has room for.
-            steps: Draw the layer, a group too as one box, with what stands so many edges away.
-            unfold: Groups that are opened in their place, with what they stand in: named like `layer`, all
-                of a name, or rows as `GraphBox.unfolds` has them.
-            between: Two layers or groups: what stands on a way from the first to the second is lit, and
-                `GraphDrawing.route` says how much that is.
-            nested: Groups stay closed, and every one brings a drawing of its inside.
-            overlay: Figures from outside for the boxes (see `overlay`).
-            index: Which model of the history; None is the current one.
-            on_progress: Told where the analysis stands.
-            cancel: Asked meanwhile; True stops.
+def graph(
+    session: Facade,
+    layer: str | int | None = None,
+    *,
+    depth: int | None = None,
+    steps: int | None = None,
+    unfold: Sequence[str | int | tuple[int, int]] = (),
+    between: tuple[str | int, str | int] | None = None,
+    nested: bool = False,
+    overlay: Overlay | Outside | None = None,
+    index: int | None = None,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> GraphDrawing:
+    """A model as a graph, laid out: which layer feeds which, with groups folded.
 
-        Raises:
-            Misuse: There is no such layer, a name to unfold is that of a single one, nothing leads from one
-                of two to the other, or nobody knows what feeds what: a file of tensors.
-        """
-        examined = self._models.examined(self._models.at(index), on_progress, cancel)
-        row_of, ends = self._figures.row, None
-        if between is not None:
-            ends = row_of(between[0], index, "--from"), row_of(between[1], index, "--to")
-        opened: list[int | tuple[int, int]] = []
-        for one in unfold:
-            # who gives a row, as the screen does of what it looks for, means what is around it
-            named = self._figures.groups(one, index, "--unfold") if isinstance(one, str) else [one]
-            opened += named
-        with _others_named(examined.analysis.layers, between or ()):
-            drawing = self._graphs.draw(
-                examined,
-                self._models.source,
-                None if layer is None else row_of(layer, index),
-                depth=depth,
-                steps=steps,
-                unfold=opened,
-                between=ends,
-                nested=nested,
-                outside=self._figures.outside(overlay, index),
-                cancel=cancel,
-            )
-        others = same_name(examined.analysis.layers, layer)
-        return replace(drawing, same_name=others) if others else drawing
+    Args:
+        layer: A group, whose inside is drawn, or a layer, which is drawn with what feeds and reads it:
+            its path, its name, a glob or a filter that only one has, or its id. None: the whole model.
+        depth: How many levels of groups are opened (1: none); of a layer, how many edges away. None: as
+            many as a readable drawing has room for.
+        steps: Draw the layer, a group too as one box, with what stands so many edges away.
+        unfold: Groups that are opened in their place, with what they stand in: named like `layer`, all
+            of a name, or rows as `GraphBox.unfolds` has them.
+        between: Two layers or groups: what stands on a way from the first to the second is lit, and
+            `GraphDrawing.route` says how much that is.
+        nested: Groups stay closed, and every one brings a drawing of its inside.
+        overlay: Figures from outside for the boxes (see `overlay`).
+        index: Which model of the history; None is the current one.
+        on_progress: Told where the analysis stands.
+        cancel: Asked meanwhile; True stops.
 
-    def node_figures(
-        self,
-        figure: str = "macs",
-        *,
-        overlay: Overlay | Outside | None = None,
-        index: int | None = None,
-        on_progress: OnProgress = None,
-        cancel: Cancel = None,
-    ) -> NodeFigures:
-        """A figure of every node of the graph, by the names that Model Explorer knows nodes by.
-
-        Of a PyTorch model those are the nodes of the program that torch.export makes of it.
-
-        Args:
-            figure: One of `explorer.facts.graph.drawing.FIGURES`: 'macs', 'params', 'activations', ...; or a
-                column of the overlay.
-            overlay: Figures from outside (see `overlay`).
-            index: Which model of the history; None is the current one.
-            on_progress: Told where the analysis stands.
-            cancel: Asked meanwhile; True stops.
-
-        Raises:
-            Misuse: There is no such figure, or the model has no nodes with names.
-            BadModel: torch.export cannot take the module.
-        """
-        at = self._models.at(index)
-        examined = self._models.examined(at, on_progress, cancel)
-        outside = self._figures.outside(overlay, index)
-        return self._graphs.node_figures(
-            examined, self._models.opened(at), self._models.source, figure, outside
+    Raises:
+        Misuse: There is no such layer, a name to unfold is that of a single one, nothing leads from one
+            of two to the other, or nobody knows what feeds what: a file of tensors.
+    """
+    examined = session.parts.models.examined(session.parts.models.at(index), on_progress, cancel)
+    row_of, ends = session.parts.figures.row, None
+    if between is not None:
+        ends = row_of(between[0], index, "--from"), row_of(between[1], index, "--to")
+    opened: list[int | tuple[int, int]] = []
+    for one in unfold:
+        # who gives a row, as the screen does of what it looks for, means what is around it
+        named = session.parts.figures.groups(one, index, "--unfold") if isinstance(one, str) else [one]
+        opened += named
+    with _others_named(examined.analysis.layers, between or ()):
+        drawing = session.parts.graphs.draw(
+            examined,
+            session.parts.models.source,
+            None if layer is None else row_of(layer, index),
+            depth=depth,
+            steps=steps,
+            unfold=opened,
+            between=ends,
+            nested=nested,
+            outside=session.parts.figures.outside(overlay, index),
+            cancel=cancel,
         )
+    others = same_name(examined.analysis.layers, layer)
+    return replace(drawing, same_name=others) if others else drawing
 
-    def fx_graph(
-        self,
-        *,
-        stat: str | None = None,
-        input: str | None = None,
-        seed: int = 0,
-        on_progress: OnProgress = None,
-        cancel: Cancel = None,
-    ) -> FxGraph:
-        """The module that was opened as torch.fx has it: nodes by kind, target, type and shapes.
 
-        Args:
-            stat: Statistics of what every node puts out, between commas, as `--stat` has them; with any the
-                module runs.
-            input: An .npy or .npz with its inputs; None draws them.
-            seed: Of the drawn inputs.
-            on_progress: Told how many nodes have run.
-            cancel: Asked at every node; True stops.
+def node_figures(
+    session: Facade,
+    figure: str = "macs",
+    *,
+    overlay: Overlay | Outside | None = None,
+    index: int | None = None,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> NodeFigures:
+    """A figure of every node of the graph, by the names that Model Explorer knows nodes by.
 
-        Raises:
-            Misuse: It is no module, or its inputs have to be given.
-            BadModel: Neither torch.fx nor torch.export can take it, or it fails.
-            Cancelled: `cancel` said so.
-        """
-        opened: Any = self._models.opened(0, on_progress)
-        if not hasattr(opened, "loaded"):
-            raise Misuse("torch.fx traces modules of PyTorch, and this is none", where=self._models.source)
-        from explorer.engine.models.torch.fx.nodes import fx_graph  # torch
+    Of a PyTorch model those are the nodes of the program that torch.export makes of it.
 
-        choices = () if stat is None else parse_statistics(stat)
-        how: dict[str, Any] = {"on_progress": on_progress, "cancel": cancel}
-        return fx_graph(opened.loaded, opened.options, choices=choices, input=input, seed=seed, **how)
+    Args:
+        figure: One of `explorer.facts.graph.drawing.FIGURES`: 'macs', 'params', 'activations', ...; or a
+            column of the overlay.
+        overlay: Figures from outside (see `overlay`).
+        index: Which model of the history; None is the current one.
+        on_progress: Told where the analysis stands.
+        cancel: Asked meanwhile; True stops.
+
+    Raises:
+        Misuse: There is no such figure, or the model has no nodes with names.
+        BadModel: torch.export cannot take the module.
+    """
+    at = session.parts.models.at(index)
+    examined = session.parts.models.examined(at, on_progress, cancel)
+    outside = session.parts.figures.outside(overlay, index)
+    return session.parts.graphs.node_figures(
+        examined, session.parts.models.opened(at), session.parts.models.source, figure, outside
+    )
+
+
+def fx_graph(
+    session: Facade,
+    *,
+    stat: str | None = None,
+    input: str | None = None,
+    seed: int = 0,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> FxGraph:
+    """The module that was opened as torch.fx has it: nodes by kind, target, type and shapes.
+
+    Args:
+        stat: Statistics of what every node puts out, between commas, as `--stat` has them; with any the
+            module runs.
+        input: An .npy or .npz with its inputs; None draws them.
+        seed: Of the drawn inputs.
+        on_progress: Told how many nodes have run.
+        cancel: Asked at every node; True stops.
+
+    Raises:
+        Misuse: It is no module, or its inputs have to be given.
+        BadModel: Neither torch.fx nor torch.export can take it, or it fails.
+        Cancelled: `cancel` said so.
+    """
+    opened: Any = session.parts.models.opened(0, on_progress)
+    if not hasattr(opened, "loaded"):
+        raise Misuse(
+            "torch.fx traces modules of PyTorch, and this is none", where=session.parts.models.source
+        )
+    from explorer.engine.models.torch.fx import nodes  # torch
+
+    choices = () if stat is None else parse_statistics(stat)
+    how: dict[str, Any] = {"on_progress": on_progress, "cancel": cancel}
+    return nodes.fx_graph(opened.loaded, opened.options, choices=choices, input=input, seed=seed, **how)
 
 
 @contextmanager

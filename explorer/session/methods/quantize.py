@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from explorer.base.errors import Misuse
 from explorer.facts.quantize import QuantizeRequest
-from explorer.session.methods.base import SessionParts
+from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import Cancel, OnProgress
 
 if TYPE_CHECKING:
@@ -20,220 +20,226 @@ if TYPE_CHECKING:
 _NO_STATE = "a module of torchao's tensors is no state, and no file: they are stored as a pickle"
 
 
-class QuantizeMethods(SessionParts):
-    """What a choice of number formats would do, and does."""
+def quantize_choice(
+    session: Facade,
+    spec: QuantizeSpec,
+    *,
+    state: int | None = None,
+    as_graph: bool = False,
+    on_progress: OnProgress = None,
+) -> Quantization:
+    """What `quantize` would do to the current model, without doing it: formats, bits, BitOPs and bytes.
 
-    def quantize_choice(
-        self,
-        spec: QuantizeSpec,
-        *,
-        state: int | None = None,
-        as_graph: bool = False,
-        on_progress: OnProgress = None,
-    ) -> Quantization:
-        """What `quantize` would do to the current model, without doing it: formats, bits, BitOPs and bytes.
+    Args:
+        spec: Formats, layers, how they are written.
+        state: Another state of the history; None for the current one.
+        as_graph: See `quantize`.
+        on_progress: Told where the job stands.
 
-        Args:
-            spec: Formats, layers, how they are written.
-            state: Another state of the history; None for the current one.
-            as_graph: See `quantize`.
-            on_progress: Told where the job stands.
+    Raises:
+        Misuse: A format is not known, a pattern means no layer, or no layer takes a format.
+    """
+    with session.parts.quantizer.gone_to(state, back=True):
+        if not as_graph and _as_module(session, spec, None, on_progress):
+            return session.parts.module_maker.choice(spec)
+        return session.parts.quantizer.choice(spec, on_progress)
 
-        Raises:
-            Misuse: A format is not known, a pattern means no layer, or no layer takes a format.
-        """
-        with self._quantizer.gone_to(state, back=True):
-            if not as_graph and self._as_module(spec, None, on_progress):
-                return self._module_maker.choice(spec)
-            return self._quantizer.choice(spec, on_progress)
 
-    def _as_module(self, spec: QuantizeSpec, output: str | None, on_progress: OnProgress) -> bool:
-        """Whether the current model is quantized by its modules: the forms are ways to write ONNX."""
-        opened = self._models.opened(self._models.current, on_progress)
-        if spec.form == "torchao" and not hasattr(opened, "loaded"):
-            what = "torchao is for layers of an nn.Module"
-            raise Misuse(what, where="--form", hint="leave it out for a file of operators")
-        if spec.form not in ("auto", "torchao") or not hasattr(opened, "loaded"):
-            return False
-        return self._module_maker.takes(output)
+def _as_module(session: Facade, spec: QuantizeSpec, output: str | None, on_progress: OnProgress) -> bool:
+    """Whether the current model is quantized by its modules: the forms are ways to write ONNX."""
+    opened = session.parts.models.opened(session.parts.models.current, on_progress)
+    if spec.form == "torchao" and not hasattr(opened, "loaded"):
+        what = "torchao is for layers of an nn.Module"
+        raise Misuse(what, where="--form", hint="leave it out for a file of operators")
+    if spec.form not in ("auto", "torchao") or not hasattr(opened, "loaded"):
+        return False
+    return session.parts.module_maker.takes(output)
 
-    def quantize_settings(self, spec: QuantizeSpec, *, on_progress: OnProgress = None) -> QuantizeSettings:
-        """What `spec` asks of every layer of the current model, and who said so.
 
-        Raises:
-            Misuse: See `quantize_choice`.
-        """
-        if self._as_module(spec, None, on_progress):
-            return self._module_maker.settings(spec)
-        return self._quantizer.settings(spec, on_progress)
+def quantize_settings(
+    session: Facade, spec: QuantizeSpec, *, on_progress: OnProgress = None
+) -> QuantizeSettings:
+    """What `spec` asks of every layer of the current model, and who said so.
 
-    def quantize(
-        self,
-        spec: QuantizeSpec,
-        *,
-        state: int | None = None,
-        onnx: bool = False,
-        output: str | None = None,
-        overwrite: bool = False,
-        calibrate: str | None = None,
-        draws: int = 4,
-        seed: int = 0,
-        report: bool = True,
-        as_graph: bool = False,
-        on_progress: OnProgress = None,
-        cancel: Cancel = None,
-    ) -> Quantization:
-        """Quantizes the current model; the result becomes the current one, and every other state stays.
+    Raises:
+        Misuse: See `quantize_choice`.
+    """
+    if _as_module(session, spec, None, on_progress):
+        return session.parts.module_maker.settings(spec)
+    return session.parts.quantizer.settings(spec, on_progress)
 
-        An nn.Module is quantized by its modules, to one of them (see `quantize_module`), unless the form,
-        `output` or `as_graph` asks for ONNX.
 
-        Args:
-            spec: Formats, layers, how they are written.
-            state: Another state of the history, of which a branch is made; None for the current one.
-            onnx: The ONNX export of an nn.Module, and not its modules.
-            output: Where to write it; None keeps it in the session until `save`.
-            overwrite: Whether an existing `output` may be replaced.
-            calibrate: An .npy or .npz file, or a folder of such, with inputs; None draws random ones. Ranges
-                are chosen on them, and errors are measured.
-            draws: How many random inputs.
-            seed: Of the first.
-            report: Measure errors of weights, layers and outputs, which runs both models.
-            as_graph: An nn.Module is quantized as the graph that it is exported to, as `quantize_trial` does.
-            on_progress: Told where the job stands.
-            cancel: Asked now and then; True stops the job and leaves nothing behind.
+def quantize(
+    session: Facade,
+    spec: QuantizeSpec,
+    *,
+    state: int | None = None,
+    onnx: bool = False,
+    output: str | None = None,
+    overwrite: bool = False,
+    calibrate: str | None = None,
+    draws: int = 4,
+    seed: int = 0,
+    report: bool = True,
+    as_graph: bool = False,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> Quantization:
+    """Quantizes the current model; the result becomes the current one, and every other state stays.
 
-        Raises:
-            Misuse: See `quantize_choice`; or the samples do not fit, or `output` cannot be written or exists.
-            BadModel: A weight holds NaN, or the model does not run.
-            Cancelled: `cancel` said so.
-        """
-        how = {"output": output, "overwrite": overwrite, "on_progress": on_progress, "cancel": cancel}
-        request = QuantizeRequest(spec, calibrate or "", draws, seed, as_graph)
-        return self._quantized(request, state, report, how)
+    An nn.Module is quantized by its modules, to one of them (see `quantize_module`), unless the form,
+    `output` or `as_graph` asks for ONNX.
 
-    def _quantized(
-        self, request: QuantizeRequest, state: int | None, measured: bool, how: Mapping[str, Any]
-    ) -> Quantization:
-        with self._quantizer.gone_to(state):
-            modules = not request.as_graph
-            if request.spec.form == "torchao" and self._as_module(request.spec, None, how["on_progress"]):
-                raise Misuse(_NO_STATE, where="--form", hint="Session.quantize_module gives the module")
-            if modules and self._as_module(request.spec, how["output"], how["on_progress"]):
-                return self._module_maker.quantized_state(request, measured=measured, **how)
-            return self._quantizer.quantize(request, measured=measured, **how)
+    Args:
+        spec: Formats, layers, how they are written.
+        state: Another state of the history, of which a branch is made; None for the current one.
+        onnx: The ONNX export of an nn.Module, and not its modules.
+        output: Where to write it; None keeps it in the session until `save`.
+        overwrite: Whether an existing `output` may be replaced.
+        calibrate: An .npy or .npz file, or a folder of such, with inputs; None draws random ones. Ranges
+            are chosen on them, and errors are measured.
+        draws: How many random inputs.
+        seed: Of the first.
+        report: Measure errors of weights, layers and outputs, which runs both models.
+        as_graph: An nn.Module is quantized as the graph that it is exported to, as `quantize_trial` does.
+        on_progress: Told where the job stands.
+        cancel: Asked now and then; True stops the job and leaves nothing behind.
 
-    def quantize_module(
-        self,
-        spec: QuantizeSpec,
-        *,
-        output: str | None = None,
-        overwrite: bool = False,
-        dynamic: Mapping[str, Mapping[int, str]] | None = None,
-        calibrate: str | None = None,
-        draws: int = 4,
-        seed: int = 0,
-        report: bool = True,
-        on_progress: OnProgress = None,
-        cancel: Cancel = None,
-    ) -> tuple[nn.Module, Quantization]:
-        """An nn.Module like the opened one whose layers round to number formats; that stays as it is.
+    Raises:
+        Misuse: See `quantize_choice`; or the samples do not fit, or `output` cannot be written or exists.
+        BadModel: A weight holds NaN, or the model does not run.
+        Cancelled: `cancel` said so.
+    """
+    how = {"output": output, "overwrite": overwrite, "on_progress": on_progress, "cancel": cancel}
+    request = QuantizeRequest(spec, calibrate or "", draws, seed, as_graph)
+    return _quantized(session, request, state, report, how)
 
-        Weights and biases are stored rounded, in float32; inputs are rounded where they come in, by standard
-        operators of PyTorch. Layers keep their names, so that a state_dict fits both. The operator of a layer
-        is its type: 'Linear', 'Conv2d', 'LSTM'.
 
-        Args:
-            spec: Formats and layers; `form` is 'auto', or 'torchao' for weights that are tensors of torchao's
-                where it has the layer and the format (the extra `torchao`): no file of those is written.
-            output: Where to write it: .pt2, or TorchScript by another ending; None writes nothing.
-            overwrite: Whether an existing `output` may be replaced.
-            dynamic: Axes that a .pt2 file leaves open: {'x': {0: 'batch'}}.
-            calibrate: See `quantize`.
-            draws: See `quantize`.
-            seed: See `quantize`.
-            report: See `quantize`.
-            on_progress: Told where the job stands.
-            cancel: Asked now and then; True stops the job and leaves nothing behind.
+def _quantized(
+    session: Facade, request: QuantizeRequest, state: int | None, measured: bool, how: Mapping[str, Any]
+) -> Quantization:
+    with session.parts.quantizer.gone_to(state):
+        modules = not request.as_graph
+        if request.spec.form == "torchao" and _as_module(session, request.spec, None, how["on_progress"]):
+            raise Misuse(_NO_STATE, where="--form", hint="Session.quantize_module gives the module")
+        if modules and _as_module(session, request.spec, how["output"], how["on_progress"]):
+            return session.parts.module_maker.quantized_state(request, measured=measured, **how)
+        return session.parts.quantizer.quantize(request, measured=measured, **how)
 
-        Raises:
-            Misuse: The model is no nn.Module, or was quantized or tiled as ONNX already; and see `quantize`.
-            BadModel: A weight holds NaN, or the module cannot be run or written.
-            Cancelled: `cancel` said so.
-        """
-        self._tiler.check_module(on_progress)
-        request = QuantizeRequest(spec, calibrate or "", draws, seed)
-        return self._module_maker.quantize(
-            request,
-            output=output,
-            overwrite=overwrite,
-            measured=report,
-            dynamic=dynamic,
-            on_progress=on_progress,
-            cancel=cancel,
-        )
 
-    def quantize_trial(
-        self,
-        spec: QuantizeSpec,
-        *,
-        calibrate: str | None = None,
-        draws: int = 4,
-        seed: int = 0,
-        on_progress: OnProgress = None,
-        cancel: Cancel = None,
-    ) -> Quantization:
-        """What `quantize` would lose at the outputs, and save, without making a state.
+def quantize_module(
+    session: Facade,
+    spec: QuantizeSpec,
+    *,
+    output: str | None = None,
+    overwrite: bool = False,
+    dynamic: Mapping[str, Mapping[int, str]] | None = None,
+    calibrate: str | None = None,
+    draws: int = 4,
+    seed: int = 0,
+    report: bool = True,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> tuple[nn.Module, Quantization]:
+    """An nn.Module like the opened one whose layers round to number formats; that stays as it is.
 
-        The errors of single layers are left out. Of many trials on the same samples the original is run in
-        the first one alone.
+    Weights and biases are stored rounded, in float32; inputs are rounded where they come in, by standard
+    operators of PyTorch. Layers keep their names, so that a state_dict fits both. The operator of a layer
+    is its type: 'Linear', 'Conv2d', 'LSTM'.
 
-        Args:
-            spec: See `quantize`.
-            calibrate: See `quantize`.
-            draws: See `quantize`.
-            seed: See `quantize`.
-            on_progress: Told where the job stands.
-            cancel: Asked now and then; True stops the job.
+    Args:
+        spec: Formats and layers; `form` is 'auto', or 'torchao' for weights that are tensors of torchao's
+            where it has the layer and the format (the extra `torchao`): no file of those is written.
+        output: Where to write it: .pt2, or TorchScript by another ending; None writes nothing.
+        overwrite: Whether an existing `output` may be replaced.
+        dynamic: Axes that a .pt2 file leaves open: {'x': {0: 'batch'}}.
+        calibrate: See `quantize`.
+        draws: See `quantize`.
+        seed: See `quantize`.
+        report: See `quantize`.
+        on_progress: Told where the job stands.
+        cancel: Asked now and then; True stops the job and leaves nothing behind.
 
-        Raises:
-            Misuse: See `quantize`.
-            BadModel: See `quantize`.
-            Cancelled: See `quantize`.
-        """
-        request = QuantizeRequest(spec, calibrate or "", draws, seed)
-        return self._quantizer.trial(request, on_progress, cancel)
+    Raises:
+        Misuse: The model is no nn.Module, or was quantized or tiled as ONNX already; and see `quantize`.
+        BadModel: A weight holds NaN, or the module cannot be run or written.
+        Cancelled: `cancel` said so.
+    """
+    session.parts.tiler.check_module(on_progress)
+    request = QuantizeRequest(spec, calibrate or "", draws, seed)
+    return session.parts.module_maker.quantize(
+        request,
+        output=output,
+        overwrite=overwrite,
+        measured=report,
+        dynamic=dynamic,
+        on_progress=on_progress,
+        cancel=cancel,
+    )
 
-    def requantize(
-        self,
-        layer: str,
-        *,
-        weight: str | None = None,
-        input: str | None = None,
-        bias: str | None = None,
-        on: bool | None = None,
-        report: bool = True,
-        on_progress: OnProgress = None,
-        cancel: Cancel = None,
-    ) -> Quantization:
-        """Makes the current, quantized state anew with another choice for one layer: a branch beside it.
 
-        Args:
-            layer: Its name, as `Quantization.layers` and a blame have it.
-            weight: Another number format; None leaves it as it was asked for.
-            input: Likewise.
-            bias: Likewise.
-            on: False leaves the layer as it was before any quantization.
-            report: See `quantize`.
-            on_progress: Told where the job stands.
-            cancel: As for `quantize`.
+def quantize_trial(
+    session: Facade,
+    spec: QuantizeSpec,
+    *,
+    calibrate: str | None = None,
+    draws: int = 4,
+    seed: int = 0,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> Quantization:
+    """What `quantize` would lose at the outputs, and save, without making a state.
 
-        Raises:
-            Misuse: The current state is no quantization, or has no such layer; and see `quantize`.
-            BadModel: See `quantize`.
-            Cancelled: See `quantize`.
-        """
-        values = {"weight": weight, "input": input, "bias": bias, "on": on}
-        how = {"output": None, "overwrite": False, "on_progress": on_progress, "cancel": cancel}
-        request, before = self._quantizer.asked_again(layer, values)
-        return self._quantized(request, before, report, how)
+    The errors of single layers are left out. Of many trials on the same samples the original is run in
+    the first one alone.
+
+    Args:
+        spec: See `quantize`.
+        calibrate: See `quantize`.
+        draws: See `quantize`.
+        seed: See `quantize`.
+        on_progress: Told where the job stands.
+        cancel: Asked now and then; True stops the job.
+
+    Raises:
+        Misuse: See `quantize`.
+        BadModel: See `quantize`.
+        Cancelled: See `quantize`.
+    """
+    request = QuantizeRequest(spec, calibrate or "", draws, seed)
+    return session.parts.quantizer.trial(request, on_progress, cancel)
+
+
+def requantize(
+    session: Facade,
+    layer: str,
+    *,
+    weight: str | None = None,
+    input: str | None = None,
+    bias: str | None = None,
+    on: bool | None = None,
+    report: bool = True,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> Quantization:
+    """Makes the current, quantized state anew with another choice for one layer: a branch beside it.
+
+    Args:
+        layer: Its name, as `Quantization.layers` and a blame have it.
+        weight: Another number format; None leaves it as it was asked for.
+        input: Likewise.
+        bias: Likewise.
+        on: False leaves the layer as it was before any quantization.
+        report: See `quantize`.
+        on_progress: Told where the job stands.
+        cancel: As for `quantize`.
+
+    Raises:
+        Misuse: The current state is no quantization, or has no such layer; and see `quantize`.
+        BadModel: See `quantize`.
+        Cancelled: See `quantize`.
+    """
+    values = {"weight": weight, "input": input, "bias": bias, "on": on}
+    how = {"output": None, "overwrite": False, "on_progress": on_progress, "cancel": cancel}
+    request, before = session.parts.quantizer.asked_again(layer, values)
+    return _quantized(session, request, before, report, how)

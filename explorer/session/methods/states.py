@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from explorer.facts import History
-from explorer.session.methods.base import SessionParts
+from explorer.session.methods.facade import Facade
 from explorer.session.parts import history as states
 from explorer.session.parts.models import Cancel, OnProgress
 
@@ -14,101 +14,105 @@ if TYPE_CHECKING:
     from explorer.facts.split.edit import Edit, EditStep
 
 
-class StateMethods(SessionParts):
-    """The states, and which of them is current."""
+def history(session: Facade) -> History:
+    """All states of the session, what each was made of, and which is current."""
+    return session.parts.models.history
 
-    def history(self) -> History:
-        """All states of the session, what each was made of, and which is current."""
-        return self._models.history
 
-    def undo(self) -> History:
-        """One step back; at the original it stays there."""
-        self._models.history = states.step(self._models.history, -1)
-        return self._models.history
+def undo(session: Facade) -> History:
+    """One step back; at the original it stays there."""
+    session.parts.models.history = states.step(session.parts.models.history, -1)
+    return session.parts.models.history
 
-    def redo(self) -> History:
-        """One step forward again, along the line that was walked last; at its end it stays there."""
-        self._models.history = states.step(self._models.history, 1)
-        return self._models.history
 
-    def go(self, index: int) -> History:
-        """To any state: it becomes the current one, and the others stay where they are.
+def redo(session: Facade) -> History:
+    """One step forward again, along the line that was walked last; at its end it stays there."""
+    session.parts.models.history = states.step(session.parts.models.history, 1)
+    return session.parts.models.history
 
-        Raises:
-            Misuse: The history has no such entry.
-        """
-        self._models.history = states.go(self._models.history, self._models.at(index))
-        return self._models.history
 
-    def name(self, index: int, text: str) -> History:
-        """Gives a state a name of the user's own; an empty one takes it away.
+def go(session: Facade, index: int) -> History:
+    """To any state: it becomes the current one, and the others stay where they are.
 
-        Raises:
-            Misuse: The history has no such entry.
-        """
-        at, words = self._models.at(index), " ".join(text.split())[: states.LONGEST_NAME]
-        self._models.history = states.amend(self._models.history, at, name=words)
-        return self._models.history
+    Raises:
+        Misuse: The history has no such entry.
+    """
+    session.parts.models.history = states.go(session.parts.models.history, session.parts.models.at(index))
+    return session.parts.models.history
 
-    def restore(self, history: History) -> History:
-        """Takes up the history of another session of the same source, whose process ended."""
-        self._models.restore(history)
-        return history
 
-    def bind(
-        self, dims: Mapping[str, int], *, on_progress: OnProgress = None, cancel: Cancel = None
-    ) -> History:
-        """Takes sizes for dimensions that the model leaves open, in place of those that it was opened with.
+def name(session: Facade, index: int, text: str) -> History:
+    """Gives a state a name of the user's own; an empty one takes it away.
 
-        Args:
-            dims: Sizes by name; what is left out stays open.
-            on_progress: Told where the analysis stands.
-            cancel: Asked meanwhile; True stops, and all is as before.
+    Raises:
+        Misuse: The history has no such entry.
+    """
+    at, words = session.parts.models.at(index), " ".join(text.split())[: states.LONGEST_NAME]
+    session.parts.models.history = states.amend(session.parts.models.history, at, name=words)
+    return session.parts.models.history
 
-        Raises:
-            Misuse: There is no such dimension, the model cannot be of that size, or a state is of another.
-        """
-        self._models.bind(dims, on_progress, cancel)
-        return self._models.history
 
-    def edit(
-        self,
-        steps: Sequence[EditStep],
-        *,
-        output: str | None = None,
-        overwrite: bool = False,
-        verify: bool = True,
-        each: bool = True,
-        on_progress: OnProgress = None,
-        cancel: Cancel = None,
-    ) -> Edit:
-        """Edits the current model's graph; the result becomes the current one.
+def restore(session: Facade, history: History) -> History:
+    """Takes up the history of another session of the same source, whose process ended."""
+    session.parts.models.restore(history)
+    return history
 
-        Each step is checked against what the steps before it made, sizes are inferred anew, and what a file
-        declares of its values is made true.
 
-        Args:
-            steps: Each an `explorer.facts.split.edit.EditStep`, in their order.
-            output: Where to write the last state; None keeps it in the session until `save`.
-            overwrite: Whether an existing `output` may be replaced.
-            verify: Have onnxruntime load each state: one that it refuses is not made.
-            each: Every step makes a state of its own, which `undo` goes back through; otherwise all of them
-                make one.
-            on_progress: Told where the job stands.
-            cancel: Asked now and then; True stops the job and leaves nothing behind.
+def bind(
+    session: Facade, dims: Mapping[str, int], *, on_progress: OnProgress = None, cancel: Cancel = None
+) -> History:
+    """Takes sizes for dimensions that the model leaves open, in place of those that it was opened with.
 
-        Raises:
-            Misuse: A step names what is not there, or several things, or cannot be done; or `output` cannot
-                be written or exists. Then no step was taken.
-            BadModel: onnxruntime refuses the result, or the model has no graph.
-            Cancelled: `cancel` said so.
-        """
-        return self._editor.edit(
-            steps,
-            output,
-            overwrite=overwrite,
-            verify=verify,
-            each=each,
-            on_progress=on_progress,
-            cancel=cancel,
-        )
+    Args:
+        dims: Sizes by name; what is left out stays open.
+        on_progress: Told where the analysis stands.
+        cancel: Asked meanwhile; True stops, and all is as before.
+
+    Raises:
+        Misuse: There is no such dimension, the model cannot be of that size, or a state is of another.
+    """
+    session.parts.models.bind(dims, on_progress, cancel)
+    return session.parts.models.history
+
+
+def edit(
+    session: Facade,
+    steps: Sequence[EditStep],
+    *,
+    output: str | None = None,
+    overwrite: bool = False,
+    verify: bool = True,
+    each: bool = True,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> Edit:
+    """Edits the current model's graph; the result becomes the current one.
+
+    Each step is checked against what the steps before it made, sizes are inferred anew, and what a file
+    declares of its values is made true.
+
+    Args:
+        steps: Each an `explorer.facts.split.edit.EditStep`, in their order.
+        output: Where to write the last state; None keeps it in the session until `save`.
+        overwrite: Whether an existing `output` may be replaced.
+        verify: Have onnxruntime load each state: one that it refuses is not made.
+        each: Every step makes a state of its own, which `undo` goes back through; otherwise all of them
+            make one.
+        on_progress: Told where the job stands.
+        cancel: Asked now and then; True stops the job and leaves nothing behind.
+
+    Raises:
+        Misuse: A step names what is not there, or several things, or cannot be done; or `output` cannot
+            be written or exists. Then no step was taken.
+        BadModel: onnxruntime refuses the result, or the model has no graph.
+        Cancelled: `cancel` said so.
+    """
+    return session.parts.editor.edit(
+        steps,
+        output,
+        overwrite=overwrite,
+        verify=verify,
+        each=each,
+        on_progress=on_progress,
+        cancel=cancel,
+    )

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from explorer.engine.tiling.cost.steps import tile_steps
+from explorer.engine.tiling.cost import steps
 from explorer.facts import Plan, SitePlan, TileResult, TileSpec
-from explorer.session.methods.base import SessionParts
+from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import Cancel, OnProgress
 
 if TYPE_CHECKING:
@@ -18,184 +18,189 @@ if TYPE_CHECKING:
     from explorer.facts.settings import Settings
 
 
-class TilingMethods(SessionParts):
-    """What a tiling would do and cost, and the state that it makes."""
+def plan(session: Facade, spec: TileSpec, *, on_progress: OnProgress = None) -> Plan:
+    """What `tile` would do to the current model, without doing it.
 
-    def plan(self, spec: TileSpec, *, on_progress: OnProgress = None) -> Plan:
-        """What `tile` would do to the current model, without doing it.
+    Raises:
+        Misuse: The tile size is impossible, a glob matches nothing, or nothing can be tiled.
+    """
+    return session.parts.tiler.plan(spec, on_progress)[0]
 
-        Raises:
-            Misuse: The tile size is impossible, a glob matches nothing, or nothing can be tiled.
-        """
-        return self._tiler.plan(spec, on_progress)[0]
 
-    def tiling(self) -> Plan | None:
-        """The plan by which the current model was tiled; None for one that is not.
+def tiling(session: Facade) -> Plan | None:
+    """The plan by which the current model was tiled; None for one that is not.
 
-        A file that was tiled before says so itself, and what it says is a claim: `verify` proves it. Of a
-        model that was tiled several times it is the last plan, with the sites of the earlier ones behind
-        its own.
-        """
-        at = self._models.current
-        return None if self._models.examined(at).info.tiled is None else self._tiler.tiling(at)
+    A file that was tiled before says so itself, and what it says is a claim: `verify` proves it. Of a
+    model that was tiled several times it is the last plan, with the sites of the earlier ones behind
+    its own.
+    """
+    at = session.parts.models.current
+    return None if session.parts.models.examined(at).info.tiled is None else session.parts.tiler.tiling(at)
 
-    def cost(
-        self,
-        spec: TileSpec,
-        hardware: Hardware | None = None,
-        *,
-        order: str = "best",
-        formulas: bool | None = None,
-        on_progress: OnProgress = None,
-    ) -> PlanCost:
-        """What a tiling of the current model would cost on a machine, without doing it.
 
-        Args:
-            spec: See `plan`.
-            hardware: The machine (see `explorer.settings.machines.hardware`); None leaves out cycles and
-                time.
-            order: 'best' for the loop order with the least traffic at each site, or the one for all: 'mnk',
-                'output-stationary'.
-            formulas: Say at every site how its figures come about; None: where there is one site only.
-            on_progress: Told where the job stands.
+def cost(
+    session: Facade,
+    spec: TileSpec,
+    hardware: Hardware | None = None,
+    *,
+    order: str = "best",
+    formulas: bool | None = None,
+    on_progress: OnProgress = None,
+) -> PlanCost:
+    """What a tiling of the current model would cost on a machine, without doing it.
 
-        Raises:
-            Misuse: See `plan`; or there is no such order, or the machine contradicts itself.
-        """
-        return self._tiler.cost(spec, hardware, order, formulas, on_progress)
+    Args:
+        spec: See `plan`.
+        hardware: The machine (see `explorer.settings.machines.hardware`); None leaves out cycles and
+            time.
+        order: 'best' for the loop order with the least traffic at each site, or the one for all: 'mnk',
+            'output-stationary'.
+        formulas: Say at every site how its figures come about; None: where there is one site only.
+        on_progress: Told where the job stands.
 
-    def tile_steps(
-        self, site: SitePlan, *, order: str = "best", first: int = 0, count: int = 64
-    ) -> TileSteps:
-        """What the buffer holds at some steps of a site, tile matmul by tile matmul, and what was moved.
+    Raises:
+        Misuse: See `plan`; or there is no such order, or the machine contradicts itself.
+    """
+    return session.parts.tiler.cost(spec, hardware, order, formulas, on_progress)
 
-        Args:
-            site: Of a plan (`plan`, `tiling`).
-            order: As for `cost`.
-            first: The first step, from 0.
-            count: How many, at most 10,000.
 
-        Raises:
-            Misuse: There is no such order or step.
-        """
-        return tile_steps(site, order, first, count)
+def tile_steps(
+    session: Facade, site: SitePlan, *, order: str = "best", first: int = 0, count: int = 64
+) -> TileSteps:
+    """What the buffer holds at some steps of a site, tile matmul by tile matmul, and what was moved.
 
-    def settings(self, spec: TileSpec, *, on_progress: OnProgress = None) -> Settings:
-        """What `spec` asks of every site of the current model, and who said so.
+    Args:
+        site: Of a plan (`plan`, `tiling`).
+        order: As for `cost`.
+        first: The first step, from 0.
+        count: How many, at most 10,000.
 
-        Raises:
-            Misuse: See `plan`.
-        """
-        return self._tiler.settings(spec, on_progress)
+    Raises:
+        Misuse: There is no such order or step.
+    """
+    return steps.tile_steps(site, order, first, count)
 
-    def tile(
-        self,
-        spec: TileSpec,
-        *,
-        output: str | None = None,
-        overwrite: bool = False,
-        verify: bool = True,
-        draws: int = 1,
-        seed: int = 0,
-        input: str | None = None,
-        discard: bool = False,
-        on_progress: OnProgress = None,
-        cancel: Cancel = None,
-    ) -> TileResult:
-        """Tiles the current model; the result becomes the current one, and every other state stays.
 
-        Args:
-            spec: Tile size, sites, edges, form.
-            output: Where to write it; None keeps it in the session's folder until `save`.
-            overwrite: Whether an existing `output` may be replaced.
-            verify: Prove the result before it gets its name. A result that fails is not kept: then
-                `TileResult.output` is empty and the history unchanged.
-            draws: Random inputs for the proof.
-            seed: Of the first draw.
-            input: An .npy or .npz file with the inputs for the proof, in place of random ones.
-            discard: Means nothing any more: what was undone stays, and the result is a branch beside it.
-            on_progress: Told where the job stands.
-            cancel: Asked now and then; True stops the job and leaves nothing behind.
+def settings(session: Facade, spec: TileSpec, *, on_progress: OnProgress = None) -> Settings:
+    """What `spec` asks of every site of the current model, and who said so.
 
-        Raises:
-            Misuse: See `plan`; or `output` cannot be written or exists.
-            Cancelled: `cancel` said so.
-        """
-        how: dict[str, Any] = {"draws": draws, "seed": seed, "on_progress": on_progress, "cancel": cancel}
-        return self._tiler.tile(
-            spec,
-            command=self._exporter.command(spec, output),
-            output=output,
-            overwrite=overwrite,
-            prove=partial(self._prover.verify, input=input, **how) if verify else None,
-            on_progress=on_progress,
-            cancel=cancel,
-        )
+    Raises:
+        Misuse: See `plan`.
+    """
+    return session.parts.tiler.settings(spec, on_progress)
 
-    def plan_module(self, spec: TileSpec, *, on_progress: OnProgress = None) -> Plan:
-        """What `tile_module` would do, without doing it.
 
-        Raises:
-            Misuse: As `tile_module` says.
-        """
-        self._tiler.check_module(on_progress)
-        return self._module_maker.plan(spec, on_progress)
+def tile(
+    session: Facade,
+    spec: TileSpec,
+    *,
+    output: str | None = None,
+    overwrite: bool = False,
+    verify: bool = True,
+    draws: int = 1,
+    seed: int = 0,
+    input: str | None = None,
+    discard: bool = False,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> TileResult:
+    """Tiles the current model; the result becomes the current one, and every other state stays.
 
-    def tile_module(
-        self,
-        spec: TileSpec,
-        *,
-        output: str | None = None,
-        overwrite: bool = False,
-        dynamic: Mapping[str, Mapping[int, str]] | None = None,
-        verify: bool = True,
-        draws: int = 3,
-        seed: int = 0,
-        on_progress: OnProgress = None,
-        cancel: Cancel = None,
-    ) -> tuple[nn.Module, TileResult]:
-        """An nn.Module like the opened one whose layers multiply by tiles; the opened one stays as it is.
+    Args:
+        spec: Tile size, sites, edges, form.
+        output: Where to write it; None keeps it in the session's folder until `save`.
+        overwrite: Whether an existing `output` may be replaced.
+        verify: Prove the result before it gets its name. A result that fails is not kept: then
+            `TileResult.output` is empty and the history unchanged.
+        draws: Random inputs for the proof.
+        seed: Of the first draw.
+        input: An .npy or .npz file with the inputs for the proof, in place of random ones.
+        discard: Means nothing any more: what was undone stays, and the result is a branch beside it.
+        on_progress: Told where the job stands.
+        cancel: Asked now and then; True stops the job and leaves nothing behind.
 
-        Layers keep their names, parameters, hooks and devices, so a state_dict fits both. Where the session
-        was opened with an object the result has tensors of its own.
+    Raises:
+        Misuse: See `plan`; or `output` cannot be written or exists.
+        Cancelled: `cancel` said so.
+    """
+    how: dict[str, Any] = {"draws": draws, "seed": seed, "on_progress": on_progress, "cancel": cancel}
+    return session.parts.tiler.tile(
+        spec,
+        command=session.parts.exporter.command(spec, output),
+        output=output,
+        overwrite=overwrite,
+        prove=partial(session.parts.prover.verify, input=input, **how) if verify else None,
+        on_progress=on_progress,
+        cancel=cancel,
+    )
 
-        Args:
-            spec: Tile size, layers, edges; `form` has to be 'auto'.
-            output: Where to write it: .pt2, or TorchScript by another ending; None writes nothing.
-            overwrite: Whether an existing `output` may be replaced.
-            dynamic: Axes that a .pt2 file leaves open: {'x': {0: 'batch'}}.
-            verify: Prove the result; a file that fails is not kept, and `TileResult.output` is empty.
-            draws: Random inputs for the proof.
-            seed: Of the first draw.
-            on_progress: Told where the job stands.
-            cancel: Asked now and then; True stops the job and leaves nothing behind.
 
-        Raises:
-            Misuse: The model is no nn.Module, or was made as ONNX already; nothing can be tiled; or `output`
-                cannot be written.
-            BadModel: The module cannot be run or written.
-            ExplorerError: Nothing was to be written, and the proof speaks against the result.
-            Cancelled: `cancel` said so.
-        """
-        self._tiler.check_module(on_progress)
-        return self._module_maker.tile(
-            spec,
-            output=output,
-            overwrite=overwrite,
-            dynamic=dynamic,
-            verify=verify,
-            draws=draws,
-            seed=seed,
-            command=self.module_command(spec, output, dynamic),
-            on_progress=on_progress,
-            cancel=cancel,
-        )
+def plan_module(session: Facade, spec: TileSpec, *, on_progress: OnProgress = None) -> Plan:
+    """What `tile_module` would do, without doing it.
 
-    def module_command(
-        self,
-        spec: TileSpec,
-        output: str | None = None,
-        dynamic: Mapping[str, Mapping[int, str]] | None = None,
-    ) -> str:
-        """The command that does headless what `tile_module` does; '' where no command can."""
-        return self._exporter.module_command(spec, output, dynamic)
+    Raises:
+        Misuse: As `tile_module` says.
+    """
+    session.parts.tiler.check_module(on_progress)
+    return session.parts.module_maker.plan(spec, on_progress)
+
+
+def tile_module(
+    session: Facade,
+    spec: TileSpec,
+    *,
+    output: str | None = None,
+    overwrite: bool = False,
+    dynamic: Mapping[str, Mapping[int, str]] | None = None,
+    verify: bool = True,
+    draws: int = 3,
+    seed: int = 0,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> tuple[nn.Module, TileResult]:
+    """An nn.Module like the opened one whose layers multiply by tiles; the opened one stays as it is.
+
+    Layers keep their names, parameters, hooks and devices, so a state_dict fits both. Where the session
+    was opened with an object the result has tensors of its own.
+
+    Args:
+        spec: Tile size, layers, edges; `form` has to be 'auto'.
+        output: Where to write it: .pt2, or TorchScript by another ending; None writes nothing.
+        overwrite: Whether an existing `output` may be replaced.
+        dynamic: Axes that a .pt2 file leaves open: {'x': {0: 'batch'}}.
+        verify: Prove the result; a file that fails is not kept, and `TileResult.output` is empty.
+        draws: Random inputs for the proof.
+        seed: Of the first draw.
+        on_progress: Told where the job stands.
+        cancel: Asked now and then; True stops the job and leaves nothing behind.
+
+    Raises:
+        Misuse: The model is no nn.Module, or was made as ONNX already; nothing can be tiled; or `output`
+            cannot be written.
+        BadModel: The module cannot be run or written.
+        ExplorerError: Nothing was to be written, and the proof speaks against the result.
+        Cancelled: `cancel` said so.
+    """
+    session.parts.tiler.check_module(on_progress)
+    return session.parts.module_maker.tile(
+        spec,
+        output=output,
+        overwrite=overwrite,
+        dynamic=dynamic,
+        verify=verify,
+        draws=draws,
+        seed=seed,
+        command=module_command(session, spec, output, dynamic),
+        on_progress=on_progress,
+        cancel=cancel,
+    )
+
+
+def module_command(
+    session: Facade,
+    spec: TileSpec,
+    output: str | None = None,
+    dynamic: Mapping[str, Mapping[int, str]] | None = None,
+) -> str:
+    """The command that does headless what `tile_module` does; '' where no command can."""
+    return session.parts.exporter.module_command(spec, output, dynamic)

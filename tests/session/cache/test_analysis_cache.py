@@ -55,7 +55,7 @@ def was_opened(source: Path | str, **options: Any) -> bool:
     """Opens a model, asks for all that is kept of one, and says whether the model was needed for that."""
     with Session(source, **options) as session:
         session.analysis(), session.ops(), session.memory(), session.edges(), session.connections(0)
-        return session._models._original is not None
+        return session.parts.models._original is not None
 
 
 def answers(source: Path | str, **options: Any) -> list[Any]:
@@ -306,7 +306,7 @@ def test_an_exported_program_is_kept_and_a_checkpoint_is_described_anew(tmp_path
     for _ in range(2):
         with Session(tmp_path / "net.pt") as session:
             session.analysis()
-            assert session._models._original is not None
+            assert session.parts.models._original is not None
 
 
 def test_every_way_to_open_it_has_an_answer_of_its_own(tmp_path: Path) -> None:
@@ -487,7 +487,7 @@ def test_a_kept_answer_tiles_and_proves_the_model(model: Path, tmp_path: Path) -
     answers(model)
     with Session(model) as session:
         session.open()
-        assert session._models._original is None
+        assert session.parts.models._original is None
         found = session.tile(TileSpec((64, 64, 64)), output=str(tmp_path / "tiled.onnx"))
         assert found.verification is not None
         assert found.verification.passed

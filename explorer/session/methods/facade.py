@@ -1,4 +1,4 @@
-"""Parts of a session, which answer what it is asked.
+"""Parts of a session, fields that answer what it is asked.
 
 All but the figures are imported when they are first used: the first paint and `info` wait for none.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Hashable
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from explorer.session.parts.figures import ModelFigures
 from explorer.session.parts.models import Models
@@ -32,14 +32,19 @@ if TYPE_CHECKING:
 
 
 class SessionParts:
-    """The models of a session, and what answers questions about them."""
+    """The models of a session, and what answers questions about them.
 
-    _models: Models
-    _opened_beside: tuple[Hashable, Models] | None = None
+    Args:
+        models: What was opened, and what was made of it.
+    """
 
-    def _beside(self, after: int | None, other: str | None) -> tuple[Models, int]:
+    def __init__(self, models: Models) -> None:
+        self.models = models
+        self._opened_beside: tuple[Hashable, Models] | None = None
+
+    def beside(self, after: int | None, other: str | None) -> tuple[Models, int]:
         """The second of two models: a state, or another model, which is opened as this one was."""
-        own = self._models
+        own = self.models
         if other is None:
             return own, own.at(after)
         try:
@@ -48,105 +53,132 @@ class SessionParts:
             written = 0  # a name; or nothing, which its opening says
         key = other, written, tuple(own.options["dims"].items())
         if self._opened_beside is None or self._opened_beside[0] != key:
-            self._forget_beside()
+            self.forget_beside()
             self._opened_beside = key, own.beside(other)
         return self._opened_beside[1], 0
 
-    def _forget_beside(self) -> None:
+    def forget_beside(self) -> None:
+        """Closes the other model."""
         if self._opened_beside is not None:
             self._opened_beside[1].close()
             self._opened_beside = None
 
     @cached_property
-    def _figures(self) -> ModelFigures:
-        return ModelFigures(self._models)
+    def figures(self) -> ModelFigures:
+        """Figures of an analysis."""
+        return ModelFigures(self.models)
 
     @cached_property
-    def _over_sizes(self) -> CurveMaker:
+    def over_sizes(self) -> CurveMaker:
+        """Curves over a size."""
         from explorer.session.sizes.size_curves import CurveMaker
 
-        return CurveMaker(self._models)
+        return CurveMaker(self.models)
 
     @cached_property
-    def _server(self) -> Server:
+    def server(self) -> Server:
+        """Serving of a language model."""
         from explorer.session.sizes.server import Server  # torch
 
-        return Server(self._models)
+        return Server(self.models)
 
     @cached_property
-    def _graphs(self) -> ModelGraphs:
+    def graphs(self) -> ModelGraphs:
+        """Drawings of models as graphs."""
         from explorer.engine.graph_view.graphs import ModelGraphs  # grandalf, numpy
 
         return ModelGraphs()
 
     @cached_property
-    def _values(self) -> ModelValues:
+    def values(self) -> ModelValues:
+        """Weights and activations."""
         from explorer.session.parts.values import ModelValues
 
-        return ModelValues(self._models)
+        return ModelValues(self.models)
 
     @cached_property
-    def _tensors(self) -> TensorNumbers:
+    def tensors(self) -> TensorNumbers:
+        """Numbers of one tensor."""
         from explorer.session.parts.tensor_values import TensorNumbers
 
-        return TensorNumbers(self._models)
+        return TensorNumbers(self.models)
 
     @cached_property
-    def _tiler(self) -> Tiler:
+    def tiler(self) -> Tiler:
+        """Tilings of graphs."""
         from explorer.session.parts.tiling import Tiler
 
-        return Tiler(self._models)
+        return Tiler(self.models)
 
     @cached_property
-    def _quantizer(self) -> Quantizer:
+    def quantizer(self) -> Quantizer:
+        """Number formats."""
         from explorer.session.parts.quantize import Quantizer
 
-        return Quantizer(self._models)
+        return Quantizer(self.models)
 
     @cached_property
-    def _module_maker(self) -> ModuleMaker:
+    def module_maker(self) -> ModuleMaker:
+        """Modules with other layers."""
         from explorer.session.parts.torch_modules import ModuleMaker
 
-        return ModuleMaker(self._models)
+        return ModuleMaker(self.models)
 
     @cached_property
-    def _profiler(self) -> Profiler:
+    def profiler(self) -> Profiler:
+        """Times."""
         from explorer.session.profile.profiles import Profiler  # onnxruntime
 
-        return Profiler(self._models)
+        return Profiler(self.models)
 
     @cached_property
-    def _splitter(self) -> Splitter:
+    def splitter(self) -> Splitter:
+        """Stages and parts."""
         from explorer.session.split.stages import Splitter  # onnxruntime
 
-        return Splitter(self._models)
+        return Splitter(self.models)
 
     @cached_property
-    def _folding(self) -> ModelFolding:
+    def folding(self) -> ModelFolding:
+        """Folded states."""
         from explorer.session.fold.folding import ModelFolding  # onnxruntime
 
-        return ModelFolding(self._models)
+        return ModelFolding(self.models)
 
     @cached_property
-    def _editor(self) -> Editor:
+    def editor(self) -> Editor:
+        """Edits by hand."""
         from explorer.session.edit.editor import Editor  # onnxruntime
 
-        return Editor(self._models)
+        return Editor(self.models)
 
     @cached_property
-    def _prover(self) -> Prover:
+    def prover(self) -> Prover:
+        """Proofs and blame."""
         from explorer.session.parts.proofs import Prover
 
-        return Prover(self._models)
+        return Prover(self.models)
 
     @cached_property
-    def _comparer(self) -> Comparer:
+    def comparer(self) -> Comparer:
+        """Differences."""
         from explorer.session.parts.compare import Comparer
 
-        return Comparer(self._models)
+        return Comparer(self.models)
 
     @cached_property
-    def _exporter(self) -> Exporter:
+    def exporter(self) -> Exporter:
+        """Files of other kinds."""
         from explorer.session.parts.export import Exporter
 
-        return Exporter(self._models)
+        return Exporter(self.models)
+
+
+class Facade(Protocol):
+    """A session as its methods know it: its parts.
+
+    Attributes:
+        parts: What answers.
+    """
+
+    parts: SessionParts
