@@ -111,6 +111,14 @@ def _drawn(what: str, about: Info | None, fact: Any) -> Iterator[Figure]:
         yield figure
 
 
+def _bytes_axis(axes: Axes, top: float) -> None:
+    """Bytes upwards, with ticks at powers of two times a few, because they are shown in IEC."""
+    axes.yaxis.set_major_formatter(lambda value, _: bytes_text(round(value)))
+    axes.set_ylim(0, top)
+    tick = 2 ** max(0, math.ceil(math.log2(top / _TICKS)))
+    axes.set_yticks([tick * at for at in range(int(top / tick) + 1)])
+
+
 def _memory(axes: Axes, about: Info, fact: Memory) -> None:
     steps = range(len(fact.steps))
     live = [float(step.live_bytes) for step in fact.steps]  # numpy's integers end at 2^63
@@ -119,13 +127,8 @@ def _memory(axes: Axes, about: Info, fact: Memory) -> None:
     axes.set_title(f"Activation memory of {_name(about)}")
     axes.set_xlabel("step of the execution order")
     axes.set_ylabel("live bytes")
-    axes.yaxis.set_major_formatter(lambda value, _: bytes_text(round(value)))
     axes.set_xlim(-0.5, max(len(live) - 0.5, 0.5))
-    top = max(fact.arena_bytes, fact.peak_bytes, 1) * 1.25
-    axes.set_ylim(0, top)
-    # ticks at powers of two times a few, because bytes are shown in IEC
-    tick = 2 ** max(0, math.ceil(math.log2(top / _TICKS)))
-    axes.set_yticks([tick * at for at in range(int(top / tick) + 1)])
+    _bytes_axis(axes, max(fact.arena_bytes, fact.peak_bytes, 1) * 1.25)
     if fact.arena_bytes:
         axes.axhline(fact.arena_bytes, color=_GREY, linewidth=0.8, linestyle="--")
         axes.annotate(
@@ -379,9 +382,8 @@ def _training(axes: Axes, about: Info | None, fact: TrainingMemory) -> None:
     )
     axes.set_xlabel("modules: forward, backward, step")
     axes.set_ylabel("live bytes")
-    axes.yaxis.set_major_formatter(lambda value, _: bytes_text(round(value)))
     axes.set_xlim(-0.5, max(len(across) - 0.5, 0.5))
-    axes.set_ylim(bottom=0)
+    _bytes_axis(axes, max(1, *(one.peak_bytes for one in fact.steps)) * 1.05)
     axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
 
 

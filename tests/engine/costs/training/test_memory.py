@@ -272,3 +272,4 @@ def test_a_picture_stacks_the_kinds(tmp_path: Path, said: Any) -> None:
     assert "activations" in drawn
     assert "backward" in drawn
     assert "batch 4, all" in drawn
+    assert "128.00 MiB" in drawn, "bytes are counted in powers of two, and so are the ticks"
