@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from explorer.base.errors import Misuse
@@ -61,20 +63,32 @@ def write_document(document: dict[str, Any], rows: str, path: str, overwrite: bo
     Raises:
         Misuse: Another ending, or the file cannot be written.
     """
+    with written(document_text(document, rows, path), path, overwrite):
+        pass
+
+
+def document_text(document: dict[str, Any], rows: str, path: str) -> str:
+    """What `write_document` writes.
+
+    Raises:
+        Misuse: Another ending.
+    """
     ending = os.path.splitext(path)[1].lower()
     if ending not in (".csv", ".json"):
         raise Misuse("the ending says the format", where=path, hint="use .csv or .json")
-    if ending == ".json":
-        write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", path, overwrite)
-    else:
-        write_text(csv_text(document[rows]), path, overwrite)
+    if ending == ".csv":
+        return csv_text(document[rows])
+    return json.dumps(document, indent=2, allow_nan=False) + "\n"
 
 
-def write_text(text: str, path: str, overwrite: bool = True) -> None:
-    """Writes a text to `path`; the file appears when it is complete.
+@contextmanager
+def written(text: str, path: str, overwrite: bool = True) -> Iterator[None]:
+    """A text at `path` once the block ends well: of several within one another all are there, or none.
 
     Raises:
         Misuse: It cannot be written.
     """
-    with atomic_write(path, overwrite=overwrite) as temporary, open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
+    with atomic_write(path, overwrite=overwrite) as temporary:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+        yield

@@ -97,6 +97,7 @@ async def test_a_key_times_the_model_as_was_typed_and_a_page_says_where_the_time
         await hands.press("s")
         said = page.page_text()
         assert said.index("features.0 ") < said.index("features.10")
+        assert str(page.page_blocks()[2].rows[0][0]) == "features.0", "what is copied is what is shown"
         words = ["profile", "a.onnx", "--optimize", "none", "--batch", "8", "--threads", "1", "--steps", "20"]
         words += ["--time-limit", "3", "--device", "cuda", "--input", "x.npy"]
         assert page.verb_words("a.onnx") == words

@@ -10,10 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from explorer.base.errors import ExplorerError, Misuse
 from explorer.base.units import printable
 from explorer.facts import Analysis, Info, OpStat
+from explorer.facts.profile.profile import ordered
 from explorer.report.blocks import Block, Chart, Paragraph
 from explorer.report.flame.picture import flame_of
 from explorer.report.html.draw import html, markdown
@@ -169,7 +171,7 @@ def _measured(about: Analysis, profile: Profile, seconds: Sequence[float]) -> li
         Chart("time", drawn),
         Chart("timeline", drawn),
         Chart("flame", flame),
-        *profile_blocks(profile, len(profile.layers)),
+        *profile_blocks(replace(profile, layers=ordered(profile.layers)), len(profile.layers)),
     ]
 
 

@@ -11,6 +11,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from explorer.base.errors import Misuse
 from explorer.facts.profile.profile import Profile
@@ -35,11 +36,16 @@ def check(folder: str) -> None:
     require("tensorboardX", "--tensorboard")
 
 
-def write(profiles: Sequence[Profile], folder: str) -> str:
-    """Writes a file of events into a folder, which is made where there is none; what is in it stays.
+@contextmanager
+def written(profiles: Sequence[Profile], folder: str) -> Iterator[str]:
+    """A file of events in a folder once the block ends well; the folder is made where there is none, and
+    what is in it stays.
 
-    Returns:
+    Yields:
         Its path.
+
+    Raises:
+        Misuse: It cannot be written.
     """
     writer = require("tensorboardX", "--tensorboard").SummaryWriter
     with tempfile.TemporaryDirectory() as place:
@@ -56,7 +62,7 @@ def write(profiles: Sequence[Profile], folder: str) -> str:
         target = os.path.join(folder, name)
         with made_folder(folder), atomic_write(target) as temporary:
             shutil.copyfile(os.path.join(place, name), temporary)
-    return target
+            yield target
 
 
 def _scalars(profile: Profile) -> Iterator[tuple[str, float]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
 import re
@@ -14,6 +15,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from explorer.cli.main import main
+from explorer.report import table_file
 
 LENET = "sample_models/lenet.onnx"
 QUICK = ("--steps", "6", "--warmup", "1")
@@ -137,6 +139,24 @@ def test_collapsed_stacks_are_lines_of_names_and_whole_nanoseconds_whatever_laye
         mine = [one[2] for one in every if one and one[1].startswith(f"m.onnx, batch {(1, 8)[pid - 1]}")]
         assert len(mine) >= 2
         assert any(int(took) >= 1000 for took in mine)
+
+
+def test_where_one_file_finds_no_room_none_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: str, *how: Any, **more: Any) -> Any:
+        if path.endswith("trace.json"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return open(path, *how, **more)
+
+    (tmp_path / "old.csv").write_text("mine")
+    monkeypatch.setattr(table_file, "open", full, raising=False)
+    events = ["--tensorboard", tmp_path / "runs"] if importlib.util.find_spec("tensorboardX") else []
+    code = profile("--trace", tmp_path / "trace.json", "-o", tmp_path / "old.csv", "--force", *events)
+    assert code == 2
+    assert "the disk is full; nothing was written" in capsys.readouterr().err
+    assert [one.name for one in tmp_path.iterdir()] == ["old.csv"]
+    assert (tmp_path / "old.csv").read_text() == "mine"
 
 
 def test_a_file_that_would_be_lost_or_is_no_format_of_ours_is_refused_before_anything_runs(

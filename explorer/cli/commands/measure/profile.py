@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 
 import explorer
 from explorer.base.errors import Misuse
@@ -156,22 +157,23 @@ def _checked(given: ParsedArgs) -> list[str]:
 def _write(
     given: ParsedArgs, profiles: Sequence[Profile], rows: Sequence[Layer], whole: tuple[dict[str, Any], str]
 ) -> list[str]:
-    """Writes what was asked for; the paths."""
+    """Writes what was asked for, all of it or nothing; the paths."""
     from explorer.report import table_file  # the help reads this file
     from explorer.report.profile import files, tensorboard
 
-    model = os.path.basename(given.models[0])
-    done = [tensorboard.write(profiles, given.tensorboard)] if given.tensorboard else []
+    model, texts = os.path.basename(given.models[0]), dict[str, str]()
     if given.output and given.output.lower().endswith(".folded"):
-        table_file.write_text("".join(files.stacks(profiles, rows, model)), given.output, given.force)
-        done.append(given.output)
+        texts[given.output] = "".join(files.stacks(profiles, rows, model))
     elif given.output:
-        table_file.write_document(*whole, given.output, given.force)
-        done.append(given.output)
+        texts[given.output] = table_file.document_text(*whole, given.output)
     if given.trace:
-        table_file.write_text(files.trace(profiles, rows, model), given.trace, given.force)
-        done.append(given.trace)
-    return done
+        texts[given.trace] = files.trace(profiles, rows, model)
+    with ExitStack() as stack:
+        folder = given.tensorboard
+        done = [stack.enter_context(tensorboard.written(profiles, folder))] if folder else []
+        for path, text in texts.items():
+            stack.enter_context(table_file.written(text, path, given.force))
+    return [*done, *texts]
 
 
 def _compared(given: ParsedArgs, machine: Machine | None, progress: ProgressLine) -> Answer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
+from msgspec.structs import replace
 from textual import on
 from textual.binding import BindingType
 
@@ -99,8 +100,9 @@ class ProfileScreen(ReportScreen[int]):
         self.dismiss(event.lead)
 
     def page_blocks(self) -> Sequence[Block]:
-        """All of it."""
-        return profile_blocks(self._fact, len(self._fact.layers))
+        """All of it, in the order that is shown."""
+        layers = ordered(self._fact.layers, self._by)
+        return profile_blocks(replace(self._fact, layers=layers), len(layers))
 
     def verb_words(self, source: str) -> Sequence[str]:
         """As one types it."""
