@@ -15,42 +15,29 @@ from importlib.machinery import PathFinder
 from types import FunctionType, ModuleType
 from typing import Any
 
+from explorer.engine.formats.torch_module.late_module import LateModule, put_off
+
 _NAME = "torch._dynamo"
 _HELPERS = f"{_NAME}.utils"
 _ALONE = ("_trace_wrapped_higher_order_op",)
 """Parts that can do without the rest."""
 
 
-class _LateCompiler(ModuleType):
+class _LateCompiler(LateModule):
     """torch._dynamo before it is loaded."""
 
-    def __init__(self, spec: Any) -> None:
-        super().__init__(_NAME)
-        self.__spec__, self.__loader__, self.__file__ = spec, spec.loader, spec.origin
+    def __init__(self, name: str, spec: Any) -> None:
+        super().__init__(name, spec)
         self._marked: list[tuple[str, Any]] = []
         """Decorators that were put on meanwhile, and on what."""
         self._passed: list[Any] = []
         """Functions that torch takes to be switched off for the compiler already."""
 
-    def __getattr__(self, name: str) -> Any:
-        # all modules are looked through for `__warningregistry__` and the like, and that is no use of it
-        if name.startswith("__") and name != "__path__":
-            raise AttributeError(name)
-        self._load()
-        return getattr(self, name)
-
     def _load(self) -> None:
-        spec, marked, passed = self.__spec__, self._marked, self._passed
+        marked, passed = self._marked, self._passed
         sys.modules.pop(_HELPERS, None)
         vars(self).pop("_marked"), vars(self).pop("_passed")
-        self.__class__ = ModuleType  # type: ignore[assignment]
-        self.__path__ = list(spec.submodule_search_locations or ())  # type: ignore[union-attr]
-        self.__package__ = _NAME
-        try:
-            spec.loader.exec_module(self)  # type: ignore[union-attr]
-        except BaseException:
-            sys.modules.pop(_NAME, None)
-            raise
+        super()._load()
         for name in _ALONE:
             if part := sys.modules.get(f"{_NAME}.{name}"):
                 vars(self).setdefault(name, part)
@@ -100,12 +87,9 @@ def _disabled(compiler: Any, function: Any, recursive: bool, reason: str | None)
 
 def put_off_compiler() -> None:
     """Has torch's compiler imported when it is used, unless it is there already."""
-    if _NAME in sys.modules:
+    compiler: Any = put_off(_NAME, _LateCompiler)
+    if compiler is None:
         return
-    spec = importlib.util.find_spec(_NAME)
-    if spec is None or spec.loader is None or not spec.submodule_search_locations:
-        return
-    compiler = _LateCompiler(spec)
     helpers = ModuleType(_HELPERS)
 
     def is_compile_supported(device_type: Any) -> Any:
@@ -120,9 +104,9 @@ def put_off_compiler() -> None:
 
     helpers.is_compile_supported = is_compile_supported  # type: ignore[attr-defined]
     helpers.__getattr__ = helper  # type: ignore[method-assign]  # what torchao and others take of it
-    sys.modules[_NAME], sys.modules[_HELPERS] = compiler, helpers
+    sys.modules[_HELPERS] = helpers
     for name in _ALONE:
-        _load_alone(name, spec)
+        _load_alone(name, compiler.__spec__)
 
 
 def _load_alone(name: str, package: Any) -> None:

@@ -22,10 +22,10 @@ from torch.nn.modules.module import register_module_module_registration_hook
 
 from explorer.base.errors import BadModel, ExplorerError
 from explorer.base.units import printable
-from explorer.engine.formats.torch_module.late_compiler import put_off_compiler
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.transformers.config import MOST_MODULES, BuildError, check, own_code
-from explorer.host.optional_packages import error_line, require, silence
+from explorer.engine.formats.transformers.imports import imported
+from explorer.host.optional_packages import error_line, silence
 
 TOKENS = 128
 """Of one text, where nobody says how long it is."""
@@ -56,9 +56,8 @@ def built(
         MissingExtra: transformers is not installed, or is broken.
     """
     check(config, source)
-    put_off_compiler()
     with silence(), _offline():
-        transformers = require("transformers", source)
+        transformers = imported(source)
         try:
             kind, settings = _architecture(transformers, source, config, trust)
         except (ExplorerError, BuildError):
