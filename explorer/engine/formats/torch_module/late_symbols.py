@@ -1,7 +1,7 @@
 """torch's symbolic sizes, with sympy below them, imported when a size is one: a third of a second.
 
-torch asks this part about each bool that it checks, and a bool is its own answer; tensors over several devices,
-which transformers imports for every model, take functions of it that no model on shapes calls.
+torch asks this part about each bool that it checks, and a bool is its own answer; tensors over devices, which
+transformers imports for every model, take functions of it that no model on shapes calls.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from explorer.base.errors import BadModel, ExplorerError, Misuse, nearest
 from explorer.engine.formats.torch_module.arguments import BoundInputs, Example
 from explorer.engine.formats.torch_module.late_compiler import put_off_compiler
 from explorer.engine.formats.torch_module.late_symbols import put_off_symbols
-from explorer.engine.formats.torch_module.meta_copy import sharing_values, without_values
+from explorer.engine.formats.torch_module.meta_copy import emptied, sharing_values, without_values
 from explorer.engine.formats.torch_module.meta_init import UnfilledTensors, UninitialisedOnMeta
 from explorer.host.optional_packages import error_line, require, search_here, silence
 
@@ -48,6 +48,7 @@ class LoadedModule(Struct):
         values: Builds the model with the values of its files, which `build` makes without them; then it is
             never built with others.
         asks: Its forward is known to ask for values, so that no run on shapes alone is tried first.
+        new: `build` makes a module of its own at each call, which nobody else holds.
     """
 
     source: str
@@ -62,6 +63,7 @@ class LoadedModule(Struct):
     bound: BoundInputs | None = None
     values: Callable[[], nn.Module] | None = None
     asks: bool = False
+    new: bool = False
     _meta: nn.Module | None = None
     _real: nn.Module | None = None
 
@@ -109,7 +111,8 @@ class LoadedModule(Struct):
         with self.quiet(), torch.random.fork_rng(devices=[]), UninitialisedOnMeta(), UnfilledTensors():  # type: ignore[no-untyped-call]
             torch.manual_seed(self.seed)
             made = self.build()
-        return without_values(made, numbers=True).eval()
+        # what a callable hands back may be somebody's; a configuration's module is new
+        return (emptied(made) if self.new else without_values(made, numbers=True)).eval()
 
     def materialise(self) -> nn.Module:
         """The model with its weights on the CPU, in evaluation mode; the same for the same seed.

@@ -33,6 +33,22 @@ def without_values(model: nn.Module, *, numbers: bool = False) -> nn.Module:
         model: With its values.
         numbers: Small ones of floating-point numbers keep theirs, too, but for what layers of torch hold.
     """
+    return _copied(model, _twins(model, numbers))
+
+
+def emptied(model: nn.Module) -> nn.Module:
+    """As a copy `without_values` with numbers, of a model that nobody else has: itself where that is easy."""
+    if any(True for _ in _loose(model)):
+        return without_values(model, numbers=True)
+    twins = _twins(model, numbers=True)
+    for module in model.modules():
+        for held in (module._parameters, module._buffers):
+            held.update({name: twins[id(tensor)] for name, tensor in held.items() if tensor is not None})
+    return model
+
+
+def _twins(model: nn.Module, numbers: bool) -> dict[int, Any]:
+    """What stands for each tensor, by its id; tensors that share storage share it there, too."""
     of_torch = [m for m in model.modules() if type(m).__module__.startswith("torch.")]
     own = {id(b) for m in of_torch for b in m.buffers(recurse=False)}
     storages: dict[int, Any] = {}
@@ -51,7 +67,7 @@ def without_values(model: nn.Module, *, numbers: bool = False) -> nn.Module:
             memo[id(tensor)] = tensor.detach().clone()
         else:
             memo[id(tensor)] = _as_parameter(_bare(tensor, storages), tensor)
-    return _copied(model, memo)
+    return memo
 
 
 def materialised(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> nn.Module:

@@ -80,7 +80,7 @@ def built(
         return _read(kind, copy.deepcopy(settings), number, values, files)
 
     # without a cache transformers looks whether several texts lie in one row
-    loaded = LoadedModule(source, make, f"of {source}", values=fill, asks=asks)
+    loaded = LoadedModule(source, make, f"of {source}", values=fill, asks=asks, new=True)
     try:
         loaded.example = _text(loaded.meta())
     except _TooMany:

@@ -22,7 +22,7 @@ SLOW = (
     "torch._dynamo.eval_frame",
     "torch._inductor",
     "torchvision",
-    "sympy",
+    "sympy.core",
     "onnx",
     "onnxruntime",
     "triton",
