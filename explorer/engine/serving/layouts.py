@@ -18,6 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from torch import nn
 
+from explorer.engine.costs.decode.module_cache import text_config
 from explorer.engine.serving.bounds import Work
 from explorer.engine.serving.weights import WeightHolder
 from explorer.engine.split.partition import best_cuts
@@ -147,12 +148,6 @@ class LayerCuts:
         """Width of what goes from layer to layer; 0 where nobody says."""
         found = getattr(text_config(self.model), "hidden_size", 0)
         return found if isinstance(found, int) else 0
-
-
-def text_config(model: nn.Module) -> Any:
-    """What a model says of its decoder; None for one without a configuration."""
-    config: Any = getattr(model, "config", None)
-    return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
 def block_of(path: str) -> int | None:

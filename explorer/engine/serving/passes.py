@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from explorer.base.errors import BadModel
 from explorer.engine.costs.decode import module_step
-from explorer.engine.costs.decode.module_cache import OwnCache, layers_of
+from explorer.engine.costs.decode.module_cache import OwnCache, layers_of, text_config
 from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.formats.torch_module.cache_tensors import CacheTensor, held
 from explorer.engine.serving.weights import WeightHolder, holders, read_bytes
@@ -17,6 +17,8 @@ from explorer.facts.serving.serving import PassFigures
 
 _LOOPED = 8
 """Operators that sixteen more tokens may add to a pass that does not go over them one by one."""
+_MOST = 4_000
+"""Operators of a pass that goes over its tokens one by one and is counted all the same."""
 PROMPTS = (8, 16, 24)
 """Prompts that every model is counted over."""
 _KEPT = 2
@@ -37,6 +39,9 @@ class Passes:
         own: The model and its cache.
         prompt: Tokens that its encoder reads, of a model that has one.
         told: Asked and told before each pass: how many were made.
+
+    Attributes:
+        reasons: Why figures of passes are not exact, in words.
     """
 
     def __init__(self, own: OwnCache, prompt: int, told: Callable[[int], None]) -> None:
@@ -47,6 +52,7 @@ class Passes:
         self._prompts: dict[int, PromptFigures] = {}
         self._last: dict[tuple[int, int], AnalysisResult] = {}
         self._layers: dict[int, dict[str, int | None]] = {}
+        self.reasons: dict[str, None] = {}
 
     def step(self, context: int, batch: int = 1) -> AnalysisResult:
         """A step behind so many tokens; the last few are kept.
@@ -116,6 +122,19 @@ class Passes:
         few, many = (self.prompt(tokens).operators for tokens in (PROMPTS[0], PROMPTS[-1]))
         return many > few + _LOOPED
 
+    def counted(self, tokens: int) -> bool:
+        """Whether a prompt of so many tokens is counted: one gone over token by token may be too long.
+
+        Code that takes a long prompt in pieces goes over a short one, or the rest, token by token.
+        """
+        if not self.looped:
+            return True
+        few, many = (self.prompt(tokens).operators for tokens in (PROMPTS[0], PROMPTS[-1]))
+        each = (many - few) / (PROMPTS[-1] - PROMPTS[0])
+        settings = vars(text_config(self.own.model) or object)
+        pieces = [n for name, n in settings.items() if "chunk" in name and isinstance(n, int) and n > 1]
+        return few + each * (tokens - PROMPTS[0]) <= _MOST or min(pieces, default=tokens) < tokens
+
     @cached_property
     def holders(self) -> tuple[WeightHolder, ...]:
         """The modules that hold its weights."""
@@ -140,6 +159,8 @@ class Passes:
     def figures(self, found: AnalysisResult, tokens: int, *, encoder: bool = False) -> PassFigures:
         """What a pass over so many new tokens does."""
         totals = found.info.totals
+        if totals.status != "exact":
+            self.reasons.update(dict.fromkeys(found.info.model.notes))
         read = totals.bytes_read or 0
         stored = totals.weight_bytes_read or 0
         return PassFigures(
@@ -148,4 +169,5 @@ class Passes:
             round(read_bytes(self.holders, tokens, encoder=encoder)),
             totals.kv_cache_bytes or 0,
             read - stored + (totals.bytes_written or 0),
+            totals.status,
         )

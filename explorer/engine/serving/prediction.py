@@ -41,7 +41,7 @@ def predicted(
 
 
 def _prompt(model: TimeModel, passes: Passes, tokens: int, batch: int) -> float | None:
-    if passes.looped:
+    if not passes.counted(tokens):
         return None
     try:
         return _seconds(model, passes.prompt_rows(tokens, batch))

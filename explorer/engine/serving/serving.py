@@ -16,7 +16,7 @@ from torch import nn
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import many_text
-from explorer.engine.costs.decode.module_cache import OwnCache
+from explorer.engine.costs.decode.module_cache import OwnCache, text_config
 from explorer.engine.formats.tensor_index import named_few
 from explorer.engine.formats.torch_module import stored_form
 from explorer.engine.number_formats import format_of
@@ -31,7 +31,6 @@ from explorer.engine.serving.layouts import (
     block_of,
     blocks,
     layouts,
-    text_config,
 )
 from explorer.engine.serving.passes import PROMPTS, Passes
 from explorer.engine.serving.prediction import predicted
@@ -256,14 +255,15 @@ class _Answer:
     def _prefill(self) -> tuple[ClosedForm, PassFigures]:
         """The form over the prompt, and the pass over the one that was asked for."""
         passes, prompt = self.passes, self.spec.prompt
-        far = (32, 40, 48) if passes.looped else (5, 40, prompt)
+        # no multiples of one number: code that takes a prompt in pieces takes what is left otherwise
+        far = (5, 29, 43, *((prompt,) if passes.counted(prompt) else ()))
         checks = tuple([size for size in dict.fromkeys(far) if size not in PROMPTS])
 
         def form(name: str) -> ClosedForm:
             return over_prompt(lambda size: getattr(passes.prompt(size).figures, name), PROMPTS, checks)
 
         macs = form("macs")
-        if not passes.looped:
+        if passes.counted(prompt):
             if not macs.pieces:
                 self.notes.append(
                     "no closed form over the prompt gives what was counted, as of code that goes over it in"
@@ -271,7 +271,7 @@ class _Answer:
                 )
             return macs, passes.prompt(prompt).figures
         self.notes.append(
-            "its code goes over a prompt token by token: counted up to 48 tokens, "
+            "its code goes over a prompt token by token: counted up to 43 tokens, "
             f"{'beyond by the closed form' if macs.pieces else 'and no closed form gives what was counted'}"
         )
         by_weights, moved = form("weight_macs"), form("activation_bytes")
@@ -281,6 +281,7 @@ class _Answer:
             round(weights.read_bytes(self.holders, prompt, encoder=passes.own.encoder)),
             0,
             moved.at(prompt),
+            passes.prompt(PROMPTS[-1]).figures.status,
         )
 
     def _held(self, form: ClosedForm, context: int) -> int:
@@ -339,13 +340,14 @@ class _Answer:
             round(figures.weight_bytes * self.types.scale),
             round(figures.cache_bytes * cached),
             figures.activation_bytes,
+            figures.status,
         )
 
     def _layers(self) -> tuple[ServedLayer, ...]:
         """Rows of a step that multiply or read the cache, with what the prompt costs there."""
         passes = self.passes
         step = passes.step(self.spec.contexts[0])
-        before = {} if passes.looped else passes.prompt_layers(self.spec.prompt)
+        before = passes.prompt_layers(self.spec.prompt) if passes.counted(self.spec.prompt) else {}
         share = self._stored_share
         rows = []
         for layer in step.analysis.layers:
@@ -372,7 +374,7 @@ class _Answer:
         attention = BetweenCounts(macs, spec.contexts, self._attention)
         held = BetweenCounts(cached, spec.contexts, self._cached)
         prompt = PassOfLayers(self._read(), self._cached(spec.prompt))
-        counted = 0 if self.passes.looped else spec.prompt
+        counted = spec.prompt if self.passes.counted(spec.prompt) else 0
         for context in spec.contexts:
             step = PassOfLayers(attention.at(context), held.at(context))
             layers = blocks(cuts, step, prompt, self.types.scale)
@@ -403,7 +405,8 @@ class _Answer:
     def _read(self) -> dict[int | None, float]:
         """Multiply-accumulates of the prompt, by layer; none where its rows are not counted."""
         found = dict[int | None, float]()
-        rows = {} if self.passes.looped else self.passes.prompt_layers(self.spec.prompt)
+        prompt = self.spec.prompt
+        rows = self.passes.prompt_layers(prompt) if self.passes.counted(prompt) else {}
         for path, macs in rows.items():
             number = block_of(path)
             found[number] = found.get(number, 0.0) + (macs or 0)
@@ -427,6 +430,9 @@ class _Answer:
             self.notes.append(
                 f"its configuration was made for {longest:,} tokens; more are counted all the same"
             )
+        reads = self.passes.own.encoder_reads()
+        if reads:
+            self.notes.append(f"its encoder reads {reads}, whatever the prompt")
         idle = [] if self.passes.own.encoder else [one for one in self.holders if one.idle and one.params]
         if idle:
             named = named_few(list(dict.fromkeys(".".join(one.path.split(".")[:2]) for one in idle)))
@@ -436,6 +442,7 @@ class _Answer:
             )
         if any(one.routed for one in self.holders):
             self.notes.append("experts are taken to be drawn evenly, each token's by itself")
+        self.notes += [f"figures with a sign depend on values: {why}" for why in self.passes.reasons]
         if not macs.pieces or not cache.pieces:
             self.notes.append("no closed form over the context gives what was counted")
         twice, once = (self.passes.macs(PROMPTS[0], batch) for batch in (2, 1))

@@ -62,14 +62,18 @@ def holders(model: nn.Module, layers: Mapping[str, Layer]) -> tuple[WeightHolder
         model: On the meta device.
         layers: Rows of the tree of one decode step, by their paths, groups too.
     """
+    all_own = {path: (module, of_own(module)) for path, module in registered(model)}
+    idle_paths = {path for path in all_own if (row := layers.get(path)) is not None and _is_idle(row)}
+    # what several share is counted where it is worked with
+    run = {id(p) for path, (_, own) in all_own.items() if path not in idle_paths for p in own}
     seen: set[int] = set()
     found = []
-    for path, module in registered(model):
-        own = of_own(module)
+    for path, (module, own) in all_own.items():
         if not own:
             continue
-        new = [p for p in own if id(p) not in seen]
-        seen.update(map(id, own))
+        idle = path in idle_paths
+        new = [p for p in own if id(p) not in seen and not (idle and id(p) in run)]
+        seen.update(map(id, new))
         row = layers.get(path)
         macs = (row.macs if row is not None else 0) or 0
         matrices = sum(p.numel() for p in own if p.dim() > 1)
@@ -77,7 +81,6 @@ def holders(model: nn.Module, layers: Mapping[str, Layer]) -> tuple[WeightHolder
         table = not macs and bool(matrices) and isinstance(module, nn.Embedding)
         # convolutions and tied weights multiply more often than once; a bias of experts is no matrix
         used = min(1.0, macs / _multiplying(own)) if macs and matrices else 1.0
-        idle = row is not None and not row.calls
         read = 0 if idle else _row_bytes(own) if table else used * nbytes
         found.append(
             WeightHolder(
@@ -95,6 +98,11 @@ def holders(model: nn.Module, layers: Mapping[str, Layer]) -> tuple[WeightHolder
             )
         )
     return tuple(found)
+
+
+def _is_idle(row: Layer) -> bool:
+    """Whether nothing of it runs: of some only parts are called, and not itself."""
+    return not row.calls and not (row.macs or row.elementwise_ops)
 
 
 _WHOLE = 0.95

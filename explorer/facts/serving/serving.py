@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from msgspec import Struct
 
+from explorer.facts import Reach
 from explorer.facts.roofline import Machine
 from explorer.facts.serving.forms import ClosedForm
 from explorer.facts.serving.spec import ServingSpec
+
+_SIGNS: Mapping[Reach, str] = {"bound": "<= ", "assumed": "~ ", "unknown": ">= "}
 
 ServingLimit = Literal["compute", "weights", "cache", "links", "unknown"]
 
@@ -45,6 +49,7 @@ class PassFigures(Struct, frozen=True):
         weight_bytes: Of weights, read once.
         cache_bytes: Of the cache that it finds.
         activation_bytes: Read and written by the code besides, a cache that it copies too.
+        status: Of the multiply-accumulates, as of `Totals`: 'exact', or they depend on values.
     """
 
     macs: int | None
@@ -52,6 +57,12 @@ class PassFigures(Struct, frozen=True):
     weight_bytes: int
     cache_bytes: int
     activation_bytes: int | None
+    status: Reach = "exact"
+
+    @property
+    def sign(self) -> str:
+        """What goes before the multiply-accumulates, as in `Totals.sign`."""
+        return _SIGNS.get(self.status, "")
 
 
 class ServedLayer(Struct, frozen=True):

@@ -109,6 +109,39 @@ def test_a_prompt_a_step_and_the_cache_are_what_torch_counts_when_it_runs_them(n
     assert module_step.examined(own, own.prompt(PROMPT), 1).info.totals.macs == text
 
 
+IN_PIECES: dict[str, dict[str, Any]] = {
+    "falcon_h1": {"mamba_d_ssm": 128, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_chunk_size": 8},
+    "xlstm": {"hidden_size": 128, "num_blocks": 2, "qk_dim_factor": 1.0, "chunk_size": 64},
+    "longcat_flash": {"qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16, "zero_expert_num": 0}
+    | {"kv_lora_rank": 16, "q_lora_rank": 24, "expert_ffn_hidden_size": 32, "num_key_value_heads": 4}
+    | {"head_dim": 8, "ffn_hidden_size": 96, "n_routed_experts": 4, "moe_topk": 2},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "prompt"), [("falcon_h1", 20), ("xlstm", 130), ("longcat_flash", 19)])
+def test_a_prompt_that_is_read_in_pieces_is_counted_as_torch_does_wherever_it_ends(
+    name: str, prompt: int
+) -> None:
+    transformers.logging.set_verbosity_error()
+    known = AutoConfig.for_model(name)
+    said = {**known.to_dict(), **dict.fromkeys(known.attribute_map)}
+    over = {key: value for key, value in TINY.items() if key in said}
+    if name == "xlstm":
+        del over["num_hidden_layers"]
+    config = AutoConfig.for_model(name, **{**over, **IN_PIECES[name]})
+    model = AutoModelForCausalLM.from_config(copy.deepcopy(config)).eval()
+    if hasattr(model, "set_experts_implementation"):
+        model.set_experts_implementation("eager")
+    one = {} if name == "xlstm" else {"logits_to_keep": 1}
+    text, _ = counted(model, input_ids=ids(prompt), use_cache=True, **one)
+    with torch.device("meta"):
+        own = module_cache.of_module(AutoModelForCausalLM.from_config(config).eval())
+    spec = ServingSpec(prompt, (30,))
+    found = served(passes_of(own, spec), spec)
+    assert (found.prefill.macs, found.prefill.status) == (text, "exact")
+
+
 TEXT: dict[str, Any] = {key: TINY[key] for key in TINY if key not in ("n_layer", "n_embd", "n_head")} | {
     "num_hidden_layers": 2,
     "vocab_size": 256,
@@ -159,16 +192,20 @@ def test_a_text_of_a_model_that_sees_is_counted_as_torch_does(name: str) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["t5", "bart"])
+@pytest.mark.parametrize("name", ["t5", "bart", "nllb-moe"])
 def test_an_encoder_decoder_is_counted_behind_what_its_encoder_read(name: str) -> None:
     config = small(name)
     with torch.device("meta"):
         own = module_cache.of_module(AutoModelForSeq2SeqLM.from_config(config).eval())
     model = AutoModelForSeq2SeqLM.from_config(config).eval()
+    if hasattr(model, "set_experts_implementation"):
+        model.set_experts_implementation("eager")
     text, result = counted(model, input_ids=ids(PROMPT), decoder_input_ids=ids(1), use_cache=True)
     cache = result.past_key_values
     nbytes = sum(one.nbytes for one in held(cache))
-    read = {"encoder_outputs": (result.encoder_last_hidden_state,), "past_key_values": cache}
+    with torch.no_grad():
+        encoded = model.get_encoder()(input_ids=ids(PROMPT))
+    read = {"encoder_outputs": encoded, "past_key_values": cache}
     step, _ = counted(model, decoder_input_ids=ids(1), use_cache=True, **read)
     behind = module_step.step_behind(own, own.step(1, 1, PROMPT), 1, 1).info.totals
     assert (behind.macs, behind.kv_cache_bytes) == (step, nbytes)

@@ -143,6 +143,50 @@ def test_an_encoder_is_held_and_not_read_by_a_step() -> None:
 
 
 @pytest.mark.slow
+def test_a_part_counts_as_active_wherever_a_step_works_with_it() -> None:
+    heads = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 128}
+    mixed = {"layers_block_type": ["mamba", "hybrid"] * 2, "num_hidden_layers": 4, "num_mem_blocks": 1}
+    states = {"n_mamba_heads": 8, "mamba_headdim": 16, "mamba_d_state": 8, "mamba_ngroups": 1}
+    wide = {
+        "attention_hidden_size": 128,
+        "attention_head_dim": 32,
+        "adapter_rank": 8,
+        "intermediate_size": 96,
+    }
+    spec = ServingSpec(20, (30,))
+    # the two blocks share all weights, and each runs an adapter that the other leaves out
+    found = serve("zamba2", spec, **heads, **mixed, **states, **wide)
+    assert found.active == found.params
+    kinds = ["sliding_attention", "full_attention"]
+    gemma = {"layer_types": kinds, "num_hidden_layers": 2, "num_kv_shared_layers": 0, "laurel_rank": 4}
+    small = {"hidden_size_per_layer_input": 16, "vocab_size_per_layer_input": 100, "altup_num_inputs": 2}
+    more = {"head_dim": 16, "activation_sparsity_pattern": [0.0] * 2, "intermediate_size": 96}
+    # its own code calls methods of a part, and not the part
+    found = serve("gemma3n_text", spec, **heads, **gemma, **small, **more)
+    assert found.active == found.params
+
+
+@pytest.mark.slow
+def test_what_depends_on_the_text_has_a_sign_and_its_reason() -> None:
+    sizes = {"kv_lora_rank": 16, "q_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8}
+    sizes |= {"v_head_dim": 16, "expert_ffn_hidden_size": 32, "ffn_hidden_size": 96, "n_routed_experts": 4}
+    sizes |= {"moe_topk": 2, "zero_expert_num": 2, "num_layers": 1, "hidden_size": 64, "vocab_size": 128}
+    sizes |= {"head_dim": 8, "num_key_value_heads": 4}
+    found = serve("longcat_flash", ServingSpec(20, (30,)), **sizes, num_attention_heads=4)
+    assert (found.prefill.sign, found.decode.sign) == ("~ ", "~ ")
+    (why,) = [note for note in found.notes if note.startswith("figures with a sign depend on values")]
+    assert "gets the same share" in why
+
+
+@pytest.mark.slow
+def test_states_of_matrices_are_states() -> None:
+    sizes = {"hidden_size": 64, "num_blocks": 1, "num_heads": 2, "vocab_size": 128, "qk_dim_factor": 1.0}
+    found = serve("xlstm", ServingSpec(20, (30,), kv_dtype="fp8"), **sizes)
+    assert found.cache.token_bytes == 0
+    assert found.cache.state_bytes == found.cache.bytes.at(1) == found.decode.cache_bytes
+
+
+@pytest.mark.slow
 def test_what_fits_a_memory_fits_and_one_more_does_not() -> None:
     spec = ServingSpec(contexts=(1000,), batches=(1, 4), dtype="int8", kv_dtype="fp8", card=5 * 10**9)
     found = serve("llama", spec, CHIP, **TWO_LAYERS)

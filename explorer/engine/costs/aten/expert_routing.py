@@ -49,18 +49,34 @@ WATCHED = (
 
 
 class _Division:
-    """As many places as `total`, shared out to `count` classes; no more than one to each if `scant`."""
+    """As many places as `total`, shared out to `count` classes; no more than one to each if `scant`.
 
-    def __init__(self, total: int, count: int, uneven: bool, scant: bool = False) -> None:
+    A table may have columns for more classes than there are (`columns`): to those nothing falls.
+    """
+
+    def __init__(
+        self, total: int, count: int, uneven: bool, scant: bool = False, columns: int | None = None
+    ) -> None:
         self.total = total
         self.count = count
         self.uneven = uneven
         self.scant = scant
+        self.columns = columns or count
         self.places: dict[Hashable, int] = {}
 
     def share(self, key: Hashable) -> int:
-        """What falls to one class, in the order in which they were asked for."""
-        at = self.places.setdefault(key, len(self.places)) % self.count
+        """What falls to one class: a number names it, others are told apart by when they were asked for.
+
+        Who asks for classes without a number asks for those first to which something falls.
+        """
+        if isinstance(key, int):
+            return self._size(key)
+        sizes = sorted(self.shares(), key=bool, reverse=True)
+        return sizes[self.places.setdefault(key, len(self.places)) % len(sizes)]
+
+    def _size(self, at: int) -> int:
+        if at >= self.count:
+            return 0
         share = self._until(at + 1) - self._until(at)
         return min(share, 1) if self.scant else share
 
@@ -70,8 +86,8 @@ class _Division:
         return self.total * at // self.count
 
     def shares(self) -> list[int]:
-        """What falls to every class."""
-        return [self.share(at) for at in range(self.count)]
+        """What falls to every column."""
+        return [self._size(at) for at in range(self.columns)]
 
 
 class Classes:
@@ -103,9 +119,9 @@ class Classes:
         self.used = True
         if key is not None:
             return min(division.share(key), size)
-        if size * division.count == elements:
+        if size * division.columns == elements:
             # a slice of one class out of all
-            return min(division.share(mask.storage_offset()), size)
+            return min(division.share(_column(mask, size, division.columns)), size)
         return min(-(-division.total * size // elements), size)
 
     def counted(self, name: str, args: Sequence[Any], make: Callable[[], Any]) -> Any:
@@ -139,7 +155,7 @@ class Classes:
         if (
             key is None
             and name == "aten::sum"
-            and out.numel() == division.count
+            and out.numel() == division.columns
             and args[0].numel() == elements
         ):
             return self._told(division.shares()).to(out.dtype).reshape(out.shape)
@@ -167,9 +183,10 @@ class Classes:
         elif name in ("aten::scatter", "aten::scatter_"):
             value = kwargs.get("value", args[3] if len(args) > 3 else None)
             if isinstance(value, (int, float)) and value == 1 and len(args) > 2:
-                index, size = args[2], int(args[0].shape[args[1]])
-                if self._counts.get(self._root(index)) == size:
-                    division = _Division(index.numel(), size, self.uneven)
+                index, columns = args[2], int(args[0].shape[args[1]])
+                count = self._counts.get(self._root(index), columns + 1)
+                if count <= columns:
+                    division = _Division(index.numel(), count, self.uneven, columns=columns)
                     self._masks[_key(out)] = division, None, out.numel()
         elif name in _KEPT and isinstance(out, torch.Tensor) and args:
             self._kept(args, out)
@@ -188,11 +205,12 @@ class Classes:
         if found is None or made == mine:
             return
         division, key, elements = found
-        if key is None and out.numel() * division.count == elements:
-            key = ("part", len(division.places), made)
+        if key is None and out.numel() * division.columns == elements:
+            key = _chosen(args)
+            key = ("part", len(division.places), made) if key is None else key
         elif key is None and out.numel() != elements:
             # over the choices of each token, which are different ones
-            if out.dim() == 0 or out.numel() % division.count:
+            if out.dim() == 0 or out.numel() % division.columns:
                 return
             elements = out.numel()
         self._masks[made] = division, key, elements
@@ -203,7 +221,7 @@ class Classes:
             found = self._masks.get(_key(source)) if isinstance(source, torch.Tensor) else None
             if found is not None and found[1] is None and out.numel() == found[2]:
                 whole = found[0]
-                fewer = _Division(whole.total, whole.count, self.uneven, self.least)
+                fewer = _Division(whole.total, whole.count, self.uneven, self.least, whole.columns)
                 self._masks[_key(out)] = fewer, None, out.numel()
 
     def _compared(self, classes: Any, other: Any, out: Any) -> None:
@@ -221,14 +239,28 @@ class Classes:
             size = classes.numel()
             division = self._divisions.setdefault((root, size), _Division(size, count, self.uneven))
             self._masks[_key(out)] = division, other, out.numel()
-        elif not isinstance(other, torch.Tensor) or out.numel() != classes.numel() * count:
-            return
-        elif other.numel() == count == max(other.shape, default=0):
-            division = _Division(classes.numel(), count, self.uneven)
-            self._masks[_key(out)] = division, None, out.numel()
+        elif isinstance(other, torch.Tensor):
+            columns = other.numel()
+            if out.numel() == classes.numel() * columns and max(other.shape, default=0) == columns >= count:
+                division = _Division(classes.numel(), count, self.uneven, columns=columns)
+                self._masks[_key(out)] = division, None, out.numel()
 
     def _root(self, tensor: Any) -> int:
         return self._roots.get(_key(tensor), _key(tensor))
+
+
+def _column(mask: Any, size: int, columns: int) -> int:
+    """Which column of a table a slice of it is: the last of its axes, or the first."""
+    offset = int(mask.storage_offset())
+    return offset // size if mask.is_contiguous() and size > 1 else offset % columns
+
+
+def _chosen(args: Sequence[Any]) -> int | None:
+    """The number by which a part of a table was asked for; None where it has no value."""
+    indices = args[1] if len(args) > 1 and isinstance(args[1], (list, tuple)) else ()
+    first = indices[0] if indices else None
+    known = isinstance(first, torch.Tensor) and not first.is_meta and first.numel() == 1
+    return int(first) if known and first is not None else None
 
 
 def _key(tensor: Any) -> int:

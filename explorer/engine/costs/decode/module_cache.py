@@ -6,17 +6,19 @@ code does, whatever it caches (keys and values of grouped heads, latents, window
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from msgspec import Struct, field
 from torch import nn
 
 from explorer.base.errors import BadModel, Misuse
+from explorer.base.units import shape_text
 from explorer.engine.costs.torch.branch_outcomes import traced
 from explorer.engine.formats.torch_module.cache_tensors import held
 from explorer.engine.formats.torch_module.configured_inputs import likely_shape
@@ -38,6 +40,14 @@ def layers_of(cache: Any) -> list[Any]:
     if own is not None:
         return [*layers_of(own), *layers_of(cache.cross_attention_cache)]
     return list(getattr(cache, "layers", None) or ())
+
+
+class EncoderOutput(NamedTuple):
+    """What an encoder read: code that takes it asks for it by place, or by name."""
+
+    last_hidden_state: torch.Tensor
+    hidden_states: None = None
+    attentions: None = None
 
 
 class OwnCache(Struct):
@@ -97,6 +107,13 @@ class OwnCache(Struct):
         cache, more = self._caches[key]
         return copy.deepcopy(cache), more
 
+    def encoder_reads(self) -> str:
+        """What an encoder reads that is no text, with its shape; '' for a text, or no encoder."""
+        name = getattr(self.model, "main_input_name", "input_ids")
+        if not self.encoder or name == "input_ids":
+            return ""
+        return f"{name} {shape_text(tuple(self._encoded(1, 1)[name].shape))}"
+
     # inside
 
     def _cache(self, tokens: int, batch: int, prompt: int) -> tuple[Any, Mapping[str, Any]]:
@@ -126,7 +143,9 @@ class OwnCache(Struct):
         given = self.prompt(prompt or _SHORT if self.encoder else tokens, batch)
         if self.encoder:
             given["decoder_input_ids"] = _ids(batch, tokens)
-        seen = traced(self.model, (), given, check=self.check).seen
+        read: list[Any] = []
+        with _outputs_of(self._encoder_module(), read):
+            seen = traced(self.model, (), given, check=self.check).seen
         if seen.failed:
             raise BadModel(f"it fails over a prompt: {seen.failed[1]}", where=type(self.model).__name__)
         result = seen.result
@@ -135,11 +154,17 @@ class OwnCache(Struct):
             raise Misuse(
                 "its forward takes a cache and returns none", where=type(self.model).__name__, hint=_HINT
             )
-        return cache, self._encoder_output(result)
+        return cache, {"encoder_outputs": read[-1]} if read else self._encoder_output(result)
+
+    def _encoder_module(self) -> nn.Module | None:
+        """What reads the prompt, whose own output a step takes; None where it is not known."""
+        found = getattr(self.model, "get_encoder", None) if self.encoder else None
+        encoder = found() if callable(found) else None
+        return encoder if isinstance(encoder, nn.Module) and encoder is not self.model else None
 
     def _encoder_output(self, result: Any) -> Mapping[str, Any]:
         state = getattr(result, "encoder_last_hidden_state", None)
-        return {"encoder_outputs": (state,)} if self.encoder and state is not None else {}
+        return {"encoder_outputs": EncoderOutput(state)} if self.encoder and state is not None else {}
 
     def _encoded(self, tokens: int, batch: int) -> dict[str, Any]:
         name = getattr(self.model, "main_input_name", "input_ids")
@@ -206,11 +231,30 @@ def _arguments(model: nn.Module) -> frozenset[str]:
     """Names of the arguments of a forward; some of transformers hand `use_cache` on without naming it."""
     taken = inspect.signature(model.forward).parameters
     more = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in taken.values())
-    config: Any = getattr(model, "config", None)
     # where a model reads pictures or sound, too, its decoder's part says it
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    known = more and (hasattr(config, "use_cache") or hasattr(text, "use_cache"))
+    known = more and any(
+        hasattr(one, "use_cache") for one in (getattr(model, "config", None), text_config(model))
+    )
     return frozenset((*taken, "use_cache")) if known else frozenset(taken)
+
+
+@contextlib.contextmanager
+def _outputs_of(module: nn.Module | None, found: list[Any]) -> Iterator[None]:
+    """Collects what a module returns."""
+    if module is None:
+        yield
+        return
+    hook = module.register_forward_hook(lambda module, args, output: found.append(output))
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def text_config(model: nn.Module) -> Any:
+    """What a model says of its decoder; None for one without a configuration."""
+    config: Any = getattr(model, "config", None)
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 
 def _check(cancel: Cancel, done: int, modules: int) -> None:

@@ -46,9 +46,11 @@ def held(cache: Any) -> tuple[CacheTensor, ...]:
     """The tensors of a cache, in the order of its layers."""
     found = []
     for path, tensor in _tensors(cache, ()):
-        layer = next((int(piece) for piece in path if piece.isdigit()), -1)
-        name = ".".join(path[path.index(str(layer)) + 1 :] if layer >= 0 else path)
-        found.append(CacheTensor(layer, name, tensor))
+        at = next((at for at, piece in enumerate(path) if piece.isdigit()), -1)
+        # what is no list of layers says itself what its tensors are: 'rnn_state.0'
+        kind = ("state",) if len(path) == 1 else () if path[at - 1] == "layers" else path[at - 1 : at]
+        name = ".".join((*kind, *path[at + 1 :]))
+        found.append(CacheTensor(int(path[at]) if at >= 0 else -1, name, tensor))
     seen: dict[int, CacheTensor] = {}
     for one in found:
         seen.setdefault(id(one.tensor), one)

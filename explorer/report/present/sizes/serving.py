@@ -59,7 +59,11 @@ def parameters(fact: Serving) -> Fields:
     """How many, and how many of them a token works with."""
     rows = [count_field("Parameters", fact.params, "", fact.architecture, "params")]
     if fact.active != fact.params:
-        rows.append(count_field("Active", fact.active, "", "that a token works with, tables whole", "active"))
+        rows.append(
+            count_field(
+                "Active", fact.active, fact.decode.sign, "that a token works with, tables whole", "active"
+            )
+        )
     rows += [
         count_field("Embedding", fact.embedding, "", "tables in which rows are looked up", "embedding"),
         bytes_field("Weight bytes", fact.weight_bytes, "", _stored(fact), "weights"),
@@ -103,7 +107,7 @@ def passes_table(fact: Serving) -> Table:
     def row(label: str, name: str, kind: str) -> tuple[Cell, ...]:
         make = count if kind == "count" else size
         each: tuple[PassFigures, ...] = (fact.prefill, fact.decode)
-        return label, *[quiet_zero(make(getattr(one, name))) for one in each]
+        return label, *[quiet_zero(make(getattr(one, name), one.sign * (kind == "count"))) for one in each]
 
     rows = [
         row("MACs", "macs", "count"),
@@ -123,12 +127,16 @@ def passes_table(fact: Serving) -> Table:
 def forms(fact: Serving) -> list[Block]:
     """MACs as closed forms, with the sizes at which they were checked."""
     found: list[Block] = []
-    named = (("prompt ", fact.prefill_macs), ("a token", fact.decode_macs), ("cache  ", fact.cache.bytes))
-    for label, form in named:
+    named = (
+        ("prompt ", fact.prefill_macs, fact.prefill.sign),
+        ("a token", fact.decode_macs, fact.decode.sign),
+        ("cache  ", fact.cache.bytes, ""),
+    )
+    for label, form, sign in named:
         if form.pieces:
             sizes = ", ".join(f"{one:,}" for one in form.checked)
             unit = "bytes" if label.startswith("cache") else "MACs"
-            text = (Span(f"{label}  {unit}({form.over}) = ", "quiet"), Span(form.text, "formula"))
+            text = (Span(f"{label}  {unit}({form.over}) {sign or '= '}", "quiet"), Span(form.text, "formula"))
             found.append(Line((*text, Span(f"   checked at {sizes}", "quiet"))))
     return [Line(), *found] if found else []
 
@@ -365,8 +373,8 @@ def side_by_side(found: Sequence[tuple[Info, Serving]]) -> list[Block]:
         row("  active", lambda one: count(one.active)),
         row("Weight bytes", lambda one: size(one.weight_bytes)),
         row("KV bytes a token", lambda one: size(one.cache.token_bytes)),
-        row("MACs of the prompt", lambda one: count(one.prefill.macs)),
-        row("MACs of a token", lambda one: count(one.decode.macs)),
+        row("MACs of the prompt", lambda one: count(one.prefill.macs, one.prefill.sign)),
+        row("MACs of a token", lambda one: count(one.decode.macs, one.decode.sign)),
     ]
     for at, time in enumerate(facts[0].times):
         what = f"{time.context:,} tokens, batch {time.batch:,}"

@@ -285,6 +285,33 @@ class MixtralHit(Moe):
         return out
 
 
+class SpareColumn(Moe):
+    """As DBRX: a mask with a column more than there are experts."""
+
+    def forward(self, x: Any) -> Any:
+        w, sel = self.router(x).softmax(-1).topk(K, dim=-1)
+        out = torch.zeros_like(x)
+        mask = F.one_hot(sel, num_classes=E + 1).permute(2, 1, 0)
+        for e in torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero():
+            e = e[0]
+            idx, top = torch.where(mask[e])
+            out.index_add_(0, top, self.experts[int(e)](x[top]) * w[top, idx, None])
+        return out
+
+
+class Identities(Moe):
+    """As LongCat: some of those that the router chooses from hand on what they are given."""
+
+    def forward(self, x: Any) -> Any:
+        _w, sel = self.router(x).topk(K)
+        out = torch.zeros_like(x)
+        mask = F.one_hot(sel, num_classes=E).permute(2, 1, 0)
+        for e in torch.greater(mask.sum(dim=(-1, -2)), 0).nonzero():
+            _, top = torch.where(mask[int(e)].squeeze(0))
+            out.index_add_(0, top, x[top] if int(e) < E // 2 else self.experts[int(e)](x[top]))
+        return out
+
+
 class MaskAny(Moe):
     def forward(self, x: Any) -> Any:
         p = self.router(x).sigmoid()
@@ -412,7 +439,7 @@ LAYERS: dict[type[nn.Module], tuple[int, float, str]] = {
 }
 """Rows of the input; MACs in products of one row by W x W; status."""
 
-ROUTERS = (Mixtral, MixtralHit, MaskAny, DeepSeek, Bincount, SlotLoop, UniqueHit)
+ROUTERS = (Mixtral, MixtralHit, SpareColumn, MaskAny, DeepSeek, Bincount, SlotLoop, UniqueHit)
 
 
 def both(kind: type[nn.Module], rows: int, shape: tuple[int, ...] | None = None) -> list[Info]:
@@ -431,6 +458,20 @@ def test_values_that_are_known_are_used_and_the_larger_branch_is_counted(kind: t
         assert (info.totals.macs, info.totals.status) == (products * W * W, status)
         assumed = [note for note in info.model.notes if "taken as" in note or "assumed" in note]
         assert bool(assumed) == (status != "exact"), "an assumption that changes nothing is no note"
+
+
+@pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.slow), TOKENS])
+def test_experts_that_do_nothing_make_the_work_depend_on_the_text(rows: int) -> None:
+    info = both(Identities, rows)[0]
+    assert info.totals.status != "exact"
+    assert rows * W * E <= (info.totals.macs or 0) <= rows * (W * E + K * 2 * W * 2 * W)
+
+
+@pytest.mark.slow
+def test_one_token_goes_to_as_many_experts_as_are_chosen() -> None:
+    for kind in (MixtralHit, SpareColumn):
+        info = both(kind, 1)[0]
+        assert (info.totals.macs, info.totals.status) == (W * E + K * 2 * W * 2 * W, "exact")
 
 
 @pytest.mark.sampled(1)
