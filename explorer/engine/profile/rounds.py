@@ -108,9 +108,19 @@ def _alternate(
     going = True
     while going:
         found = [
-            one.trying(partial(TimedRuns.block, room=one.room, watch=watch, step=step, stop=why))
-            for one in every
+            one.trying(partial(_block, room=one.room, watch=watch, step=step, stop=why)) for one in every
         ]
         for one, stopped in zip(every, found, strict=True):
             one.stopped = stopped or one.stopped
         going = None in found
+
+
+def _block(
+    runs: TimedRuns,
+    room: int,
+    watch: LoadWatch,
+    step: Callable[[int], None],
+    stop: Callable[[Sequence[float]], Stopped | None],
+) -> Stopped | None:
+    """See `TimedRuns.block`; of a model that has as many runs as were asked for no more are made."""
+    return "steps" if stop(runs.wall) == "steps" else runs.block(room, watch, step, stop)
