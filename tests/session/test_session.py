@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import shutil
@@ -138,6 +139,31 @@ def test_a_session_leaves_no_folder_behind_closed_or_forgotten(sample: Sample) -
     gc.collect()
     gc.unfreeze()
     assert not any(folder.exists() for folder in folders)
+
+
+def opened(path: str) -> int:
+    """How many descriptors of this process are of a file."""
+    found = 0
+    for name in os.listdir("/dev/fd"):
+        with contextlib.suppress(OSError):  # the one of the listing
+            found += os.path.samestat(os.fstat(int(name)), os.stat(path))
+    return found
+
+
+def test_a_proof_leaves_no_model_to_whoever_looks_for_garbage(sample: Sample) -> None:
+    """Each would keep its file open, and its graph in memory, until somebody looks."""
+    path = str(sample("mlp_128"))
+    gc.disable()
+    try:
+        before = opened(path)
+        session = Session(path)
+        session.tile(TileSpec((64, 64, 64), form="scan"), verify=False)
+        assert session.verify(draws=1).passed
+        assert opened(path) > before
+        del session
+        assert opened(path) == before
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("form", ["lab", "scan"])

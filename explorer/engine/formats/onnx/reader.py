@@ -102,9 +102,7 @@ def read(path: str) -> Model:
     except RecursionError:
         raise BadModel("its graphs are nested too deeply", where=path) from None
     finally:
-        # what decodes attributes knows the reader: a cycle would keep the file mapped
-        reader.decoders.clear()
-        reader.kinds.clear()
+        reader.forget_nodes()
         reader.names.clear()
         source.forget()
 
@@ -120,6 +118,11 @@ class _Reader(TensorReader):
         super().__init__(source)
         self.decoders: dict[bytes, tuple[bytes, Callable[[], Mapping[str, Any]]]] = {}
         self.kinds: dict[bytes, _Kind] = {}
+
+    def forget_nodes(self) -> None:
+        """Lets go of what decodes attributes, which knows the reader: a cycle would keep the file mapped."""
+        self.decoders.clear()
+        self.kinds.clear()
 
     def model(self) -> Model:
         graph: tuple[int, int] | None = None
@@ -362,6 +365,7 @@ class _Reader(TensorReader):
             def decode() -> Mapping[str, Any]:
                 if not found:
                     found.update(self.attribute(a, b, depth) for a, b in spans)
+                    self.forget_nodes()  # of graphs among them
                 return found
 
             known = self.decoders[raw] = raw, decode

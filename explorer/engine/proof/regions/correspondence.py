@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -59,6 +60,14 @@ class ChangedRegion(Struct, frozen=True):
         return sorted({*self.before.given, *self.given.values()})
 
 
+def _site_before(sites: Sites, path: tuple[str, ...], name: str, node: Node) -> Original | None:
+    found = sites.get("/".join((*path, name)))
+    # an operator that was taken apart before it was tiled may end in a value of the same name
+    if found is None or (found.node.key, found.node.inputs) != (node.key, node.inputs):
+        return None
+    return found
+
+
 class Correspondence:
     """Two graphs, numbered, and the regions in which they differ.
 
@@ -94,7 +103,7 @@ class Correspondence:
         given = {name: self._table.number("input", name) for name in inputs}
         self.cut_off: list[Pair] = []
         self._given_after = {inputs[name]: number for name, number in given.items()}
-        self._first = GraphNumbers(self._table, before, given, site=self._site_before)
+        self._first = GraphNumbers(self._table, before, given, site=partial(_site_before, sites))
         second = self._second({})
         self._certain = {*self._first.values.values()}.intersection(second.values.values())
         pairs = [(self._first.values[p.before], second.values[p.after], p) for p in outputs]
@@ -103,13 +112,6 @@ class Correspondence:
         self.met = self._first.sites & second.sites
         self._paired: list[Pair] | None = None
         self._position: dict[str, int] = {}
-
-    def _site_before(self, path: tuple[str, ...], name: str, node: Node) -> Original | None:
-        found = self._sites.get("/".join((*path, name)))
-        # an operator that was taken apart before it was tiled may end in a value of the same name
-        if found is None or (found.node.key, found.node.inputs) != (node.key, node.inputs):
-            return None
-        return found
 
     def _second(self, assumed: Mapping[str, int]) -> GraphNumbers:
         def site(path: tuple[str, ...], name: str, node: Node) -> Original | None:
