@@ -5,14 +5,25 @@ from __future__ import annotations
 import os
 import sys
 
+_MORE = 1 << 25
+"""Bytes that are worth looking through the heap for: the works of a small model free less."""
+_least = [0]
+"""Bytes that this process held when the heap was last handed back; less where it has held less since."""
+
 
 def give_back(above: int = 0) -> None:
-    """Hands what works have freed back to the system, where this process holds more than `above` bytes.
+    """Hands what works have freed back to the system.
 
     glibc keeps it for the next one, who would have to be given new pages instead; other C libraries have no
     such call, and some Pythons no ctypes.
+
+    Args:
+        above: Where this process holds more bytes than this, and more than were left the last time; 0: in any
+            case.
     """
-    if sys.platform != "linux" or _resident() < above:
+    held = _resident()
+    _least[0] = min(_least[0], held)
+    if sys.platform != "linux" or (above and held < max(above, _least[0] + _MORE)):
         return
     try:
         import ctypes
@@ -22,6 +33,7 @@ def give_back(above: int = 0) -> None:
         return
     if trim is not None:
         trim(0)
+        _least[0] = _resident()
 
 
 def _resident() -> int:

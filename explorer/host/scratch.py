@@ -43,6 +43,7 @@ class Folder:
     def remove(self) -> None:
         """Takes it away with all that is in it; twice is as good as once."""
         if self._lock >= 0:
+            _ours.remove(os.path.realpath(self.path))
             remove(self.path)
             os.close(self._lock)
             self._lock = -1
@@ -84,7 +85,7 @@ def keep_private(path: str) -> None:
 def is_private(path: str) -> bool:
     """Whether a file is for the program alone: it lies in a folder that is."""
     real = os.path.realpath(os.path.dirname(os.path.abspath(path)))
-    return any(real == one or real.startswith(one + os.sep) for one in _ours)
+    return any(real == one or real.startswith(one + os.sep) for one in tuple(_ours))
 
 
 def open_private(path: str) -> IO[bytes]:

@@ -430,8 +430,9 @@ def _join(parts: _Parts) -> bytes:
 def _keep_buffers() -> None:
     """Has the process keep the buffers that it frees, once for all.
 
-    glibc hands large ones back to the kernel, and a new one costs as much as filling it, until a larger one was
-    freed. This one is not touched, and so takes no memory; a second would come from what was kept, and be filled.
+    glibc hands large ones back to the kernel, and a new one costs as much as filling it, until a larger one
+    was freed. This one is not touched, and so takes no memory; a second would come from what was kept, and be
+    filled with zeros.
     """
     bytes(1 << 24)
 
