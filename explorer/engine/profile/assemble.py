@@ -53,10 +53,11 @@ class TimeSamples(Struct):
 
 
 class Conditions(Struct, frozen=True):
-    """How it was measured: the fields of `Profile` of these names, and `profiled`.
+    """How it was measured: the fields of `Profile` of these names, and what `_NO_FIELDS` names.
 
     Attributes:
         profiled: Wall times of the runs under the profiler.
+        spent: The same with what they were begun and read with, and of those that were not timed, too.
         model: Predicts the times of layers.
         load: What says that something else ran, in words; '' for nothing.
     """
@@ -67,6 +68,7 @@ class Conditions(Struct, frozen=True):
     threads: int
     runtime: str
     profiled: Sequence[float] = ()
+    spent: Sequence[float] = ()
     batch: int | None = None
     rows: int | None = None
     optimize: str = ""
@@ -133,13 +135,23 @@ def assembled(
         limit_seconds=summed(one.limit_seconds for one in times if one.seconds) if how.machine else None,
         predicted_seconds=None if how.model is None else _predicted(how.model, times),
         profiler_overhead=None if under is None else under / whole.median - 1,
+        profiled_runs=len(how.profiled),
+        profiling_overhead=_cost(wall, how.spent),
         loaded=bool(how.load),
         notes=(*how.notes, *_unpredicted(how.model, times)),
         **given,
     )
 
 
-_NO_FIELDS = ("profiled", "notes", "model")
+_NO_FIELDS = ("profiled", "spent", "notes", "model")
+
+
+def _cost(wall: Sequence[float], spent: Sequence[float]) -> float | None:
+    """What the runs under the profiler took longer, as a share of what all would have taken without it."""
+    median = spread(wall).median
+    if not spent or not median:
+        return None
+    return len(spent) * (spread(spent).median / median - 1) / (len(wall) + len(spent))
 
 
 def _predicted(model: TimeModel, times: Sequence[LayerTime]) -> float | None:

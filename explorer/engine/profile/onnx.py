@@ -135,6 +135,7 @@ class _MeasuredGraph(Struct):
     stopped: Stopped = "steps"
     wall: list[float] = field(default_factory=list)
     profiled: list[float] = field(default_factory=list)
+    spent: list[float] = field(default_factory=list)
     of_row: dict[int, TimeSamples] = field(default_factory=dict)
     other: dict[str, TimeSamples] = field(default_factory=dict)
     within: dict[int, int] = field(default_factory=dict)
@@ -200,6 +201,7 @@ class _MeasuredGraph(Struct):
             self.check.look()
         self.wall += loaded.wall
         self.profiled += loaded.profiled
+        self.spent += loaded.spent
         before, path = self.runs, loaded.end()
         for run, wanted in zip(kernel_runs(path), loaded.counted, strict=False):
             if not run.whole:
@@ -230,6 +232,7 @@ class _MeasuredGraph(Struct):
             threads=threads,
             runtime=f"onnxruntime {onnxruntime.__version__}",
             profiled=self.profiled,
+            spent=self.spent,
             batch=self.subject.batch,
             rows=first.shape[0] if first is not None and first.ndim else None,
             optimize=self.level,

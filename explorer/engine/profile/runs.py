@@ -3,10 +3,14 @@
 A run right behind one of another kind finds threads that still spin, and caches of the other: on two
 processors such a run took twice its time. So runs are made in blocks, each begins when all threads are idle,
 and of short runs the first of a block is not counted.
+
+A profiler may take longer than what it looks at: a run of a graph of thousands of small kernels took 2.6
+times as long. So runs of some length are made under it only as the others pay for them: see `paid_runs`.
 """
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
 
@@ -23,18 +27,42 @@ _LOOK, _IDLE, _SPINNING = 0.005, 0.2, 0.5
 after which they are left to it."""
 
 
+_COST, _LONG = 0.1, 0.02
+"""Share that the profiler may add to all runs, and seconds of a run below which it may add more."""
+_SHARES = 3
+"""Runs under the profiler before which a sure median ends nothing."""
+
+
+def paid_runs(plain: int, seconds: float, under: float) -> int | None:
+    """How many runs under a profiler take all runs no more than a tenth longer; None: any number of them.
+
+    Of n runs of s seconds and m of u, m (u - s) <= 0.1 (n + m) s.
+
+    Args:
+        plain: Runs without it.
+        seconds: Of one of these.
+        under: Seconds of one with it, and of what it is begun and read with.
+    """
+    slower = under / seconds - 1 if seconds > _LONG else 0.0
+    return None if slower <= _COST else int(_COST * plain / (slower - _COST))
+
+
 class TimedRuns:
     """A loaded model that is run without a profiler and with one.
 
     Attributes:
         wall, profiled: Seconds of their runs.
         counted: Of each run under the profiler, whether it was timed.
+        spent: Seconds of each of those behind the warm-up, with what it was begun and read with.
     """
+
+    clock: Callable[[], float] = staticmethod(time.perf_counter)
 
     def __init__(self) -> None:
         self.wall: list[float] = []
         self.profiled: list[float] = []
         self.counted: list[bool] = []
+        self.spent: list[float] = []
 
     def once(self, observed: bool) -> float:
         """Seconds of one run, under the profiler or not."""
@@ -78,20 +106,49 @@ class TimedRuns:
                 step(len(self.wall))
                 self.wall.append(self.once(False))
                 why = stop(self.wall)
-        began = len(self.profiled)
-        wait_idle()
-        if short and self._kept(room):
-            self.once(True)
-            self.counted.append(False)
-        few = min(len(self.wall), SURE) if why else 0  # an interval of each layer, too
-        while self._kept(room) and (
-            len(self.profiled) < few or not _enough(self.profiled[began:], _OBSERVED)
-        ):
-            self.profiled.append(self.once(True))
-            self.counted.append(True)
+                if why == "settled" and not self._shared(room):
+                    why = None
+        self._look(room, sure=why is not None)
         return why
 
-    def _kept(self, room: int) -> bool:
+    def _shared(self, room: int) -> bool:
+        """Whether enough runs under the profiler are made, or paid for."""
+        if not self.profiled:  # what they cost is not known before the first
+            return statistics.median(self.wall) <= _LONG
+        enough = not self._more(room) or len(self.profiled) >= _SHARES
+        return enough or self._paid(_SHARES - len(self.profiled) + (self.wall[-1] < _SHORT))
+
+    def _look(self, room: int, sure: bool) -> None:
+        """Runs under the profiler: as many as are paid for, one at least; `sure`: an interval of a layer."""
+        began, few = len(self.profiled), min(len(self.wall), SURE) if sure else 0
+        short = self.wall[-1] < _SHORT
+        if not self._more(room) or not self._paid((1 if sure else _OBSERVED) + short):
+            return
+        wait_idle()
+        if short:
+            self._observe(counted=False)
+        while (
+            self._more(room)
+            and self._paid(1)
+            and (len(self.profiled) < few or not _enough(self.profiled[began:], _OBSERVED))
+        ):
+            self.profiled.append(self._observe(counted=True))
+
+    def _observe(self, counted: bool) -> float:
+        began = self.clock()
+        took = self.once(True)
+        self.spent.append(self.clock() - began)
+        self.counted.append(counted)
+        return took
+
+    def _paid(self, more: int) -> bool:
+        """Whether so many more runs under the profiler are paid for; the first that is timed always is."""
+        if not self.profiled:
+            return True
+        paid = paid_runs(len(self.wall), statistics.median(self.wall), statistics.median(self.spent))
+        return paid is None or len(self.spent) + more <= paid
+
+    def _more(self, room: int) -> bool:
         """Whether the events of another run under the profiler are kept."""
         return len(self.counted) < room or not any(self.counted)
 

@@ -210,11 +210,14 @@ class Profile(Struct, frozen=True):
         operators: By kind of kernel, the most expensive first.
         modules: Groups, in the order of the rows.
         removed: Paths of layers that do not run: computed when the model is loaded, or left out.
-        runs: Timed runs without the profiler; those with it are the `count` of each layer.
+        runs: Timed runs without the profiler.
         warmup: Runs before those.
         settled: Whether the 95 % interval of the wall's median is within 5 % of it.
         stopped: Why no more runs were made.
         profiler_overhead: What a run takes longer under the profiler, as a share of the one without.
+        profiled_runs: Timed runs under it, which have the times of the layers.
+        profiling_overhead: What all runs took longer for those under it, as a share; what these are begun and
+            read with is in it. Of runs above 20 ms only as many are made as keep it within a tenth, and one.
         device: What ran it: 'cpu', 'cuda'.
         threads: That its operators may use.
         batch: Size that was bound to the open first dimension; None where none was.
@@ -261,6 +264,8 @@ class Profile(Struct, frozen=True):
     phases: tuple[PhaseTime, ...] = ()
     slowed_seconds: float = 0.0
     recording: tuple[RecordedRun, ...] = ()
+    profiled_runs: int = 0
+    profiling_overhead: float | None = None
 
     @property
     def efficiency(self) -> float | None:

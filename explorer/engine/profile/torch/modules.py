@@ -250,6 +250,7 @@ class _MeasuredModule(Struct):
     threads: int = 1
     wall: list[float] = field(default_factory=list)
     profiled: list[float] = field(default_factory=list)
+    spent: list[float] = field(default_factory=list)
     phases: dict[str, list[float]] = field(default_factory=dict)
     runs: list[ModuleRun] = field(default_factory=list)
     recording: tuple[RecordedRun, ...] = ()
@@ -311,6 +312,7 @@ class _MeasuredModule(Struct):
         assert runs is not None
         self.wall += runs.wall
         self.profiled += runs.profiled
+        self.spent += runs.spent
         self.recording = tuple(runs.recording)
         self.runs += [run for run, wanted in zip(runs.runs, runs.counted, strict=True) if wanted]
         for name, took in runs.phases.items():
@@ -328,6 +330,7 @@ class _MeasuredModule(Struct):
             threads=self.threads,
             runtime=f"torch {torch.__version__}",
             profiled=self.profiled,
+            spent=self.spent,
             batch=self.subject.batch,
             rows=self.subject.rows,
             inputs=self.subject.inputs,

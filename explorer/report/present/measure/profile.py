@@ -109,7 +109,7 @@ def figures(fact: Profile) -> Fields:
         rows.append(Field("  rows", rate, f"{fact.batch:,} in a run", "rows"))
     rows += [
         *_overhead(fact),
-        Field("Profiler's cost", _cost(fact), "on a run; the wall time is measured without it", "profiler"),
+        Field("Profiler's cost", _cost(fact), _cost_in_all(fact), "profiler"),
         Field("Runs on", f"{fact.device}, {many_text(fact.threads, 'thread')}", _runtime(fact), "on"),
         *(Field("Input", "", text) for text in fact.inputs),
     ]
@@ -173,6 +173,15 @@ def _cost(fact: Profile) -> Span:
     if fact.profiler_overhead is None:
         return Span("?", "warning")
     return Span(f"{fact.profiler_overhead * 100:+.0f} %", "figure", value=fact.profiler_overhead)
+
+
+def _cost_in_all(fact: Profile) -> str:
+    """What the runs under the profiler cost beside the others."""
+    without = "the wall time is measured without it"
+    if fact.profiling_overhead is None:
+        return f"on a run; {without}"
+    under = f"{fact.profiled_runs:,} of {fact.runs + fact.profiled_runs:,}"
+    return f"on a run, {fact.profiling_overhead * 100:+.0f} % on all: {under} were under it; {without}"
 
 
 def _runtime(fact: Profile) -> str:
