@@ -223,7 +223,11 @@ class _MeasuredGraph(Struct):
         notes = _notes(spec, self.level, self.providers, len(self.flat.model.graph.nodes))
         if why := _unlike(seen, threads, self.providers):
             seen, notes = None, (*notes, why)
-        slower = self.check.words() if self.check is not None and seen is not None else ""
+        slower = ""
+        if self.check is not None and seen is not None:
+            slower = self.check.words()
+            seen, otherwise = self.check.now()
+            notes = (*notes, otherwise) if otherwise else notes
         first = next(iter(self.subject.feeds.values()), None)
         conditions = Conditions(
             warmup=spec.warmup,

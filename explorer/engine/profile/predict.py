@@ -24,7 +24,9 @@ from explorer.settings.columns import tensor_bytes
 GROUPED, STRIDED, FEW = "Conv, grouped", "Conv, grouped, stride 2", "Conv, few channels"
 COLD, PRODUCTS = "MatMul, weights from memory", "MatMul, no weights"
 FUSED = ("Clip", "Sigmoid")
-"""Activations that take time within a convolution; `Conv, grouped, Clip` is one with it."""
+ALONE = "alone"
+"""Activations that take time within a convolution; `Conv, grouped, Clip` is one with it, in a chain of such,
+`Conv, grouped, alone` one without."""
 OF_RUNTIME = ("Gelu", "SkipLayerNormalization")
 """Operators that the runtime makes of several of the model's."""
 _FEWEST = 8
@@ -113,7 +115,8 @@ class TimeModel:
 
     def _beside(self, activation: str) -> float:
         """Seconds that an activation within a convolution takes for each number."""
-        without = {one.sizes: one.seconds.median for one in self._kernels.get(GROUPED, ())}
+        chains = self._kernels.get(f"{GROUPED}, {ALONE}") or self._kernels.get(GROUPED) or []
+        without = {one.sizes: one.seconds.median for one in chains}
         found = [
             (one.seconds.median - without[one.sizes]) / (one.sizes[0] * one.sizes[2])
             for one in self._kernels.get(f"{GROUPED}, {activation}", ())

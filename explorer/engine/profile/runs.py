@@ -29,8 +29,6 @@ after which they are left to it."""
 
 _COST, _LONG = 0.1, 0.02
 """Share that the profiler may add to all runs, and seconds of a run below which it may add more."""
-_SHARES = 3
-"""Runs under the profiler before which a sure median ends nothing."""
 
 
 def paid_runs(plain: int, seconds: float, under: float) -> int | None:
@@ -44,7 +42,7 @@ def paid_runs(plain: int, seconds: float, under: float) -> int | None:
         under: Seconds of one with it, and of what it is begun and read with.
     """
     slower = under / seconds - 1 if seconds > _LONG else 0.0
-    return None if slower <= _COST else int(_COST * plain / (slower - _COST))
+    return None if slower <= _COST else int(_COST * plain / (slower - _COST) + 1e-9)
 
 
 class TimedRuns:
@@ -112,11 +110,11 @@ class TimedRuns:
         return why
 
     def _shared(self, room: int) -> bool:
-        """Whether enough runs under the profiler are made, or paid for."""
+        """Whether runs under the profiler are made, or paid for, as an interval of each layer takes them."""
         if not self.profiled:  # what they cost is not known before the first
             return statistics.median(self.wall) <= _LONG
-        enough = not self._more(room) or len(self.profiled) >= _SHARES
-        return enough or self._paid(_SHARES - len(self.profiled) + (self.wall[-1] < _SHORT))
+        enough = not self._more(room) or len(self.profiled) >= SURE
+        return enough or self._paid(SURE - len(self.profiled) + (self.wall[-1] < _SHORT))
 
     def _look(self, room: int, sure: bool) -> None:
         """Runs under the profiler: as many as are paid for, one at least; `sure`: an interval of a layer."""

@@ -88,9 +88,9 @@ def test_a_profiler_costs_a_tenth_of_all_runs_at_most_and_sees_some(
     seconds: float, slower: float, steps: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runs, "wait_idle", lambda: None)
-    posed = _timed(seconds, slower, steps, limit=100.0)
+    posed = _timed(seconds, slower, steps, limit=1000.0)
     assert _cost(posed) <= 0.1 + 1e-9
-    assert len(posed.profiled) >= (6 if slower < 0.1 else 3 if steps is None else 1)
+    assert len(posed.profiled) >= (6 if slower < 0.1 or steps is None else 1)
 
 
 def test_one_run_is_seen_by_a_profiler_however_dear_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

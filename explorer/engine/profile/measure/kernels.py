@@ -7,6 +7,7 @@ times, so that the call of a run weighs little.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -16,6 +17,7 @@ import onnxruntime
 
 from explorer.engine.formats.onnx.writer import skeleton
 from explorer.engine.graph.model import Graph, Inline, Model, Node, Tensor, Value, dtype_code
+from explorer.engine.profile.kernels import KernelRun, kernel_runs
 from explorer.engine.profile.predict import OF_RUNTIME
 from explorer.engine.profile.sessions import LEVELS
 from explorer.engine.runtime.onnxruntime import Array
@@ -62,6 +64,18 @@ class ConvShape(NamedTuple):
         return self.batch * (self.side // self.stride) ** 2
 
 
+class ObservedNetwork(NamedTuple):
+    """Kernels one after the other in a graph, under a profiler.
+
+    Attributes:
+        run: Runs all of them.
+        each: What it saw, once: of each run the seconds of each of them, and of all that ran.
+    """
+
+    run: Run
+    each: Callable[[], Sequence[tuple[Sequence[float], float]]]
+
+
 class Kernels(Protocol):
     """What can be timed alone; None of what the runtime has no kernel for."""
 
@@ -78,6 +92,12 @@ class Kernels(Protocol):
         """So many convolutions one after the other, to and fro between two numbers of channels; those with a
         stride beside each other.
         """
+
+    def network(self, shapes: Sequence[ConvShape]) -> Run:
+        """Convolutions one after the other, each on what the one before makes."""
+
+    def observed(self, shapes: Sequence[ConvShape]) -> ObservedNetwork:
+        """The same under a profiler."""
 
     def elementwise(self, op: str, shape: tuple[int, ...]) -> Run:
         """An operator on a float32 array of 4 axes."""
@@ -152,19 +172,10 @@ class RuntimeKernels:
         chain = shape.stride == 1
         widths = [shape.channels[at % 2 if chain else bool(at)] for at in range(count + 1)]
         tensors, nodes = {**_LIMITS} if shape.then == "Clip" else {}, []
-        settings = {
-            "kernel_shape": [shape.kernel] * 2,
-            "pads": [shape.kernel // 2] * 4,
-            "group": shape.groups,
-            "strides": [shape.stride] * 2,
-        }
+        settings = _conv(shape)
         for at in range(count):
-            before, after = (widths[at], widths[at + 1]) if chain else shape.channels
-            fan = before // shape.groups * shape.kernel**2
-            array = _normal(draw, (after, before // shape.groups, shape.kernel, shape.kernel))
-            array /= np.float32(fan**0.5)  # values neither grow nor vanish
-            tensors[f"w{at}"] = _tensor(f"w{at}", array)
-            tensors[f"b{at}"] = _tensor(f"b{at}", _normal(draw, (after,)))
+            channels = (widths[at], widths[at + 1]) if chain else shape.channels
+            tensors |= _weights(draw, shape._replace(channels=channels), at)
             made = f"c{at}" if shape.then else f"v{at + 1}"
             read = f"v{at}" if chain else "v0"
             nodes.append(Node("Conv", [read, f"w{at}", f"b{at}"], [made], f"n{at}", attributes=settings))
@@ -178,6 +189,23 @@ class RuntimeKernels:
         side = shape.side // shape.stride
         last = tuple([Value(f"v{at}", "float32", (shape.batch, widths[at], side, side)) for at in ends])
         return self._run(Graph("conv", nodes, (first,), last, tensors), {"v0": _normal(draw, size)})
+
+    def network(self, shapes: Sequence[ConvShape]) -> Run:
+        """See `Kernels`."""
+        return self._run(*_network(shapes))
+
+    def observed(self, shapes: Sequence[ConvShape]) -> ObservedNetwork:
+        """See `Kernels`."""
+        graph, feeds = _network(shapes)
+        folder = tempfile.TemporaryDirectory()
+        session = self._session(graph, "all", os.path.join(folder.name, "profile"))
+
+        def each() -> Sequence[tuple[Sequence[float], float]]:
+            with folder:
+                found = [_of_convs(run, len(shapes)) for run in kernel_runs(session.end_profiling())]
+            return [one for one in found if one is not None]
+
+        return ObservedNetwork(_bound_to(session, graph, feeds), each)
 
     def elementwise(self, op: str, shape: tuple[int, ...]) -> Run:
         """See `Kernels`."""
@@ -203,14 +231,43 @@ class RuntimeKernels:
         return self._run(graph, {"v0": np.ones(1, np.float32)}, "none")
 
     def _run(self, graph: Graph, feeds: Mapping[str, Array], level: str = "all") -> Run:
+        return _bound_to(self._session(graph, level), graph, feeds)
+
+    def _session(self, graph: Graph, level: str, profile: str = "") -> Any:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         options.intra_op_num_threads = self._threads
         options.graph_optimization_level = LEVELS[level]
+        if profile:
+            options.enable_profiling, options.profile_file_prefix = True, profile
         made = skeleton(Model(graph, {"": _OPSET, _CONTRIBUTED: 1}, _IR), folder=os.getcwd())
-        session = onnxruntime.InferenceSession(made, options, providers=[HOST], enable_fallback=0)
-        held = [(value.name, _on_host(feeds[value.name], str(value.dtype))) for value in graph.inputs]
-        return _bound(session, held, [value.name for value in graph.outputs])
+        return onnxruntime.InferenceSession(made, options, providers=[HOST], enable_fallback=0)
+
+
+def _network(shapes: Sequence[ConvShape]) -> tuple[Graph, dict[str, Array]]:
+    """A graph of convolutions one after the other, and what it reads."""
+    draw = np.random.default_rng(0)
+    tensors, nodes = dict[str, Tensor](), []
+    for at, shape in enumerate(shapes):
+        tensors |= _weights(draw, shape, at)
+        read = [f"v{at}", f"w{at}", f"b{at}"]
+        nodes.append(Node("Conv", read, [f"v{at + 1}"], f"n{at}", attributes=_conv(shape)))
+    first, last = shapes[0], shapes[-1]
+    size = (first.batch, first.channels[0], first.side, first.side)
+    end = (last.batch, last.channels[1], *[last.side // last.stride] * 2)
+    x, y = Value("v0", "float32", size), Value(f"v{len(shapes)}", "float32", end)
+    return Graph("network", nodes, (x,), (y,), tensors), {"v0": _normal(draw, size)}
+
+
+def _of_convs(run: KernelRun, count: int) -> tuple[Sequence[float], float] | None:
+    """Seconds of each convolution of a run, and of all its kernels; None of one that is not whole."""
+    convs = [one.seconds for one in run.kernels.values() if one.op == "Conv"]
+    return (convs, sum(one.seconds for one in run.kernels.values())) if len(convs) == count else None
+
+
+def _bound_to(session: Any, graph: Graph, feeds: Mapping[str, Array]) -> Run:
+    held = [(value.name, _on_host(feeds[value.name], str(value.dtype))) for value in graph.inputs]
+    return _bound(session, held, [value.name for value in graph.outputs])
 
 
 def _bound(session: Any, inputs: Sequence[tuple[str, Any]], outputs: Sequence[str]) -> Run:
@@ -229,6 +286,24 @@ def _on_host(array: Array, dtype: str) -> Any:
             array.view(np.uint16), dtype_code(dtype)
         )
     return onnxruntime.OrtValue.ortvalue_from_numpy(array)
+
+
+def _conv(shape: ConvShape) -> Mapping[str, Any]:
+    """What says how a Conv is."""
+    return {
+        "kernel_shape": [shape.kernel] * 2,
+        "pads": [shape.kernel // 2] * 4,
+        "group": shape.groups,
+        "strides": [shape.stride] * 2,
+    }
+
+
+def _weights(draw: np.random.Generator, shape: ConvShape, at: int) -> dict[str, Tensor]:
+    """The weights and the bias of a Conv, with which values neither grow nor vanish."""
+    before, after = shape.channels
+    array = _normal(draw, (after, before // shape.groups, shape.kernel, shape.kernel))
+    array /= np.float32(shape.inner**0.5)
+    return {f"w{at}": _tensor(f"w{at}", array), f"b{at}": _tensor(f"b{at}", _normal(draw, (after,)))}
 
 
 def _normal(draw: np.random.Generator, shape: Sequence[int]) -> Array:

@@ -6,10 +6,11 @@ They are of no model: sizes are powers of two and such, over the range that laye
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from explorer.engine.profile.measure.kernels import ConvShape, Kernels, Run
-from explorer.engine.profile.predict import COLD, FUSED, PRODUCTS, conv_family
+from explorer.engine.profile.predict import ALONE, COLD, FUSED, PRODUCTS, conv_family
+from explorer.engine.profile.statistics import spread
 from explorer.facts.profile.machine import KernelTime
 from explorer.facts.profile.profile import Spread
 
@@ -21,33 +22,19 @@ _PRODUCTS = ((8, 128, 64, 128), (8, 128, 128, 64), (8, 512, 64, 512), (8, 512, 5
 _CONVS = (
     *(ConvShape((wide, wide), side, 3) for wide, side in ((64, 56), (128, 28), (256, 14), (512, 7))),
     *(ConvShape((wide, wide), side, 1) for wide, side in ((64, 56), (128, 28), (512, 14), (1024, 7))),
-    *(
-        ConvShape((wide, wide), side, 3, wide, batch=batch)
-        for batch in (1, 8)
-        for wide, side in ((32, 112), (128, 56), (256, 28), (512, 14), (1024, 7))
-    ),
-    *(
-        ConvShape((wide, wide), 2 * side, 3, wide, 2, batch)
-        for batch, wide, side in ((1, 64, 56), (1, 256, 14), (1, 512, 7), (8, 64, 56), (8, 256, 14))
-    ),
-    *(
-        ConvShape((3, wide), 256, kernel, 1, 2, batch)
-        for batch, wide, kernel in ((1, 32, 3), (1, 64, 7), (8, 32, 3))
-    ),
+    ConvShape((3, 64), 256, 7, 1, 2),
     *(
         ConvShape((wide, wide), side, 3, wide, then=act)
-        for act in FUSED
+        for act in ("", *FUSED)
         for wide, side in ((32, 112), (512, 14))
     ),
 )
-_PAIRS = (
-    *((1, *pair) for pair in ((16, 64, 112), (24, 128, 56), (32, 192, 28), (64, 384, 14), (160, 960, 7))),
-    *((1, 64, 256, 56), (8, 16, 64, 112), (8, 24, 128, 56)),
-)
-"""Batch, few channels, many, and side of convolutions of 1 x 1 from one to the other."""
-_CHAIN, _LONG_CHAIN = 4, 24
-"""Convolutions one after the other. In a model other weights lie between two runs of a convolution, so no
-cache near a processor holds its own: small ones are timed in a chain whose weights it cannot hold."""
+_CHAIN = 4
+"""Convolutions one after the other."""
+_STAGES = ((16, 112), (32, 56), (64, 28), (128, 14), (256, 7))
+"""Channels and side of what the blocks of the network hand on."""
+_WIDER = 4
+_BATCHES = (1, 8)
 OPS = (
     *("Add", "Relu", "Sigmoid", "Erf", "Gelu", "Softmax", "LayerNormalization", "SkipLayerNormalization"),
     *("Transpose", "MaxPool"),
@@ -56,7 +43,33 @@ _SHAPES = ((1, 8, 64, 64), (1, 64, 128, 128))
 _BY_ROW = {"Softmax": 4, "LayerNormalization": 4, "SkipLayerNormalization": 3}
 """What works row by row, and the axes of an array that it takes."""
 _ROWS = ((1, 1, 64, 512), (1, 8, 256, 512))
-COUNT = sum(map(len, (_MATMULS, _STREAMED, _PRODUCTS, _CONVS, _PAIRS))) + len(OPS) * len(_SHAPES)
+COUNT = sum(map(len, (_MATMULS, _STREAMED, _PRODUCTS, _CONVS))) + 2 * len(_BATCHES) + len(OPS) * len(_SHAPES)
+
+
+def network(batch: int) -> tuple[ConvShape, ...]:
+    """Convolutions of few MACs for what they move, as networks for small devices have them: of no model.
+
+    Chains of equal ones hand on to each thread what it made itself, and so hide what it takes to come by what
+    another made: 2 to 3 times their time where each processor has a last cache of its own. So these stand one
+    after the other in blocks, as in models: 1 x 1 to more channels, depthwise, 1 x 1 to few.
+    """
+    found = [ConvShape((3, 32), 224, 3, 1, 2, batch)]
+    inner = 32
+    for at, (few, side) in enumerate(_STAGES):
+        found += [
+            ConvShape((inner, inner), side, 3, inner, 1, batch),
+            ConvShape((inner, few), side, 1, 1, 1, batch),
+        ]
+        if at + 1 == len(_STAGES):
+            return (*found, ConvShape((few, _WIDER * few), side, 1, 1, 1, batch))
+        wide, (more, less) = _WIDER * few, _STAGES[at + 1]
+        found += [
+            ConvShape((few, wide), side, 1, 1, 1, batch),
+            ConvShape((wide, wide), side, 3, wide, 2, batch),
+            ConvShape((wide, more), less, 1, 1, 1, batch),
+            ConvShape((more, inner := _WIDER * more), less, 1, 1, 1, batch),
+        ]
+    raise AssertionError
 
 
 def probes(
@@ -79,14 +92,11 @@ def probes(
     for batch, m, k, n in _PRODUCTS:
         yield _matmul(PRODUCTS, (m, k, n), time(kernels.products(batch, m, k, n), batch))
     for shape in _CONVS:
-        yield _conv(shape, shape.channels, time(kernels.conv(shape, _CHAIN), _CHAIN))
-    for batch, few, many, side in _PAIRS:
-        shape = ConvShape((few, many), side, 1, batch=batch)
-        count = _LONG_CHAIN if batch == 1 else _CHAIN
-        took = time(kernels.conv(shape, count), count)
-        # both ways have the same MACs and bytes; what each takes alone is not told
-        yield _conv(shape, (few, many), took)
-        yield _conv(shape, (many, few), took)
+        yield _conv(shape, time(kernels.conv(shape, _CHAIN), _CHAIN), alone=True)
+    for batch in _BATCHES:
+        shapes = network(batch)
+        if fits(sum(shape.channels[1] * shape.inner * shape.places for shape in shapes)):
+            yield from _in_network(kernels, shapes, time)
     for op in OPS:
         for sizes in _ROWS if op in _BY_ROW else _SHAPES:
             count = math.prod(sizes)
@@ -102,14 +112,58 @@ def _matmul(op: str, sizes: tuple[int, int, int], took: Spread) -> KernelTime:
     return _kernel(op, sizes, m * k * n, 4 * (m * k + k * n + m * n), took)
 
 
-def _conv(shape: ConvShape, channels: tuple[int, int], took: Spread) -> KernelTime:
-    """A convolution from so many channels to so many."""
-    before, after = channels
-    inner = before // shape.groups * shape.kernel**2
-    read = before * shape.places * shape.stride**2
-    moved = 4 * (read + after * shape.places + after * inner)
-    op = conv_family(inner, shape.kernel**2, shape.groups, shape.stride, shape.then)
-    return _kernel(op, (after, inner, shape.places), after * inner * shape.places, moved, took)
+def _in_network(
+    kernels: Kernels, shapes: Sequence[ConvShape], time: Callable[[Run, int], Spread]
+) -> Iterator[KernelTime]:
+    """Convolutions as they run in a network: their parts of a run under a profiler, of its time without."""
+    whole = time(kernels.network(shapes), 1).median
+    made = kernels.observed(shapes)
+    time(made.run, 1)
+    seen = made.each()
+    seen = seen[1:] or seen  # the runtime plans its memory in the first
+    slower = spread([ran for _, ran in seen]).median / whole
+    for shape in dict.fromkeys(shapes):
+        places = [at for at, other in enumerate(shapes) if other == shape]
+        yield _conv(
+            shape, spread([sum(each[at] for at in places) / len(places) / slower for each, _ in seen])
+        )
+
+
+def _conv(shape: ConvShape, took: Spread, alone: bool = False) -> KernelTime:
+    """A convolution; `alone`: in a chain of such."""
+    op, sizes = _point(shape, alone)
+    (before, after), places = shape.channels, shape.places
+    moved = 4 * (before * places * shape.stride**2 + after * places + after * shape.inner)
+    return _kernel(op, sizes, after * shape.inner * places, moved, took)
+
+
+def _point(shape: ConvShape, alone: bool = False) -> tuple[str, tuple[int, ...]]:
+    """The operator and the sizes by which a convolution is known."""
+    then = shape.then or (ALONE if alone else "")
+    op = conv_family(shape.inner, shape.kernel**2, shape.groups, shape.stride, then)
+    return op, (shape.channels[1], shape.inner, shape.places)
+
+
+def network_time(known: Sequence[KernelTime]) -> tuple[float, float] | None:
+    """The interval of the time of the network of batch 1, by its parts; None where they are not known."""
+    by_point = {(one.op, one.sizes): one.seconds for one in known}
+    parts = [by_point.get(_point(shape)) for shape in network(1)]
+    found = [one for one in parts if one is not None]
+    if len(found) < len(parts):
+        return None
+    return sum(one.low for one in found), sum(one.high for one in found)
+
+
+def slowed(known: Sequence[KernelTime], times: float) -> tuple[KernelTime, ...]:
+    """The same kernels with those of networks so many times slower."""
+    of_network = {_point(shape) for batch in _BATCHES for shape in network(batch)}
+    return tuple([_slower(one, times) if (one.op, one.sizes) in of_network else one for one in known])
+
+
+def _slower(one: KernelTime, times: float) -> KernelTime:
+    a = one.seconds
+    took = Spread(a.median * times, a.p10 * times, a.p90 * times, a.low * times, a.high * times, a.count)
+    return _kernel(one.op, one.sizes, one.macs, one.bytes, took)
 
 
 def _kernel(op: str, sizes: tuple[int, ...], macs: int, moved: int, took: Spread) -> KernelTime:
