@@ -85,7 +85,7 @@ def state_folder(environment: Mapping[str, str]) -> str:
     return os.path.join(state, "explorer")
 
 
-def kept(environment: Mapping[str, str]) -> ScreenChoices:
+def stored_choices(environment: Mapping[str, str]) -> ScreenChoices:
     """What was chosen last; what holds at first where nothing was, or it cannot be read."""
     try:
         with open(os.path.join(state_folder(environment), _FILE), "rb") as file:
@@ -97,7 +97,7 @@ def kept(environment: Mapping[str, str]) -> ScreenChoices:
 def keep(choices: ScreenChoices, environment: Mapping[str, str]) -> bool:
     """Writes them down beside the orders of other models, all or nothing; whether that was possible."""
     path = os.path.join(state_folder(environment), _FILE)
-    choices = choices.after(kept(environment))
+    choices = choices.after(stored_choices(environment))
     while len(written := msgspec.json.encode(choices)) > _MOST_BYTES and choices.others:
         choices = replace(choices, others=choices.others[:-1])
     new = f"{path}.{os.getpid()}.new"

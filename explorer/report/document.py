@@ -33,7 +33,7 @@ from explorer.report.json_records import (
     envelope,
     layer_record,
     model_record,
-    picked,
+    picked_fields,
     range_record,
     record_of,
     statistics_record,
@@ -115,7 +115,7 @@ def table(fact: LayerTable, tool: str, sha256: str | None = None) -> Document:
     """
     where = ("id", "parent", "path", "name", "depth", "group")
     rows = [
-        {**picked(row, where), **dict(zip(fact.columns, to_json(values), strict=True))}
+        {**picked_fields(row, where), **dict(zip(fact.columns, to_json(values), strict=True))}
         for row, values in zip(fact.layers, fact.values, strict=True)
     ]
     return {
@@ -160,11 +160,16 @@ def memory(about: Info, fact: Memory, tool: str, sha256: str | None = None) -> D
     """The document of `explorer memory`: that of `info`, the figures, every step and every tensor."""
     figures = ("sum_bytes", "peak_bytes", "peak_step", "arena_bytes", "weight_bytes", "status", "reason")
     tensors = [
-        {**tensor_record(life.tensor), **picked(life, ("bytes", "born", "dies", "offset"))}
+        {**tensor_record(life.tensor), **picked_fields(life, ("bytes", "born", "dies", "offset"))}
         for life in fact.lifetimes
     ]
     steps = [{"step": at, **record_of(step)} for at, step in enumerate(fact.steps)]
-    return {**info(about, tool, sha256), "memory": picked(fact, figures), "steps": steps, "tensors": tensors}
+    return {
+        **info(about, tool, sha256),
+        "memory": picked_fields(fact, figures),
+        "steps": steps,
+        "tensors": tensors,
+    }
 
 
 def roofline(about: Info, fact: Roofline, tool: str, sha256: str | None = None) -> Document:
@@ -202,7 +207,7 @@ def sweep(fact: Sweep, tool: str, figures: FigureTable | None = None) -> Documen
     return {
         **envelope(tool),
         "machine": record_of(fact.hardware),
-        **picked(fact, ("made", "kept", "proved", "workers", "seconds", "notes")),
+        **picked_fields(fact, ("made", "kept", "proved", "workers", "seconds", "notes")),
         "output": fact.output or None,
         "rows": rows,
         **_compared(figures),
@@ -214,13 +219,13 @@ def format_sweep(fact: FormatSweep, tool: str) -> Document:
     return {
         **envelope(tool),
         "machine": record_of(Hardware()),
-        **picked(fact, ("made", "kept")),
+        **picked_fields(fact, ("made", "kept")),
         "proved": 0,
-        **picked(fact, ("workers", "seconds", "notes")),
+        **picked_fields(fact, ("workers", "seconds", "notes")),
         "output": fact.output or None,
         "rows": [],
         "choices": [record_of(row) for row in fact.rows],
-        **picked(fact, ("mixed",)),
+        **picked_fields(fact, ("mixed",)),
     }
 
 
@@ -236,7 +241,7 @@ def sizes(about: Info, fact: SizeCurves, tool: str, sha256: str | None = None) -
     document = record_of(fact)
     document.pop("curves")
     document["over"] = {name: document.pop(name) for name in ("name", "low", "high", "at", "others")}
-    document["curves"] = [picked(curve, ("name", "form")) for curve in fact.curves]
+    document["curves"] = [picked_fields(curve, ("name", "form")) for curve in fact.curves]
     document["sizes"] = [
         {"size": size, **{curve.name: curve.values[at] for curve in fact.curves}}
         for at, size in enumerate(fact.sizes)
@@ -396,7 +401,7 @@ def plan(fact: Plan) -> Document:
         "tile": list(fact.tile),
         "edges": fact.edges,
         "form": fact.form,
-        "sites": [picked(site, _SITE) for site in fact.sites],
+        "sites": [picked_fields(site, _SITE) for site in fact.sites],
         "products": fact.products,
         "macs": fact.macs,
         "macs_total": fact.macs_total,
@@ -457,11 +462,11 @@ def conversion(fact: Conversion, tool: str) -> Document:
         "from": fact.source_format,
         "to": fact.format,
         "output": fact.output or None,
-        **picked(fact, ("file_bytes", "how", "opset")),
+        **picked_fields(fact, ("file_bytes", "how", "opset")),
         "inputs": [tensor_record(t) for t in fact.inputs],
         "outputs": [tensor_record(t) for t in fact.outputs],
         "verification": None if fact.verification is None else record_of(fact.verification),
-        **picked(fact, ("stored", "notes", "command", "seconds")),
+        **picked_fields(fact, ("stored", "notes", "command", "seconds")),
     }
 
 
@@ -492,7 +497,7 @@ def diff(fact: Diff, tool: str) -> Document:
 def _node(row: NodeDiff) -> Document:
     names = ("status", "before", "after", "what", "op_before", "op_after", "match", "confidence")
     children = [{"op": op, "count": count} for op, count in row.children]
-    return {**picked(row, names), "children": children}
+    return {**picked_fields(row, names), "children": children}
 
 
 def tree_diff(fact: TreeDiff, tool: str) -> Document:
@@ -514,6 +519,6 @@ def tree_diff(fact: TreeDiff, tool: str) -> Document:
 
 def _pair(row: RowPair) -> Document:
     return {
-        **picked(row, ("depth", "status", "what", "inside", "before", "after")),
+        **picked_fields(row, ("depth", "status", "what", "inside", "before", "after")),
         "delta": {figure: row.delta(figure) for figure in FIGURES},
     }

@@ -30,7 +30,7 @@ def envelope(tool: str) -> Document:
     return {"schema_version": SCHEMA_VERSION, "tool": tool}
 
 
-def picked(fact: Any, names: Sequence[str]) -> Document:
+def picked_fields(fact: Any, names: Sequence[str]) -> Document:
     """Some fields of a fact, in this order."""
     return {name: to_json(getattr(fact, name)) for name in names}
 

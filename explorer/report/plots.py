@@ -213,7 +213,7 @@ def _roofline(axes: Axes, about: Info, drawn: Roofline | tuple[Roofline, Profile
         axes.plot([], [], " ", label=label)
     lowest = min([roof(low), *(one.flops for one in measured)])
     if profile is not None:
-        pictures.reached(axes, measured, roof)
+        pictures.draw_reached(axes, measured, roof)
     # names beside the marks would lie on each other where layers crowd, so they stand in a list of their own
     for number, mark in enumerate(marks[:_LABELS], 1):
         axes.annotate(

@@ -209,7 +209,7 @@ def is_results(path: str) -> bool:
 
 def results(path: str) -> Sweep:
     """Everything that such a file holds."""
-    return engine.kept(path)
+    return engine.stored_sweep(path)
 
 
 def format_results(path: str, names: Sequence[str] = ()) -> FormatSweep:

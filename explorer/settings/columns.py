@@ -314,7 +314,7 @@ def _outside(name: str, layer: Layer, beside: ColumnFigures) -> float | None:
     return figures.get(name, {}).get(layer.id)
 
 
-def chosen(
+def chosen_columns(
     names: Iterable[str],
     beside: ColumnFigures = NOTHING,
     where: str = "--columns",

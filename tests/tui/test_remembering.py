@@ -175,11 +175,11 @@ async def test_columns_order_and_divider_are_kept_from_session_to_session_until_
 def test_a_file_of_choices_that_cannot_be_read_is_as_good_as_none(tmp_path: Path, junk: bytes) -> None:
     environment = {"XDG_STATE_HOME": str(tmp_path)}
     chosen = ScreenChoices(("params",), "params", by_cost=True, divider=70)
-    assert screen_choices.kept(environment) == ScreenChoices()
+    assert screen_choices.stored_choices(environment) == ScreenChoices()
     assert screen_choices.keep(chosen, environment)
-    assert screen_choices.kept(environment) == chosen
+    assert screen_choices.stored_choices(environment) == chosen
     (tmp_path / "explorer" / "screen.json").write_bytes(junk)
-    assert screen_choices.kept(environment) == ScreenChoices()
+    assert screen_choices.stored_choices(environment) == ScreenChoices()
 
 
 async def test_columns_that_this_program_has_not_are_left_out() -> None:
@@ -218,7 +218,7 @@ def test_orders_of_many_models_with_long_names_fill_no_disk(tmp_path: Path) -> N
         chosen = ScreenChoices(metric="params", by_cost=True, model=f"{at:04}" + "m" * 4000)
         assert screen_choices.keep(chosen, environment)
     assert (tmp_path / "explorer" / "screen.json").stat().st_size < 1 << 16
-    kept = screen_choices.kept(environment)
+    kept = screen_choices.stored_choices(environment)
     assert kept.of("0099" + "m" * 4000).by_cost
     assert kept.of("0090" + "m" * 4000).by_cost
     assert not kept.of("0001" + "m" * 4000).by_cost

@@ -27,7 +27,7 @@ from explorer.engine.progress import report
 from explorer.engine.quantize.answer import answer
 from explorer.engine.quantize.calibration import Range
 from explorer.engine.quantize.choice import LayerChoice, choose
-from explorer.engine.quantize.grids import Grids, sound, sound_weights, wanted
+from explorer.engine.quantize.grids import Grids, range_uses, sound, sound_weights
 from explorer.engine.quantize.torch.layers import ModuleLayer, module_layers
 from explorer.engine.quantize.torch.modules import Run, layer_runs, quantize_copy, ranges, run_errors
 from explorer.engine.quantize.torch.on_shapes import ShapeGrids, layers_on_shapes, whole_rows
@@ -142,7 +142,7 @@ def quantized_again(
         Misuse: See `module_choice`; or ranges are missing.
     """
     found = module_choice(opened, spec, analysis)
-    uses = wanted(found.choices)
+    uses = range_uses(found.choices)
     if missing := [use.value for use in uses if use.value not in ranges]:
         raise Misuse(f"'{missing[0]}' was not calibrated", where=opened.source, hint="quantize it again")
     made = sharing_values(found.module)
@@ -207,7 +207,7 @@ def to_quantized(
             write_twin(twin, opened.format, replace(job, path=temporary, target=output))
     stored, bits = analysis.info.totals.weight_bytes, spec.accumulator
     fact = answer(parts[1], grids.of, found.rows, stored, accumulator_bits=bits, **said_of)
-    said = samples.text if measured or wanted(found.choices) else ""
+    said = samples.text if measured or range_uses(found.choices) else ""
     fact = _of_modules(fact, spec, parts[1], grids)
     fact = replace(fact, output=output or "", calibration=said, seconds=time.perf_counter() - started)
     by_value = {use.value: limits for use, limits in seen.items()}

@@ -20,7 +20,7 @@ from explorer.engine.diff.sites import SitePair, pair_sites
 from explorer.engine.fold.calls import opened
 from explorer.engine.fold.fold import FoldedAway
 from explorer.engine.graph.model import Model, Value
-from explorer.engine.graph.repeated_nodes import held
+from explorer.engine.graph.repeated_nodes import node_sequence
 from explorer.engine.progress import Cancel
 
 Tell = Callable[[str, int, int], None]
@@ -93,12 +93,12 @@ class NodePairing(Struct, frozen=True, eq=False):
 
 def opened_as(model: Model, other: Model) -> Model:
     """A model with its calls of functions opened, where that gives nodes of names that the other has."""
-    called = {node.key for node in held(model.graph.nodes)} & model.functions.keys()
+    called = {node.key for node in node_sequence(model.graph.nodes)} & model.functions.keys()
     if not called - other.functions.keys():
         return model
-    own, names = ({node.name for node in held(one.graph.nodes)} for one in (model, other))
+    own, names = ({node.name for node in node_sequence(one.graph.nodes)} for one in (model, other))
     found = opened(model, OPERATORS)
-    return found if any(node.name in names - own for node in held(found.graph.nodes)) else model
+    return found if any(node.name in names - own for node in node_sequence(found.graph.nodes)) else model
 
 
 def pair_nodes(before: Model, after: Model, tell: Tell, cancel: Cancel) -> NodePairing:

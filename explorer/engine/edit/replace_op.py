@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, nearest
 from explorer.engine.edit.names import Aliases, FoundNode, find_node, nodes_named
-from explorer.engine.edit.schemas import Signature, needed, with_domain
+from explorer.engine.edit.schemas import Signature, required_signature, with_domain
 from explorer.engine.edit.scopes import GraphScope, put, scopes, with_nodes
 from explorer.engine.graph.model import Model, Node
 from explorer.engine.shapes import Inference
@@ -43,7 +43,7 @@ def replace_operator(model: Model, step: EditStep, aliases: Aliases) -> tuple[Mo
     for place in sorted({one.place.path: one.place for one in found}.values(), key=lambda p: -len(p.way)):
         mine = [one.at for one in found if one.place.path == place.path]
         here = next(now for now in scopes(model) if now.path == place.path)
-        known = needed(model, domain, op, here.opsets, FLAG)
+        known = required_signature(model, domain, op, here.opsets, FLAG)
         nodes = [*here.body.nodes]
         for at in mine:
             nodes[at], dropped = _changed(nodes[at], here, domain, op, known, types.get(place.path, {}))

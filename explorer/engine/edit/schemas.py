@@ -64,7 +64,7 @@ def signature(
     )
 
 
-def needed(model: Model, domain: str, op: str, opsets: Mapping[str, int], flag: str) -> Signature:
+def required_signature(model: Model, domain: str, op: str, opsets: Mapping[str, int], flag: str) -> Signature:
     """The same of an operator that has to be there.
 
     Raises:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Function, Graph, Model, Node, Value, subgraphs, with_bodies
-from explorer.engine.graph.repeated_nodes import free_name, gathered, held, value_names
+from explorer.engine.graph.repeated_nodes import free_name, gathered, node_sequence, value_names
 from explorer.engine.shapes.bodies import substituted
 
 MOST = 100_000
@@ -33,7 +33,7 @@ def opened(model: Model, kept: Collection[str]) -> Model:
         It; `model` itself where nothing is called, or calls cannot be opened.
     """
     functions = {key: found for key, found in model.functions.items() if key[0] not in kept}
-    calls = [node for node in held(model.graph.nodes) if node.key in functions]
+    calls = [node for node in node_sequence(model.graph.nodes) if node.key in functions]
     opsets, taken = _opsets(model, functions), set(value_names(model.graph))
     sizes: dict[Key, int] = {}
     if not calls or opsets is None or sum(_size(functions, node.key, sizes) for node in calls) > MOST:
@@ -42,9 +42,9 @@ def opened(model: Model, kept: Collection[str]) -> Model:
     if any(name in taken for body in inside for name in _own(body)):
         return model  # a body that would have to get names of its own
     to = _Opening(functions, taken)
-    for node in held(model.graph.nodes):
+    for node in node_sequence(model.graph.nodes):
         to.add(node)
-    called = any(node.key in functions for body in _bodies(to.nodes) for node in held(body.nodes))
+    called = any(node.key in functions for body in _bodies(to.nodes) for node in node_sequence(body.nodes))
     left = {key: found for key, found in model.functions.items() if called or key not in functions}
     graph = replace(model.graph, nodes=gathered(to.nodes))
     return replace(model, graph=graph, opsets=opsets, functions=left)
@@ -88,7 +88,7 @@ class _Opening:
         wanted = dict(zip(function.outputs, node.outputs, strict=False))
         names |= {inner: outer for inner, outer in wanted.items() if outer and inner not in given}
         values = {**function.defaults, **node.attributes}
-        for inner in held(function.nodes):
+        for inner in node_sequence(function.nodes):
             one = substituted(inner, values)
             for made in one.outputs:
                 if made and made not in names:
@@ -107,7 +107,7 @@ def _around(body: Graph, names: Mapping[str, str]) -> Graph:
     own = {*_own(body)}
     outer = {name: other for name, other in names.items() if name not in own}
     nodes = []
-    for node in held(body.nodes):
+    for node in node_sequence(body.nodes):
         new = node.with_values([outer.get(value, value) for value in node.inputs], node.outputs)
         nodes.append(with_bodies(new, {at: _around(one, outer) for at, one in subgraphs(new)}))
     given = (
@@ -121,12 +121,12 @@ def _own(body: Graph) -> Iterator[str]:
     """What is named in a body itself."""
     yield from (value.name for value in body.inputs)
     yield from body.initializers
-    yield from (name for node in held(body.nodes) for name in node.outputs if name)
+    yield from (name for node in node_sequence(body.nodes) for name in node.outputs if name)
 
 
 def _bodies(nodes: Sequence[Node]) -> Iterator[Graph]:
     """All bodies that nodes carry, those in others too."""
-    for node in held(nodes):
+    for node in node_sequence(nodes):
         for _, body in subgraphs(node):
             yield body
             yield from _bodies(body.nodes)

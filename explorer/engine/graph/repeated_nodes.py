@@ -100,7 +100,7 @@ def gathered(nodes: Iterable[Node]) -> Sequence[Node]:
     return Nodes(held) if any(isinstance(node, NodeRun) for node in held) else held
 
 
-def held(nodes: Sequence[Node]) -> Sequence[Node]:
+def node_sequence(nodes: Sequence[Node]) -> Sequence[Node]:
     """The nodes of a graph as they are held, runs as they are."""
     return nodes.held if isinstance(nodes, Nodes) else nodes
 
@@ -110,7 +110,7 @@ def value_names(graph: Graph) -> Iterator[str]:
     yield from graph.initializers
     for value in (*graph.inputs, *graph.outputs, *graph.values):
         yield value.name
-    for node in held(graph.nodes):
+    for node in node_sequence(graph.nodes):
         yield from node.outputs
         for _, inner in subgraphs(node):
             yield from value_names(inner)

@@ -112,7 +112,7 @@ def _run(rows: list[int]) -> Iterator[Item]:
         yield Item(tuple(rows), run=len(rows) > 1)
 
 
-def parted(items: Sequence[Item], most: int) -> list[Item]:
+def grouped_items(items: Sequence[Item], most: int) -> list[Item]:
     """No more items than `most`: neighbours together."""
     each = -(-len(items) // most)
     groups = [items[at : at + each] for at in range(0, len(items), max(1, each))]
@@ -128,7 +128,7 @@ def by_level(
     """The items with groups opened level by level, and how many levels those are; `notes` get what to say."""
     if len(items) > MAX_BOXES:
         notes.append(f"{len(items):,} layers stand beside each other: neighbours are drawn as one box")
-        items = parted(items, ENOUGH)
+        items = grouped_items(items, ENOUGH)
     level, current = 1, [*items]
     while depth is None or level < depth:
         following: list[Item] = []
@@ -168,7 +168,7 @@ def unfolded_items(
             inside = _inside(tree, item, opened)
         if len(inside) - 1 > room:
             closed += room < 1
-            inside = parted(inside, min(ENOUGH, room + 1)) if room > 0 else []
+            inside = grouped_items(inside, min(ENOUGH, room + 1)) if room > 0 else []
         if inside:
             done.append(span)
             room -= len(inside) - 1

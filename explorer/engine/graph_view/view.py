@@ -29,7 +29,7 @@ from explorer.engine.graph_view.items import (
     Span,
     around,
     by_level,
-    parted,
+    grouped_items,
     sibling_items,
     unfolded_items,
 )
@@ -223,7 +223,7 @@ def _inside(picture: _Picture, box: GraphBox, item: Item) -> GraphDrawing | None
     assert budget is not None
     items = [*sibling_items(tree, item.inside(tree), picture.opened)]
     if len(items) > MAX_BOXES:
-        items = parted(items, ENOUGH)
+        items = grouped_items(items, ENOUGH)
     budget[0] -= len(items)
     if budget[0] < 0 or not items:
         return None

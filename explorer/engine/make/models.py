@@ -26,7 +26,7 @@ EXAMPLES = (
 )
 
 
-def made(
+def graph_of_text(
     text: str, *, name: str | None = None, seed: int = 0, batch: int | str = 1, stored: bool = True
 ) -> SeededGraph:
     """The model that a line of text describes.

@@ -190,7 +190,10 @@ def ranges_seen(
     check_percentile(percentile)
     seen = {use.value: ValueDistribution(fine=calibrator != "minmax") for use in wanted.values()}
     observe(lambda name, value: seen[name].add(value))
-    return {key: chosen(seen[use.value], use, text, calibrator, percentile) for key, use in wanted.items()}
+    return {
+        key: calibrated_range(seen[use.value], use, text, calibrator, percentile)
+        for key, use in wanted.items()
+    }
 
 
 def check_percentile(percentile: float) -> None:
@@ -203,7 +206,7 @@ def check_percentile(percentile: float) -> None:
         raise Misuse(f"of {percentile:g} % no range can be made", where="--percentile", hint="99.999")
 
 
-def chosen(
+def calibrated_range(
     seen: ValueDistribution, use: RangeUse, text: str, calibrator: Calibrator, percentile: float
 ) -> Range:
     """The range of a value that was seen on samples.

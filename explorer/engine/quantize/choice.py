@@ -112,7 +112,7 @@ def choose(
             name = getattr(rule, part)
             if name not in (None, "auto"):
                 known(part, name, _where(rule.origin, "--to"))
-    return taken([_choice(layer, spec, rules, meant, known) for layer in layers])
+    return effective_choices([_choice(layer, spec, rules, meant, known) for layer in layers])
 
 
 def _named(part: str, name: str, where: str) -> NumberFormat | None:
@@ -125,7 +125,7 @@ def _named(part: str, name: str, where: str) -> NumberFormat | None:
     return BIAS
 
 
-def taken(choices: Sequence[LayerChoice]) -> tuple[LayerChoice, ...]:
+def effective_choices(choices: Sequence[LayerChoice]) -> tuple[LayerChoice, ...]:
     """The choices, if a layer of them takes a format.
 
     Raises:

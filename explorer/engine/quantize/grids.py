@@ -12,7 +12,7 @@ from explorer.base.errors import BadModel
 from explorer.engine.number_formats.integer import Integer
 from explorer.engine.number_formats.number_format import Array, Grid
 from explorer.engine.quantize.calibration import Range, RangeUse
-from explorer.engine.quantize.choice import BIAS, LayerChoice, taken
+from explorer.engine.quantize.choice import BIAS, LayerChoice, effective_choices
 from explorer.engine.quantize.layers import Operand
 from explorer.engine.quantize.weights import fits_bias, floats, weight_grid
 
@@ -20,7 +20,7 @@ Ranges = Mapping[RangeUse, Range]
 """What calibration found."""
 
 
-def wanted(choices: Sequence[LayerChoice]) -> dict[RangeUse, RangeUse]:
+def range_uses(choices: Sequence[LayerChoice]) -> dict[RangeUse, RangeUse]:
     """The values whose range the layers need: what calibration is asked for."""
     return {use: use for choice in choices for use in _uses(choice)}
 
@@ -109,7 +109,7 @@ def sound(choices: Sequence[LayerChoice], grids: Grids) -> tuple[LayerChoice, ..
     Raises:
         Misuse: No layer takes a format.
     """
-    return taken([_sound(choice, grids) for choice in choices])
+    return effective_choices([_sound(choice, grids) for choice in choices])
 
 
 def sound_weights(choices: Sequence[LayerChoice], grids: Grids) -> tuple[LayerChoice, ...]:
@@ -118,7 +118,7 @@ def sound_weights(choices: Sequence[LayerChoice], grids: Grids) -> tuple[LayerCh
     Raises:
         Misuse: No layer takes a format.
     """
-    return taken([_sound(choice, grids, ("weight",)) for choice in choices])
+    return effective_choices([_sound(choice, grids, ("weight",)) for choice in choices])
 
 
 def _sound(

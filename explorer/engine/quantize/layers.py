@@ -16,7 +16,7 @@ from explorer.engine.diff.rounding import OPERATORS, QUANTIZERS
 from explorer.engine.fold.calls import opened
 from explorer.engine.graph.model import Model, Node, Tensor, subgraphs
 from explorer.engine.graph.random_operators import RANDOM
-from explorer.engine.graph.repeated_nodes import held
+from explorer.engine.graph.repeated_nodes import node_sequence
 from explorer.engine.graph.tile_metadata import DOMAIN, SITE_KEY
 from explorer.engine.tiling.kinds.exclusions import NOT_MATRIX
 from explorer.engine.tiling.sites import REPLACEABLE, Constants
@@ -109,7 +109,7 @@ class _NotQuantizable(Exception):
 def in_reach(model: Model) -> Model:
     """The model, its functions opened where a layer stands in one: what is written has none but tiles'."""
     bodies = (found.nodes for key, found in model.functions.items() if key[0] not in OPERATORS)
-    if any((node.domain, node.op) in _KINDS for nodes in bodies for node in held(nodes)):
+    if any((node.domain, node.op) in _KINDS for nodes in bodies for node in node_sequence(nodes)):
         return opened(model, OPERATORS)
     return model
 
@@ -128,7 +128,7 @@ def find_layers(
     computed = _computed(model)
     found: list[QuantizableLayer] = []
     tiled: set[str] = set()
-    for node in held(model.graph.nodes):
+    for node in node_sequence(model.graph.nodes):
         done = node.metadata.get(SITE_KEY)
         if done is not None or node.domain == DOMAIN:
             if done is not None and done not in tiled:
@@ -149,7 +149,7 @@ def _inside(
     nodes: Sequence[Node], place: str, what: str, model: Model, stored: Mapping[str, Tensor]
 ) -> Iterator[QuantizableLayer]:
     """Layers in a body or a function, which are left; a Gather is one where it reads a stored table."""
-    for node in held(nodes):
+    for node in node_sequence(nodes):
         if node.key in model.functions:
             if node.domain != DOMAIN:
                 own = model.functions[node.key].nodes
@@ -169,7 +169,7 @@ def _is_table(node: Node, stored: Mapping[str, Tensor]) -> bool:
 def _computed(model: Model) -> set[str]:
     """What is stored, and what nodes compute of that alone."""
     known = {*model.graph.initializers} - {*model.defaults}
-    for node in held(model.graph.nodes):
+    for node in node_sequence(model.graph.nodes):
         if node.op not in RANDOM and not subgraphs(node) and all(n in known for n in node.inputs if n):
             known.update(node.outputs)
     return known - {""}

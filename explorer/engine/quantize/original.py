@@ -84,7 +84,9 @@ class OriginalRuns:
         for use in wanted:
             if use.value in self._seen:
                 seen = self._seen[use.value]
-                found[use] = calibration.chosen(seen, use, self.samples.text, calibrator, percentile)
+                found[use] = calibration.calibrated_range(
+                    seen, use, self.samples.text, calibrator, percentile
+                )
         return found
 
     def agreement(self, after: Model, step: Step) -> dict[str, Agreement]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Graph, Model, Node, Value
-from explorer.engine.graph.repeated_nodes import gathered, held
+from explorer.engine.graph.repeated_nodes import gathered, node_sequence
 from explorer.engine.quantize.choice import LayerChoice
 from explorer.engine.quantize.grids import Grids
 from explorer.engine.quantize.write import nbits, qdq, qoperator
@@ -48,7 +48,7 @@ def quantized(
     """
     to, graph = Additions(model, shapes), model.graph
     chosen = {id(choice.layer.node): choice for choice in choices if not choice.reason}
-    for node in held(graph.nodes):
+    for node in node_sequence(graph.nodes):
         choice = chosen.get(id(node))
         if choice is None:
             to.nodes.append(node)
@@ -79,7 +79,10 @@ def quantized(
 def kept_names(model: Model, choices: Sequence[LayerChoice]) -> frozenset[str]:
     """Names of what is read of a model, or given, that no layer reads in a format."""
     taken = {id(choice.layer.node): choice for choice in choices if not choice.reason}
-    nodes = [_rest(node, taken[id(node)]) if id(node) in taken else node for node in held(model.graph.nodes)]
+    nodes = [
+        _rest(node, taken[id(node)]) if id(node) in taken else node
+        for node in node_sequence(model.graph.nodes)
+    ]
     bypassed = {id(node) for choice in taken.values() for o in choice.layer.operands for node in o.chain}
     return frozenset(pruned(nodes, [value.name for value in model.graph.outputs], bypassed)[1])
 

@@ -91,7 +91,7 @@ def _keeps_going(body: Graph) -> bool:
             return True
         maker = makers.get(name)
         if maker is None or maker.op != "Identity":
-            content = constant_folding.known(body).get(name)
+            content = constant_folding.small_constants(body).get(name)
             return content is not None and bool(content.all())
         name = maker.inputs[0]
     return False

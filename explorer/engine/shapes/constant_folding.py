@@ -25,7 +25,7 @@ LARGEST = 1024
 LARGEST_FLOATS = 16
 
 
-def known(graph: Graph) -> dict[str, Array]:
+def small_constants(graph: Graph) -> dict[str, Array]:
     """Small initializers, and constants that nodes carry, by name."""
     found = {tensor.name: content(tensor) for tensor in graph.initializers.values()}
     for node in graph.nodes:

@@ -25,7 +25,13 @@ from explorer.engine.shapes.binding import InputShapes, bind_inputs, bound_shape
 from explorer.engine.shapes.bodies import captured_names, iterations, substituted
 from explorer.engine.shapes.constants import ConstantContents, follow
 from explorer.engine.shapes.onnx_pass import OnnxPass
-from explorer.engine.shapes.provenance import ShapeOrigins, contradicts, entered, shown_shape, symbols_of
+from explorer.engine.shapes.provenance import (
+    ShapeOrigins,
+    canonical_shape,
+    contradicts,
+    shown_shape,
+    symbols_of,
+)
 from explorer.engine.shapes.shape_table import (
     ShapeTable,
     better,
@@ -153,7 +159,7 @@ class Inference:
         self._trusted = not overruled
         graph = model.graph if inputs == model.graph.inputs else replace(model.graph, inputs=inputs)
         declared = self._declared(graph)
-        seen = {name: (t[0], entered(t[1])) for name, t in (observed or {}).items()}
+        seen = {name: (t[0], canonical_shape(t[1])) for name, t in (observed or {}).items()}
         table = self._infer(
             graph, model.opsets, declared, ConstantContents(graph.initializers), observed=seen
         )
@@ -190,7 +196,7 @@ class Inference:
             for name, info in zip(function.inputs, types, strict=False)
             if info is not None and info.origin == "bound"
         )
-        kinds = [None if t is None else (t.dtype, entered(t.shape)) for t in types]
+        kinds = [None if t is None else (t.dtype, canonical_shape(t.shape)) for t in types]
         nodes, table = self._function(function, call, kinds, _contents(constants), doubtful)
         return nodes, self._shapes(nodes, table)
 
@@ -257,9 +263,9 @@ class Inference:
             constants: Known contents of those.
             opsets: Operator sets, if not the model's (in a function).
         """
-        kinds = [None if t is None else (t.dtype, entered(t.shape)) for t in types]
+        kinds = [None if t is None else (t.dtype, canonical_shape(t.shape)) for t in types]
         captured = captured_names(body)
-        around = {n: (outer[n].dtype, entered(outer[n].shape)) for n in captured if n in outer}
+        around = {n: (outer[n].dtype, canonical_shape(outer[n].shape)) for n in captured if n in outer}
         doubtful = {n for n in captured if n in outer and outer[n].origin == "bound"}
         doubtful.update(
             v.name for v, t in zip(body.inputs, types, strict=False) if t is not None and t.origin == "bound"
@@ -279,7 +285,7 @@ class Inference:
     ) -> ShapeTable:
         captured = sorted(captured_names(body))
         formal = tuple(
-            Value(value.name, value.dtype, entered(value.shape))
+            Value(value.name, value.dtype, canonical_shape(value.shape))
             if kind is None
             else Value(value.name, kind[0] or value.dtype, kind[1])
             for value, kind in zip(
@@ -345,8 +351,8 @@ class Inference:
         they differ.
         """
         infos = [outer.get(name) for name in node.inputs[2:]]
-        kinds = [None if t is None else (t.dtype, entered(t.shape)) for t in infos]
-        around = {n: (t.dtype, entered(t.shape)) for n, t in outer.items()}
+        kinds = [None if t is None else (t.dtype, canonical_shape(t.shape)) for t in infos]
+        around = {n: (t.dtype, canonical_shape(t.shape)) for n, t in outer.items()}
         kinds = self._carried(node, kinds, around, _contents(constants), opsets)
         types: list[TensorInfo | None] = [TensorInfo("", "int64", ()), TensorInfo("", "bool", ())]
         for info, kind in zip(infos, kinds, strict=True):
@@ -386,7 +392,7 @@ class Inference:
         found: dict[str, Type] = {}
         for value in (*graph.values, *graph.outputs):
             if value.dtype is not None or value.shape is not None:
-                shape = None if value.shape is None else entered(bound_shape(value.shape, self._dims))
+                shape = None if value.shape is None else canonical_shape(bound_shape(value.shape, self._dims))
                 found[value.name] = value.dtype, shape
         return found
 
@@ -419,7 +425,7 @@ class Inference:
             sparse = tensors.sparse_initializers(graph)
             types.update((name, (t.dtype, shape)) for name, (t, shape, _) in sparse.items())
         for value in graph.inputs:
-            types.setdefault(value.name, (value.dtype, entered(value.shape)))
+            types.setdefault(value.name, (value.dtype, canonical_shape(value.shape)))
         table = ShapeTable(types, contents)
         if overruled and observed:
             types.update((name, observed[name]) for name in overruled)

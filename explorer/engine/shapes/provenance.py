@@ -104,10 +104,10 @@ class ShapeOrigins(Mapping[str, TensorInfo]):
 def symbols_of(graph: Graph, declared: Mapping[str, Type]) -> set[str]:
     """Names of sizes that mean something in a graph: those of its inputs, if the file says anything."""
     inputs = graph.inputs if declared else ()
-    return {n for v in inputs for n in dims.names(entered(v.shape) or ())}
+    return {n for v in inputs for n in dims.names(canonical_shape(v.shape) or ())}
 
 
-def entered(shape: Shape | None) -> Shape | None:
+def canonical_shape(shape: Shape | None) -> Shape | None:
     """A shape from a file or a fact with its names in canonical form."""
     if shape is None:
         return None

@@ -64,7 +64,7 @@ def split(
     parts = stage_models(subject.model, search.units, found.places, infer(subject.model).values)
     spans = stage_spans(search, found.places)
     made = [_stage(search, part, mine, subject.dims) for part, mine in zip(parts, spans, strict=True)]
-    return told(search, found, made, _shared(parts), others=not spec.cuts), parts
+    return split_figures(search, found, made, _shared(parts), others=not spec.cuts), parts
 
 
 class StageDraft:
@@ -94,7 +94,7 @@ class StageDraft:
         found = search.cuts() if places is None else search.at_places(places)
         made = [self._stage(mine) for mine in stage_spans(search, found.places)]
         others = places is None and not search.spec.cuts
-        fact = told(search, found, made, self._shared(found.places), others=others)
+        fact = split_figures(search, found, made, self._shared(found.places), others=others)
         return SplitDraft(fact, found.places)
 
     def where(self) -> CutPlaces:
@@ -124,7 +124,7 @@ def stage_spans(search: StageSearch, places: Sequence[int]) -> list[range]:
     return [range(*ends) for ends in itertools.pairwise((0, *places, search.count))]
 
 
-def told(
+def split_figures(
     search: StageSearch, found: Cuts, made: Sequence[Stage], shared: Sequence[str], *, others: bool
 ) -> Split:
     """What the stages are, with costs and times, and what a pipeline of them does.

@@ -163,7 +163,7 @@ def check_output(path: str, models: Sequence[str]) -> None:
         Store(SweepRow, path).close()
 
 
-def kept(path: str) -> Sweep:
+def stored_sweep(path: str) -> Sweep:
     """Everything that a file of results holds.
 
     Raises:

@@ -16,8 +16,8 @@ from explorer.engine.symbolic.expressions import (
     floor,
     least_value,
     less,
-    lifted,
     made_of,
+    number_expression,
     truncated,
 )
 from explorer.engine.symbolic.notation import canonical, display, parsed
@@ -40,9 +40,9 @@ __all__ = [
     "known_least",
     "least",
     "less",
-    "lifted",
     "multiply",
     "names",
+    "number_expression",
     "parsed",
     "product",
     "quotient",

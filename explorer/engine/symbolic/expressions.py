@@ -93,7 +93,7 @@ class Expression:
     __index__ = __int__
 
     def __add__(self, other: Expression | int) -> Expression:
-        b = lifted(other)
+        b = number_expression(other)
         terms = {m: c * b.over for m, c in self.terms.items()}
         for m, c in b.terms.items():
             terms[m] = terms.get(m, 0) + c * self.over
@@ -105,13 +105,13 @@ class Expression:
         return Expression({m: -c for m, c in self.terms.items()}, self.over)
 
     def __sub__(self, other: Expression | int) -> Expression:
-        return self + -lifted(other)
+        return self + -number_expression(other)
 
     def __rsub__(self, other: Expression | int) -> Expression:
-        return lifted(other) + -self
+        return number_expression(other) + -self
 
     def __mul__(self, other: Expression | int) -> Expression:
-        b = lifted(other)
+        b = number_expression(other)
         terms: dict[Monomial, int] = {}
         for m, c in self.terms.items():
             for n, d in b.terms.items():
@@ -122,25 +122,25 @@ class Expression:
     __rmul__ = __mul__
 
     def __truediv__(self, other: Expression | int) -> Expression:
-        b = lifted(other)
+        b = number_expression(other)
         found = divided(self, b)
         return found if found is not None else _undecided(self)
 
     def __rtruediv__(self, other: int) -> Expression:
-        return lifted(other) / self
+        return number_expression(other) / self
 
     def __floor__(self) -> Expression:
         return floor(self, 1)
 
     def __ceil__(self) -> Expression:
-        return floor(self + lifted(self.over - 1) / lifted(self.over))
+        return floor(self + number_expression(self.over - 1) / number_expression(self.over))
 
 
 def _undecided(what: Expression) -> NoReturn:
     raise UndecidedSize(what.text)
 
 
-def lifted(value: Expression | int | float) -> Expression:
+def number_expression(value: Expression | int | float) -> Expression:
     """A number as an expression; a fraction only if binary numbers hold it exactly.
 
     Raises:
@@ -224,7 +224,7 @@ def _leading(terms: Mapping[Monomial, int]) -> Monomial:
 
 def floor(top: Expression, below: Expression | int = 1) -> Expression:
     """The largest whole number that is not above `top` / `below`, which must be positive."""
-    divisor = lifted(below)
+    divisor = number_expression(below)
     exact = divided(top, divisor)
     if exact is None:
         if (least_value(divisor) or 0) < 1:
@@ -235,10 +235,10 @@ def floor(top: Expression, below: Expression | int = 1) -> Expression:
     q = exact.over
     named = [c for m, c in exact.terms.items() if m]
     if not named:
-        return lifted(exact.terms.get((), 0) // q)
+        return number_expression(exact.terms.get((), 0) // q)
     if max(named) < 0:
         # rounded up instead, so that ceil(N/2) has one form only: floor((N+1)/2)
-        return -floor(-exact + lifted(q - 1) / lifted(q))
+        return -floor(-exact + number_expression(q - 1) / number_expression(q))
     # what is whole stands outside
     whole = {m: c - c % q if m == () or c > 0 else -(-c // q * q) for m, c in exact.terms.items()}
     inside = {m: c - whole[m] for m, c in exact.terms.items()}
@@ -258,7 +258,7 @@ def floor(top: Expression, below: Expression | int = 1) -> Expression:
         kept[()] = constant
     body = Expression(kept)
     text = body.text if len(kept) == 1 else f"({body.text})"
-    return _atom(f"floor({text}/{q})", "floor", body, lifted(q))
+    return _atom(f"floor({text}/{q})", "floor", body, number_expression(q))
 
 
 _MADE: dict[str, tuple[str, Expression, Expression]] = {}
@@ -332,7 +332,7 @@ def _most_of_atom(atom: str) -> int | None:
 
 def compared(kind: str, a: Expression | int, b: Expression | int) -> Expression:
     """Max or min of two."""
-    a, b = lifted(a), lifted(b)
+    a, b = number_expression(a), number_expression(b)
     low, high = least_value(b - a), least_value(a - b)
     if low is not None and low >= 0:
         return b if kind == "max" else a
@@ -353,7 +353,7 @@ def equal(a: Expression | int, b: Expression | int) -> bool:
     Raises:
         Undecided: It depends on them.
     """
-    difference = lifted(a) - b
+    difference = number_expression(a) - b
     if not difference.terms:
         return True
     for side in (difference, -difference):
@@ -369,13 +369,13 @@ def less(a: Expression | int, b: Expression | int) -> bool:
     Raises:
         Undecided: It depends on them.
     """
-    least = least_value(lifted(b) - a)
+    least = least_value(number_expression(b) - a)
     if least is not None and least > 0:
         return True
-    least = least_value(lifted(a) - b)
+    least = least_value(number_expression(a) - b)
     if least is not None and least >= 0:
         return False
-    _undecided(lifted(a) - b)
+    _undecided(number_expression(a) - b)
 
 
 def truncated(a: Expression | int, b: Expression | int) -> Expression:
@@ -384,7 +384,7 @@ def truncated(a: Expression | int, b: Expression | int) -> Expression:
     Raises:
         Undecided: A sign or a divisor is not known.
     """
-    top, below = lifted(a), lifted(b)
+    top, below = number_expression(a), number_expression(b)
     exact = divided(top, below)
     if exact is not None and exact.over == 1:
         return exact

@@ -18,7 +18,7 @@ from explorer.engine.costs import layer_tree
 from explorer.engine.costs.onnx import visitor
 from explorer.engine.costs.onnx.leaves import OperatorLeaf
 from explorer.engine.graph.model import Model, Node
-from explorer.engine.graph.repeated_nodes import held
+from explorer.engine.graph.repeated_nodes import node_sequence
 from explorer.engine.graph.tile_metadata import DOMAIN, SITE_KEY
 from explorer.engine.operators.call import Rules
 from explorer.engine.shapes.subgraphs import SubgraphView, places
@@ -134,7 +134,7 @@ def _counted(model: Model, leaves: Sequence[OperatorLeaf]) -> Counted:
         working = [node for node in function.nodes if node.op != "Constant"]
         if len(working) == 1:
             single[function.name] = working[0]
-    done = {node.metadata[SITE_KEY] for node in held(model.graph.nodes) if SITE_KEY in node.metadata}
+    done = {node.metadata[SITE_KEY] for node in node_sequence(model.graph.nodes) if SITE_KEY in node.metadata}
     found: Counted = {}
     for leaf in leaves:
         context, node = leaf.context, leaf.node

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Function, Graph, Inline, Model, Node, Tensor, Value, subgraphs
-from explorer.engine.graph.repeated_nodes import NodeRun, Tensors, gathered, held, value_names
+from explorer.engine.graph.repeated_nodes import NodeRun, Tensors, gathered, node_sequence, value_names
 from explorer.engine.graph.tile_metadata import DOMAIN, with_plan
 from explorer.engine.tiling.builder import Emission
 from explorer.engine.tiling.emit.forms import emit
@@ -170,7 +170,7 @@ def _materialised(tensor: Tensor) -> Tensor:
 
 def _inner(nodes: Sequence[Node]) -> Iterator[Node]:
     """Nodes, and those in their bodies; what is held as one is one."""
-    for node in held(nodes):
+    for node in node_sequence(nodes):
         yield node
         for _, body in subgraphs(node):
             yield from _inner(body.nodes)
@@ -180,7 +180,7 @@ def _uses(graph: Graph) -> Iterator[str]:
     """Value names that the nodes of a body need, those captured by its own bodies included."""
     for value in graph.outputs:
         yield value.name
-    for node in held(graph.nodes):
+    for node in node_sequence(graph.nodes):
         yield from node.inputs
         for _, inner in subgraphs(node):
             yield from _uses(inner)

@@ -53,14 +53,14 @@ def stored(
         if why:
             unread[why] += 1
         found.append(_numbers(tensor, source, why, strides.get(tensor.name)))
-    notes = [_BLOCKS] if any(ggml_blocks.known(t.dtype) for t in tensors) else []
+    notes = [_BLOCKS] if any(ggml_blocks.can_dequantize(t.dtype) for t in tensors) else []
     notes += [f"the numbers of {count:,} tensors are not read: {why}" for why, count in unread.items()]
     return found, tuple(notes)
 
 
 def _unknown(dtype: str) -> str:
     """Why numbers of this type cannot be read; empty if they can."""
-    if dtype in _PLAIN or ggml_blocks.known(dtype):
+    if dtype in _PLAIN or ggml_blocks.can_dequantize(dtype):
         return ""
     return f"nobody here knows how {dtype} is packed"
 
@@ -88,7 +88,7 @@ def _numbers(
     def raw() -> Iterator[Array]:
         return slabs_of_tensor(Tensor(tensor.name, "uint8", (tensor.nbytes,), span()))
 
-    quantized = ggml_blocks.known(tensor.dtype)
+    quantized = ggml_blocks.can_dequantize(tensor.dtype)
     read: Slabs = (lambda: iter(())) if why else blocks if quantized else plain
     if stride is not None and not why:
         read = _strided(tensor, stride)

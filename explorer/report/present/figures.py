@@ -160,7 +160,7 @@ def written(output: str, *about: str) -> list[Block]:
     return [Line((Span("written  ", "quiet"), Span(output, "strong"), *said))]
 
 
-def tried(seeds: Sequence[int], sizes: Sequence[Mapping[str, int]]) -> list[str]:
+def runs_text(seeds: Sequence[int], sizes: Sequence[Mapping[str, int]]) -> list[str]:
     """On how many random inputs something ran, and at which sizes."""
     at = [f"sizes: {'; '.join(dims_text(one) for one in sizes)}"] if sizes else []
     return [*([seeds_text(seeds)] if seeds else []), *at]

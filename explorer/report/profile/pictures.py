@@ -56,7 +56,7 @@ def timeline(axes: Axes, about: Info, fact: Timed) -> None:
     _heading(axes, about, profile, "A run")
 
 
-def reached(axes: Axes, measured: Sequence[MeasuredPoint], roof: Callable[[float], float]) -> None:
+def draw_reached(axes: Axes, measured: Sequence[MeasuredPoint], roof: Callable[[float], float]) -> None:
     """What each layer reached under a roof, with a line to what was predicted for it, or to the roof.
 
     Args:

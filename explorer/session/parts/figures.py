@@ -170,9 +170,9 @@ class ModelFigures:
         figures = given.sums(analysis)
         beside = given.beside(analysis.info, figures)
         order = sort.removeprefix("-")
-        by = tree_columns.chosen([order], beside, "--sort")[0] if order else None
+        by = tree_columns.chosen_columns([order], beside, "--sort")[0] if order else None
         asked = names or [*preset.columns, *given.names()]
-        columns = tree_columns.chosen(asked, beside, unknown=("seconds",))
+        columns = tree_columns.chosen_columns(asked, beside, unknown=("seconds",))
         wanted = filter.matcher(query, beside) if query.strip() else None
         left = selection.narrowed(analysis.info, analysis.layers, wanted, figures)
         narrow = given.narrowed(analysis.layers, left.layers) if wanted is not None else given
@@ -205,7 +205,7 @@ class ModelFigures:
         figures = given.sums(analysis)
         left = selection.narrowed(analysis.info, analysis.layers, None, figures) if figures else None
         beside = given.beside(analysis.info, left.figures if left is not None else figures)
-        (column,) = tree_columns.chosen([name], beside, "column")
+        (column,) = tree_columns.chosen_columns([name], beside, "column")
         whole = whole_model(analysis.info.totals, analysis.info.model.inputs, analysis.info.model.outputs)
         values = [column.of(row, beside) for row in (*analysis.layers, whole)]
         if not column.is_number:

@@ -24,7 +24,7 @@ from explorer.engine.quantize import calibration
 from explorer.engine.quantize.answer import answer
 from explorer.engine.quantize.choice import LayerChoice, choose
 from explorer.engine.quantize.errors import run_errors
-from explorer.engine.quantize.grids import Grids, sound, sound_weights, wanted
+from explorer.engine.quantize.grids import Grids, range_uses, sound, sound_weights
 from explorer.engine.quantize.layers import Sizes, find_layers, in_reach
 from explorer.engine.quantize.original import OriginalRuns
 from explorer.engine.quantize.quantize import kept_names, quantized
@@ -131,7 +131,7 @@ class Quantizer:
             models.check_onnx(output, overwrite, request.calibrate, spec.config)
         chosen = self._chosen(spec, on_progress)
         samples = self._samples(chosen.model, request)
-        found, uses = {}, wanted(chosen.choices)
+        found, uses = {}, range_uses(chosen.choices)
         if uses:
             step = partial(report, on_progress, cancel, "calibrating")
             found = calibration.ranges(chosen.model, uses, samples, spec.calibrator, spec.percentile, step)
@@ -176,7 +176,7 @@ class Quantizer:
         chosen = self._chosen(spec, on_progress)
         original = self._run_once(request, on_progress, cancel)
         step = partial(report, on_progress, cancel, "calibrating")
-        uses = wanted(chosen.choices)
+        uses = range_uses(chosen.choices)
         found = original.ranges(chosen.model, uses, spec.calibrator, spec.percentile, step)
         grids = Grids(found)
         chosen = replace(chosen, choices=sound(chosen.choices, grids))

@@ -13,7 +13,7 @@ from explorer.engine.convert.job import tensor_infos
 from explorer.engine.costs.onnx.analyse import examine
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.validate import validate
-from explorer.engine.make.models import made
+from explorer.engine.make.models import graph_of_text
 from explorer.facts.split.make import MadeModel
 from explorer.host import output_files
 
@@ -46,7 +46,7 @@ def make_model(
     output_files.check_target(output, overwrite=overwrite, models=[], weights=())
     if isinstance(batch, int) and batch < 1:
         raise Misuse(f"a batch cannot be {batch}", where="--batch")
-    net = made(text, name=name, seed=seed, batch=batch, stored=stored)
+    net = graph_of_text(text, name=name, seed=seed, batch=batch, stored=stored)
     proto = net.model(f"explorer {__version__}")
     onnx.checker.check_model(proto, full_check=True)
     with output_files.atomic_write(output, overwrite=overwrite) as temporary:

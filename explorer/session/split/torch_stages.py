@@ -21,7 +21,7 @@ from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.engine.split import manifest
 from explorer.engine.split.costs import alive
 from explorer.engine.split.search import CutSequence, StageSearch
-from explorer.engine.split.stages import StageDraft, stage_spans, told
+from explorer.engine.split.stages import StageDraft, split_figures, stage_spans
 from explorer.engine.split.torch import proof, stages
 from explorer.engine.split.torch.sequence import check, exported, names, program_sequence, random_calls
 from explorer.engine.split.torch.stages import ModuleStages, StageModule
@@ -68,7 +68,7 @@ class TorchSplitter:
         report(self._on_progress, self._cancel, "searching cuts")
         cuts = search.cuts()
         made = [_stage(search, mine) for mine in stage_spans(search, cuts.places)]
-        found = told(search, cuts, made, _shared(search, cuts.places), others=not spec.cuts)
+        found = split_figures(search, cuts, made, _shared(search, cuts.places), others=not spec.cuts)
         shared = [name for name in _shared(search, cuts.places) if name in search.subject.elements]
         notes = *self._models.random_weights(), *found.notes, *self._notes(bound), *_tied(shared)
         found = replace(found, notes=notes)

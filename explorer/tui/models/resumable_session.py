@@ -75,7 +75,7 @@ class ResumableSession:
 
     def choices(self) -> ScreenChoices:
         """How its user wants the screen; reads a small file."""
-        return screen_choices.kept(os.environ).of(self._model())
+        return screen_choices.stored_choices(os.environ).of(self._model())
 
     def keep_choices(self, choices: ScreenChoices) -> None:
         """Write down how its user wants it; any thread may."""

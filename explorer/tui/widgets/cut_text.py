@@ -21,7 +21,7 @@ _WORDS = (re.compile(r"\S+(?: \S+)*"), re.compile(r"\S+"))
 """What stands between two gaps of a table, or between two blanks where its columns stand close."""
 
 
-def told(line: Line, x: int, lines: Iterable[Line]) -> str:
+def whole_text(line: Line, x: int, lines: Iterable[Line]) -> str:
     """The whole of what is cut in column `x` of a line.
 
     Args:

@@ -27,7 +27,7 @@ from textual.widget import Widget
 
 from explorer.tui.text.keys import MOVE, Key, bindings
 from explorer.tui.text.lines import BLANK, ROLES, Line
-from explorer.tui.widgets.cut_text import ROOM, told
+from explorer.tui.widgets.cut_text import ROOM, whole_text
 
 # fmt: off
 LIST_KEYS = (
@@ -204,7 +204,7 @@ class _ScrollLines(RoleLines, ScrollView):
     def on_mouse_move(self, event: events.MouseMove) -> None:
         """What is cut under the mouse is told whole."""
         at = event.get_content_offset(self)
-        found = "" if at is None else told(self.under_mouse(at.y), at.x, self.uncut(at.y))
+        found = "" if at is None else whole_text(self.under_mouse(at.y), at.x, self.uncut(at.y))
         if found != str(self.tooltip or ""):
             self.tooltip = Text(found) if found else None
 

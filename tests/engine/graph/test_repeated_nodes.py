@@ -10,7 +10,14 @@ import pytest
 
 from explorer.engine.formats.onnx.writer import encode
 from explorer.engine.graph.model import Graph, Model, Node, Tensor, Value, tensor_from_array
-from explorer.engine.graph.repeated_nodes import NodeRun, Nodes, Tensors, WeightBundle, gathered, held
+from explorer.engine.graph.repeated_nodes import (
+    NodeRun,
+    Nodes,
+    Tensors,
+    WeightBundle,
+    gathered,
+    node_sequence,
+)
 
 TILES = [np.full((2, 3), at, np.float32) for at in range(4)]
 
@@ -54,7 +61,7 @@ def model(nodes: list[Node], weights: dict[str, Tensor] | Tensors) -> Model:
 def test_a_graph_of_runs_shows_every_node() -> None:
     nodes = gathered([Node("Identity", ("a",), ("b",)), run()])
     assert isinstance(nodes, Nodes)
-    assert len(held(nodes)) == 2
+    assert len(node_sequence(nodes)) == 2
     assert [n.op for n in nodes] == ["Identity", *["MatMul"] * 4]
     assert nodes[2].inputs == ("x", "w1")
     assert nodes[2].outputs == ("p1",)

@@ -19,7 +19,7 @@ from explorer.engine.quantize.answer import answer
 from explorer.engine.quantize.calibration import ranges
 from explorer.engine.quantize.choice import choose
 from explorer.engine.quantize.errors import run_errors
-from explorer.engine.quantize.grids import Grids, wanted
+from explorer.engine.quantize.grids import Grids, range_uses
 from explorer.engine.quantize.layers import find_layers
 from explorer.engine.quantize.quantize import quantized
 from explorer.engine.runtime import observer
@@ -61,7 +61,7 @@ def quantize(name: str, folder: Path, *, count: int = 3, calibrator: Any = "minm
     known = shapes.infer(model).values
     choices = choose(find_layers(model, known), QuantizeSpec(**spec))
     samples = random_samples(model, count)
-    grids = Grids(ranges(model, wanted(choices), samples, calibrator, 99))
+    grids = Grids(ranges(model, range_uses(choices), samples, calibrator, 99))
     writer.write(quantized(model, choices, grids, known), target)
     layers, outputs = run_errors(model, reader.read(target), choices, grids.of, samples)
     open_sizes = {d: 1 for v in model.graph.feeds for d in v.shape or () if isinstance(d, str)}

@@ -15,7 +15,7 @@ from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.graph.model import Model
 from explorer.engine.quantize.calibration import ranges
 from explorer.engine.quantize.choice import choose
-from explorer.engine.quantize.grids import Grids, wanted
+from explorer.engine.quantize.grids import Grids, range_uses
 from explorer.engine.quantize.layers import find_layers
 from explorer.engine.quantize.quantize import quantized
 from explorer.engine.quantize.write.opset import least_opset, raised
@@ -33,7 +33,7 @@ def quantize(source: Path, target: Path, **spec: Any) -> Model:
     model = raised(model, needed) if needed > model.opset else model
     known = shapes.infer(model).values
     choices = choose(find_layers(model, known), asked)
-    found = ranges(model, wanted(choices), random_samples(model, 2))
+    found = ranges(model, range_uses(choices), random_samples(model, 2))
     writer.write(quantized(model, choices, Grids(found), known), str(target))
     return reader.read(str(target))
 
@@ -184,7 +184,7 @@ def test_tiny_values_behind_a_clip_stay_what_they_are(tmp_path: Path) -> None:
     model = reader.read(str(source))
     known = shapes.infer(model).values
     choices = choose(find_layers(model, known), QuantizeSpec())
-    grids = Grids(dict.fromkeys(wanted(choices), (0.0, 1e-8)))
+    grids = Grids(dict.fromkeys(range_uses(choices), (0.0, 1e-8)))
     writer.write(quantized(model, choices, grids, known), str(target))
     session = onnxruntime.InferenceSession(target, providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {"x": np.array([[-1e-8, 1e-8]], np.float32)})

@@ -14,7 +14,7 @@ from explorer.engine.graph.model import FileSpan, Source
 from explorer.engine.values.ggml import codes as ggml_codes
 from explorer.engine.values.ggml import dequantize as ggml_blocks
 
-KNOWN = [name for name, _, _ in TYPES.values() if ggml_blocks.known(name)]
+KNOWN = [name for name, _, _ in TYPES.values() if ggml_blocks.can_dequantize(name)]
 
 
 def numbers(tmp_path: Path, name: str, raw: bytes) -> np.ndarray:

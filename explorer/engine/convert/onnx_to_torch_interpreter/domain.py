@@ -40,7 +40,7 @@ OPERATORS: Mapping[tuple[str, str], Callable[..., Any]] = {
 """From (domain, operator) to what does it: `rule(call, *inputs)`; a `OperatorCall` has the rest."""
 
 
-def known(domain: str, op: str) -> bool:
+def can_run(domain: str, op: str) -> bool:
     """Whether an operator can be run."""
     return (domain, op) in OPERATORS or (not domain and op in ("Constant", "If", "Loop", "Scan"))
 

@@ -13,7 +13,7 @@ from torch import nn
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import printable
 from explorer.engine.convert.onnx_to_torch_interpreter.call import as_tensor, torch_dtype
-from explorer.engine.convert.onnx_to_torch_interpreter.domain import TorchDomain, known
+from explorer.engine.convert.onnx_to_torch_interpreter.domain import TorchDomain, can_run
 from explorer.engine.graph.interpreter import Interpreter
 from explorer.engine.graph.model import FileSpan, Graph, Model, Node, Tensor
 
@@ -143,7 +143,7 @@ class OnnxModule(nn.Module):
             raise BadModel(f"torch cannot run the Scan of opset {model.opset} here", where=model.path)
         missing: dict[str, int] = {}
         for node in _nodes(model):
-            if node.key not in model.functions and not known(node.domain, node.op):
+            if node.key not in model.functions and not can_run(node.domain, node.op):
                 name = f"{node.domain}.{node.op}" if node.domain else node.op
                 missing[printable(name)] = missing.get(printable(name), 0) + 1
         if missing:

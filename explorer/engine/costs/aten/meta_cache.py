@@ -116,7 +116,7 @@ _VIEW = torch.as_strided
 _OPERATORS: dict[Any, AtenOperator] = {}
 
 
-def known(func: Any) -> AtenOperator:
+def operator_of(func: Any) -> AtenOperator:
     """What is known of an operator."""
     operator = _OPERATORS.get(func)
     if operator is None:

@@ -20,7 +20,7 @@ from torch import nn
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import shape_text
 from explorer.engine.costs.torch.branch_outcomes import traced
-from explorer.engine.formats.torch_module.cache_tensors import held
+from explorer.engine.formats.torch_module.cache_tensors import tensors_of
 from explorer.engine.formats.torch_module.configured_inputs import likely_shape
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.progress import Cancel, stop_if
@@ -136,7 +136,9 @@ class OwnCache(Struct):
         except Exception:
             return False
         left, _ = self._left(short + _GROWN, batch, prompt)
-        return [one.tensor.shape for one in held(grown)] == [one.tensor.shape for one in held(left)]
+        return [one.tensor.shape for one in tensors_of(grown)] == [
+            one.tensor.shape for one in tensors_of(left)
+        ]
 
     def _left(self, tokens: int, batch: int, prompt: int) -> tuple[Any, Mapping[str, Any]]:
         """What a pass over so many tokens leaves."""

@@ -15,7 +15,7 @@ from explorer.engine.costs.decode.onnx_cache import summed
 from explorer.engine.costs.decode.step import Inputs, check_past
 from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.costs.torch import analyse
-from explorer.engine.formats.torch_module.cache_tensors import CacheTensor, held
+from explorer.engine.formats.torch_module.cache_tensors import CacheTensor, tensors_of
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.modules import described
 from explorer.engine.progress import Cancel, OnProgress
@@ -120,7 +120,7 @@ def step_behind(
     Raises:
         BadModel: It fails.
     """
-    cache = held(given[own.name]) if own.name in given else ()
+    cache = tensors_of(given[own.name]) if own.name in given else ()
     found = examined(own, given, batch, source=source, **told)
     if found.schedule.failed:
         raise BadModel(f"a step behind {past:,} tokens fails: {_why(found)}", where=source)

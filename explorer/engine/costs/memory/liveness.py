@@ -213,7 +213,7 @@ def described(info: TensorInfo | Named) -> TensorInfo:
     return values.get(name) or TensorInfo(name, None, None, "unknown")
 
 
-def settled(steps: Iterable[ExecutionStep]) -> Sequence[ExecutionStep]:
+def described_steps(steps: Iterable[ExecutionStep]) -> Sequence[ExecutionStep]:
     """The steps with all descriptions made."""
     return [
         replace(step, outputs=[(key, described(info), size) for key, info, size in step.outputs])

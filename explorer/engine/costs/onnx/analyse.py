@@ -17,9 +17,9 @@ from explorer.engine.costs.memory.liveness import (
     AnalysisResult,
     MadeRows,
     Schedule,
+    described_steps,
     live_peak,
     schedule,
-    settled,
 )
 from explorer.engine.costs.onnx import tile_coverage, visitor
 from explorer.engine.costs.onnx.boundaries import boundaries
@@ -174,7 +174,7 @@ def _rows(model: Model, visited: VisitResult, look: Look | None) -> MadeRows:
 
     @cache
     def order() -> Schedule:
-        return schedule(settled(visited.steps), visited.kept, layers, rows_of)
+        return schedule(described_steps(visited.steps), visited.kept, layers, rows_of)
 
     @cache
     def flow() -> ValueFlow:

@@ -23,8 +23,8 @@ from explorer.engine.costs.onnx.values import (
     StoredValue,
     constant,
     nbytes,
+    plain_attributes,
     scaled,
-    shown,
 )
 from explorer.engine.graph.model import Function, Model, Node, subgraphs
 from explorer.engine.operators import cost_formulas, registry
@@ -174,7 +174,7 @@ class FunctionCalls:
             bytes_written=scaled(body.written, scale),
             activation_bytes=scaled(body.written, scale),
             weight_bytes_read=scaled(body.weights, scale),
-            attributes=shown(node),
+            attributes=plain_attributes(node),
             status=cost.status,
             reason=cost.reason,
         )

@@ -21,7 +21,7 @@ from explorer.engine.costs.onnx.leaves import OperatorLeaf
 from explorer.engine.costs.onnx.scopes import ScopedName
 from explorer.engine.costs.onnx.sequences import SequenceElements
 from explorer.engine.costs.onnx.tile_coverage import TileLabels
-from explorer.engine.costs.onnx.values import SHOWN, GraphContext, nbytes, shown, stored_in
+from explorer.engine.costs.onnx.values import SHOWN, GraphContext, nbytes, plain_attributes, stored_in
 from explorer.engine.graph.model import Graph, Node
 from explorer.engine.shapes import Inference, Shapes, captured_names
 from explorer.facts import TensorInfo, TiledMacs
@@ -207,6 +207,6 @@ class VisitState(Struct):
             calls=context.trips if isinstance(context.trips, int) else 1,
             inputs=tuple(context.info(n) for n in node.inputs if n and n not in context.stored)[:SHOWN],
             outputs=tuple(context.info(n) for n in node.outputs if n)[:SHOWN],
-            attributes=shown(node),
+            attributes=plain_attributes(node),
             **more,
         )

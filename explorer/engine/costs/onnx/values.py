@@ -320,7 +320,7 @@ def constant(node: Node) -> Tensor | None:
     return None
 
 
-def shown(node: Node) -> Mapping[str, Any]:
+def plain_attributes(node: Node) -> Mapping[str, Any]:
     """Attributes as plain values, element types by their names."""
     return {
         name: _type_name(value) if name in _TYPES else _plain(value)

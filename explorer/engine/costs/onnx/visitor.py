@@ -28,9 +28,9 @@ from explorer.engine.costs.onnx.values import (
     learned,
     nbytes,
     parameter_places,
+    plain_attributes,
     plain_storage,
     scaled,
-    shown,
     stored_in,
     traffic,
     view_of,
@@ -278,7 +278,7 @@ class GraphVisitor:
             formula=cost.formula,
             parameters=chosen,
             sizes=tuple([size for _, _, size in moved.made]),
-            attributes=shown(node),
+            attributes=plain_attributes(node),
         )
 
     def cost(

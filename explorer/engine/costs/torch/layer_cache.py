@@ -138,7 +138,7 @@ def enabled() -> bool:
     )
 
 
-def asked(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> LayerCall | None:
+def layer_call(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> LayerCall | None:
     """What decides what a layer does; None if that is not all, or cannot be told.
 
     Views of one memory among the inputs, and how much of it they see, decide too.

@@ -148,7 +148,7 @@ class _Watch:
             self.check(self.done, len(self.named))
             asked = tape = None
             if hidden and seat.quiet and self.repeats and modes() == self.modes and not self.asked:
-                asked = layer_cache.asked(module, args, kwargs)
+                asked = layer_cache.layer_call(module, args, kwargs)
             if asked is not None and asked.tape is not None and self.certain(asked.addresses):
                 tape = asked.tape
             row = seat.row or self.seated(seat, module)
@@ -365,7 +365,7 @@ class _Watch:
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         operator = self.operators.get(func)
         if operator is None:
-            operator = self.operators[func] = meta_cache.known(func)
+            operator = self.operators[func] = meta_cache.operator_of(func)
         given: list[torch.Tensor] = []
         signature: list[Any] = []
         decided = meta_cache.read(args, signature, given)

@@ -34,7 +34,7 @@ from explorer.engine.graph.model import (
     Value,
     dtype_code,
 )
-from explorer.engine.graph.repeated_nodes import NodeRun, Tensors, WeightBundle, held
+from explorer.engine.graph.repeated_nodes import NodeRun, Tensors, WeightBundle, node_sequence
 from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.facts import Progress
 
@@ -162,7 +162,7 @@ class _Encoder:
     def nodes(self, parts: _Parts, number: int, nodes: Sequence[Node]) -> None:
         """Adds nodes as the repeated field `number`; runs of plain ones as one piece."""
         run: list[bytes] = []
-        for node in held(nodes):
+        for node in node_sequence(nodes):
             if isinstance(node, NodeRun):
                 run += _many(number, node)
             elif node.record is None and not node.attributes:

@@ -42,7 +42,7 @@ class CacheTensor(Struct, frozen=True):
         return self.tensor.numel() * self.tensor.element_size()
 
 
-def held(cache: Any) -> tuple[CacheTensor, ...]:
+def tensors_of(cache: Any) -> tuple[CacheTensor, ...]:
     """The tensors of a cache, in the order of its layers."""
     found = []
     for path, tensor in _tensors(cache, ()):
@@ -83,7 +83,7 @@ def within(value: Any) -> Iterator[torch.Tensor]:
     )
     for part in parts:
         if is_cache(part):
-            yield from (one.tensor for one in held(part))
+            yield from (one.tensor for one in tensors_of(part))
 
 
 def unshared(value: Any) -> Any:
@@ -96,7 +96,7 @@ def unshared(value: Any) -> Any:
 def _copied(value: Any) -> Any:
     if not is_cache(value):
         return value
-    return copy.deepcopy(value, {id(one.tensor): one.tensor for one in held(value)})
+    return copy.deepcopy(value, {id(one.tensor): one.tensor for one in tensors_of(value)})
 
 
 def is_cache(value: Any) -> bool:

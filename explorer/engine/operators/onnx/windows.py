@@ -82,7 +82,7 @@ def _scaled(size: Dim, scale: Any) -> Dim:
     if isinstance(size, int):
         return math.floor(size * scale)
     try:
-        return dims.dim(math.floor(dims.expression(size) * dims.lifted(scale)))
+        return dims.dim(math.floor(dims.expression(size) * dims.number_expression(scale)))
     except dims.UndecidedSize:
         return None
 

@@ -142,7 +142,7 @@ class Cuda(Processor):
             torch.cuda.empty_cache()
 
 
-def chosen(name: str) -> Processor:
+def device_named(name: str) -> Processor:
     """A device by its name: 'cpu', 'cuda', 'cuda:1'.
 
     Raises:

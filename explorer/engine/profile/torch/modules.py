@@ -32,7 +32,7 @@ from explorer.engine.profile.load import LoadWatch
 from explorer.engine.profile.rounds import Measurement
 from explorer.engine.profile.runs import TimedRuns
 from explorer.engine.profile.statistics import spread
-from explorer.engine.profile.torch.device import Processor, chosen
+from explorer.engine.profile.torch.device import Processor, device_named
 from explorer.engine.profile.torch.events import (
     MODULE,
     PHASE,
@@ -92,7 +92,7 @@ def measured(subject: TimedModule, spec: ProfileSpec) -> Measurement:
     Raises:
         Misuse: There is no such device.
     """
-    device = chosen(spec.device)
+    device = device_named(spec.device)
     if spec.optimize is not None:
         raise Misuse(
             "torch runs a module as it stands: it has no such levels", where="--optimize", hint="leave it out"

@@ -446,7 +446,7 @@ def _floats(
     )
 
 
-def eased(one: OutputEvidence, depth: int, growth: float) -> OutputEvidence:
+def relaxed_evidence(one: OutputEvidence, depth: int, growth: float) -> OutputEvidence:
     """Evidence of an output judged by what `depth` roundings make; itself where it is beyond that."""
     apart, exceeds = one.relative_rms, (one.limit_share or 0.0) > 1.0  # else no number failed it
     if not exceeds or apart is None or apart > allowed(unit_roundoff(one.dtype), depth, growth):

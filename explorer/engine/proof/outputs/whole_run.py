@@ -213,7 +213,7 @@ def by_stored_numbers(whole: Evidence, pairing: Pairing) -> Evidence:
     The original is not what the other model rounds then: its error against float64 is no measure.
     """
     depth = outputs.depth_of(pairing.halfway)
-    return tuple(one if one.passed else outputs.eased(one, depth, pairing.growth) for one in whole)
+    return tuple(one if one.passed else outputs.relaxed_evidence(one, depth, pairing.growth) for one in whole)
 
 
 def compare_within(runs: Runs, tolerance: Tolerance) -> Evidence:

@@ -22,7 +22,7 @@ from explorer.engine.proof.regions.stored_numbers import (
     Sizes,
     StoredDifference,
     apart,
-    known,
+    constants_of,
     turned_matrix,
 )
 from explorer.engine.runtime.onnxruntime import Array
@@ -84,7 +84,7 @@ def _nearest(numbers: Array, one: float) -> float:
 
 def _numbers(model: Model) -> Array:
     """All finite floats that are stored in a region."""
-    tensors = known(model.graph.nodes, model.graph.initializers, ChainMap()).values()
+    tensors = constants_of(model.graph.nodes, model.graph.initializers, ChainMap()).values()
     found = [np.asarray(t.array(), np.float64).reshape(-1) for t in tensors if "float" in t.dtype]
     attributes = [v for node in model.graph.nodes for v in node.attributes.values() if isinstance(v, float)]
     numbers: Array = np.concatenate([*found, np.array(attributes)])
@@ -94,7 +94,11 @@ def _numbers(model: Model) -> Array:
 def _tensors(sides: Sides, sizes: Sizes, same: Same) -> Iterator[StoredDifference]:
     """Tensors of the first region that are nearly one of the second, and in what they are not."""
     mine, theirs = (
-        {name: t for name, t in known(m.graph.nodes, m.graph.initializers, ChainMap()).items() if _weight(t)}
+        {
+            name: t
+            for name, t in constants_of(m.graph.nodes, m.graph.initializers, ChainMap()).items()
+            if _weight(t)
+        }
         for m in sides
     )
     for name, tensor in sorted(mine.items()):

@@ -13,7 +13,7 @@ import numpy as np
 
 from explorer.engine.graph.model import Model, Node
 from explorer.engine.graph.random_operators import all_nodes
-from explorer.engine.proof.regions.stored_numbers import known
+from explorer.engine.proof.regions.stored_numbers import constants_of
 
 _FEW = 64
 """Numbers that a stored tensor may hold to be taken for limits."""
@@ -31,7 +31,9 @@ class NodeContents:
 
     def __init__(self, before: Model, after: Model) -> None:
         self.models = before, after
-        self._stored = tuple(known(m.graph.nodes, m.graph.initializers, ChainMap()) for m in self.models)
+        self._stored = tuple(
+            constants_of(m.graph.nodes, m.graph.initializers, ChainMap()) for m in self.models
+        )
 
     def undecided(self, nodes: Sides, varied: Sequence[Collection[str]]) -> bool:
         """Whether what is run, or how often, was decided in one way only by what was tried.

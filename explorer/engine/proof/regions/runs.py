@@ -31,8 +31,20 @@ from explorer.engine.proof.regions.float64_layers import in_float64
 from explorer.engine.proof.regions.moved_numbers import moved
 from explorer.engine.proof.regions.observability import NodeContents, controls
 from explorer.engine.proof.regions.resolution import EXACT, in_full, of_runs
-from explorer.engine.proof.regions.stored_numbers import StoredDifferences, differences, known, restored
-from explorer.engine.proof.regions.synthetic_values import FED_FLOATS, Feeds, dense, meeting, spreads, steered
+from explorer.engine.proof.regions.stored_numbers import (
+    StoredDifferences,
+    constants_of,
+    differences,
+    restored,
+)
+from explorer.engine.proof.regions.synthetic_values import (
+    FED_FLOATS,
+    Feeds,
+    dense,
+    meeting,
+    spreads,
+    steered_values,
+)
 from explorer.engine.proof.structure.probes import GraphProducers, Pair, Region, cut_out
 from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
 from explorer.engine.runtime.random_inputs import RandomInput, draw
@@ -428,7 +440,7 @@ class _Runner:
     def _holds_floats(model: Model) -> bool:
         return any(
             "float" in t.dtype
-            for t in known(model.graph.nodes, model.graph.initializers, ChainMap()).values()
+            for t in constants_of(model.graph.nodes, model.graph.initializers, ChainMap()).values()
         )
 
     def _shown(
@@ -461,7 +473,7 @@ class _Runner:
             feeds += [self.own(region.reads, one, self.seed + i) for i in range(1, _DRAWS)]
         yield "", feeds
         if steering:
-            yield _STEERED, [steered(own, steering, way) for way in (True, False)]
+            yield _STEERED, [steered_values(own, steering, way) for way in (True, False)]
         if not floats:
             return
         count = max(1, min(_MANY, _ENOUGH // sum(own[name].size for name in floats)))

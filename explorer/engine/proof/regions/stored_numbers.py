@@ -172,7 +172,7 @@ class _Comparison:
             _Unlike: Other operators, or constants of other types or shapes.
         """
         nodes = self.sides[0].graph.nodes, self.sides[1].graph.nodes
-        stored = [known(m.graph.nodes, m.graph.initializers, ChainMap()) for m in self.sides]
+        stored = [constants_of(m.graph.nodes, m.graph.initializers, ChainMap()) for m in self.sides]
         live = [GraphProducers(model).live for model in self.sides]
         return self._differing(nodes, stored, live, top=True)
 
@@ -211,7 +211,9 @@ class _Comparison:
             functions = [model.functions.get(a.key) for model in self.sides]
             if functions[0] is not None and functions[1] is not None:
                 bodies = functions[0].nodes, functions[1].nodes
-                yield from self._differing(bodies, [known(body, {}, ChainMap()) for body in bodies], ((), ()))
+                yield from self._differing(
+                    bodies, [constants_of(body, {}, ChainMap()) for body in bodies], ((), ())
+                )
 
     def _attributes(
         self, a: Node, b: Node, stored: Sequence[ChainMap[str, Tensor]], position: int | None
@@ -223,7 +225,7 @@ class _Comparison:
             )
             what, place = f"'{name}' of {a.op}", None if position is None else (position, name)
             if isinstance(x, Graph) and isinstance(y, Graph):
-                held = [known(g.nodes, g.initializers, s) for g, s in zip((x, y), stored, strict=True)]
+                held = [constants_of(g.nodes, g.initializers, s) for g, s in zip((x, y), stored, strict=True)]
                 yield from self._differing((x.nodes, y.nodes), held, ((), ()))
             elif isinstance(x, Tensor) and isinstance(y, Tensor):
                 yield from self._of_tensors(what, x, y, place)
@@ -362,7 +364,7 @@ def _slabs(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
         yield a[at : at + _SLAB].astype(np.float64), b[at : at + _SLAB].astype(np.float64)
 
 
-def known(
+def constants_of(
     nodes: Sequence[Node], stored: Mapping[str, Tensor], around: ChainMap[str, Tensor]
 ) -> ChainMap[str, Tensor]:
     """The constants that nodes of a graph can name."""

@@ -59,7 +59,7 @@ def meeting(own: Feeds, numbers: Sequence[float], seed: int) -> Feeds:
     return made
 
 
-def steered(own: Feeds, names: Sequence[str], way: bool) -> Feeds:
+def steered_values(own: Feeds, names: Sequence[str], way: bool) -> Feeds:
     """The values with every condition true and every loop run a few times, or false and once."""
     ways = {n: way if own[n].dtype.kind == "b" else (3 if way else 1) for n in names}
     return {**own, **{n: np.full_like(own[n], value) for n, value in ways.items()}}

@@ -74,7 +74,7 @@ def call(
         case Half():
             return casts(fmt, source, target, shape)
         case Microscaling():
-            return microscaling.called(fmt, source, target, axis)
+            return microscaling.block_call(fmt, source, target, axis)
         case Integer():
             return qonnx.called_integer(fmt, grid, source, target, shape)
         case Minifloat():

@@ -84,7 +84,7 @@ def _scale(to: FunctionBody, blocks: str, reach: int) -> str:
     return to.of("Add", "scale", to.of("Pow", "shared_power", two, shared), finite)
 
 
-def called(fmt: Microscaling, source: str, target: str, axis: int) -> FormatCall:
+def block_call(fmt: Microscaling, source: str, target: str, axis: int) -> FormatCall:
     """The format along an axis."""
     node = Node(fmt.name, (source,), (target,), target, DOMAIN, attributes={"axis": axis})
     return FormatCall((node,))

@@ -20,7 +20,7 @@ from explorer.engine.number_formats.number_format import Array, NumberFormat
 from explorer.engine.quantize.calibration import ranges_seen
 from explorer.engine.quantize.choice import LayerChoice
 from explorer.engine.quantize.errors import GridOf, LayerErrors, Step, add_sample
-from explorer.engine.quantize.grids import Ranges, wanted
+from explorer.engine.quantize.grids import Ranges, range_uses
 from explorer.engine.quantize.layers import Operand
 from explorer.engine.quantize.torch.layers import LayerRun, ModuleLayer, found_modules, input_of, look
 from explorer.engine.quantize.torch.rounding import InputRounding
@@ -58,7 +58,7 @@ def ranges(
     step: Step,
 ) -> Ranges:
     """Ranges of the layers' inputs, as `calibration.ranges` gives those of a graph's values."""
-    uses = wanted(choices)
+    uses = range_uses(choices)
     if not uses:
         return {}
     read = {use.value for use in uses}

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from explorer.engine.graph.model import Function, Model, Node, Tensor, Value
-from explorer.engine.graph.repeated_nodes import free_name, held, value_names
+from explorer.engine.graph.repeated_nodes import free_name, node_sequence, value_names
 from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat
 from explorer.engine.quantize.functions import DOMAIN_VERSION, call, function_for
 from explorer.engine.quantize.weights import stored
@@ -31,7 +31,9 @@ class Additions:
 
     def __init__(self, model: Model, shapes: Mapping[str, TensorInfo]) -> None:
         self.opset = model.opset
-        self.clipped = {o for node in held(model.graph.nodes) if node.op == "Clip" for o in node.outputs}
+        self.clipped = {
+            o for node in node_sequence(model.graph.nodes) if node.op == "Clip" for o in node.outputs
+        }
         self.nodes: list[Node] = []
         self.stored: dict[str, Tensor] = {}
         self.functions: dict[tuple[str, str, str], Function] = {}

@@ -15,7 +15,7 @@ from explorer.engine.tiling.kinds.convolution_windows import (
     convolution_axes,
     transposed_convolution_axes,
 )
-from explorer.engine.tiling.kinds.im2col import fold, taken, unfold
+from explorer.engine.tiling.kinds.im2col import fold, gathered_rows, unfold
 from explorer.engine.tiling.kinds.linear import FLOATS, scaled_sum
 from explorer.engine.tiling.sites import WORDS, NoSite, OperandBuilder, Site, SiteContext, Weight
 
@@ -201,7 +201,7 @@ def _site(
         dtype=dtype,
         inputs=(*inputs, bias) if bias else inputs,
         left=lambda builder, given: unfold(builder, given[0], window, fill(builder, given)),
-        taken=lambda builder, given: taken(builder, given[0], window, shape[0], fill(builder, given)),
+        taken=lambda builder, given: gathered_rows(builder, given[0], window, shape[0], fill(builder, given)),
         right=right,
         finish=finish,
         bias=bool(bias),

@@ -52,7 +52,7 @@ def unfold(builder: GraphBuilder, x: str, window: ConvWindow, fill: str = "") ->
     return builder.reshape(x, (window.batch, -1, window.K), "met")
 
 
-def taken(
+def gathered_rows(
     builder: GraphBuilder, x: str, window: ConvWindow, images: int, fill: str = ""
 ) -> GatheredRows | None:
     """The images as the places that positions take, and which; None where nothing has to be looked up.

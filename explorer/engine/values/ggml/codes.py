@@ -98,7 +98,7 @@ def parts(dtype: str) -> tuple[Part, ...]:
 
 def why_none(dtype: str) -> str:
     """Why the numbers of a type have no codes to tell; '' where they have."""
-    known = ggml_blocks.known(dtype) and dtype not in _LAYOUTS
+    known = ggml_blocks.can_dequantize(dtype) and dtype not in _LAYOUTS
     return f"no codes: {dtype} stores places in a codebook, several numbers each" if known else ""
 
 

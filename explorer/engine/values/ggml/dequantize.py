@@ -28,7 +28,7 @@ _UNKNOWN = frozenset(("Q8_1", *(name for name in _SIZES if name.count("_") > 2))
 """What ggml computes with and stores none of, and blocks that lie in the order of some processor."""
 
 
-def known(dtype: str) -> bool:
+def can_dequantize(dtype: str) -> bool:
     """Whether there are numbers for a type of ggml's."""
     return dtype in _SIZES and dtype not in _UNKNOWN
 

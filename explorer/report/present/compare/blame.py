@@ -21,7 +21,7 @@ from explorer.report.blocks import (
     Span,
     Table,
 )
-from explorer.report.present.figures import bar_text, tried, written
+from explorer.report.present.figures import bar_text, runs_text, written
 
 STATES: Mapping[str, tuple[str, Role]] = {
     "equal": ("equal", "good"),
@@ -67,7 +67,7 @@ def blame(fact: Blame, limit: int = 12, plotted: str = "") -> list[Block]:
         line, axis = curve(fact.probes, _WIDTH)
         growth = Table((Column(""), Column("", role="bar")), [(Span("error growth", "quiet"), line)])
         blocks += [Line(), growth, Paragraph(axis, "quiet")]
-        rows = shown(fact, limit)
+        rows = probe_rows(fact, limit)
         most = len(fact.probes)
         more = (
             [Paragraph(f"{len(rows):,} of {most:,} values: the first, the worst; --csv has all", "warning")]
@@ -97,7 +97,7 @@ def claim(fact: Blame) -> str:
 
 def _how(fact: Blame) -> str:
     """How the figures were gained, so that they can be gained again."""
-    parts = tried(fact.seeds, fact.sizes)
+    parts = runs_text(fact.seeds, fact.sizes)
     if len(fact.sizes) > 1:
         parts.append(f"figures at {dims_text(fact.at)}")
     chunks = "at once" if fact.chunks == 1 else f"in {fact.chunks:,} parts"
@@ -105,7 +105,7 @@ def _how(fact: Blame) -> str:
     return "; ".join([*parts, seconds_text(fact.seconds)])
 
 
-def shown(fact: Blame, limit: int) -> list[int]:
+def probe_rows(fact: Blame, limit: int) -> list[int]:
     """Positions of at most `limit` probes, in order: those at fault, the largest errors, the outputs."""
     every = range(len(fact.probes))
     relative = [probe.relative or 0.0 for probe in fact.probes]

@@ -8,7 +8,7 @@ from explorer.base.units import exact_text
 from explorer.facts import Analysis, Info
 from explorer.facts.comparison import Comparison, Difference, TorchinfoDifference, TorchinfoTable
 from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Span, Table
-from explorer.report.present.compare.figures import figure_tables, said
+from explorer.report.present.compare.figures import figure_tables, table_notes
 from explorer.report.present.look.info import title
 from explorer.report.present.look.table import layers
 from explorer.session.headers import label
@@ -28,7 +28,7 @@ def compare(fact: Comparison) -> list[Block]:
         Line(),
         *figure_tables(fact.figures, above=[formats]),
         Line(),
-        *said(fact.figures),
+        *table_notes(fact.figures),
         Line(),
         Table((Column("operators"), *(Column("", "right") for _ in fact.models)), counts),
         *_differences(fact),

@@ -89,10 +89,10 @@ def figures(fact: FigureTable, per: int = _AT_A_TIME) -> list[Block]:
         fact: The figures.
         per: Models in one table; of more there are several tables, with the first in each.
     """
-    return [*figure_tables(fact, per), Line(), *said(fact)]
+    return [*figure_tables(fact, per), Line(), *table_notes(fact)]
 
 
-def said(fact: FigureTable) -> list[Block]:
+def table_notes(fact: FigureTable) -> list[Block]:
     """What one has to know to read the table."""
     unranked = [row for row in fact.rows if row.unranked]
     notes = [f"'{BEST}': no other has less (of utilization: more); changes are from {fact.names[0]}."]

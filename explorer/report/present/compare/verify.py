@@ -10,7 +10,7 @@ from explorer.base.units import exact_text, many_text, rounding_text, seconds_te
 from explorer.base.verdicts import NOT_NEEDED, PASSED, VERDICTS
 from explorer.facts import OutputEvidence, RegionEvidence, SiteEvidence, VerdictKind, Verification
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Role, Span, Table
-from explorer.report.present.figures import bar_text, share_text, tried
+from explorer.report.present.figures import bar_text, runs_text, share_text
 from explorer.report.present.row_groups import alike, and_more
 from explorer.report.terms import field_terms
 from explorer.settings.parse import path_word
@@ -156,7 +156,7 @@ def _verdict_lines(fact: Verification) -> list[Block]:
 
 def _how(fact: Verification) -> list[str]:
     """How the evidence was gained, so that it can be gained again."""
-    parts = tried(fact.seeds, fact.sizes)
+    parts = runs_text(fact.seeds, fact.sizes)
     parts += fact.inputs
     measured = [site.rms_before for site in fact.sites] + [out.rms_before for out in fact.outputs]
     if any(rms is not None for rms in measured):

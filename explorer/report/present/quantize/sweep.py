@@ -27,7 +27,7 @@ from explorer.report.blocks import (
 )
 from explorer.report.present.figures import count, plain, seconds, share, size
 from explorer.report.present.quantize.quantize import decibels
-from explorer.report.present.tiling.sweep import FRONT, told
+from explorer.report.present.tiling.sweep import FRONT, done_and_kept
 
 _SCOPES = {"all": "all", "only": "only {}", "without": "all but {}", "mixed": "mixed, then {}"}
 
@@ -63,7 +63,7 @@ def format_sweep(
     blocks += [Paragraph(f"{many:,} x {printable(why)}", "warning") for why, many in failed]
     blocks += [Paragraph(note, "warning") for note in fact.notes]
     blocks += [Line(), *_commands(fact, written, plotted)]
-    return [*blocks, Line(), Line(tuple(told(fact)), 2)]
+    return [*blocks, Line(), Line(tuple(done_and_kept(fact)), 2)]
 
 
 def _legend(fact: FormatSweep) -> str:

@@ -8,7 +8,7 @@ from explorer.report.blocks import Block, Field, Fields, Line, Span
 from explorer.report.present.figures import count, plain, ports, written
 
 
-def made(fact: MadeModel) -> list[Block]:
+def made_model(fact: MadeModel) -> list[Block]:
     """The answer of `explorer make`."""
     weights = f"seed {fact.seed}" if fact.stored else "weights are inputs"
     rows = [

@@ -47,7 +47,7 @@ def sweep(fact: Sweep, figures: FigureTable | None = None) -> list[Block]:
     blocks += [Paragraph(f"{count:,} x {printable(why)}", "warning") for why, count in _failures(rows)]
     blocks += [Paragraph(note, "warning") for note in fact.notes]
     beside = [] if figures is None else [Line(), *figure_blocks(figures)]
-    return [*blocks, *beside, Line(), Line(tuple(told(fact)), 2)]
+    return [*blocks, *beside, Line(), Line(tuple(done_and_kept(fact)), 2)]
 
 
 def _named(models: Sequence[tuple[str, str]] | dict[tuple[str, str], None]) -> str:
@@ -86,7 +86,7 @@ def _failures(rows: Sequence[SweepRow]) -> list[tuple[str, int]]:
     return Counter(filter(None, said)).most_common(5)
 
 
-def told(fact: Sweep | FormatSweep | TrainingSweep | ServingSweep) -> Iterator[str | Span]:
+def done_and_kept(fact: Sweep | FormatSweep | TrainingSweep | ServingSweep) -> Iterator[str | Span]:
     """What was done now, and where it is kept."""
     if fact.made or fact.seconds:
         how = f" by {fact.workers} worker{'s' * (fact.workers != 1)}" if fact.workers else ""

@@ -9,7 +9,7 @@ from explorer.facts.serving.sweep import ServingRow, ServingSweep
 from explorer.report.blocks import Block, Cell, Column, Heading, Line, Role, Span, Table
 from explorer.report.present.figures import plain, quiet_zero, seconds, size
 from explorer.report.present.sizes.serving import LIMITS, rate_cell
-from explorer.report.present.tiling.sweep import told
+from explorer.report.present.tiling.sweep import done_and_kept
 
 _SAME: tuple[tuple[str, str, Callable[[ServingRow], str]], ...] = (
     ("model", "model", lambda row: printable(row.model)),
@@ -40,7 +40,7 @@ def serving_sweep(fact: ServingSweep) -> list[Block]:
     blocks: list[Block] = [Heading("Serving", title), Line(), table, Line()]
     if any(row.pareto for row in rows):
         blocks.append(Line(Span(front, "quiet"), 2))
-    return [*blocks, Line(tuple(told(fact)), 2)]
+    return [*blocks, Line(tuple(done_and_kept(fact)), 2)]
 
 
 _COLUMNS = (

@@ -9,7 +9,7 @@ from explorer.facts.evaluate.training_sweep import TrainingSweep, TrainingTrial
 from explorer.report.blocks import Block, Cell, Column, Line, Span, Table
 from explorer.report.present.compare.train import accuracy_said, head
 from explorer.report.present.figures import share_text, written
-from explorer.report.present.tiling.sweep import told
+from explorer.report.present.tiling.sweep import done_and_kept
 
 
 def training_sweep(fact: TrainingSweep) -> list[Block]:
@@ -29,9 +29,9 @@ def training_sweep(fact: TrainingSweep) -> list[Block]:
     said = ("best is ", Span(f"lr {best.rate:g}, batch {best.batch:,}", "strong"), *accuracy_said(best))
     blocks: list[Block] = [*head(fact, f"seed {fact.seed}"), Table(columns, rows), Line(), Line(said, 2)]
     if fact.written:
-        return [*blocks, Line(), *written(fact.written), Line(tuple(told(fact)), 2)]
+        return [*blocks, Line(), *written(fact.written), Line(tuple(done_and_kept(fact)), 2)]
     hint = Span("--take 1:best.ckpt writes the weights of row 1", "quiet")
-    return [*blocks, Line(hint, 2), Line(tuple(told(fact)), 2)]
+    return [*blocks, Line(hint, 2), Line(tuple(done_and_kept(fact)), 2)]
 
 
 def _row(at: int, trial: TrainingTrial, several: bool) -> Sequence[Cell]:
