@@ -167,6 +167,11 @@ BAD: dict[str, tuple[str, str, str]] = {
         "no layer is called 'conv_1' or 1 other name;",
     ),
     "nearest": ("a.csv", "layer,cost\nconv_1,1\n", "did you mean 'conv1'?"),
+    "nearest of several": (
+        "a.csv",
+        "layer,cost\nzzz,1\nconv_1,1\n",
+        "no layer is called 'conv_1' or 1 other name; did you mean 'conv1'?",
+    ),
     "another count": (
         "a.csv",
         COMPUTE.rpartition("3, 99")[0],

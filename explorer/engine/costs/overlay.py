@@ -26,6 +26,8 @@ from explorer.settings.overlay import OutsideFigures, unique
 MOST_GLOBS = 256
 MOST_LETTERS = 1_000
 """Of a glob: longer ones are looked up as names."""
+_LOOKED = 8
+"""Names that fit nothing for which one of the model's is looked for that is near."""
 
 Part = tuple[float, int]
 """A figure, and how many it was made of."""
@@ -179,8 +181,10 @@ def _match(names: LayerNames, file: OutsideFigures) -> _Match:
         else:
             found.unmatched.append(name)
     if file.rows and not globs and not found.matched and not found.ambiguous:
-        said = f"no layer is called {_several(found.unmatched)}"
-        raise Misuse(said, where=file.source, hint=names.near(found.unmatched[0]))
+        hints = {name: names.near(name) for name in found.unmatched[:_LOOKED]}
+        first = next((name for name in hints if hints[name].startswith("did you mean")), found.unmatched[0])
+        said = f"no layer is called {_several(first, len(found.unmatched))}"
+        raise Misuse(said, where=file.source, hint=hints[first])
     if len(globs) > MOST_GLOBS:
         raise Misuse(f"{len(globs):,} globs; {MOST_GLOBS} are looked for", where=file.source)
     exact: set[int] = set().union(*found.figures)
@@ -202,9 +206,9 @@ def _match(names: LayerNames, file: OutsideFigures) -> _Match:
     return found
 
 
-def _several(names: Sequence[str]) -> str:
-    more = f" or {many_text(len(names) - 1, 'other name')}" if len(names) > 1 else ""
-    return f"'{printable(names[0])[:60]}'{more}"
+def _several(name: str, count: int) -> str:
+    more = f" or {many_text(count - 1, 'other name')}" if count > 1 else ""
+    return f"'{printable(name)[:60]}'{more}"
 
 
 def _renamed(file: OutsideFigures, layers: Sequence[Layer]) -> OutsideFigures:
