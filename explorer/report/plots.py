@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from msgspec import Struct
 
 from explorer.base.errors import Misuse
-from explorer.base.units import bytes_text, count_text, printable, rate_text, seconds_text
+from explorer.base.units import bytes_text, count_text, many_text, printable, rate_text, seconds_text
 from explorer.facts import Info, OpStat
 from explorer.facts.blame import Blame
 from explorer.facts.memory import Memory
@@ -226,9 +226,11 @@ def _roofline(axes: Axes, about: Info, drawn: Roofline | tuple[Roofline, Profile
         )
     key = [f"{number}  {mark.label}" for number, mark in enumerate(marks[:_LABELS], 1)]
     axes.text(0.99, 0.03, "\n".join(key), transform=axes.transAxes, ha="right", va="bottom", fontsize=8)
+    unknown = sum(point.seconds is None for point in fact.points)
+    without = f" without {many_text(unknown, 'layer')} whose work is not known" if unknown else ""
     axes.set_title(
         f"Roofline of {_name(about)}: {rate_text(machine.peak_macs, 'MAC/s')}, "
-        f"{rate_text(machine.bandwidth, 'B/s')}; at least {seconds_text(fact.seconds)}"
+        f"{rate_text(machine.bandwidth, 'B/s')}; at least {seconds_text(fact.seconds)}{without}"
         + ("" if profile is None else f", measured {seconds_text(profile.wall_seconds)}")
     )
     axes.set_xlabel("FLOPs per byte (area: share of the time)")

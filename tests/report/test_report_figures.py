@@ -130,6 +130,9 @@ def test_the_axes_of_a_short_roofline_are_labelled_with_numbers() -> None:
     picture = plots.svg("roofline", INFO, replace(ROOFLINE, points=ROOFLINE.points[:1]))
     assert "mathdefault" not in picture
     assert all(f">{tick}<" in picture for tick in ("20", "50", "500"))
+    assert "not known" not in picture
+    # a sum that some layers are not in says so
+    assert "at least 100 ns without 1 layer whose work is not known" in plots.svg("roofline", INFO, ROOFLINE)
 
 
 def test_training_adds_forward_and_backward() -> None:
