@@ -205,9 +205,9 @@ class Totals(Struct, frozen=True):
         trainable_params: Parameters with requires_grad; None where the format does not say.
         flops: 2 x macs, and nothing else.
         activation_bytes_sum: Outputs of every node (ONNX) or leaf module (nn.Module), each once.
-        activation_bytes_peak: Largest set of tensors alive at one step of the execution order.
+        activation_bytes_peak: Largest set of tensors live at one step of the execution order.
         peak_at: The path of the layer at which the peak occurs.
-        peak_tensors: The tensors alive there, largest first (at most 16).
+        peak_tensors: The tensors live there, largest first (at most 16).
         coverage: Share of nodes whose cost is known, 0 to 1.
         status: Of `macs` and `flops`: 'exact'; 'bound', they are at most this; 'assumed', they may be more or
             less; 'unknown', they are at least this, because the cost of some nodes is not known.

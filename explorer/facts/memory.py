@@ -1,4 +1,4 @@
-"""Facts about memory over time: what is alive at each step, and how small an arena holds it.
+"""Facts about memory over time: what is live at each step, and how small an arena holds it.
 
 Apart from the facts that the screen paints first with, because importing them costs start-up time
 and few sessions ask for these.
@@ -17,7 +17,7 @@ class MemoryStep(Struct, frozen=True):
     Attributes:
         path: Path of the layer that runs; '' for the model's inputs, which come before the first.
         kind: Its operator or module type.
-        live_bytes: Activations alive while it runs: its inputs, its outputs, and what later steps need.
+        live_bytes: Activations live while it runs: its inputs, its outputs, and what later steps need.
         layer: Id of the layer's row in `Analysis.layers`, None where it has none of its own.
     """
 
@@ -28,7 +28,7 @@ class MemoryStep(Struct, frozen=True):
 
 
 class Lifetime(Struct, frozen=True):
-    """One activation and the steps through which it is alive, both ends included.
+    """One activation and the steps through which it is live, both ends included.
 
     `offset` is its place in the smallest arena that a first-fit allocator needs (`Memory.arena_bytes`).
     """

@@ -251,7 +251,7 @@ _TABLE = (
     LayerColumn(
         *("utilization", "utilization", "share"),
         lambda layer, beside: (beside.utilization or {}).get(layer.id),
-        "of the arithmetic of the tiles, the share that the product needs",
+        "of the arithmetic of the tiles, the share that the matmul needs",
         needs="utilization",
         blank=True,
     ),

@@ -211,7 +211,7 @@ def totals(
         leaves: All of them.
         peak_bytes: Of `memory.live_peak`.
         peak_at: Path of the layer at which it occurs.
-        peak_tensors: The tensors alive there.
+        peak_tensors: The tensors live there.
         trainable_params: As the format has it.
         stored: All stored parameters, if there are some that no leaf uses.
         groups: What else is known of groups, by path of the scope.

@@ -145,8 +145,8 @@ def largest(each: Array) -> Row:
     return lambda _, start: np.maximum.accumulate(each[start:])
 
 
-def alive(units: GraphUnits) -> Array:
-    """Bytes of activations alive at each unit, what only passes by included; unknown ones left out."""
+def live_bytes(units: GraphUnits) -> Array:
+    """Bytes of activations live at each unit, what only passes by included; unknown ones left out."""
     change = np.zeros(len(units.positions) + 1)
     for value in units.values:
         change[max(value.born, 0)] += value.size or 0
@@ -155,7 +155,7 @@ def alive(units: GraphUnits) -> Array:
 
 
 def inside(units: GraphUnits, layers: Sequence[Layer], order: Callable[[], Schedule]) -> Array | None:
-    """Bytes alive at most within each unit that is a group, at the steps of its body, or of its function.
+    """Bytes live at most within each unit that is a group, at the steps of its body, or of its function.
 
     Args:
         units: The units.

@@ -153,7 +153,7 @@ class StageSearch:
             raise Misuse("there is nothing to cut: fewer than two operators", where="split")
         self.crossing, known = crossing(self.units)
         self.known = [one and at not in subject.closed for at, one in enumerate(known)]
-        alive = costs.alive(self.units)
+        alive = costs.live_bytes(self.units)
         alive = alive if subject.inside is None else np.maximum(alive, subject.inside)
         self.memory = costs.both(costs.stored(self.units, self.sizes), costs.largest(alive))
         self.seconds = self._seconds()

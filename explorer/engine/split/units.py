@@ -19,7 +19,7 @@ from explorer.settings.columns import tensor_bytes
 
 
 class CrossingValue(Struct, frozen=True):
-    """A value that units make or read, alive from the first to the last of them.
+    """A value that units make or read, live from the first to the last of them.
 
     Attributes:
         name: Its name.
@@ -117,7 +117,7 @@ def graph_units(model: Model, layers: Sequence[Layer], types: Mapping[str, Tenso
 
 
 def crossing(units: GraphUnits) -> tuple[list[int], list[bool]]:
-    """Bytes alive before each unit, and whether all of them are known, so that it can be cut there."""
+    """Bytes live before each unit, and whether all of them are known, so that it can be cut there."""
     count = len(units.positions)
     change, unknown = [0] * (count + 1), [0] * (count + 1)
     for value in units.values:
@@ -138,5 +138,5 @@ def crossing(units: GraphUnits) -> tuple[list[int], list[bool]]:
 
 
 def across(units: GraphUnits, before: int) -> list[CrossingValue]:
-    """What is alive over the cut before a unit."""
+    """What is live over the cut before a unit."""
     return [value for value in units.values if value.born < before <= value.dies]

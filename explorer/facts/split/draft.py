@@ -13,7 +13,7 @@ class CutPlaces(Struct, frozen=True):
 
     Attributes:
         layers: Of each unit the id of its row in the layer tree; -1 for none.
-        crossing: Bytes alive before each unit, which a cut there would hand on.
+        crossing: Bytes live before each unit, which a cut there would hand on.
         named: Units before which a cut may lie that is given by the name of its layer, ascending.
     """
 

@@ -79,7 +79,7 @@ def packed_analysis(
 
 
 def memory(session: Facade, index: int | None = None) -> Memory:
-    """What is alive at each step of the execution order, and the arena that holds it."""
+    """What is live at each step of the execution order, and the arena that holds it."""
     return session.parts.models.memory(session.parts.models.at(index))
 
 

@@ -19,7 +19,7 @@ from explorer.engine.formats.torch_module.modules import described
 from explorer.engine.models.torch.module import TorchModel
 from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.engine.split import manifest
-from explorer.engine.split.costs import alive
+from explorer.engine.split.costs import live_bytes
 from explorer.engine.split.search import CutSequence, StageSearch
 from explorer.engine.split.stages import StageDraft, split_figures, stage_spans
 from explorer.engine.split.torch import proof, stages
@@ -262,7 +262,7 @@ def _stage(search: StageSearch, mine: range) -> Stage:
         params=sum(subject.elements.get(name, 0) for name in held),
         macs=macs,
         weight_bytes=sum(search.sizes[name] for name in held),
-        activation_bytes=int(alive(search.units)[mine.start : mine.stop].max()),
+        activation_bytes=int(live_bytes(search.units)[mine.start : mine.stop].max()),
         cost=0.0,
     )
 

@@ -1,4 +1,4 @@
-"""Liveness, which tensors are alive when: activation memory over an execution order.
+"""Liveness, which tensors are live when: activation memory over an execution order.
 
 A tensor lives from the step that makes it to the end of the last step that uses it; inputs and outputs
 of a step are alive together. Weights are not counted: they are resident anyway. The peak in the totals
@@ -20,7 +20,7 @@ from explorer.facts import Analysis, Info, Layer, Status, TensorInfo, is_assumed
 from explorer.facts.memory import Lifetime, Memory, MemoryStep
 
 SHOWN = 16
-"""How many of the tensors alive at the peak are named."""
+"""How many of the tensors live at the peak are named."""
 
 
 Named = tuple[Mapping[str, TensorInfo], str]
@@ -49,7 +49,7 @@ class ExecutionStep(Struct, gc=False):
 
 
 class LiveRange(Struct, gc=False):
-    """A tensor and the first and last step at which it is alive; `size` is None if it is not known."""
+    """A tensor and the first and last step at which it is live; `size` is None if it is not known."""
 
     info: TensorInfo | Named
     size: int | None
@@ -58,7 +58,7 @@ class LiveRange(Struct, gc=False):
 
 
 class Peak(Struct, frozen=True):
-    """The step at which most bytes are alive, and the tensors alive there, largest first.
+    """The step at which most bytes are live, and the tensors live there, largest first.
 
     `bytes` is None when there are tensors and the size of none is known.
     """
@@ -169,7 +169,7 @@ def lives(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = ()) -> li
 
 
 def _alive(found: Sequence[LiveRange], count: int) -> list[int]:
-    """Bytes alive at each of `count` steps; tensors of unknown size are left out."""
+    """Bytes live at each of `count` steps; tensors of unknown size are left out."""
     change = [0] * (count + 1)
     for life in found:
         if life.size:
@@ -178,13 +178,13 @@ def _alive(found: Sequence[LiveRange], count: int) -> list[int]:
     return list(accumulate(change[:-1]))
 
 
-def alive(order: Schedule) -> list[int]:
-    """Bytes alive at each step; tensors of unknown size are left out."""
+def live_bytes(order: Schedule) -> list[int]:
+    """Bytes live at each step; tensors of unknown size are left out."""
     return _alive(lives(order.steps, order.keep), len(order.steps))
 
 
 def live_peak(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = ()) -> Peak:
-    """The largest set of tensors alive at one step.
+    """The largest set of tensors live at one step.
 
     Args:
         steps: Execution order; the graph's inputs are the outputs of step 0.

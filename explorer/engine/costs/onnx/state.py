@@ -190,7 +190,7 @@ class VisitState(Struct):
     def finish(
         self, context: GraphContext, node: Node, scopes: tuple[Scope, ...], also: Iterable[Hashable] = ()
     ) -> None:
-        """The moment at which a node with a body has its outputs; values of keys `also` are alive then."""
+        """The moment at which a node with a body has its outputs; values of keys `also` are live then."""
         outputs = [context.info(n) for n in node.outputs if n]
         made = [(context.key(o.name), o, nbytes(o)) for o in outputs]
         read = [n for n in node.inputs if n and n not in context.stored]

@@ -1,7 +1,7 @@
 """Visitor of an ONNX model: every operator once, as a leaf of the layer tree, bodies opened.
 
 A call of a local function opens into the function's nodes (`functions`), a node that carries graphs into
-those (`control_flow`). What is alive when is recorded on the way.
+those (`control_flow`). What is live when is recorded on the way.
 """
 
 from __future__ import annotations

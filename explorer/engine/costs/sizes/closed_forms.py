@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from msgspec import Struct
 
-from explorer.engine.costs.memory.liveness import AnalysisResult, alive
+from explorer.engine.costs.memory.liveness import AnalysisResult, live_bytes
 from explorer.engine.costs.memory.roofline import roofline
 from explorer.engine.costs.sizes.polynomial import Polynomial, fitted, highest
 from explorer.facts.roofline import Machine
@@ -47,7 +47,7 @@ class SizeFigures(Struct, frozen=True):
         return cls(
             tuple([step.label for step in order.steps]),
             tuple([(point.macs, point.bytes) for point in points]),
-            tuple(alive(order)),
+            tuple(live_bytes(order)),
         )
 
     def values(self, weights: int, machine: Machine | None) -> Values:
