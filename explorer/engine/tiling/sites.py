@@ -62,7 +62,7 @@ class Weight(Struct, frozen=True):
         K, N: Of the operand, not of the stored tensor.
         chain: Nodes between the stored tensor and the product.
         batch: Matrices in the stack.
-        cut: Makes the block of a matrix whose corner is (k, n), `cut(matrix, k, n, height, width, fill)`;
+        cut: Makes the block of a matrix whose corner is (k, n), `cut(matrix, k, n, height, width)`;
             None where the tensor holds the matrices themselves.
         layout: What tells apart operands that are cut from one tensor.
     """
@@ -74,7 +74,7 @@ class Weight(Struct, frozen=True):
     N: int
     chain: tuple[Node, ...]
     batch: int = 1
-    cut: Callable[[int, int, int, int, int, int], Any] | None = None
+    cut: Callable[[int, int, int, int, int], Any] | None = None
     layout: tuple[Any, ...] = ()
 
 
@@ -104,7 +104,6 @@ class Site(Struct, frozen=True):
         right: The weight, or makes W, (K, N) or (batch, K, N).
         finish: From the products, (M, N) or (batch, M, N), to the output.
         bias: Whether `finish` adds one.
-        fill: What X and W are padded with.
         dynamic: Which of 'batch', 'M', 'K', 'N' are known at run time only; the sizes are examples then.
         place: Names of the nodes or functions that hold it, outermost first.
         runs: How often it runs.
@@ -128,7 +127,6 @@ class Site(Struct, frozen=True):
     right: Weight | OperandBuilder
     finish: OutputBuilder
     bias: bool = False
-    fill: tuple[int, int] = (0, 0)
     dynamic: tuple[str, ...] = ()
     place: tuple[str, ...] = ()
     runs: RunCounts = RunCounts()

@@ -32,7 +32,7 @@ def emit_open(builder: GraphBuilder, site: Site, plan: SitePlan, inputs: Sequenc
     weight = site.weight
     if weight is not None:
         # columns of whole tiles, (n, K, TN), of a stack (batch, n, K, TN)
-        w = stored(weight, -(-site.K // tk) * tk, site.fill[1]).columns(builder, -(-site.N // tn), tn)
+        w = stored(weight, -(-site.K // tk) * tk).columns(builder, -(-site.N // tn), tn)
     else:
         assert not isinstance(site.right, Weight)
         w = site.right(builder, inputs)
@@ -63,7 +63,7 @@ def _length(site: Site, axis: str) -> int | None:
 def _matrix(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], x: str, w: str) -> str:
     """One product of the stack."""
     tm, tk, tn = tile
-    rows = pad_to_whole_tiles(builder, x, site, ("M", "K"), (tm, tk), "x", site.fill[0])
+    rows = pad_to_whole_tiles(builder, x, site, ("M", "K"), (tm, tk), "x")
     K = -(-site.K // tk) * tk
     deep = "K" in site.dynamic
     columns = _columns(builder, site, tile, w) if site.weight is None else w
@@ -89,7 +89,7 @@ def _matrix(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], x: st
 def _columns(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], w: str) -> str:
     """An operand that comes from the data as columns of whole tiles, (n, K, TN)."""
     _, tk, tn = tile
-    whole = pad_to_whole_tiles(builder, w, site, ("K", "N"), (tk, tn), "w", site.fill[1])
+    whole = pad_to_whole_tiles(builder, w, site, ("K", "N"), (tk, tn), "w")
     depth: Size = (whole, 0) if "K" in site.dynamic else -(-site.K // tk) * tk
     apart = builder.reshape(whole, (depth, -1, tn), "w_apart")
     return builder.transpose(apart, (1, 0, 2), "w_columns")

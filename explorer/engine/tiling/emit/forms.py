@@ -108,7 +108,7 @@ def _written(
     if weight:
         right = computed(weight, site.batch, (geometry.K, geometry.N))
     elif site.weight is not None:
-        right = stored(site.weight, geometry.K, site.fill[1])
+        right = stored(site.weight, geometry.K)
     else:
         assert not isinstance(site.right, Struct)
         w = site.right(builder, inputs)
@@ -364,7 +364,7 @@ def _emit_lab(builder: GraphBuilder, site: Site, geometry: _Geometry) -> None:
         formal[-1] = "C"
     given = list(site.inputs)
     if site.weight is not None:
-        whole = stored(site.weight, geometry.K, site.fill[1]).matrix(builder, 0, geometry.N)
+        whole = stored(site.weight, geometry.K).matrix(builder, 0, geometry.N)
         formal.insert(1, "W")
         given.insert(1, whole)
         here = [name for name in formal if name != "W"]

@@ -59,20 +59,18 @@ class _WeightOperand(RightOperand):
     Args:
         weight: The weight.
         K: Its depth, padded.
-        fill: What it is padded with.
         at: Which matrix of a stack; None for all of them.
     """
 
-    def __init__(self, weight: Weight, K: int, fill: int = 0, at: int | None = None) -> None:
+    def __init__(self, weight: Weight, K: int, at: int | None = None) -> None:
         self.weight = weight
         self.K = K
-        self.fill = fill
         self.at = 0 if weight.batch == 1 else at
         self.key = (weight.name, weight.transposed, weight.layout, self.at, K)
         self.named = weight.name if weight.batch == 1 or at is None else f"{weight.name}/{at}"
 
     def each(self, builder: GraphBuilder) -> Sequence[RightOperand]:
-        return [_WeightOperand(self.weight, self.K, self.fill, at) for at in range(self.weight.batch)]
+        return [_WeightOperand(self.weight, self.K, at) for at in range(self.weight.batch)]
 
     def tiles(
         self, builder: GraphBuilder, ks: Sequence[int], ns: Sequence[int], tile: tuple[int, int]
@@ -82,7 +80,7 @@ class _WeightOperand(RightOperand):
         key = (*self.key, "tiles", tile, tuple(ks), tuple(ns))
         bundles = builder.emission.bundles
         if key not in bundles:
-            tiles = weights.WeightTiles(self.weight, tile, (ks, ns), self.at, self.fill)
+            tiles = weights.WeightTiles(self.weight, tile, (ks, ns), self.at)
             names = [f"{self.named}/tile_{k}_{n}" for k, n in tiles.places]
             bundles[key] = tiles.bundle(builder.emission.uniques(names))
         found = bundles[key].names
@@ -110,21 +108,21 @@ class _WeightOperand(RightOperand):
         return builder.emission.store(
             (*self.key, "matrix", first, width),
             f"{self.named}/matrix_{self.K}x{width}",
-            lambda name: weights.dense(name, weight, self.K, width, first, self.at, self.fill),
+            lambda name: weights.dense(name, weight, self.K, width, first, self.at),
         )
 
     def columns(self, builder: GraphBuilder, count: int, width: int) -> str:
         return builder.emission.store(
             (*self.key, "columns", width, count),
             f"{self.named}/columns_{width}",
-            lambda name: weights.columns(name, self.weight, count, self.K, width, self.at, self.fill),
+            lambda name: weights.columns(name, self.weight, count, self.K, width, self.at),
         )
 
     def blocks(self, builder: GraphBuilder, grid: tuple[int, int], height: int, width: int) -> str:
         return builder.emission.store(
             (*self.key, "blocks", height, width),
             f"{self.named}/blocks_{height}x{width}",
-            lambda name: weights.blocks(name, self.weight, grid, height, width, self.fill),
+            lambda name: weights.blocks(name, self.weight, grid, height, width),
         )
 
     def handed(

@@ -1,7 +1,8 @@
 """Padding of edge tiles: how what reaches beyond a matrix is filled, whoever holds the matrix.
 
 Operands that a graph makes are padded by a node, for sizes that are known or open; stored weights as their
-bytes are cut. (Tiled modules of torch pad in `tiling.torch.products`.)
+bytes are cut, those that are kernels of a convolution by `tiling.kinds.convolution_windows`. (Tiled modules
+of torch pad in `tiling.torch.products`.)
 """
 
 from __future__ import annotations
@@ -33,12 +34,9 @@ def pad_operand(
     if not rows and not columns:
         return x
     lead = (0,) if site.stacked else ()
-    fill = ""
-    if site.fill[side]:
-        fill = builder.number(site.fill[side], site.dtype, f"{label}_fill")
     pads = (*lead, 0, 0, *lead, rows, columns)
     dtype = site.right_dtype if side else site.dtype
-    return builder.pad(x, pads, f"{label}_padded", fill, dtype if dtype in WORDS else "")
+    return builder.pad(x, pads, f"{label}_padded", narrow=dtype if dtype in WORDS else "")
 
 
 def pad_to_whole_tiles(
@@ -48,7 +46,6 @@ def pad_to_whole_tiles(
     axes: tuple[str, str],
     tile: tuple[int, int],
     label: str,
-    fill: int,
 ) -> str:
     """A matrix padded to whole tiles along both axes."""
     behind: list[str] = []
@@ -70,19 +67,16 @@ def pad_to_whole_tiles(
     if not needed:
         return x
     pads = builder.concat([builder.integers((0, 0), f"{label}_before"), *behind], 0, f"{label}_pads")
-    padded = [x, pads]
-    if fill:
-        padded.append(builder.number(fill, site.dtype, f"{label}_fill"))
-    return builder.add("Pad", padded, f"{label}_padded")
+    return builder.add("Pad", (x, pads), f"{label}_padded")
 
 
-def padded_block(matrix: Array, k: int, n: int, height: int, width: int, fill: int = 0) -> Array:
-    """matrix[k:k+height, n:n+width], contiguous, with `fill` where it reaches beyond the matrix."""
+def padded_block(matrix: Array, k: int, n: int, height: int, width: int) -> Array:
+    """matrix[k:k+height, n:n+width], contiguous, with zeros where it reaches beyond the matrix."""
     part = matrix[k : k + height, n : n + width]
     whole = part.shape == (height, width)
     if part.strides[0] >= part.strides[1] and whole:
         return np.ascontiguousarray(part)
-    out = np.empty((height, width), part.dtype) if whole else np.full((height, width), fill, part.dtype)
+    out = np.empty((height, width), part.dtype) if whole else np.zeros((height, width), part.dtype)
     if part.strides[0] >= part.strides[1]:
         out[: part.shape[0], : part.shape[1]] = part
         return out

@@ -72,7 +72,6 @@ class _Slabs(Struct):
     height: int
     width: int
     at: int = 0
-    fill: int = 0
     made: list[int] = field(default_factory=list)
 
     def payloads(self) -> list[ComputedPayload]:
@@ -90,7 +89,7 @@ class _Slabs(Struct):
     def single(self, at: int) -> Iterator[memoryview]:
         """A block of a matrix that is stored along its columns."""
         k, n = self.corners[at]
-        yield _bytes(padded_block(_matrix(self.weight, self.at), k, n, self.height, self.width, self.fill))
+        yield _bytes(padded_block(_matrix(self.weight, self.at), k, n, self.height, self.width))
         if self.height >= self.weight.K:
             # a whole column is a run of stored rows that nobody needs again
             _forget(self.weight, n, n + self.width)
@@ -103,7 +102,7 @@ class _Slabs(Struct):
         """All blocks."""
         if self.weight.cut is not None:
             for k, n in self.corners:
-                yield _bytes(self.weight.cut(self.at, k, n, self.height, self.width, self.fill))
+                yield _bytes(self.weight.cut(self.at, k, n, self.height, self.width))
             _forget(self.weight, 0, max(self.weight.K, self.weight.N))
             return
         matrix = _matrix(self.weight, self.at)
@@ -111,7 +110,7 @@ class _Slabs(Struct):
             yield from self.from_bands(matrix)
             return
         for k, n in self.corners:
-            yield _bytes(padded_block(matrix, k, n, self.height, self.width, self.fill))
+            yield _bytes(padded_block(matrix, k, n, self.height, self.width))
         if len(self.corners) > 1:
             _forget(self.weight, 0, max(self.weight.K, self.weight.N))
 
@@ -130,7 +129,7 @@ class _Slabs(Struct):
                 for row in range(0, matrix.shape[0], rows):
                     band[row : row + rows] = matrix[row : row + rows, first:last]
                     _forget(self.weight, row, min(row + rows, matrix.shape[0]))
-            yield _bytes(padded_block(band, k, n - first, self.height, self.width, self.fill))
+            yield _bytes(padded_block(band, k, n - first, self.height, self.width))
 
 
 _SLAB = 1 << 21
@@ -143,9 +142,7 @@ _MAPPED = 1 << 27
 """Bytes of a weight that may be mapped at once where it is read across its rows."""
 
 
-def dense(
-    name: str, weight: Weight, height: int, width: int, first: int = 0, at: int | None = 0, fill: int = 0
-) -> Tensor:
+def dense(name: str, weight: Weight, height: int, width: int, first: int = 0, at: int | None = 0) -> Tensor:
     """The (height, width) matrix that starts at column `first`, padded; in slabs of some rows.
 
     Args:
@@ -155,46 +152,41 @@ def dense(
         width: Columns.
         first: The first column.
         at: Which matrix of a stack; None for all, (batch, height, width).
-        fill: What it is padded with.
     """
     step = max(64, _SLAB // max(width * _itemsize(weight), 1) // 64 * 64)
     rest = height % step
     corners = [(k, first) for k in range(0, height - rest, step)]
     slabs: list[ComputedPayload] = []
     for b in range(weight.batch) if at is None else (at,):
-        slabs += _Slabs(weight, corners, step, width, b, fill).payloads()
+        slabs += _Slabs(weight, corners, step, width, b).payloads()
         if rest:
-            slabs += _Slabs(weight, [(height - rest, first)], rest, width, b, fill).payloads()
+            slabs += _Slabs(weight, [(height - rest, first)], rest, width, b).payloads()
     shape = (height, width) if at is not None else (weight.batch, height, width)
     return _tensor(name, weight, shape, slabs)
 
 
-def columns(
-    name: str, weight: Weight, count: int, height: int, width: int, at: int | None = 0, fill: int = 0
-) -> Tensor:
+def columns(name: str, weight: Weight, count: int, height: int, width: int, at: int | None = 0) -> Tensor:
     """[count, height, width]: `count` columns of tiles, each a (K padded to height, TN) matrix.
 
     Of a whole stack (`at` is None) [batch, count, height, width].
     """
     corners = [(0, j * width) for j in range(count)]
     each = range(weight.batch) if at is None else (at,)
-    slabs = [slab for b in each for slab in _Slabs(weight, corners, height, width, b, fill).payloads()]
+    slabs = [slab for b in each for slab in _Slabs(weight, corners, height, width, b).payloads()]
     shape = (count, height, width) if at is not None else (weight.batch, count, height, width)
     return _tensor(name, weight, shape, slabs)
 
 
-def blocks(
-    name: str, weight: Weight, grid: tuple[int, int], height: int, width: int, fill: int = 0
-) -> Tensor:
+def blocks(name: str, weight: Weight, grid: tuple[int, int], height: int, width: int) -> Tensor:
     """[n, k, TK, TN], of a stack [batch, 1, n, k, TK, TN]: every tile, padded; `grid` is (k, n)."""
     corners = [(k * height, n * width) for n in range(grid[1]) for k in range(grid[0])]
     sizes = [height] * grid[0], [width] * grid[1]
     slabs: list[ComputedPayload] = []
     for b in range(weight.batch):
         if weight.transposed:
-            slabs += WeightTiles(weight, (height, width), sizes, b, fill).payloads()
+            slabs += WeightTiles(weight, (height, width), sizes, b).payloads()
         else:
-            slabs += _Slabs(weight, corners, height, width, b, fill).payloads()
+            slabs += _Slabs(weight, corners, height, width, b).payloads()
     shape = (grid[1], grid[0], height, width)
     return _tensor(name, weight, shape if weight.batch == 1 else (weight.batch, 1, *shape), slabs)
 
@@ -209,7 +201,7 @@ def matrix_of(weight: Weight, at: int, first: int, width: int) -> Array:
     """Some columns of one matrix, (K, width)."""
     if weight.cut is None:
         return _matrix(weight, at)[:, first : first + width]
-    made: Array = weight.cut(at, 0, first, weight.K, width, 0)
+    made: Array = weight.cut(at, 0, first, weight.K, width)
     return made
 
 
@@ -224,7 +216,6 @@ class WeightTiles:
         tile: (TK, TN).
         sizes: Of the tiles along K, and along N.
         at: Which matrix of a stack.
-        fill: What it is padded with.
 
     Attributes:
         places: (k, n) of every tile, in the order in which the weight is stored.
@@ -236,13 +227,11 @@ class WeightTiles:
         tile: tuple[int, int],
         sizes: tuple[Sequence[int], Sequence[int]],
         at: int = 0,
-        fill: int = 0,
     ) -> None:
         self._weight = weight
         self._tile = tile
         self._sizes = sizes
         self._at = at
-        self._fill = fill
         self._itemsize = _itemsize(weight)
         self._across = len(sizes[0 if weight.transposed else 1])
         ks, ns = (range(len(of_axis)) for of_axis in sizes)
@@ -297,10 +286,8 @@ class WeightTiles:
         k, n = self.places[at]
         height, width = self._sizes[0][k], self._sizes[1][n]
         if self._weight.cut is not None:
-            return _bytes(self._weight.cut(self._at, k * tk, n * tn, height, width, self._fill))
-        return _bytes(
-            padded_block(_matrix(self._weight, self._at), k * tk, n * tn, height, width, self._fill)
-        )
+            return _bytes(self._weight.cut(self._at, k * tk, n * tn, height, width))
+        return _bytes(padded_block(_matrix(self._weight, self._at), k * tk, n * tn, height, width))
 
     def _inside(self, along: int) -> Array:
         """The tiles along a band that lie inside the matrix."""

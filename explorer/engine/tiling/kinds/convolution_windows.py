@@ -251,15 +251,17 @@ class Kernel(Struct, frozen=True):
         window: The product.
         inward: The stored order is (input channels, output channels of a group, ...), as ConvTranspose has
             it, and not (output channels, input channels of a group, ...).
+        zero: What stands off the blocks of packed groups, where no number is stored.
     """
 
     tensor: Tensor
     axes: tuple[int, ...]
     window: ConvWindow
     inward: bool
+    zero: int = 0
 
-    def __call__(self, at: int, k: int, n: int, height: int, width: int, fill: int) -> Array:
-        """The block of matrix `at` whose corner is (k, n), `fill` where nothing is stored."""
+    def __call__(self, at: int, k: int, n: int, height: int, width: int) -> Array:
+        """The block of matrix `at` whose corner is (k, n), `zero` where nothing is stored."""
         stored = self._grouped()
         groups = self.window.groups
         packs, pack, given, made = groups.packs, groups.pack, groups.given, groups.made
@@ -267,7 +269,7 @@ class Kernel(Struct, frozen=True):
         taps = self._taps(phase)
         deep = pack * given
         members = min(pack, groups.count - first * pack)
-        block = np.full((height, width), fill, stored.dtype)
+        block = np.full((height, width), self.zero, stored.dtype)
         for tap in range(k // deep, min(-(-(k + height) // deep), len(taps))):
             if min(taps[tap]) < 0:
                 # it meets what stands around the images

@@ -25,6 +25,7 @@ from explorer.engine.tiling.accumulator import Ends, reach
 from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.emit.weights import column_sums
 from explorer.engine.tiling.kinds.conv import convolution
+from explorer.engine.tiling.kinds.convolution_windows import Kernel
 from explorer.engine.tiling.kinds.linear import product
 from explorer.engine.tiling.sites import WORDS, Kinds, NoSite, OperandBuilder, Site, SiteContext, Weight
 from explorer.facts.quantize import Accumulator
@@ -178,13 +179,13 @@ def _needed(base: Site, terms: Terms, met: Columns, other: str) -> Accumulator:
 
 def _filled(weight: Weight, zero: int) -> Weight:
     """A weight cut from kernels, with the zero point off the blocks of groups: no number is there."""
-    make = weight.cut
-    assert make is not None
+    assert isinstance(weight.cut, Kernel)
+    make = replace(weight.cut, zero=zero)
 
-    def cut(at: int, k: int, n: int, height: int, width: int, fill: int) -> Array:
-        block: Array = make(at, k, n, height, width, zero)
-        block[max(0, weight.K - k) :] = fill
-        block[:, max(0, weight.N - n) :] = fill
+    def cut(at: int, k: int, n: int, height: int, width: int) -> Array:
+        block = make(at, k, n, height, width)
+        block[max(0, weight.K - k) :] = 0
+        block[:, max(0, weight.N - n) :] = 0
         return block
 
     return replace(weight, cut=cut, layout=(*weight.layout, zero))
