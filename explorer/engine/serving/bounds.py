@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from explorer.engine.serving.cache import first_beyond
+from explorer.engine.serving.kv_cache import first_beyond
 from explorer.facts.roofline import Machine
 from explorer.facts.serving.forms import ClosedForm
 from explorer.facts.serving.serving import ServingLimit, ServingTime

@@ -22,8 +22,8 @@ from explorer.engine.formats.torch_module import stored_form
 from explorer.engine.number_formats import format_of
 from explorer.engine.serving import bounds, weights
 from explorer.engine.serving.bounds import Work
-from explorer.engine.serving.cache import element_bits, served_cache, windows
 from explorer.engine.serving.closed_forms import BetweenCounts, over_context, over_prompt
+from explorer.engine.serving.kv_cache import element_bits, served_cache, windows
 from explorer.engine.serving.layouts import (
     LayerCuts,
     LayoutContext,

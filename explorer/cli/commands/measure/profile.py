@@ -159,15 +159,15 @@ def _write(
 ) -> list[str]:
     """Writes what was asked for, all of it or nothing; the paths."""
     from explorer.report import table_file  # the help reads this file
-    from explorer.report.profile import files, tensorboard
+    from explorer.report.profile import chrome_trace, flame_stacks, tensorboard
 
     model, texts = os.path.basename(given.models[0]), dict[str, str]()
     if given.output and given.output.lower().endswith(".folded"):
-        texts[given.output] = "".join(files.stacks(profiles, rows, model))
+        texts[given.output] = "".join(flame_stacks.stacks(profiles, rows, model))
     elif given.output:
         texts[given.output] = table_file.document_text(*whole, given.output)
     if given.trace:
-        texts[given.trace] = files.trace(profiles, rows, model)
+        texts[given.trace] = chrome_trace.trace(profiles, rows, model)
     with ExitStack() as stack:
         folder = given.tensorboard
         done = [stack.enter_context(tensorboard.written(profiles, folder))] if folder else []

@@ -1,6 +1,6 @@
 """Decode step of a language model: one new token behind N others, for every figure.
 
-A graph that takes its cache as inputs is analysed at the sizes of one step (`kv_cache`); a module makes its
+A graph that takes its cache as inputs is analysed at the sizes of one step (`onnx_cache`); a module makes its
 cache by its own code (`module_cache`). What takes no cache has no step but the first.
 """
 

@@ -1,4 +1,4 @@
-"""A profile as a file: Chrome's trace events, which Perfetto opens, and collapsed stacks for flame graphs."""
+"""Chrome trace of a profile: its trace events, which Perfetto and TensorBoard open."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from explorer.base.version import __version__
 from explorer.facts import Layer
 from explorer.facts.profile.profile import LayerTime, Profile
 from explorer.facts.profile.recording import RecordedEvent, RecordedRun
-from explorer.report.profile.timeline import frames, title
+from explorer.report.profile.timeline import title
 
 _SAID = "runs under the profiler as they were recorded; the pauses between runs are left out"
 
@@ -112,21 +112,3 @@ def _layer(one: LayerTime) -> dict[str, Any]:
         **spread,
         "with": one.holds,
     }
-
-
-def stacks(profiles: Sequence[Profile], rows: Sequence[Layer], model: str) -> Iterator[str]:
-    """Collapsed stacks: a line a kernel, `group;layer;kernel NANOSECONDS`; of several profiles by batch.
-
-    Whole numbers: speedscope skips a line with another.
-
-    Format: "Flame Graphs", B. Gregg, stackcollapse.
-    """
-    for profile in profiles:
-        before = (title(profile, model),) if len(profiles) > 1 else ()
-        found = frames(profile, rows)
-        kernels = {frame.stack[:-1] for frame in found if frame.category == "kernel"}
-        for frame in found:
-            leaf = frame.category in ("kernel", "other", "overhead")
-            if leaf or (frame.category in ("layer", "own") and frame.stack not in kernels):
-                names = [name.replace(";", ":") or "(unnamed)" for name in (*before, *frame.stack)]
-                yield f"{';'.join(names)} {frame.seconds * 1e9:.0f}\n"

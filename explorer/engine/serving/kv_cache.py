@@ -1,4 +1,7 @@
-"""Key-value cache of a served model: what its own code keeps, by groups of layers that are alike."""
+"""KV cache of a served model: what its own code keeps, by groups of layers that are alike.
+
+(Of a decode step of any other verb: `costs.decode.module_cache`, `costs.decode.onnx_cache`.)
+"""
 
 from __future__ import annotations
 
