@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from textual.css.stylesheet import Stylesheet
+from textual.pilot import Pilot
 from textual.screen import Screen
 
-from tests.tui.hands import draw, quiet, undrawn
+from tests.tui.hands import draw, handled, quiet, undrawn
 
 PINNED = {"textual": "8.2.8", "rich": "15.0.0", "pytest-textual-snapshot": "1.1.0", "syrupy": "4.8.0"}
 
@@ -30,6 +31,7 @@ def without_a_clock() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in ("app", "pilot"):
             patch.setattr(f"textual.{module}.wait_for_idle", quiet)
+        patch.setattr(Pilot, "_wait_for_screen", handled)
         patch.setenv("EXPLORER_TRACEBACK", "1")  # an error of the program fails the test
         patch.setattr("textual.screen.UPDATE_PERIOD", 0.001)
         patch.setattr("explorer.tui.tree.filter_line._TYPING", 0.001)
@@ -70,4 +72,5 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """
     asked: list[str] = []
     monkeypatch.setattr(gc, "freeze", lambda: asked.append("freeze"))
+    monkeypatch.setattr(gc, "set_threshold", lambda *given: None)
     return asked
