@@ -88,13 +88,13 @@ def play(task: Task, folder: Path) -> Terminal:
     )
     try:
         terminal.wait_for(task.waits, 120)
-        terminal.settle(0.6)
+        terminal.settle()
         for key in task.keys:
             terminal.press(_NAMED.get(key, key))
-            terminal.settle(0.4)
+            terminal.settle()
         for said in task.seen:
             terminal.wait_for(said, 120)
-        terminal.settle(0.5)
+        terminal.settle()
     except BaseException:
         terminal.__exit__(None, None, None)
         raise

@@ -119,8 +119,11 @@ class Terminal:
         self.stream.feed(data)
         return len(data)
 
-    def settle(self, quiet: float = 0.5, limit: float = 60.0) -> int:
-        """Reads until the program rested for `quiet` seconds and sent nothing; how many bytes came."""
+    def settle(self, quiet: float = 0.2, limit: float = 60.0) -> int:
+        """Reads until the program rested for `quiet` seconds and sent nothing; how many bytes came.
+
+        The program waits for no clock of its own longer than that, but for the one that writes its view down.
+        """
         total, end = 0, time.monotonic() + limit
         with contextlib.suppress(psutil.NoSuchProcess):
             its = [psutil.Process(self.process.pid), *self.children()]
@@ -129,7 +132,7 @@ class Terminal:
                 count = self.pump(quiet)
                 total += count
                 before, used = used, _cpu_seconds(its)
-                if not count and used - before <= 0.03:
+                if not count and used - before <= 0.03 and not _is_at_work(its):
                     return total  # else a loaded machine gave it no time to say what it has to say
         while count := self.pump(0.0):  # what it had sent before it ended
             total += count
@@ -142,14 +145,21 @@ class Terminal:
         def seen() -> bool:
             return what in self.text() if isinstance(what, str) else what()
 
-        while not seen():
+        found = seen()
+        while not found:
             assert time.monotonic() < end, f"waited for {what!r} in vain; the screen:\n{self.text()}"
-            assert self.process.poll() is None or self.pump(0), f"it ended; the screen:\n{self.text()}"
-            self.pump(0.02)
+            ended = self.process.poll() is not None
+            came = self.pump(0.0 if ended else 0.02)
+            assert came or not ended, f"it ended; the screen:\n{self.text()}"
+            # what it shows is looked at again where something came: a screen takes long to put together
+            found = (came > 0 or callable(what)) and seen()
 
     def text(self) -> str:
         """What stands on the screen."""
-        return "\n".join(line.rstrip() for line in self.screen.display)
+        across, lines = range(self.screen.columns), self.screen.buffer
+        # behind a letter of two cells lies one with no text
+        rows = ("".join([lines[row][at].data for at in across]) for row in range(self.screen.lines))
+        return "\n".join(row.rstrip() for row in rows)
 
     def written(self) -> str:
         """Everything sent so far, without escape sequences."""
@@ -159,7 +169,7 @@ class Terminal:
     def press(self, key: str) -> None:
         os.write(self.master, KEYS.get(key, key).encode())
 
-    def key_bytes(self, key: str, quiet: float = 0.4) -> int:
+    def key_bytes(self, key: str, quiet: float = 0.2) -> int:
         """Bytes that one key costs."""
         self.press(key)
         return self.settle(quiet)
@@ -200,6 +210,16 @@ def _cpu_seconds(processes: Sequence[psutil.Process]) -> float:
         with contextlib.suppress(psutil.NoSuchProcess):
             total += sum(process.cpu_times()[:2])
     return total
+
+
+def _is_at_work(processes: Sequence[psutil.Process]) -> bool:
+    """Whether a thread of theirs runs, or would if it had its turn; Linux alone tells."""
+    for process in processes:
+        for stat in Path(f"/proc/{process.pid}/task").glob("*/stat"):
+            with contextlib.suppress(OSError):  # it ended meanwhile
+                if stat.read_text(errors="replace").rpartition(")")[2].split()[0] in "RD":
+                    return True
+    return False
 
 
 def explorer(model: str | Path, *options: str, **kwargs: object) -> Terminal:

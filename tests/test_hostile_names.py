@@ -311,12 +311,12 @@ def test_the_screen_sends_none_of_it(kind: str, tmp_path: Path) -> None:
 
     with explorer(FILES[kind](tmp_path), columns=160, rows=50) as terminal:
         terminal.wait_for("Layers")
-        terminal.settle(1.0)
+        terminal.settle()
         for key in ("down", "right", "down", "right", "down", *"123456789", "/", *"own", "escape"):
             terminal.press(key)
             terminal.settle(0.15, 3.0)
         assert "owned" in terminal.written()
         clean(terminal)
         terminal.press("q")
-        terminal.settle(1.0, 5.0)
+        terminal.settle()
         clean(terminal)

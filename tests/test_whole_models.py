@@ -110,7 +110,7 @@ def test_keys_alone_tile_prove_and_compare(
         terminal.wait_for(lambda: "not saved" not in terminal.text())
         terminal.press("r")
         terminal.wait_for("not saved")
-        terminal.settle(1.0)
+        terminal.settle()
         terminal.press("H")
         terminal.wait_for("History")
         terminal.wait_for(proven.lower())

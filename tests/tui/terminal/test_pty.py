@@ -21,7 +21,7 @@ def open_and_ready(model: Path, **kwargs: object) -> Terminal:
     try:
         terminal.wait_for(model.stem)
         terminal.wait_for("features")
-        terminal.settle(1.0)
+        terminal.settle()
     except BaseException:
         terminal.__exit__(None, None, None)
         raise
@@ -54,7 +54,7 @@ def test_a_name_is_shown_before_anybody_knows_whether_it_can_be_opened() -> None
 @pytest.mark.slow
 def test_a_list_that_scrolls_and_a_plot_keep_to_the_same_bytes(sample: Sample) -> None:
     with open_and_ready(sample("mobilenet_small"), env=SSH) as terminal:
-        costs = [terminal.key_bytes("down", quiet=0.2) for _ in range(40)]
+        costs = [terminal.key_bytes("down") for _ in range(40)]
         # a key that turns the page costs as much as a page; no two do in a row
         turns = [i for i, cost in enumerate(costs) if cost > 4096]
         assert all(costs[i] <= 10_000 for i in turns)
