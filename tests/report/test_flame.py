@@ -57,23 +57,22 @@ def test_boxes_lie_side_by_side_inside_what_they_are_in_and_have_its_sum(weights
     for level in range(1, levels):
         row = [box for box in boxes if box.level == level]
         assert all(a.start + a.width <= b.start for a, b in pairwise(row))
+    parents = [parent_of(boxes, at) for at in range(len(boxes))]
+    inside = dict.fromkeys(range(len(boxes)), 0.0)
+    for above, box in zip(parents[1:], boxes[1:], strict=True):
+        inside[above] += box.value
     for at, box in enumerate(boxes):
         assert box.width >= 1
         if not box.level:
             continue
-        above = boxes[parent_of(boxes, at)]
+        above = boxes[parents[at]]
         assert above.start <= box.start
         assert box.start + box.width <= above.start + above.width
         if box.first >= 0:
             assert above.first <= box.first < box.stop <= above.stop
         assert box.rows != 1 or box.value == weights.values[box.first]
         # as wide as its share, but for the rounding of both ends
-        inside = [
-            one
-            for one in boxes
-            if one.level == box.level and parent_of(boxes, boxes.index(one)) == boxes.index(above)
-        ]
-        whole = max(above.value, sum(one.value for one in inside))
+        whole = max(above.value, inside[parents[at]])
         assert box.width <= above.width * (box.value / whole) + 1 if whole else True
     child = child_of(boxes, 0)
     assert child is None or boxes[child].level == 1

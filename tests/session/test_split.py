@@ -65,7 +65,7 @@ def test_a_network_with_branches_is_cut_written_and_proved(tmp_path: Path) -> No
 @pytest.mark.slow
 def test_a_tiled_network_is_cut_and_a_block_taken_out(tmp_path: Path) -> None:
     pytest.importorskip("torchvision")
-    with Session("alexnet") as session:
+    with Session("squeezenet1_1") as session:
         tiled = session.tile(TileSpec(), output=str(tmp_path / "tiled.onnx"), verify=False)
         fact = session.split(SplitSpec(2), output=str(tmp_path / "stages"))
         part = session.extract(PartSpec(layers=("*features.3*",)), str(tmp_path / "part.onnx"))
