@@ -762,7 +762,7 @@ class ScriptedEngine:
     ) -> Training:
         step = training(self.model, batches[0], optimizer)
         found = by_outputs(step)
-        memory = TrainingMemory(optimizer, card, None, checkpoint, checkpoint, (found,))
+        memory = TrainingMemory(optimizer, card, 218 if card else None, checkpoint, checkpoint, (found,))
         return replace(step, memory=memory)
 
     def _weights(self, names: list[str]) -> Weights:

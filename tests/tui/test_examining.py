@@ -483,10 +483,15 @@ async def test_training_is_told_for_the_model_and_for_the_layer() -> None:
             ((), {"batches": (8,), "optimizer": "adam", "checkpoint": (), "card": None})
         ]
         assert "Training: batch 8, adam" in hands.text("#model")
+        assert "a step of batch 8 holds" in hands.main.store.message
+        assert "tab 2 has it over time" in hands.main.store.message
         await hands.press("1")
         assert "Training: batch 8, adam" in hands.text("#layer")
         await hands.press("b")
         assert hands.pilot.app.screen.query_one("#batch", Input).value == "8"
+        hands.pilot.app.screen.query_one("#card", Input).value = "16G"
+        await hands.press("enter")
+        assert "; up to batch 218 fits in 16.00 GiB; tab 2" in hands.main.store.message
 
 
 @pytest.mark.sampled(1)

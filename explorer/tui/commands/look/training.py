@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec.structs import astuple
 
+from explorer.base.units import bytes_text
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.training import TrainingDialog, TrainingRequest
+
+if TYPE_CHECKING:
+    from explorer.facts.training import TrainingMemory
 
 
 class TrainingCommand(ScreenCommand):
@@ -36,4 +42,16 @@ class TrainingCommand(ScreenCommand):
         if self.store.tab not in ("layer", "model"):
             tabs.open("model")
         self.store.notify("found")
+        if seen.training.memory is not None:
+            self.store.say(f"{_said(seen.training.memory)}; tab 2 has it over time")
         tabs.reveal("Training")
+
+
+def _said(fact: TrainingMemory) -> str:
+    """What a step holds, and what fits."""
+    first = fact.steps[0]
+    said = f"a step of batch {first.batch:,} holds {bytes_text(first.peak_bytes)} at most"
+    if fact.largest_batch is None:
+        return said
+    fits = f"up to batch {fact.largest_batch:,}" if fact.largest_batch else "no batch"
+    return f"{said}; {fits} fits in {bytes_text(fact.limit_bytes or 0)}"
