@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,7 +24,7 @@ from explorer.engine.proof.outputs import run
 from explorer.engine.runtime.torch_arrays import as_array
 from explorer.engine.runtime.torch_fastpath import without_fastpath
 from explorer.engine.split.extract import UnitEdges, chosen_units
-from explorer.engine.split.torch.sequence import draws, module_of, random_calls
+from explorer.engine.split.torch.sequence import draws, module_of, random_calls, rows_of
 from explorer.facts import Layer
 from explorer.facts.split.part import PartSpec
 from explorer.host.optional_packages import error_line
@@ -83,7 +82,9 @@ def module_part(
     args, kwargs = bound.arguments(device="cpu", seed=seed)
     called, program = _exported(loaded, model, args, kwargs)
     found = _units(called, program)
-    rows = list(_rows(found, layers))
+    # of each unit the row of its module, or, called as a function in a module's code, of its operator
+    places = rows_of(((first, operator) for operator, (first, *_) in found), layers)
+    rows = [group if own is None else own for own, group in places]
     units = [nodes for _, nodes in found]
     made = [tuple([node.name for node in unit]) for unit in units]
     chosen = chosen_units(layers, spec, UnitEdges(rows, made, [tuple(_read(unit)) for unit in units]))
@@ -180,26 +181,6 @@ def _units(program: Any, functional: Any) -> list[tuple[str, list[Node]]]:
 
 def _read(unit: Sequence[Node]) -> Iterator[str]:
     return (one.name for node in unit for one in node.all_input_nodes if one not in unit)
-
-
-def _rows(units: Sequence[tuple[str, list[Node]]], layers: Sequence[Layer]) -> Iterator[int | None]:
-    """Of each unit the row of its module, or, called as a function in a module's code, of its operator."""
-    by_path = {layer.path: layer for layer in layers}
-    waiting: dict[tuple[int | None, str], deque[int]] = defaultdict(deque)
-    for layer in layers:
-        if not layer.group:
-            waiting[layer.parent, layer.kind].append(layer.id)
-    for operator, (first, *_) in units:
-        path = module_of(first)
-        while path and path not in by_path:
-            path = path.rpartition(".")[0]
-        around = by_path.get(path)
-        if around is not None and not around.group:
-            yield around.id
-            continue
-        group = None if around is None else around.id
-        own = waiting[group, operator]
-        yield own.popleft() if own else group
 
 
 def _with_constants(program: Any, calls: Sequence[Node]) -> list[Node]:

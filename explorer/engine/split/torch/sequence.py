@@ -131,7 +131,7 @@ def program_sequence(
     closed = closed if by_time else {}
     units = GraphUnits(
         positions=tuple(range(len(calls))),
-        rows=tuple(_rows(calls, layers)),
+        rows=tuple(own for own, _ in rows_of(((node, _operator(node)) for node in calls), layers)),
         stored=tuple([tuple([stored[a.name] for a in n.all_input_nodes if a.name in stored]) for n in calls]),
         constants=((),) * len(calls),
         values=tuple(values),
@@ -192,23 +192,29 @@ def _described(node: Node) -> tuple[TensorInfo, int | None]:
     return info, tensor_bytes((info,))
 
 
-def _rows(calls: Sequence[Node], layers: Sequence[Layer]) -> Iterator[int | None]:
-    """Of each call its row; None where none is found."""
+def rows_of(
+    calls: Iterable[tuple[Node, str]], layers: Sequence[Layer]
+) -> Iterator[tuple[int | None, int | None]]:
+    """Of each call of an operator its own row, and the row that it is in; None where none is found.
+
+    Several calls of an operator in one module are its rows in their order.
+    """
     by_path = {layer.path: layer for layer in layers}
     waiting: dict[tuple[int | None, str], deque[int]] = defaultdict(deque)
     for layer in layers:
         if not layer.group:
             waiting[layer.parent, layer.kind].append(layer.id)
-    for node in calls:
+    for node, operator in calls:
         path = module_of(node)
         while path and path not in by_path:
             path = path.rpartition(".")[0]
         around = by_path.get(path)
+        group = None if around is None else around.id
         if around is not None and not around.group:
-            yield around.id
+            yield group, group
             continue
-        own = waiting[None if around is None else around.id, _operator(node)]
-        yield own.popleft() if own else None
+        own = waiting[group, operator]
+        yield own.popleft() if own else None, group
 
 
 def _operator(node: Node) -> str:
