@@ -760,7 +760,7 @@ class ScriptedEngine:
         checkpoint: tuple[str, ...],
         card: int | None,
     ) -> Training:
-        step = training(self.model, batches[0] or 1, optimizer)
+        step = training(self.model, batches[0], optimizer)
         found = by_outputs(step)
         memory = TrainingMemory(optimizer, card, 218 if card else None, checkpoint, checkpoint, (found,))
         return replace(step, memory=memory)

@@ -50,7 +50,8 @@ class TrainingCommand(ScreenCommand):
 def _said(fact: TrainingMemory) -> str:
     """What a step holds, and what fits."""
     first = fact.steps[0]
-    said = f"a step of batch {first.batch:,} holds {bytes_text(first.peak_bytes)} at most"
+    batch = "" if first.batch is None else f" of batch {first.batch:,}"
+    said = f"a step{batch} holds {bytes_text(first.peak_bytes)} at most"
     if fact.largest_batch is None:
         return said
     fits = f"up to batch {fact.largest_batch:,}" if fact.largest_batch else "no batch"
