@@ -5,6 +5,7 @@ They are of no model: sizes are powers of two and such, over the range that laye
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 
@@ -29,6 +30,8 @@ _CONVS = (
         for wide, side in ((32, 112), (512, 14))
     ),
 )
+_PAIRS = tuple([ConvShape((64, 256), 56, 1, batch=batch) for batch in (1, 8)])
+"""To and fro between few channels and many, as in blocks of many MACs for what they move."""
 _CHAIN = 4
 """Convolutions one after the other."""
 _STAGES = ((16, 112), (32, 56), (64, 28), (128, 14), (256, 7))
@@ -43,7 +46,7 @@ _SHAPES = ((1, 8, 64, 64), (1, 64, 128, 128))
 _BY_ROW = {"Softmax": 4, "LayerNormalization": 4, "SkipLayerNormalization": 3}
 """What works row by row, and the axes of an array that it takes."""
 _ROWS = ((1, 1, 64, 512), (1, 8, 256, 512))
-COUNT = sum(map(len, (_MATMULS, _STREAMED, _PRODUCTS, _CONVS))) + 2 * len(_BATCHES) + len(OPS) * len(_SHAPES)
+COUNT = sum(map(len, (_MATMULS, _STREAMED, _PRODUCTS, _CONVS, _PAIRS, _BATCHES, _BATCHES, OPS, OPS)))
 
 
 def network(batch: int) -> tuple[ConvShape, ...]:
@@ -53,23 +56,22 @@ def network(batch: int) -> tuple[ConvShape, ...]:
     another made: 2 to 3 times their time where each processor has a last cache of its own. So these stand one
     after the other in blocks, as in models: 1 x 1 to more channels, depthwise, 1 x 1 to few.
     """
-    found = [ConvShape((3, 32), 224, 3, 1, 2, batch)]
-    inner = 32
-    for at, (few, side) in enumerate(_STAGES):
-        found += [
-            ConvShape((inner, inner), side, 3, inner, 1, batch),
-            ConvShape((inner, few), side, 1, 1, 1, batch),
-        ]
-        if at + 1 == len(_STAGES):
-            return (*found, ConvShape((few, _WIDER * few), side, 1, 1, 1, batch))
-        wide, (more, less) = _WIDER * few, _STAGES[at + 1]
-        found += [
-            ConvShape((few, wide), side, 1, 1, 1, batch),
-            ConvShape((wide, wide), side, 3, wide, 2, batch),
-            ConvShape((wide, more), less, 1, 1, 1, batch),
-            ConvShape((more, inner := _WIDER * more), less, 1, 1, 1, batch),
-        ]
-    raise AssertionError
+
+    def one(channels: tuple[int, int], side: int) -> ConvShape:
+        return ConvShape(channels, side, 1, batch=batch)
+
+    def depthwise(wide: int, side: int, stride: int = 1) -> ConvShape:
+        return ConvShape((wide, wide), side, 3, wide, stride, batch)
+
+    wide, found = 32, [ConvShape((3, 32), 224, 3, 1, 2, batch)]
+    for (few, side), (more, less) in itertools.pairwise(_STAGES):
+        found += [depthwise(wide, side), one((wide, few), side)]
+        wide = _WIDER * few
+        found += [one((few, wide), side), depthwise(wide, side, 2), one((wide, more), less)]
+        wide = _WIDER * more
+        found.append(one((more, wide), less))
+    few, side = _STAGES[-1]
+    return (*found, depthwise(wide, side), one((wide, few), side), one((few, wide), side))
 
 
 def probes(
@@ -93,6 +95,11 @@ def probes(
         yield _matmul(PRODUCTS, (m, k, n), time(kernels.products(batch, m, k, n), batch))
     for shape in _CONVS:
         yield _conv(shape, time(kernels.conv(shape, _CHAIN), _CHAIN), alone=True)
+    for shape in _PAIRS:
+        took = time(kernels.conv(shape, _CHAIN), _CHAIN)
+        # both ways have the same MACs and bytes; what each takes alone is not told
+        for channels in (shape.channels, shape.channels[::-1]):
+            yield _conv(shape._replace(channels=channels), took)
     for batch in _BATCHES:
         shapes = network(batch)
         if fits(sum(shape.channels[1] * shape.inner * shape.places for shape in shapes)):
