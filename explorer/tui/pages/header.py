@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from explorer.facts import Info
     from explorer.report.blocks import Fields
 
-_MACS = "MAC: multiply-accumulate, 2 FLOPs"
+_MACS = ("MAC: multiply-accumulate, 2 FLOPs", "MAC: multiply-accumulate", "1 MAC = 2 FLOPs")
+"""What the first figure counts, as long as there is room for."""
 _LEAST = 12
 """Cells that the name always has."""
 
@@ -31,8 +32,9 @@ def header_lines(name: str, info: Info | None, note: str, exact: bool, width: in
     about += [f"{name}={'?' if size is None else size}" for name, size in presented.sizes_of(info).items()]
     words = safe(" · ".join(about))
     right, role = middle(note, width - _LEAST - 4), "accent"
-    if not note and len(name) + len(words) + len(_MACS) + 6 <= width:
-        right, role = _MACS, "dim"
+    if not note:
+        left = len(name) + len(words) + 6
+        right, role = next((said for said in _MACS if left + len(said) <= width), ""), "dim"
     room = width - len(right) - 4
     title.append((middle(name, max(_LEAST, room - 12)), "strong"))
     title.append((fit("  " + words, max(0, room - line_width(title))), "dim"))
