@@ -59,7 +59,6 @@ class TimedSessions(TimedRuns):
                 setattr(options, name, value)
             return self._loaded(options, providers)
 
-        # the one that is profiled is to keep no processor busy while the other is timed
         self._target = os.path.join(place, "optimised.onnx")
         prefix = os.path.join(place, "profile")
         self._observed = session(
@@ -68,8 +67,6 @@ class TimedSessions(TimedRuns):
         self._plain = session()
 
     def _loaded(self, options: Any, providers: Sequence[str]) -> Any:
-        if options.enable_profiling:
-            options.add_session_config_entry("session.force_spinning_stop", "1")
         try:
             session = onnxruntime.InferenceSession(
                 self._made, options, providers=[*providers], enable_fallback=0
