@@ -394,13 +394,20 @@ class _Answer:
         return tuple(found)
 
     def _attention(self, context: int) -> dict[int | None, float]:
-        """Multiply-accumulates of a step besides those with weights, by layer."""
+        """Multiply-accumulates of a step besides those of one token with weights, by layer."""
         passes, found = self.passes, dict[int | None, float]()
         for layer in passes.step(context).analysis.layers:
-            if not layer.group and layer.macs and not passes.of_weights(layer):
+            if not layer.group and layer.macs:
                 number = block_of(layer.path)
-                found[number] = found.get(number, 0.0) + layer.macs
+                more = layer.macs - (self._of_weights.get(layer.path, 0) if passes.of_weights(layer) else 0)
+                found[number] = found.get(number, 0.0) + more
         return found
+
+    @cached_property
+    def _of_weights(self) -> dict[str, int]:
+        """Multiply-accumulates of the step at which the holders of weights were looked at, by row."""
+        layers = self.passes.step(PROMPTS[0]).analysis.layers
+        return {one.path: one.macs or 0 for one in layers if self.passes.of_weights(one)}
 
     def _read(self) -> dict[int | None, float]:
         """Multiply-accumulates of the prompt, by layer; none where its rows are not counted."""
@@ -424,6 +431,20 @@ class _Answer:
         found = next((p for p in self.passes.own.model.parameters() if p.is_floating_point()), None)
         return found.element_size() if found is not None else 4
 
+    def _note_repeated(self) -> None:
+        """Says which weights a step multiplies with what is in the cache, besides the new token."""
+        context = self.spec.contexts[0]
+        rows = [one for one in self.passes.step(context).analysis.layers if self.passes.of_weights(one)]
+        more = {one.path: (one.macs or 0) - self._of_weights.get(one.path, 0) for one in rows}
+        paths = [path for path, macs in more.items() if macs > 0]
+        if context > PROMPTS[0] and paths:
+            named = named_few(list(dict.fromkeys(path.rpartition(".")[2] for path in paths)))
+            self.notes.append(
+                f"its code multiplies {named} with every token of the cache in each step:"
+                f" {sum(more[p] for p in paths) * context // (context - PROMPTS[0]):,} MACs behind {context:,} tokens, which engines that"
+                " fold these weights into the queries do without"
+            )
+
     def _note(self, macs: ClosedForm, cache: ClosedForm) -> None:
         longest = self.longest
         if longest is not None and max(*self.spec.contexts, self.spec.prompt) > longest:
@@ -442,6 +463,8 @@ class _Answer:
             )
         if any(one.routed for one in self.holders):
             self.notes.append("experts are taken to be drawn evenly, each token's by itself")
+        self.notes += weights.all_experts(self.passes.own.model, self.holders)
+        self._note_repeated()
         self.notes += [f"figures with a sign depend on values: {why}" for why in self.passes.reasons]
         if not macs.pieces or not cache.pieces:
             self.notes.append("no closed form over the context gives what was counted")

@@ -7,11 +7,12 @@ One that holds weights of two dimensions and multiplies with none looks rows up 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 from msgspec import Struct
 from torch import nn
 
+from explorer.engine.costs.decode.module_cache import text_config
 from explorer.engine.formats.torch_module.modules import registered
 from explorer.engine.formats.torch_module.stored_form import StoredForm, of_own
 from explorer.facts import Layer
@@ -163,6 +164,39 @@ def parts(found: tuple[WeightHolder, ...]) -> tuple[ServedPart, ...]:
             for (name, kind), held in grouped.items()
         ]
     )
+
+
+def all_experts(model: nn.Module, found: Sequence[WeightHolder]) -> list[str]:
+    """What to say of code that multiplies each token with all experts, where its router takes a few.
+
+    Args:
+        model: Of which these are the holders.
+        found: All of them.
+    """
+    config = text_config(model)
+    many = _setting(config, "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+    few = _setting(config, "num_experts_per_tok", "moe_topk", "moe_top_k", "moe_k")
+    if not few or few >= many or any(one.routed for one in found):
+        return []
+    stacks = [
+        p
+        for one in found
+        for p in model.get_submodule(one.path)._parameters.values()
+        if p is not None and p.dim() > 2 and p.shape[0] == many
+    ]
+    if not stacks:
+        return []
+    left = sum(active(one) for one in found) - sum(p.numel() for p in stacks) * (many - few) // many
+    return [
+        f"its code multiplies each token with all {many} experts, and its router takes {few}: engines that"
+        f" work with those alone have {left:,} active parameters"
+    ]
+
+
+def _setting(config: object, *names: str) -> int:
+    """The first of these settings that is a whole number; 0 for none."""
+    said = (getattr(config, name, None) for name in names)
+    return next((n for n in said if isinstance(n, int)), 0)
 
 
 def active(one: WeightHolder) -> int:

@@ -39,6 +39,16 @@ def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
     return run
 
 
+@pytest.mark.slow
+def test_a_layout_is_best_only_where_times_and_memory_are_known(ask: Ask, folder: str) -> None:
+    words = ("serving", folder, *SHORT, "--batch", "1", "--devices", "2")
+    rates = ("--peak-macs", "1T", "--bandwidth", "1GB/s", "--links", "1GB/s")
+    for more, word in (((), ""), (rates, "fastest"), ((*rates, "--card", "1G"), "best")):
+        _, _, table = ask(*words, *more).partition("Layouts over devices: tensor x pipeline x expert")
+        said = {line.split()[-1] for line in table.splitlines() if line.strip().startswith(("20 ", "100 "))}
+        assert said & {"best", "fastest"} == ({word} if word else set())
+
+
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     (tmp_path / "served.py").write_text(_MODULES)

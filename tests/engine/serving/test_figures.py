@@ -94,6 +94,32 @@ def test_deepseek_v3_caches_its_latent() -> None:
     assert four.params + 57 * (five.params - four.params) == 671_026_419_200 - 58 * 256
 
 
+MLA = {"kv_lora_rank": 16, "q_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
+SMALL = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 128}
+
+
+@pytest.mark.slow
+def test_weights_that_meet_the_whole_cache_in_each_step_are_in_the_times_of_layouts_and_named() -> None:
+    more = {"head_dim": 8, "num_hidden_layers": 2, "first_k_dense_replace": 2, "intermediate_size": 96}
+    spec = ServingSpec(prompt=20, contexts=(30, 5000), batches=(1,), devices=(1, 2), links=1e9)
+    found = serve("deepseek_v3", spec, CHIP, **SMALL, **MLA, **more)
+    alone = [one for one in found.layouts if one.devices == 1]
+    assert [one.token for one in alone] == pytest.approx([one.token for one in found.times])
+    (why,) = [note for note in found.notes if "kv_b_proj with every token of the cache" in note]
+    # 4 heads of keys and values of 16, each from a latent of 16, in 2 layers
+    assert f"{2 * 4 * 32 * 16 * 30:,} MACs behind 30 tokens" in why
+
+
+@pytest.mark.slow
+def test_experts_that_the_code_runs_though_the_router_left_them_out_are_named() -> None:
+    sizes = {**SMALL, "num_hidden_layers": 1, "intermediate_size": 32, "intermediate_size_mlp": 96}
+    more = {"head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 1, "moe_layers": [0]}
+    found = serve("llama4_text", ServingSpec(prompt=20, contexts=(30,)), **sizes, **more)
+    assert found.active == found.params
+    (why,) = [note for note in found.notes if "all 4 experts, and its router takes 1" in note]
+    assert why.endswith(f"{found.params - 3 * 3 * 64 * 32:,} active parameters")
+
+
 @pytest.mark.slow
 def test_a_window_ends_the_growth_of_its_layers() -> None:
     sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16}

@@ -14,6 +14,7 @@ from explorer.facts.serving.serving import (
     Serving,
     ServingTime,
 )
+from explorer.facts.serving.sweep import ServingRow
 from explorer.report.blocks import (
     Block,
     Cell,
@@ -34,6 +35,11 @@ from explorer.report.present.look.info import title
 LIMITS = {"compute": "products", "weights": "weights", "cache": "cache", "links": "links", "unknown": "?"}
 
 
+LAYOUT = "layout"
+LAYOUT_AXES = "tensor x pipeline x expert"
+"""What a column of `layout_text` is called, and what its numbers are."""
+
+
 def serving(found: Sequence[tuple[Info, Serving]]) -> list[Block]:
     """The answer of `explorer serving`, of one model or of several side by side."""
     if len(found) > 1:
@@ -50,7 +56,7 @@ def serving_blocks(fact: Serving) -> list[Block]:
         blocks += [Line(), Heading(_times_title(fact)), times_table(fact)]
     blocks += fits(fact)
     if fact.layouts:
-        blocks += [Line(), Heading("Layouts over devices"), layouts_table(fact)]
+        blocks += [Line(), Heading(f"Layouts over devices: {LAYOUT_AXES}"), layouts_table(fact)]
         blocks += devices(fact)
     return [*blocks, *([Line()] if fact.notes else []), *(Paragraph(note, "quiet") for note in fact.notes)]
 
@@ -274,7 +280,7 @@ def layouts_table(fact: Serving) -> Table:
             plain(one.context),
             plain(one.batch),
             plain(one.devices),
-            f"{one.tensor} x {one.pipeline} x {one.expert}",
+            layout_text(one),
             size(one.weight_bytes),
             size(one.cache_bytes),
             Span(bytes_text(held), role, f"{held:,}", held),
@@ -283,7 +289,7 @@ def layouts_table(fact: Serving) -> Table:
             seconds(one.token),
             rate_cell(one.rate),
             Span(LIMITS[one.limit], "quiet"),
-            Span("best" if id(one) in best else "", "good"),
+            Span(("best" if one.fits else "fastest") if id(one) in best else "", "good"),
         )
 
     best = {id(one) for one in best_layouts(fact)}
@@ -291,7 +297,7 @@ def layouts_table(fact: Serving) -> Table:
         Column("context", "right", drop=2),
         Column("batch", "right"),
         Column("devices", "right"),
-        Column("tensor x pipeline x expert", "right"),
+        Column(LAYOUT, "right"),
         Column("weights", "right", drop=4),
         Column("cache", "right", drop=3),
         Column("a device", "right"),
@@ -305,11 +311,16 @@ def layouts_table(fact: Serving) -> Table:
     return Table(columns, Rows(row, fact.layouts), what="layouts")
 
 
+def layout_text(one: DeviceLayout | ServingRow) -> str:
+    """How many devices share layers, follow one another, share experts."""
+    return f"{one.tensor} x {one.pipeline} x {one.expert}"
+
+
 def best_layouts(fact: Serving) -> list[DeviceLayout]:
-    """The fastest of each number of devices, context and batch, of those that fit."""
+    """The fastest of each number of devices, context and batch, of those that fit, or may fit."""
     found: dict[tuple[int, int, int], DeviceLayout] = {}
     for one in fact.layouts:
-        if one.fits is not False:
+        if one.fits is not False and one.token is not None:
             found.setdefault((one.context, one.batch, one.devices), one)
     return list(found.values())
 
@@ -330,7 +341,7 @@ def devices(fact: Serving) -> list[Block]:
         before = sum(each.devices for each in one.shares[:at]) + 1
         held = share.weight_bytes + share.cache_bytes
         return (
-            f"{one.tensor} x {one.pipeline} x {one.expert}",
+            layout_text(one),
             _numbers(before, before + share.devices - 1),
             _numbers(share.first, share.last),
             size(share.weight_bytes),
@@ -342,7 +353,7 @@ def devices(fact: Serving) -> list[Block]:
         )
 
     columns = (
-        Column("tensor x pipeline x expert", "right"),
+        Column(LAYOUT, "right"),
         Column("devices", "right"),
         Column("layers", "right"),
         Column("weights", "right", drop=4),

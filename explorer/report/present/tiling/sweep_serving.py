@@ -8,7 +8,7 @@ from explorer.base.units import bytes_text, printable
 from explorer.facts.serving.sweep import ServingRow, ServingSweep
 from explorer.report.blocks import Block, Cell, Column, Heading, Line, Role, Span, Table
 from explorer.report.present.figures import plain, quiet_zero, seconds, size
-from explorer.report.present.sizes.serving import LIMITS, rate_cell
+from explorer.report.present.sizes.serving import LAYOUT, LAYOUT_AXES, LIMITS, layout_text, rate_cell
 from explorer.report.present.tiling.sweep import done_and_kept
 
 _SAME: tuple[tuple[str, str, Callable[[ServingRow], str]], ...] = (
@@ -38,6 +38,7 @@ def serving_sweep(fact: ServingSweep) -> list[Block]:
     )
     front = "* no other that fits is as fast a token, writes as much on a device, and is better in one"
     blocks: list[Block] = [Heading("Serving", title), Line(), table, Line()]
+    blocks.append(Line(Span(f"{LAYOUT}: {LAYOUT_AXES}", "quiet"), 2))
     if any(row.pareto for row in rows):
         blocks.append(Line(Span(front, "quiet"), 2))
     return [*blocks, Line(tuple(done_and_kept(fact)), 2)]
@@ -47,7 +48,7 @@ _COLUMNS = (
     Column("context", "right"),
     Column("batch", "right"),
     Column("devices", "right"),
-    Column("t x p x e", "right"),
+    Column(LAYOUT, "right"),
     Column("weights", "right", drop=5),
     Column("cache", "right", drop=4),
     Column("a device", "right"),
@@ -69,7 +70,7 @@ def _row(row: ServingRow) -> tuple[Cell, ...]:
     role: Role = "bad" if row.fits is False else "figure"
     return (
         *asked,
-        f"{row.tensor} x {row.pipeline} x {row.expert}",
+        layout_text(row),
         size(row.weight_bytes),
         size(row.cache_bytes),
         Span(bytes_text(held), role, f"{held:,}", held),
