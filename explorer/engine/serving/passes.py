@@ -42,6 +42,7 @@ class Passes:
 
     Attributes:
         reasons: Why figures of passes are not exact, in words.
+        few: Multiply-accumulates by row of the step at which `holders` were looked at, once they were.
     """
 
     def __init__(self, own: OwnCache, prompt: int, told: Callable[[int], None]) -> None:
@@ -53,6 +54,7 @@ class Passes:
         self._last: dict[tuple[int, int], AnalysisResult] = {}
         self._layers: dict[int, dict[str, int | None]] = {}
         self.reasons: dict[str, None] = {}
+        self.few: dict[str, int] = {}
 
     def step(self, context: int, batch: int = 1) -> AnalysisResult:
         """A step behind so many tokens; the last few are kept.
@@ -139,6 +141,7 @@ class Passes:
     def holders(self) -> tuple[WeightHolder, ...]:
         """The modules that hold its weights."""
         layers = {layer.path: layer for layer in self.step(PROMPTS[0]).analysis.layers}
+        self.few = {path: layer.macs or 0 for path, layer in layers.items()}
         return holders(self.own.model, layers)
 
     @cached_property

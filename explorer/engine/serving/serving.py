@@ -399,15 +399,9 @@ class _Answer:
         for layer in passes.step(context).analysis.layers:
             if not layer.group and layer.macs:
                 number = block_of(layer.path)
-                more = layer.macs - (self._of_weights.get(layer.path, 0) if passes.of_weights(layer) else 0)
+                more = layer.macs - (passes.few.get(layer.path, 0) if passes.of_weights(layer) else 0)
                 found[number] = found.get(number, 0.0) + more
         return found
-
-    @cached_property
-    def _of_weights(self) -> dict[str, int]:
-        """Multiply-accumulates of the step at which the holders of weights were looked at, by row."""
-        layers = self.passes.step(PROMPTS[0]).analysis.layers
-        return {one.path: one.macs or 0 for one in layers if self.passes.of_weights(one)}
 
     def _read(self) -> dict[int | None, float]:
         """Multiply-accumulates of the prompt, by layer; none where its rows are not counted."""
@@ -435,13 +429,14 @@ class _Answer:
         """Says which weights a step multiplies with what is in the cache, besides the new token."""
         context = self.spec.contexts[0]
         rows = [one for one in self.passes.step(context).analysis.layers if self.passes.of_weights(one)]
-        more = {one.path: (one.macs or 0) - self._of_weights.get(one.path, 0) for one in rows}
+        more = {one.path: (one.macs or 0) - self.passes.few.get(one.path, 0) for one in rows}
         paths = [path for path, macs in more.items() if macs > 0]
         if context > PROMPTS[0] and paths:
             named = named_few(list(dict.fromkeys(path.rpartition(".")[2] for path in paths)))
+            macs = sum(more[path] for path in paths) * context // (context - PROMPTS[0])
             self.notes.append(
                 f"its code multiplies {named} with every token of the cache in each step:"
-                f" {sum(more[p] for p in paths) * context // (context - PROMPTS[0]):,} MACs behind {context:,} tokens, which engines that"
+                f" {macs:,} MACs behind {context:,} tokens, which engines that"
                 " fold these weights into the queries do without"
             )
 
