@@ -35,6 +35,7 @@ def without_a_clock() -> Iterator[None]:
         patch.setenv("EXPLORER_TRACEBACK", "1")  # an error of the program fails the test
         patch.setattr("textual.screen.UPDATE_PERIOD", 0.001)
         patch.setattr("explorer.tui.tree.filter_line._TYPING", 0.001)
+        patch.setattr("explorer.tui.dialogs.tile._PAUSE", 0.001)
         patch.setattr(Screen, "_compositor_refresh", lambda shown: undrawn.add(shown))
         yield
 

@@ -564,8 +564,9 @@ async def test_what_the_cursor_of_a_plot_is_on_stays_in_view_in_a_low_pane(size:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [(80, 24), (60, 15)])
-@pytest.mark.parametrize("opens", ["m", "t", "b", "S"])
+@pytest.mark.parametrize(
+    ("opens", "size"), [("m", (80, 24)), ("t", (60, 15)), ("b", (80, 24)), ("S", (60, 15))], ids=list("mtbS")
+)
 async def test_tab_and_shift_tab_go_from_field_to_field_of_every_dialog(
     config: Path, opens: str, size: tuple[int, int]
 ) -> None:

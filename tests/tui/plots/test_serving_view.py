@@ -20,7 +20,7 @@ from explorer.tui.widgets.strips import Status, TitleBar
 from tests.tui.hands import Hands, screen
 from tests.tui.scripted import ScriptedEngine
 
-SIZES = ((60, 15), (80, 24), (140, 40), (200, 50))
+SIZES = ((60, 15), (140, 40))
 
 
 @cache

@@ -40,12 +40,6 @@ def engine_of(terminal: Terminal) -> psutil.Process:
 
 
 @pytest.mark.slow
-def test_the_first_paint_names_the_model(sample: Sample) -> None:
-    with explorer(sample("lenet")) as terminal:
-        terminal.wait_for("lenet")
-
-
-@pytest.mark.slow
 def test_a_name_is_shown_before_anybody_knows_whether_it_can_be_opened() -> None:
     with explorer("no_such_model") as terminal:
         terminal.wait_for("no_such_model")

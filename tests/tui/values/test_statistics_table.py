@@ -25,7 +25,7 @@ from tests.tui.scripted import ScriptedEngine
 
 LENET = "sample_models/lenet.onnx"
 STORED = {t.name: numpy_helper.to_array(t).astype(np.float64) for t in onnx.load(LENET).graph.initializer}
-SIZES = ((60, 15), (80, 24), (140, 40), (200, 50))
+SIZES = ((60, 15), (140, 40))
 
 
 class RealStatistics(ScriptedEngine):
