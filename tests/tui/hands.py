@@ -74,8 +74,8 @@ async def handled(pilot: Pilot[Any], timeout: float = PATIENCE) -> bool:
 
 def _rests(pump: Any) -> bool:
     """Whether its task waits for the next message, or is none."""
-    task = pump._task
-    return task is None or task.done() or task._fut_waiter in pump._message_queue.ready_event._waiters
+    task, queue = pump._task, pump._message_queue
+    return task is None or task.done() or (queue.empty() and task._fut_waiter in queue.ready_event._waiters)
 
 
 async def drawn() -> None:
