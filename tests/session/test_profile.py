@@ -241,6 +241,9 @@ def test_a_machine_gives_each_layer_its_least_time() -> None:
         (ProfileSpec(device="quantum"), "--device: onnxruntime has no 'quantum' here"),
         (ProfileSpec(steps=0), "--steps: '0' is too few"),
         (ProfileSpec(time_limit=0.0), "--time-limit: '0' is no time"),
+        (ProfileSpec(time_limit=float("nan")), "--time-limit: 'nan' is no time"),
+        (ProfileSpec(optimize="most"), "--optimize: there is no level 'most'; none, basic, extended, all"),
+        (ProfileSpec(optimizer="adam"), "--optimizer: it takes the step of a training step; add --train"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(spec: ProfileSpec, said: str) -> None:

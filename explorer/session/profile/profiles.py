@@ -11,6 +11,7 @@ from explorer.engine.graph.model import Model
 from explorer.engine.profile.compare import compared
 from explorer.engine.profile.onnx import TimedGraph, measured
 from explorer.engine.profile.rounds import Measurement, timed
+from explorer.engine.profile.sessions import LEVELS
 from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.engine.runtime.input_files import InputSpec, read_input
 from explorer.engine.runtime.random_inputs import (
@@ -180,6 +181,11 @@ def check(spec: ProfileSpec) -> None:
         raise Misuse(
             f"there is no optimizer '{spec.optimizer}'", where="--optimizer", hint=", ".join(OPTIMIZERS)
         )
+    if spec.optimizer != ProfileSpec().optimizer and not spec.train:
+        raise Misuse("it takes the step of a training step", where="--optimizer", hint="add --train")
+    if spec.optimize is not None and spec.optimize not in LEVELS:
+        said = f"there is no level '{spec.optimize}'"
+        raise Misuse(said, where="--optimize", hint=", ".join(LEVELS))
     if not 0 < spec.time_limit < float("inf"):
         raise Misuse(
             f"'{spec.time_limit:g}' is no time", where="--time-limit", hint="write seconds, such as 10"
