@@ -83,21 +83,28 @@ class BetweenCounts(Generic[Key]):
         form: Of the sum, and of whatever does not grow besides.
         contexts: All that are asked for.
         count: Counts at one.
+        counted: Contexts that were counted before, and ask for no new count.
     """
 
     def __init__(
-        self, form: ClosedForm, contexts: Sequence[int], count: Callable[[int], dict[Key, float]]
+        self,
+        form: ClosedForm,
+        contexts: Sequence[int],
+        count: Callable[[int], dict[Key, float]],
+        counted: Sequence[int] = (),
     ) -> None:
-        self._form, self._contexts, self._count = form, contexts, count
+        self._form, self._count = form, count
+        self._contexts, self._before = (*contexts, *counted), frozenset(counted)
         self._known: dict[int, dict[Key, float]] = {}
 
     def at(self, context: int) -> dict[Key, float]:
         """The figures at one of the contexts."""
         low, high = self._ends(context)
-        if context in (low, high):
+        if context in (low, high) or context in self._before:
             return self._counted(context)
-        few, many, share = self._counted(low), self._counted(high), (context - low) / (high - low)
-        return {key: few.get(key, 0.0) + (many[key] - few.get(key, 0.0)) * share for key in many}
+        few, many, part, whole = self._counted(low), self._counted(high), context - low, high - low
+        # of whole numbers a whole one: what is counted there
+        return {key: few.get(key, 0.0) + (many[key] - few.get(key, 0.0)) * part / whole for key in many}
 
     def _counted(self, context: int) -> dict[Key, float]:
         if context not in self._known:

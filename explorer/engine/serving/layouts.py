@@ -20,12 +20,10 @@ from torch import nn
 
 from explorer.engine.costs.decode.module_cache import text_config
 from explorer.engine.serving.bounds import Work
-from explorer.engine.serving.weights import WeightHolder
+from explorer.engine.serving.weights import WeightHolder, block_of
 from explorer.engine.split.partition import best_cuts
 from explorer.facts.roofline import Machine
 from explorer.facts.serving.serving import DeviceLayout, DeviceShare, ServingLimit
-
-_BLOCK = re.compile(r"\.(\d+)(?=\.|$)")
 
 
 class Block(Struct, frozen=True):
@@ -94,6 +92,8 @@ class LayerCuts:
         self.model = model
         self.holders = found
         self._refused: dict[int, str] = {}
+        self._styles: dict[str, str] = {}
+        self._weights: dict[float, list[dict[str, Any]]] = {}
         plan: Mapping[str, str] = getattr(model, "tp_plan", None) or {}
         self._plan = [
             (re.compile(re.escape(name).replace(r"\*", r"[^.]+")), style)
@@ -103,15 +103,51 @@ class LayerCuts:
 
     def style(self, path: str) -> str:
         """What the plan does with the weights of a module: 'colwise', 'rowwise' or '' for nothing."""
+        if path not in self._styles:
+            self._styles[path] = self._planned(path)
+        return self._styles[path]
+
+    def _planned(self, path: str) -> str:
         for pattern, style in self._plan:
             if pattern.fullmatch(path) or pattern.fullmatch(f"{path}.gate_up_proj"):
                 return "rowwise" if "rowwise" in style else "colwise"
         return ""
 
     @cached_property
+    def numbers(self) -> list[int]:
+        """Of the layers, in order."""
+        return sorted({n for one in self.holders if (n := block_of(one.path)) is not None}) or [0]
+
+    @cached_property
+    def cut_keys(self) -> frozenset[int | None]:
+        """Numbers of the layers whose keys and values the plan cuts."""
+        cut = [
+            one.path
+            for one in self.holders
+            if self.style(one.path) == "colwise" and one.path.endswith(("k_proj", "v_proj", "qkv_proj"))
+        ]
+        return frozenset(map(block_of, cut))
+
+    def of_weights(self, scale: float) -> list[dict[str, Any]]:
+        """What the weights of the layers come to, as arguments of `Block`: copies.
+
+        Args:
+            scale: Of their bytes.
+        """
+        if scale not in self._weights:
+            numbers = self.numbers
+            places = {number: at for at, number in enumerate(numbers)}
+            sums = self._weights[scale] = [{"number": number} for number in numbers]
+            for one in self.holders:
+                number = block_of(one.path)
+                at = places[number] if number is not None else 0 if one.table else len(numbers) - 1
+                _add(sums[at], one, self.style(one.path), scale)
+        return [dict(one) for one in self._weights[scale]]
+
+    @cached_property
     def planned(self) -> bool:
         """Whether the plan cuts layers, and not only tables and heads."""
-        return any(self.style(one.path) for one in self.holders if _BLOCK.search(one.path))
+        return any(self.style(one.path) for one in self.holders if block_of(one.path) is not None)
 
     def refused(self, tensor: int) -> str:
         """Why layers cannot be cut into so many parts; '' if they can."""
@@ -132,7 +168,7 @@ class LayerCuts:
             if not style or not isinstance(module, nn.Linear):
                 continue
             size = module.out_features if style == "colwise" else module.in_features
-            if size % tensor and _BLOCK.search(one.path):
+            if size % tensor and block_of(one.path) is not None:
                 return f"the {size} of {one.path} do not divide by {tensor}"
         return ""
 
@@ -150,12 +186,6 @@ class LayerCuts:
         return found if isinstance(found, int) else 0
 
 
-def block_of(path: str) -> int | None:
-    """The number of the layer that a path lies in; None outside of them."""
-    found = _BLOCK.search(path)
-    return int(found.group(1)) if found else None
-
-
 def blocks(cuts: LayerCuts, step: PassOfLayers, prompt: PassOfLayers, scale: float) -> tuple[Block, ...]:
     """The layers of a model in order; tables go with the first, heads with the last.
 
@@ -165,13 +195,9 @@ def blocks(cuts: LayerCuts, step: PassOfLayers, prompt: PassOfLayers, scale: flo
         prompt: The pass over the prompt; all of its multiply-accumulates.
         scale: Of the bytes of weights, where they are stored in another type.
     """
-    numbers = sorted({n for one in cuts.holders if (n := block_of(one.path)) is not None}) or [0]
+    numbers = cuts.numbers
     places = {number: at for at, number in enumerate(numbers)}
-    sums: list[dict[str, Any]] = [{"number": number} for number in numbers]
-    for one in cuts.holders:
-        number = block_of(one.path)
-        at = places[number] if number is not None else 0 if one.table else len(numbers) - 1
-        _add(sums[at], one, cuts.style(one.path), scale)
+    sums = cuts.of_weights(scale)
     for made, name, outside in ((step, "macs", 0), (prompt, "prompt_macs", len(numbers) - 1)):
         for layer, macs in made.macs.items():
             at = places.get(layer, 0) if layer is not None else outside
@@ -180,7 +206,7 @@ def blocks(cuts: LayerCuts, step: PassOfLayers, prompt: PassOfLayers, scale: flo
         for layer, size in made.cache.items():
             at = min(max(layer, 0), len(numbers) - 1)
             sums[at][name] = sums[at].get(name, 0.0) + size
-            sums[at]["cache_cut"] = _cuts_keys(cuts, numbers[at])
+            sums[at]["cache_cut"] = numbers[at] in cuts.cut_keys
     return tuple([Block(**one) for one in sums])
 
 
@@ -201,14 +227,6 @@ def _add(block: dict[str, Any], one: WeightHolder, style: str, scale: float) -> 
     block[macs] = block.get(macs, 0.0) + one.macs
     if style == "rowwise" and not one.table:
         block["reduced"] = block.get("reduced", 0) + 1
-
-
-def _cuts_keys(cuts: LayerCuts, number: int) -> bool:
-    return any(
-        cuts.style(one.path) == "colwise" and one.path.endswith(("k_proj", "v_proj", "qkv_proj"))
-        for one in cuts.holders
-        if block_of(one.path) == number
-    )
 
 
 class LayoutContext(Struct, frozen=True):

@@ -11,7 +11,7 @@ from explorer.engine.costs.decode import module_step
 from explorer.engine.costs.decode.module_cache import OwnCache, layers_of, text_config
 from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.formats.torch_module.cache_tensors import CacheTensor, tensors_of
-from explorer.engine.serving.weights import WeightHolder, holders, read_bytes
+from explorer.engine.serving.weights import WeightHolder, block_of, holders, read_bytes
 from explorer.facts import Layer
 from explorer.facts.serving.serving import PassFigures
 
@@ -55,6 +55,7 @@ class Passes:
         self._layers: dict[int, dict[str, int | None]] = {}
         self.reasons: dict[str, None] = {}
         self.few: dict[str, int] = {}
+        self._attention: dict[int, dict[int | None, float]] = {}
 
     def step(self, context: int, batch: int = 1) -> AnalysisResult:
         """A step behind so many tokens; the last few are kept.
@@ -71,7 +72,29 @@ class Passes:
             while len(self._last) >= _KEPT:
                 self._last.pop(next(iter(self._last)))
             self._last[key] = found
+            if batch == 1 and "holders" in vars(self):
+                self._attention[context] = self._besides(found)
         return self._last[key]
+
+    def attention(self, context: int) -> dict[int | None, float]:
+        """Multiply-accumulates of a step besides those of one token with weights, by layer."""
+        if context not in self._attention:
+            self._attention[context] = self._besides(self.step(context))
+        return self._attention[context]
+
+    @property
+    def contexts(self) -> Sequence[int]:
+        """Contexts of which `attention` is known."""
+        return tuple(self._attention)
+
+    def _besides(self, found: AnalysisResult) -> dict[int | None, float]:
+        sums = dict[int | None, float]()
+        for layer in found.analysis.layers:
+            if not layer.group and layer.macs:
+                number = block_of(layer.path)
+                more = layer.macs - (self.few.get(layer.path, 0) if self.of_weights(layer) else 0)
+                sums[number] = sums.get(number, 0.0) + more
+        return sums
 
     def macs(self, context: int, batch: int = 1) -> int:
         """Multiply-accumulates of a step behind so many tokens."""

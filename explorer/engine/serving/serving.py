@@ -28,12 +28,12 @@ from explorer.engine.serving.layouts import (
     LayerCuts,
     LayoutContext,
     PassOfLayers,
-    block_of,
     blocks,
     layouts,
 )
 from explorer.engine.serving.passes import PROMPTS, Passes
 from explorer.engine.serving.prediction import predicted
+from explorer.engine.serving.weights import block_of
 from explorer.facts.profile.machine import MeasuredMachine
 from explorer.facts.roofline import Machine
 from explorer.facts.serving.forms import ClosedForm
@@ -371,7 +371,7 @@ class _Answer:
             return ()
         cuts = LayerCuts(self.passes.own.model, self.holders)
         found, refused = [], dict[str, None]()
-        attention = BetweenCounts(macs, spec.contexts, self._attention)
+        attention = BetweenCounts(macs, spec.contexts, self.passes.attention, self.passes.contexts)
         held = BetweenCounts(cached, spec.contexts, self._cached)
         prompt = PassOfLayers(self._read(), self._cached(spec.prompt))
         counted = spec.prompt if self.passes.counted(spec.prompt) else 0
@@ -392,16 +392,6 @@ class _Answer:
         if self.machine is not None and spec.links is None and any(one.link_bytes for one in found):
             self.notes.append("times of layouts that send need the rate of the links (--links)")
         return tuple(found)
-
-    def _attention(self, context: int) -> dict[int | None, float]:
-        """Multiply-accumulates of a step besides those of one token with weights, by layer."""
-        passes, found = self.passes, dict[int | None, float]()
-        for layer in passes.step(context).analysis.layers:
-            if not layer.group and layer.macs:
-                number = block_of(layer.path)
-                more = layer.macs - (passes.few.get(layer.path, 0) if passes.of_weights(layer) else 0)
-                found[number] = found.get(number, 0.0) + more
-        return found
 
     def _read(self) -> dict[int | None, float]:
         """Multiply-accumulates of the prompt, by layer; none where its rows are not counted."""

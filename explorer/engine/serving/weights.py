@@ -202,3 +202,9 @@ def _setting(config: object, *names: str) -> int:
 def active(one: WeightHolder) -> int:
     """Parameters of a holder that one token works with."""
     return 0 if one.idle else round(one.params * one.used)
+
+
+def block_of(path: str) -> int | None:
+    """The number of the layer that a path lies in; None outside of them."""
+    found = _NUMBER.search(path)
+    return int(found.group()) if found else None

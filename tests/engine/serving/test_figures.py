@@ -318,6 +318,11 @@ def test_layouts_of_many_contexts_are_those_of_each_alone() -> None:
     together = served(passes, spec, CHIP).layouts
     alone = [served(passes, replace(spec, contexts=(one,)), CHIP).layouts for one in spec.contexts]
     assert together == tuple(one for layouts in alone for one in layouts)
+    for context, found in zip(spec.contexts, alone, strict=True):
+        fresh = passes_of(module_cache.of_module(model), spec)
+        assert fresh.holders
+        fresh.attention(context)  # counted there, and not between two others
+        assert served(fresh, replace(spec, contexts=(context,)), CHIP).layouts == found
     assert len({one.cache_bytes for one in together if one.tensor == 2 and one.batch == 1}) == 7
 
 
@@ -334,6 +339,18 @@ def test_other_batches_and_devices_need_no_other_pass() -> None:
     found = served(passes, many, CHIP)
     assert len(made) == before
     assert (len(found.times), len(found.layouts) >= 200) == (49, True)
+
+
+@pytest.mark.slow
+def test_layouts_at_other_contexts_need_one_step_for_the_rows_that_are_shown() -> None:
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **TWO_LAYERS)).eval()
+    passes = passes_of(module_cache.of_module(model), ServingSpec())
+    made: list[int] = []
+    served(passes, ServingSpec(prompt=64, contexts=(512,)), CHIP)
+    passes.told = made.append
+    served(passes, ServingSpec(prompt=64, contexts=tuple(range(600, 1100)), devices=(1, 2, 4, 8)), CHIP)
+    assert len(made) == 1
 
 
 @pytest.mark.slow
