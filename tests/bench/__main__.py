@@ -20,6 +20,7 @@ from rich.table import Table
 
 from tests.bench import again as openings
 from tests.bench import analysis as analyses
+from tests.bench import language as languages
 from tests.bench import open as opening
 from tests.bench import quantize as quantizations
 from tests.bench import scale as scales
@@ -178,6 +179,10 @@ def quantize(models: Models, rounds: int) -> Iterator[Row]:
     yield from (Row(*line) for line in quantizations.cases(models, measured, rounds, models.folder))
 
 
+def language(models: Models, rounds: int) -> Iterator[Row]:
+    yield from (Row(*line) for line in languages.cases(models.folder, rounds))
+
+
 GROUPS: dict[str, Callable[[Models, int], Iterator[Row]]] = {
     "open": open_,
     "paint": paint,
@@ -190,6 +195,7 @@ GROUPS: dict[str, Callable[[Models, int], Iterator[Row]]] = {
     "analysis": analysis,
     "scale": scale,
     "again": again,
+    "language": language,
 }
 
 
