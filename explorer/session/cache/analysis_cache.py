@@ -5,8 +5,10 @@ An answer is served only where a fresh one would be the same, byte for byte in J
 - the bytes of files that its analysis read. Neither a size nor a time tells content, so these bytes are read
   and hashed anew each time; what the analysis was seen to pass over (weights) is not, and so 3 GB are checked
   as soon as they are opened;
+- of a folder, also which files lie in it, and how long they are: one more may be a part of the model;
 - how the model was opened, in which words, and this program, Python and the packages that had a part in it.
-  Of code the size and time of every file is compared, as Python does before it runs what it compiled.
+  Of code the size and time of every file is compared, as Python does before it runs what it compiled. What
+  transformers builds of a folder depends on whatever else is installed, and on variables of the environment.
 
 A profile is the exception: no two runs give the same, so it is kept as what was measured last, for who asks
 how long layers take.
@@ -144,7 +146,7 @@ class AnalysisCache:
 
     def _found(self) -> str | None:
         """What the answers about the files as they are now are called; None if nothing is known of them."""
-        key = self._key = self._key or self._made_key()
+        key = self._place()
         if key is None:
             return None
         if _is_name(self._source):
@@ -160,6 +162,15 @@ class AnalysisCache:
             return None
         self.files = known.files
         return _hash(key, known.digest)
+
+    def _place(self) -> str | None:
+        """The key, with what lies in a folder now."""
+        self._key = self._key or self._made_key()
+        if self._key is None or not os.path.isdir(self._source):
+            return self._key
+        with contextlib.suppress(OSError):
+            return _hash(self._key, msgspec.msgpack.encode(_listed(self._source)))
+        return None
 
     # keeping
 
@@ -192,18 +203,21 @@ class AnalysisCache:
 
     def _named(self, files: tuple[FileRead, ...]) -> str | None:
         """What answers made from `files` are called; None if these may have changed since."""
-        assert self._key is not None
-        if _is_name(self._source):
-            return None if files else self._key
+        place = self._place()
+        if place is None or _is_name(self._source):
+            return None if files else place
         if files == self.files and self._name is not None:
             return self._name
         digest = file_reads.digest(files)
-        if not files or digest is None or self._since < file_reads.last_change(files) + _CLOCK_NS:
+        if not files or digest is None:
+            return None
+        changed = max(file_reads.last_change(files), os.stat(self._source).st_ctime_ns)
+        if self._since < changed + _CLOCK_NS:
             return None
         content = msgspec.msgpack.encode(_Evidence(files, digest))
-        if not self._folder.write(f"{self._key}.files", content):
+        if not self._folder.write(f"{place}.files", content):
             return None
-        self.files, self._name = files, _hash(self._key, digest)
+        self.files, self._name = files, _hash(place, digest)
         return self._name
 
     def _made_key(self) -> str | None:
@@ -212,19 +226,22 @@ class AnalysisCache:
         if about["trust"] or about["rules"] is not None or about["observe"] or about["weights_file"]:
             return None
         named = _is_name(self._source)
-        if not named and not os.path.isfile(self._source):
+        folder = not named and os.path.isdir(self._source)
+        if not (named or folder or os.path.isfile(self._source)):
             return None
         program = _code(_PROGRAM)
         if max(changed for _, _, changed in program) > _STARTED_NS:
             return None  # what runs is not what is there
         parts: list[Any] = [_VERSION, sys.version, sys.platform, sys.byteorder, program, _packages()]
         if named:
-            models = _torchvision()
+            models = _code_of("torchvision")
             if models is None:
                 return None
             parts.append(models)
         else:
             parts.append(os.path.abspath(self._source))
+        if folder:
+            parts += [_code_of("transformers"), _installed(), _variables()]
         parts += [self._source, [[name, _ordered(value)] for name, value in sorted(about.items())]]
         try:
             return _hash("", msgspec.msgpack.encode(parts))
@@ -345,14 +362,45 @@ def _packages() -> list[tuple[str, int, int]]:
     return found
 
 
-def _torchvision() -> list[tuple[str, int, int]] | None:
-    """The code of torchvision's models; None if it is not installed."""
+def _code_of(package: str) -> list[tuple[str, int, int]] | None:
+    """The code of a package; None if it is not installed."""
     from importlib.util import find_spec
 
     try:
-        spec = find_spec("torchvision")
+        spec = find_spec(package)
     except (ImportError, ValueError):
         return None
     if spec is None or not spec.origin:
         return None
     return _code(os.path.dirname(spec.origin)) or None
+
+
+def _installed() -> list[str]:
+    """The names and versions of all that is installed."""
+    found: list[str] = []
+    for folder in dict.fromkeys(sys.path):
+        with contextlib.suppress(OSError):
+            found += sorted(name for name in os.listdir(folder or ".") if name.endswith(".dist-info"))
+    return found
+
+
+def _variables() -> list[tuple[str, str]]:
+    """What the environment tells torch and transformers."""
+    told = ("ACCELERATE_", "HF_", "PYTORCH_", "TORCH", "TRANSFORMERS_", "USE_")
+    found = [(name, value) for name, value in os.environ.items() if name.startswith(told)]
+    return sorted(pair for pair in found if "TOKEN" not in pair[0])
+
+
+def _listed(folder: str) -> list[tuple[str, int]]:
+    """What lies in a folder: names and sizes, -1 for what leads nowhere.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    found: list[tuple[str, int]] = []
+    for name in sorted(os.listdir(folder)):
+        size = -1
+        with contextlib.suppress(OSError):
+            size = os.stat(os.path.join(folder, name)).st_size
+        found.append((name, size))
+    return found

@@ -20,6 +20,7 @@ from explorer.engine.models.opened_model import OpenedModel, OpenOptions
 from explorer.engine.models.tensors import TensorFile
 from explorer.engine.models.torch.transformers.module import ConfiguredModule, open_folder
 from explorer.engine.values.numbers import Numbers
+from explorer.facts import Info
 
 _FRONT = "base_model.model."
 _AXES = {".lora_A.weight": 1, ".lora_B.weight": 0}
@@ -38,6 +39,10 @@ class AdaptedModule(ConfiguredModule):
         base, notes = super().tensors()
         own, more = self.adapter.tensors()
         return [*base, *own], (*notes, *more)
+
+    def rests_on(self, info: Info) -> None:
+        """See `OpenedModel`; its base lies elsewhere, and may change there."""
+        return None
 
 
 def open_adapter(contents: TensorIndex, options: OpenOptions) -> OpenedModel:

@@ -31,7 +31,7 @@ from explorer.engine.models.torch.module import TorchModel
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.engine.values.numbers import Numbers
 from explorer.facts import Info, Layer
-from explorer.host.file_reads import FileRead
+from explorer.host.file_reads import FileRead, read_of, whole
 from explorer.host.optional_packages import require
 
 
@@ -106,8 +106,30 @@ class ConfiguredModule(TorchModel):
         return [replace(one, layer=owners.get(one.name, one.layer)) for one in found], notes
 
     def rests_on(self, info: Info) -> Sequence[FileRead] | None:
-        """See `OpenedModel`; nothing that is to be kept: which version of transformers built it matters."""
-        return None
+        """See `OpenedModel`: of a folder its configuration, its index and the headers of its shards.
+
+        Which version of transformers built it matters, too, and is no file of the model's.
+        """
+        files = self.file.contents.files
+        if not os.path.isdir(self.source) or not all(name.endswith(".safetensors") for name in files):
+            return None
+        try:
+            told = [name for name in os.listdir(self.source) if name.endswith(("config.json", ".index.json"))]
+            read = [whole(os.path.join(self.source, name)) for name in sorted(told)]
+            return (*read, *map(_header, files))
+        except OSError:
+            return None
+
+
+def _header(path: str) -> FileRead:
+    """The header of a shard.
+
+    Raises:
+        OSError: It is gone.
+    """
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+    return read_of(path, os.path.getsize(path), ((0, 8 + length),))
 
 
 def open_folder(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
