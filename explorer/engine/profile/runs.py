@@ -48,6 +48,9 @@ def paid_runs(plain: int, seconds: float, under: float) -> int | None:
 class TimedRuns:
     """A loaded model that is run without a profiler and with one.
 
+    Args:
+        fewest: Runs under the profiler that are timed whatever they cost: those that are to be recorded.
+
     Attributes:
         wall, profiled: Seconds of their runs.
         counted: Of each run under the profiler, whether it was timed.
@@ -56,7 +59,8 @@ class TimedRuns:
 
     clock: Callable[[], float] = staticmethod(time.perf_counter)
 
-    def __init__(self) -> None:
+    def __init__(self, fewest: int = 1) -> None:
+        self._fewest = max(1, fewest)
         self.wall: list[float] = []
         self.profiled: list[float] = []
         self.counted: list[bool] = []
@@ -117,8 +121,8 @@ class TimedRuns:
         return enough or self._paid(SURE - len(self.profiled) + (self.wall[-1] < _SHORT))
 
     def _look(self, room: int, sure: bool) -> None:
-        """Runs under the profiler: as many as are paid for, one at least; `sure`: an interval of a layer."""
-        began, few = len(self.profiled), min(len(self.wall), SURE) if sure else 0
+        """Runs under the profiler: as many as are paid for; `sure`: an interval of a layer, the last runs."""
+        began, few = len(self.profiled), max(min(len(self.wall), SURE), self._fewest) if sure else 0
         short = self.wall[-1] < _SHORT
         if not self._more(room) or not self._paid((1 if sure else _OBSERVED) + short):
             return
@@ -140,8 +144,8 @@ class TimedRuns:
         return took
 
     def _paid(self, more: int) -> bool:
-        """Whether so many more runs under the profiler are paid for; the first that is timed always is."""
-        if not self.profiled:
+        """Whether so many more runs under the profiler are paid for; the fewest always are."""
+        if len(self.profiled) < self._fewest:
             return True
         paid = paid_runs(len(self.wall), statistics.median(self.wall), statistics.median(self.spent))
         return paid is None or len(self.spent) + more <= paid

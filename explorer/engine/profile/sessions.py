@@ -49,7 +49,7 @@ class TimedSessions(TimedRuns):
         providers: Sequence[str],
         place: str,
     ) -> None:
-        super().__init__()
+        super().__init__(spec.record)
         self._feeds, self._level, self._place = feeds, level, place
         self._made = skeleton(model, folder=(folder := _folder(model)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,8 @@ def test_the_text_has_the_wall_time_the_layers_and_what_is_no_layer(
     lines = [line.strip() for line in text.splitlines()]
     for head in ("Wall time", "Runtime overhead", "Profiler's cost", "Runs on"):
         assert any(line.startswith(head) for line in lines), head
+    (cost,) = [line for line in lines if line.startswith("Profiler's cost")]
+    assert re.search(r"on a run, [+-]\d+ % on all: \d+ of \d+ were under it;", cost)
     assert "3 of 12 layers; --limit shows more" in lines
     assert "optimize none" in text
     assert ("and what other work took" in text) == ("Loaded machine" in text)
@@ -47,7 +50,9 @@ def test_json_has_the_keys_of_the_contract_and_all_layers(capsys: pytest.Capture
     assert {
         *("wall_seconds", "overhead_seconds", "layers", "operators", "modules", "other", "runs"),
         *("device", "threads", "loaded", "settled", "stopped", "profiler_overhead", "removed"),
+        *("profiled_runs", "profiling_overhead"),
     } <= told.keys()
+    assert told["profiled_runs"] >= 1
     layer = told["layers"][0]
     assert {"median", "p10", "p90"} <= layer["seconds"].keys()
     assert {"path", "kind", "calls", "share", "macs_per_second", "bytes_per_second"} <= layer.keys()

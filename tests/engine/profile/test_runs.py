@@ -52,8 +52,8 @@ def test_any_number_is_paid_for_of_short_runs_and_under_a_profiler_that_costs_li
 class _Posed(TimedRuns):
     """Runs that take what they are said to, by a clock of their own."""
 
-    def __init__(self, seconds: float, under: float) -> None:
-        super().__init__()
+    def __init__(self, seconds: float, under: float, fewest: int) -> None:
+        super().__init__(fewest)
         self.now, self.took = 0.0, {False: seconds, True: under}
         self.clock = lambda: self.now
 
@@ -62,8 +62,10 @@ class _Posed(TimedRuns):
         return self.took[observed]
 
 
-def _timed(seconds: float, slower: float, steps: int | None = None, limit: float = 10.0) -> _Posed:
-    posed = _Posed(seconds, seconds * (1 + slower))
+def _timed(
+    seconds: float, slower: float, steps: int | None = None, limit: float = 10.0, fewest: int = 1
+) -> _Posed:
+    posed = _Posed(seconds, seconds * (1 + slower), fewest)
     watch = LoadWatch(1, switches=lambda: 0, busy=lambda: None, average=lambda: None, clock=lambda: 0.0)
 
     def stop(wall: list[float]) -> Stopped | None:
@@ -98,6 +100,14 @@ def test_one_run_is_seen_by_a_profiler_however_dear_it_is(monkeypatch: pytest.Mo
     posed = _timed(0.5, 20.0, steps=2)
     assert (len(posed.wall), len(posed.profiled), len(posed.spent)) == (2, 1, 1)
     assert len(_timed(0.5, 1.5, limit=5.0).profiled) == 1
+
+
+@pytest.mark.parametrize("seconds", [0.03, 1.0])
+def test_runs_that_are_to_be_recorded_are_made_whatever_they_cost(
+    seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "wait_idle", lambda: None)
+    assert len(_timed(seconds, 20.0, steps=2, fewest=3).profiled) == 3
 
 
 def test_short_runs_are_seen_as_often_as_an_interval_takes(monkeypatch: pytest.MonkeyPatch) -> None:

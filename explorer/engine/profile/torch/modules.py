@@ -111,7 +111,7 @@ class _ModuleRuns(TimedRuns):
     """
 
     def __init__(self, subject: TimedModule, module: nn.Module, spec: ProfileSpec, device: Processor) -> None:
-        super().__init__()
+        super().__init__(spec.record)
         self._subject, self.module, self._train = subject, module, spec.train
         self._device = device
         self._given = _each(subject.args, device.place), _each(subject.kwargs, device.place)
