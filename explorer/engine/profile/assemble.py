@@ -117,7 +117,6 @@ def assembled(
     ]
     seen = {*of_row, *within}
     given = {name: getattr(how, name) for name in how.__struct_fields__ if name not in _NO_FIELDS}
-    under = spread(how.profiled).median if how.profiled and whole.median else None
     return Profile(
         wall_seconds=whole.median,
         wall=whole,
@@ -134,7 +133,7 @@ def assembled(
         settled=is_settled(whole),
         limit_seconds=summed(one.limit_seconds for one in times if one.seconds) if how.machine else None,
         predicted_seconds=None if how.model is None else _predicted(how.model, times),
-        profiler_overhead=None if under is None else under / whole.median - 1,
+        profiler_overhead=_overhead(whole.median, how.profiled),
         profiled_runs=len(how.profiled),
         profiling_overhead=_cost(wall, how.spent),
         loaded=bool(how.load),
@@ -144,6 +143,11 @@ def assembled(
 
 
 _NO_FIELDS = ("profiled", "spent", "notes", "model")
+
+
+def _overhead(median: float, profiled: Sequence[float]) -> float | None:
+    """What a run under the profiler takes longer, as a share of one without it."""
+    return spread(profiled).median / median - 1 if profiled and median else None
 
 
 def _cost(wall: Sequence[float], spent: Sequence[float]) -> float | None:
