@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 
 from explorer.cli.main import main
+from explorer.facts.profile.comparison import LayerChange
+from explorer.report.blocks import Span
+from explorer.report.present.measure.compare import change_table
 
 SAMPLES = Path(__file__).parent.parent.parent.parent / "sample_models"
 LENET = str(SAMPLES / "lenet.onnx")
@@ -95,6 +98,15 @@ def test_two_models_are_compared(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert told["significant"] is None  # two runs say nothing
     text = said(capsys, LENET, LENET, *FEW)
     assert "six runs of each at least" in text
+    assert "Layers not sure" in text
+    assert "under the profiler; six say what is noise, and a longer time makes more" in text
+
+
+def test_a_difference_of_rounded_numbers_is_none() -> None:
+    change = LayerChange("conv", "conv", "conv", "Conv", "same", None, None, -1.7e-21, False)
+    told = change_table([change]).rows[0][5]
+    assert isinstance(told, Span)
+    assert told.text == "0 ms"
 
 
 def test_what_cannot_be_is_one_line_and_exit_2(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

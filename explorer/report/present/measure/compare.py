@@ -8,7 +8,10 @@ from explorer.base.units import many_text, percent_text, seconds_text
 from explorer.facts.profile.comparison import LayerChange, ProfileComparison
 from explorer.facts.profile.profile import Profile, Spread
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Rows, Span, Table
-from explorer.report.present.figures import seconds
+from explorer.report.present.figures import plain, seconds
+
+_TOLD = 1e-12
+"""Seconds below which a difference is that of numbers, and no clock's."""
 
 
 def comparison(fact: ProfileComparison, limit: int | None) -> list[Block]:
@@ -52,6 +55,11 @@ def walls(fact: ProfileComparison) -> Fields:
     if slowed := fact.before.slowed_seconds - fact.after.slowed_seconds:
         said = "what kernels took longer under the profiler than whole runs do without it: go by shares"
         rows.append(Field("  less slowed kernels", _difference(slowed, True), said))
+    if doubted := [one for one in fact.layers if one.significant is None]:
+        seen = [side.count for one in doubted for side in (one.before, one.after) if side is not None]
+        runs = many_text(min(seen, default=0), "run")
+        said = f"marked ?: of {runs} under the profiler; six say what is noise, and a longer time makes more"
+        rows.append(Field("Layers not sure", plain(len(doubted)), said))
     loaded = fact.before.load or fact.after.load
     if loaded:
         rows.append(Field(Span("Loaded machine", "warning"), Span("yes", "warning"), loaded, "loaded"))
@@ -72,6 +80,7 @@ def _said(significant: bool | None) -> str:
 
 
 def _difference(value: float, significant: bool | None) -> Span:
+    value = value if abs(value) > _TOLD else 0.0
     text = f"{'+' if value > 0 else '-' if value < 0 else ''}{seconds_text(abs(value))}"
     role = "figure" if significant else "quiet"
     return Span(text, "figure" if role == "figure" else "quiet", value=value)
