@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,50 @@ def test_an_adapter_counts_as_its_base_with_a_share_of_its_own(tmp_path: Path, b
     assert info.totals == wanted.totals
     assert any("rank 4" in note and "512 parameters" in note for note in info.model.notes)
     assert any("it adds 512 parameters" in note for note in info.model.notes)
+
+
+_AT = "base_model.model.model.layers.0."
+_LORA = [(f"{_AT}self_attn.q_proj.lora_{x}.weight", "F32", s) for x, s in (("A", (4, 64)), ("B", (64, 4)))]
+ADAPTERS: Mapping[str, tuple[dict[str, object], folders.Tensors, tuple[str, ...]]] = {
+    "DoRA": (
+        {"peft_type": "LORA", "r": 4, "use_dora": True},
+        [*_LORA, (f"{_AT}self_attn.q_proj.lora_magnitude_vector", "F32", (64,))],
+        ("rank 4", "it adds 576 parameters to read and 512 MACs"),
+    ),
+    "IA3": (
+        {"peft_type": "IA3"},
+        [(f"{_AT}self_attn.v_proj.ia3_l", "F32", (32, 1)), (f"{_AT}mlp.down_proj.ia3_l", "F32", (1, 96))],
+        ("adapter (IA3) on", "it adds 128 parameters to read and 0 MACs"),
+    ),
+    "modules_to_save": (
+        {"peft_type": "LORA", "r": 4, "modules_to_save": ["norm"]},
+        [*_LORA, ("base_model.model.model.norm.weight", "F32", (64,))],
+        (
+            "it adds 512 parameters to read and as many MACs",
+            "64 of its parameters take the place of the base's",
+        ),
+    ),
+    "another base's": (
+        {"peft_type": "IA3"},
+        [(f"{_AT}self_attn.v_proj.ia3_l", "F32", (33, 1))],
+        ("this adapter is not of its base",),
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ADAPTERS)
+def test_what_an_adapter_adds_and_replaces_is_told_by_its_kind(tmp_path: Path, kind: str) -> None:
+    config, tensors, said = ADAPTERS[kind]
+    folders.folder(tmp_path / "model", small(), small_tensors())
+    path = folders.folder(tmp_path / "adapter", {**config, "base_model_name_or_path": "model"}, tensors)
+    (path / "config.json").rename(path / "adapter_config.json")
+    (path / "model.safetensors").rename(path / "adapter_model.safetensors")
+    with Session(path) as session:
+        notes = session.info().model.notes
+    for words in said:
+        assert any(words in note for note in notes)
+    assert not any("belong to no layer" in note for note in notes)
 
 
 def test_quantized_weights_have_the_bytes_of_their_file(tmp_path: Path) -> None:

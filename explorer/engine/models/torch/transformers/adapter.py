@@ -1,4 +1,4 @@
-"""LoRA adapter as a model: merged into the base that it names, where that lies on this machine.
+"""Adapter (LoRA, DoRA, IA3) as a model: merged into the base that it names, where that lies on this machine.
 
 Merged it multiplies as its base does; its own share of the parameters, and what it adds where it is not
 merged, are said. Nothing is fetched: a base is a folder, or in Hugging Face's cache.
@@ -7,8 +7,9 @@ merged, are said. Nothing is fetched: a base is a folder, or in Hugging Face's c
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from math import prod
 from typing import Any, NoReturn
 
 from explorer.base.errors import Misuse
@@ -23,10 +24,20 @@ from explorer.engine.values.numbers import Numbers
 from explorer.facts import Info
 
 _FRONT = "base_model.model."
-_AXES = {".lora_A.weight": 1, ".lora_B.weight": 0}
-"""Endings of the tensors of a linear layer's adapter: their axis that is as wide as the layer; the other is
-the rank.
-"""
+_SAVED = ".modules_to_save.default."
+_Sizes = tuple[int, ...]
+_FITS: Mapping[str, Callable[[_Sizes, _Sizes], bool]] = {
+    ".lora_A.weight": lambda own, base: len(own) == 2 and own[1] == base[1],
+    ".lora_B.weight": lambda own, base: len(own) == 2 and own[0] == base[0],
+    ".lora_embedding_A": lambda own, base: len(own) == 2 and own[1] == base[0],
+    ".lora_embedding_B": lambda own, base: len(own) == 2 and own[0] == base[1],
+    ".lora_magnitude_vector": lambda own, base: prod(own) == base[0],
+    ".lora_magnitude_vector.weight": lambda own, base: prod(own) == base[0],
+    ".ia3_l": lambda own, base: prod(own) in base,
+}
+"""Endings of the tensors that stand beside a weight, and whether their sizes are those of one."""
+_PRODUCTS = (".lora_A.weight", ".lora_B.weight")
+"""Those of them that a token is multiplied with."""
 
 
 class AdaptedModule(ConfiguredModule):
@@ -108,34 +119,40 @@ def _notes(contents: TensorIndex, base: ConfiguredModule, folder: str) -> Iterat
         Unbuilt: It is of another base.
     """
     own = {name: tuple(p.shape) for name, p in base.loaded.meta().named_parameters()}
-    added, wrong, others = 0, [], []
+    read = products = replaced = 0
+    wrong, others = [], []
     for tensor in contents.tensors:
-        ending = next((ending for ending in _AXES if tensor.name.endswith(ending)), "")
-        path = tensor.name.removeprefix(_FRONT).removesuffix(ending)
-        shape = own.get(f"{path}.weight")
-        if not ending or shape is None or len(shape) != 2 or len(tensor.shape) != 2:
+        ending = next((ending for ending in _FITS if tensor.name.endswith(ending)), "")
+        path = tensor.name.removeprefix(_FRONT).removesuffix(ending).replace(_SAVED, ".")
+        shape = own.get(f"{path}.weight" if ending else path)
+        if shape is None or (ending and len(shape) != 2):
             others.append(tensor.name)
-            continue
-        axis = _AXES[ending]
-        if tensor.shape[axis] != shape[axis]:
+        elif not (_FITS[ending](tensor.shape, shape) if ending else tensor.shape == shape):
             wrong.append(f"{printable(tensor.name)} is {shape_text(tensor.shape)} for {shape_text(shape)}")
-        added += tensor.elements
+        elif ending:
+            read += tensor.elements
+            products += tensor.elements if ending in _PRODUCTS else 0
+        else:
+            replaced += tensor.elements
     if wrong or len(others) == len(contents.tensors):
         said = named_few(wrong or [printable(name) for name in others], 2)
         raise BuildError(f"this adapter is not of its base, {printable(folder)}: {said}")
     params, config = distinct_elements(contents.tensors), contents.config
     total = base.stored().totals.params
     yield (
-        f"adapter ({printable(str(config.get('peft_type', 'LoRA')))}, rank {_rank(config)}) on"
+        f"adapter ({printable(str(config.get('peft_type', 'LoRA')))}{_rank(config)}) on"
         f" {printable(folder)}: {count_text(params)} parameters, {percent_text(params, total)} of the base's"
         f" {count_text(total)}; figures are those of both merged"
     )
-    if added:
-        yield f"not merged, it adds {added:,} parameters to read and as many MACs for each token"
+    if read:
+        many = "as many" if read == products else f"{products:,}"
+        yield f"not merged, it adds {read:,} parameters to read and {many} MACs for each token"
+    if replaced:
+        yield f"{replaced:,} of its parameters take the place of the base's own"
     if others:
-        yield f"tensors of the adapter that belong to no linear layer of the base: {named_few(others)}"
+        yield f"tensors of the adapter that belong to no layer of the base: {named_few(others)}"
 
 
 def _rank(config: Mapping[str, Any]) -> str:
     rank = config.get("r")
-    return f"{rank:,}" if isinstance(rank, int) else "?"
+    return f", rank {rank:,}" if isinstance(rank, int) else ""
