@@ -445,6 +445,7 @@ class _Answer:
             self.notes.append(
                 f"the prompt is a text: {sum(one.params for one in idle):,} parameters that it does not run"
                 f" ({named}) are held, and no pass is counted over what they read"
+                " (explorer info with --input-shape of both counts one)"
             )
         if any(one.routed for one in self.holders):
             self.notes.append("experts are taken to be drawn evenly, each token's by itself")

@@ -52,7 +52,8 @@ def check(config: Mapping[str, Any], source: str) -> None:
         name = key.rpartition(".")[2]
         most = MOST_EXPERTS if "expert" in name else MOST_LAYERS if _is_depth(name) else _LARGEST
         if not -_LARGEST <= value <= most:
-            what = f"config.json says {printable(key)} {value:,}"
+            who = "its metadata" if source.endswith(".gguf") else "config.json"
+            what = f"{who} says {printable(key)} {value:,}"
             raise BadModel(what, where=source, hint=f"at most {most:,} are built")
 
 

@@ -164,7 +164,13 @@ def _class(transformers: Any, name: str, config: Mapping[str, Any]) -> Any:
             return kind
     from transformers.models.auto import modeling_auto
 
-    for names in (modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, modeling_auto.MODEL_MAPPING_NAMES):
+    for names in (
+        modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+        modeling_auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+        modeling_auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
+        modeling_auto.MODEL_MAPPING_NAMES,
+    ):
         called = names.get(name)
         if isinstance(called, str):
             return getattr(transformers, called)
@@ -246,14 +252,18 @@ def _offline() -> Iterator[None]:
 
 
 def _text(module: nn.Module) -> dict[str, torch.Tensor] | None:
-    """One text as input, for a model that reads nothing else; None for others, see `configured_inputs`."""
+    """One text as input, for a model that needs nothing else; None for others, see `configured_inputs`."""
     config: Any = getattr(module, "config", None)
     main = getattr(module, "main_input_name", "")
     if main != "input_ids" or getattr(config, "is_encoder_decoder", False):
         return None
     names = inspect.signature(module.forward).parameters
-    if "input_ids" not in names or any(name in names for name in ("pixel_values", "input_features")):
+    kind: Any = type(module)
+    writes = hasattr(kind, "can_generate") and kind.can_generate()
+    other = any(name in names for name in ("pixel_values", "input_features"))
+    if "input_ids" not in names or (other and not writes):
         return None
-    longest = getattr(config, "max_position_embeddings", None)
+    text: Any = config.get_text_config() if hasattr(config, "get_text_config") else config
+    longest = getattr(text, "max_position_embeddings", None)
     tokens = min(TOKENS, longest) if isinstance(longest, int) and longest > 0 else TOKENS
     return {"input_ids": torch.empty((1, tokens), dtype=torch.int64, device="meta")}

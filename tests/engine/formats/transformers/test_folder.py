@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -238,6 +239,27 @@ def test_what_an_adapter_adds_and_replaces_is_told_by_its_kind(tmp_path: Path, k
     for words in said:
         assert any(words in note for note in notes)
     assert not any("belong to no layer" in note for note in notes)
+
+
+@pytest.mark.slow
+def test_a_model_that_sees_reads_a_text_where_nobody_says_more_and_a_picture_with_it(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_hidden_layers": 2}
+    sight = {"model_type": "clip_vision_model", **sizes, "image_size": 56, "patch_size": 14}
+    text = {"model_type": "llama", **sizes, "vocab_size": 300, "max_position_embeddings": 100}
+    said = {"model_type": "llava", "vision_config": sight, "text_config": text, "image_token_index": 299}
+    path = tmp_path / "sees"
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps({**said, "dtype": "float32"}))
+    with Session(path) as session:
+        info = session.info()
+    assert [(one.name, one.shape) for one in info.model.inputs] == [("input_ids", (1, 100))]
+    both = {"input_ids": (None, (1, 40)), "pixel_values": (None, (1, 3, 56, 56))}
+    with Session(path, input_shapes=both) as session:
+        seen = session.info()
+    # both layers over the text; of the picture a layer at least over its 16 patches and a place for the whole
+    text_macs, sight_macs = 2 * (4 * 64 * 64 + 3 * 64 * 96), 4 * 64 * 64 + 2 * 64 * 96
+    assert (seen.totals.macs or 0) > 40 * text_macs + 17 * sight_macs
+    assert seen.totals.coverage == 1
 
 
 def test_quantized_weights_have_the_bytes_of_their_file(tmp_path: Path) -> None:
