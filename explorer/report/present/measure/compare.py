@@ -103,12 +103,12 @@ def change_table(layers: Sequence[LayerChange]) -> Table:
 
     columns = (
         Column("layer", shrink=True),
-        Column("kind", shrink=True, drop=2),
-        Column("", drop=1),
+        Column("kind", shrink=True, drop=3),
+        Column("", drop=2),
         Column("before", "right"),
         Column("after", "right"),
         Column("difference", "right"),
-        Column("sure", drop=3),
+        Column("sure", drop=1),
     )
     return Table(columns, Rows(row, layers), what="layers, those that differ most first")
 
