@@ -83,9 +83,11 @@ class _LateSymbols(LateModule):
 
     def _load(self) -> None:
         stand_ins = {name: each for name, each in vars(self).items() if hasattr(each, "stands_for")}
-        for name in stand_ins:
-            delattr(self, name)
+        # they stay until the real ones take their places: another thread may ask meanwhile
         super()._load()
+        for name in [name for name, each in stand_ins.items() if vars(self).get(name) is each]:
+            delattr(self, name)
+            del stand_ins[name]
         stand_ins[_ERROR] = _NotRaised
         for module in list(sys.modules.values()):
             held = getattr(module, "__dict__", {})
@@ -96,11 +98,14 @@ class _LateSymbols(LateModule):
 
 def _late(symbols: Any, name: str, answer: _Answer) -> _Answer:
     def function(*args: Any, **kwargs: Any) -> Any:
+        if not kwargs and (said := answer(*args)) is not NotImplemented:
+            return said
         if type(symbols) is _LateSymbols:
-            if not kwargs and (said := answer(*args)) is not NotImplemented:
-                return said
             symbols._load()
-        return getattr(symbols, name)(*args, **kwargs)
+        real = vars(symbols).get(name, function)
+        if real is function:
+            raise ImportError(f"{name} is not there yet", name=_NAME)
+        return real(*args, **kwargs)
 
     function.stands_for = name  # type: ignore[attr-defined]
     return function

@@ -12,6 +12,7 @@ from tests.engine.formats.transformers import folders
 
 _LATER = """
 import sys
+from concurrent.futures import ThreadPoolExecutor
 import torch
 from explorer.engine.formats.torch_module import late_compiler, late_symbols
 
@@ -47,9 +48,20 @@ for name, function in early.items():
             answers.append((name, given, said))
 assert len(answers) > 40
 
+loader = sys.modules[NAME].__spec__.loader
+execute, asked = loader.exec_module, []
+
+def while_it_loads(module):
+    with ThreadPoolExecutor(1) as pool:
+        asked.append(pool.submit(early["guard_or_false"], True).result())
+    execute(module)
+
+loader.exec_module = while_it_loads
+
 exported = torch.export.export(
     torch.nn.Linear(2, 2), (torch.ones(3, 2),), dynamic_shapes=({0: torch.export.Dim.AUTO},)
 )
+assert asked == [True]
 assert any("s" in str(node.meta["val"].shape[0]) for node in exported.graph.nodes if "val" in node.meta)
 import torch.fx.experimental.symbolic_shapes as real
 assert real is sys.modules[NAME] and type(real) is type(sys)
