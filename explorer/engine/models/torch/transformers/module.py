@@ -88,7 +88,7 @@ class ConfiguredModule(TorchModel):
         contents = self.file.contents
         # the module has the parameters of missing files, too, and those that integers stand for
         said = (note.removesuffix(OF_THOSE_HERE).partition(OF_THOSE_STORED)[0] for note in contents.notes)
-        notes = (*info.model.notes, *said, *fact_notes(contents.facts))
+        notes = tuple(dict.fromkeys((*info.model.notes, *said, *fact_notes(contents.facts))))
         about = replace(
             info.model,
             source=self.source,
@@ -230,7 +230,9 @@ def _opened(
 
     # a model that asks for values is built once more
     loaded.build = attached
-    loaded.notes = (*loaded.notes, *match.notes())
+    # files that are missing are in the figures of the module, too
+    absent = [note.removesuffix(OF_THOSE_HERE) for note in contents.notes if note.endswith(OF_THOSE_HERE)]
+    loaded.notes = (*loaded.notes, *match.notes(), *absent)
     return ConfiguredModule(TensorFile(contents, options), options, loaded, match)
 
 
