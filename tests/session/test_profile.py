@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Sequence
@@ -359,6 +360,17 @@ def test_every_kernel_is_in_one_difference() -> None:
     assert sum(one.difference for one in found.layers) == pytest.approx(ran[1] - ran[0])
     assert sum(one.before.median for one in found.layers if one.before) == pytest.approx(ran[0])
 
+    def sure(before: list[float], after: list[float]) -> set[bool | None]:
+        sides = [
+            TimedModel(profile, one.layers, {row.id: TimeSamples(runs) for row in one.layers})
+            for one, runs in zip(both, (before, after), strict=True)
+        ]
+        return {one.significant for one in compared(*sides, tree).layers if one.before and one.after}
+
+    assert sure([1e-3] * 30, [2.0] * 3) == {True}  # too few for an interval, but all of them took longer
+    assert sure([1e-3] * 30, [2.0]) == {None}
+    assert sure([1e-3, 1e3] * 15, [2.0] * 3) == {None}
+
 
 @pytest.mark.parametrize(
     ("before", "after", "said"),
@@ -377,6 +389,20 @@ def test_a_difference_is_more_than_noise_where_intervals_do_not_meet(
     from explorer.facts.profile.comparison import significance
 
     assert significance(None if before is None else spread(before), spread(after)) is said
+
+
+@pytest.mark.parametrize(("few", "many"), [(1, 19), (2, 7), (2, 8), (3, 5), (5, 7)])
+def test_ranks_of_equal_times_differ_in_one_of_twenty_at_most(few: int, many: int) -> None:
+    """Every order in which runs of equal models can come: all are as likely."""
+    from explorer.engine.profile.statistics import ranks_differ
+
+    said = [
+        ranks_differ([*map(float, places)], [float(at) for at in range(few + many) if at not in places])
+        for places in itertools.combinations(range(few + many), few)
+    ]
+    assert sum(said) <= 0.05 * len(said)
+    assert any(said) == (0.05 * len(said) >= 2)
+    assert not ranks_differ([1.0] * few, [1.0] * many)
 
 
 def test_a_profile_brings_columns_of_which_groups_have_the_sums() -> None:

@@ -12,11 +12,11 @@ from msgspec import Struct
 
 from explorer.engine.costs.layer_rows import end_of
 from explorer.engine.profile.assemble import TimeSamples
-from explorer.engine.profile.statistics import spread
+from explorer.engine.profile.statistics import ranks_differ, spread
 from explorer.facts import Layer
 from explorer.facts.comparison import RowPair, RowSide, TreeDiff
 from explorer.facts.profile.comparison import LayerChange, ProfileComparison, significance
-from explorer.facts.profile.profile import Profile, Spread
+from explorer.facts.profile.profile import Profile
 
 _WHOLE = frozenset(("tiled", "merged", "quantized"))
 """What a row is that is compared with all that is in it."""
@@ -65,15 +65,15 @@ class _Side:
     def is_group(self, row: RowSide | None) -> bool:
         return row is None or self._timed.layers[row.id].group
 
-    def take(self, row: RowSide | None, inside: bool) -> Spread | None:
-        """The time of a row, with that of those in it or without; None where nothing of it runs."""
+    def take(self, row: RowSide | None, inside: bool) -> list[float]:
+        """The times of a row, with those of what is in it or without; none where nothing of it runs."""
         if row is None:
-            return None
+            return []
         last = end_of(self._timed.layers, row.id) if inside else row.id + 1
         rows = [at for at in range(row.id, last) if at in self._timed.samples and at not in self._told]
         self._told.update(rows)
         every = [self._timed.samples[at].seconds for at in rows]
-        return spread([sum(run) for run in zip(*every, strict=True)]) if every else None
+        return [sum(run) for run in zip(*every, strict=True)] if every else []
 
 
 def _changes(sides: tuple[_Side, _Side], pairs: Sequence[RowPair]) -> Iterator[LayerChange]:
@@ -89,9 +89,13 @@ def _changes(sides: tuple[_Side, _Side], pairs: Sequence[RowPair]) -> Iterator[L
         at = max(pair.end, at + 1) if whole else at + 1
 
 
-def _change(pair: RowPair, before: Spread | None, after: Spread | None) -> LayerChange:
+def _change(pair: RowPair, *times: Sequence[float]) -> LayerChange:
     either = pair.before or pair.after
     assert either is not None
+    before, after = (spread(of_one) if of_one else None for of_one in times)
+    surely = significance(before, after)
+    if surely is None and all(times) and ranks_differ(*times):
+        surely = True
     difference = (after.median if after else 0.0) - (before.median if before else 0.0)
     return LayerChange(
         either.path,
@@ -102,5 +106,5 @@ def _change(pair: RowPair, before: Spread | None, after: Spread | None) -> Layer
         before,
         after,
         difference,
-        significance(before, after),
+        surely,
     )

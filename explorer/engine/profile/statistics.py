@@ -2,13 +2,16 @@
 
 Times of runs have a long tail and no known distribution, so nothing is assumed of it: the number of samples
 below the true median is binomial with p = 1/2, and the interval between the j-th smallest and the j-th
-largest holds it with probability 1 - 2 P(B(n, 1/2) < j) (David and Nagaraja, Order Statistics, 7.1).
+largest holds it with probability 1 - 2 P(B(n, 1/2) < j) (David and Nagaraja, Order Statistics, 7.1). Where
+there are too few of one for an interval, ranks still tell two apart (Mann and Whitney, 1947).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
+from itertools import accumulate
 
 from explorer.facts.profile.profile import Spread, Stopped
 
@@ -88,6 +91,31 @@ def _rank(count: int) -> int:
         rank += 1
     # the interval from the rank-th smallest on leaves out what is below it
     return max(0, rank - 1)
+
+
+def ranks_differ(before: Sequence[float], after: Sequence[float]) -> bool:
+    """Whether samples of one lie so far above those of the other as equal times would by chance in 1 of 20.
+
+    That they do not is no sign of equal times: of two and two nothing can be said. Ties count against it.
+    """
+    above = sum(a > b for a in after for b in before)
+    ties = sum(a == b for a in after for b in before)
+    fewer = min(above, len(before) * len(after) - above - ties) + ties
+    return fewer <= _most_out_of_order(*sorted((len(before), len(after))))
+
+
+@cache
+def _most_out_of_order(few: int, many: int) -> int:
+    """Pairs out of order that are still too few for chance, both ways; -1 where there is no such number."""
+    # orders of the samples by pairs out of order: the coefficients of a Gaussian binomial
+    orders = [1] + [0] * (few * many)
+    for i in range(1, few + 1):
+        for pairs in range(few * many, many + i - 1, -1):
+            orders[pairs] -= orders[pairs - many - i]
+        for pairs in range(i, few * many + 1):
+            orders[pairs] += orders[pairs - i]
+    rare = _LEFT_OUT * math.comb(few + many, few)
+    return sum(2 * up_to <= rare for up_to in accumulate(orders)) - 1
 
 
 _NORMAL = 1000

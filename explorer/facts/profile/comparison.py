@@ -16,7 +16,8 @@ class LayerChange(Struct, frozen=True):
         status: As in the two trees side by side: 'same', 'tiled', 'quantized', 'added', 'removed', ...
         before, after: Seconds of one run, with all that is in the row; None where nothing of it runs.
         difference: After without before; what does not run takes none.
-        significant: Whether the 95 % intervals of the medians do not meet; None where one is not that sure.
+        significant: Whether the 95 % intervals of the medians do not meet; where one is of too few runs: True
+            where the ranks of the runs are as equal times have them by chance in 1 of 20, else None.
     """
 
     path: str
