@@ -19,6 +19,10 @@ from explorer.facts.profile.profile import ProfileSpec, Stopped
 from explorer.facts.roofline import Machine
 from explorer.host.gc_pause import gc_pause
 
+_COMPARED = 3
+"""Runs under the profiler, whatever they cost, of each of several models: with four of the other, ranks tell
+their layers apart."""
+
 
 class Measurement(Protocol):
     """What was measured of one model so far, over all repeats.
@@ -79,7 +83,8 @@ def timed(
             for at, one in enumerate(every):
                 os.mkdir(folder := os.path.join(place, str(at)))
                 one.load(spec, folder, stack)
-                one.trying(partial(_warm_up, spec=spec, cancel=cancel))
+                fewest = _COMPARED if len(every) > 1 else 1
+                one.trying(partial(_warm_up, spec=spec, cancel=cancel, fewest=fewest))
             watch = watch or LoadWatch(spec.threads or processors())
             _alternate(every, spec, watch, on_progress, cancel)
             for one in every:
@@ -88,7 +93,8 @@ def timed(
     return [one.timed(spec, watch, machine) for one in every]
 
 
-def _warm_up(runs: TimedRuns, *, spec: ProfileSpec, cancel: Cancel) -> None:
+def _warm_up(runs: TimedRuns, *, spec: ProfileSpec, cancel: Cancel, fewest: int) -> None:
+    runs.fewest = max(runs.fewest, fewest)
     runs.warm_up(spec, cancel)
 
 

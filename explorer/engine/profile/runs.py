@@ -52,6 +52,7 @@ class TimedRuns:
         fewest: Runs under the profiler that are timed whatever they cost: those that are to be recorded.
 
     Attributes:
+        fewest: As given, or more.
         wall, profiled: Seconds of their runs.
         counted: Of each run under the profiler, whether it was timed.
         spent: Seconds of each of those behind the warm-up, with what it was begun and read with.
@@ -60,7 +61,7 @@ class TimedRuns:
     clock: Callable[[], float] = staticmethod(time.perf_counter)
 
     def __init__(self, fewest: int = 1) -> None:
-        self._fewest = max(1, fewest)
+        self.fewest = max(1, fewest)
         self.wall: list[float] = []
         self.profiled: list[float] = []
         self.counted: list[bool] = []
@@ -122,7 +123,7 @@ class TimedRuns:
 
     def _look(self, room: int, sure: bool) -> None:
         """Runs under the profiler: as many as are paid for; `sure`: an interval of a layer, the last runs."""
-        began, few = len(self.profiled), max(min(len(self.wall), SURE), self._fewest) if sure else 0
+        began, few = len(self.profiled), max(min(len(self.wall), SURE), self.fewest) if sure else 0
         short = self.wall[-1] < _SHORT
         if not self._more(room) or not self._paid((1 if sure else _OBSERVED) + short):
             return
@@ -145,7 +146,7 @@ class TimedRuns:
 
     def _paid(self, more: int) -> bool:
         """Whether so many more runs under the profiler are paid for; the fewest always are."""
-        if len(self.profiled) < self._fewest:
+        if len(self.profiled) < self.fewest:
             return True
         paid = paid_runs(len(self.wall), statistics.median(self.wall), statistics.median(self.spent))
         return paid is None or len(self.spent) + more <= paid

@@ -96,6 +96,8 @@ def test_two_models_are_compared(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert len(told["layers"]) == 2
     assert {"path", "before", "after", "difference", "significant", "status"} <= told["layers"][0].keys()
     assert told["significant"] is None  # two runs say nothing
+    # three under the profiler whatever they cost, for the ranks of the layers' times
+    assert [told[side]["profiled_runs"] for side in ("before", "after")] == [3, 3]
     text = said(capsys, LENET, LENET, *FEW)
     assert "six runs of each at least" in text
     assert "Layers not sure" in text
