@@ -265,6 +265,15 @@ def serving(found: Sequence[tuple[Info, Serving, str | None]], tool: str) -> Doc
     return {**envelope(tool), "models": models}
 
 
+def serving_times(found: Sequence[tuple[Info, Serving, str | None]]) -> Document:
+    """Memory and least times of several models, with the model's name in each row, as a table."""
+    return {
+        "times": [
+            {"model": about.model.source, **record_of(one)} for about, fact, _ in found for one in fact.times
+        ]
+    }
+
+
 def _serving(fact: Serving) -> Document:
     document = record_of(fact)
     rows = {key: document.pop(key) for key in ("times", "layouts", "layers")}

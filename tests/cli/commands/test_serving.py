@@ -115,6 +115,28 @@ def test_models_stand_side_by_side(ask: Ask, small: str, folder: str) -> None:
         "LlamaForCausalLM",
         "GPT2LMHeadModel",
     ]
+    header, *rows = ask("serving", folder, f"{small}:gpt", *SHORT, "--batch", "1", "--csv").splitlines()
+    assert header.startswith("model,context,batch,memory")
+    assert [row.split(",")[:3] for row in rows] == [
+        [model, context, "1"] for model in (folder, f"{small}:gpt") for context in ("20", "100")
+    ]
+
+
+@pytest.mark.slow
+def test_models_side_by_side_are_laid_over_the_devices_that_were_asked_for(
+    ask: Ask, small: str, folder: str
+) -> None:
+    words = ("--batch", "1", "--context", "20", "--devices", "1,2", "--machine", "h100")
+    text = ask("serving", folder, f"{small}:gpt", *words)
+    rows = [line.split() for line in text.partition("2 devices, 20 tokens, batch 1")[2].splitlines()]
+    for at, model in ((0, folder), (1, f"{small}:gpt")):
+        alone = json.loads(ask("serving", model, *words, "--json"))
+        best = min((one for one in alone["layouts"] if one["devices"] == 2), key=lambda one: one["token"])
+        shown = f"{best['tensor']} x {best['pipeline']} x {best['expert']}"
+        assert " ".join(rows[0][5 * at : 5 * at + 5]) == shown
+        assert rows[6][1 + at] == f"{best['rate']:,.0f}"
+    assert "does not fit" not in text
+    assert "does not fit" in ask("serving", folder, f"{small}:gpt", *words, "--card", "1K")
 
 
 @pytest.mark.slow

@@ -88,10 +88,11 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     if given.plot is not None:
         with atomic_write(given.plot, overwrite=given.force) as temporary:
             plots().write("serving", *found[0][:2], temporary)
+    several = given.csv and len(found) > 1
     return Answer(
-        lambda: document().serving(found, tool()),
+        lambda: document().serving_times(found) if several else document().serving(found, tool()),
         lambda: present("sizes.serving").serving([(info, fact) for info, fact, _ in found]),
-        "models" if len(found) > 1 else "times",
+        "times",
     )
 
 

@@ -24,7 +24,6 @@ from explorer.report.blocks import (
     Heading,
     Line,
     Paragraph,
-    Role,
     Rows,
     Span,
     Table,
@@ -194,17 +193,12 @@ def times_table(fact: Serving) -> Table:
     predicted = any(one.token_predicted is not None for one in fact.times)
 
     def row(one: ServingTime) -> tuple[Cell, ...]:
-        role: Role = "bad" if one.fits is False else "figure"
-        memory = Span(bytes_text(one.memory), role, f"{one.memory:,}", one.memory)
         return (
             plain(one.context),
             plain(one.batch),
-            memory,
+            _held(one.memory, one.fits),
             *(_timed(one, predicted) if fact.machine is not None else ()),
-            Span(
-                {True: "fits", False: "does not fit", None: ""}[one.fits],
-                "bad" if one.fits is False else "quiet",
-            ),
+            _fits(one.fits),
         )
 
     columns = (
@@ -215,6 +209,15 @@ def times_table(fact: Serving) -> Table:
         Column(""),
     )
     return Table(columns, Rows(row, fact.times), what="batches")
+
+
+def _fits(fits: bool | None) -> Span:
+    return Span({True: "fits", False: "does not fit", None: ""}[fits], "bad" if fits is False else "quiet")
+
+
+def _held(memory: int, fits: bool | None) -> Span:
+    """What a device holds, in another colour where it does not."""
+    return Span(bytes_text(memory), "bad" if fits is False else "figure", f"{memory:,}", memory)
 
 
 _PREDICTED = "predicted"
@@ -274,8 +277,6 @@ def layouts_table(fact: Serving) -> Table:
     """A row a layout, the best of each number of devices first."""
 
     def row(one: DeviceLayout) -> tuple[Cell, ...]:
-        role: Role = "bad" if one.fits is False else "figure"
-        held = one.weight_bytes + one.cache_bytes
         return (
             plain(one.context),
             plain(one.batch),
@@ -283,7 +284,7 @@ def layouts_table(fact: Serving) -> Table:
             layout_text(one),
             size(one.weight_bytes),
             size(one.cache_bytes),
-            Span(bytes_text(held), role, f"{held:,}", held),
+            _held(one.weight_bytes + one.cache_bytes, one.fits),
             quiet_zero(size(one.link_bytes)),
             seconds(one.first_token),
             seconds(one.token),
@@ -389,11 +390,69 @@ def side_by_side(found: Sequence[tuple[Info, Serving]]) -> list[Block]:
     ]
     for at, time in enumerate(facts[0].times):
         what = f"{time.context:,} tokens, batch {time.batch:,}"
-        rows.append(row(f"Memory, {what}", lambda one, at=at: size(one.times[at].memory)))
+        rows.append(
+            row(f"Memory, {what}", lambda one, at=at: _held(one.times[at].memory, one.times[at].fits))
+        )
+        if (card := facts[0].spec.card) is not None:
+            rows.append(row(f"  in {bytes_text(card)}", lambda one, at=at: _fits(one.times[at].fits)))
         if facts[0].machine is not None:
             rows.append(row("  first token", lambda one, at=at: seconds(one.times[at].first_token)))
             rows.append(row("  a token", lambda one, at=at: seconds(one.times[at].token)))
             rows.append(row("  tokens/s", lambda one, at=at: rate_cell(one.times[at].rate)))
+    for at, (batch, _) in enumerate(facts[0].longest_context):
+        label = f"Longest context, batch {batch:,}"
+        rows.append(row(label, lambda one, at=at: _most(one, one.longest_context[at][1])))
+    for at, (context, _) in enumerate(facts[0].largest_batch):
+        label = f"Largest batch, {context:,} tokens"
+        rows.append(row(label, lambda one, at=at: _most(one, one.largest_batch[at][1])))
+    rows += _layouts_beside(facts)
     columns = (Column(""), *[Column(about.model.source, "right", shrink=True) for about, _ in found])
     notes = [f"{about.model.source}: {note}" for about, fact in found for note in fact.notes]
-    return [Table(columns, rows), *([Line()] if notes else []), *(Paragraph(note, "quiet") for note in notes)]
+    blocks: list[Block] = [Table(columns, rows)]
+    if any(map(_first_layouts, facts)):
+        blocks += [Line(), Paragraph(f"layouts: {LAYOUT_AXES}", "quiet")]
+    return [*blocks, *([Line()] if notes else []), *(Paragraph(note, "quiet") for note in notes)]
+
+
+def _layouts_beside(facts: Sequence[Serving]) -> list[tuple[Cell, ...]]:
+    """Of each number of devices the layout that is best for each model; where none fits, the first."""
+    found: list[tuple[Cell, ...]] = []
+    each = [_first_layouts(fact) for fact in facts]
+    for key in dict.fromkeys(key for one in each for key in one):
+        shown = [one.get(key) for one in each]
+        context, batch, devices = key
+        found.append(
+            (f"{devices:,} devices, {context:,} tokens, batch {batch:,}", *map(_layout_beside, shown))
+        )
+        held = [one and _held(one.weight_bytes + one.cache_bytes, one.fits) for one in shown]
+        found.append(("  a device", *[one or _NONE for one in held]))
+        if (card := facts[0].spec.card) is not None:
+            held = [one and _fits(one.fits) for one in shown]
+            found.append((f"  in {bytes_text(card)}", *[one or _NONE for one in held]))
+        found.append(("  sent a step", *[size(one.link_bytes) if one else _NONE for one in shown]))
+        if facts[0].machine is not None:
+            found.append(("  first token", *[seconds(one.first_token) if one else _NONE for one in shown]))
+            found.append(("  a token", *[seconds(one.token) if one else _NONE for one in shown]))
+            found.append(("  tokens/s", *[rate_cell(one.rate) if one else _NONE for one in shown]))
+    return found
+
+
+_NONE = Span("-", "quiet")
+
+
+def _first_layouts(fact: Serving) -> dict[tuple[int, int, int], DeviceLayout]:
+    found: dict[tuple[int, int, int], DeviceLayout] = {}
+    for one in (*best_layouts(fact), *fact.layouts):
+        if one.devices > 1:
+            found.setdefault((one.context, one.batch, one.devices), one)
+    return dict(sorted(found.items()))
+
+
+def _most(fact: Serving, most: int | None) -> Span:
+    if fact.spec.card is not None and fact.weight_bytes > fact.spec.card:
+        return Span("does not fit", "bad")
+    return Span("any", "figure") if most is None else plain(most)
+
+
+def _layout_beside(one: DeviceLayout | None) -> Cell:
+    return _NONE if one is None else Span(layout_text(one), "figure")
