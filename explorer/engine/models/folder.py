@@ -15,6 +15,7 @@ from explorer.base.outline import Outline, OutlineRow
 from explorer.base.record import record
 from explorer.engine.formats.files import is_inside, is_lfs_pointer
 from explorer.engine.formats.format import Format, SourceProbe
+from explorer.engine.formats.weights.huggingface import unnamed_model
 from explorer.engine.models.registry import SAVED_MODEL, by_ending, formats, saved_model
 
 TYPE_CHECKING = False
@@ -140,7 +141,9 @@ def outline(source: str) -> Outline:
         if os.path.isfile(os.path.join(source, SAVED_MODEL)):
             raise saved_model(source)
         looked = f"among the first {MOST_FILES:,} files" if look.left_out else "in it"
-        raise BadModel(f"this is a directory, not a model, and no model is {looked}", where=source)
+        wrong = unnamed_model(source)
+        why = f": {wrong}" if wrong else ""
+        raise BadModel(f"this is a directory, not a model, and no model is {looked}{why}", where=source)
 
     def rows(first: OutlineRow) -> Iterator[OutlineRow]:
         yield first

@@ -265,7 +265,7 @@ def _json(path: str, most: int) -> dict[str, Any]:
     """A JSON object from a small file.
 
     Raises:
-        BadModel: It is too long, holds too many values inside each other, or is no JSON object.
+        BadModel: It is too long, holds too many values inside each other, or is no JSON object: why.
     """
     import json
 
@@ -281,15 +281,34 @@ def _json(path: str, most: int) -> dict[str, Any]:
     try:
         # an empty list takes 3 bytes here and 60 in memory
         if raw.count(b"[") + raw.count(b"{") > _VALUES:
-            raise ValueError("more lists and objects than anybody writes")
+            raise ValueError("it has more lists and objects than anybody writes")
         found = json.loads(raw)
-    except (ValueError, RecursionError):
-        found = None
+    except (ValueError, RecursionError) as error:
+        raise BadModel(f"is no JSON object: {_no_json(raw, error)}", where=path) from None
     if not isinstance(found, dict):
-        raise BadModel("is no JSON object, or none that anybody would write", where=path)
+        raise BadModel(f"is no JSON object: it is {_KINDS.get(type(found), 'a number')}", where=path)
     return found
 
 
+def _no_json(raw: bytes, error: ValueError | RecursionError) -> str:
+    """Why bytes are no JSON, for a person."""
+    if not raw.strip():
+        return "it is empty"
+    if isinstance(error, RecursionError):
+        return "it has lists in lists, deeper than anybody writes"
+    if isinstance(error, UnicodeDecodeError):
+        return f"its byte {error.start:,} is no {error.encoding.upper()}"
+    text, at = getattr(error, "doc", ""), getattr(error, "pos", None)
+    if at is None:
+        return str(error)
+    what = getattr(error, "msg", "")
+    whole = text.rstrip()
+    if at >= len(whole) or what.startswith("Unterminated"):
+        return f"it is cut off in line {whole.count(chr(10)) + 1:,}"
+    return f"line {getattr(error, 'lineno', 0):,}, column {getattr(error, 'colno', 0):,}: {what}"
+
+
+_KINDS: dict[type, str] = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
 _VALUES = 100_000
 
 
@@ -310,6 +329,22 @@ def _config(
             return {}, []
         return config, [(key, shortened(text)) for key, text in _flat(config, "", 0)]
     return {}, []
+
+
+def broken_configuration(folder: str) -> str:
+    """What is wrong with the configuration of a folder; '' where it has a good one, or none."""
+    notes: list[str] = []
+    _config(folder or ".", notes)
+    return "".join(notes)
+
+
+def unnamed_model(folder: str) -> str:
+    """Why the configuration of a folder names no model; '' where it does, or there is none."""
+    config = configuration(folder)
+    name = next((name for name in _CONFIGS if os.path.lexists(os.path.join(folder, name))), "")
+    if not name or isinstance(config.get("model_type"), str):
+        return ""
+    return broken_configuration(folder) or f"{name} names no model_type"
 
 
 def configuration(folder: str) -> Mapping[str, Any]:
@@ -371,9 +406,11 @@ def _contradictions(config: Mapping[str, Any], tensors: Sequence[StoredTensor], 
     notes = []
     embedding = next((t for t in tensors if t.name.endswith(_EMBEDDINGS) and len(t.shape) == 2), None)
     rows, width = _setting(config, _VOCABULARY, int), _setting(config, _WIDTH, int)
-    if embedding is not None and rows and width and embedding.shape != (rows, width):
+    more = _ROWS_BESIDE.get(str(config.get("model_type")), 0)
+    if embedding is not None and rows and width and embedding.shape != (rows + more, width):
         notes.append(
-            f"config.json says a vocabulary of {rows:,} and a width of {width:,};"
+            f"config.json says a vocabulary of {rows:,}{f' (and {more} beside it)' if more else ''}"
+            f" and a width of {width:,};"
             f" {embedding.name} is {list(embedding.shape)}"
         )
     head = next((t for t in tensors if t.name.endswith(_HEADS)), None)
@@ -407,6 +444,9 @@ def _contradictions(config: Mapping[str, Any], tensors: Sequence[StoredTensor], 
         )
     return notes
 
+
+_ROWS_BESIDE = {"mllama": 8, "mllama_text_model": 8, "moshi": 1}
+"""Rows that an architecture's code gives its embedding beside those of its vocabulary."""
 
 _PACKED = (".qweight", ".weight_packed")
 """How weights are called of which each int32 holds as many as its bits allow."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from explorer.base.errors import BadModel
+from explorer.base.errors import BadModel, Misuse
 from explorer.engine.formats.format import SourceProbe
 from explorer.engine.formats.weights import huggingface
 from explorer.engine.models.registry import recognise
+from explorer.facts.serving.spec import ServingSpec
 from explorer.session import Session
 
 CONFIG = {
@@ -141,6 +143,17 @@ def test_what_config_says_and_the_tensors_contradict_is_said(
     assert said in notes(folder(tmp_path / "m", config=CONFIG | change))
 
 
+@pytest.mark.parametrize(("kind", "rows"), [("mllama", 8), ("mllama_text_model", 8), ("moshi", 1)])
+def test_rows_that_an_architecture_adds_to_its_vocabulary_contradict_nothing(
+    tmp_path: Path, kind: str, rows: int
+) -> None:
+    config = CONFIG | {"model_type": kind, "vocab_size": 32 - rows}
+    assert notes(folder(tmp_path / "m", config=config)) == ""
+    config["vocab_size"] = 32
+    said = f"a vocabulary of 32 (and {rows} beside it) and a width of 8; model.embed_tokens.weight is [32, 8]"
+    assert said in notes(folder(tmp_path / "m", config=config))
+
+
 def test_packed_weights_are_counted_by_their_bits_beside_what_is_stored(tmp_path: Path) -> None:
     save_file({"q.qweight": np.zeros((8, 16), np.int32)}, tmp_path / "model.safetensors")
     config = {"quantization_config": {"quant_method": "awq", "bits": 4}}
@@ -188,6 +201,47 @@ def test_a_broken_config_is_a_note_and_the_weights_open(tmp_path: Path) -> None:
     for text in ("{", "[]", "[" * 100_000, '{"a":' * 100_000):
         (path / "config.json").write_text(text)
         assert "config.json is no JSON object" in notes(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        (b"", "it is empty"),
+        (b" \n", "it is empty"),
+        (b'{"model_type":\n "lla', "it is cut off in line 2"),
+        (b'{"model_type": "llama",\n', "it is cut off in line 1"),
+        (b'{"model_type": llama}', "line 1, column 16: Expecting value"),
+        (b"[1]", "it is a list"),
+        (b"null", "it is null"),
+        (b"12", "it is a number"),
+        (b'{"model_type": "\xff"}', "its byte 16 is no UTF-8"),
+    ],
+)
+def test_what_is_wrong_with_a_config_is_said_by_every_way_to_the_model(
+    tmp_path: Path, text: bytes, wrong: str
+) -> None:
+    path = folder(tmp_path / "m")
+    save_file({"x": np.zeros(2, np.float32)}, path / "model.safetensors")
+    (path / "config.json").write_bytes(text)
+    said = f"config.json is no JSON object: {wrong}"
+    for name in ("", "model.safetensors.index.json", "model.safetensors"):
+        with Session(path / name) as session:
+            info = session.info()
+            assert sum(said in note for note in info.model.notes) == 1
+            assert info.totals.params
+            with pytest.raises(Misuse, match=re.escape(said)):
+                session.serving(ServingSpec())
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    (bare / "config.json").write_bytes(text)
+    with pytest.raises(BadModel, match=re.escape(f"no model is in it: {said}")):
+        Session(bare).open()
+
+
+def test_a_folder_without_a_model_says_that_its_config_names_none(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"hidden_size": 8}')
+    with pytest.raises(BadModel, match=r"no model is in it: config\.json names no model_type"):
+        Session(tmp_path).open()
 
 
 @pytest.mark.parametrize(

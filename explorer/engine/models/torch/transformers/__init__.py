@@ -34,6 +34,7 @@ def _folder(source: str, options: OpenOptions) -> OpenedModel:
     contents = huggingface.contents(source)
     adapts = isinstance(contents.config.get("base_model_name_or_path"), str)
     if not adapts and not isinstance(contents.config.get("model_type"), str):
+        _tell_broken(contents, source if os.path.isdir(source) else os.path.dirname(source))
         return TensorFile(contents, options)
     if _lacks_packages(contents):
         return TensorFile(contents, options)
@@ -62,7 +63,10 @@ def with_config_beside(source: str, contents: TensorIndex, options: OpenOptions)
         BadModel: The configuration asks for what no model has.
     """
     folder, name = os.path.split(source)
-    if part_of(name) or not isinstance(huggingface.configuration(folder).get("model_type"), str):
+    if not isinstance(huggingface.configuration(folder).get("model_type"), str):
+        _tell_broken(contents, folder)
+        return None
+    if part_of(name):
         return None
     if _lacks_packages(contents):
         return None
@@ -85,6 +89,14 @@ def open_gguf(source: str, options: OpenOptions) -> OpenedModel:
     if not isinstance(contents.config.get("general.architecture"), str) or _lacks_packages(contents):
         return TensorFile(contents, options)
     return _built(contents, options)
+
+
+def _tell_broken(contents: TensorIndex, folder: str) -> None:
+    """Says that a configuration is broken as why nothing more is known, and not once more beside."""
+    wrong = huggingface.broken_configuration(folder)
+    if wrong:
+        contents.why = f"{contents.why}, and {wrong}"
+        contents.notes = [note for note in contents.notes if note != wrong]
 
 
 @gc_pause()
