@@ -102,6 +102,15 @@ class Passes:
             self.step(context, batch)
         return self._macs[context, batch]
 
+    @cached_property
+    def twice(self) -> float:
+        """What a step of two sequences multiplies, over what a step of one does: two, but for few codes."""
+        return self.macs(PROMPTS[0], 2) / max(self.macs(PROMPTS[0]), 1)
+
+    def predictable(self, batch: int) -> bool:
+        """Whether the code's step of so many sequences is no more work than those sequences are apart."""
+        return batch == 1 or self.twice <= 2
+
     def prompt(self, tokens: int) -> PromptFigures:
         """A pass over a prompt.
 

@@ -33,15 +33,21 @@ def predicted(
             replace(
                 one,
                 first_token_predicted=first[one.batch],
-                token_predicted=_seconds(model, passes.step(one.context, one.batch).analysis.layers),
+                token_predicted=_step(model, passes, one.context, one.batch),
             )
             for one in times
         ]
     )
 
 
+def _step(model: TimeModel, passes: Passes, context: int, batch: int) -> float | None:
+    if not passes.predictable(batch):
+        return None
+    return _seconds(model, passes.step(context, batch).analysis.layers)
+
+
 def _prompt(model: TimeModel, passes: Passes, tokens: int, batch: int) -> float | None:
-    if not passes.counted(tokens):
+    if not passes.counted(tokens) or (tokens == 1 and not passes.predictable(batch)):
         return None
     try:
         return _seconds(model, passes.prompt_rows(tokens, batch))

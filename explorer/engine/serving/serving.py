@@ -136,6 +136,8 @@ def served(
     if seen is None or not seen.probes:
         return found
     times = predicted(found.times, passes, spec.prompt, found.weight_bytes, seen)
+    if not any(map(passes.predictable, spec.batches)):
+        return replace(found, times=times)
     return replace(found, times=times, notes=(*found.notes, _told(times, seen)))
 
 
@@ -454,11 +456,15 @@ class _Answer:
         self.notes += [f"figures with a sign depend on values: {why}" for why in self.passes.reasons]
         if not macs.pieces or not cache.pieces:
             self.notes.append("no closed form over the context gives what was counted")
-        twice, once = (self.passes.macs(PROMPTS[0], batch) for batch in (2, 1))
-        if twice != 2 * once:
+        twice = self.passes.twice
+        if twice > 2:
             self.notes.append(
-                f"two sequences cost {twice / once:.3f} times one, and batches are told as multiples"
+                f"its code does {twice:.3f} times the work of one sequence in a step of two (its head over"
+                " the last token alone), more than both apart: batches are told as sequences run apart,"
+                " and no step of several is predicted"
             )
+        elif twice != 2:
+            self.notes.append(f"two sequences cost {twice:.3f} times one, and batches are told as multiples")
 
 
 def _best(one: DeviceLayout) -> tuple[bool, float, int]:

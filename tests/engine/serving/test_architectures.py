@@ -20,6 +20,7 @@ from transformers import (
 from explorer.engine.costs.decode import module_cache, module_step
 from explorer.engine.formats.torch_module.cache_tensors import tensors_of
 from explorer.engine.serving.serving import passes_of, served
+from explorer.facts.roofline import Machine
 from explorer.facts.serving.spec import ServingSpec
 
 PROMPT = 21
@@ -68,13 +69,13 @@ DECODERS = (
 """One for each way to attend, to place, to route and to remember; others differ from these in names."""
 
 
-def small(name: str) -> Any:
+def small(name: str, **changed: Any) -> Any:
     known = AutoConfig.for_model(name)
     said = {**known.to_dict(), **dict.fromkeys(known.attribute_map)}
     over = {key: value for key, value in TINY.items() if key in said}
     if isinstance(said.get("layer_types"), list):
         over["layer_types"] = said["layer_types"][-2:]
-    return AutoConfig.for_model(name, **over)
+    return AutoConfig.for_model(name, **{**over, **changed})
 
 
 def counted(model: Any, **given: Any) -> tuple[int, Any]:
@@ -84,8 +85,8 @@ def counted(model: Any, **given: Any) -> tuple[int, Any]:
     return counter.get_total_flops() // 2, result
 
 
-def ids(tokens: int) -> torch.Tensor:
-    return torch.randint(3, 100, (1, tokens))
+def ids(tokens: int, batch: int = 1) -> torch.Tensor:
+    return torch.randint(3, 100, (batch, tokens))
 
 
 @pytest.mark.sampled(2)
@@ -107,6 +108,51 @@ def test_a_prompt_a_step_and_the_cache_are_what_torch_counts_when_it_runs_them(n
     behind = module_step.step_behind(own, given, PROMPT, 1).info.totals
     assert (behind.macs, behind.kv_cache_bytes) == (step, nbytes)
     assert module_step.examined(own, own.prompt(PROMPT), 1).info.totals.macs == text
+
+
+def rwkv() -> Any:
+    return small("rwkv", attention_hidden_size=64, context_length=64)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("past", "batch"), [(0, 2), (PROMPT, 2), (PROMPT, 3)])
+def test_code_that_mixes_sequences_is_counted_as_it_runs_and_what_they_take_apart_is_said(
+    past: int, batch: int
+) -> None:
+    with torch.device("meta"):
+        own = module_cache.of_module(AutoModelForCausalLM.from_config(rwkv()).eval())
+    model = AutoModelForCausalLM.from_config(rwkv()).eval()
+    state = counted(model, input_ids=ids(past, batch), use_cache=True)[1].state if past else None
+    step, result = counted(model, input_ids=ids(1, batch), state=state, use_cache=True)
+    assert tuple(result.logits.shape[:2]) == (batch, batch)
+    # two layers: four products of 64 x 64 and a gate, two of 64 x 96; the head
+    alone = 2 * (5 * 64 * 64 + 2 * 64 * 96) + 64 * 128
+    assert step == batch * batch * alone
+    found = module_step.step_behind(own, own.step(past, batch), past, batch).info
+    assert found.totals.macs == step
+    assert f"{batch} sequences apart take {batch * alone:,} MACs" in found.model.notes[-1]
+    one = module_step.step_behind(own, own.step(past), past, 1).info
+    assert (one.totals.macs, one.model.notes) == (alone, ())
+
+
+@pytest.mark.slow
+def test_batches_of_code_that_mixes_sequences_are_told_as_sequences_run_apart() -> None:
+    with torch.device("meta"):
+        own = module_cache.of_module(AutoModelForCausalLM.from_config(rwkv()).eval())
+    spec = ServingSpec(PROMPT, (30,), (1, 2))
+    chip = Machine("chip", 1e6, 1e15)
+    passes = passes_of(own, spec)
+    found = served(passes, spec, chip)
+    blocks, head = 2 * (5 * 64 * 64 + 2 * 64 * 96), 64 * 128
+    assert (found.prefill.macs, found.decode.macs) == (blocks * PROMPT + head, blocks + head)
+    assert [one.token for one in found.times] == [(blocks + head) / 1e6, 2 * (blocks + head) / 1e6]
+    assert [one.first_token for one in found.times] == [
+        (blocks * PROMPT + head) / 1e6,
+        2 * (blocks * PROMPT + head) / 1e6,
+    ]
+    ratio = (4 * blocks + 2 * head) / (blocks + head)
+    assert any(f"{ratio:.3f} times the work of one sequence" in note for note in found.notes)
+    assert (passes.predictable(1), passes.predictable(2)) == (True, False)
 
 
 IN_PIECES: dict[str, dict[str, Any]] = {

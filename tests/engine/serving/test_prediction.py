@@ -62,6 +62,16 @@ def test_nothing_is_predicted_of_another_type_than_was_measured(
 
 
 @pytest.mark.slow
+def test_no_step_of_several_sequences_is_predicted_of_code_that_mixes_them(tmp_path: Path, here: str) -> None:
+    sizes = dict.fromkeys(("hidden_size", "attention_hidden_size", "intermediate_size"), 64)
+    config = {"model_type": "rwkv", "vocab_size": 128, "num_hidden_layers": 2, **sizes}
+    (tmp_path / "config.json").write_text(json.dumps({**config, "dtype": "float32"}))
+    fact = served(str(tmp_path), here)
+    assert [one.token_predicted is None for one in fact.times] == [False, True, False, True]
+    assert None not in {one.first_token_predicted for one in fact.times}
+
+
+@pytest.mark.slow
 def test_bounds_of_another_machine_stay_alone(
     tmp_path: Path, here: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
-from explorer.base.units import many_text
+from explorer.base.units import many_text, shape_text
 from explorer.engine.costs.decode import module_cache
 from explorer.engine.costs.decode.module_cache import OwnCache
 from explorer.engine.costs.decode.onnx_cache import summed
@@ -130,8 +130,28 @@ def step_behind(
         totals=replace(info.totals, kv_cache_bytes=sum(one.nbytes for one in cache)),
         assumptions={**info.assumptions, "decode": {"past": past, "tokens": 1, "how": _how(cache, past)}},
     )
+    note = _mixed(own, found, past, batch)
+    info = replace(info, model=replace(info.model, notes=(*info.model.notes, *note)))
     layers = summed(found.analysis.layers, _readers(cache, found))
     return AnalysisResult.of(Analysis(info, layers), found.schedule, found.bounds, lambda: found.flow)
+
+
+def _mixed(own: OwnCache, found: AnalysisResult, past: int, batch: int) -> list[str]:
+    """Says of code that mixes each sequence with the state of every other that a step is more than theirs."""
+    outputs = found.info.model.outputs
+    shapes = ((one.name, one.shape) for one in outputs if one.shape is not None and len(one.shape) == 3)
+    name, shape = next(((name, shape) for name, shape in shapes if shape[:2] == (batch, batch)), ("", ()))
+    macs = found.info.totals.macs
+    if batch == 1 or not shape or not macs:
+        return []
+    alone = examined(own, own.step(past, 1), 1).info.totals.macs
+    if not alone or macs <= batch * alone:
+        return []
+    return [
+        f"its code mixes each sequence with the state of every other: of {batch} new tokens it makes"
+        f" {name} {shape_text(shape)}, at {macs / alone:.3f} times the MACs of one sequence, which"
+        f" is counted as it runs; {batch} sequences apart take {batch * alone:,} MACs"
+    ]
 
 
 def _why(found: AnalysisResult) -> str:
