@@ -26,6 +26,7 @@ OF_THOSE_HERE = "; parameters and bytes are those of the files that are here"
 """What a note of missing files ends with, where nothing else tells what is in them."""
 
 OF_THOSE_STORED = ": types, parameters and bytes are those of the integers and scales that are stored"
+TYPES_OF_THOSE_STORED = ": types and bytes are those of the integers and scales that are stored"
 """What a note of quantized weights goes on with, where nothing tells what they stand for."""
 
 NO_GRAPH = "the file holds tensors and no graph"
@@ -127,12 +128,13 @@ class TreeRow:
     stored: StoredTensor | None
 
 
-def outlined(contents: TensorIndex, cut: BadModel | None = None) -> Outline:
+def outlined(contents: TensorIndex, cut: BadModel | None = None, weights: int | None = None) -> Outline:
     """The outline of what is stored: modules and tensors in the order of the tree.
 
     Args:
         contents: What is stored.
         cut: That the file ends before its tensors do; raised behind the rows, which its header has.
+        weights: How many parameters the stored numbers stand for, where those are others.
     """
     kinds = contents.kinds
 
@@ -148,7 +150,7 @@ def outlined(contents: TensorIndex, cut: BadModel | None = None) -> Outline:
         if cut is not None:
             raise cut
 
-    params = distinct_elements(contents.tensors) if contents.files else None
+    params = (weights or distinct_elements(contents.tensors)) if contents.files else None
     held = [
         ("tensors", f"{len(contents.tensors):,}"),
         ("parameters", f"{params or 0:,}"),

@@ -18,7 +18,7 @@ from torch import nn
 from explorer.base.units import many_text, printable, shape_text
 from explorer.engine.formats.tensor_index import StoredTensor, named_few
 from explorer.engine.formats.torch_module.stored_form import StoredForm
-from explorer.engine.formats.transformers.stored_forms import LogicalTensor, logical
+from explorer.engine.formats.weights.stored_forms import LogicalTensor, logical
 
 
 class NameMatch(Struct):

@@ -17,6 +17,7 @@ from explorer.engine.formats.format import Format, SourceProbe, named
 from explorer.engine.formats.tensor_index import (
     OF_THOSE_HERE,
     OF_THOSE_STORED,
+    TYPES_OF_THOSE_STORED,
     StoredTensor,
     TensorIndex,
     distinct,
@@ -26,12 +27,14 @@ from explorer.engine.formats.tensor_index import (
     shortened,
 )
 from explorer.engine.formats.weights import safetensors
+from explorer.engine.formats.weights.stored_forms import logical
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
+    from explorer.base.outline import Outline
 
 INDEX = ".index.json"
 _STEMS = ("model", "diffusion_pytorch_model", "adapter_model", "pytorch_model")
@@ -480,6 +483,23 @@ _CALLED = ("layers", "layer", "h", "blocks", "block")
 """How the list of a model's layers is called."""
 
 
+def _outline(source: str) -> Outline:
+    """The outline; of quantized weights with the parameters that they stand for, if that is known."""
+    found = contents(source)
+    quantized = found.config.get("quantization_config")
+    if not isinstance(quantized, dict):
+        return outlined(found)
+    weights = logical(distinct(found.tensors), quantized)
+    elements = [one.elements for one in weights if one.elements is not None]
+    if len(elements) < len(weights) or len(weights) == len(found.tensors):
+        return outlined(found)
+    as_stored = safetensors.packing_notes(found.tensors)
+    found.notes = [
+        note.replace(OF_THOSE_STORED, TYPES_OF_THOSE_STORED) for note in found.notes if note not in as_stored
+    ]
+    return outlined(found, weights=sum(elements))
+
+
 def _recognise(probe: SourceProbe) -> bool:
     if probe.is_file:
         return _is_index(probe)
@@ -518,7 +538,7 @@ FORMAT = Format(
     recognise=_recognise,
     open=named("models.torch.transformers:open_folder"),
     tensors=contents,
-    outline=lambda source: outlined(contents(source)),
+    outline=_outline,
     endings=(f".safetensors{INDEX}", f".bin{INDEX}"),
     recognised="config.json or an index beside the weights, or alone a config.json with a model_type",
     shows="the shards as one model: tensors by module, what config.json says; with transformers its module",

@@ -23,8 +23,8 @@ from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.transformers import gguf_config, matching
 from explorer.engine.formats.transformers import module as configured
 from explorer.engine.formats.transformers.config import BuildError
-from explorer.engine.formats.transformers.stored_forms import logical
 from explorer.engine.formats.weights.huggingface import NO_WEIGHTS
+from explorer.engine.formats.weights.stored_forms import logical
 from explorer.engine.models.opened_model import OpenedModel, OpenOptions
 from explorer.engine.models.tensors import TensorFile, fact_notes
 from explorer.engine.models.torch.module import TorchModel

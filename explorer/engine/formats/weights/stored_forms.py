@@ -8,13 +8,16 @@ as unexpected, and the module as not known.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any
 
-from msgspec import Struct, field
-
+from explorer.base.record import field, record
 from explorer.engine.formats.tensor_index import StoredTensor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
 
 _MAIN = ("qweight", "weight_packed", "weight")
 """Last pieces of the tensors that hold the numbers themselves."""
@@ -39,7 +42,8 @@ _PACKING = {"int32": 32, "int16": 16, "uint8": 8}
 """Bits of the types that hold several numbers each."""
 
 
-class LogicalTensor(Struct):
+@record
+class LogicalTensor:
     """A weight as the module has it: one tensor of a file, or several that stand for it.
 
     Attributes:
@@ -124,7 +128,7 @@ def _measure(weight: LogicalTensor, quantization: Mapping[str, Any]) -> None:
         kind = "float4_e2m1fn" if main.dtype == "uint8" and bits == 4 else f"int{bits}"
         weight.dtype = kind if bits else "packed"
         _unpack(weight, main, bits, quantization.get("quant_method") == "awq")
-    elif any(tensor.last == "weight_scale_2" for tensor in weight.tensors) and main.dtype == "uint8":
+    elif main.shape and main.dtype == "uint8" and any(t.last == "weight_scale_2" for t in weight.tensors):
         weight.dtype = "float4_e2m1fn"
         weight.shape, weight.elements = (*main.shape[:-1], 2 * main.shape[-1]), 2 * main.elements
     elif any(tensor.name.endswith(".weight.absmax") for tensor in weight.tensors):

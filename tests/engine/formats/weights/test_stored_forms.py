@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from explorer.engine.models.registry import recognise
 from explorer.facts import Info
 from explorer.facts.serving.spec import ServingSpec
 from explorer.session import Session
@@ -203,6 +204,33 @@ def test_a_quantized_folder_has_the_parameters_of_its_module_and_the_bytes_of_it
     assert info.totals.weight_bytes == held(quantized(pieces))
     assert "in no file" not in about(info)
     assert "of the files, not" not in about(info)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("form", FORMS)
+def test_the_outline_of_a_quantized_folder_has_the_parameters_of_its_module_or_says_what_it_counts(
+    tmp_path: Path, form: str
+) -> None:
+    config, pieces, _ = FORMS[form]
+    path = folders.folder(tmp_path / "m", {**SMALL, "quantization_config": config}, quantized(pieces))
+    outline = recognise(str(path)).outline
+    assert outline is not None
+    told = outline(str(path))
+    notes = " ".join(text for key, text in told.facts if key == "note")
+    if form == UNTOLD:
+        assert "types, parameters and bytes are those of the integers and scales that are stored" in notes
+    else:
+        assert told.params == sum(prod(shape) for _, _, shape in plain())
+        assert "types and bytes are those of the integers and scales that are stored" in notes
+        assert "parameters are counted as stored" not in notes
+
+
+def test_a_packed_weight_without_an_axis_is_outlined_as_stored(tmp_path: Path) -> None:
+    tensors = [("a.weight", "U8", ()), ("a.weight_scale_2", "F32", ()), ("b.qweight", "I32", ())]
+    config = {"quantization_config": {"quant_method": "modelopt", "bits": 4}}
+    outline = recognise(path := str(folders.folder(tmp_path / "m", config, tensors))).outline
+    assert outline is not None
+    assert outline(path).params == 3
 
 
 @pytest.mark.sampled(1)
