@@ -17,6 +17,7 @@ from transformers import (
     AutoModelForSeq2SeqLM,
 )
 
+from explorer.base.errors import Misuse
 from explorer.engine.costs.decode import module_cache, module_step
 from explorer.engine.formats.torch_module.cache_tensors import tensors_of
 from explorer.engine.serving.serving import passes_of, served
@@ -78,9 +79,9 @@ def small(name: str, **changed: Any) -> Any:
     return AutoConfig.for_model(name, **{**over, **changed})
 
 
-def counted(model: Any, **given: Any) -> tuple[int, Any]:
+def counted(model: Any, *, gradients: bool = False, **given: Any) -> tuple[int, Any]:
     counter = FlopCounterMode(display=False)
-    with torch.no_grad(), counter, sdpa_kernel(SDPBackend.MATH):
+    with torch.set_grad_enabled(gradients), counter, sdpa_kernel(SDPBackend.MATH):
         result = model(**given)
     return counter.get_total_flops() // 2, result
 
@@ -108,6 +109,35 @@ def test_a_prompt_a_step_and_the_cache_are_what_torch_counts_when_it_runs_them(n
     behind = module_step.step_behind(own, given, PROMPT, 1).info.totals
     assert (behind.macs, behind.kv_cache_bytes) == (step, nbytes)
     assert module_step.examined(own, own.prompt(PROMPT), 1).info.totals.macs == text
+
+
+@pytest.mark.slow
+def test_experts_of_dbrx_are_what_torch_counts_with_gradients_on() -> None:
+    heads = {"kv_n_heads": 2, "rope_theta": 10_000.0, "clip_qkv": 8}
+    experts = {"ffn_hidden_size": 96, "moe_num_experts": 4, "moe_top_k": 2, "hidden_size": 64}
+    sizes = {"d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 256, "vocab_size": 128}
+    config = AutoConfig.for_model("dbrx", **sizes, attn_config=heads, ffn_config=experts, pad_token_id=0)
+    with torch.device("meta"):
+        own = module_cache.of_module(AutoModelForCausalLM.from_config(copy.deepcopy(config)).eval())
+    model = AutoModelForCausalLM.from_config(config).eval()
+    text, result = counted(model, gradients=True, input_ids=ids(PROMPT), use_cache=True)
+    cache = result.past_key_values
+    nbytes = sum(one.nbytes for one in tensors_of(cache))
+    step, _ = counted(model, gradients=True, input_ids=ids(1), past_key_values=cache, use_cache=True)
+    behind = module_step.step_behind(own, own.step(PROMPT), PROMPT, 1).info.totals
+    assert (behind.macs, behind.kv_cache_bytes) == (step, nbytes)
+    assert module_step.examined(own, own.prompt(PROMPT), 1).info.totals.macs == text
+
+
+@pytest.mark.slow
+def test_code_that_keeps_its_cache_to_itself_is_refused_with_what_it_lacks() -> None:
+    config = small("recurrent_gemma", num_hidden_layers=3, lru_width=64, num_key_value_heads=1)
+    with torch.device("meta"):
+        own = module_cache.of_module(AutoModelForCausalLM.from_config(config).eval())
+    with pytest.raises(
+        Misuse, match=r"takes a cache and returns none, .*; a step is counted behind the cache"
+    ):
+        own.step(PROMPT)
 
 
 def rwkv() -> Any:

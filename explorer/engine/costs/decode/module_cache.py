@@ -154,7 +154,9 @@ class OwnCache(Struct):
         cache = result.get(self.name) if isinstance(result, Mapping) else getattr(result, self.name, None)
         if cache is None:
             raise Misuse(
-                "its forward takes a cache and returns none", where=type(self.model).__name__, hint=_HINT
+                "its forward takes a cache and returns none, so nothing is known behind one",
+                where=type(self.model).__name__,
+                hint="a step is counted behind the cache that a forward returns",
             )
         return cache, {"encoder_outputs": read[-1]} if read else self._encoder_output(result)
 
