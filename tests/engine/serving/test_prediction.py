@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from explorer.cli import main
+from explorer.facts.profile.machine import MeasuredMachine
 from explorer.facts.serving.serving import Serving
 from explorer.facts.serving.spec import ServingSpec
 from explorer.host import processor
@@ -20,11 +21,16 @@ from tests.engine.serving.test_sweep import configured
 SPEC = ServingSpec(24, (40, 80), (1, 16))
 
 
+@pytest.fixture(scope="module")
+def usual() -> MeasuredMachine:
+    return Clockwork().measured()
+
+
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, usual: MeasuredMachine) -> str:
     """The name of a machine that was measured: 100 GMAC/s in float32, 50 GB/s."""
     monkeypatch.setenv("EXPLORER_CONFIG", str(tmp_path / "config.toml"))
-    machine_file.save_measured("here", replace(Clockwork().measured(), processor=processor.name()))
+    machine_file.save_measured("here", replace(usual, processor=processor.name()))
     return "here"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["quantized_resnet18"]
+__all__ = ["quantized", "resnet18"]
 
 
 class _Random:
@@ -25,17 +25,13 @@ class _Random:
         return next(self._left, None)
 
 
-def quantized_resnet18(folder: Path, kind: str, *, size: int = 64) -> str:
-    """Writes it; returns its path.
+_SHAPE = (1, 3, 64, 64)
 
-    Args:
-        folder: Where.
-        kind: 'QOperator' or 'QDQ'.
-        size: Of the images.
-    """
+
+def resnet18(folder: Path) -> str:
+    """Writes the model of floats; returns its path."""
     import torch
     import torchvision
-    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
 
     torch.manual_seed(0)
     model = torchvision.models.resnet18(weights=None).eval()
@@ -45,21 +41,28 @@ def quantized_resnet18(folder: Path, kind: str, *, size: int = 64) -> str:
             torch.nn.init.uniform_(module.weight, 0.5, 1.5)
             torch.nn.init.normal_(module.bias, 0, 0.2)
             torch.nn.init.uniform_(module.running_var, 0.5, 1.5)
-    floats, integers = str(folder / "floats.onnx"), str(folder / f"resnet18_{kind}.onnx")
-    shape = (1, 3, size, size)
+    path = str(folder / "floats.onnx")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        options: dict[str, Any] = {"opset_version": 17, "input_names": ["x"], "output_names": ["y"]}
+        torch.onnx.export(model, (torch.zeros(_SHAPE),), path, dynamo=False, **options)
+    return path
+
+
+def quantized(floats: str, folder: Path, kind: str) -> str:
+    """Writes it quantized, as 'QOperator' or 'QDQ'; returns its path."""
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
 
     class Reader(_Random, CalibrationDataReader):  # type: ignore[misc, unused-ignore]
         """What the quantiser asks for."""
 
+    integers = str(folder / f"resnet18_{kind}.onnx")
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            options: dict[str, Any] = {"opset_version": 17, "input_names": ["x"], "output_names": ["y"]}
-            torch.onnx.export(model, (torch.zeros(shape),), floats, dynamo=False, **options)
-            quantize_static(
-                floats, integers, Reader(shape), quant_format=getattr(QuantFormat, kind), per_channel=True
-            )
+            form = getattr(QuantFormat, kind)
+            quantize_static(floats, integers, Reader(_SHAPE), quant_format=form, per_channel=True)
     finally:
         logging.disable(logging.NOTSET)
     return integers

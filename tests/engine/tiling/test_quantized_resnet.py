@@ -8,16 +8,21 @@ import pytest
 
 from explorer import Session, TileSpec
 from explorer.session import diff_files
-from tests.engine.tiling.quantized_models import quantized_resnet18
+from tests.engine.tiling.quantized_models import quantized, resnet18
 
 pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
 
+@pytest.fixture(scope="module")
+def floats(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return resnet18(tmp_path_factory.mktemp("resnet18"))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "verdict"), [("QOperator", "equal bit for bit"), ("QDQ", "equal")])
-def test_an_8_bit_resnet18_is_tiled_and_proven(tmp_path: Path, kind: str, verdict: str) -> None:
-    source, target = quantized_resnet18(tmp_path, kind), str(tmp_path / "tiled.onnx")
+def test_an_8_bit_resnet18_is_tiled_and_proven(floats: str, tmp_path: Path, kind: str, verdict: str) -> None:
+    source, target = quantized(floats, tmp_path, kind), str(tmp_path / "tiled.onnx")
     result = Session(source).tile(TileSpec((64, 64, 64)), output=target, verify=True)
     assert result.verification is not None
     assert result.verification.passed, result.verification.verdict

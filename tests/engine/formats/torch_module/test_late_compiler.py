@@ -10,10 +10,15 @@ import pytest
 
 from tests.engine.formats.transformers import folders
 
-COMPILER = "torch._dynamo.eval_frame"
-
 _LATER = """
 import sys
+from explorer.cli.main import main
+
+assert main(["layers", "alexnet", "--no-cache"]) == 0
+assert main(["layers", sys.argv[1], "--no-cache"]) == 0
+assert {"torchvision", "transformers"} <= set(sys.modules)
+assert "torch._dynamo.eval_frame" not in sys.modules
+
 import torch
 from explorer.engine.formats.torch_module.late_compiler import put_off_compiler
 
@@ -59,31 +64,15 @@ assert [n for n in torch.export.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),
 """
 
 
-_SHAPES = """
-import sys
-from explorer.cli.main import main
-
-assert main(["layers", "alexnet", "--no-cache"]) == 0
-assert main(["layers", sys.argv[1], "--no-cache"]) == 0
-print(*sys.modules, file=sys.stderr)
-"""
-
-
 @pytest.mark.slow
-def test_neither_a_model_on_shapes_nor_a_folder_needs_the_compiler(tmp_path: Path) -> None:
+def test_neither_a_model_on_shapes_nor_a_folder_needs_the_compiler_and_later_it_is_whole(
+    tmp_path: Path,
+) -> None:
     sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 128}
     config = {**folders.LLAMA_3_8B, **sizes, "num_attention_heads": 4, "num_key_value_heads": 2}
     path = folders.folder(tmp_path / "tiny", config, folders.llama(2, 64, 96, 128, 32))
-    words = [sys.executable, "-c", _SHAPES, str(path)]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    loaded = done.stderr.split()
-    assert {"torchvision", "transformers"} <= set(loaded)
-    assert COMPILER not in loaded
-
-
-@pytest.mark.slow
-def test_who_compiles_later_has_all_of_it() -> None:
-    done = subprocess.run([sys.executable, "-c", _LATER], capture_output=True, text=True)
+    words = [sys.executable, "-c", _LATER, str(path)]
+    done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

@@ -361,11 +361,10 @@ def test_caches_and_cores_are_read_as_linux_writes_them(tmp_path: Path) -> None:
     ("slower", "said"), [(1.0, ""), (1.15, ""), (1.5, "it is 1.5 times slower"), (0.5, "")]
 )
 def test_a_machine_that_is_slower_than_when_it_was_measured_is_noticed(
-    slower: float, said: str, usual: MeasuredMachine
+    usual: MeasuredMachine, slower: float, said: str
 ) -> None:
-    machine, seen = Machine(), usual
-    machine.noise = lambda: slower
-    check = SpeedCheck(seen, kernels=machine, clock=machine.clock, idle=lambda: None)
+    machine = Machine(noise=lambda: slower)
+    check = SpeedCheck(usual, kernels=machine, clock=machine.clock, idle=lambda: None)
     began = machine.now
     check.look()
     check.look()
@@ -378,13 +377,12 @@ def test_a_machine_that_is_slower_than_when_it_was_measured_is_noticed(
 
 
 def test_a_few_slow_runs_are_no_slower_machine_and_none_says_nothing(usual: MeasuredMachine) -> None:
-    machine, seen = Machine(), usual
     each = itertools.cycle([1.0, 1.0, 9.0])
-    machine.noise = lambda: next(each)
-    check = SpeedCheck(seen, kernels=machine, clock=machine.clock, idle=lambda: None)
+    machine = Machine(noise=lambda: next(each))
+    check = SpeedCheck(usual, kernels=machine, clock=machine.clock, idle=lambda: None)
     check.look()
     assert check.words() == ""
-    for unknown in (replace(seen, kernels=()), seen):
+    for unknown in (replace(usual, kernels=()), usual):
         nothing = SpeedCheck(unknown, kernels=Machine({}), clock=machine.clock, idle=lambda: None)
         nothing.look()
         assert nothing.words() == ""

@@ -4,6 +4,7 @@ computes the same. What is left for the vector unit is named."""
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +149,7 @@ def convolutions(draw: st.DrawFn) -> Case:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     case=convolutions(),
     tile=st.tuples(st.integers(1, 9), st.integers(1, 12), st.integers(1, 5)),
@@ -325,12 +326,13 @@ def test_whole_models(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_whole_model_with_its_groups_packed(tmp_path: Path) -> None:
-    session = Session(exported(tmp_path / "a.onnx", "mobilenet_v2", 64))
+def test_a_whole_model_with_its_groups_packed(sample: Callable[[str], Path]) -> None:
+    session = Session(sample("mobilenet_small"))
     spec = TileSpec(grouped="pack")
     plan = session.plan(spec)
     assert plan.skipped == ()
     assert plan.macs == plan.macs_total
+    assert any(site.batch > 1 for site in plan.sites)
     session.tile(spec, verify=False)
     verification = session.verify(draws=1)
     assert verification.passed, verification.verdict
