@@ -20,7 +20,7 @@ from explorer.engine.proof.proof import verify
 from explorer.engine.proof.sites.recovery import recover_plan
 from explorer.facts import Progress, TileSpec
 from tests.engine.proof import tiled as t
-from tests.pairs import pairs
+from tests.pairs import pairs, turns
 
 
 def proved(source: Model, spec: TileSpec, **options: Any) -> None:
@@ -42,25 +42,26 @@ def test_every_form_and_edge(size: tuple[int, int, int], edges: Any, form: Any, 
 
 
 @pytest.mark.sampled(5)
-@pytest.mark.parametrize("form", t.FORMS)
 @pytest.mark.parametrize(
-    "attributes",
-    [
-        {"transA": 1},
-        {"transB": 1},
-        {"alpha": 0.37},
-        {"beta": 1.7},
-        {"transA": 1, "transB": 1, "alpha": -2.5, "beta": 0.1},
-        {"beta": 0.0},
-    ],
+    ("attributes", "form"),
+    turns(
+        [
+            {"transA": 1},
+            {"transB": 1},
+            {"alpha": 0.37},
+            {"beta": 1.7},
+            {"transA": 1, "transB": 1, "alpha": -2.5, "beta": 0.1},
+            {"beta": 0.0},
+        ],
+        t.FORMS,
+    ),
 )
 def test_gemm_attributes(attributes: dict[str, Any], form: Any, tmp_path: Path) -> None:
     proved(t.linear(tmp_path / "m.onnx", 5, 9, 7, **attributes), TileSpec(tile=(2, 4, 3), form=form))
 
 
 @pytest.mark.sampled(5)
-@pytest.mark.parametrize("form", t.FORMS)
-@pytest.mark.parametrize("shape", [(7,), (1, 7), (5, 1), (5, 7), (1,), ()])
+@pytest.mark.parametrize(("shape", "form"), turns([(7,), (1, 7), (5, 1), (5, 7), (1,), ()], t.FORMS))
 def test_bias_shapes(shape: tuple[int, ...], form: Any, tmp_path: Path) -> None:
     node = helper.make_node("Gemm", ["x", "w", "b"], ["y"], name="fc")
     weights = {"w": t.weight(9, 7), "b": t.weight(*shape, seed=1)}
@@ -78,21 +79,22 @@ def test_a_bias_that_is_computed(form: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.sampled(5)
-@pytest.mark.parametrize("form", t.FORMS)
 @pytest.mark.parametrize(
-    ("x", "w", "left"),
-    [
-        ((9,), (9, 7), False),
-        ((2, 3, 9), (9, 7), False),
-        ((2, 3, 9), (1, 9, 7), False),
-        ((2, 1, 3, 9), (9, 7), False),
-        ((5, 9), (9,), False),
-        ((9, 7), (5, 9), True),
-    ],
+    ("shapes", "form"),
+    turns(
+        [
+            ((9,), (9, 7), False),
+            ((2, 3, 9), (9, 7), False),
+            ((2, 3, 9), (1, 9, 7), False),
+            ((2, 1, 3, 9), (9, 7), False),
+            ((5, 9), (9,), False),
+            ((9, 7), (5, 9), True),
+        ],
+        t.FORMS,
+    ),
 )
-def test_matmul_operands(
-    x: tuple[int, ...], w: tuple[int, ...], left: bool, form: Any, tmp_path: Path
-) -> None:
+def test_matmul_operands(shapes: Any, form: Any, tmp_path: Path) -> None:
+    x, w, left = shapes
     operands = ["w", "x"] if left else ["x", "w"]
     node = helper.make_node("MatMul", operands, ["y"], name="product")
     source = t.model(tmp_path / "m.onnx", [node], {"x": x}, {"w": t.weight(*w)})
@@ -155,9 +157,9 @@ def test_rows_and_columns_scanned_when_a_body_would_grow_too_large(tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", ["unrolled", "lab"])
-@pytest.mark.parametrize("edges", t.EDGES)
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize(
+    ("form", "edges", "dtype"), pairs(["unrolled", "lab"], t.EDGES, [np.float32, np.float16])
+)
 def test_thousands_of_products_side_by_side_are_run_a_column_at_a_time(
     form: Any, edges: Any, dtype: Any, tmp_path: Path
 ) -> None:

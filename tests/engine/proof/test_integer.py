@@ -16,6 +16,7 @@ from explorer.facts import TileSpec
 from tests.engine.proof.tiled import node_like, prove, with_array, with_body, with_nodes
 from tests.engine.tiling.integers import OPERATORS, integers
 from tests.engine.tiling.kinds.test_integer import between, packed
+from tests.pairs import turns
 
 FORMS = ("lab", "scan", "unrolled", "batched")
 
@@ -28,8 +29,9 @@ def source_of(path: Path, name: str) -> Model:
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("name", [n for n in OPERATORS if "grouped" not in n and "QGemm" not in n])
+@pytest.mark.parametrize(
+    ("name", "form"), turns([n for n in OPERATORS if "grouped" not in n and "QGemm" not in n], FORMS)
+)
 def test_tiled_integers_are_proven_bit_for_bit(tmp_path: Path, name: str, form: Any) -> None:
     found = prove(source_of(tmp_path / "a.onnx", name), TileSpec((4, 6, 5), form=form, edges="padded"))
     assert found.passed, found.verdict

@@ -109,7 +109,7 @@ any_site = st.builds(
 
 
 @pytest.mark.slow
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(any_site)
 def test_every_figure_is_what_turning_the_loops_counts(plan: SitePlan) -> None:
     cost = site_cost(plan)
@@ -131,7 +131,7 @@ def test_every_figure_is_what_turning_the_loops_counts(plan: SitePlan) -> None:
     assert cost.buffer_double == 2 * cost.buffer
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(any_site, st.sampled_from([None, 64, 1000, 10**6]))
 def test_no_order_moves_less_than_the_lower_bound_or_more_than_without_reuse(
     plan: SitePlan, buffer: int | None
@@ -146,7 +146,7 @@ def test_no_order_moves_less_than_the_lower_bound_or_more_than_without_reuse(
     assert cost.ratio == cost.chosen.traffic / cost.lower_bound >= 1
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(any_site)
 def test_the_padded_share_is_what_fills_up_tiles(plan: SitePlan) -> None:
     wide, sums = BITS[plan.dtype] // 8, BITS[plan.accumulator] // 8
@@ -174,7 +174,7 @@ def through_the_array(dataflow: str, M: int, K: int, N: int, rows: int, columns:
     return total
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(any_site, st.tuples(small, small))
 def test_systolic_cycles_are_those_of_following_operands_through_the_array(
     plan: SitePlan, array: tuple[int, int]

@@ -152,6 +152,7 @@ CUT = ("MatMul, a stack on the left", "MatMul, a stack of weights", "Einsum into
         [name for name in CASES if name not in CUT],
         ["fixed12.6", "fixed6.2", "ufixed15.9", "int4", "ternary"],
         ["lab", "scan", "batched"],
+        times=1,
     ),
 )
 def test_codes_that_a_function_rounds_to_are_tiled_as_integers_too(

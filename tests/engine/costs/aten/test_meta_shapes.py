@@ -67,7 +67,7 @@ SECOND = {"pow": (2,), "rsub": (1,), "fill_": (0.5,), "clamp": (0, 6), "clamp_":
 
 @pytest.mark.sampled(12)
 @pytest.mark.parametrize("func", POINTWISE, ids=str)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(SIZES, DTYPES, st.integers(0, 2))
 def test_pointwise(func: Any, shape: list[int], dtype: Any, order: int) -> None:
     x = meta(shape, dtype, order)
@@ -82,7 +82,7 @@ BINARY = [f for f, rule in RULES.items() if rule.__name__ in ("_binary", "_binar
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("func", BINARY, ids=str)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.data())
 def test_two_tensors_of_all_shapes_that_fit(func: Any, data: Any) -> None:
     shape = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
@@ -123,7 +123,7 @@ def test_a_tensor_with_values_is_left_to_torch() -> None:
     assert RULES[A.add.Tensor](meta((3,)), torch.zeros(3)) is None
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=90, deadline=None)
 @given(st.data())
 def test_convolution(data: Any) -> None:
     rank, groups = data.draw(st.integers(1, 3)), data.draw(st.integers(1, 3))
@@ -147,7 +147,7 @@ def test_convolution(data: Any) -> None:
     )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(1, 4), min_size=2, max_size=5), DTYPES, st.integers(0, 2), st.booleans())
 def test_normalisations(shape: list[int], dtype: Any, order: int, affine: bool) -> None:
     if not dtype.is_floating_point:
@@ -171,7 +171,7 @@ def test_normalisations(shape: list[int], dtype: Any, order: int, affine: bool) 
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.tuples(*[st.integers(1, 4)] * 4), DTYPES, st.integers(0, 2), st.integers(0, 2))
 def test_products(sizes: tuple[int, ...], dtype: Any, first: int, second: int) -> None:
     b, m, k, n = sizes
@@ -184,7 +184,7 @@ def test_products(sizes: tuple[int, ...], dtype: Any, first: int, second: int) -
     assert says_what_torch_says(A.bmm.default, meta((b, m, k), dtype, first), meta((b, k, n), dtype, second))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_what_reduces_joins_and_copies(data: Any) -> None:
     shape = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=5))
@@ -217,7 +217,7 @@ def test_what_reduces_joins_and_copies(data: Any) -> None:
     says_what_torch_says(A.embedding.default, table, indices)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.tuples(*[st.integers(1, 5)] * 6), st.integers(0, 2))
 def test_resampling(sizes: tuple[int, ...], order: int) -> None:
     b, c, h, w, p, q = sizes

@@ -330,7 +330,7 @@ def test_of_a_file_that_was_cut_off_the_rows_before_the_cut_are_shown(tmp_path: 
     assert counts[-1] == len(every)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_whatever_is_done_to_a_file_it_is_shown_or_refused(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

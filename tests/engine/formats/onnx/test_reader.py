@@ -240,7 +240,7 @@ def test_a_file_with_a_wrong_byte_anywhere_is_refused_or_sound(tmp_path: Path, s
     assert refused, "some of them break the file"
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=300))
 def test_random_bytes_are_refused_or_sound(tmp_path: Path, data: bytes) -> None:
     is_refused_or_sound(tmp_path / "m.onnx", b"\x08\x08" + data)

@@ -278,7 +278,7 @@ def _resident() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_no_bytes_crash_the_reader(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     good = bytearray(

@@ -329,7 +329,7 @@ def test_a_module_and_a_tensor_may_be_called_alike(tmp_path: Path) -> None:
         assert session.info().totals.params == 3
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=400), st.integers(0, 2))
 def test_no_bytes_crash_the_reader(tmp_path_factory: pytest.TempPathFactory, noise: bytes, how: int) -> None:
     path = tmp_path_factory.mktemp("noise") / "x.safetensors"

@@ -41,7 +41,7 @@ def scaled(name: str, factor: float, *, smallest: bool) -> Any:
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("smallest", [True, False])
-@pytest.mark.parametrize("factor", [1.0001, 1.00001, 1.000001])
+@pytest.mark.parametrize("factor", [1.0001, 1.000001])
 @pytest.mark.parametrize("model", ["lenet", "jsc_tiny", "lstm_tiny"])
 def test_one_number_that_is_a_little_off_is_never_equal(
     model: str, factor: float, smallest: bool, tmp_path: Path
