@@ -256,3 +256,19 @@ def contexts_to_draw(fact: Serving, places: int) -> list[int]:
     """Contexts, evenly from one token to the longest that was asked for or that the model was made for."""
     most = max(*fact.spec.contexts, fact.longest or 0, places)
     return sorted({max(1, most * at // places) for at in range(places + 1)})
+
+
+def devices_to_draw(fact: Serving) -> int:
+    """Of how many devices tokens a second are drawn: the most asked for of which they are known."""
+    return max((one.devices for one in fact.layouts if one.rate is not None), default=1)
+
+
+def rates_to_draw(fact: Serving, context: int) -> list[ServingTime | DeviceLayout]:
+    """Tokens a second at a context, by batch: of one device, or of the best layout over `devices_to_draw`."""
+    devices = devices_to_draw(fact)
+    every = fact.times if devices == 1 else [one for one in fact.layouts if one.devices == devices]
+    found: dict[int, ServingTime | DeviceLayout] = {}
+    for one in every:
+        if one.context == context and one.rate is not None:
+            found.setdefault(one.batch, one)
+    return [found[batch] for batch in sorted(found)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from explorer.base.units import bytes_text, count_text, printable
 from explorer.facts import Info
-from explorer.facts.serving.serving import Serving, contexts_to_draw
+from explorer.facts.serving.serving import Serving, contexts_to_draw, devices_to_draw, rates_to_draw
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,14 +60,15 @@ def _memory(axes: Axes, fact: Serving) -> None:
 def _rates(axes: Axes, fact: Serving) -> None:
     assert fact.machine is not None
     for at, context in enumerate(fact.spec.contexts):
-        mine = [one for one in fact.times if one.context == context and one.rate is not None]
+        mine = rates_to_draw(fact, context)
         batches, rates = [one.batch for one in mine], [one.rate or 0.0 for one in mine]
         color = _COLORS[at % len(_COLORS)]
         axes.plot(batches, rates, color=color, label=f"{context:,} tokens")
         full = [one.fits is not False for one in mine]
         for batch, rate, fits in zip(batches, rates, full, strict=True):
             axes.plot([batch], [rate], "o", color=color, markerfacecolor=color if fits else "white")
-    axes.set_title(f"Tokens a second at best on {fact.machine.name or 'the machine'}")
+    on = f"{devices:,} x " if (devices := devices_to_draw(fact)) > 1 else ""
+    axes.set_title(f"Tokens a second at best on {on}{fact.machine.name or 'the machine'}")
     axes.set_xlabel("sequences at once; hollow: more than a device holds")
     axes.set_ylim(bottom=0)
     axes.legend(frameon=False, fontsize=8)

@@ -100,9 +100,16 @@ def test_a_module_with_a_cache_is_served_in_text_and_csv(ask: Ask, small: str) -
 
 @pytest.mark.slow
 def test_memory_and_rates_are_drawn(ask: Ask, small: str, tmp_path: Path) -> None:
-    for machine in ((), ("--machine", "h100")):
+    h100 = ("--machine", "h100")
+    for machine, title in (
+        ((), "MACs of a token"),
+        (h100, "Tokens a second at best on h100"),
+        ((*h100, "--devices", "1,2"), "Tokens a second at best on 2 x h100"),
+    ):
         ask("serving", f"{small}:gpt", *SHORT, *machine, "--plot", "drawn.svg", "--force")
-        assert "weights and cache" in (tmp_path / "drawn.svg").read_text()
+        drawn = (tmp_path / "drawn.svg").read_text()
+        assert "weights and cache" in drawn
+        assert title in drawn
     assert "drawn.gif" in ask("serving", f"{small}:gpt", "--plot", "drawn.gif", code=2)
 
 

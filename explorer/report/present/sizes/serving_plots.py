@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from explorer.base.units import bytes_text, count_text, rate_text
-from explorer.facts.serving.serving import Serving, contexts_to_draw
+from explorer.facts.serving.serving import Serving, contexts_to_draw, devices_to_draw, rates_to_draw
 from explorer.report.blocks import Axis, Dot, Role, Scatter
 
 _MARKS: tuple[tuple[str, Role], ...] = (
@@ -47,15 +47,18 @@ def _memory(fact: Serving) -> Scatter:
 def _rates(fact: Serving) -> Scatter:
     dots: list[Dot] = []
     legend: list[tuple[str, Role, str]] = []
+    fits = True
     for at, context in enumerate(fact.spec.contexts):
         mark, role = _MARKS[at % len(_MARKS)]
-        mine = [one for one in fact.times if one.context == context and one.rate is not None]
+        mine = rates_to_draw(fact, context)
+        fits &= all(one.fits is not False for one in mine)
         dots += [Dot((one.batch, one.rate or 0.0), "×" if one.fits is False else mark, role) for one in mine]
         legend.append((mark, role, f"{context:,} tokens"))
-    if any(one.fits is False for one in fact.times):
+    if not fits:
         legend.append(("×", "quiet", "does not fit"))
+    on = f", {devices:,} devices" if (devices := devices_to_draw(fact)) > 1 else ""
     axes = Axis("batch", _tokens), Axis("tokens/s", lambda value: rate_text(value, "/s"))
-    return Scatter("tokens a second", *axes, dots, tuple(legend))
+    return Scatter(f"tokens a second{on}", *axes, dots, tuple(legend))
 
 
 def _macs(fact: Serving) -> Scatter:
