@@ -460,7 +460,8 @@ async def test_an_answer_that_comes_late_is_not_shown_for_something_else() -> No
     async with screen() as hands:
         await hands.press("t")
         hands.engine.hold.add("plan")
-        hands.at_once("backspace", "backspace", *"32")
+        # as a paste: typed, what is no size for a moment may be said
+        hands.pilot.app.screen.query_one("#tile", Input).value = "64x64x32"
         await hands.rest()
         assert "14,336" in hands.dialog(), "what is known stays until there is something else"
         await hands.press("enter")
