@@ -12,7 +12,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from explorer.facts import History, HistoryEntry
 from explorer.facts.models.listing import RecentModel
@@ -113,6 +115,19 @@ async def test_models_are_listed_by_their_headers_and_enter_opens_one(folder: Pa
         await hands.press("down", "down", "enter")
         assert [one.source for one in hands.chosen] == [str(folder / "below" / "lenet.onnx")]
         assert isinstance(hands.app.screen, MainScreen)
+
+
+async def test_a_narrow_list_says_at_its_end_what_the_language_model_is_on_which_the_cursor_stands(
+    tmp_path: Path,
+) -> None:
+    (made := tmp_path / "models" / "small").mkdir(parents=True)
+    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "max_position_embeddings": 4096}
+    (made / "config.json").write_text(json.dumps(config))
+    save_file({"model.norm.weight": np.zeros(8, np.float32)}, made / "model.safetensors")
+    async with chooser(made.parent, size=(80, 24)) as hands:
+        (row,) = (row for row in hands.rows() if row.startswith("small"))
+        assert "huggingface" in row
+        assert "LlamaForCausalLM, 4,096 tokens: float32" in hands.strip(Status)
 
 
 @pytest.mark.slow

@@ -98,6 +98,11 @@ class ChoiceList(LineList, can_focus=False):
         rows = self._rows[top : top + max(self.size.height, 1)]
         return [row for row in rows if not isinstance(row, str)]
 
+    @property
+    def short(self) -> bool:
+        """Whether names need the room of what is said of them."""
+        return self.size.width < _ROOMY
+
     def title(self, width: int) -> Line:
         """The titles of the columns."""
         return title_line(self._table, width - _BAR)
@@ -120,7 +125,7 @@ class ChoiceList(LineList, can_focus=False):
                 self._rows += [title + cut * (len(found) < len(choices)), *found]
                 self._at += [-1, *range(len(shown), len(shown) + len(found))]
                 shown += found
-        self._table = choice_table(shown, "models", short=self.size.width < _ROOMY)
+        self._table = choice_table(shown, "models", short=self.short)
         rows = enumerate(self._rows)
         if name:
             same = (at for at, row in rows if isinstance(row, kind) and choice_name(row) == name)

@@ -25,6 +25,7 @@ from explorer.facts.models.listing import KeptSession, ModelFile, NamedModel, Re
 from explorer.host import confinement
 from explorer.process import recent_models, saved_sessions
 from explorer.process.header_reader import AT_ONCE, HeaderReader
+from explorer.report.present.shell.list import stored
 from explorer.session import headers
 from explorer.tui.models.choice_list import RECENT, SESSIONS, SORTS, ChoiceList
 from explorer.tui.models.open_models import ModelChoice
@@ -221,7 +222,10 @@ class ChooserScreen(Screen[None]):
         state = safe(note) or ("reading…" if self._busy else safe(self._note))
         if rows.words and not rows.shown:
             state = "none is called so"
-        said = " · ".join(filter(None, (f"{count:,} model{'s' * (count != 1)}", order, state)))
+        whole = ""
+        if rows.short and not state and isinstance(chosen, ModelFile) and chosen.architecture:
+            whole = stored(chosen)  # among short rows there is no room for it
+        said = " · ".join(filter(None, (whole, f"{count:,} model{'s' * (count != 1)}", order, state)))
 
         def line(width: int) -> tuple[Line, ...]:
             if self._said:
