@@ -23,7 +23,7 @@ from explorer.engine.profile.assemble import Conditions, TimeSamples, assembled
 from explorer.engine.profile.compare import TimedModel
 from explorer.engine.profile.flat_graph import FlatGraph, flattened, named_in
 from explorer.engine.profile.kernels import KernelRun, kernel_runs
-from explorer.engine.profile.load import LoadWatch
+from explorer.engine.profile.load import LoadWatch, processors
 from explorer.engine.profile.measure.speed_check import SpeedCheck
 from explorer.engine.profile.predict import TimeModel
 from explorer.engine.profile.rounds import Measurement
@@ -153,7 +153,9 @@ class _MeasuredGraph(Struct):
         flat = flattened(subject.model, subject.analysis.layers)
         few = len(flat.model.graph.nodes) <= MOST_OPTIMISED
         level = spec.optimize or ("all" if few else "none")
-        check = SpeedCheck(seen) if seen is not None and providers[0] == HOST else None
+        # of more threads than run here nothing is predicted, and a look would start them all
+        usable = seen is not None and seen.threads <= processors() and providers[0] == HOST
+        check = SpeedCheck(seen) if seen is not None and usable else None
         return cls(subject, level, flat, providers, seen, check, record=spec.record)
 
     @property
