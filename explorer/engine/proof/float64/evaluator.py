@@ -274,46 +274,10 @@ def _batch_normalization(attributes: Mapping[str, Any], args: Sequence[Any]) -> 
     return x * factor.reshape(shape) + (bias - mean * factor).reshape(shape)
 
 
-_STEPS = 256
-"""Points a unit at which erf is known; beyond `_FLAT` it is 1 in float64."""
-
-_FLAT = 6
-
-
-@functools.cache
-def _known_erf() -> Array:
-    return np.array([math.erf(i / _STEPS) for i in range(_FLAT * _STEPS + 2)])
-
-
 def _erf(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
-    """The error function by its Taylor series around the nearest of the points where it is known.
-
-    Its n-th derivative is 2 / sqrt(pi) exp(-x^2) times a polynomial (Abramowitz and Stegun 7.1.19); what is
-    left out of the series is below 1e-17.
-    """
+    """The C library's, an element at a time: numpy has none, and onnx's evaluator takes twice as long."""
     x = _wide(args[0])
-    made, flat = np.empty(x.shape), np.ascontiguousarray(x).reshape(-1)
-    out = made.reshape(-1)
-    for first in range(0, flat.size, 1 << 14):  # what the steps pass on stays in the processor's cache
-        cut = slice(first, first + (1 << 14))
-        out[cut] = _erf_of(flat[cut])
-    return made
-
-
-def _erf_of(whole: Array) -> Array:
-    x = np.minimum(np.abs(whole), _FLAT)
-    nearest = np.rint(np.nan_to_num(x) * _STEPS).astype(np.intp)
-    c = nearest / _STEPS
-    h = x - c
-    square = c * c
-    series = (16 * square - 48) * square + 12
-    for term, factor in (((12 - 8 * square) * c, 5), (4 * square - 2, 4), (-2 * c, 3), (1.0, 2)):
-        series *= h / factor
-        series += term
-    series *= h * (2 / math.sqrt(math.pi))
-    series *= np.exp(-square)
-    series += _known_erf()[nearest]
-    return np.asarray(np.copysign(series, whole))
+    return np.fromiter(map(math.erf, memoryview(x.ravel())), np.float64, x.size).reshape(x.shape)
 
 
 def _softmax(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
