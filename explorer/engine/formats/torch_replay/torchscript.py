@@ -10,8 +10,7 @@ values are asked for, and then tensor operators only.
 from __future__ import annotations
 
 import ast
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -24,7 +23,6 @@ from explorer.engine.formats.torch_files.tensors import Device, TensorSpec, stri
 from explorer.engine.formats.torch_files.torchscript import plain_name
 from explorer.engine.formats.torch_files.zip_archive import ZipArchive
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
-from explorer.engine.formats.torch_replay import operators
 from explorer.engine.formats.torch_replay.rebuilt_module import (
     ReplayModule,
     add_tensor,
@@ -36,20 +34,9 @@ from explorer.engine.formats.torch_replay.storages import Storages
 from explorer.engine.formats.torch_replay.torchscript_interpreter import (
     Code,
     ScriptClass,
-    ScriptError,
-    ScriptFrame,
     ScriptInterpreter,
-    bounded,
+    ScriptObject,
 )
-
-_ENTRY = re.compile(r"forward(\d+|__\d+)?")
-"""Methods by which a submodule is called: a traced module that is called twice has forward1 as well."""
-
-_OFF = {
-    "__torch__.torch.backends.mha.get_fastpath_enabled": lambda: False,
-    "__torch__.torch.jit.is_scripting": lambda: True,
-}
-"""Functions of torch's own that answer otherwise here: a fast path would hide what it does."""
 
 
 def load(path: str, *, trust: bool = False) -> LoadedModule:
@@ -110,14 +97,6 @@ def _traced_inputs(archive: ZipArchive, made: ScriptClass) -> dict[str, torch.Te
     return example
 
 
-class _Object:
-    """An instance of a class of the file that is no module."""
-
-    def __init__(self, qualname: str, values: dict[str, Any]) -> None:
-        self.qualname = qualname
-        self.values = values
-
-
 class _Builder:
     """Makes twins of the modules of one file, on one device."""
 
@@ -129,7 +108,7 @@ class _Builder:
         self.values_from = Storages(archive, lambda key: f"constants/{key}", False)
         self.twins: dict[int, Any] = {}
         self.tied: dict[TensorSpec, torch.Tensor] = {}
-        self.host = _Host(code, torch.device("meta" if meta else "cpu"))
+        self.machine = ScriptInterpreter(code, torch.device("meta" if meta else "cpu"))
         self.constants = constants
 
     def model(self, root: ReducedObject) -> ReplayModule:
@@ -139,12 +118,12 @@ class _Builder:
         frozen = not any(True for _ in made.parameters())
         for at, value in enumerate(self.constants):
             if not isinstance(value, TensorSpec):
-                self.host.constants[f"c{at}"] = self.value(value)
+                self.machine.constants[f"c{at}"] = self.value(value)
                 continue
             tensor = (self.values_from if _is_value(value) else self.constants_from).tensor(value)
             name = f"CONSTANTS_c{at}"
             add_tensor(made, name, tensor, parameter=frozen and tensor.is_floating_point())
-            self.host.constants[f"c{at}"] = getattr(made, name)
+            self.machine.constants[f"c{at}"] = getattr(made, name)
         made.held["constants"] = tensors
         made.held["frozen"] = frozen
         return made
@@ -156,7 +135,7 @@ class _Builder:
         kind = self.code.class_of(record.qualname)
         if kind is None or kind.base != "Module":
             raise BadModel(f"its code lacks {printable(record.qualname)}", where=self.path)
-        twin = twin_of(plain_name(record.qualname), _arguments(kind), self.host.enter)
+        twin = twin_of(plain_name(record.qualname), _arguments(kind), self.machine.enter)
         self.twins[id(record)] = twin
         twin.held.update(kind=kind, values={})
         # a module that packs its weights (quantization) keeps something else; it fails when it is called
@@ -200,7 +179,7 @@ class _Builder:
                 of = self.code.class_of(value.qualname)
                 if of is not None and of.base == "Module":
                     return self.module(value)
-                known = self.twins[id(value)] = _Object(value.qualname, {})
+                known = self.twins[id(value)] = ScriptObject(value.qualname)
                 state = value.state if isinstance(value.state, Mapping) else {"state": value.state}
                 known.values.update({str(k): self.value(v) for k, v in state.items()})
             return known
@@ -266,134 +245,3 @@ def _from_code(kind: ScriptClass) -> dict[str, Any]:
             found[name] = tuple(value) if isinstance(value, list) else value
         return found
     return {}
-
-
-_PACKED = "its weights are packed for quantized operators, which have no shapes to count"
-
-
-def _lists(kind: ScriptClass, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments of the model: where it takes a list of tensors (images of a detector), one is made."""
-    declared = kind.methods["forward"].args.args[1:]
-    made = list(args)
-    for at, (argument, value) in enumerate(zip(declared, args, strict=False)):
-        wants = argument.annotation is not None and ast.unparse(argument.annotation) == "List[Tensor]"
-        if wants and isinstance(value, torch.Tensor):
-            made[at] = list(value.unbind(0)) if value.dim() == 4 else [value]
-    return tuple(made)
-
-
-class _Host:
-    """What the code of a file can reach: its modules, its constants, and operators."""
-
-    def __init__(self, code: Code, device: torch.device) -> None:
-        self.code = code
-        self.device = device
-        self.constants: dict[str, Any] = {}
-        self.machine = ScriptInterpreter(code, self)
-        self.entry = ""
-
-    def __deepcopy__(self, memo: Any) -> _Host:
-        return self
-
-    def enter(self, twin: ReplayModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The forward of a twin; under which name it is called was said just before."""
-        name, self.entry = self.entry or "forward", ""
-        kind: ScriptClass = twin.held["kind"]
-        if twin.held["packed"]:
-            raise ScriptError(_PACKED)
-        if "constants" in twin.held:
-            # the model itself: every run of it has as many steps as the last
-            self.machine.steps = self.machine.turning = 0
-            args = _lists(kind, args)
-        method = kind.methods.get(name) or kind.methods.get("forward__0")
-        if method is None:
-            raise ScriptError(f"{kind.qualname} has no {name}")
-        bounded([*args, *kwargs.values()])
-        made = self.machine.run(method, (twin, *args), kwargs, owner=twin)
-        bounded([made])
-        return made
-
-    def method(
-        self, frame: ScriptFrame, value: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Any:
-        """Calls a method: a submodule by its hooks, anything else directly."""
-        if isinstance(value, ReplayModule):
-            if value is not frame.owner and _ENTRY.fullmatch(name):
-                self.entry = name
-                return value(*args, **kwargs)
-            kind = value.held["kind"]
-        elif isinstance(value, _Object):
-            known = self.code.class_of(value.qualname)
-            if known is None:
-                raise ScriptError(f"its code lacks {value.qualname}")
-            kind = known
-        else:
-            raise ScriptError(f"a {type(value).__name__} has no method {name}")
-        method = kind.methods.get(name)
-        if method is None:
-            raise ScriptError(f"{kind.qualname} has no method {name}")
-        # work that a module does in another's method is that other's: the frame keeps its owner
-        return self.machine.run(method, (value, *args), kwargs, owner=value)
-
-    def attribute(self, value: Any, name: str) -> Any:
-        if isinstance(value, ReplayModule):
-            for table in (value._parameters, value._buffers, value._modules, value.held["values"]):
-                if name in table:
-                    return table[name]
-            if name == "training":
-                return value.training
-            constants = value.held["kind"].constants
-            if name in constants:
-                return constants[name]
-        elif isinstance(value, _Object):
-            if name in value.values:
-                return value.values[name]
-        elif isinstance(value, tuple) and name in getattr(value, "_fields", ()):
-            return getattr(value, name)
-        raise ScriptError(f"a {type(value).__name__} has no {name}")
-
-    def assign(self, value: Any, name: str, new: Any) -> None:
-        if isinstance(value, _Object):
-            value.values[name] = new
-        elif isinstance(value, ReplayModule):
-            # state that the model keeps between calls is not kept here: every run sees the file's
-            if name in value.held["values"]:
-                value.held["values"][name] = new
-        else:
-            raise ScriptError(f"a {type(value).__name__} has no {name}")
-
-    def constant(self, name: str) -> Any:
-        if name not in self.constants:
-            raise ScriptError(f"it has no constant {name}")
-        return self.constants[name]
-
-    def replaced(self, qualname: str) -> Any:
-        return _OFF.get(qualname)
-
-    def blank(self, qualname: str) -> _Object:
-        """An instance whose attributes are still to be set."""
-        return _Object(qualname, {})
-
-    def construct(self, kind: ScriptClass, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """An instance of a class of the file."""
-        if kind.base == "NamedTuple":
-            from collections import namedtuple
-
-            values = dict(zip(kind.fields, args, strict=False)) | kwargs
-            if all(f.isidentifier() and not f.startswith("_") for f in kind.fields):
-                made = namedtuple("NamedTuple", kind.fields)  # type: ignore[misc]
-                return made(**values)
-            return tuple(values.values())
-        made_object = self.blank(kind.qualname)
-        start = kind.methods.get("__init__")
-        if start is not None:
-            self.machine.run(start, (made_object, *args), kwargs, owner=made_object)
-        return made_object
-
-    def operator(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        if any(isinstance(a, _Object) and ".torch.classes." in a.qualname for a in args):
-            raise ScriptError(_PACKED)
-        try:
-            return operators.call(name, args, kwargs, self.device)
-        except operators.UnknownOperator as error:
-            raise ScriptError(str(error)) from None

@@ -9,13 +9,18 @@ builtins on plain values (`operators`), and torch's tensor operators, without th
 from __future__ import annotations
 
 import ast
+import re
+from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
+import torch
 from msgspec import Struct, field
 
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
+from explorer.engine.formats.torch_replay import operators
+from explorer.engine.formats.torch_replay.rebuilt_module import ReplayModule
 
 SOURCE = 32 << 20
 """Bytes of one file of code that are read at most."""
@@ -151,42 +156,12 @@ class _Reference(Struct, frozen=True):
     qualname: str
 
 
-class Host(Protocol):
-    """What code can reach: operators, the objects of the file, and its constants."""
+class ScriptObject:
+    """An instance of a class of the file that is no module; its attributes are still to be set."""
 
-    def operator(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Calls an operator: 'torch.add', 'ops.torchvision.nms'."""
-        ...
-
-    def method(
-        self, frame: ScriptFrame, value: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Any:
-        """Calls a method of an object of the file."""
-        ...
-
-    def attribute(self, value: Any, name: str) -> Any:
-        """An attribute of an object of the file."""
-        ...
-
-    def assign(self, value: Any, name: str, new: Any) -> None:
-        """Sets one."""
-        ...
-
-    def constant(self, name: str) -> Any:
-        """A constant of the code: 'c0'."""
-        ...
-
-    def replaced(self, qualname: str) -> Callable[..., Any] | None:
-        """What stands for a function of the file that is not to be run as it is."""
-        ...
-
-    def blank(self, qualname: str) -> Any:
-        """An instance of a class of the file whose attributes are still to be set."""
-        ...
-
-    def construct(self, kind: ScriptClass, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        """An instance of a class of the file."""
-        ...
+    def __init__(self, qualname: str) -> None:
+        self.qualname = qualname
+        self.values: dict[str, Any] = {}
 
 
 class _Return(Exception):
@@ -199,23 +174,57 @@ _ROOTS = frozenset({"torch", "ops", "__torch__", "CONSTANTS"})
 _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {"int": int, "float": float, "bool": bool}
 _NUMBERS = {"inf": float("inf"), "nan": float("nan"), "infj": complex(0, float("inf"))}
 
+_ENTRY = re.compile(r"forward(\d+|__\d+)?")
+"""Methods by which a submodule is called: a traced module that is called twice has forward1 as well."""
+
+_OFF = {
+    "__torch__.torch.backends.mha.get_fastpath_enabled": False,
+    "__torch__.torch.jit.is_scripting": True,
+}
+"""What functions of torch's own answer here, and otherwise elsewhere: a fast path would hide what it does."""
+
+_PACKED = "its weights are packed for quantized operators, which have no shapes to count"
+
 
 class ScriptInterpreter:
-    """Runs functions of `code`; what an operator or a submodule does is asked of `host`.
+    """Runs functions of `code`, which reach the modules of the file, its constants, and operators.
 
     Args:
         code: Of the file.
-        host: What the code can reach beside itself.
+        device: Where operators run.
+
+    Attributes:
+        constants: Of the code, by name: 'c0'.
     """
 
-    def __init__(self, code: Code, host: Host) -> None:
+    def __init__(self, code: Code, device: torch.device) -> None:
         self.code = code
-        self.host = host
+        self.device = device
+        self.constants: dict[str, Any] = {}
+        self.entry = ""
         self.steps = 0
         self.turning = 0
 
     def __deepcopy__(self, memo: Any) -> ScriptInterpreter:
         return self
+
+    def enter(self, twin: ReplayModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The forward of a twin; under which name it is called was said just before."""
+        name, self.entry = self.entry or "forward", ""
+        kind: ScriptClass = twin.held["kind"]
+        if twin.held["packed"]:
+            raise ScriptError(_PACKED)
+        if "constants" in twin.held:
+            # the model itself: every run of it has as many steps as the last
+            self.steps = self.turning = 0
+            args = _lists(kind, args)
+        method = kind.methods.get(name) or kind.methods.get("forward__0")
+        if method is None:
+            raise ScriptError(f"{kind.qualname} has no {name}")
+        bounded([*args, *kwargs.values()])
+        made = self.run(method, (twin, *args), kwargs, owner=twin)
+        bounded([made])
+        return made
 
     def run(
         self, function: ast.FunctionDef, args: Sequence[Any], kwargs: Mapping[str, Any], owner: Any = None
@@ -284,7 +293,7 @@ class ScriptInterpreter:
             for part, item in zip(target.elts, parts, strict=True):
                 self._bind_target(part, item, frame)
         elif isinstance(target, ast.Attribute):
-            self.host.assign(self._value(target.value, frame), target.attr, value)
+            self._set(self._value(target.value, frame), target.attr, value)
         elif isinstance(target, ast.Subscript):
             self._value(target.value, frame)[self._value(target.slice, frame)] = value
         else:
@@ -345,9 +354,11 @@ class ScriptInterpreter:
     def _attribute(self, node: ast.Attribute, frame: ScriptFrame) -> Any:
         dotted = _dotted(node, frame)
         if dotted is None:
-            return self.host.attribute(self._value(node.value, frame), node.attr)
+            return self._get(self._value(node.value, frame), node.attr)
         if dotted.startswith("CONSTANTS."):
-            return self.host.constant(node.attr)
+            if node.attr not in self.constants:
+                raise ScriptError(f"it has no constant {node.attr}")
+            return self.constants[node.attr]
         if dotted.startswith("__torch__."):
             holder = self.code.class_of(dotted.rpartition(".")[0])
             if holder is not None and holder.base == "Enum":
@@ -387,10 +398,10 @@ class ScriptInterpreter:
             dotted = _dotted(target, frame)
             if dotted is None:
                 receiver = self._value(target.value, frame)
-                return self.host.method(frame, receiver, target.attr, args, kwargs)
+                return self._invoke(frame, receiver, target.attr, args, kwargs)
             if dotted.startswith(("torch.", "ops.")):
                 self._spend((_AGAIN if self.turning else 1) + _weight(dotted, args))
-                return self.host.operator(dotted, args, kwargs)
+                return self._operator(dotted, args, kwargs)
             return self._call_own(dotted, args, kwargs)
         callee = self._value(target, frame)
         if isinstance(callee, _Reference):
@@ -400,15 +411,15 @@ class ScriptInterpreter:
     def _call_own(self, qualname: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
         function = self.code.function(qualname)
         if function is not None:
-            replaced = self.host.replaced(qualname)
-            return self.run(function, args, kwargs) if replaced is None else replaced(*args, **kwargs)
+            replaced = _OFF.get(qualname)
+            return self.run(function, args, kwargs) if replaced is None else replaced
         holder, _, name = qualname.rpartition(".")
         if name == "__new__" and self.code.class_of(holder) is not None:
-            return self.host.blank(holder)
+            return ScriptObject(holder)
         made = self.code.class_of(qualname)
         if made is None:
             raise ScriptError(f"its code lacks {qualname}")
-        return self.host.construct(made, args, kwargs)
+        return self._construct(made, args, kwargs)
 
     def _builtin(self, name: str, node: ast.Call, frame: ScriptFrame) -> Any:
         if name == "uninitialized":
@@ -419,12 +430,96 @@ class ScriptInterpreter:
             return convert(value) if convert and hasattr(value, "item") else value
         args = [self._value(a, frame) for a in node.args]
         if name == "getattr":
-            return self.host.attribute(args[0], str(args[1]))
+            return self._get(args[0], str(args[1]))
         if name in ("int", "float", "bool", "str", "complex"):
-            return self.host.operator(f"torch.{name}", args, {})
+            return self._operator(f"torch.{name}", args, {})
         if name in _PLAIN:
             return _PLAIN[name](*args)
         raise ScriptError(f"'{name}' is not TorchScript")
+
+    # what the file holds, and operators
+
+    def _invoke(
+        self, frame: ScriptFrame, value: Any, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """Calls a method: a submodule by its hooks, anything else directly."""
+        if isinstance(value, ReplayModule):
+            if value is not frame.owner and _ENTRY.fullmatch(name):
+                self.entry = name
+                return value(*args, **kwargs)
+            kind = value.held["kind"]
+        elif isinstance(value, ScriptObject):
+            known = self.code.class_of(value.qualname)
+            if known is None:
+                raise ScriptError(f"its code lacks {value.qualname}")
+            kind = known
+        else:
+            raise ScriptError(f"a {type(value).__name__} has no method {name}")
+        method = kind.methods.get(name)
+        if method is None:
+            raise ScriptError(f"{kind.qualname} has no method {name}")
+        # work that a module does in another's method is that other's: the frame keeps its owner
+        return self.run(method, (value, *args), kwargs, owner=value)
+
+    def _get(self, value: Any, name: str) -> Any:
+        if isinstance(value, ReplayModule):
+            for table in (value._parameters, value._buffers, value._modules, value.held["values"]):
+                if name in table:
+                    return table[name]
+            if name == "training":
+                return value.training
+            constants = value.held["kind"].constants
+            if name in constants:
+                return constants[name]
+        elif isinstance(value, ScriptObject):
+            if name in value.values:
+                return value.values[name]
+        elif isinstance(value, tuple) and name in getattr(value, "_fields", ()):
+            return getattr(value, name)
+        raise ScriptError(f"a {type(value).__name__} has no {name}")
+
+    def _set(self, value: Any, name: str, new: Any) -> None:
+        if isinstance(value, ScriptObject):
+            value.values[name] = new
+        elif isinstance(value, ReplayModule):
+            # state that the model keeps between calls is not kept here: every run sees the file's
+            if name in value.held["values"]:
+                value.held["values"][name] = new
+        else:
+            raise ScriptError(f"a {type(value).__name__} has no {name}")
+
+    def _construct(self, kind: ScriptClass, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """An instance of a class of the file."""
+        if kind.base == "NamedTuple":
+            values = dict(zip(kind.fields, args, strict=False)) | kwargs
+            if all(f.isidentifier() and not f.startswith("_") for f in kind.fields):
+                made = namedtuple("NamedTuple", kind.fields)  # type: ignore[misc]
+                return made(**values)
+            return tuple(values.values())
+        made_object = ScriptObject(kind.qualname)
+        start = kind.methods.get("__init__")
+        if start is not None:
+            self.run(start, (made_object, *args), kwargs, owner=made_object)
+        return made_object
+
+    def _operator(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if any(isinstance(a, ScriptObject) and ".torch.classes." in a.qualname for a in args):
+            raise ScriptError(_PACKED)
+        try:
+            return operators.call(name, args, kwargs, self.device)
+        except operators.UnknownOperator as error:
+            raise ScriptError(str(error)) from None
+
+
+def _lists(kind: ScriptClass, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments of the model: where it takes a list of tensors (images of a detector), one is made."""
+    declared = kind.methods["forward"].args.args[1:]
+    made = list(args)
+    for at, (argument, value) in enumerate(zip(declared, args, strict=False)):
+        wants = argument.annotation is not None and ast.unparse(argument.annotation) == "List[Tensor]"
+        if wants and isinstance(value, torch.Tensor):
+            made[at] = list(value.unbind(0)) if value.dim() == 4 else [value]
+    return tuple(made)
 
 
 _DEEP = frozenset(
