@@ -17,7 +17,7 @@ from typing import Any
 
 from explorer.base.errors import BadModel, nearest
 from explorer.engine.formats.onnx import messages
-from explorer.engine.formats.onnx.messages import not_onnx
+from explorer.engine.formats.onnx.messages import decoded, not_onnx
 from explorer.engine.formats.onnx.protobuf_wire import fields, packed_varints, signed, varint_at
 from explorer.engine.formats.onnx.tensors import TensorReader
 from explorer.engine.graph.model import (
@@ -258,7 +258,7 @@ class _Reader(TensorReader):
                             )
                     break
         except UnicodeDecodeError:
-            return self.readable_node(start, stop, depth)
+            return self.other_node(data, start, depth, 0, [], [], "", b"")
         except IndexError:
             pass  # it is damaged, and read up to there
         return self.other_node(data, start, depth, at, inputs, outputs, name, rest)
@@ -292,74 +292,43 @@ class _Reader(TensorReader):
                 if tag in _OWN_TAGS:
                     rest = b""
                 if tag == _INPUT:
-                    inputs.append(data[first:at].decode())
+                    inputs.append(decoded(data[first:at]))
                 elif tag == _OUTPUT:
-                    outputs.append(data[first:at].decode())
+                    outputs.append(decoded(data[first:at]))
                 elif tag == _NAME:
-                    name = data[first:at].decode()
+                    name = decoded(data[first:at])
                 elif tag == _OP:
-                    op = data[first:at].decode()
+                    op = decoded(data[first:at])
                 elif tag == _ATTRIBUTE:
                     attributes.append((first, at))
                 elif tag == _DOMAIN:
-                    domain = data[first:at].decode()
+                    domain = decoded(data[first:at])
                 elif tag == _OVERLOAD:
-                    overload = data[first:at].decode()
+                    overload = decoded(data[first:at])
                 elif tag == _METADATA:
                     key, value = self.pair(start + first, start + at)
                     metadata[key] = value
-        except UnicodeDecodeError:
-            return self.readable_node(start, stop, depth)
         except IndexError:
             at = end + 1
         if at > end:
             for _ in fields(self.data, start, stop):
                 pass  # says what does not fit
-        alike, decode = self.decoder(data, start, attributes, depth) if attributes else (b"", None)
+        alike, decode = self.attributes(data, start, attributes, depth) if attributes else (b"", None)
         if rest:
             self.kinds[rest] = op, domain, overload, alike, decode
         record = FileSpan(self.source, start, end)
         return Node(op, inputs, outputs, name, domain, overload, None, metadata, record, decode, alike)
 
-    def decoder(
-        self, data: bytes, start: int, attributes: Sequence[tuple[int, int]], depth: int
-    ) -> tuple[bytes | None, Callable[[], Mapping[str, Any]]]:
-        """What tells these attributes of a node from others, and what decodes them: a kind is read once."""
-        raw = b"".join([data[first:last] for first, last in attributes])
-        known = self.decoders.get(raw)
-        if known is not None:
-            return known
-        return self.attributes(raw, [(start + first, start + last) for first, last in attributes], depth)
-
-    def readable_node(self, start: int, stop: int, depth: int) -> Node:
-        """A node whose names are not all UTF-8; the bytes that are not stay readable."""
-        texts: dict[int, list[str]] = {}
-        spans: list[tuple[int, int]] = []
-        metadata: dict[str, str] = {}
-        for number, wire, _, at, end in fields(self.data, start, stop):
-            if wire != 2:
-                continue
-            if number == 5:
-                spans.append((at, end))
-            elif number == 9:
-                key, value = self.pair(at, end)
-                metadata[key] = value
-            else:
-                texts.setdefault(number, []).append(self.text(at, end))
-        op, name, domain, overload = (texts.get(number, [""])[-1] for number in (4, 3, 7, 8))
-        alike, decode = self.attributes(b"".join([self.data[a:b] for a, b in spans]), spans, depth)
-        record = self.span(start, stop)
-        ins, outs = texts.get(1, ()), texts.get(2, ())
-        return Node(op, ins, outs, name, domain, overload, None, metadata, record, decode, alike)
-
     def attributes(
-        self, raw: bytes, spans: list[tuple[int, int]], depth: int
+        self, data: bytes, start: int, places: Sequence[tuple[int, int]], depth: int
     ) -> tuple[bytes | None, Callable[[], Mapping[str, Any]]]:
         """What tells nodes of equal attributes, and what decodes them, once for all of these."""
-        if len(raw) > _MOST_ALIKE:
-            return None, lambda: dict(self.attribute(a, b, depth) for a, b in spans)
+        raw = b"".join([data[first:last] for first, last in places])
         known = self.decoders.get(raw)
         if known is None:
+            spans = [(start + first, start + last) for first, last in places]
+            if len(raw) > _MOST_ALIKE:
+                return None, lambda: dict(self.attribute(a, b, depth) for a, b in spans)
             found: dict[str, Any] = {}
 
             def decode() -> Mapping[str, Any]:
