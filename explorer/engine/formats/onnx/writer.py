@@ -17,7 +17,7 @@ import queue
 import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any
 
 from explorer.engine.formats.onnx.protobuf_wire import length_delimited, tagged_varint, varint
 from explorer.engine.graph.model import (
@@ -622,38 +622,12 @@ class _Beside:
 def _put(descriptor: int, piece: Piece, offset: int) -> None:
     if _nothing(piece):
         return
-    if len(piece) >= _LARGE:
-        _reserve(descriptor, offset, len(piece))
     view = memoryview(piece)
     while len(view):
         written = os.pwrite(descriptor, view, offset)
         if not written:  # some file systems of other makers say so of a disk that is full
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         view, offset = view[written:], offset + written
-
-
-def _reserve(descriptor: int, offset: int, size: int) -> None:
-    """Asks for room on the disk at once, which takes less than page by page; writing says if there is none.
-
-    os.posix_fallocate writes a byte into every block where a file system does not know how: a minute on one
-    that is far away.
-    """
-    ask = _fallocate()
-    if ask is not None:
-        ask(descriptor, 0, offset, size)
-
-
-@functools.cache
-def _fallocate() -> Callable[[int, int, int, int], int] | None:
-    """The `fallocate` of the C library, None where it has none: on macOS, or in a Python without ctypes."""
-    try:
-        import ctypes
-
-        ask = ctypes.CDLL(None).fallocate64
-    except (ImportError, AttributeError, OSError, TypeError):
-        return None
-    ask.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-    return cast("Callable[[int, int, int, int], int]", ask)
 
 
 def _nothing(piece: Piece) -> bool:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -324,47 +322,6 @@ def test_a_part_that_cannot_be_written_is_an_error_whichever_thread_has_it(
     with pytest.raises(Misuse, match="the disk is full; nothing was written"):
         write(with_weight(payload, size), str(tmp_path / "m.onnx"))
     assert os.listdir(tmp_path) == []
-
-
-def no_library(*_: Any, **__: Any) -> Any:
-    raise OSError("no such library")
-
-
-def no_name(*_: Any, **__: Any) -> Any:
-    return object()  # as the C library of macOS, which has no fallocate
-
-
-@pytest.mark.parametrize("library", [no_library, no_name, None])
-def test_room_that_cannot_be_asked_for_is_taken_while_writing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: Callable[..., Any] | None
-) -> None:
-    if library is None:
-        monkeypatch.setitem(sys.modules, "ctypes", None)  # a Python that was built without it
-    else:
-        monkeypatch.setattr(ctypes, "CDLL", library)
-    data = os.urandom(3 << 20)
-    writer._fallocate.cache_clear()
-    try:
-        write(with_weight(computed(data, 2 << 20), 3 << 18), str(tmp_path / "m.onnx"))
-    finally:
-        writer._fallocate.cache_clear()
-    assert data in (tmp_path / "m.onnx").read_bytes()
-
-
-def test_a_file_system_that_gives_no_room_beforehand_is_written_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[int] = []
-
-    def refuse(_: int, __: int, ___: int, size: int) -> int:
-        asked.append(size)
-        return -1  # EOPNOTSUPP, or EINTR
-
-    monkeypatch.setattr(writer, "_fallocate", lambda: refuse)
-    data = os.urandom(3 << 20)
-    write(with_weight(computed(data, 2 << 20), 3 << 18), str(tmp_path / "m.onnx"))
-    assert data in (tmp_path / "m.onnx").read_bytes()
-    assert asked
 
 
 def test_a_disk_that_takes_nothing_and_gives_no_reason_is_full(
