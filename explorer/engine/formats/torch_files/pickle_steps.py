@@ -1,7 +1,7 @@
 """Pickle opcodes, and reading a pickle as data: what each does to the machine (`pickle_machine`).
 
 A table from the byte of an instruction to a function; their codes and meanings are those of Python's
-pickletools. Those that every tensor of a checkpoint takes are written out where a call less counts.
+pickletools.
 """
 
 from __future__ import annotations
@@ -35,8 +35,6 @@ MEMO = 20_000_000
 STACK = 4_000_000
 """Values that may wait on the stack; a list is appended to a thousand at a time."""
 
-_from_bytes = int.from_bytes
-
 
 def _push(make: Callable[[Pickle], Any]) -> Step:
     def step(m: Pickle) -> None:
@@ -54,18 +52,6 @@ def _skipped(size: int) -> Step:
     return step
 
 
-def _byte(m: Pickle) -> None:
-    at = m.at
-    m.stack.append(m.content[at])
-    m.at = at + 1
-
-
-def _two_bytes(m: Pickle) -> None:
-    at = m.at
-    m.stack.append(m.content[at] | m.content[at + 1] << 8)
-    m.at = at + 2
-
-
 def _long(size: int) -> Callable[[Pickle], int]:
     def value(m: Pickle) -> int:
         length = m.number(size)
@@ -74,16 +60,6 @@ def _long(size: int) -> Callable[[Pickle], int]:
         return int.from_bytes(m.take(length), "little", signed=True)
 
     return value
-
-
-def _unicode(m: Pickle) -> None:
-    """Text with a length of four bytes, which is what torch writes."""
-    content, at = m.content, m.at + 4
-    end = at + _from_bytes(content[at - 4 : at], "little")
-    if end > len(content):
-        raise TruncatedPickle("it is cut off")
-    m.at = end
-    m.stack.append(content[at:end].decode("utf-8", "surrogatepass"))
 
 
 def _text(size: int, coding: str = "utf-8", errors: str = "surrogatepass") -> Callable[[Pickle], str]:
@@ -139,16 +115,6 @@ def _last(count: int) -> Callable[[Pickle], tuple[Any, ...]]:
     return value
 
 
-def _tuple(m: Pickle) -> None:
-    found = tuple(m.stack)
-    m.stack = m.below.pop()
-    m.stack.append(found)
-
-
-def _tuple_of_one(m: Pickle) -> None:
-    m.stack[-1] = (m.stack[-1],)
-
-
 def _dict(m: Pickle) -> PickledDict:
     made = PickledDict()
     _fill(made, m.marked())
@@ -179,13 +145,9 @@ def _extend(target: Any, values: list[Any]) -> None:
 
 
 def _set_item(m: Pickle) -> None:
-    stack = m.stack
-    value = stack.pop()
-    key = stack.pop()
-    if type(stack[-1]) is PickledDict and type(key) is str:
-        stack[-1][key] = value
-    else:
-        _fill(stack[-1], [key, value])
+    value = m.stack.pop()
+    key = m.stack.pop()
+    _fill(m.stack[-1], [key, value])
 
 
 def _set_items(m: Pickle) -> None:
@@ -221,16 +183,11 @@ def _mark(m: Pickle) -> None:
     m.stack = []
 
 
-def _put_short(m: Pickle) -> None:
-    at = m.at
-    m.memo[m.content[at]] = m.stack[-1]
-    m.at = at + 1
+def _put(size: int) -> Step:
+    def step(m: Pickle) -> None:
+        m.memo[m.number(size)] = m.stack[-1]
 
-
-def _put_long(m: Pickle) -> None:
-    at = m.at
-    m.at = at + 4
-    m.memo[_from_bytes(m.content[at : at + 4], "little")] = m.stack[-1]
+    return step
 
 
 def _memoize(m: Pickle) -> None:
@@ -239,18 +196,6 @@ def _memoize(m: Pickle) -> None:
 
 def _put_line(m: Pickle) -> None:
     m.memo[_digits(m.line())] = m.stack[-1]
-
-
-def _get_short(m: Pickle) -> None:
-    at = m.at
-    m.stack.append(m.memo[m.content[at]])
-    m.at = at + 1
-
-
-def _get_long(m: Pickle) -> None:
-    at = m.at
-    m.at = at + 4
-    m.stack.append(m.memo[_from_bytes(m.content[at : at + 4], "little")])
 
 
 def _global(m: Pickle) -> Any:
@@ -266,14 +211,8 @@ def _stack_global(m: Pickle) -> Any:
 
 
 def _reduce(m: Pickle) -> None:
-    stack = m.stack
-    args = stack.pop()
-    func = stack[-1]
-    if type(func) is Global and func.make is not None and type(args) is tuple:
-        m.named[func.qualname] += 1
-        stack[-1] = func.make(*args)
-    else:
-        stack[-1] = m.called(func, args)
+    args = m.stack.pop()
+    m.stack[-1] = m.called(m.stack[-1], args)
 
 
 def _new_with_names(m: Pickle) -> Any:
@@ -331,9 +270,9 @@ _STEPS: dict[bytes, Step] = {
     b"I": _push(_int_line),
     b"L": _push(lambda m: _digits(m.line())),
     b"F": _push(lambda m: float(m.line())),
-    b"J": _push(lambda m: _from_bytes(m.take(4), "little", signed=True)),
-    b"K": _byte,
-    b"M": _two_bytes,
+    b"J": _push(lambda m: int.from_bytes(m.take(4), "little", signed=True)),
+    b"K": _push(lambda m: m.number(1)),
+    b"M": _push(lambda m: m.number(2)),
     b"\x8a": _push(_long(1)),
     b"\x8b": _push(_long(4)),
     b"G": _push(_double),
@@ -341,7 +280,7 @@ _STEPS: dict[bytes, Step] = {
     b"T": _push(_text(4, "latin-1")),
     b"U": _push(_text(1, "latin-1")),
     b"V": _push(lambda m: m.raw_line().decode("raw_unicode_escape")),
-    b"X": _unicode,
+    b"X": _push(_text(4)),
     b"\x8c": _push(_text(1)),
     b"\x8d": _push(_text(8)),
     b"B": _push(_bytes(4)),
@@ -353,11 +292,11 @@ _STEPS: dict[bytes, Step] = {
     b"]": lambda m: m.stack.append([]),
     b"}": lambda m: m.stack.append(PickledDict()),
     b"\x8f": _push(lambda m: ReducedObject(_SET)),
-    b"t": _tuple,
+    b"t": _push(lambda m: tuple(m.marked())),
     b"l": _push(lambda m: m.marked()),
     b"d": _push(_dict),
     b"\x91": _push(_frozen),
-    b"\x85": _tuple_of_one,
+    b"\x85": _push(_last(1)),
     b"\x86": _push(_last(2)),
     b"\x87": _push(_last(3)),
     b"a": _append,
@@ -371,12 +310,12 @@ _STEPS: dict[bytes, Step] = {
     b"1": lambda m: m.marked().clear(),
     b"2": _push(lambda m: m.stack[-1]),
     b"p": _put_line,
-    b"q": _put_short,
-    b"r": _put_long,
+    b"q": _put(1),
+    b"r": _put(4),
     b"\x94": _memoize,
     b"g": _push(lambda m: m.memo[_digits(m.line())]),
-    b"h": _get_short,
-    b"j": _get_long,
+    b"h": _push(lambda m: m.memo[m.number(1)]),
+    b"j": _push(lambda m: m.memo[m.number(4)]),
     # code: names and calls
     b"c": _push(_global),
     b"\x93": _push(_stack_global),
