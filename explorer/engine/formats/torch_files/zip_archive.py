@@ -40,9 +40,6 @@ _END64 = struct.Struct("<4sQ2H2L4Q")
 _COMMENT = (1 << 16) + _END.size
 
 _MAGIC = b"PK\x03\x04"
-_SMALL = 1 << 16
-_EXTRA = 256
-"""Bytes of padding that stand between a small entry's name and its content, as far as torch is known."""
 
 _STORED, _DEFLATED = 0, 8
 
@@ -276,7 +273,7 @@ class ZipArchive:
         """
         size = self.size_of(name)
         entry = self.entries[name]
-        content = self._packed(name, entry)
+        content = self.raw(entry.packed, self.start_of(name))
         if entry.method != _STORED:
             try:
                 content = zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, size + 1)
@@ -287,18 +284,6 @@ class ZipArchive:
                 f"'{printable(name)}' is damaged", where=self.path, hint="fetch or save the file again"
             )
         return content
-
-    def _packed(self, name: str, entry: ZipEntry) -> bytes:
-        """The bytes of an entry as they lie in the file; of a small one header and content in one look."""
-        if entry.packed > _SMALL:
-            return self.raw(entry.packed, self.start_of(name))
-        held = self.raw(_LOCAL.size + len(name) + _EXTRA + entry.packed, entry.header)
-        if len(held) >= _LOCAL.size:
-            magic, *_, name_length, extra_length = _LOCAL.unpack_from(held)
-            start = _LOCAL.size + name_length + extra_length
-            if magic == _MAGIC and start + entry.packed <= len(held):
-                return held[start : start + entry.packed]
-        return self.raw(entry.packed, self.start_of(name))
 
     def text(self, name: str) -> str:
         """An entry as UTF-8 text.
