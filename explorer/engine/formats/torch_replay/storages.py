@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from msgspec import Struct, field
 
 from explorer.base.errors import BadModel
@@ -38,8 +39,6 @@ class Storages(Struct):
         Raises:
             BadModel: The archive has no such bytes, or fewer than the tensor takes.
         """
-        import torch
-
         try:
             checked(spec)
         except (ValueError, TypeError, AttributeError) as error:
@@ -55,8 +54,6 @@ class Storages(Struct):
         return bare.set_(storage, spec.offset, spec.shape, spec.stride)
 
     def _storage(self, ref: StorageRef) -> Any:
-        import torch
-
         known = self.made.get(ref.key)
         if known is not None:
             return known

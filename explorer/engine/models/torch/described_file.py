@@ -16,9 +16,10 @@ from explorer.base.errors import MissingExtra, Misuse, install_command
 from explorer.engine.costs import layer_rows, layer_tree
 from explorer.engine.costs.layer_tree import UNPLACED, GroupFacts, LayerLeaf, Scope, summed
 from explorer.engine.costs.memory import liveness
+from explorer.engine.formats.format import named
 from explorer.engine.formats.module_index import ModulePart
 from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, rows
-from explorer.engine.formats.torch_files.checkpoint_modules import Checkpoint, read_checkpoint
+from explorer.engine.formats.torch_files.checkpoint_modules import read_checkpoint
 from explorer.engine.formats.torch_files.torchscript import script
 from explorer.engine.models.opened_model import OpenedModel, OpenOptions
 from explorer.engine.models.tensors import TensorFile
@@ -263,18 +264,8 @@ def open_script(source: str, options: OpenOptions) -> OpenedModel:
             hint=f"type: {install_command()}",
             inputs=declared(found.inputs),
         )
-    return _rebuilt(source, options)
-
-
-def _rebuilt(source: str, options: OpenOptions, pickled: Checkpoint | None = None) -> OpenedModel:
-    """The module that torch makes of a file: TorchScript, or a whole one in a pickle."""
-    from explorer.engine.models.torch import module_file  # torch: seconds, and it may be missing
-
-    return (
-        module_file.open_pickled(source, options, pickled)
-        if pickled
-        else module_file.open_script(source, options)
-    )
+    rebuilt: OpenedModel = named("models.torch.module_file:open_script")(source, options)
+    return rebuilt
 
 
 def open_checkpoint(source: str, options: OpenOptions) -> OpenedModel:
@@ -287,7 +278,8 @@ def open_checkpoint(source: str, options: OpenOptions) -> OpenedModel:
     found = read_checkpoint(source, "checkpoint")
     if options.trust and found.whole:
         require("torch", source)
-        return _rebuilt(source, options, found)
+        loaded: OpenedModel = named("models.torch.module_file:open_pickled")(source, options, found)
+        return loaded
     if not found.whole:
         opened = with_config_beside(source, found.contents, options)
         if opened is not None:

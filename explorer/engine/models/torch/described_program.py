@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from explorer.base.errors import MissingExtra, install_command
 from explorer.engine.costs.aten.table import exported_cost
 from explorer.engine.costs.layer_tree import UNPLACED, GroupFacts, LayerLeaf, Scope
+from explorer.engine.formats.format import named
 from explorer.engine.formats.tensor_index import StoredTensor
 from explorer.engine.formats.torch_files.exported_program import ProgramCall, ProgramDescription, described
 from explorer.engine.formats.torch_files.tensors import BYTES
@@ -43,9 +44,8 @@ def open_program(source: str, options: OpenOptions) -> OpenedModel:
         require("torch", source)
     except MissingExtra:
         return open_described(source, options)
-    from explorer.engine.models.torch import module_file  # torch: seconds, and it may be missing
-
-    return module_file.open_program(source, options)
+    rebuilt: OpenedModel = named("models.torch.module_file:open_program")(source, options)
+    return rebuilt
 
 
 def open_described(source: str, options: OpenOptions) -> OpenedModel:

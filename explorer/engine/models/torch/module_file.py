@@ -33,7 +33,6 @@ class RebuiltModule(TorchModel):
     """
 
     takes_weights = False
-    is_graph = False
 
     def __init__(self, format: str, source: str, options: OpenOptions, loaded: LoadedModule) -> None:
         self.format = format

@@ -7,7 +7,7 @@ its weights.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from explorer.base.errors import BadModel
 from explorer.engine.costs.aten import dispatch
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
+from explorer.engine.formats.torch_module.modules import flat
 from explorer.engine.models.opened_model import OpenOptions
 from explorer.host.optional_packages import error_line
 
@@ -75,17 +76,9 @@ def _figures(node: Any, parameters: Mapping[str, str]) -> Figures:
 def _bytes(out: Any) -> int | None:
     """Bytes of what comes out; None where a size depends on values."""
     total = 0
-    for tensor in _tensors(out):
+    for tensor in flat([out]):
         size = tensor.numel()
         if not isinstance(size, int):
             return None
         total += size * tensor.element_size()
     return total
-
-
-def _tensors(out: Any) -> Iterator[torch.Tensor]:
-    if isinstance(out, torch.Tensor):
-        yield out
-    elif isinstance(out, (tuple, list)):
-        for one in out:
-            yield from _tensors(one)

@@ -2,42 +2,32 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 
 from explorer.base.errors import BadModel
-from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.modules import tensors
 from explorer.engine.formats.torch_module.width_mismatch import failure
 
 
-def run(
-    loaded: LoadedModule, bound: BoundInputs, inputs: Sequence[np.ndarray], *, dtype: str | None = None
-) -> list[np.ndarray]:
+def run(loaded: LoadedModule, bound: BoundInputs, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The model's own outputs in evaluation mode, in the order of its ONNX export.
 
     Args:
         loaded: The model.
         bound: Its inputs, as they were settled.
         inputs: One array per input, in the order of `bound.inputs`.
-        dtype: 'float64' runs weights and floating-point inputs in double precision; None or 'float32' as
-            the model is.
 
     Raises:
         BadModel: The model fails on these inputs.
     """
-    bound = loaded.bound or bind(loaded)
     model = loaded.materialise()
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     given = [torch.from_numpy(a.copy() if not a.flags.writeable else a).to(device) for a in inputs]
-    if dtype == "float64":
-        model = copy.deepcopy(model).double()
-        given = [t.double() if t.is_floating_point() else t for t in given]
     args, kwargs = bound.call(given)
     try:
         with loaded.quiet(), torch.no_grad():

@@ -370,16 +370,6 @@ def test_several_inputs_and_named_outputs(nets: Path) -> None:
     assert outputs_agree(loaded, path)
 
 
-def test_running_in_double_precision_leaves_the_model_in_single(nets: Path) -> None:
-    loaded = load("my_nets:Small")
-    image = np.random.default_rng(0).random((1, 1, 28, 28), dtype=np.float32)
-    bound = bind(loaded)
-    single, double = run(loaded, bound, [image])[0], run(loaded, bound, [image], dtype="float64")[0]
-    assert (single.dtype, double.dtype) == (np.float32, np.float64)
-    assert 0 < np.abs(single - double).max() < 1e-5
-    assert run(loaded, bound, [image])[0].dtype == np.float32
-
-
 def test_a_model_that_cannot_take_these_inputs(nets: Path) -> None:
     small = load("my_nets:Small")
     with pytest.raises(BadModel, match="the model failed"):
