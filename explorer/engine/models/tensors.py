@@ -8,8 +8,10 @@ types, shapes and the values themselves are there like those of any other model.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NoReturn, cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
 from explorer.engine.costs.layer_rows import build
@@ -31,6 +33,9 @@ _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 """How torch calls what a batch normalisation counts and does not learn."""
 
 _REMEDY = "name the code that builds it (package.module:callable), or export it to ONNX"
+
+DescribedLeaves = tuple[list[LayerLeaf], dict[str, GroupFacts]]
+"""Leaves in order, and what is known of the groups around them."""
 
 MANY = 20_000
 """Tensors from which on rows are made when they are looked at."""
@@ -93,20 +98,7 @@ class TensorFile(StaticModel):
 
     def _built(self) -> tuple[Layer, ...]:
         """As `_layers`, with every row made."""
-        kinds, why = self.contents.kinds, self.contents.why
-        unknown = GroupFacts(status="unknown", reason=why)
-        groups: dict[str, GroupFacts] = {}
-        leaves: list[LayerLeaf] = []
-        scopes: tuple[Scope, ...] = ()
-        for row in rows(self.contents.tensors):
-            scopes = scopes[: row.depth]
-            tensor = row.stored
-            if tensor is None:
-                scopes = (*scopes, Scope(row.path, row.name, kinds.get(row.path, "")))
-                groups[row.path] = unknown
-                continue
-            stored = ((tensor.key, tensor.elements, tensor.nbytes),)
-            leaves.append(LayerLeaf(scopes, leaf_layer(tensor, row.name, why), stored))
+        leaves, groups = tree_of(self.contents.tensors, self.contents.why, self.contents.kinds)
         trained = self._trained()
         return build(leaves, groups, trained=None if trained is None else {t.key for t in trained})
 
@@ -130,6 +122,45 @@ class TensorFile(StaticModel):
     def refuse(self, why: str) -> NoReturn:
         """See `StaticModel`."""
         raise Misuse(f"{self.contents.why}: {why}", where=self.source, hint=_REMEDY)
+
+
+def tree_of(
+    tensors: Iterable[StoredTensor], why: str, kinds: Mapping[str, str], role: str = ""
+) -> DescribedLeaves:
+    """A leaf for every tensor; the tree comes from their names.
+
+    Args:
+        tensors: In the order of the file.
+        why: Why nothing is known of the work.
+        kinds: Class of a module by its path, where it is known.
+        role: What the tensors are for, if that is not the model.
+    """
+    leaves: list[LayerLeaf] = []
+    groups: dict[str, GroupFacts] = {}
+    scopes: tuple[Scope, ...] = ()
+    unknown = GroupFacts(status="unknown", reason=why)
+    for row in rows(tensors):
+        scopes = scopes[: row.depth]
+        if row.stored is None:
+            scopes = (*scopes, Scope(row.path, row.name, kinds.get(row.path, "")))
+            groups[row.path] = unknown
+        else:
+            leaves.append(leaf_of(leaf_layer(row.stored, row.name, why), scopes, [row.stored], role))
+    return leaves, groups
+
+
+def leaf_of(layer: Layer, scopes: tuple[Scope, ...], tensors: Sequence[StoredTensor], role: str) -> LayerLeaf:
+    """A leaf that stores tensors; those of what is no part of the model are no parameters."""
+    if not role:
+        return LayerLeaf(scopes, layer, weights_of(tensors))
+    size = sum(tensor.nbytes for tensor in tensors)
+    about = {**layer.attributes, "role": role, "bytes": size}
+    return LayerLeaf(scopes, replace(layer, attributes=about, reason=f"{role}: it is no part of the model"))
+
+
+def weights_of(tensors: Sequence[StoredTensor]) -> list[tuple[Any, int, int]]:
+    """Tensors as a leaf stores them: identity, elements, bytes."""
+    return [(tensor.key, tensor.elements, tensor.nbytes) for tensor in tensors]
 
 
 def _counted(tensors: Sequence[StoredTensor]) -> tuple[int, int]:

@@ -8,7 +8,7 @@ is not, and says why.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from msgspec.structs import replace
 
@@ -18,11 +18,12 @@ from explorer.engine.costs.layer_tree import UNPLACED, GroupFacts, LayerLeaf, Sc
 from explorer.engine.costs.memory import liveness
 from explorer.engine.formats.format import named
 from explorer.engine.formats.module_index import ModulePart
-from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, rows
+from explorer.engine.formats.tensor_index import TensorIndex
 from explorer.engine.formats.torch_files.checkpoint_modules import read_checkpoint
 from explorer.engine.formats.torch_files.torchscript import script
 from explorer.engine.models.opened_model import OpenedModel, OpenOptions
-from explorer.engine.models.tensors import TensorFile
+from explorer.engine.models.tensor_rows import leaf_layer
+from explorer.engine.models.tensors import DescribedLeaves, TensorFile, leaf_of, tree_of
 from explorer.engine.models.torch.transformers import with_config_beside
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.facts import NOTHING_KNOWN, Layer, Shape, TensorInfo
@@ -31,9 +32,6 @@ from explorer.host.optional_packages import require
 
 if TYPE_CHECKING:
     from explorer.engine.values.numbers import Numbers
-
-DescribedLeaves = tuple[list[LayerLeaf], dict[str, GroupFacts]]
-"""Leaves in order, and what is known of the groups around them."""
 
 
 class DescribedFile(TensorFile):
@@ -146,11 +144,6 @@ def declared(values: Sequence[tuple[str, str | None, Shape | None]]) -> tuple[Te
     return tuple(TensorInfo(name, dtype, shape, "declared") for name, dtype, shape in values)
 
 
-def weights_of(tensors: Sequence[StoredTensor]) -> list[tuple[Any, int, int]]:
-    """Tensors as a leaf stores them: identity, elements, bytes."""
-    return [(t.key, t.elements, t.nbytes) for t in tensors]
-
-
 # -- the tree of a description
 
 
@@ -168,7 +161,9 @@ def leaves_of(parts: Sequence[ModulePart], why: str) -> DescribedLeaves:
     for part in parts:
         scopes = scopes[: part.depth]
         if not part.kind:
-            _loose(part, why, leaves, groups)
+            loose, around = tree_of(part.parameters, why, {}, part.role)
+            leaves += loose
+            groups |= {path: facts for path, facts in around.items() if path not in groups}
             continue
         buffers = [tensor.last for tensor in part.buffers]
         attributes = {**part.settings, **({"buffers": buffers} if buffers else {})}
@@ -179,64 +174,20 @@ def leaves_of(parts: Sequence[ModulePart], why: str) -> DescribedLeaves:
                 groups[part.path] = GroupFacts(status="unknown", reason=why, attributes=attributes)
             if part.inside:
                 for tensor in part.parameters:
-                    leaves.append(_tensor_leaf(tensor, scopes, part.role, why))
+                    leaves.append(leaf_of(leaf_layer(tensor, tensor.last, why), scopes, [tensor], part.role))
                 continue
-        path = part.path or part.kind
-        leaf = _row(path, part.name or part.kind, part.kind, part.parameters, why, attributes, part.role)
-        stored = () if part.role else weights_of(part.parameters)
-        leaves.append(LayerLeaf(scopes, leaf, stored))
+        leaf = Layer(
+            **UNPLACED,
+            path=part.path or part.kind,
+            name=part.name or part.kind,
+            kind=part.kind,
+            weights=tuple(TensorInfo(t.last, t.dtype, t.shape, "declared") for t in part.parameters),
+            attributes=attributes,
+            reason=why,
+            **NOTHING_KNOWN,
+        )
+        leaves.append(leaf_of(leaf, scopes, part.parameters, part.role))
     return leaves, groups
-
-
-def _loose(part: ModulePart, why: str, leaves: list[LayerLeaf], groups: dict[str, GroupFacts]) -> None:
-    """Tensors that belong to no module: the tree comes from their names."""
-    scopes: tuple[Scope, ...] = ()
-    unknown = GroupFacts(status="unknown", reason=why)
-    for row in rows(part.parameters):
-        scopes = scopes[: row.depth]
-        if row.stored is None:
-            scopes = (*scopes, Scope(row.path, row.name, ""))
-            groups.setdefault(row.path, unknown)
-        else:
-            leaves.append(_tensor_leaf(row.stored, scopes, part.role, why, row.name))
-
-
-def _tensor_leaf(
-    tensor: StoredTensor, scopes: tuple[Scope, ...], role: str, why: str, name: str = ""
-) -> LayerLeaf:
-    own = name or tensor.last
-    leaf = _row(tensor.name, own, tensor.dtype, [tensor], why, {}, role)
-    return LayerLeaf(scopes, leaf, () if role else weights_of([tensor]))
-
-
-def _row(
-    path: str,
-    name: str,
-    kind: str,
-    tensors: Sequence[StoredTensor],
-    why: str,
-    attributes: Mapping[str, Any],
-    role: str,
-) -> Layer:
-    if role:
-        size = sum(tensor.nbytes for tensor in tensors)
-        attributes = {**attributes, "role": role, "bytes": size}
-        why = f"{role}: it is no part of the model"
-    return Layer(
-        **UNPLACED,
-        path=path,
-        name=name,
-        kind=kind,
-        weights=tuple(
-            TensorInfo(
-                t.name if len(tensors) == 1 and t.name == path else t.last, t.dtype, t.shape, "declared"
-            )
-            for t in tensors
-        ),
-        attributes=attributes,
-        reason=why,
-        **NOTHING_KNOWN,
-    )
 
 
 # -- files that torch rebuilds where it can be had, and that are described where it cannot

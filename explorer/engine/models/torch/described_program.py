@@ -17,12 +17,11 @@ from explorer.engine.formats.tensor_index import StoredTensor
 from explorer.engine.formats.torch_files.exported_program import ProgramCall, ProgramDescription, described
 from explorer.engine.formats.torch_files.tensors import BYTES
 from explorer.engine.models.opened_model import OpenedModel, OpenOptions
+from explorer.engine.models.tensors import DescribedLeaves, weights_of
 from explorer.engine.models.torch.described_file import (
     DescribedFile,
-    DescribedLeaves,
     declared,
     refuse_sizes,
-    weights_of,
 )
 from explorer.engine.operators import cost_formulas
 from explorer.facts import Layer, Shape, TensorInfo
