@@ -26,7 +26,7 @@ from explorer.engine.diff.forms import Forms
 from explorer.engine.diff.match import Matching, match
 from explorer.engine.diff.pairing import FOLDED, NodePairing, Tell, ValuePair, folded, opened_as, pair_nodes
 from explorer.engine.diff.rounding import OPERATORS, QUANTIZERS
-from explorer.engine.diff.sites import SitePair, nested_sites, pair_sites
+from explorer.engine.diff.sites import SitePair, nested_sites, nodes_of, pair_sites, ties_of
 from explorer.engine.fold.activations import DOMAIN as FUSED_DOMAIN
 from explorer.engine.graph.model import Model, Value
 from explorer.engine.graph.tile_metadata import DOMAIN
@@ -258,8 +258,8 @@ def _within(
     one, other = DefUse(seen[0]), DefUse(seen[1])
     sites = pair_sites(one, other, forms)
     around = [(name, name) for name in sorted(_free(one) & _free(other))]
-    joined = [*inputs, *around, *(tie for site in sites for tie in site.ties)]
-    closed = {i for s in sites for i in s.before}, {i for s in sites for i in s.after}
+    joined = [*inputs, *around, *ties_of(sites)]
+    closed = nodes_of(sites)
     # weights may be nodes here: those of a site are no subject of the matching
     apart = tuple(
         own | folded(side, [None] * len(side.nodes), own).keys()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from explorer.engine.diff.forms import captured_names
+from explorer.engine.graph.interpreter import free_names
 from explorer.engine.graph.model import CONTROL_FLOW, Model, Node, Value, subgraphs
 
 _COUNTED = re.compile(r"/?(node_|onnx::)?([A-Za-z_]*?)([._-]?)\d+")
@@ -42,7 +42,8 @@ class DefUse:
                     count -= 1
                 takes = takes[:count]
             if (node.domain or node.op in CONTROL_FLOW) and subgraphs(node):
-                takes = (*takes, *captured_names(node))
+                bodies = sorted(subgraphs(node), key=lambda pair: pair[0])
+                takes = (*takes, *dict.fromkeys(name for _, body in bodies for name in free_names(body)))
             self.takes.append(takes)
             for slot, name in enumerate(takes):
                 if name:

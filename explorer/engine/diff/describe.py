@@ -150,8 +150,8 @@ class Describer(Struct):
         left, right = one.attributes, other.attributes
         for name in dict.fromkeys((*left, *right)):
             given, now_given = name in left, name in right
-            was = left[name] if given else _default(self.before.model, one, name, right[name])
-            now = right[name] if now_given else _default(self.after.model, other, name, left[name])
+            was = left[name] if given else default_of(self.before.model, one, name, right[name])
+            now = right[name] if now_given else default_of(self.after.model, other, name, left[name])
             if was is not None and now is not None and self.same_attribute(was, now):
                 continue
             texts = _attribute_text(was, given), _attribute_text(now, now_given)
@@ -309,7 +309,7 @@ def tensor_change(name: str, before: Tensor, after: Tensor, forms: Forms) -> str
     return "" if forms.equal_content(before, after) else f"weight {name} values differ"
 
 
-def _default(model: Model, node: Node, name: str, example: Any) -> Any:
+def default_of(model: Model, node: Node, name: str, example: Any) -> Any:
     """The value that an attribute has when it is not given, by the operator's schema; None if none.
 
     Exporters differ in whether they write defaults: auto_pad = 'NOTSET' is no change. For window

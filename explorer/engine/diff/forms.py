@@ -14,17 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from explorer.engine.formats.onnx.protobuf_wire import fields
-from explorer.engine.graph.model import (
-    AttributeRef,
-    FileSpan,
-    Graph,
-    Inline,
-    Model,
-    Node,
-    Payload,
-    Tensor,
-    subgraphs,
-)
+from explorer.engine.graph.model import AttributeRef, FileSpan, Graph, Inline, Model, Node, Payload, Tensor
 from explorer.engine.progress import Cancel, stop_if
 
 Form = tuple[Any, ...]
@@ -76,7 +66,7 @@ class Forms:
         return self._functions[memo]
 
     def attributes(self, model: Model, node: Node) -> int:
-        """All attributes of a node, names of captured values left out (see `captured_names`)."""
+        """All attributes of a node, names of captured values left out."""
         if not node.attributes:
             return -1
         return self.number(self._mapping(model, node.attributes, {}, []))
@@ -204,14 +194,6 @@ class Forms:
         return tuple(forms), tuple(place(name) for name in outputs)
 
 
-def captured_names(node: Node) -> tuple[str, ...]:
-    """Names of the values around a node that its subgraphs use, in order of first use."""
-    found: dict[str, None] = {}
-    for _, graph in sorted(subgraphs(node), key=lambda pair: pair[0]):
-        _captured(graph, set(), found)
-    return tuple(found)
-
-
 def tensors(value: Any) -> Iterator[Tensor]:
     """Every tensor in an attribute's value, those in subgraphs included, in canonical order."""
     if isinstance(value, Tensor):
@@ -229,17 +211,6 @@ def body_tensors(nodes: Sequence[Node]) -> Iterator[Tensor]:
     for node in nodes:
         for name in sorted(node.attributes):
             yield from tensors(node.attributes[name])
-
-
-def _captured(graph: Graph, around: set[str], found: dict[str, None]) -> None:
-    known = around | {v.name for v in graph.inputs} | set(graph.initializers)
-    for node in graph.nodes:
-        known.update(node.outputs)
-    for node in graph.nodes:
-        found.update((name, None) for name in node.inputs if name and name not in known)
-        for _, inner in subgraphs(node):
-            _captured(inner, known, found)
-    found.update((v.name, None) for v in graph.outputs if v.name and v.name not in known)
 
 
 def _payload(tensor: Tensor) -> Payload | None:

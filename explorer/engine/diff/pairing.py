@@ -16,7 +16,7 @@ from explorer.engine.diff.folding import SideFolds, fold_side, foldable, give_up
 from explorer.engine.diff.forms import Forms
 from explorer.engine.diff.match import Matching, match
 from explorer.engine.diff.rounding import OPERATORS, QUANTIZERS, fold_rounding, in_range
-from explorer.engine.diff.sites import SitePair, pair_sites
+from explorer.engine.diff.sites import SitePair, nodes_of, pair_sites, ties_of
 from explorer.engine.fold.calls import opened
 from explorer.engine.fold.fold import FoldedAway
 from explorer.engine.graph.model import Model, Value
@@ -158,9 +158,9 @@ def _paired(before: Model, after: Model, tell: Tell, cancel: Cancel) -> NodePair
     inputs = _paired_values(one.inputs, other.inputs)
     outputs = _paired_values(one.outputs, other.outputs)
     joined = [(a.name, b.name) for a, b in inputs if a is not None and b is not None]
-    joined += [tie for site in sites for tie in site.ties]
+    joined += ties_of(sites)
     ends = [(a.name, b.name) for a, b in outputs if a is not None and b is not None]
-    closed = {i for s in sites for i in s.before}, {i for s in sites for i in s.after}
+    closed = nodes_of(sites)
     rounded = None if sites else fold_rounding(one, other)
     if rounded is not None:
         closed[rounded.side is other].update(rounded.folded)

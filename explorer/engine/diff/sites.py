@@ -60,6 +60,16 @@ def pair_sites(before: DefUse, after: DefUse, forms: Forms) -> list[SitePair]:
     return pairs
 
 
+def ties_of(sites: Sequence[SitePair]) -> list[tuple[str, str]]:
+    """The values that sites give on both sides."""
+    return [tie for site in sites for tie in site.ties]
+
+
+def nodes_of(sites: Sequence[SitePair]) -> tuple[set[int], set[int]]:
+    """The nodes of sites on each side."""
+    return {i for site in sites for i in site.before}, {i for site in sites for i in site.after}
+
+
 def _groups(side: DefUse, closed: set[int]) -> dict[str, list[int]]:
     groups: dict[str, list[int]] = {}
     for i, node in enumerate(side.nodes):

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
 from explorer.base.units import many_text
+from explorer.engine.diff.describe import default_of
 from explorer.engine.diff.folded_weights import folded_change
 from explorer.engine.fold.activations import FUSED
 from explorer.engine.fold.fold import fold_away
@@ -220,8 +221,8 @@ class _Comparison:
     ) -> Iterator[StoredDifference]:
         for name in sorted({*a.attributes, *b.attributes} - _SHAPES - {*unused(a)}):
             x, y = (
-                node.attributes[name] if name in node.attributes else self._default(at, node, name)
-                for at, node in enumerate((a, b))
+                node.attributes[name] if name in node.attributes else _default(model, node, name)
+                for model, node in zip(self.sides, (a, b), strict=True)
             )
             what, place = f"'{name}' of {a.op}", None if position is None else (position, name)
             if isinstance(x, Graph) and isinstance(y, Graph):
@@ -261,29 +262,15 @@ class _Comparison:
         if a.tobytes() != b.tobytes():
             yield apart(what, a, b, place, one)
 
-    def _default(self, at: int, node: Node, name: str) -> Any:
-        """The value of an attribute that is not given."""
-        import onnx.defs  # 200 ms, and only regions with other attributes need it
-        from onnx.helper import get_attribute_value
-
-        function = self.sides[at].functions.get(node.key)
-        if function is not None:
-            return function.defaults.get(name)
-        op, domain = {fused: (op, "") for op, fused in FUSED.items()}.get(node.op, (node.op, node.domain))
-        try:
-            version = self.sides[at].opsets.get(domain, 1)
-            schema = onnx.defs.get_schema(op, version, domain).attributes.get(name)
-        except onnx.defs.SchemaError:
-            return None
-        if schema is None or not schema.default_value.name:
-            return None
-        value = get_attribute_value(schema.default_value)
-        value = value.decode() if isinstance(value, bytes) else value
-        return tuple(value) if isinstance(value, list) else value
-
 
 class _Unlike(Exception):
     """Two rows of nodes are not the same operators."""
+
+
+def _default(model: Model, node: Node, name: str) -> Any:
+    """The value of an attribute that is not given."""
+    function = model.functions.get(node.key)
+    return default_of(model, node, name, None) if function is None else function.defaults.get(name)
 
 
 def _computes(node: Node) -> bool:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from explorer.engine.diff.def_use import DefUse, is_counted
 from explorer.engine.diff.forms import Forms
 from explorer.engine.diff.match import match
-from explorer.engine.diff.sites import pair_sites
+from explorer.engine.diff.sites import nodes_of, pair_sites, ties_of
 from explorer.engine.graph.interpreter import reads
 from explorer.engine.graph.model import Model, Node, Value
 from explorer.engine.graph.tile_metadata import SITE_KEY
@@ -210,10 +210,9 @@ def _matched(
     one, other = DefUse(before), DefUse(after)
     forms = Forms()
     sites = pair_sites(one, other, forms)
-    closed = {i for s in sites for i in s.before}, {i for s in sites for i in s.after}
-    ties = [*inputs.items(), *(tie for site in sites for tie in site.ties), *ends.items()]
-    found = match(one, other, forms, closed=closed, ties=ties)
-    pairs = [tie for site in sites for tie in site.ties]
+    pairs = ties_of(sites)
+    ties = [*inputs.items(), *pairs, *ends.items()]
+    found = match(one, other, forms, closed=nodes_of(sites), ties=ties)
     for a, b in enumerate(found.before):
         if b is not None and one.nodes[a].key == other.nodes[b].key:
             pairs += [
