@@ -20,7 +20,7 @@ from explorer.base.units import many_text
 from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.runtime.input_files import InputArrays, read_input
 from explorer.engine.values.figures.rank_search import RankSearch
-from explorer.engine.values.numbers import Numbers
+from explorer.engine.values.numbers import Numbers, file_type
 from explorer.engine.values.sample_statistics import KEPT, OutputSamples
 from explorer.engine.values.statistics import measure
 from explorer.engine.values.weights import check_axis, statistics_rows
@@ -109,7 +109,7 @@ class ActivationArchive:
         while free in self._names:
             free, number = f"{name}#{number}", number + 1
         self._names.add(free)
-        kind = _file_type(numbers.dtype)
+        kind = file_type(numbers.dtype)
         header = {"descr": kind.str, "fortran_order": False, "shape": numbers.shape}
         # the date of an entry is fixed: the same values make the same file
         entry = zipfile.ZipInfo(f"{free}.npy", (1980, 1, 1, 0, 0, 0))
@@ -117,17 +117,6 @@ class ActivationArchive:
             np.lib.format.write_array_header_2_0(file, header)
             for slab in numbers.slabs():
                 file.write(np.ascontiguousarray(slab.astype(kind, copy=False)).view(np.uint8).data)
-
-
-def _file_type(dtype: str) -> np.dtype[Any]:
-    """The type of an entry; numpy finds ml_dtypes' types by name once those are imported."""
-    try:
-        kind = np.dtype(dtype)
-        if kind.type.__module__ == "numpy":
-            return kind
-    except TypeError:
-        pass
-    return np.dtype({"int": np.int8, "uin": np.uint8}.get(dtype[:3], np.float32))
 
 
 class _Collector(Struct):

@@ -15,7 +15,7 @@ from explorer.engine.graph.dtypes import numpy_type
 from explorer.engine.graph.model import DTYPES, FileSpan, Source, Tensor
 from explorer.engine.values.ggml import codes as ggml_codes
 from explorer.engine.values.ggml import dequantize as ggml_blocks
-from explorer.engine.values.numbers import SLAB, Array, Numbers, Slabs, StoredCodes
+from explorer.engine.values.numbers import Array, Numbers, Slabs, StoredCodes, rows_in_slabs
 from explorer.engine.values.onnx_tensors import part_of_tensor, slabs_of_tensor
 
 _PLAIN = frozenset(d.name for d in DTYPES.values() if d.bits)
@@ -137,22 +137,6 @@ def _strided(tensor: StoredTensor, stride: Sequence[int]) -> Slabs:
             view: Array = np.ndarray(tensor.shape, kind, mapped, tensor.offset, steps)
         except (OSError, ValueError, TypeError) as error:
             raise BadModel(f"'{tensor.name}' is no longer in it", where=tensor.path) from error
-        yield from _flat(view)
+        yield from (part.reshape(-1) for part in rows_in_slabs(view))
 
     return slabs
-
-
-def _flat(view: Array) -> Iterator[Array]:
-    size = view.size * view.itemsize
-    if not size:
-        return
-    if size <= SLAB:
-        yield view.reshape(-1)
-        return
-    step = SLAB * view.shape[0] // size
-    if not step:
-        for part in view:
-            yield from _flat(part)
-        return
-    for at in range(0, view.shape[0], step):
-        yield view[at : at + step].reshape(-1)

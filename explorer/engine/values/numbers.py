@@ -113,6 +113,32 @@ def slabs_of(array: Array) -> Slabs:
     return slabs
 
 
+def rows_in_slabs(values: Any) -> Iterator[Any]:
+    """An array or a tensor of torch's, which may not lie in one piece, in parts of at most `SLAB` bytes."""
+    size = math.prod(values.shape) * values.itemsize
+    if not size:
+        return
+    rows = SLAB * values.shape[0] // size if size > SLAB else 0
+    if size <= SLAB:
+        yield values
+    elif not rows:
+        for part in values:
+            yield from rows_in_slabs(part)
+    else:
+        yield from (values[at : at + rows] for at in range(0, values.shape[0], rows))
+
+
+def file_type(dtype: str) -> np.dtype[Any]:
+    """The type in a file of numpy's: of a type that it has no word for float32, or 8 bits."""
+    try:
+        kind = np.dtype(dtype)  # which finds ml_dtypes' types once those are imported
+        if kind.type.__module__ == "numpy":
+            return kind
+    except TypeError:
+        pass
+    return np.dtype({"int": np.int8, "uin": np.uint8}.get(dtype[:3], np.float32))
+
+
 def behind(slabs: Iterator[Array], start: int, stop: int) -> Iterator[Array]:
     """Of elements in slabs those from `start` to before `stop`."""
     at = 0

@@ -121,11 +121,6 @@ def _hand_over(
                     )
 
 
-def _try(model: Model, outputs: Sequence[_Output], feeds: Mapping[str, Array]) -> None:
-    """Runs the model as far as these outputs."""
-    Observer(model, [output.info for output in outputs]).run(feeds)
-
-
 def _as_far_as_it_runs(
     model: Model, layers: Sequence[Layer], feeds: Mapping[str, Array], step: Callable[[], None]
 ) -> tuple[str, Model]:
@@ -145,7 +140,7 @@ def _as_far_as_it_runs(
         # what nobody in this part uses is asked for: then everything in it runs
         ends = [n for node in part.graph.nodes for n in node.outputs if n in known and n not in used]
         try:
-            _try(part, [known[name] for name in ends], feeds)
+            Observer(part, [known[name].info for name in ends]).run(feeds)
         except BadModel:
             fails = middle
         else:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
 from explorer.engine.formats.onnx import tensors
+from explorer.engine.graph.constant_nodes import constant_of
 from explorer.engine.graph.dtypes import numpy_type, unpacked
 from explorer.engine.graph.model import (
     DTYPES,
@@ -28,7 +29,7 @@ from explorer.engine.graph.model import (
     dtype_code,
     subgraphs,
 )
-from explorer.engine.values.numbers import SLAB, Array, Numbers, behind, slabs_of
+from explorer.engine.values.numbers import SLAB, Array, Numbers, behind
 from explorer.engine.values.slices.packed_weights import opened_weights
 from explorer.engine.values.slices.scales import scales_of
 
@@ -89,25 +90,11 @@ def _of_nodes(
 def _constant(node: Node, prefix: str, users: Mapping[str, str]) -> Iterator[Numbers]:
     output = node.outputs[0]
     name, layer = prefix + output, users.get(output, prefix + node.label)
-    for key, value in node.attributes.items():
-        if isinstance(value, Tensor):
-            yield _numbers(value, name, layer)
-        elif key == "sparse_value" and isinstance(value, FileSpan):
-            yield _sparse(value, prefix, output, users)
-        elif key in _LISTS and isinstance(value, (int, float, tuple)):
-            array = np.array(value, dtype=_LISTS[key])
-            yield Numbers(
-                name, str(array.dtype), array.shape, array.nbytes, slabs_of(array), layer, ("constant", name)
-            )
-
-
-_LISTS = {
-    "value_float": np.float32,
-    "value_floats": np.float32,
-    "value_int": np.int64,
-    "value_ints": np.int64,
-}
-"""Attributes of Constant that hold plain numbers."""
+    sparse = node.attributes.get("sparse_value")
+    if (tensor := constant_of(node)) is not None:
+        yield _numbers(tensor, name, layer)
+    elif isinstance(sparse, FileSpan):
+        yield _sparse(sparse, prefix, output, users)
 
 
 def _numbers(tensor: Tensor, name: str, layer: str) -> Numbers:

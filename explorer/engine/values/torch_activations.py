@@ -27,6 +27,7 @@ from explorer.engine.formats.torch_module.modules import dtype_name, tensors
 from explorer.engine.formats.torch_module.width_mismatch import failure
 from explorer.engine.runtime.input_files import InputArrays, InputSpec
 from explorer.engine.runtime.random_inputs import RandomInput, by_type, draw
+from explorer.engine.runtime.torch_arrays import NUMPY_TYPES
 from explorer.engine.runtime.torch_fastpath import restoring_modes
 from explorer.engine.values.activations import ActivationRequest, ActivationRun
 from explorer.engine.values.torch_gradients import flow_back
@@ -123,7 +124,10 @@ def read_inputs(
         # a module that does not say what it takes is told by the file
         bound = bind(loaded, {**shapes, **_told(loaded, given)}, {})
     # numpy's files have no bfloat16: what comes in another type is rounded by torch
-    wanted = [InputSpec(i.name, i.dtype if _kind(i) in _IN_FILES else None, None) for i in bound.inputs]
+    wanted = [
+        InputSpec(i.name, i.dtype if dtype_name(_kind(i)) in NUMPY_TYPES else None, None)
+        for i in bound.inputs
+    ]
     arrays = given.fit(wanted)
     sizes = {i.name: (i.dtype, arrays[i.name].shape) for i in bound.inputs}
     if not bound.images:
@@ -143,15 +147,6 @@ def _kind(info: TensorInfo) -> torch.dtype:
     return kind
 
 
-_IN_FILES = frozenset(
-    getattr(torch, name)
-    for name in (
-        "float16", "float32", "float64", "complex64", "complex128", "bool",
-        "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
-    )
-)  # fmt: skip
-
-
 def _drawn(info: TensorInfo, height: int) -> RandomInput:
     """How an input is drawn: as for ONNX, so the same seed gives both the same values.
 
@@ -159,11 +154,10 @@ def _drawn(info: TensorInfo, height: int) -> RandomInput:
         info: The input.
         height: Rows of the table that it indexes; 0 if it indexes none.
     """
-    kind = _kind(info)
+    dtype = dtype_name(_kind(info))
     shape = tuple(int(d) for d in info.shape or () if isinstance(d, int))
     # what numpy has no type for is drawn in float32 and rounded by torch
-    dtype = dtype_name(kind) if kind in _IN_FILES else "float32"
-    return by_type(info.name, dtype, shape, lambda: height)
+    return by_type(info.name, dtype if dtype in NUMPY_TYPES else "float32", shape, lambda: height)
 
 
 def _told(loaded: LoadedModule, given: InputArrays) -> dict[str, tuple[str, tuple[int, ...]]]:

@@ -20,7 +20,7 @@ from explorer.engine.costs.aten.packed_weights import is_packed, unpacked
 from explorer.engine.formats.torch_module.modules import dtype_name, is_lazy
 from explorer.engine.formats.torch_module.width_mismatch import failure
 from explorer.engine.runtime.torch_arrays import as_array
-from explorer.engine.values.numbers import SLAB, Array, Numbers, Scales
+from explorer.engine.values.numbers import Array, Numbers, Scales, rows_in_slabs
 
 if TYPE_CHECKING:
     from torch import nn
@@ -164,17 +164,5 @@ def _scales(tensor: torch.Tensor) -> Scales:
 
 def slabs(tensor: torch.Tensor) -> Iterator[Array]:
     """The elements of a strided tensor in order, in flat numpy arrays of at most `SLAB` bytes."""
-    if not tensor.numel():
-        return
-    size = tensor.numel() * tensor.element_size()
-    if size <= SLAB:
-        yield as_array(tensor.resolve_conj().resolve_neg().contiguous().reshape(-1))
-        return
-    rows = SLAB * tensor.shape[0] // size
-    if not rows:
-        for part in tensor:
-            yield from slabs(part)
-        return
-    for at in range(0, tensor.shape[0], rows):
-        part = tensor[at : at + rows].resolve_conj().resolve_neg()
-        yield as_array(part.contiguous().reshape(-1))
+    for part in rows_in_slabs(tensor):
+        yield as_array(part.resolve_conj().resolve_neg().contiguous().reshape(-1))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +35,35 @@ def quantiles(
         a, b = number(low), number(high)
         found.append((q, a if a == b else a * (1 - part) + b * part))
     return tuple(found)
+
+
+def ordered(values: Array) -> Array:
+    """Unsigned integers in the order of the numbers.
+
+    The bits of floats are in the order of their size: negative ones are turned round, positive ones put above
+    them.
+    """
+    width, kind = 8 * values.itemsize, values.dtype.kind
+    unsigned = np.dtype(f"u{values.itemsize}")
+    bits: Array = np.ascontiguousarray(values).view(unsigned)
+    top = unsigned.type(1 << (width - 1))
+    if kind == "u":
+        return bits
+    if kind == "f":
+        top = (bits.view(f"i{values.itemsize}") >> (width - 1)).view(unsigned) | top
+    turned: Array = bits ^ top
+    return turned
+
+
+def from_ordered(keys: Array, kind: np.dtype[Any]) -> Array:
+    """The numbers of a type whose integers in order these are."""
+    top = keys.dtype.type(1 << (8 * kind.itemsize - 1))
+    bits: Array = keys
+    if kind.kind == "i":
+        bits = keys ^ top
+    elif kind.kind == "f":
+        bits = np.where(keys & top != 0, keys ^ top, ~keys)
+    return bits.view(kind)
 
 
 def edges_of(low: float, high: float, bins: int) -> Array:

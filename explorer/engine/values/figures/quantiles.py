@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from explorer.engine.progress import Cancel
-from explorer.engine.values.figures.intervals import edges_of, places, quantiles, ranks
+from explorer.engine.values.figures.intervals import edges_of, from_ordered, ordered, places, quantiles, ranks
 from explorer.engine.values.numbers import Array, Numbers, chunks
 from explorer.facts.values import Histogram
 
@@ -103,7 +103,7 @@ class WideStatistics:
         count, mean, squares = self.numbers.zeros, 0.0, 0.0
         if count:
             self.low = self.high = 0.0
-            self.upper[int(self.keys(np.zeros(1, self.kind))[0]) >> self.shift] += count
+            self.upper[int(ordered(np.zeros(1, self.kind))[0]) >> self.shift] += count
         for chunk in chunks(self.numbers, self.cancel):
             if self.kind.kind == "f":
                 good = np.isfinite(chunk)
@@ -120,7 +120,7 @@ class WideStatistics:
             if self.sorting:
                 self.few.append(np.array(chunk))
             else:
-                upper = (self.keys(chunk) >> self.shift).astype(np.intp)
+                upper = (ordered(chunk) >> self.shift).astype(np.intp)
                 self.upper += np.bincount(upper, minlength=self.upper.size)
             count, mean, squares = _merged(count, mean, squares, chunk.astype(np.float64))
         return count, mean, squares
@@ -138,33 +138,6 @@ class WideStatistics:
         """Bits below the upper 16."""
         return 8 * self.kind.itemsize - 16
 
-    def keys(self, values: Array) -> Array:
-        """Unsigned integers in the order of the numbers.
-
-        The bits of floats are in the order of their size: negative ones are turned round, positive ones
-        put above them.
-        """
-        width = 8 * self.kind.itemsize
-        unsigned = np.dtype(f"u{self.kind.itemsize}")
-        bits: Array = np.ascontiguousarray(values).view(unsigned)
-        top = unsigned.type(1 << (width - 1))
-        if self.kind.kind == "u":
-            return bits
-        if self.kind.kind == "f":
-            top = (bits.view(f"i{self.kind.itemsize}") >> (width - 1)).view(unsigned) | top
-        turned: Array = bits ^ top
-        return turned
-
-    def values(self, keys: Array) -> Array:
-        """The numbers of `keys`."""
-        top = keys.dtype.type(1 << (8 * self.kind.itemsize - 1))
-        bits: Array = keys
-        if self.kind.kind == "i":
-            bits = keys ^ top
-        elif self.kind.kind == "f":
-            bits = np.where(keys & top != 0, keys ^ top, ~keys)
-        return bits.view(self.kind)
-
     def select(self, wanted: Sequence[int], edges: Array, filled: Array) -> dict[int, float]:
         """The numbers of the ranks `wanted`; fills the histogram on the way."""
         split = self.fill(edges, filled)
@@ -179,14 +152,14 @@ class WideStatistics:
             counts = np.zeros((known.size, 1 << 16), np.int64)
             first = shift == self.shift
             for chunk in self.finite():
-                keys = self.keys(chunk)
+                keys = ordered(chunk)
                 upper = (keys >> self.shift).astype(np.intp)
                 if first:
                     across = chunk[split[upper]].astype(np.float64)
                     filled += np.bincount(places(across, edges), minlength=self.bins)
                 self.next(keys[near[upper]], known, shift, counts, 1)
             if self.numbers.zeros:
-                zero = self.keys(np.zeros(1, self.kind))
+                zero = ordered(np.zeros(1, self.kind))
                 if first and split[int(zero[0]) >> self.shift]:
                     filled[places(np.zeros(1), edges)] += self.numbers.zeros
                 self.next(zero, known, shift, counts, self.numbers.zeros)
@@ -200,7 +173,7 @@ class WideStatistics:
             # 7 MiB, which the next round must not hold twice
             del counts
         keys = np.array(list(prefix.values()), dtype=f"u{self.kind.itemsize}")
-        return dict(zip(prefix, self.values(keys).astype(np.float64).tolist(), strict=True))
+        return dict(zip(prefix, from_ordered(keys, self.kind).astype(np.float64).tolist(), strict=True))
 
     def fill(self, edges: Array, filled: Array) -> Array:
         """Books all numbers with the same upper 16 bits at once where they lie in one interval.
@@ -211,7 +184,7 @@ class WideStatistics:
         upper = np.flatnonzero(self.upper).astype(f"u{self.kind.itemsize}")
         low = upper << upper.dtype.type(self.shift)
         high = low | upper.dtype.type((1 << self.shift) - 1)
-        first, last = (places(self.values(k).astype(np.float64), edges) for k in (low, high))
+        first, last = (places(from_ordered(k, self.kind).astype(np.float64), edges) for k in (low, high))
         whole = first == last
         np.add.at(filled, first[whole], self.upper[upper[whole]])
         split = np.zeros(1 << 16, np.bool_)

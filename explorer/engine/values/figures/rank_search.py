@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from explorer.engine.values.figures.intervals import ranks
+from explorer.engine.values.figures.intervals import from_ordered, ordered, ranks
 from explorer.engine.values.numbers import Array
 
 _MANY = 256
@@ -56,7 +56,7 @@ class RankSearch:
         """Some of them, a flat array, and the group of each; None where there is one."""
         numbers = values.astype(self._kind)
         good = np.isfinite(numbers)
-        keys = _ordered(numbers[good])
+        keys = ordered(numbers[good] + 0).astype(np.uint64)  # both zeros are one
         group = np.zeros(keys.size, np.intp) if group is None else group[good]
         digits = ((keys >> np.uint64(self._shift)) & np.uint64((1 << self._bits) - 1)).astype(np.intp)
         cells = group * (1 << self._bits) + digits
@@ -82,26 +82,10 @@ class RankSearch:
 
     def quantiles(self) -> dict[float, tuple[float | None, ...]]:
         """By share, of each group; None of one without numbers."""
-        found = _numbers(self._prefix, self._kind)
+        found = from_ordered(self._prefix.astype(f"u{self._kind.itemsize}"), self._kind)
         told: dict[float, list[float | None]] = {q: [] for q in self._shares}
         for row, total in zip(found, self._totals.tolist(), strict=True):
             for at, (q, _, _, part) in enumerate(ranks(max(total, 1), self._shares)):
                 a, b = float(row[2 * at]), float(row[2 * at + 1])
                 told[q].append((a if a == b else a * (1 - part) + b * part) if total else None)
         return {q: tuple(values) for q, values in told.items()}
-
-
-def _ordered(values: Array) -> Array:
-    """Whole numbers in the order of floats: the bits of negative ones turned round, others put above them."""
-    unsigned = np.dtype(f"u{values.itemsize}")
-    bits: Array = (values + values.dtype.type(0)).view(unsigned)  # both zeros are one
-    top = unsigned.type(1 << (8 * values.itemsize - 1))
-    return np.where(bits & top != 0, ~bits, bits | top).astype(np.uint64)
-
-
-def _numbers(keys: Array, kind: np.dtype[np.generic]) -> Array:
-    """The floats of such whole numbers."""
-    unsigned = np.dtype(f"u{kind.itemsize}")
-    bits = keys.astype(unsigned)
-    top = unsigned.type(1 << (8 * kind.itemsize - 1))
-    return np.where(bits & top != 0, bits ^ top, ~bits).view(kind)

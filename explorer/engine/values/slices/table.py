@@ -12,7 +12,7 @@ from msgspec import Struct
 from explorer.base.errors import Misuse
 from explorer.base.units import shape_text
 from explorer.engine.progress import Cancel, stop_if
-from explorer.engine.values.numbers import Array, Numbers
+from explorer.engine.values.numbers import Array, Numbers, file_type
 from explorer.engine.values.slices.read import dequantized, parts, read
 from explorer.engine.values.slices.ulps import ulps
 from explorer.facts import TensorInfo
@@ -102,7 +102,7 @@ def table(
         raise Misuse(f"'{before.numbers.name}' is {shapes[0]} there and {shapes[1]} here", where="--before")
     values, stored = with_codes(sliced.numbers, told)
     if output is not None:
-        _write(sliced, selection, values.dtype, output, overwrite, cancel)
+        _write(sliced, selection, file_type(str(values.dtype)), output, overwrite, cancel)
     return TensorValues(
         sliced.source,
         sliced.tensor,
@@ -168,11 +168,7 @@ def _write(
     overwrite: bool,
     cancel: Cancel,
 ) -> None:
-    """All numbers of a slice into an .npy file, a piece at a time; types that numpy has no word for as
-    float32 or 8 bits.
-    """
-    if kind.type.__module__ != "numpy":
-        kind = np.dtype({"int": np.int8, "uin": np.uint8}.get(str(kind)[:3], np.float32))
+    """All numbers of a slice into an .npy file, a piece at a time."""
     with atomic_write(output, overwrite=overwrite) as temporary, open(temporary, "wb") as file:
         header = {"descr": kind.str, "fortran_order": False, "shape": selection.shape}
         np.lib.format.write_array_header_2_0(file, header)
