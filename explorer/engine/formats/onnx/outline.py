@@ -40,7 +40,6 @@ _WINDOW = 1 << 15
 """Bytes of nodes that are taken out of the map at once."""
 _FORGET = 1 << 24
 """Bytes after which the kernel may forget the mapped pages behind us, which count as our memory."""
-_HEADER = 512
 _MAX_ATTRIBUTES = 4096
 
 _ELEMENTS = {code: (name, bits) for code, name, bits in ELEMENT_TYPES}
@@ -343,32 +342,7 @@ def _tensor(data: mmap.mmap, start: int, stop: int, prefix: str) -> OutlineRow:
     dims: list[int] = []
     external: dict[str, str] = {}
     located = False
-    # what stands in front of the data, for most tensors all of it, without a call for a field
-    head = data[start : min(stop, start + _HEADER)]
-    at, last = 0, len(head) - 2
-    while at < last:
-        tag, value, end = head[at], head[at + 1], at + 2
-        shift = 7
-        while value >> shift and end < last:
-            value, end = value & (1 << shift) - 1 | head[end] << shift, end + 1
-            shift += 7
-        if value >> shift:
-            break
-        if tag == 8 and rank < MAX_RANK:
-            dims.append(value)
-            rank += 1
-        elif tag == 16:
-            code = value
-        elif tag == 66 and end + value <= last:
-            name = head[end : end + value]
-            end += value
-        elif tag == 74 and start + end + value == stop:
-            held, end = value, stop - start
-        else:
-            break
-        at = end
-    rest = fields(data, start + at, stop) if start + at < stop else ()
-    for number, wire, _, here, end in rest:
+    for number, wire, _, here, end in fields(data, start, stop):
         if number == 9 and wire == 2:
             held = end - here
         elif number == 1:
@@ -406,43 +380,24 @@ def _span(location: str, external: dict[str, str], nbytes: int | None) -> tuple[
 def _tensor_row(
     name: str, code: int, dims: list[int], rank: int, held: int, location: str | None
 ) -> OutlineRow:
-    """The row of a tensor: its type and bytes from its code and sizes, and what is to be said of it."""
-    dtype, bits = _ELEMENTS.get(code, ("", 0))
-    count = 1
-    for dim in dims:
-        count *= dim
-    nbytes: int | None = (count * bits + 7) // 8
-    note = ""
-    # what is negative, overflows or is a sum of something else takes the long way; almost nothing is
-    if (
-        location is not None
-        or not bits
-        or not 0 < count <= _MAX_ELEMENTS
-        or (held >= 0 and held != nbytes)
-        or rank > MAX_RANK
-    ):
-        dims = [signed(d) for d in dims[:MAX_RANK]]
-        dtype, nbytes, note = _doubtful(code, dims, rank, held, location or "")
-    return OutlineRow(name, "tensor", dtype, dims, nbytes, note)
-
-
-def _doubtful(code: int, dims: list[int], rank: int, held: int, location: str) -> tuple[str, int | None, str]:
-    """Type, bytes and note of a tensor that has something to be said about.
+    """The row of a tensor: its type and bytes from its code and sizes, and what is to be said of it.
 
     Args:
+        name: Of the row.
         code: Of its element type.
         dims: Its dimensions.
-        rank: How many there are, of which `dims` holds `MAX_RANK` at most.
+        rank: How many there are, where those are more than any tensor has.
         held: Bytes of data inside the file; negative if there are none, or not in one piece.
         location: The file that holds them, if it is another.
     """
+    dims = [signed(d) for d in dims[:MAX_RANK]]
     dtype, bits = _ELEMENTS.get(code, (f"type {code}", None))
     notes = [f"in {location}"] if location else []
     count = 1
     for dim in dims:
         count *= dim
     nbytes: int | None
-    if rank > MAX_RANK or any(d < 0 for d in dims) or count > _MAX_ELEMENTS:
+    if rank > MAX_RANK or min(dims, default=0) < 0 or count > _MAX_ELEMENTS:
         nbytes = None
         notes.append("impossible dimensions")
     elif code == _STRING:
@@ -454,7 +409,7 @@ def _doubtful(code: int, dims: list[int], rank: int, held: int, location: str) -
         nbytes = (count * bits + 7) // 8
         if held >= 0 and not location and held != nbytes:
             notes.append(f"holds {held:,} bytes of {nbytes:,}")
-    return dtype, nbytes, "; ".join(notes)
+    return OutlineRow(name, "tensor", dtype, dims, nbytes, "; ".join(notes))
 
 
 def _sparse(data: mmap.mmap, start: int, stop: int, prefix: str) -> OutlineRow:

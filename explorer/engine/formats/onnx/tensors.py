@@ -12,15 +12,13 @@ from __future__ import annotations
 import errno
 import math
 import os
-import re
 import stat
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 
 from explorer.base.errors import BadModel
 from explorer.engine.formats.files import is_inside
 from explorer.engine.formats.onnx import messages
-from explorer.engine.formats.onnx.protobuf_wire import Buffer, fields, packed_varints, signed, varint_at
+from explorer.engine.formats.onnx.protobuf_wire import Buffer, fields, packed_varints, signed
 from explorer.engine.graph.model import (
     DTYPES,
     ComputedPayload,
@@ -35,15 +33,6 @@ from explorer.engine.graph.model import (
 
 MAX_RANK = 64
 _MAX_ELEMENTS = 1 << 48
-
-_HEADER = 512
-"""Bytes of an encoded tensor that are looked at together."""
-
-_FRONT = re.compile(rb"((?:\x08[\x80-\xff]{0,3}[\x00-\x7f]){0,8}\x10[\x00-\x7f])\x42[\x00-\x7f]")
-"""What an encoded tensor begins with, mostly: sizes, type, and the length of its name. A size in up to four
-bytes: of eight of these the product may be impossible, never the decoding."""
-_RAW = bytes((9 << 3 | 2,))
-"""Tag of a tensor's data."""
 
 _TYPED_WIRES = {4: (2, 5), 5: (2, 0), 7: (2, 0), 10: (2, 1), 11: (2, 0)}
 """TensorProto's typed data fields and how they may be encoded: packed, or one element a field."""
@@ -138,23 +127,6 @@ class TensorReader:
         Raises:
             BadModel: It contradicts itself.
         """
-        # most are written alike; how their types and sizes are encoded is the same for many
-        data = self.data[start : min(stop, start + _HEADER)]
-        front = _FRONT.match(data)
-        if front is not None:
-            at = front.end() + data[front.end() - 1]
-            known = _kind_of(front[1])
-            if known is not None and data[at : at + 1] == _RAW:
-                size, first = varint_at(self.data, start + at + 1, stop)
-                if first + size == stop and size == known[2]:
-                    name = messages.decoded(data[front.end() : at])
-                    raw = FileSpan(self.source, first, size)
-                    name = self.names.get(name, name)
-                    return Tensor(name, known[0], known[1], raw, FileSpan(self.source, start, stop - start))
-        return self.any_tensor(start, stop)
-
-    def any_tensor(self, start: int, stop: int) -> Tensor:
-        """A tensor however it is written."""
         name, code, located = "", 0, 0
         dims: list[int] = []
         typed: list[tuple[int, int, int, int]] = []
@@ -208,7 +180,7 @@ class TensorReader:
                 f"tensor '{name}' of shape {list(shape)} and type {dtype} needs {nbytes:,} bytes"
                 f" and has {payload.size:,}"
             )
-        return Tensor(name, dtype, shape, payload, record, where)
+        return Tensor(self.names.get(name, name), dtype, shape, payload, record, where)
 
     def typed(self, dtype: str, parts: list[tuple[int, int, int, int]]) -> Payload:
         """The data of a tensor that uses a typed field instead of raw_data.
@@ -279,23 +251,6 @@ class TensorReader:
                 where=where,
             )
         return FileSpan(source, offset, length), location
-
-
-@lru_cache(4096)
-def _kind_of(front: bytes) -> tuple[str, tuple[int, ...], int] | None:
-    """Type, shape and bytes of a tensor by how sizes and type are encoded; None: to be looked at closer."""
-    dims: list[int] = []
-    code = 0
-    for number, _, _, value, _ in fields(front, 0, len(front)):
-        if number == 1:
-            dims.append(value)
-        else:
-            code = value
-    kind = DTYPES.get(code)
-    elements = math.prod(dims)
-    if kind is None or not kind.bits or not 0 < elements <= _MAX_ELEMENTS:
-        return None
-    return kind.name, tuple(dims), (elements * kind.bits + 7) // 8
 
 
 _LONG_BYTES = bytes(range(128, 256))
