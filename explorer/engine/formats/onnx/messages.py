@@ -59,6 +59,20 @@ def dimension(data: Buffer, start: int, stop: int, most: int | None = None) -> i
     return None
 
 
+def tensor_type(
+    data: Buffer, start: int, stop: int, most: int | None = None
+) -> tuple[int, list[int | str | None] | None]:
+    """The element type of a TypeProto.Tensor, by its number, and its sizes; None where it gives none."""
+    code, sizes = 0, None
+    for number, wire, _, at, end in fields(data, start, stop):
+        if number == 1 and wire == 0:
+            code = at
+        elif number == 2 and wire == 2:
+            dims = fields(data, at, end)
+            sizes = [dimension(data, a, b, most) for kind, form, _, a, b in dims if (kind, form) == (1, 2)]
+    return code, sizes
+
+
 def not_onnx(head: bytes) -> BadModel | None:
     """Why a file that begins with `head` can be no ONNX model (it carries no magic number); None if it can.
 

@@ -14,7 +14,7 @@ import mmap
 from explorer.base.errors import BadModel
 from explorer.base.outline import Outline, OutlineRow
 from explorer.engine.formats.files import mapped
-from explorer.engine.formats.onnx.messages import decoded, dimension, not_onnx, opset, pair, text
+from explorer.engine.formats.onnx.messages import decoded, not_onnx, opset, pair, tensor_type, text
 from explorer.engine.formats.onnx.protobuf_wire import fields, packed_varints, signed, varint_at
 from explorer.engine.graph.dtypes import ELEMENT_TYPES
 
@@ -439,7 +439,11 @@ def _value(data: mmap.mmap, start: int, stop: int, kind: str, prefix: str) -> Ou
         elif number == 2 and wire == 2:
             for sort, wire_, _, at_, end_ in fields(data, at, end):
                 if wire_ == 2 and sort in (1, 8):
-                    dtype, shape = _tensor_type(data, at_, end_)
+                    code, sizes = tensor_type(data, at_, end_, _MAX_TEXT)
+                    dtype = _ELEMENTS.get(code, (f"type {code}" if code else "", 0))[0]
+                    shape = sizes and [
+                        None if isinstance(size, int) and size < 0 else size for size in sizes[:MAX_RANK]
+                    ]
                 elif wire_ == 2:
                     dtype = _OTHER_TYPES.get(sort, "")
     return OutlineRow(prefix + path, kind, dtype, shape)
@@ -447,18 +451,3 @@ def _value(data: mmap.mmap, start: int, stop: int, kind: str, prefix: str) -> Ou
 
 _OTHER_TYPES = {4: "sequence", 5: "map", 9: "optional", 7: "opaque"}
 """TypeProto's kinds that are no tensors."""
-
-
-def _tensor_type(data: mmap.mmap, start: int, stop: int) -> tuple[str, list[int | str | None] | None]:
-    dtype = ""
-    shape: list[int | str | None] | None = None
-    for number, wire, _, at, end in fields(data, start, stop):
-        if number == 1 and wire == 0:
-            dtype = _ELEMENTS.get(at, (f"type {at}", 0))[0]
-        elif number == 2 and wire == 2:
-            shape = []
-            for kind, wire_, _, at_, end_ in fields(data, at, end):
-                if kind == 1 and wire_ == 2 and len(shape) < MAX_RANK:
-                    size = dimension(data, at_, end_, _MAX_TEXT)
-                    shape.append(None if isinstance(size, int) and size < 0 else size)
-    return dtype, shape

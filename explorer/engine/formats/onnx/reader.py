@@ -450,28 +450,16 @@ class _Reader(TensorReader):
             elif number == 2 and wire == 2:
                 for kind, wire_, _, at_, end_ in fields(self.data, at, end):
                     if kind == 1 and wire_ == 2:
-                        dtype, shape = self.tensor_type(at_, end_, name)
+                        code, sizes = messages.tensor_type(self.data, at_, end_)
+                        dtype = DTYPES[code].name if code in DTYPES else None
+                        shape = None if sizes is None else self.dims(sizes, name)
         return Value(name, dtype, shape, self.span(start, stop))
 
-    def tensor_type(self, start: int, stop: int, name: str) -> tuple[str | None, tuple[Dim, ...] | None]:
-        dtype: str | None = None
-        shape: tuple[Dim, ...] | None = None
-        for number, wire, _, at, end in fields(self.data, start, stop):
-            if number == 1 and wire == 0:
-                dtype = DTYPES[at].name if at in DTYPES else None
-            elif number == 2 and wire == 2:
-                dims: list[Dim] = []
-                for kind, wire_, _, at_, end_ in fields(self.data, at, end):
-                    if kind == 1 and wire_ == 2:
-                        dims.append(self.dim(at_, end_, name))
-                shape = tuple(dims)
-        return dtype, shape
-
-    def dim(self, start: int, stop: int, name: str) -> Dim:
-        size = messages.dimension(self.data, start, stop)
-        if isinstance(size, int) and size < -1:
-            raise BadModel(f"value '{name}' has a dimension of {size}")
-        return None if size == -1 else size
+    def dims(self, found: Sequence[int | str | None], name: str) -> tuple[Dim, ...]:
+        for size in found:
+            if isinstance(size, int) and size < -1:
+                raise BadModel(f"value '{name}' has a dimension of {size}")
+        return tuple([None if size == -1 else size for size in found])
 
 
 def _text_or_bytes(data: bytes) -> str | bytes:
