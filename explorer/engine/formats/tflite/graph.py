@@ -137,6 +137,7 @@ class _Maker:
         self.hoisted: dict[int, dict[str, Tensor]] = {}
         self.handed: dict[int, tuple[str, ...]] = {}
         self.decoders: dict[Any, tuple[bytes, Callable[[], Mapping[str, Any]]]] = {}
+        self.counted: set[str] = set()
         self.symbols: dict[str, int] = {}
         self.made_up: dict[str, Tensor] = {}
         self.states: dict[str, int] = {}
@@ -345,10 +346,9 @@ class _Maker:
 
     def _count_up(self, body: _Body) -> None:
         """Counts quantized tensors and states, each subgraph once."""
-        key = f"{body.prefix}counted"
-        if key in self.decoders:
+        if body.prefix in self.counted:
             return
-        self.decoders[key] = b"", dict
+        self.counted.add(body.prefix)
         for number, tensor in enumerate(body.subgraph.tensors):
             if tensor.variable:
                 bits = DTYPES[dtype_code(tensor.dtype)].bits if tensor.dtype else 0
@@ -486,7 +486,7 @@ class _Maker:
                 taken,
                 made,
                 graph.nodes,
-                {DOMAIN: self.file.version, CUSTOM: 1},
+                self.opsets,
                 overload=str(number),
             )
         shown = {n: v for n, v in options.items() if n not in (*_CALLS.values(), "name")}

@@ -10,6 +10,7 @@ The accessors follow any offset; `flatbuffer.CheckedTable` puts checked ones und
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 
@@ -76,38 +77,32 @@ _ENUMERATIONS = {
 _UNSAID = ("quantized_bias_type",)
 """Fields whose default means that the file does not say."""
 
-_modules: dict[str, Any] = {}
-_names: dict[str, Mapping[int, str]] = {}
-_options: dict[tuple[str, int], OptionsTable | None] = {}
 
-
+@cache
 def _kind(name: str) -> Any:
     """A class of the package, from its module alone.
 
     Raises:
         MissingExtra: The package is not installed.
     """
-    if name not in _modules:
-        package = PathFinder.find_spec("tflite")
-        places = package.submodule_search_locations if package is not None else None
-        spec = PathFinder.find_spec(name, places) if places else None
-        if spec is None or spec.loader is None:
-            raise MissingExtra(
-                "the schema of TensorFlow Lite's files is not installed", hint="type: pip install tflite"
-            )
-        module = module_from_spec(spec)
-        spec.loader.exec_module(module)
-        _modules[name] = getattr(module, name)
-    return _modules[name]
+    package = PathFinder.find_spec("tflite")
+    places = package.submodule_search_locations if package is not None else None
+    spec = PathFinder.find_spec(name, places) if places else None
+    if spec is None or spec.loader is None:
+        raise MissingExtra(
+            "the schema of TensorFlow Lite's files is not installed", hint="type: pip install tflite"
+        )
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return getattr(module, name)
 
 
+@cache
 def names(enumeration: str) -> Mapping[int, str]:
     """The names of an enumeration by number: `names("BuiltinOperator")[3]` is 'CONV_2D'."""
-    if enumeration not in _names:
-        known = vars(_kind(enumeration))
-        found = {value: name for name, value in known.items() if isinstance(value, int)}
-        _names[enumeration] = {**_NEWER.get(enumeration, {}), **found}
-    return _names[enumeration]
+    known = vars(_kind(enumeration))
+    found = {value: name for name, value in known.items() if isinstance(value, int)}
+    return {**_NEWER.get(enumeration, {}), **found}
 
 
 class _Field:
@@ -184,13 +179,11 @@ class OptionsTable:
         }
 
 
+@cache
 def options(union: str, number: int) -> OptionsTable | None:
     """What stands in a union of options ('BuiltinOptions', 'BuiltinOptions2'); None if that is not known."""
-    key = union, number
-    if key not in _options:
-        name = names(union).get(number, "NONE")
-        _options[key] = None if name == "NONE" else OptionsTable(name)
-    return _options[key]
+    name = names(union).get(number, "NONE")
+    return None if name == "NONE" else OptionsTable(name)
 
 
 def _is_aid(entry: str) -> bool:
