@@ -22,7 +22,7 @@ from explorer.engine.formats.tensor_index import (
     named_few,
 )
 from explorer.engine.formats.torch_files.checkpoint import SavedFile, array_type, calls, read
-from explorer.engine.formats.torch_files.pickle_machine import ByteSpan, Global, ReducedObject
+from explorer.engine.formats.torch_files.pickle_machine import PLAIN, ByteSpan, Global, ReducedObject
 from explorer.engine.formats.torch_files.tensors import BYTES, Device, TensorSpec
 
 TYPE_CHECKING = False
@@ -60,8 +60,6 @@ ROLES = {
 
 _UNREAD = {"meta": "it is on the meta device", "sparse": "it is a sparse tensor"}
 """Why the values of a tensor that is not strided are not read."""
-
-_PLAIN = (str, int, float, bool, bytes, type(None))
 
 
 @record
@@ -124,7 +122,7 @@ class _Walk:
                 role = _role(above, key, value)
             if isinstance(value, TensorSpec):
                 self.loose(path, value, role, depth)
-            elif isinstance(value, (*_PLAIN, Global, Device, ByteSpan)):
+            elif isinstance(value, (*PLAIN, Global, Device, ByteSpan)):
                 self.value(path, value)
             elif id(value) in self.seen and value:
                 self.again.append(path)
@@ -329,7 +327,7 @@ def _only_values(value: Any) -> bool:
     """Whether a list or an object holds nothing but plain values."""
     if isinstance(value, dict):
         return False
-    return all(isinstance(item, (*_PLAIN, Global)) for _, item in _inside(value))
+    return all(isinstance(item, (*PLAIN, Global)) for _, item in _inside(value))
 
 
 def _role(path: str, key: str, item: Any) -> str:
@@ -346,8 +344,8 @@ def _is_setting(key: Any, value: Any) -> bool:
     """Whether an attribute of a module says how it was made."""
     if not isinstance(key, str) or key.startswith("_") or key == "training":
         return False
-    return isinstance(value, (*_PLAIN, Global)) or (
-        isinstance(value, (tuple, list)) and len(value) <= 16 and all(isinstance(v, _PLAIN) for v in value)
+    return isinstance(value, (*PLAIN, Global)) or (
+        isinstance(value, (tuple, list)) and len(value) <= 16 and all(isinstance(v, PLAIN) for v in value)
     )
 
 
@@ -368,7 +366,7 @@ def _text(value: Any) -> str:
     if isinstance(value, (bytes, ByteSpan)):
         return f"{len(value) if isinstance(value, bytes) else value.size:,} bytes"
     if isinstance(value, (list, tuple)):
-        if not value or not all(isinstance(item, _PLAIN) for item in value):
+        if not value or not all(isinstance(item, PLAIN) for item in value):
             return ""
         inside = ", ".join(_text(item) for item in value[:8])
         return f"[{inside}{', ...' if len(value) > 8 else ''}]"[:TEXT]

@@ -92,14 +92,10 @@ class StorageRef:
     elements: int
     start: int = 0
 
-    def _parts(self) -> tuple[str, str, int, int]:
+    @property
+    def identity(self) -> tuple[str, str, int, int]:
+        """What tells it from others of its file."""
         return self.key, self.dtype, self.elements, self.start
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, StorageRef) and self._parts() == other._parts()
-
-    def __hash__(self) -> int:
-        return hash(self._parts())
 
 
 @record
@@ -119,14 +115,10 @@ class TensorSpec:
     parameter: bool = False
     layout: str = "strided"
 
-    def _parts(self) -> tuple[Any, ...]:
-        return self.storage, self.dtype, self.offset, self.shape, self.stride, self.requires_grad
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, TensorSpec) and self._parts() == other._parts()
-
-    def __hash__(self) -> int:
-        return hash(self._parts())
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """The same for names of one tensor."""
+        return self.storage.identity, self.dtype, self.offset, self.shape, self.stride, self.requires_grad
 
     @property
     def elements(self) -> int:

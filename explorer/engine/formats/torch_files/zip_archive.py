@@ -65,8 +65,9 @@ class ZipEntry:
     secret: bool
 
 
-class _BadArchive(Exception):
-    """The directory says what cannot be."""
+def _broken(why: str = "") -> BadModel:
+    what = f"the archive is broken or cut off{f' ({why})' if why else ''}"
+    return BadModel(what, hint="fetch or save the file again")
 
 
 def _end_of(read: Read, size: int) -> tuple[int, int, int]:
@@ -75,19 +76,19 @@ def _end_of(read: Read, size: int) -> tuple[int, int, int]:
     tail = read(size - start, start)
     at = tail.rfind(b"PK\x05\x06")
     if at < 0 or at + _END.size > len(tail):
-        raise _BadArchive("it has no directory, which stands at its end and says where everything lies")
+        raise _broken("it has no directory, which stands at its end and says where everything lies")
     _, _, _, _, count, length, offset, _ = _END.unpack_from(tail, at)
     if count == 0xFFFF or length == 0xFFFFFFFF or offset == 0xFFFFFFFF:
         before = start + at - _LOCATOR.size
         if before < 0:
-            raise _BadArchive("its directory is not where it says")
+            raise _broken("its directory is not where it says")
         magic, _, where, _ = _LOCATOR.unpack(read(_LOCATOR.size, before))
         if magic == b"PK\x06\x07":
             if where > size - _END64.size:
-                raise _BadArchive("its directory is not where it says")
+                raise _broken("its directory is not where it says")
             found = _END64.unpack(read(_END64.size, where))
             if found[0] != b"PK\x06\x06":
-                raise _BadArchive("its directory is not where it says")
+                raise _broken("its directory is not where it says")
             count, length, offset = found[7], found[8], found[9]
     return count, length, offset
 
@@ -102,7 +103,7 @@ def _wide(extra: bytes, values: list[int]) -> None:
             for index, value in enumerate(values):
                 if value == 0xFFFFFFFF:
                     if place + 8 > min(at + 4 + length, len(extra)):
-                        raise _BadArchive("an entry's size is missing")
+                        raise _broken("an entry's size is missing")
                     (values[index],) = struct.unpack_from("<Q", extra, place)
                     place += 8
             return
@@ -119,41 +120,33 @@ def directory(read: Read, size: int) -> dict[str, ZipEntry]:
     Raises:
         BadModel: Without a place: there is no directory, or it says what cannot be.
     """
-    try:
-        return _directory(read, size)
-    except (_BadArchive, struct.error, OverflowError, OSError) as error:
-        what = f" ({error})" if isinstance(error, _BadArchive) else ""
-        raise BadModel(
-            f"the archive is broken or cut off{what}", hint="fetch or save the file again"
-        ) from error
-
-
-def _directory(read: Read, size: int) -> dict[str, ZipEntry]:
     count, length, offset = _end_of(read, size)
     if count > ENTRIES:
-        raise _BadArchive(f"it claims {count:,} entries")
+        raise _broken(f"it claims {count:,} entries")
     if offset + length > size or count * _CENTRAL.size > length:
-        raise _BadArchive("its directory is larger than the file")
+        raise _broken("its directory is larger than the file")
     content = read(length, offset)
     found: dict[str, ZipEntry] = {}
     at = 0
     for _ in range(count):
+        if at + _CENTRAL.size > length:
+            raise _broken()
         head = _CENTRAL.unpack_from(content, at)
         if head[0] != b"PK\x01\x02":
-            raise _BadArchive("its directory is damaged")
+            raise _broken("its directory is damaged")
         flags, method, crc, packed, plain = head[5], head[6], head[9], head[10], head[11]
         name_length, extra_length, comment_length, header = head[12], head[13], head[14], head[18]
         start = at + _CENTRAL.size
         at = start + name_length + extra_length + comment_length
         if at > length:
-            raise _BadArchive("its directory is damaged")
+            raise _broken("its directory is damaged")
         name = content[start : start + name_length].decode("utf-8" if flags & 0x800 else "cp437", "replace")
         if 0xFFFFFFFF in (packed, plain, header):
             values = [plain, packed, header]
             _wide(content[start + name_length : start + name_length + extra_length], values)
             plain, packed, header = values
         if name in found:
-            raise _BadArchive(f"two entries are called '{printable(name)[:80]}'")
+            raise _broken(f"two entries are called '{printable(name)[:80]}'")
         found[name] = ZipEntry(method, crc, packed, plain, header, bool(flags & 1))
     _apart(found, offset)
     return found
@@ -164,22 +157,19 @@ def _apart(entries: dict[str, ZipEntry], end: int) -> None:
     free = 0
     for header, packed in sorted((e.header, e.packed) for e in entries.values()):
         if header < free:
-            raise _BadArchive("its entries overlap")
+            raise _broken("its entries overlap")
         free = header + _LOCAL.size + packed
     if free > end:
-        raise _BadArchive("an entry lies outside the file")
+        raise _broken("an entry lies outside the file")
 
 
 def entry_names(path: str) -> list[str] | None:
     """Names in a zip archive's directory, None if the file is no whole archive."""
     try:
-        with open(path, "rb") as file:
-            if file.read(4) != _MAGIC:
-                return None
-            fd = file.fileno()
-            return list(directory(lambda n, at: os.pread(fd, n, at), os.fstat(fd).st_size))
-    except (OSError, ValueError, BadModel):
+        archive = ZipArchive(path)
+    except BadModel:
         return None
+    return [archive.root + name for name in archive.entries]
 
 
 class ZipArchive:
@@ -201,12 +191,9 @@ class ZipArchive:
             self._fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
             self.size = os.fstat(self._fd).st_size
             found = directory(self.raw, self.size)
-        except (OSError, ValueError) as error:
-            raise BadModel(
-                "the archive is broken or cut off", where=path, hint="fetch or save the file again"
-            ) from error
-        except BadModel as error:
-            raise BadModel(error.what, where=path, hint=error.hint) from error
+        except (OSError, ValueError, BadModel) as error:
+            said = error if isinstance(error, BadModel) else _broken()
+            raise BadModel(said.what, where=path, hint=said.hint) from error
         root = next(iter(found), "").partition("/")[0] + "/"
         self.root = root if all(name.startswith(root) for name in found) else ""
         self.entries = {name.removeprefix(self.root): entry for name, entry in found.items()}

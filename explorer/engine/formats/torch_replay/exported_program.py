@@ -228,17 +228,17 @@ def _build(
     root = twin_at("")
     for path in program.kinds:
         twin_at(path)
-    tied: dict[TensorSpec, torch.Tensor | None] = {}
+    tied: dict[Any, torch.Tensor | None] = {}
     for fqn, (entry, described) in weights.items():
         owner, _, name = fqn.rpartition(".")
         spec = _spec(archive, fqn, entry, described)
         trained = bool((described.get("tensor_meta") or {}).get("requires_grad"))
         parameter = bool(described.get("is_param"))
-        tensor = tied.get(spec)
+        tensor = tied.get(spec.identity)
         tensor = storages.tensor(spec) if tensor is None else tensor
         add_tensor(twin_at(owner), name, tensor, parameter=parameter, trained=trained)
         if parameter:
-            tied[spec] = twin_at(owner)._parameters[name]
+            tied[spec.identity] = twin_at(owner)._parameters[name]
     for _, _, fqn in program.stored:
         if fqn not in weights:
             raise BadModel(f"the archive lacks the weight '{printable(fqn)}'", where=archive.path)

@@ -107,7 +107,7 @@ class _Builder:
         self.constants_from = Storages(archive, lambda key: f"constants/{key}", meta)
         self.values_from = Storages(archive, lambda key: f"constants/{key}", False)
         self.twins: dict[int, Any] = {}
-        self.tied: dict[TensorSpec, torch.Tensor] = {}
+        self.tied: dict[Any, torch.Tensor] = {}
         self.machine = ScriptInterpreter(code, torch.device("meta" if meta else "cpu"))
         self.constants = constants
 
@@ -159,11 +159,11 @@ class _Builder:
                     raise BadModel(f"no layer can be called '{printable(name)}'", where=self.path) from error
                 return
         if isinstance(value, TensorSpec):
-            tensor = self.tied.get(value)
+            tensor = self.tied.get(value.identity)
             tensor = self.storages.tensor(value) if tensor is None else tensor
             add_tensor(twin, name, tensor, parameter=name in kind.parameters, trained=value.requires_grad)
             if name in twin._parameters:
-                self.tied[value] = getattr(twin, name)
+                self.tied[value.identity] = getattr(twin, name)
         elif name == "training":
             twin.training = bool(value)
         else:
