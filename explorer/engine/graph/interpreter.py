@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
-from explorer.engine.graph.model import AttributeRef, Function, Graph, Node, Tensor
+from explorer.engine.graph.model import AttributeRef, Function, Graph, Node, Tensor, subgraphs
+from explorer.engine.graph.repeated_nodes import node_sequence
 
 _CONTROL = frozenset(("If", "Loop", "Scan"))
 
@@ -228,16 +229,14 @@ def _bound(attributes: Mapping[str, Any], bindings: Mapping[str, Any]) -> Mappin
 def reads(node: Node) -> Iterator[str]:
     """Every value that a node needs, those that its bodies take from around included."""
     yield from (name for name in node.inputs if name)
-    if node.op in _CONTROL and not node.domain:
-        for value in node.attributes.values():
-            if isinstance(value, Graph):
-                yield from free_names(value)
+    for _, body in subgraphs(node):
+        yield from free_names(body)
 
 
 def free_names(graph: Graph) -> Iterator[str]:
     """The values that a body takes from around it."""
     own = {v.name for v in graph.inputs} | set(graph.initializers)
-    for node in graph.nodes:
+    for node in node_sequence(graph.nodes):
         for name in reads(node):
             if name not in own:
                 yield name

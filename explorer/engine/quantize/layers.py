@@ -294,8 +294,7 @@ def _product(node: Node, constants: Constants) -> tuple[Operand, ...]:
 
 
 def _einsum(node: Node, constants: Constants) -> tuple[Operand, ...]:
-    equation = node.attributes["equation"]
-    text = equation.decode() if isinstance(equation, bytes) else str(equation)
+    text = str(node.attributes["equation"])
     inputs, arrow, out = text.replace(" ", "").partition("->")
     terms = inputs.split(",")
     if len(terms) != 2 or len(node.inputs) != 2 or "..." in text or not arrow:

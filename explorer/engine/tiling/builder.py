@@ -8,7 +8,7 @@ became inputs as the operator set grew are written here as the model's version w
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -25,6 +25,9 @@ from explorer.engine.graph.model import (
 )
 from explorer.engine.graph.repeated_nodes import NodeRun, WeightBundle, free_name, gathered
 from explorer.engine.graph.tile_metadata import MNK_KEY, SITE_KEY
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Size = int | tuple[str, int]
 """A length: a number, or that of a value along an axis, known at run time only."""
@@ -194,17 +197,25 @@ class GraphBuilder(Struct):
         # a Constant held floats only; float64 holds every size
         number = tensor_from_array("", tensor.array().astype("float64"))
         given = self.add("Constant", (), f"{label}_number", attributes={"value": number})
-        return self.add("Cast", (given,), label, attributes={"to": dtype_code(tensor.dtype)})
+        return self.cast(given, tensor.dtype, label)
+
+    def array(self, values: np.ndarray[Any, Any], label: str) -> str:
+        """A Constant node of these values."""
+        return self.constant(tensor_from_array("", values), label)
 
     def number(self, value: float, dtype: Any, label: str) -> str:
         """A Constant node of one number."""
         import numpy as np  # the analysis reads this module's names, and never waits for numpy
 
-        return self.constant(tensor_from_array("", np.asarray(value, dtype)), label)
+        return self.array(np.asarray(value, dtype), label)
 
     def integers(self, values: Sequence[int], label: str) -> str:
         """A Constant node of int64 values."""
         return self.constant(int64_tensor("", values), label)
+
+    def cast(self, x: str, dtype: str, label: str) -> str:
+        """`x` in another element type."""
+        return self.add("Cast", (x,), label, attributes={"to": dtype_code(dtype)})
 
     # operators whose attributes became inputs as the operator set grew
 
@@ -288,11 +299,9 @@ class GraphBuilder(Struct):
             narrow: Its element type, where onnxruntime pads but wider ones.
         """
         if narrow:
-            to = {"to": dtype_code("int32")}
-            wide = self.add("Cast", (x,), f"{label}_wide", attributes=to)
-            fill = self.add("Cast", (fill,), f"{label}_fill_wide", attributes=to) if fill else ""
-            wide = self.pad(wide, pads, f"{label}_more", fill)
-            return self.add("Cast", (wide,), label, attributes={"to": dtype_code(narrow)})
+            wide = self.cast(x, "int32", f"{label}_wide")
+            fill = self.cast(fill, "int32", f"{label}_fill_wide") if fill else ""
+            return self.cast(self.pad(wide, pads, f"{label}_more", fill), narrow, label)
         if self.emission.opset < 11:
             return self.add("Pad", (x,), label, attributes={"pads": tuple(pads)})
         inputs = (x, self.integers(pads, f"{label}_sizes"))

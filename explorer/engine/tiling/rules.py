@@ -10,12 +10,13 @@ import fnmatch
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar, get_args
+from typing import Any, Generic, TypeVar, get_args
 
 from msgspec import Struct
 
 from explorer.base.errors import Misuse, nearest
 from explorer.facts import Edges, Form, TileRule, TileSpec
+from explorer.facts.quantize import QuantizeRule
 from explorer.facts.tiling import MAX_TILE
 from explorer.settings.parse import parse_conditions
 
@@ -45,26 +46,7 @@ class SiteChoice(Struct, frozen=True):
     origins: Mapping[str, str]
 
 
-class SiteRule(Protocol):
-    """What of a rule says whom it means; see `TileRule`."""
-
-    @property
-    def site(self) -> str:
-        """A name, a glob, or 're:' and a regular expression."""
-
-    @property
-    def op(self) -> str:
-        """A glob."""
-
-    @property
-    def shape(self) -> str:
-        """Conditions on M, K and N."""
-
-    @property
-    def origin(self) -> str:
-        """Where it was said."""
-
-
+SiteRule = TileRule | QuantizeRule
 Rule = TypeVar("Rule", bound=SiteRule)
 
 

@@ -10,8 +10,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
+from explorer.engine.graph.interpreter import reads
 from explorer.engine.graph.model import Function, Graph, Inline, Model, Node, Tensor, Value, subgraphs
-from explorer.engine.graph.repeated_nodes import NodeRun, Tensors, gathered, node_sequence, value_names
+from explorer.engine.graph.repeated_nodes import (
+    NodeRun,
+    Tensors,
+    free_name,
+    gathered,
+    node_sequence,
+    value_names,
+)
 from explorer.engine.graph.tile_metadata import DOMAIN, with_plan
 from explorer.engine.tiling.builder import Emission
 from explorer.engine.tiling.emit.forms import emit
@@ -90,6 +98,7 @@ Planned = Mapping[int, tuple[Site, SitePlan]]
 def _replaced(nodes: Sequence[Node], planned: Planned, bypassed: set[int], emission: Emission) -> list[Node]:
     """The nodes of one graph with the planned ones written as tile products, in its bodies too."""
     out: list[Node] = []
+    # a runtime asks that no two nodes of a graph have one name
     names = {node.name for node in nodes if id(node) not in planned}
     for node in nodes:
         if id(node) in planned:
@@ -102,22 +111,13 @@ def _replaced(nodes: Sequence[Node], planned: Planned, bypassed: set[int], emiss
                 if isinstance(one, NodeRun) and names.isdisjoint(one.names):
                     names.update(one.names)
                 elif isinstance(one, NodeRun):
-                    one.names = [_free(name, names) for name in one.names]
+                    one.names = [free_name(name, names) for name in one.names]
                 else:
-                    one.name = _free(one.name, names)
+                    one.name = free_name(one.name, names)
             out += made
         else:
             out.append(_with_bodies(node, planned, bypassed, emission))
     return out
-
-
-def _free(wanted: str, names: set[str]) -> str:
-    """A name that no other node of the graph has, which a runtime asks for; `names` grows by it."""
-    name, number = wanted, 2
-    while name in names:
-        name, number = f"{wanted}_{number}", number + 1
-    names.add(name)
-    return name
 
 
 def _with_bodies(node: Node, planned: Planned, bypassed: set[int], emission: Emission) -> Node:
@@ -176,16 +176,6 @@ def _inner(nodes: Sequence[Node]) -> Iterator[Node]:
             yield from _inner(body.nodes)
 
 
-def _uses(graph: Graph) -> Iterator[str]:
-    """Value names that the nodes of a body need, those captured by its own bodies included."""
-    for value in graph.outputs:
-        yield value.name
-    for node in node_sequence(graph.nodes):
-        yield from node.inputs
-        for _, inner in subgraphs(node):
-            yield from _uses(inner)
-
-
 def pruned(nodes: list[Node], outputs: Sequence[str], bypassed: set[int]) -> tuple[list[Node], set[str]]:
     """Drops the bypassed nodes whose outputs nobody uses; also says which names are used.
 
@@ -199,9 +189,7 @@ def pruned(nodes: list[Node], outputs: Sequence[str], bypassed: set[int]) -> tup
     for node in reversed(nodes):
         if id(node) in bypassed and not any(o in used for o in node.outputs):
             continue
-        used.update(node.inputs)
-        for _, graph in subgraphs(node):
-            used.update(_uses(graph))
+        used.update(reads(node))
         kept.append(node)
     kept.reverse()
     return kept, used

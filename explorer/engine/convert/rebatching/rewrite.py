@@ -17,7 +17,9 @@ from explorer.base.errors import Misuse
 from explorer.base.units import printable
 from explorer.engine.convert.rebatching.batch_axis import BatchAxis, RewriteError, Rewriting, first_axes
 from explorer.engine.convert.rebatching.rules import RULES
+from explorer.engine.graph.interpreter import reads
 from explorer.engine.graph.model import Graph, Model, Node, Tensor, Value, subgraphs, tensor_from_array
+from explorer.engine.graph.repeated_nodes import value_names
 from explorer.engine.shapes import captured_names, infer
 
 _TRIES = 400
@@ -62,11 +64,12 @@ def rebatched(model: Model, batch: int | str, axes: Mapping[str, int] | None = N
     if batch in declared and isinstance(batch, str):
         raise Misuse(f"a dimension is called '{batch}' already", where="rebatch", hint="take another name")
     shapes = infer(model)
+    taken = {*value_names(model.graph), *(node.name for node in model.graph.nodes)}
     choices: list[int] = []
     deepest: RewriteError | None = None
     for _ in range(_TRIES):
         work = _Pass(model, Rewriting(
-            old, batch, shapes, dict(first), dict(model.graph.initializers), _names(model.graph), choices,
+            old, batch, shapes, dict(first), dict(model.graph.initializers), set(taken), choices,
             source=next(iter(first)), opset=model.opset,
         ))  # fmt: skip
         try:
@@ -167,16 +170,6 @@ class _Pass(Struct):
         return value if shape == value.shape else Value(value.name, value.dtype, shape)
 
 
-def _names(graph: Graph) -> set[str]:
-    found = {value.name for value in (*graph.inputs, *graph.outputs)} | set(graph.initializers)
-    for node in graph.nodes:
-        found.update(node.outputs)
-        found.add(node.name)
-        for _, body in subgraphs(node):
-            found |= _names(body)
-    return found
-
-
 def _used(
     nodes: Sequence[Node], initializers: Mapping[str, Tensor], graph: Graph
 ) -> tuple[list[Node], dict[str, Tensor]]:
@@ -189,9 +182,7 @@ def _used(
     for node in reversed(nodes):
         if id(node) in idle or any(name in wanted for name in node.outputs):
             kept.append(node)
-            wanted.update(node.inputs)
-            for _, body in subgraphs(node):
-                wanted |= captured_names(body)
+            wanted.update(reads(node))
     unread = {name for name in graph.initializers if name not in before and name not in wanted}
     stays = {name: tensor for name, tensor in initializers.items() if name in wanted or name in unread}
     return kept[::-1], stays

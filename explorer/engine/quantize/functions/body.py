@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from explorer.engine.graph.model import AttributeRef, dtype_code
+from explorer.engine.graph.model import AttributeRef
 from explorer.engine.tiling.builder import Emission, GraphBuilder
 
 INTEGER = 2
@@ -36,7 +36,7 @@ class FunctionBody(GraphBuilder):
 
     def truth(self, x: str, label: str) -> str:
         """A bool or an integer as a float."""
-        return self.add("Cast", (x,), label, attributes={"to": dtype_code("float32")})
+        return self.cast(x, "float32", label)
 
     def result(self, op: str, *inputs: str) -> None:
         """The last operator, whose output is the function's."""

@@ -11,7 +11,9 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from explorer.engine.graph.model import Model, Node, subgraphs
+from explorer.engine.graph.interpreter import reads
+from explorer.engine.graph.model import Model, Node
+from explorer.engine.graph.repeated_nodes import value_names
 from explorer.engine.tiling.builder import Emission, GraphBuilder
 from explorer.engine.tiling.decompose import recurrent
 from explorer.engine.tiling.sites import REPLACEABLE, NoSite, SiteContext
@@ -41,7 +43,7 @@ def decompose(
     if not any((node.domain, node.op) in DECOMPOSITIONS for node in model.graph.nodes):
         return model, (), {}
     context = SiteContext(model, shapes, declared=declared)
-    emission = Emission(opset=model.opset, taken=set(_names(model)))
+    emission = Emission(opset=model.opset, taken=set(value_names(model.graph)))
     nodes: list[Node] = []
     done: list[str] = []
     led: set[int] = set()
@@ -65,7 +67,7 @@ def decompose(
     if not done:
         return model, (), refused
     nodes = _without_idle(nodes, led, [v.name for v in model.graph.outputs])
-    used = {name for node in nodes for name in _reads(node)} | {v.name for v in model.graph.outputs}
+    used = {name for node in nodes for name in reads(node)} | {v.name for v in model.graph.outputs}
     initializers = {**model.graph.initializers, **emission.initializers}
     kept = {name: tensor for name, tensor in initializers.items() if name in used}
     graph = replace(model.graph, nodes=tuple(nodes), initializers=kept)
@@ -79,18 +81,6 @@ def _without_idle(nodes: Sequence[Node], led: set[int], outputs: Sequence[str]) 
     kept: list[Node] = []
     for node in reversed(nodes):
         if id(node) not in led or not needed.isdisjoint(node.outputs):
-            needed.update(_reads(node))
+            needed.update(reads(node))
             kept.append(node)
     return kept[::-1]
-
-
-def _names(model: Model) -> list[str]:
-    values = [v.name for v in (*model.graph.inputs, *model.graph.outputs)]
-    return [*model.graph.initializers, *values, *(o for node in model.graph.nodes for o in node.outputs)]
-
-
-def _reads(node: Node) -> list[str]:
-    """Names that a node reads, in its bodies too."""
-    inner = [name for _, body in subgraphs(node) for n in body.nodes for name in _reads(n)]
-    outer = [value.name for _, body in subgraphs(node) for value in body.outputs]
-    return [*node.inputs, *inner, *outer]

@@ -63,7 +63,7 @@ class _Layer(Struct, frozen=True):
 
     def backward(self, d: int) -> bool:
         """Whether direction `d` goes from the end to the beginning."""
-        return d == 1 or _text(self.node.attributes.get("direction", "forward")) == "reverse"
+        return d == 1 or str(self.node.attributes.get("direction", "forward")) == "reverse"
 
 
 class _Weights(Struct, frozen=True):
@@ -92,10 +92,6 @@ def _take_apart(
     return take
 
 
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
 def _layer(node: Node, context: SiteContext, gates: int, defaults: tuple[str, ...]) -> _Layer:
     """What the node says."""
     attributes = node.attributes
@@ -107,9 +103,9 @@ def _layer(node: Node, context: SiteContext, gates: int, defaults: tuple[str, ..
         raise NoSite("its sequences may differ in length")
     if attributes.get("activation_alpha") or attributes.get("activation_beta"):
         raise NoSite("its activations have parameters of their own")
-    both = _text(attributes.get("direction", "forward")) == "bidirectional"
+    both = str(attributes.get("direction", "forward")) == "bidirectional"
     directions = 2 if both else 1
-    named = [_text(name) for name in attributes.get("activations", ())] or list(defaults) * directions
+    named = [str(name) for name in attributes.get("activations", ())] or list(defaults) * directions
     if len(named) != len(defaults) * directions or not {n.lower() for n in named} <= {
         p.lower() for p in _PLAIN
     }:

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from explorer.engine.graph.model import Value, tensor_from_array
+from explorer.engine.graph.model import Value
 from explorer.engine.graph.tile_metadata import DOMAIN
 from explorer.engine.tiling.builder import GraphBuilder, Size
-from explorer.engine.tiling.emit.operands import stored
+from explorer.engine.tiling.emit.operands import StoredOperand
 from explorer.engine.tiling.emit.operators import cut, tile_operator
 from explorer.engine.tiling.emit.padding import pad_to_whole_tiles
 from explorer.engine.tiling.sites import Site, Weight
@@ -32,7 +32,7 @@ def emit_open(builder: GraphBuilder, site: Site, plan: SitePlan, inputs: Sequenc
     weight = site.weight
     if weight is not None:
         # columns of whole tiles, (n, K, TN), of a stack (batch, n, K, TN)
-        w = stored(weight, -(-site.K // tk) * tk).columns(builder, -(-site.N // tn), tn)
+        w = StoredOperand(weight, -(-site.K // tk) * tk).columns(builder, -(-site.N // tn), tn)
     else:
         assert not isinstance(site.right, Weight)
         w = site.right(builder, inputs)
@@ -41,8 +41,8 @@ def emit_open(builder: GraphBuilder, site: Site, plan: SitePlan, inputs: Sequenc
         return _matrix(builder, site, plan.tile, x, w)
     body = builder.inner("matrix")
     one, other = body.value("x"), body.value("w")
-    cut_ = -(-site.N // tn), -(-site.K // tk) * tk, tn
-    handed = cut_ if weight is not None else (_length(site, "K"), _length(site, "N"))
+    columns = -(-site.N // tn), -(-site.K // tk) * tk, tn
+    handed = columns if weight is not None else (_length(site, "K"), _length(site, "N"))
     z = _matrix(body, site, plan.tile, one, other)
     return builder.scan(
         "matrices",
@@ -126,8 +126,7 @@ def _open_depth(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], x
     operator = tile_operator(builder.emission, tile, site.dtype, site.right_dtype)
     term = step.add(operator, (a, b), "p", domain=DOMAIN, mnk="*,*,*")
     after = step.add("Add", (before, term), "after")
-    zeros = np.zeros((tm, tn), site.accumulator)
-    start = body.constant(tensor_from_array("", zeros), "nothing")
+    start = body.array(np.zeros((tm, tn), site.accumulator), "nothing")
     made = body.scan(
         "depths",
         step,

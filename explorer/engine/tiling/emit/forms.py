@@ -23,7 +23,13 @@ from explorer.engine.graph.repeated_nodes import gathered
 from explorer.engine.graph.tile_metadata import DOMAIN
 from explorer.engine.tiling.builder import Emission, GraphBuilder
 from explorer.engine.tiling.emit.dynamic_forms import emit_open
-from explorer.engine.tiling.emit.operands import RightOperand, computed, stored
+from explorer.engine.tiling.emit.operands import (
+    ComputedOperand,
+    CutOperand,
+    RightOperand,
+    StoredOperand,
+    WholeOperand,
+)
 from explorer.engine.tiling.emit.operators import concat2d, cut, multiply, tile_operator
 from explorer.engine.tiling.emit.padding import pad_operand, tile_extents
 from explorer.engine.tiling.sites import GatheredRows, Site
@@ -104,17 +110,17 @@ def _written(
     # what a Scan's body reads; a stack is handed to it
     scanned = form == "scan" and not site.stacked and "float" in site.dtype
     x = _left(builder, site, geometry, form, inputs, scanned)
-    right: RightOperand
+    right: WholeOperand
     if weight:
-        right = computed(weight, site.batch, (geometry.K, geometry.N))
+        right = ComputedOperand(weight, site.batch, (geometry.K, geometry.N))
     elif site.weight is not None:
-        right = stored(site.weight, geometry.K)
+        right = StoredOperand(site.weight, geometry.K)
     else:
         assert not isinstance(site.right, Struct)
         w = site.right(builder, inputs)
         w = builder.set_apart(w, "w_set_apart") if scanned else w
         w = pad_operand(builder, site, w, geometry.K - site.K, geometry.N - site.N, "w", 1)
-        right = computed(w, site.batch, (geometry.K, geometry.N))
+        right = ComputedOperand(w, site.batch, (geometry.K, geometry.N))
     if isinstance(x, GatheredRows):
         z = _scan_rows(builder, site, geometry, x, right)
     else:
@@ -179,7 +185,7 @@ def _join(builder: GraphBuilder, blocks: list[list[str]], label: str) -> str:
     return builder.add(function, flat, label, domain=DOMAIN)
 
 
-def _unrolled(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: RightOperand) -> str:
+def _unrolled(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: WholeOperand) -> str:
     if not site.stacked:
         return _side_by_side(builder, site, geometry, x, right)
     xs = [builder.value(f"x_{b}") for b in range(site.batch)]
@@ -197,6 +203,7 @@ def _unrolled(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, ri
 
 def _side_by_side(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: RightOperand) -> str:
     """Every product of one matrix, a node each."""
+    assert not isinstance(right, CutOperand)
     xs = cut(builder, x, geometry.ms, geometry.ks, geometry.tile[:2], "x")
     ws = right.tiles(builder, geometry.ks, geometry.ns, geometry.tile[1:])
     labels = [*map(str, range(len(geometry.ns)))]
@@ -212,7 +219,7 @@ def _column(
     return _join(builder, _products(builder, site, geometry, xs, ws, [n]), f"y{tag}")
 
 
-def _scan(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: RightOperand) -> str:
+def _scan(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: WholeOperand) -> str:
     """A Scan over the matrices of a stack, each in scan form or, if it is small, side by side."""
     if not site.stacked:
         return _scan_matrix(builder, site, geometry, x, right)
@@ -299,8 +306,12 @@ def _scan_rows(
     full = sum(height == tm for height in geometry.ms)
     rest = geometry.M - full * tm
     narrow = _narrow(geometry)
-    ws = right.tiles(builder, geometry.ks, geometry.ns, (tk, tn)) if narrow else []
-    right = right if narrow else right.prepared(builder, geometry.ns, tn)
+    ws: list[list[str]] = []
+    if narrow:
+        assert not isinstance(right, CutOperand)
+        ws = right.tiles(builder, geometry.ks, geometry.ns, (tk, tn))
+    else:
+        right = right.prepared(builder, geometry.ns, tn)
     rows, width, dtype = (x, geometry.K, site.dtype) if isinstance(x, str) else (x.index, x.taps, "int64")
 
     def line(builder: GraphBuilder, given: str, height: int) -> str:
@@ -336,7 +347,7 @@ def _scan_rows(
     return builder.concat(parts, 0, "y")
 
 
-def _batched(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: RightOperand) -> str:
+def _batched(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: WholeOperand) -> str:
     """[m, 1, k, TM, TK] x [n, k, TK, TN] -> [m, n, k, TM, TN], summed over k; a stack has an axis more."""
     tm, tk, tn = geometry.tile
     m, k, n = len(geometry.ms), len(geometry.ks), len(geometry.ns)
@@ -364,7 +375,7 @@ def _emit_lab(builder: GraphBuilder, site: Site, geometry: _Geometry) -> None:
         formal[-1] = "C"
     given = list(site.inputs)
     if site.weight is not None:
-        whole = stored(site.weight, geometry.K).matrix(builder, 0, geometry.N)
+        whole = StoredOperand(site.weight, geometry.K).matrix(builder, 0, geometry.N)
         formal.insert(1, "W")
         given.insert(1, whole)
         here = [name for name in formal if name != "W"]

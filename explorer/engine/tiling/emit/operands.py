@@ -17,44 +17,8 @@ from explorer.engine.tiling.sites import Weight
 Stacks = list[tuple[str, Value]]
 
 
-class RightOperand:
-    """W (K, N), or a stack of them, K and N padded as the plan says; no form asks for what a kind has not."""
-
-    def each(self, builder: GraphBuilder) -> Sequence[RightOperand]:
-        """The matrices of a stack."""
-        raise NotImplementedError
-
-    def tiles(
-        self, builder: GraphBuilder, ks: Sequence[int], ns: Sequence[int], tile: tuple[int, int]
-    ) -> list[list[str]]:
-        """Value names of all tiles, by k and n."""
-        raise NotImplementedError
-
-    def matrix(self, builder: GraphBuilder, first: int, width: int) -> str:
-        """The columns from `first`, (K, width)."""
-        raise NotImplementedError
-
-    def columns(self, builder: GraphBuilder, count: int, width: int) -> str:
-        """The first columns of tiles, (count, K, width)."""
-        raise NotImplementedError
-
-    def blocks(self, builder: GraphBuilder, grid: tuple[int, int], height: int, width: int) -> str:
-        """Every tile, (n, k, TK, TN) or (batch, 1, n, k, TK, TN); `grid` is (k, n)."""
-        raise NotImplementedError
-
-    def prepared(self, builder: GraphBuilder, ns: Sequence[int], width: int) -> RightOperand:
-        """The operand cut into columns outside of a loop over rows."""
-        return self
-
-    def handed(
-        self, builder: GraphBuilder, body: GraphBuilder, ns: Sequence[int], tn: int, dtype: str, whole: bool
-    ) -> tuple[Stacks, RightOperand]:
-        """What a Scan over the stack runs over, and the operand inside its body, cut in columns or whole."""
-        raise NotImplementedError
-
-
-class _WeightOperand(RightOperand):
-    """A weight of the file as an operand.
+class StoredOperand:
+    """A weight of the file as W (K, N), or a stack of them, K and N padded as the plan says.
 
     Args:
         weight: The weight.
@@ -69,12 +33,14 @@ class _WeightOperand(RightOperand):
         self.key = (weight.name, weight.transposed, weight.layout, self.at, K)
         self.named = weight.name if weight.batch == 1 or at is None else f"{weight.name}/{at}"
 
-    def each(self, builder: GraphBuilder) -> Sequence[RightOperand]:
-        return [_WeightOperand(self.weight, self.K, at) for at in range(self.weight.batch)]
+    def each(self, builder: GraphBuilder) -> Sequence[WholeOperand]:
+        """The matrices of a stack."""
+        return [StoredOperand(self.weight, self.K, at) for at in range(self.weight.batch)]
 
     def tiles(
         self, builder: GraphBuilder, ks: Sequence[int], ns: Sequence[int], tile: tuple[int, int]
     ) -> list[list[str]]:
+        """Value names of all tiles, by k and n."""
         assert self.at is not None
         grid = len(ks), len(ns)
         key = (*self.key, "tiles", tile, tuple(ks), tuple(ns))
@@ -89,6 +55,7 @@ class _WeightOperand(RightOperand):
         return [list(found[k * grid[1] : (k + 1) * grid[1]]) for k in range(grid[0])]
 
     def matrix(self, builder: GraphBuilder, first: int, width: int) -> str:
+        """The columns from `first`, (K, width)."""
         weight = self.weight
         same_size = (first, width, self.K) == (0, weight.N, weight.K)
         shape = (weight.K, weight.N) if weight.batch == 1 else (weight.batch, weight.K, weight.N)
@@ -112,6 +79,7 @@ class _WeightOperand(RightOperand):
         )
 
     def columns(self, builder: GraphBuilder, count: int, width: int) -> str:
+        """The first columns of tiles, (count, K, width)."""
         return builder.emission.store(
             (*self.key, "columns", width, count),
             f"{self.named}/columns_{width}",
@@ -119,22 +87,28 @@ class _WeightOperand(RightOperand):
         )
 
     def blocks(self, builder: GraphBuilder, grid: tuple[int, int], height: int, width: int) -> str:
+        """Every tile, (n, k, TK, TN) or (batch, 1, n, k, TK, TN); `grid` is (k, n)."""
         return builder.emission.store(
             (*self.key, "blocks", height, width),
             f"{self.named}/blocks_{height}x{width}",
             lambda name: weights.blocks(name, self.weight, grid, height, width),
         )
 
+    def prepared(self, builder: GraphBuilder, ns: Sequence[int], width: int) -> StoredOperand:
+        """The operand cut into columns outside of a loop over rows."""
+        return self
+
     def handed(
         self, builder: GraphBuilder, body: GraphBuilder, ns: Sequence[int], tn: int, dtype: str, whole: bool
     ) -> tuple[Stacks, RightOperand]:
+        """What a Scan over the stack runs over, and the operand inside its body, cut in columns or whole."""
         N = sum(ns)
         if whole:
             name = body.value("w")
             stacks = [(self.matrix(builder, 0, N), Value(name, dtype, (self.K, N)))]
-            return stacks, _ValueOperand(name, 1, (self.K, N))
+            return stacks, _ComputedOperand(name, 1, (self.K, N))
         full = sum(n == tn for n in ns)
-        stacks, inner = [], _Columns()
+        stacks, inner = [], _CutOperand()
         if full:
             inner.cut = body.value("w_columns")
             stacks.append((self.columns(builder, full, tn), Value(inner.cut, dtype, (full, self.K, tn))))
@@ -145,8 +119,8 @@ class _WeightOperand(RightOperand):
         return stacks, inner
 
 
-class _ValueOperand(RightOperand):
-    """A value of the graph as an operand.
+class _ComputedOperand:
+    """A value of the graph as W; what a `StoredOperand` is asked for, it is asked for, too.
 
     Args:
         name: Its value name.
@@ -159,12 +133,12 @@ class _ValueOperand(RightOperand):
         self.batch = batch
         self.K, self.N = size
 
-    def each(self, builder: GraphBuilder) -> Sequence[RightOperand]:
+    def each(self, builder: GraphBuilder) -> Sequence[WholeOperand]:
         names = [builder.value(f"w_{b}") for b in range(self.batch)]
         builder.split(self.name, [1] * self.batch, 0, names, "w_split")
         size = (self.K, self.N)
         matrices = [builder.reshape(name, size, f"w_{b}_matrix") for b, name in enumerate(names)]
-        return [_ValueOperand(matrix, 1, size) for matrix in matrices]
+        return [_ComputedOperand(matrix, 1, size) for matrix in matrices]
 
     def tiles(
         self, builder: GraphBuilder, ks: Sequence[int], ns: Sequence[int], tile: tuple[int, int]
@@ -191,22 +165,22 @@ class _ValueOperand(RightOperand):
         tiles = builder.transpose(apart, (*range(d), d + 2, d, d + 1, d + 3), "w_tiles")
         return builder.reshape(tiles, (*lead, 1, n, k, height, width), "w_blocks") if lead else tiles
 
-    def prepared(self, builder: GraphBuilder, ns: Sequence[int], width: int) -> RightOperand:
+    def prepared(self, builder: GraphBuilder, ns: Sequence[int], width: int) -> _CutOperand:
         full = sum(n == width for n in ns)
-        made = _Columns()
+        made = _CutOperand()
         made.cut = self.columns(builder, full, width) if full else ""
         made.rest = self.matrix(builder, full * width, ns[-1]) if full < len(ns) else ""
         return made
 
     def handed(
         self, builder: GraphBuilder, body: GraphBuilder, ns: Sequence[int], tn: int, dtype: str, whole: bool
-    ) -> tuple[Stacks, RightOperand]:
+    ) -> tuple[Stacks, _ComputedOperand]:
         name, size = body.value("w"), (self.K, self.N)
-        return [(self.name, Value(name, dtype, size))], _ValueOperand(name, 1, size)
+        return [(self.name, Value(name, dtype, size))], _ComputedOperand(name, 1, size)
 
 
-class _Columns(RightOperand):
-    """One matrix, cut into columns already."""
+class _CutOperand:
+    """One matrix, cut into columns already: it has neither tiles nor blocks."""
 
     cut = ""
     """Value name of the whole columns, (n, K, TN); '' without one."""
@@ -219,5 +193,11 @@ class _Columns(RightOperand):
     def columns(self, builder: GraphBuilder, count: int, width: int) -> str:
         return self.cut
 
+    def prepared(self, builder: GraphBuilder, ns: Sequence[int], width: int) -> _CutOperand:
+        return self
 
-stored, computed = _WeightOperand, _ValueOperand
+
+ComputedOperand = _ComputedOperand
+CutOperand = _CutOperand
+WholeOperand = StoredOperand | ComputedOperand
+RightOperand = WholeOperand | CutOperand

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from explorer.engine.graph.model import Function, dtype_code
+from explorer.engine.graph.model import Function
 from explorer.engine.graph.tile_metadata import DOMAIN
 from explorer.engine.tiling.builder import Emission, GraphBuilder
 from explorer.engine.tiling.sites import WORDS
@@ -107,23 +107,19 @@ def multiply(builder: GraphBuilder, a: str, b: str, dtype: str, right: str, labe
     left_name, right_name = (name.rsplit("/", 1)[-1] for name in (a, b))
     if "int" not in dtype:
         if dtype in HALVES:
-            to = {"to": dtype_code("float32")}
-            a = builder.add("Cast", (a,), f"{left_name}32", attributes=to)
-            b = builder.add("Cast", (b,), f"{right_name}32", attributes=to)
+            a, b = builder.cast(a, "float32", f"{left_name}32"), builder.cast(b, "float32", f"{right_name}32")
         return builder.add("MatMul", (a, b), label, mnk=mnk)
     if {dtype, right} & set(WORDS):
-        to = {"to": dtype_code("int64")}
-        a = builder.add("Cast", (a,), f"{left_name}64", attributes=to)
-        b = builder.add("Cast", (b,), f"{right_name}64", attributes=to)
+        a, b = builder.cast(a, "int64", f"{left_name}64"), builder.cast(b, "int64", f"{right_name}64")
         return builder.add("MatMul", (a, b), label, mnk=mnk)
     if (dtype, right) != ("uint8", "int8"):
         return builder.add("MatMulInteger", (a, b), label, mnk=mnk)
     # onnxruntime adds up pairs of these in 16 bits on processors without VNNI, and saturates: the same
     # numbers with an offset take its exact kernel
-    wide = builder.add("Cast", (b,), f"{right_name}32", attributes={"to": dtype_code("int32")})
+    wide = builder.cast(b, "int32", f"{right_name}32")
     offset = builder.number(128, np.int32, f"{label}_offset")
     moved = builder.add("Add", (wide, offset), f"{right_name}_moved")
-    narrow = builder.add("Cast", (moved,), f"{right_name}_unsigned", attributes={"to": dtype_code("uint8")})
+    narrow = builder.cast(moved, "uint8", f"{right_name}_unsigned")
     zeros = [
         builder.number(zero, np.uint8, f"{label}_{side}") for zero, side in ((0, "zero"), (128, "other_zero"))
     ]

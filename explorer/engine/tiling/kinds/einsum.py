@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
 
 from explorer.engine.graph.model import Node
 from explorer.engine.tiling.builder import GraphBuilder, Size
@@ -18,15 +17,8 @@ from explorer.engine.tiling.sites import NoSite, OperandBuilder, Site, SiteConte
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-class _Terms(Struct, frozen=True):
+def _terms(equation: str, ranks: tuple[int, int]) -> tuple[str, str, str]:
     """The equation read: letters of the two operands and of the output, an ellipsis spelled out."""
-
-    left: str
-    right: str
-    out: str
-
-
-def _terms(equation: str, ranks: tuple[int, int]) -> _Terms:
     inputs, arrow, out = equation.replace(" ", "").partition("->")
     operands = inputs.split(",")
     if len(operands) != 2:
@@ -45,7 +37,7 @@ def _terms(equation: str, ranks: tuple[int, int]) -> _Terms:
     if not arrow:
         once = sorted(c for c in set(left + right) if (left + right).count(c) == 1 and c not in letters)
         out = "..." + "".join(once)
-    return _Terms(left, right, out.replace("...", letters))
+    return left, right, out.replace("...", letters)
 
 
 def product(node: Node, context: SiteContext, types: Sequence[str] = FLOATS) -> Site:
@@ -65,13 +57,9 @@ def product(node: Node, context: SiteContext, types: Sequence[str] = FLOATS) -> 
     if any(sizes[c] != size for c, size in zip(right, b, strict=True)):
         raise NoSite("one operand is repeated along an axis of the other")
     groups = _groups(left, right, out)
-    opened = {c: (0, i) for i, c in enumerate(left) if i in context.opened(names[0])}
-    if not constant:
-        second = context.opened(names[1])
-        opened.update({c: (1, i) for i, c in enumerate(right) if i in second and c not in opened})
-    else:
-        second = frozenset()
-    first = context.opened(names[0])
+    first, second = context.opened(names[0]), frozenset[int]() if constant else context.opened(names[1])
+    opened = {c: (1, i) for i, c in enumerate(right) if i in second}
+    opened |= {c: (0, i) for i, c in enumerate(left) if i in first}
     if any((left.index(c) in first) != (i in second) for i, c in enumerate(right) if c in left):
         # a fixed length of 1 would be repeated
         raise NoSite("an axis is open in one operand and fixed in the other: bind it with --dim")
@@ -90,12 +78,10 @@ def _letters(node: Node, context: SiteContext) -> tuple[list[str], tuple[str, st
         raise NoSite("both operands are constant: a runtime folds it away")
     order = (1, 0) if constant[0] else (0, 1)
     names = [node.inputs[i] for i in order]
-    a, b = (len(context.shape(name)) for name in names)
-    equation = node.attributes["equation"]
-    text = equation.decode() if isinstance(equation, bytes) else str(equation)
-    terms = _terms(text, (a, b) if order == (0, 1) else (b, a))
-    left, right = (terms.left, terms.right) if order == (0, 1) else (terms.right, terms.left)
-    return names, (left, right, terms.out), constant[order[1]]
+    ranks = [len(context.shape(name)) for name in node.inputs]
+    *terms, out = _terms(str(node.attributes["equation"]), (ranks[0], ranks[1]))
+    left, right = (terms[i] for i in order)
+    return names, (left, right, out), constant[order[1]]
 
 
 def of_columns(node: Node, context: SiteContext, axis: int, values: Array) -> Array:

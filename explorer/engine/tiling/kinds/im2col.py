@@ -14,7 +14,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from explorer.engine.graph.model import tensor_from_array
 from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.kinds.convolution_windows import ConvWindow, WindowAxis
 from explorer.engine.tiling.sites import GatheredRows
@@ -72,23 +71,20 @@ def gathered_rows(
     if images != 1:
         whole = math.prod(a.whole for a in window.axes)
         starts = np.arange(images, dtype=np.int64).reshape(-1, *(1,) * 2 * len(window.axes)) * whole
-        first = builder.constant(tensor_from_array("", starts), "places_images")
+        first = builder.array(starts, "places_images")
         index = builder.add("Add", (first, index), "places_from_images")
     return GatheredRows(places, builder.reshape(index, (-1, window.taps), "places_met"), window.taps)
 
 
 def _channels_last(builder: GraphBuilder, x: str, window: ConvWindow, fill: str) -> str:
     """The images with what stands around them, their channels last."""
-    axes, groups = window.axes, window.groups
-    rank = len(axes)
+    axes, groups, rank = window.axes, window.groups, len(window.axes)
     room = groups.packs * groups.pack * groups.given - groups.count * groups.given
     if room or any(any(a.pads) for a in axes):
         before = (0, 0, *(a.pads[0] for a in axes))
-        x = builder.pad(
-            x, (*before, 0, room, *(a.pads[1] for a in axes)), "images_around", fill, window.narrow
-        )
-    x = builder.transpose(x, (0, *range(2, rank + 2), 1), "images_channels_last")
-    return x
+        pads = (*before, 0, room, *(a.pads[1] for a in axes))
+        x = builder.pad(x, pads, "images_around", fill, window.narrow)
+    return builder.transpose(x, (0, *range(2, rank + 2), 1), "images_channels_last")
 
 
 def _slid(builder: GraphBuilder, x: str, window: ConvWindow) -> str:
@@ -125,9 +121,7 @@ def _index(builder: GraphBuilder, axes: Sequence[WindowAxis]) -> str:
         shape = [1] * (3 * rank if phased else 2 * rank)
         for kind, size in enumerate(axis.places.shape if phased else axis.places.shape[1:]):
             shape[kind * rank + i] = size
-        part = builder.constant(
-            tensor_from_array("", (axis.places * inner).reshape(shape).astype(np.int64)), f"places_{i}"
-        )
+        part = builder.array((axis.places * inner).reshape(shape).astype(np.int64), f"places_{i}")
         total = builder.add("Add", (part, total), f"places_from_{i}") if total else part
         inner *= axis.whole
     return total
@@ -135,12 +129,13 @@ def _index(builder: GraphBuilder, axes: Sequence[WindowAxis]) -> str:
 
 def _strided(builder: GraphBuilder, x: str, axes: Sequence[WindowAxis]) -> str:
     """Every so many elements of each axis of images whose channels lie last."""
-    given = ([0] * len(axes), [a.whole for a in axes], range(1, len(axes) + 1), [a.step for a in axes])
-    labels = ("starts", "ends", "axes", "steps")
-    bounds = [
-        builder.integers(values, f"images_strided_{label}")
-        for values, label in zip(given, labels, strict=True)
-    ]
+    given = {
+        "starts": [0] * len(axes),
+        "ends": [a.whole for a in axes],
+        "axes": range(1, len(axes) + 1),
+        "steps": [a.step for a in axes],
+    }
+    bounds = [builder.integers(values, f"images_strided_{label}") for label, values in given.items()]
     return builder.add("Slice", (x, *bounds), "images_strided")
 
 
@@ -177,18 +172,15 @@ def fold(builder: GraphBuilder, z: str, x: str, window: ConvWindow) -> str:
     made = [a.phases * a.positions for a in axes]
     channels = groups.count * groups.made
     packed = groups.packs * window.N
-    if window.batch == 1:
-        z = builder.reshape(z, (-1, *made, packed), "made_places")
-    elif window.phases == 1:
-        z = builder.reshape(z, (groups.packs, -1, window.positions, window.N), "made_apart")
-        z = builder.transpose(z, (1, 2, 0, 3), "made_joined")
-        z = builder.reshape(z, (-1, *made, packed), "made_places")
-    else:
+    if window.phases != 1:
         z = builder.reshape(z, (*phases, groups.packs, -1, *positions, window.N), "made_apart")
         # (phases, packs, images, positions, N) -> images, each position with its phases, packs, N
         turns = [at for i in range(rank) for at in (rank + 2 + i, i)]
         z = builder.transpose(z, (rank + 1, *turns, rank, 2 * rank + 2), "made_joined")
-        z = builder.reshape(z, (-1, *made, packed), "made_places")
+    elif groups.packs != 1:
+        z = builder.reshape(z, (groups.packs, -1, window.positions, window.N), "made_apart")
+        z = builder.transpose(z, (1, 2, 0, 3), "made_joined")
+    z = builder.reshape(z, (-1, *made, packed), "made_places")
     out = [a.out for a in axes]
     if [*made, packed] != [*out, channels]:
         z = builder.slice(z, (0,) * (rank + 2), (_ALL, *out, channels), "made_shown")

@@ -20,7 +20,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.engine.graph.model import Node, dtype_code, tensor_from_array
+from explorer.engine.graph.model import Node
 from explorer.engine.tiling.accumulator import Ends, reach
 from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.emit.weights import column_sums
@@ -276,7 +276,7 @@ def _reckoned(
 
 def _whole(builder: GraphBuilder, values: Array, label: str, kind: str) -> str:
     """A Constant in the accumulator's type; sums wrap around there as they do in the products."""
-    return builder.constant(tensor_from_array("", np.ascontiguousarray(values.astype(kind))), label)
+    return builder.array(np.ascontiguousarray(values.astype(kind)), label)
 
 
 def _zero_value(
@@ -291,7 +291,7 @@ def _zero_value(
 ) -> str:
     """A zero point in the accumulator's type; '' for zero."""
     if isinstance(zero, str):
-        return builder.add("Cast", (inputs[at[zero]],), label, attributes={"to": dtype_code(kind)})
+        return builder.cast(inputs[at[zero]], kind, label)
     if isinstance(zero, int):
         return _whole(builder, np.asarray(zero), label, kind) if zero else ""
     return _whole(builder, zero[:, None] if column else zero, label, kind)
@@ -310,7 +310,7 @@ def _summed(
     inner = builder.inner(f"{label}_sums")
     matrix = make(inner, inputs)
     builder.nodes += inner.nodes
-    wide = builder.add("Cast", (matrix,), f"{label}_wide", attributes={"to": dtype_code(base.accumulator)})
+    wide = builder.cast(matrix, base.accumulator, f"{label}_wide")
     if zero:
         wide = builder.add("Sub", (wide, zero), f"{label}_centred")
     along = axis + (1 if base.stacked else 0)
@@ -323,7 +323,7 @@ def requantization(scale: Array, zero: Array) -> Tail:
     def tail(builder: GraphBuilder, z: str, met: Columns) -> str:
         z = rescaling(scale)(builder, z, met)
         one = builder.number(1, np.float32, "quantum")
-        point = builder.constant(tensor_from_array("", zero.reshape(())), "y_zero")
+        point = builder.array(zero.reshape(()), "y_zero")
         return builder.add("QuantizeLinear", (z, one, point), "requantised")
 
     return tail
@@ -333,9 +333,9 @@ def rescaling(scale: Array) -> Tail:
     """Times `scale` in float32."""
 
     def tail(builder: GraphBuilder, z: str, met: Columns) -> str:
-        z = builder.add("Cast", (z,), "y_float", attributes={"to": dtype_code("float32")})
+        z = builder.cast(z, "float32", "y_float")
         values = np.ascontiguousarray(met.channels(scale if scale.size > 1 else scale.reshape(())))
-        return builder.add("Mul", (z, builder.constant(tensor_from_array("", values), "scale")), "rescaled")
+        return builder.add("Mul", (z, builder.array(values, "scale")), "rescaled")
 
     return tail
 

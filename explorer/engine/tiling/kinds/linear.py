@@ -8,7 +8,7 @@ from functools import partial
 
 from msgspec import Struct
 
-from explorer.engine.graph.model import Node, dtype_code
+from explorer.engine.graph.model import Node
 from explorer.engine.tiling.builder import GraphBuilder, Size
 from explorer.engine.tiling.emit.operators import HALVES
 from explorer.engine.tiling.sites import NoSite, Site, SiteContext, Weight
@@ -25,13 +25,11 @@ def scaled_sum(builder: GraphBuilder, z: str, dtype: str, alpha: float, bias: st
         z = builder.add("Mul", (z, builder.number(alpha, working, "alpha")), "scaled")
     if bias:
         if wide:
-            bias = builder.add("Cast", (bias,), "bias32", attributes={"to": dtype_code("float32")})
+            bias = builder.cast(bias, "float32", "bias32")
         if beta != 1.0:
             bias = builder.add("Mul", (bias, builder.number(beta, working, "beta")), "bias_scaled")
         z = builder.add("Add", (z, bias), "biased")
-    if wide:
-        z = builder.add("Cast", (z,), "narrowed", attributes={"to": dtype_code(dtype)})
-    return z
+    return builder.cast(z, dtype, "narrowed") if wide else z
 
 
 def product(node: Node, context: SiteContext, types: Sequence[str] = FLOATS) -> Site:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from explorer.engine.graph.model import Node, tensor_from_array
+from explorer.engine.graph.model import Node
 from explorer.engine.tiling.accumulator import Ends, signed_bits
 from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.kinds import conv, einsum, integer, linear
@@ -188,9 +188,7 @@ def _added(tail: integer.Tail, bias: Array) -> integer.Tail:
     def both(builder: GraphBuilder, z: str, met: integer.Columns) -> str:
         z = tail(builder, z, met)
         values = np.ascontiguousarray(met.bias(bias).astype(np.float32))
-        return builder.add(
-            "Add", (z, builder.constant(tensor_from_array("", values), "bias_float")), "float_biased"
-        )
+        return builder.add("Add", (z, builder.array(values, "bias_float")), "float_biased")
 
     return both
 

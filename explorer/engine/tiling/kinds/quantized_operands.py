@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.engine.graph.model import DerivedPayload, Node, Tensor, dtype_code
+from explorer.engine.graph.model import DerivedPayload, Node, Tensor
 from explorer.engine.tiling.accumulator import Ends
 from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.kinds import integer
@@ -169,11 +169,9 @@ def as_they_come(site: Site, operands: Sequence[QuantizedOperand]) -> Site:
         if operand is not None:
             step = builder.number(float(operand.scale.reshape(-1)[0]), np.float32, f"{label}_step")
             whole = builder.add("Div", (given[at], step), f"{label}_steps")
-            whole = (
-                builder.add("Round", (whole,), f"{label}_whole") if builder.emission.opset >= 11 else whole
-            )
-            to = {"to": dtype_code(operand.dtype)}
-            made[at] = builder.add("Cast", (whole,), f"{label}_codes", attributes=to)
+            if builder.emission.opset >= 11:
+                whole = builder.add("Round", (whole,), f"{label}_whole")
+            made[at] = builder.cast(whole, operand.dtype, f"{label}_codes")
         return made
 
     last = min(1, len(site.inputs) - 1)
