@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from explorer.base.errors import Misuse
 from explorer.engine.convert.job import ConversionJob, ConversionOptions, ConversionResult
@@ -211,43 +211,60 @@ def write(
         raise Misuse(f"{job.draws} draws prove nothing", where="--draws", hint="give 1 or more")
     opened, converter = _opened(opening, path, job.target, job.asked, overwrite=overwrite)
     job = replace(job, opened=opened, source=opened.source)
-    return _written(converter, job, started, overwrite=overwrite)
+
+    def convert(job: ConversionJob) -> ConversionResult:
+        module, _, name = converter.function.partition(":")
+        made: ConversionResult = getattr(require(f"{__name__}.{module}", job.target), name)(job)
+        return made
+
+    return _written(convert, job, (opened.format, converter.format), started, overwrite=overwrite)
 
 
 def rebatch(
     model: Model, batch: int | str, job: ConversionJob, *, axes: Mapping[str, int], overwrite: bool = False
 ) -> Conversion:
-    """Writes an ONNX model for another batch; as `engine.convert.rebatching.write`, which is imported now."""
-    write: Callable[..., Conversion] = require(f"{__name__}.rebatching", job.target).write
-    return write(model, batch, job, axes=axes, overwrite=overwrite)
+    """Writes an ONNX model for another batch, as `write` does.
+
+    Args:
+        model: The original.
+        batch: The new size, or a name for an open one.
+        job: Where to, how often to compare, whom to tell.
+        axes: Which axis of which input is the batch; empty: the first of every input.
+        overwrite: Whether an existing file may be replaced.
+
+    Raises:
+        Misuse: The batch cannot be rewritten safely.
+        BadModel: One of the two cannot be run.
+        Cancelled: `job.cancel` said so.
+    """
+    started = time.perf_counter()
+    convert = require(f"{__name__}.rebatching", job.target).rebatching(model, batch, job, axes)
+    return _written(convert, job, ("onnx", "onnx"), started, overwrite=overwrite)
 
 
-def _written(converter: Converter, job: ConversionJob, started: float, *, overwrite: bool) -> Conversion:
-    """Has a model converted; what is not the same is not kept."""
-    module, _, name = converter.function.partition(":")
-    convert: Callable[[ConversionJob], ConversionResult]
+def _written(
+    convert: Callable[[ConversionJob], ConversionResult],
+    job: ConversionJob,
+    formats: tuple[str, str],
+    started: float,
+    *,
+    overwrite: bool,
+) -> Conversion:
+    """Has a model converted from one format to another; what is not the same is not kept."""
     made, size = None, None
     written = output_files.atomic_write(job.target, overwrite=overwrite)
     with written as temporary:
-        convert = getattr(require(f"{__name__}.{module}", job.target), name)
         made = convert(replace(job, path=temporary))
         if not all(one is None or one.passed for one in (made.verification, made.stored)):
             raise output_files.Discard
         size = sum(entry.stat().st_size for entry in os.scandir(os.path.dirname(temporary)))
     assert made is not None
     return Conversion(
-        source=job.source,
-        source_format=job.opened.format,
-        format=converter.format,
+        job.source,
+        *formats,
         output="" if size is None else job.target,
         file_bytes=size,
-        how=made.how,
-        opset=made.opset,
-        inputs=made.inputs,
-        outputs=made.outputs,
-        verification=made.verification,
-        stored=made.stored,
-        notes=made.notes,
+        **asdict(made),
         seconds=time.perf_counter() - started,
     )
 

@@ -6,9 +6,7 @@ on all of them. What mixes examples (statistics of a batch, say) gives other row
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,7 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.verdicts import weakest
 from explorer.engine.convert.comparison import Feeds, compare_runs
-from explorer.engine.convert.job import ConversionJob, tensor_infos
+from explorer.engine.convert.job import ConversionJob, ConversionResult, tensor_infos
 from explorer.engine.convert.rebatching.batch_axis import Array, BatchAxis
 from explorer.engine.convert.rebatching.rewrite import RebatchedModel, rebatched
 from explorer.engine.fold import calls
@@ -30,8 +28,6 @@ from explorer.engine.runtime.random_inputs import draw, plan_inputs
 from explorer.engine.shapes import infer
 from explorer.engine.tiling.tile import bind_dims
 from explorer.facts import Verification
-from explorer.facts.conversion import Conversion
-from explorer.host import output_files
 
 _OPEN = 8, 1, 3
 """Batches at which an open one is tried."""
@@ -39,27 +35,10 @@ _OPEN = 8, 1, 3
 _ROUNDING = frozenset({"QuantizeLinear", "Conv", "ConvTranspose", "MatMul", "Gemm"})
 
 
-def write(
-    model: Model, batch: int | str, job: ConversionJob, *, axes: Mapping[str, int], overwrite: bool = False
-) -> Conversion:
-    """Writes a model for another batch, all or nothing.
-
-    Args:
-        model: The original.
-        batch: The new size, or a name for an open one.
-        job: Where to, how often to compare, whom to tell.
-        axes: Which axis of which input is the batch; empty: the first of every input.
-        overwrite: Whether an existing file may be replaced.
-
-    Returns:
-        What was written; a result whose rows are not the original's is not kept, and its `output` is empty.
-
-    Raises:
-        Misuse: The batch cannot be rewritten safely.
-        BadModel: One of the two cannot be run.
-        Cancelled: `job.cancel` said so.
-    """
-    started = time.perf_counter()
+def rebatching(
+    model: Model, batch: int | str, job: ConversionJob, axes: Mapping[str, int]
+) -> Callable[[ConversionJob], ConversionResult]:
+    """The model rewritten for another batch: what writes and compares it; see `engine.convert.rebatch`."""
     job.tell("rewriting the batch")
     if isinstance(batch, int) and batch < 1:
         raise Misuse(f"a batch cannot be {batch}", where="rebatch")
@@ -70,28 +49,22 @@ def write(
     # the batch is followed node by node, into functions too
     plain = calls.opened(model, ())
     made = rebatched(plain, batch, axes)
-    evidence, size = None, None
-    with output_files.atomic_write(job.target, overwrite=overwrite) as temporary:
-        writer.write(made.model, temporary, on_progress=job.on_progress, cancel=job.cancel)
+
+    def convert(job: ConversionJob) -> ConversionResult:
+        writer.write(made.model, job.path, on_progress=job.on_progress, cancel=job.cancel)
+        evidence = None
         if job.verify:
-            evidence = _evidence(model, made, validate(reader.read(temporary)), batch, job)
-            if not evidence.passed:
-                raise output_files.Discard
-        size = sum(entry.stat().st_size for entry in os.scandir(os.path.dirname(temporary)))
-    return Conversion(
-        source=job.source,
-        source_format="onnx",
-        format="onnx",
-        output="" if size is None else job.target,
-        file_bytes=size,
-        how=f"rewriting its batch from {made.old} to {batch}",
-        opset=model.opset,
-        inputs=tensor_infos(made.model.graph.feeds),
-        outputs=tensor_infos(made.model.graph.outputs),
-        verification=evidence,
-        notes=tuple(_notes(made.changed, plain is not model)),
-        seconds=time.perf_counter() - started,
-    )
+            evidence = _evidence(model, made, validate(reader.read(job.path)), batch, job)
+        return ConversionResult(
+            how=f"rewriting its batch from {made.old} to {batch}",
+            opset=model.opset,
+            inputs=tensor_infos(made.model.graph.feeds),
+            outputs=tensor_infos(made.model.graph.outputs),
+            verification=evidence,
+            notes=tuple(_notes(made.changed, plain is not model)),
+        )
+
+    return convert
 
 
 def _notes(changed: Sequence[str], opened: bool) -> Iterator[str]:

@@ -136,14 +136,11 @@ class Rewriting(Struct):
         """A list of sizes of which None is the batch, `times` as much; for an open one, found in the run."""
         if isinstance(self.new, int):
             return self.store([self.new * times if v is None else v for v in values], beside)
-        parts: list[str] = []
-        at = list(values).index(None)
         batch = self._counted(times, beside)
-        for part in (values[:at], None, values[at + 1 :]):
-            if part is None:
-                parts.append(batch)
-            elif part:
-                parts.append(self.store([v for v in part if v is not None], beside))
+        at = list(values).index(None)
+        sides = ([v for v in side if v is not None] for side in (values[:at], values[at + 1 :]))
+        before, behind = ([self.store(side, beside)] if side else [] for side in sides)
+        parts = [*before, batch, *behind]
         if len(parts) == 1:
             return batch
         name = self.fresh(beside)
@@ -172,12 +169,7 @@ class Rewriting(Struct):
         shape = self.shape(name)
         if axis >= len(shape) or shape[axis] != self.old:
             self.refuse(f"'{name}' has no axis {axis} of {self.old}")
-        row = name
-        if self.old > 1:
-            self._check_rows(name, axis)
-            row = self.fresh(name)
-            bounds = [self.store([v], name) for v in (0, 1, axis)]
-            self.nodes.append(Node("Slice", [name, *bounds], [row], name=row))
+        row = self.one_row(name, axis)
         made = self.fresh(name)
         target = self.sizes([None if at == axis else 1 for at in range(len(shape))], 1, name)
         self.nodes.append(Node("Expand", [row, target], [made], name=made))

@@ -35,6 +35,23 @@ def _alone(r: Rewriting, node: Node, *allowed: int) -> None:
             r.refuse(f"input {at} ('{name}') must not depend on the batch")
 
 
+def _lane(r: Rewriting, node: Node) -> BatchAxis:
+    """The batch of the first input, which alone may hold one."""
+    _alone(r, node, 0)
+    return r.batched[node.inputs[0]]
+
+
+def _met(r: Rewriting, node: Node, at: int, axis: int, lane: BatchAxis) -> Node:
+    """A node whose input `at`, without a batch, meets one along an axis: its first row, which meets all."""
+    name = node.inputs[at]
+    shape = r.shape(name)
+    if axis < 0 or shape[axis] == 1:
+        return node
+    if not lane.whole or shape[axis] != r.old:
+        r.refuse(f"'{name}' meets the batch with an axis of {shape[axis]}")
+    return _with(node, at, r.one_row(name, axis))
+
+
 def _set(r: Rewriting, node: Node, *states: BatchAxis | None) -> Node:
     for name, state in zip(node.outputs, states, strict=False):
         if name and state is not None:
@@ -64,23 +81,15 @@ def _each(r: Rewriting, node: Node) -> Node:
         r.refuse("two batches meet on different axes")
     lane = lanes.pop()
     for at, name in enumerate(node.inputs):
-        if not name or name in r.batched:
-            continue
-        shape = r.shape(name)
-        own = lane.axis - rank + len(shape)
-        if own < 0 or shape[own] == 1:
-            continue
-        if not lane.whole or shape[own] != r.old:
-            r.refuse(f"'{name}' meets the batch with an axis of {shape[own]}")
-        node = _with(node, at, r.one_row(name, own))
+        if name and name not in r.batched:
+            node = _met(r, node, at, lane.axis - rank + len(r.shape(name)), lane)
     return _set(r, node, *(lane for _ in node.outputs))
 
 
 def _first(r: Rewriting, node: Node) -> Node:
     """Images and the like: the batch is the first axis of the first input and of what comes out."""
-    _alone(r, node, 0)
-    found = _state(r, node, 0)
-    if found is None or found.axis != 0:
+    found = _lane(r, node)
+    if found.axis != 0:
         r.refuse(f"the batch of '{node.inputs[0]}' would have to be its first axis")
     return _set(r, node, found)
 
@@ -97,9 +106,7 @@ def _along(default: int, *, coerced: int = 0) -> Rule:
     """Over one axis (before operator set `coerced` those behind it too), which must not be the batch."""
 
     def rule(r: Rewriting, node: Node) -> Node:
-        _alone(r, node, 0)
-        found = _state(r, node, 0)
-        assert found is not None
+        found = _lane(r, node)
         rank = len(r.shape(node.inputs[0]))
         old = r.opset < coerced
         axis = _axis(node, rank, 1 if old else default)
@@ -112,9 +119,7 @@ def _along(default: int, *, coerced: int = 0) -> Rule:
 
 
 def _reduced(r: Rewriting, node: Node) -> Node:
-    _alone(r, node, 0)
-    found = _state(r, node, 0)
-    assert found is not None
+    found = _lane(r, node)
     rank = len(r.shape(node.inputs[0]))
     said = node.attributes.get("axes")
     if said is None and len(node.inputs) > 1:
@@ -144,13 +149,8 @@ def _matmul(r: Rewriting, node: Node) -> Node:
             r.refuse("it multiplies over the batch")
         lanes.add(found.at(found.axis + rank - own))
         other, theirs = (second, ranks[1]) if at == 0 else (0, ranks[0])
-        beside = found.axis - own + theirs
-        if found.axis - own < -2 and beside >= 0 and _state(r, node, other) is None:
-            shape = r.shape(node.inputs[other])
-            if shape[beside] != 1 and (shape[beside] != r.old or not found.whole):
-                r.refuse(f"'{node.inputs[other]}' meets the batch with an axis of {shape[beside]}")
-            if shape[beside] != 1:
-                node = _with(node, other, r.one_row(node.inputs[other], beside))
+        if found.axis - own < -2 and _state(r, node, other) is None:
+            node = _met(r, node, other, found.axis - own + theirs, found)
     if len(lanes) != 1 or (all(_state(r, node, at) for at in (0, second)) and min(lanes).axis >= rank - 2):
         r.refuse("two batches meet on different axes")
     lane = lanes.pop()
@@ -178,19 +178,15 @@ def _gemm(r: Rewriting, node: Node) -> Node:
     lane = lanes.pop()
     if len(node.inputs) > 2 and node.inputs[2]:
         shape, own = r.shape(node.inputs[2]), _state(r, node, 2)
-        beside = lane.axis - 2 + len(shape)
         if own is not None and own.at(own.axis + 2 - len(shape)) != lane:
             r.refuse("two batches meet on different axes")
-        if own is None and beside >= 0 and shape[beside] != 1:
-            if not lane.whole or shape[beside] != r.old:
-                r.refuse(f"'{node.inputs[2]}' meets the batch with an axis of {shape[beside]}")
-            node = _with(node, 2, r.one_row(node.inputs[2], beside))
+        if own is None:
+            node = _met(r, node, 2, lane.axis - 2 + len(shape), lane)
     return _set(r, node, lane)
 
 
 def _transpose(r: Rewriting, node: Node) -> Node:
-    found = _state(r, node, 0)
-    assert found is not None
+    found = _lane(r, node)
     rank = len(r.shape(node.inputs[0]))
     order = list(node.attributes.get("perm") or range(rank)[::-1])
     return _set(r, node, found.at(order.index(found.axis)))
@@ -224,9 +220,7 @@ def _chosen(r: Rewriting, places: Sequence[BatchAxis], shape: Sequence[Dim]) -> 
 
 
 def _reshape(r: Rewriting, node: Node) -> Node:
-    _alone(r, node, 0)
-    found = _state(r, node, 0)
-    assert found is not None
+    found = _lane(r, node)
     source, made = r.shape(node.inputs[0]), r.shape(node.outputs[0])
     lane = _chosen(r, _places(r, found, source, made), made)
     _set(r, node, lane)
@@ -249,8 +243,7 @@ def _reshape(r: Rewriting, node: Node) -> Node:
 
 
 def _flatten(r: Rewriting, node: Node) -> Node:
-    found = _state(r, node, 0)
-    assert found is not None
+    found = _lane(r, node)
     source = r.shape(node.inputs[0])
     axis = node.attributes.get("axis", 1)
     axis = axis + len(source) if axis < 0 else axis
@@ -262,8 +255,7 @@ def _flatten(r: Rewriting, node: Node) -> Node:
 
 def _moved(r: Rewriting, node: Node) -> Node:
     """Squeeze, Unsqueeze."""
-    found = _state(r, node, 0)
-    assert found is not None
+    found = _lane(r, node)
     axes = node.attributes.get("axes")
     if axes is None and len(node.inputs) > 1:
         axes = r.numbers(node.inputs[1])
@@ -297,9 +289,7 @@ def _concat(r: Rewriting, node: Node) -> Node:
 
 
 def _slice(r: Rewriting, node: Node) -> Node:
-    _alone(r, node, 0)
-    found = _state(r, node, 0)
-    assert found is not None
+    found = _lane(r, node)
     rank = len(r.shape(node.inputs[0]))
     said = node.attributes
     if "starts" in said:
@@ -325,8 +315,7 @@ def _slice(r: Rewriting, node: Node) -> Node:
 
 
 def _split(r: Rewriting, node: Node) -> Node:
-    found = _state(r, node, 0)
-    assert found is not None
+    found = _lane(r, node)
     if found.axis == _axis(node, len(r.shape(node.inputs[0])), 0):
         r.refuse("it splits the batch")
     return _set(r, node, *(found for _ in node.outputs))
@@ -347,9 +336,7 @@ def _gather(r: Rewriting, node: Node) -> Node:
 
 
 def _pad(r: Rewriting, node: Node) -> Node:
-    found = _state(r, node, 0)
-    assert found is not None
-    _alone(r, node, 0)
+    found = _lane(r, node)
     rank = len(r.shape(node.inputs[0]))
     pads = list(node.attributes.get("pads") or ()) or r.numbers(node.inputs[1]) or []
     axes = (r.numbers(node.inputs[3]) if len(node.inputs) > 3 else None) or list(range(rank))
@@ -360,18 +347,14 @@ def _pad(r: Rewriting, node: Node) -> Node:
 
 
 def _tile(r: Rewriting, node: Node) -> Node:
-    found = _state(r, node, 0)
-    assert found is not None
-    _alone(r, node, 0)
+    found = _lane(r, node)
     if (r.numbers(node.inputs[1]) or [])[found.axis] != 1:
         r.refuse("it repeats the batch")
     return _set(r, node, found)
 
 
 def _expand(r: Rewriting, node: Node) -> Node:
-    _alone(r, node, 0)
-    found = _state(r, node, 0)
-    assert found is not None
+    found = _lane(r, node)
     target, rank = r.numbers(node.inputs[1]) or [], len(r.shape(node.inputs[0]))
     shift = max(len(target) - rank, 0)
     own = found.axis - rank + len(target)
