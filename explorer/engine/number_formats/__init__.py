@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable, Sequence
 
 from explorer.base.errors import Misuse, nearest
-from explorer.engine.number_formats import fixed_point, half, integer, microscaling, minifloat, narrow
+from explorer.engine.number_formats import integer, microscaling, minifloat, narrow
 from explorer.engine.number_formats.number_format import NumberFormat
 
-_ROOMS = (integer, fixed_point, half, minifloat, microscaling, narrow)
+_ROOMS = (integer, minifloat, microscaling, narrow)
 
 FAMILIES: Sequence[tuple[str, Callable[[re.Match[str]], NumberFormat]]] = tuple(
     family for room in _ROOMS for family in room.FAMILY

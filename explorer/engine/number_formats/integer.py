@@ -1,14 +1,22 @@
-"""Integers with scale and zero point: int8, uint8, int4, uint4, int16, uint16, as QuantizeLinear has them."""
+"""Integers with scale and zero point, as QuantizeLinear has them (int8, uint4), and fixed point.
+
+fixed8.4 is 8 bits, 4 of them behind the point; ufixed8.4 the same without a sign.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
 from typing import ClassVar, cast
 
 import numpy as np
 
-from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat, Writing, along
+from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat, Writing, along, scale_grid
+
+MOST_BITS = 24
+"""float32, in which the model computes, holds integers of so many bits exactly."""
+
+MOST_FRACTION = 126
+"""2**-126 is the smallest power of two that float32 has with all of its bits."""
 
 
 class Integer(NumberFormat, frozen=True):
@@ -56,9 +64,7 @@ class Integer(NumberFormat, frozen=True):
             with np.errstate(divide="ignore", invalid="ignore"):
                 zero = np.rint(self.least - np.where(scale > 0, low / scale, 0)).astype(np.int32)
             zero = np.clip(zero, self.least, self.largest)
-        # a tensor of zeros alone (or of numbers too small to be told apart) is exact with any scale
-        scale = np.where(scale > np.finfo(np.float32).tiny, scale, 1).astype(np.float32)
-        return Grid(scale, np.asarray(zero, np.int32), axis)
+        return scale_grid(scale, axis, np.asarray(zero, np.int32))
 
     def codes(self, values: Array, grid: Grid, axis: int | None = None) -> Array:
         """Rounded half to even, with the zero point, saturated; of odd sizes in the next larger integer."""
@@ -101,10 +107,48 @@ class Integer(NumberFormat, frozen=True):
         return cast(Array, low), cast(Array, high)
 
 
+class FixedPoint(Integer, frozen=True):
+    """An integer whose scale is 2**-fraction, whatever the tensor: rounded half to even, saturated.
+
+    Of 4, 8 and 16 bits it is what QuantizeLinear says, with that scale and zero point 0.
+    """
+
+    fraction: int = 0
+    scaled: ClassVar[bool] = False
+
+    @property
+    def writing(self) -> Writing:
+        """QuantizeLinear has integers of 4, 8 and 16 bits."""
+        return "linear" if self.bits in (4, 8, 16) else "function"
+
+    def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
+        """One scale for all, whatever lies between `low` and `high`."""
+        return Grid(np.asarray(np.ldexp(np.float32(1), -self.fraction)), np.zeros((), np.int32))
+
+    def fitted(
+        self, values: Array, *, axis: int | None = None, block: int = 0, symmetric: bool = True
+    ) -> Grid:
+        """The same grid, and no look at the values."""
+        return self.grid(values, values)
+
+
 def _made(found: re.Match[str]) -> Integer:
     return Integer(found[0], int(found[2]), not found[1])
 
 
-FAMILY: Sequence[tuple[str, Callable[[re.Match[str]], NumberFormat]]] = ((r"(u?)int(4|8|16)", _made),)
+def _fixed_point(found: re.Match[str]) -> FixedPoint:
+    bits, fraction, signed = int(found[2]), int(found[3]), not found[1]
+    if not 1 + signed <= bits <= MOST_BITS:
+        why = f"fixed point has {1 + signed} to {MOST_BITS} bits, which float32 holds exactly, not {bits}"
+        raise ValueError(why)
+    if fraction > MOST_FRACTION:
+        raise ValueError(f"at most {MOST_FRACTION} bits can be behind the point, not {fraction}")
+    return FixedPoint(found[0], bits, signed, fraction)
 
-EXAMPLES = ("int8", "uint8", "int4", "uint4", "int16", "uint16")
+
+FAMILY = ((r"(u?)int(4|8|16)", _made), (r"(u?)fixed(\d+)\.(\d+)", _fixed_point))
+
+EXAMPLES = (
+    *("int8", "uint8", "int4", "uint4", "int16", "uint16"),
+    *("fixed8.4", "ufixed8.4", "fixed16.8", "fixed12.6"),
+)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -110,6 +110,6 @@ def _made(found: re.Match[str]) -> Microscaling:
     return Microscaling(found[0], element.bits, element)
 
 
-FAMILY: Sequence[tuple[str, Callable[[re.Match[str]], NumberFormat]]] = (("|".join(ELEMENTS), _made),)
+FAMILY = (("|".join(ELEMENTS), _made),)
 
 EXAMPLES = tuple(ELEMENTS)

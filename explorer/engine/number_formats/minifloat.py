@@ -1,21 +1,49 @@
-"""Minifloat: a sign, E bits of exponent, M of mantissa, subnormals; among them ONNX's float8."""
+"""Floats: float16 and bfloat16, a Cast there and a Cast back; minifloats, among them ONNX's float8."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
 from typing import ClassVar, cast
 
 import numpy as np
 
 from explorer.engine.graph.dtypes import numpy_type
-from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat, Writing, along
+from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat, Writing, along, scale_grid
 
 SLAB = 1 << 18
 """Elements that are worked on at a time: some MiB of what lies between, however large a weight is."""
 
 MOST_EXPONENT, MOST_MANTISSA = 7, 14
 """Beyond them a number of float32 is not rounded alike by everyone: its exponent comes out of a logarithm."""
+
+
+class Half(NumberFormat, frozen=True):
+    """A float of 16 bits. Cast does not saturate it: beyond its range is infinity, as hardware has it."""
+
+    @property
+    def writing(self) -> Writing:
+        """Cast has both, from operator set 13 on."""
+        return "cast"
+
+    @property
+    def element_type(self) -> str:
+        """Its own name."""
+        return self.name
+
+    def codes(self, values: Array, grid: Grid, axis: int | None = None) -> Array:
+        """Rounded half to even."""
+        with np.errstate(over="ignore"):
+            return values.astype(numpy_type(self.name))
+
+    def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
+        """The same, in float32 again."""
+        return self.codes(values, grid).astype(np.float32)
+
+    def limits(self, grid: Grid) -> tuple[Array, Array]:
+        """The largest finite number, either way: what is beyond it becomes infinite."""
+        # 65504; all bits of bfloat16's eight below 2**128
+        high = np.asarray(65504 if self.name == "float16" else 2.0**128 - 2.0**120, np.float32)
+        return cast(Array, -high), high
 
 
 class Minifloat(NumberFormat, frozen=True):
@@ -40,11 +68,7 @@ class Minifloat(NumberFormat, frozen=True):
         """Scale 1, for a format that is not `scaled`; else the larger end becomes `largest`."""
         if not self.scaled:
             return Grid(np.ones((), np.float32), np.zeros((), np.int32))
-        reach = np.maximum(np.abs(np.asarray(low, np.float32)), np.abs(np.asarray(high, np.float32)))
-        scale = reach / np.float32(self.largest)
-        # a tensor of zeros alone (or of numbers too small to be told apart) is exact with any scale
-        scale = np.where(scale > np.finfo(np.float32).tiny, scale, 1).astype(np.float32)
-        return Grid(scale, np.zeros(scale.shape, np.int32), axis)
+        return scale_grid(larger_end(low, high) / np.float32(self.largest), axis)
 
     def fitted(
         self, values: Array, *, axis: int | None = None, block: int = 0, symmetric: bool = True
@@ -82,6 +106,11 @@ class Minifloat(NumberFormat, frozen=True):
         """The largest number, either way."""
         high = np.float32(self.largest) * grid.scale
         return cast(Array, -high), cast(Array, high)
+
+
+def larger_end(low: Array, high: Array) -> Array:
+    """How far a range reaches from zero, float32."""
+    return np.maximum(np.abs(np.asarray(low, np.float32)), np.abs(np.asarray(high, np.float32)))
 
 
 def _power_of_two(exponent: Array) -> Array:
@@ -135,10 +164,11 @@ def _named(found: re.Match[str]) -> Minifloat:
     return minifloat(found[0], exponent, mantissa)
 
 
-FAMILY: Sequence[tuple[str, Callable[[re.Match[str]], NumberFormat]]] = (
+FAMILY = (
+    (r"b?float16", lambda found: Half(found[0], 16)),
     (r"float8e4m3", lambda found: E4M3),
     (r"float8e5m2", lambda found: E5M2),
     (r"floatE(\d+)M(\d+)", _named),
 )
 
-EXAMPLES = ("float8e4m3", "float8e5m2", "floatE4M3", "floatE5M10")
+EXAMPLES = ("float16", "bfloat16", "float8e4m3", "float8e5m2", "floatE4M3", "floatE5M10")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import ClassVar
 
 import numpy as np
 
 from explorer.engine.number_formats.integer import Integer
-from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat, Writing, along
+from explorer.engine.number_formats.minifloat import larger_end
+from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat, Writing, along, scale_grid
 
 SLAB = 1 << 20
 """Elements that are summed at a time."""
@@ -22,7 +22,7 @@ class Binary(NumberFormat, frozen=True):
 
     def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
         """Half the larger end, the least squares' choice where all magnitudes up to it are as frequent."""
-        return _grid(_reach(low, high) / np.float32(2), axis)
+        return _grid(larger_end(low, high) / np.float32(2), axis)
 
     def fitted(
         self, values: Array, *, axis: int | None = None, block: int = 0, symmetric: bool = True
@@ -56,7 +56,7 @@ class Ternary(Integer, frozen=True):
 
     def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
         """Two thirds of the larger end, which leave equal thirds to the three values."""
-        return _grid(_reach(low, high) * np.float32(2) / np.float32(3), axis)
+        return _grid(larger_end(low, high) * np.float32(2) / np.float32(3), axis)
 
     def fitted(
         self, values: Array, *, axis: int | None = None, block: int = 0, symmetric: bool = True
@@ -69,15 +69,9 @@ class Ternary(Integer, frozen=True):
         return _grid(np.stack([np.asarray(_ternary_scale(part)) for part in _channels(values, axis)]), axis)
 
 
-def _reach(low: Array, high: Array) -> Array:
-    return np.maximum(np.abs(np.asarray(low, np.float32)), np.abs(np.asarray(high, np.float32)))
-
-
 def _grid(scale: Array, axis: int | None) -> Grid:
     scale = scale.astype(np.float32)
-    scale = scale.reshape(()) if axis is None else scale
-    scale = np.where(scale > np.finfo(np.float32).tiny, scale, np.float32(1))
-    return Grid(scale, np.zeros(scale.shape, np.int32), axis)
+    return scale_grid(scale.reshape(()) if axis is None else scale, axis)
 
 
 def _channels(values: Array, axis: int | None) -> Iterator[Array]:
@@ -111,7 +105,7 @@ def _ternary_scale(values: Array) -> float:
     return scale
 
 
-FAMILY: Sequence[tuple[str, Callable[[re.Match[str]], NumberFormat]]] = (
+FAMILY = (
     (r"binary", lambda found: Binary(found[0], 1)),
     (r"ternary", lambda found: Ternary(found[0], 2)),
 )

@@ -120,3 +120,9 @@ def along(values: Array, shape: tuple[int, ...], grid: Grid) -> Array:
         whole = np.repeat(values, grid.block, axis)
         return whole[tuple(slice(n) for n in shape)]
     return values.reshape([-1 if at == axis else 1 for at in range(len(shape))])
+
+
+def scale_grid(scale: Array, axis: int | None, zero: Array | None = None) -> Grid:
+    """The grid of these scales; what would be no float32 is 1, as zeros alone are exact with any scale."""
+    scale = np.where(scale > np.finfo(np.float32).tiny, scale, 1).astype(np.float32)
+    return Grid(scale, np.zeros(scale.shape, np.int32) if zero is None else zero, axis)

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from explorer.engine.graph.model import Function
-from explorer.engine.number_formats.half import Half
 from explorer.engine.number_formats.integer import Integer
 from explorer.engine.number_formats.microscaling import Microscaling
-from explorer.engine.number_formats.minifloat import Minifloat
+from explorer.engine.number_formats.minifloat import Half, Minifloat
 from explorer.engine.number_formats.narrow import Binary
 from explorer.engine.number_formats.number_format import Grid, NumberFormat
 from explorer.engine.quantize.functions import microscaling, qonnx

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from explorer.engine.graph.model import Node, Tensor, Value, dtype_code, tensor_from_array
-from explorer.engine.number_formats.half import Half
+from explorer.engine.number_formats.minifloat import Half
 from explorer.engine.number_formats.number_format import Array, Grid, along
 from explorer.facts import Dim
 

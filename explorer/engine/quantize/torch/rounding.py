@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from explorer.engine.number_formats.half import Half
 from explorer.engine.number_formats.integer import Integer
 from explorer.engine.number_formats.microscaling import BLOCK, LEAST_EXPONENT, Microscaling
-from explorer.engine.number_formats.minifloat import Minifloat
+from explorer.engine.number_formats.minifloat import Half, Minifloat
 from explorer.engine.number_formats.narrow import Binary
 from explorer.engine.number_formats.number_format import Grid, NumberFormat
 
