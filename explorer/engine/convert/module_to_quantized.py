@@ -27,10 +27,10 @@ from explorer.engine.progress import report
 from explorer.engine.quantize.answer import answer
 from explorer.engine.quantize.calibration import Range
 from explorer.engine.quantize.choice import LayerChoice, choose
-from explorer.engine.quantize.grids import Grids, range_uses, sound, sound_weights
+from explorer.engine.quantize.grids import Grids, range_uses, sound
 from explorer.engine.quantize.torch.layers import ModuleLayer, module_layers
 from explorer.engine.quantize.torch.modules import Run, layer_runs, quantize_copy, ranges, run_errors
-from explorer.engine.quantize.torch.on_shapes import ShapeGrids, layers_on_shapes, whole_rows
+from explorer.engine.quantize.torch.on_shapes import layers_on_shapes, shape_grid, whole_rows
 from explorer.engine.quantize.torch.torchao import held_as
 from explorer.engine.runtime.samples import Feeds, Samples, read_samples
 from explorer.engine.runtime.torch_arrays import as_array, as_tensor
@@ -80,15 +80,14 @@ class ModuleChoice(Struct, frozen=True):
         """What they would do: formats, bits, BitOPs and bytes; nothing is calibrated."""
         if self.dtype:
             bits = 8 * getattr(torch, self.dtype).itemsize
-            grid_of = ShapeGrids().of
-            found = answer(self.choices, grid_of, self.rows, weight_bytes, weights=False, float_bits=bits)
+            found = answer(self.choices, shape_grid, self.rows, weight_bytes, weights=False, float_bits=bits)
             note = (
                 f"Only the choice, by shapes alone: its weights are {self.dtype}, of which no value was read;"
                 " what can be written is float32."
             )
             return replace(found, modules=True, notes=(note,))
         grids, bits = Grids({}), spec.accumulator
-        choices = sound_weights(self.choices, grids)
+        choices = sound(self.choices, grids, ("weight",))
         found = answer(choices, grids.of, self.rows, weight_bytes, weights=False, accumulator_bits=bits)
         return _of_modules(found, spec, choices, grids)
 

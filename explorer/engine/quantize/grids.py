@@ -13,7 +13,7 @@ from explorer.engine.number_formats.integer import Integer
 from explorer.engine.number_formats.number_format import Array, Grid
 from explorer.engine.quantize.calibration import Range, RangeUse
 from explorer.engine.quantize.choice import BIAS, LayerChoice, effective_choices
-from explorer.engine.quantize.layers import Operand
+from explorer.engine.quantize.layers import Operand, Part
 from explorer.engine.quantize.weights import fits_bias, floats, weight_grid
 
 Ranges = Mapping[RangeUse, Range]
@@ -103,27 +103,23 @@ class Grids:
         return Grid(scale, np.zeros(scale.shape, np.int32), len(operand.shape) - 1)
 
 
-def sound(choices: Sequence[LayerChoice], grids: Grids) -> tuple[LayerChoice, ...]:
+def sound(
+    choices: Sequence[LayerChoice], grids: Grids, parts: Sequence[Part] = ("weight", "bias")
+) -> tuple[LayerChoice, ...]:
     """The choices; layers with a weight or a bias that holds NaN or infinity stay as they are.
 
-    Raises:
-        Misuse: No layer takes a format.
-    """
-    return effective_choices([_sound(choice, grids) for choice in choices])
-
-
-def sound_weights(choices: Sequence[LayerChoice], grids: Grids) -> tuple[LayerChoice, ...]:
-    """The same before anything ran: of the weights.
+    Args:
+        choices: For all layers.
+        grids: Of what they read.
+        parts: What is looked at: before anything ran only weights have a grid.
 
     Raises:
         Misuse: No layer takes a format.
     """
-    return effective_choices([_sound(choice, grids, ("weight",)) for choice in choices])
+    return effective_choices([_sound(choice, grids, parts) for choice in choices])
 
 
-def _sound(
-    choice: LayerChoice, grids: Grids, parts: Sequence[str] = ("weight", "input", "bias")
-) -> LayerChoice:
+def _sound(choice: LayerChoice, grids: Grids, parts: Sequence[Part]) -> LayerChoice:
     stored = [o for o in choice.layer.operands if o.tensor is not None and o.part in parts]
     try:
         for operand in stored if not choice.reason else ():

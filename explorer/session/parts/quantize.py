@@ -24,7 +24,7 @@ from explorer.engine.quantize import calibration
 from explorer.engine.quantize.answer import answer
 from explorer.engine.quantize.choice import LayerChoice, choose
 from explorer.engine.quantize.errors import run_errors
-from explorer.engine.quantize.grids import Grids, range_uses, sound, sound_weights
+from explorer.engine.quantize.grids import Grids, range_uses, sound
 from explorer.engine.quantize.layers import Sizes, find_layers, in_reach
 from explorer.engine.quantize.original import OriginalRuns
 from explorer.engine.quantize.quantize import kept_names, quantized
@@ -91,7 +91,7 @@ class Quantizer:
         """What `quantize` would do to the current state."""
         chosen = self._chosen(spec, on_progress)
         grids = Grids({})
-        chosen = replace(chosen, choices=sound_weights(chosen.choices, grids))
+        chosen = replace(chosen, choices=sound(chosen.choices, grids, ("weight",)))
         return self._answer(chosen, grids, {}, QuantizeRequest(spec), None, weights=False)
 
     @contextmanager
@@ -112,7 +112,7 @@ class Quantizer:
     def settings(self, spec: QuantizeSpec, on_progress: OnProgress) -> QuantizeSettings:
         """What `spec` asks of every layer of the current model."""
         model = self._graph(on_progress)
-        return in_force(spec, sound_weights(self._of(model, spec, sized=True).choices, Grids({})))
+        return in_force(spec, sound(self._of(model, spec, sized=True).choices, Grids({}), ("weight",)))
 
     def quantize(
         self,

@@ -141,24 +141,21 @@ def _typed(one: ModuleLayer, layer: nn.Module, stored: Mapping[int, StoredForm])
     return replace(one, layer=replace(one.layer, operands=tuple(operands)))
 
 
-class ShapeGrids:
-    """Grids of operands by their shapes: how many scales and zero points there are, none of any value."""
-
-    def of(self, choice: LayerChoice, operand: Operand) -> Grid:
-        """See `Grids`."""
-        fmt = getattr(choice, operand.part)
-        shape: tuple[int, ...] = ()
-        axis, block = None, 0
-        if operand.part == "weight" and fmt.scaled:
-            axis, block = shared_axis(operand, channel=choice.granularity == "channel", block=choice.block)
-        if axis is not None and block:
-            shape = tuple([-(-n // block) if at == axis else n for at, n in enumerate(operand.shape)])
-        elif axis is not None:
-            shape = (operand.shape[axis],)
-        symmetric = fmt.scaled and choice.symmetric_of(operand.part)
-        return Grid(
-            np.broadcast_to(np.float32(1), shape),
-            np.broadcast_to(np.int32(0 if symmetric else 1), shape),
-            axis,
-            block,
-        )
+def shape_grid(choice: LayerChoice, operand: Operand) -> Grid:
+    """The grid of an operand by its shape: how many scales and zero points there are, none of any value."""
+    fmt = getattr(choice, operand.part)
+    shape: tuple[int, ...] = ()
+    axis, block = None, 0
+    if operand.part == "weight" and fmt.scaled:
+        axis, block = shared_axis(operand, channel=choice.granularity == "channel", block=choice.block)
+    if axis is not None and block:
+        shape = tuple([-(-n // block) if at == axis else n for at, n in enumerate(operand.shape)])
+    elif axis is not None:
+        shape = (operand.shape[axis],)
+    symmetric = fmt.scaled and choice.symmetric_of(operand.part)
+    return Grid(
+        np.broadcast_to(np.float32(1), shape),
+        np.broadcast_to(np.int32(0 if symmetric else 1), shape),
+        axis,
+        block,
+    )

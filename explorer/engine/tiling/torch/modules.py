@@ -52,28 +52,6 @@ class TiledLinear(_TiledLayer, nn.Linear):
         return y.to(x.dtype).reshape(*x.shape[:-1], self.out_features)
 
 
-def _convolved(module: Any, x: Tensor) -> Tensor:
-    """A convolution as one product: a row for every place of the result, a column for every channel."""
-    dims = len(module.kernel_size)
-    alone = x.dim() == dims + 1
-    if alone:
-        x = x.unsqueeze(0)
-    if any(module._reversed_padding_repeated_twice):
-        mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
-        x = functional.pad(x, module._reversed_padding_repeated_twice, mode=mode)
-    steps = tuple(zip(module.kernel_size, module.dilation, module.stride, strict=True))
-    sizes = [(x.shape[2 + at] - d * (k - 1) - 1) // s + 1 for at, (k, d, s) in enumerate(steps)]
-    depth = module.in_channels * math.prod(module.kernel_size)
-    rows = _windows(x, steps, sizes, depth)
-    weight, shape = module.weight.reshape(module.out_channels, depth), (module.out_channels, depth)
-    y = tiled_product(rows, weight, module.tile, padded=module.edges == "padded", sizes=shape)
-    if module.bias is not None:
-        y = y + module.bias
-    y = y.to(x.dtype).reshape(x.shape[0], *sizes, module.out_channels)
-    y = y.permute(0, dims + 1, *range(1, dims + 1))
-    return y.squeeze(0) if alone else y
-
-
 def _windows(x: Tensor, steps: tuple[tuple[int, int, int], ...], sizes: list[int], depth: int) -> Tensor:
     """What the kernel sees at each place: (batch x places, channels x kernel).
 
@@ -99,25 +77,39 @@ def _windows(x: Tensor, steps: tuple[tuple[int, int, int], ...], sizes: list[int
     return found.transpose(1, 2).reshape(-1, depth)
 
 
-class TiledConv1d(_TiledLayer, nn.Conv1d):
-    """nn.Conv1d by tile products."""
+class _TiledConvolution(_TiledLayer):
+    """A convolution as one product: a row for every place of the result, a column for every channel."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """The convolution of (batch, channels, length), or without a batch."""
-        return _convolved(self, x)
+        """The convolution of (batch, channels, *places), or without a batch."""
+        layer: Any = self
+        dims = len(layer.kernel_size)
+        alone = x.dim() == dims + 1
+        if alone:
+            x = x.unsqueeze(0)
+        if any(layer._reversed_padding_repeated_twice):
+            mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+            x = functional.pad(x, layer._reversed_padding_repeated_twice, mode=mode)
+        steps = tuple(zip(layer.kernel_size, layer.dilation, layer.stride, strict=True))
+        sizes = [(x.shape[2 + at] - d * (k - 1) - 1) // s + 1 for at, (k, d, s) in enumerate(steps)]
+        depth = layer.in_channels * math.prod(layer.kernel_size)
+        rows = _windows(x, steps, sizes, depth)
+        weight, shape = layer.weight.reshape(layer.out_channels, depth), (layer.out_channels, depth)
+        y = tiled_product(rows, weight, layer.tile, padded=layer.edges == "padded", sizes=shape)
+        if layer.bias is not None:
+            y = y + layer.bias
+        y = y.to(x.dtype).reshape(x.shape[0], *sizes, layer.out_channels)
+        y = y.permute(0, dims + 1, *range(1, dims + 1))
+        return y.squeeze(0) if alone else y
 
 
-class TiledConv2d(_TiledLayer, nn.Conv2d):
-    """nn.Conv2d by tile products."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The convolution of (batch, channels, height, width), or without a batch."""
-        return _convolved(self, x)
+class TiledConv1d(_TiledConvolution, nn.Conv1d):
+    """nn.Conv1d by tile products, of (batch, channels, length), or without a batch."""
 
 
-class TiledConv3d(_TiledLayer, nn.Conv3d):
-    """nn.Conv3d by tile products."""
+class TiledConv2d(_TiledConvolution, nn.Conv2d):
+    """nn.Conv2d by tile products, of (batch, channels, height, width), or without a batch."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The convolution of (batch, channels, depth, height, width), or without a batch."""
-        return _convolved(self, x)
+
+class TiledConv3d(_TiledConvolution, nn.Conv3d):
+    """nn.Conv3d by tile products, of (batch, channels, depth, height, width), or without a batch."""

@@ -82,21 +82,25 @@ def tile_module(
     sites, skipped = _found(module, calls)
     chosen = _chosen(sites, skipped, spec)
     plans: list[SitePlan] = []
-    choices: dict[str, SiteChoice] = {}
+    choices: dict[str, tuple[type[nn.Module], SiteChoice]] = {}
     for site in chosen:
-        made, left = _planned(site, spec, calls[site.name])
-        if left is not None:
-            skipped.append(left)
+        # one layer has one tile, whatever it is called with: its first call decides
+        rows, (depth, columns), op = calls[site.name], sizes_of(site.module), site.kind.__name__
+        choice = choose(spec, site.name, op, (rows[0], depth, columns))
+        if choice.on:
+            plans += _plans(site, choice, rows)
+            choices[site.name] = site.kind, choice
             continue
-        plans += made[0]
-        choices[site.name] = made[1]
+        origin = next((o for o in choice.origins.values() if o), "")
+        why = f"switched off{f' by {origin}' if origin else ''}"
+        skipped.append(SkippedSite(site.name, op, why, sum(rows) * depth * columns))
     if not plans:
         raise Misuse("no layer is left to tile", hint="; ".join(dict.fromkeys(s.reason for s in skipped)))
     twin = copied(module, share)
     layers = dict(twin.named_modules(remove_duplicate=False))
-    for site in chosen:
-        if site.name in choices:
-            _become(layers[site.name], TILED[site.kind], choices[site.name])
+    for name, (kind, choice) in choices.items():
+        layer: Any = layers[name]
+        layer.__class__, layer.tile, layer.edges = TILED[kind], choice.tile, choice.edges
     _by_their_layers(twin)
     plan = Plan(
         tile=tile,
@@ -213,19 +217,10 @@ def _chosen(sites: Sequence[_Site], skipped: Sequence[SkippedSite], spec: TileSp
     return [site for site in sites if any(fnmatchcase(site.name, glob) for glob in spec.sites)]
 
 
-def _planned(
-    site: _Site, spec: TileSpec, rows: Sequence[int]
-) -> tuple[tuple[list[SitePlan], SiteChoice], SkippedSite | None]:
-    """The site's plans, one for each number of rows; or why it is left."""
+def _plans(site: _Site, choice: SiteChoice, rows: Sequence[int]) -> list[SitePlan]:
+    """The site's plans, one for each number of rows."""
     layer: Any = site.module
     depth, columns = sizes_of(layer)
-    op = site.kind.__name__
-    # one layer has one tile, whatever it is called with: its first call decides
-    choice = choose(spec, site.name, op, (rows[0], depth, columns))
-    if not choice.on:
-        origin = next((o for o in choice.origins.values() if o), "")
-        why = f"switched off{f' by {origin}' if origin else ''}"
-        return ([], choice), SkippedSite(site.name, op, why, sum(rows) * depth * columns)
     tm, tk, tn = check_tile(choice.tile)
     plans = []
     for count in dict.fromkeys(r for r in rows if r):
@@ -234,7 +229,7 @@ def _planned(
         plans.append(
             SitePlan(
                 name=site.name,
-                op=op,
+                op=site.kind.__name__,
                 M=count,
                 K=depth,
                 N=columns,
@@ -252,7 +247,7 @@ def _planned(
                 calls=rows.count(count),
             )
         )
-    return (plans, choice), None
+    return plans
 
 
 def copied(module: nn.Module, share: bool) -> nn.Module:
@@ -269,13 +264,6 @@ def copied(module: nn.Module, share: bool) -> nn.Module:
         raise Misuse(
             f"the module cannot be copied ({error_line(error)})", where=type(module).__name__
         ) from error
-
-
-def _become(layer: Any, kind: type[nn.Module], choice: SiteChoice) -> None:
-    """Turns a layer of torch's into its tiled twin."""
-    layer.__class__ = kind
-    layer.tile = choice.tile
-    layer.edges = choice.edges
 
 
 def _by_their_layers(module: nn.Module) -> None:
