@@ -16,7 +16,7 @@ from explorer.engine.fold.tensors import Array
 from explorer.engine.graph.constant_nodes import constant_of
 from explorer.engine.graph.interpreter import free_names, reads
 from explorer.engine.graph.model import AttributeRef, Graph, Model, Node, Tensor, subgraphs, with_bodies
-from explorer.engine.graph.repeated_nodes import value_names
+from explorer.engine.graph.repeated_nodes import free_name, value_names
 from explorer.engine.shapes.subgraphs import body_name
 from explorer.facts import TensorInfo
 from explorer.facts.split.fold import FoldedNode, NodeLeft
@@ -199,10 +199,7 @@ class FoldingGraph:
         """A new tensor under a free name; that of a body lies beside those that it takes from around it."""
         if self.around is not None:
             return self.around.store(tensor, wanted)
-        name, number = wanted, 2
-        while name in self._taken:
-            name, number = f"{wanted}_{number}", number + 1
-        self._taken.add(name)
+        name = free_name(wanted, self._taken)
         self.stored[name] = replace(tensor, name=name)
         return name
 

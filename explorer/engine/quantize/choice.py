@@ -99,20 +99,12 @@ def choose(
     if not layers:
         raise Misuse("no layer multiplies or holds weights", hint="there is nothing to quantize")
     rules, meant = Rules(spec.rules), _meant(layers, spec, rows)
-    formats: dict[tuple[str, str, bool], NumberFormat | None] = {}
-
-    def known(part: str, name: str, where: str) -> NumberFormat | None:
-        key = name, where, part == "bias"
-        if key not in formats:
-            formats[key] = _named(part, name, where)
-        return formats[key]
-
     for rule in spec.rules:  # those that mean no layer, too
         for part in PARTS:
             name = getattr(rule, part)
             if name not in (None, "auto"):
-                known(part, name, _where(rule.origin, "--to"))
-    return effective_choices([_choice(layer, spec, rules, meant, known) for layer in layers])
+                _named(part, name, _where(rule.origin, "--to"))
+    return effective_choices([_choice(layer, spec, rules, meant) for layer in layers])
 
 
 def _named(part: str, name: str, where: str) -> NumberFormat | None:
@@ -140,11 +132,7 @@ def effective_choices(choices: Sequence[LayerChoice]) -> tuple[LayerChoice, ...]
 
 
 def _choice(
-    layer: QuantizableLayer,
-    spec: QuantizeSpec,
-    rules: Rules[Any],
-    meant: Mapping[int, str],
-    known: Callable[[str, str, str], NumberFormat | None],
+    layer: QuantizableLayer, spec: QuantizeSpec, rules: Rules[Any], meant: Mapping[int, str]
 ) -> LayerChoice:
     said = dict(spec.origins)
     values: dict[str, Any] = {value: getattr(spec, value, None) for value in VALUES}
@@ -164,7 +152,7 @@ def _choice(
     if reason:
         return LayerChoice(layer, **how, origins=origins, reason=reason)
     parts = {
-        part: known(part, values[part], _where(origins[part], "--to"))
+        part: _named(part, values[part], _where(origins[part], "--to"))
         for part in PARTS
         if values[part] != "auto"
     }

@@ -15,7 +15,7 @@ from explorer.base.units import printable
 from explorer.engine.convert.onnx_to_torch_interpreter.call import as_tensor, torch_dtype
 from explorer.engine.convert.onnx_to_torch_interpreter.domain import TorchDomain, can_run
 from explorer.engine.graph.interpreter import Interpreter
-from explorer.engine.graph.model import FileSpan, Graph, Model, Node, Tensor
+from explorer.engine.graph.model import FileSpan, Model, Node, Tensor, subgraphs
 
 _SIZES = 1024
 """Elements up to which a list of int64 is taken for sizes, axes or indices rather than for data."""
@@ -167,18 +167,12 @@ def _nodes(model: Model) -> Iterator[Node]:
     def inside(nodes: Sequence[Node]) -> Iterator[Node]:
         for node in nodes:
             yield node
-            for graph in _graphs(node):
+            for _, graph in subgraphs(node):
                 yield from inside(graph.nodes)
 
     yield from inside(model.graph.nodes)
     for function in model.functions.values():
         yield from inside(function.nodes)
-
-
-def _graphs(node: Node) -> list[Graph]:
-    if node.domain or node.op not in ("If", "Loop", "Scan"):
-        return []
-    return [value for value in node.attributes.values() if isinstance(value, Graph)]
 
 
 def _constants(model: Model) -> Iterator[Tensor]:
@@ -187,7 +181,7 @@ def _constants(model: Model) -> Iterator[Tensor]:
     for node in _nodes(model):
         if node.op == "Constant" and not node.domain:
             yield from (v for v in node.attributes.values() if isinstance(v, Tensor) and v.dtype != "string")
-        for graph in _graphs(node):
+        for _, graph in subgraphs(node):
             yield from graph.initializers.values()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from explorer.engine.graph.model import Function, Model, Node, Tensor, Value
@@ -47,14 +47,11 @@ class Additions:
         """`wanted`, or with a number behind it when it is in use."""
         return free_name(wanted, self._taken)
 
-    def known(self, key: Hashable) -> str | None:
-        """The value that was made for a key before."""
-        return self._made.get(key)
-
-    def made(self, key: Hashable, value: str) -> str:
-        """Remembers the value for a key."""
-        self._made[key] = value
-        return value
+    def once(self, key: Hashable, make: Callable[[], str]) -> str:
+        """The value for a key, made the first time."""
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
 
     def store(self, tensor: Tensor) -> str:
         """A stored tensor under a free name; returns it."""
@@ -65,7 +62,7 @@ class Additions:
     def number(self, wanted: str, values: Array, dtype: str = "") -> str:
         """A small tensor; one with the same name, type and bytes is shared."""
         key = wanted, dtype, values.shape, str(values.dtype), values.tobytes()
-        return self.known(key) or self.made(key, self.store(stored(wanted, values, dtype)))
+        return self.once(key, lambda: self.store(stored(wanted, values, dtype)))
 
     def add(
         self,

@@ -50,7 +50,7 @@ def write(choice: LayerChoice, grids: Grids, to: Additions) -> None:
     n, k = operand.shape
     grid = grid if grid.block else _repeated(grid, n, -(-k // _BLOCK))
     key = "nbits", operand.stored, operand.axes, fmt, grid.scale.tobytes(), grid.zero.tobytes(), grid.block
-    inputs = [names[0], to.known(key) or to.made(key, to.store(_blocks(operand, fmt, grid)))]
+    inputs = [names[0], to.once(key, lambda: to.store(_blocks(operand, fmt, grid)))]
     inputs.append(to.number(f"{operand.stored}_scales", np.ascontiguousarray(grid.scale)))
     moved = MIDDLE if fmt.signed else 0
     if (grid.zero + moved != MIDDLE).any():

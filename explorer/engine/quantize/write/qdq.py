@@ -65,13 +65,13 @@ def _between_casts(
 
 
 def _cast(value: str, dtype: str, target: str, shape: Shape | None, to: Additions) -> str:
-    key = "cast", value, dtype
-    if (found := to.known(key)) is not None:
-        return found
-    made = to.add("Cast", (value,), target, attributes=_to(dtype))
-    if shape is not None:
-        to.declare(Value(made, dtype, shape))
-    return to.made(key, made)
+    def make() -> str:
+        made = to.add("Cast", (value,), target, attributes=_to(dtype))
+        if shape is not None:
+            to.declare(Value(made, dtype, shape))
+        return made
+
+    return to.once(("cast", value, dtype), make)
 
 
 def _flows_in_float(choice: LayerChoice) -> bool:
@@ -105,39 +105,36 @@ def _is_lost(operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> 
 def activation(operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> str:
     """What a layer reads, rounded, in float32."""
     value = operand.value
-    key = "activation", value, fmt, grid.scale.tobytes(), grid.zero.tobytes()
-    found = to.known(key)
-    if found is not None:
-        return found
-    if fmt.writing == "cast":
-        narrow, own = f"{value}_{fmt.name}", fmt.element_type
-        narrow = to.add("Cast", (value,), narrow, like=value, dtype=own, attributes=_to(own))
-        wide = f"{narrow}_wide"
-        wide = to.add("Cast", (narrow,), wide, like=value, dtype="float32", attributes=_to("float32"))
-        return to.made(key, wide)
-    scale = to.scale(value, fmt, grid)
-    codes = quantized_activation(value, fmt, grid, to)
-    wide = to.add("DequantizeLinear", (codes, *scale), f"{value}_dequantized", like=value, dtype="float32")
-    return to.made(key, wide)
+
+    def make() -> str:
+        if fmt.writing == "cast":
+            narrow, own = f"{value}_{fmt.name}", fmt.element_type
+            narrow = to.add("Cast", (value,), narrow, like=value, dtype=own, attributes=_to(own))
+            wide = f"{narrow}_wide"
+            return to.add("Cast", (narrow,), wide, like=value, dtype="float32", attributes=_to("float32"))
+        scale = to.scale(value, fmt, grid)
+        codes = quantized_activation(value, fmt, grid, to)
+        wide = f"{value}_dequantized"
+        return to.add("DequantizeLinear", (codes, *scale), wide, like=value, dtype="float32")
+
+    return to.once(("activation", value, fmt, grid.scale.tobytes(), grid.zero.tobytes()), make)
 
 
 def quantized_activation(value: str, fmt: NumberFormat, grid: Grid, to: Additions) -> str:
     """The codes of a value that flows."""
-    key = "codes", value, fmt, grid.scale.tobytes(), grid.zero.tobytes()
-    made = to.known(key)
-    if made is None:
+
+    def make() -> str:
         inputs = value, *to.scale(value, fmt, grid)
-        made = to.add("QuantizeLinear", inputs, f"{value}_quantized", like=value, dtype=fmt.element_type)
-    return to.made(key, made)
+        return to.add("QuantizeLinear", inputs, f"{value}_quantized", like=value, dtype=fmt.element_type)
+
+    return to.once(("codes", value, fmt, grid.scale.tobytes(), grid.zero.tobytes()), make)
 
 
 def stored_codes(operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> str:
     """The codes of a stored weight."""
+    name = f"{operand.stored}_{'quantized' if fmt.writing == 'linear' else fmt.name}"
     key = "stored", *_same(operand, fmt, grid)
-    word = "quantized" if fmt.writing == "linear" else fmt.name
-    return to.known(key) or to.made(
-        key, to.store(quantized_weight(f"{operand.stored}_{word}", operand, fmt, grid))
-    )
+    return to.once(key, lambda: to.store(quantized_weight(name, operand, fmt, grid)))
 
 
 def stored_bias(operand: Operand, grid: Grid, to: Additions) -> str:
@@ -155,16 +152,15 @@ def _same(operand: Operand, fmt: NumberFormat, grid: Grid) -> tuple[Hashable, ..
 
 
 def _weight(operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> str:
-    key = "weight", *_same(operand, fmt, grid)
-    found = to.known(key)
-    if found is not None:
-        return found
-    codes = stored_codes(operand, fmt, grid, to)
-    if fmt.writing == "cast":
+    def make() -> str:
+        codes = stored_codes(operand, fmt, grid, to)
+        if fmt.writing != "cast":
+            return _dequantized(codes, operand, fmt, grid, to)
         wide = to.add("Cast", (codes,), f"{codes}_wide", attributes=_to("float32"))
         to.values.append(Value(wide, "float32", operand.shape))
-        return to.made(key, wide)
-    return to.made(key, _dequantized(codes, operand, fmt, grid, to))
+        return wide
+
+    return to.once(("weight", *_same(operand, fmt, grid)), make)
 
 
 def _bias(operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> str:
@@ -172,7 +168,7 @@ def _bias(operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> str
         return _weight(operand, fmt, grid, to)
     codes = stored_bias(operand, grid, to)
     key = "bias", codes, grid.scale.tobytes()
-    return to.known(key) or to.made(key, _dequantized(codes, operand, fmt, grid, to))
+    return to.once(key, lambda: _dequantized(codes, operand, fmt, grid, to))
 
 
 def _dequantized(codes: str, operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> str:
@@ -189,11 +185,10 @@ def _called(operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> s
     """What a function of the format makes of a value as the layer reads it."""
     depth = operand.depth
     key = "call", operand.value, fmt, grid.scale.tobytes(), grid.zero.tobytes(), grid.axis, grid.block, depth
-    found = to.known(key)
-    if found is not None:
-        return found
     shape = to.shape(operand.value) if operand.tensor is None else operand.shape
-    return to.made(key, to.call(fmt, grid, operand.value, f"{operand.value}_{fmt.name}", shape, depth))
+    return to.once(
+        key, lambda: to.call(fmt, grid, operand.value, f"{operand.value}_{fmt.name}", shape, depth)
+    )
 
 
 def _to(dtype: str) -> Mapping[str, Any]:
