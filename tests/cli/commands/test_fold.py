@@ -305,6 +305,21 @@ def test_bodies_are_folded_as_the_graph_is(
     assert not stored & {*BN}  # who reads them has gone, in a body or not
 
 
+def test_what_the_body_of_a_sequence_map_reads_stays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = (
+        "a = Identity (x) b = Identity (x) z = Relu (b)"
+        " y = SequenceMap (s) <body = m (float[2,4] e) => (float[2,4] r) { r = Add (e, a) }>"
+    )
+    given, made = "seq(float[2,4]) s, float[2,4] x", "seq(float[2,4]) y, float[2,4] z"
+    source, target = net(tmp_path / "a.onnx", body, {}, x=given, y=made), str(tmp_path / "b.onnx")
+    (step, *_) = told(capsys, source, "-o", target, "--no-verify")["steps"]
+    assert [one["name"] for one in step["folded"]] == ["b"]
+    assert "'a' is read within a body" in step["left"][0]["reason"]
+    onnx.checker.check_model(target, full_check=True)
+
+
 def test_functions_are_folded_where_their_caller_has_no_say(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
