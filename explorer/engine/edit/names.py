@@ -39,12 +39,20 @@ class FoundNode(Struct, frozen=True):
         """What it is called in words."""
         return f"'{self.node.label}'{self.place.text}"
 
+    @property
+    def made(self) -> str:
+        """A value that it makes, which no other node does."""
+        return next((name for name in self.node.outputs if name), self.node.op)
+
 
 class FoundValue(Struct, frozen=True):
     """A value that a name means, by the scope that defines it."""
 
     place: GraphScope
-    name: str
+    made: str
+
+
+_Found = TypeVar("_Found", FoundNode, FoundValue)
 
 
 def own_nodes(model: Model, name: str) -> list[FoundNode]:
@@ -78,10 +86,10 @@ def find_node(model: Model, name: str, flag: str, aliases: Aliases) -> FoundNode
     if not found:
         known = [node.label for place in scopes(model) for node in place.body.nodes]
         raise Misuse(f"no node is called '{name}'", where=flag, hint=nearest(name, known))
-    return one_node(found, name, flag)
+    return the_one(found, name, flag)
 
 
-def one_node(found: Sequence[FoundNode], name: str, flag: str) -> FoundNode:
+def the_one(found: Sequence[_Found], name: str, flag: str) -> _Found:
     """The one of them.
 
     Raises:
@@ -89,30 +97,11 @@ def one_node(found: Sequence[FoundNode], name: str, flag: str) -> FoundNode:
     """
     if len(found) > 1:
         apart = len({one.place.path for one in found}) == len(found)
-        said = [f"{one.place.name}::{name}" if apart else _output(one.node) for one in found]
-        raise Misuse(f"{len(found):,} nodes are called '{name}'", where=flag, hint=_either(said))
+        said = [f"{one.place.name}::{name}" if apart else one.made for one in found]
+        hint = "write " + " or ".join(f"'{one}'" for one in said[:_SHOWN]) + ", ..." * (len(said) > _SHOWN)
+        kind = "nodes" if isinstance(found[0], FoundNode) else "values"
+        raise Misuse(f"{len(found):,} {kind} are called '{name}'", where=flag, hint=hint)
     return found[0]
-
-
-def one_value(found: Sequence[FoundValue], flag: str) -> FoundValue:
-    """The one of them.
-
-    Raises:
-        Misuse: There are several.
-    """
-    if len(found) > 1:
-        name = found[0].name
-        said = [f"{one.place.name}::{name}" for one in found]
-        raise Misuse(f"{len(found):,} values are called '{name}'", where=flag, hint=_either(said))
-    return found[0]
-
-
-def _either(said: Sequence[str]) -> str:
-    return "write " + " or ".join(f"'{one}'" for one in said[:_SHOWN]) + ", ..." * (len(said) > _SHOWN)
-
-
-def _output(node: Node) -> str:
-    return next((name for name in node.outputs if name), node.op)
 
 
 def _nodes(place: GraphScope, is_it: Callable[[Node], bool]) -> list[FoundNode]:

@@ -17,9 +17,8 @@ from explorer.engine.edit.names import (
     FoundNode,
     FoundValue,
     find_node,
-    one_node,
-    one_value,
     own_nodes,
+    the_one,
     values_named,
 )
 from explorer.engine.edit.scopes import Body, GraphScope, defined, put, scopes, with_nodes
@@ -55,13 +54,13 @@ def _meant(model: Model, name: str, aliases: Aliases) -> FoundNode | FoundValue:
             f"'{name}' is a node and a value", where=FLAG, hint=f"write 'node:{name}' or 'value:{name}'"
         )
     if values:
-        return one_value(values, FLAG)
+        return the_one(values, values[0].made, FLAG)
     if own:
-        return one_node(own, name, FLAG)
+        return the_one(own, name, FLAG)
     if name.startswith("value:"):
         rest = name.removeprefix("value:")
         if values := values_named(model, rest):
-            return one_value(values, FLAG)
+            return the_one(values, values[0].made, FLAG)
         raise Misuse(f"no value is called '{rest}'", where=FLAG, hint=_near(model, rest))
     try:
         return find_node(model, name.removeprefix("node:"), FLAG, aliases)
@@ -89,7 +88,7 @@ def _rename_node(model: Model, found: FoundNode, to: str) -> tuple[Model, str]:
 
 
 def _rename_value(model: Model, found: FoundValue, to: str) -> tuple[Model, str]:
-    place, name = found.place, found.name
+    place, name = found.place, found.made
     if name == to:
         raise Misuse(f"the value '{name}' is called that already", where=FLAG)
     _check_free(model, place, to)
