@@ -1,15 +1,50 @@
-"""state_dict from tensors, as torch.save writes it, as a stream and without torch."""
+"""state_dict from tensors, as torch.save writes it: zip archive and pickle, as a stream and without torch.
+
+torch.save wants every tensor in memory; here a storage is copied from wherever it lies. The archive has
+what torch's own has: the pickle, the byte order, one stored entry for each storage, aligned to 64 bytes so
+that torch can map it, and the version.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import struct
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import IO, Any
 
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
 from explorer.engine.convert.job import ConversionJob, ConversionResult
-from explorer.engine.convert.tensor_files import torch_zip
 from explorer.engine.convert.tensor_files import write as tensors
-from explorer.engine.convert.tensor_files.bundle import StateDict, of_checkpoint
+from explorer.engine.convert.tensor_files.bundle import METADATA, BundledTensor, StateDict, of_checkpoint
+from explorer.engine.formats.torch_files.tensors import BYTES
+
+_STORAGES = {
+    "uint8": "ByteStorage",
+    "int8": "CharStorage",
+    "int16": "ShortStorage",
+    "int32": "IntStorage",
+    "int64": "LongStorage",
+    "float16": "HalfStorage",
+    "float32": "FloatStorage",
+    "float64": "DoubleStorage",
+    "complex64": "ComplexFloatStorage",
+    "complex128": "ComplexDoubleStorage",
+    "bool": "BoolStorage",
+    "bfloat16": "BFloat16Storage",
+}
+"""Types that have a storage class of their own; all others are bytes with the type beside them."""
+
+_FOLDER = "archive"
+"""What everything lies under, as in what torch writes to a stream."""
+_ALIGNMENT = 64
+_ZIP64 = 1 << 31
+"""Entries of this many bytes have their sizes in 64 bits."""
+
+_BATCH = 1000
+"""Pairs that are put into a dictionary together, as pickle itself does."""
 
 
 def convert(job: ConversionJob) -> ConversionResult:
@@ -23,16 +58,150 @@ def convert(job: ConversionJob) -> ConversionResult:
 
     def write(bundle: StateDict) -> Sequence[str]:
         for piece in bundle.pieces:
-            if piece.dtype not in torch_zip.TYPES:
+            if piece.dtype not in BYTES:
                 what = f"torch has no type {piece.dtype}, which '{printable(piece.name)}' is of"
                 raise BadModel(what, where=job.source)
-        torch_zip.write(
-            job.path,
-            bundle.pieces,
-            bundle.versions,
-            bundle.metadata,
-            lambda done: job.tell("writing tensors", done, len(bundle.pieces)),
-        )
+        _write(job.path, bundle, lambda done: job.tell("writing tensors", done, len(bundle.pieces)))
         return ()
 
     return tensors.convert(job, write, of_checkpoint)
+
+
+def _write(path: str, bundle: StateDict, tell: Callable[[int], None]) -> None:
+    """Writes the archive, and tells the number of storages that are written, again and again."""
+    storages: dict[object, int] = {}
+    first: list[BundledTensor] = []
+    keys = []
+    for piece in bundle.pieces:
+        identity = ("own", piece.name) if piece.same is None else ("same", piece.same)
+        if identity not in storages:
+            storages[identity] = len(first)
+            first.append(piece)
+        keys.append(storages[identity])
+    with open(path, "wb") as out, zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
+        _entry(archive, out, f"{_FOLDER}/data.pkl", _pickle(bundle, keys))
+        _entry(archive, out, f"{_FOLDER}/.format_version", [b"1"])
+        _entry(archive, out, f"{_FOLDER}/.storage_alignment", [str(_ALIGNMENT).encode()])
+        _entry(archive, out, f"{_FOLDER}/byteorder", [b"little"])
+        for key, piece in enumerate(first):
+            tell(key)
+            _entry(archive, out, f"{_FOLDER}/data/{key}", piece.read(), piece.nbytes, partial(tell, key))
+        _entry(archive, out, f"{_FOLDER}/version", [b"3\n"])
+
+
+def _entry(
+    archive: zipfile.ZipFile,
+    out: IO[bytes],
+    name: str,
+    parts: Iterator[Any] | Sequence[bytes],
+    size: int = 0,
+    tell: Callable[[], None] = lambda: None,
+) -> None:
+    """One entry, whose bytes begin at a multiple of the alignment."""
+    info = zipfile.ZipInfo(name)
+    large = size >= _ZIP64
+    start = out.tell() + 30 + len(name.encode()) + (20 if large else 0)
+    padding = -(start + 4) % _ALIGNMENT
+    # a field that torch uses for the same: 'FB', its length, and as many bytes as are wanted
+    info.extra = b"FB" + struct.pack("<H", padding) + b"Z" * padding
+    with archive.open(info, "w", force_zip64=large) as entry:
+        for part in parts:
+            entry.write(part)
+            tell()
+
+
+# the pickle, protocol 2: torch.load(weights_only=True) reads it
+
+
+def _pickle(bundle: StateDict, keys: Sequence[int]) -> Iterator[bytes]:
+    """The pickle of an OrderedDict of tensors, whose storages have these keys."""
+    pieces = bundle.pieces
+    memo: dict[str, int] = {}
+    yield b"\x80\x02" + _global("collections", "OrderedDict", memo) + b")R"
+    for at in range(0, len(pieces), _BATCH):
+        yield b"("
+        for piece, key in zip(pieces[at : at + _BATCH], keys[at : at + _BATCH], strict=True):
+            yield _text(piece.name) + _tensor(piece, key, memo)
+        yield b"u"
+    attributes = b""
+    if bundle.versions is not None:
+        attributes += _text("_metadata") + _ordered(bundle.versions, memo)
+    if bundle.metadata:
+        attributes += _text(METADATA) + _value(dict(bundle.metadata))
+    if attributes:
+        yield b"}(" + attributes + b"ub"
+    yield b"."
+
+
+def _tensor(piece: BundledTensor, key: int, memo: dict[str, int]) -> bytes:
+    typed = _STORAGES.get(piece.dtype)
+    if typed is not None:
+        rebuild = _global("torch._utils", "_rebuild_tensor_v2", memo)
+        storage = _global("torch", typed, memo)
+        count = math.prod(piece.shape)
+    else:
+        rebuild = _global("torch._utils", "_rebuild_tensor_v3", memo)
+        storage = _global("torch.storage", "UntypedStorage", memo)
+        count = piece.nbytes
+    place = b"(" + _text("storage") + storage + _text(str(key)) + _text("cpu") + _whole(count) + b"tQ"
+    shape = b"(" + b"".join(map(_whole, piece.shape)) + b"t"
+    stride = b"(" + b"".join(map(_whole, _strides(piece.shape))) + b"t"
+    hooks = _global("collections", "OrderedDict", memo) + b")R"
+    dtype = b"" if typed is not None else _global("torch", piece.dtype, memo)
+    return rebuild + b"(" + place + _whole(0) + shape + stride + b"\x89" + hooks + dtype + b"tR"
+
+
+def _strides(shape: Sequence[int]) -> list[int]:
+    strides, step = [], 1
+    for dim in reversed(shape):
+        strides.append(step)
+        step *= max(dim, 1)
+    return strides[::-1]
+
+
+def _global(module: str, name: str, memo: dict[str, int]) -> bytes:
+    """A name of code; the second time it is taken from the memo."""
+    key = f"{module} {name}"
+    if key in memo:
+        return b"h" + bytes([memo[key]])
+    memo[key] = len(memo)
+    return b"c" + f"{module}\n{name}\n".encode() + b"q" + bytes([memo[key]])
+
+
+def _text(text: str) -> bytes:
+    raw = text.encode()
+    return b"X" + struct.pack("<I", len(raw)) + raw
+
+
+def _whole(number: int) -> bytes:
+    if 0 <= number < 1 << 8:
+        return b"K" + bytes([number])
+    if 0 <= number < 1 << 16:
+        return b"M" + struct.pack("<H", number)
+    if -(1 << 31) <= number < 1 << 31:
+        return b"J" + struct.pack("<i", number)
+    raw = number.to_bytes(number.bit_length() // 8 + 1, "little", signed=True)
+    return b"\x8a" + bytes([len(raw)]) + raw
+
+
+def _value(value: Any) -> bytes:
+    """Numbers, text, lists and dictionaries of them."""
+    if value is True or value is False:
+        return b"\x88" if value else b"\x89"
+    if isinstance(value, int):
+        return _whole(value)
+    if isinstance(value, float):
+        return b"G" + struct.pack(">d", value)
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, Mapping):
+        return b"}(" + b"".join(_text(str(k)) + _value(v) for k, v in value.items()) + b"u"
+    return b"](" + b"".join(map(_value, value)) + b"e"
+
+
+def _ordered(value: Any, memo: dict[str, int]) -> bytes:
+    """As `_value`, with an OrderedDict outside, which is what torch has there."""
+    if not isinstance(value, Mapping):
+        return _value(value)
+    pairs = b"".join(_text(str(k)) + _value(v) for k, v in value.items())
+    return _global("collections", "OrderedDict", memo) + b")R(" + pairs + b"u"
