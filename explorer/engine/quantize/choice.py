@@ -14,7 +14,7 @@ from explorer.engine.number_formats import format_of
 from explorer.engine.number_formats.integer import Integer
 from explorer.engine.number_formats.number_format import NumberFormat
 from explorer.engine.quantize.layers import QUANTIZED, Part, QuantizableLayer
-from explorer.engine.tiling.rules import Rules, name_matcher
+from explorer.engine.tiling.rules import Rules, decide, name_matcher
 from explorer.facts import Layer
 from explorer.facts.quantize import PARTS, Granularity, QuantizeSpec
 from explorer.settings.filter import is_query, matcher
@@ -134,14 +134,8 @@ def effective_choices(choices: Sequence[LayerChoice]) -> tuple[LayerChoice, ...]
 def _choice(
     layer: QuantizableLayer, spec: QuantizeSpec, rules: Rules[Any], meant: Mapping[int, str]
 ) -> LayerChoice:
-    said = dict(spec.origins)
     values: dict[str, Any] = {value: getattr(spec, value, None) for value in VALUES}
-    origins = {value: said.get(value, "") for value in VALUES}
-    undecided = set(VALUES)
-    for _, rule in rules.of(layer.name, layer.op, layer.sizes):
-        for value in [v for v in undecided if getattr(rule, v) is not None]:
-            values[value], origins[value] = getattr(rule, value), rule.origin
-            undecided.discard(value)
+    origins = decide(values, spec.origins, rules.of(layer.name, layer.op, layer.sizes))
     on, named = values.pop("on"), meant.get(id(layer), "")
     reason = layer.reason
     if not reason and on is False:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fnmatch
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar, get_args
 
 from msgspec import Struct
@@ -150,16 +150,21 @@ def choose(spec: TileSpec, name: str, op: str, sizes: tuple[int, int, int]) -> S
         Misuse: See `tile_rules`.
     """
     values: dict[str, Any] = {"tile": spec.tile, "edges": spec.edges, "form": spec.form, "on": True}
-    said = dict(spec.origins)
-    origins = {value: said.get(value, "") for value in values}
+    rules = _ready(spec.rules).of(name, op, sizes) if spec.rules else ()
+    return SiteChoice(**values | {"origins": decide(values, spec.origins, rules)})
+
+
+def decide(
+    values: dict[str, Any], said: Iterable[tuple[str, str]], rules: Iterable[tuple[int, SiteRule]]
+) -> dict[str, str]:
+    """Lets the first rule that speaks of a value decide it; gives who said each one, '' for the default."""
+    origins = dict.fromkeys(values, "") | {name: who for name, who in said if name in values}
     undecided = set(values)
-    for _, rule in _ready(spec.rules).of(name, op, sizes) if spec.rules else ():
-        for value in [v for v in undecided if getattr(rule, v) is not None]:
-            values[value], origins[value] = getattr(rule, value), rule.origin
-            undecided.discard(value)
-        if not undecided:
-            break
-    return SiteChoice(**values, origins=origins)
+    for _, rule in rules:
+        for name in [one for one in undecided if getattr(rule, one) is not None]:
+            values[name], origins[name] = getattr(rule, name), rule.origin
+            undecided.discard(name)
+    return origins
 
 
 def _ready(rules: Sequence[TileRule]) -> Rules[TileRule]:

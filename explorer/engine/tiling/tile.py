@@ -11,7 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec.structs import replace
 
 from explorer.engine.graph.interpreter import reads
-from explorer.engine.graph.model import Function, Graph, Inline, Model, Node, Tensor, Value, subgraphs
+from explorer.engine.graph.model import (
+    Function,
+    Graph,
+    Inline,
+    Model,
+    Node,
+    Tensor,
+    Value,
+    subgraphs,
+    with_bodies,
+)
 from explorer.engine.graph.repeated_nodes import (
     NodeRun,
     Tensors,
@@ -122,19 +132,14 @@ def _replaced(nodes: Sequence[Node], planned: Planned, bypassed: set[int], emiss
 
 def _with_bodies(node: Node, planned: Planned, bypassed: set[int], emission: Emission) -> Node:
     """A node whose bodies are tiled; the node itself if nothing is planned in them."""
-    attributes = dict(node.attributes) if subgraphs(node) else {}
-    changed = False
-    for name, body in attributes.items():
-        if not isinstance(body, Graph) or not any(id(inner) in planned for inner in _inner(body.nodes)):
-            continue
-        made = _replaced(body.nodes, planned, bypassed, emission)
-        kept, used = pruned(made, [v.name for v in body.outputs], bypassed)
-        stored = {n: t for n, t in body.initializers.items() if n in used}
-        attributes[name] = replace(body, nodes=gathered(kept), initializers=stored)
-        changed = True
-    if not changed:
-        return node
-    return node.with_attributes(attributes)
+    changed: dict[str, Graph] = {}
+    for name, body in subgraphs(node):
+        if any(id(inner) in planned for inner in _inner(body.nodes)):
+            made = _replaced(body.nodes, planned, bypassed, emission)
+            kept, used = pruned(made, [v.name for v in body.outputs], bypassed)
+            stored = {n: t for n, t in body.initializers.items() if n in used}
+            changed[name] = replace(body, nodes=gathered(kept), initializers=stored)
+    return with_bodies(node, changed) if changed else node
 
 
 def _function(function: Function, planned: Planned, bypassed: set[int], emission: Emission) -> Function:
@@ -206,12 +211,10 @@ def bind_dims(model: Model, shapes: Mapping[str, TensorInfo]) -> Model:
         A model whose declared intermediate shapes are dropped: they speak of the symbolic model.
     """
     graph = model.graph
-    changed = False
     given = [info for value in graph.feeds if (info := shapes.get(value.name)) is not None]
     names = {size for info in given for size in info.shape or () if isinstance(size, str)}
 
     def bound(value: Value) -> Value:
-        nonlocal changed
         info = shapes.get(value.name)
         if value.shape is None or info is None or info.shape is None:
             return value
@@ -222,13 +225,9 @@ def bind_dims(model: Model, shapes: Mapping[str, TensorInfo]) -> Model:
                 said if found is None and said in names else found
                 for said, found in zip(value.shape, shape, strict=True)
             )
-        if shape == value.shape:
-            return value
-        changed = True
-        return Value(value.name, value.dtype, shape)
+        return value if shape == value.shape else Value(value.name, value.dtype, shape)
 
-    inputs = tuple(bound(v) for v in graph.inputs)
-    outputs = tuple(bound(v) for v in graph.outputs)
-    if not changed:
+    inputs, outputs = tuple(map(bound, graph.inputs)), tuple(map(bound, graph.outputs))
+    if (inputs, outputs) == (graph.inputs, graph.outputs):
         return model
     return replace(model, graph=replace(graph, inputs=inputs, outputs=outputs, values=()))
