@@ -231,17 +231,12 @@ def _drawn(name: str, dtype: str, shape: tuple[int, ...], height: int) -> Random
     kind = np.dtype(dtype).kind if dtype in NUMPY_TYPES else "f"
     if kind in "fc":
         return RandomInput(name, dtype, shape, why="standard normal")
-    if kind == "b":
-        return RandomInput(name, dtype, shape, 0, 2, "at random")
-    if height:
-        return RandomInput(
-            name, dtype, shape, 0, min(height, np.iinfo(dtype).max), "rows of the smallest table"
-        )
-    if np.dtype(dtype).itemsize == 1:
-        return RandomInput(
-            name, dtype, shape, int(np.iinfo(dtype).min), int(np.iinfo(dtype).max) + 1, "all of it"
-        )
-    return RandomInput(name, dtype, shape, 0, 2, "as a mask")
+    low, high, why = 0, 2, "at random" if kind == "b" else "as a mask"
+    if kind != "b" and height:
+        high, why = min(height, np.iinfo(dtype).max), "rows of the smallest table"
+    elif kind != "b" and np.dtype(dtype).itemsize == 1:
+        low, high, why = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max) + 1, "all of it"
+    return RandomInput(name, dtype, shape, low, high, why)
 
 
 def _least_table(loaded: LoadedModule) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,8 +23,12 @@ _SLAB = 1 << 18
 
 def scaled(tensor: Tensor, factors: Factors) -> Tensor:
     """A weight times factors, in its own type, made when it is read or written."""
-    payload = ComputedPayload(tensor.nbytes, partial(_pieces, tensor, factors))
-    return Tensor(tensor.name, tensor.dtype, tensor.shape, payload)
+
+    def pieces() -> Iterator[memoryview]:
+        for _, values in _rows(tensor, factors):
+            yield memoryview(values.tobytes())
+
+    return Tensor(tensor.name, tensor.dtype, tensor.shape, ComputedPayload(tensor.nbytes, pieces))
 
 
 def rounded(name: str, values: Array, dtype: str) -> Tensor:
@@ -56,8 +59,3 @@ def _rows(tensor: Tensor, factors: Factors) -> Iterator[tuple[slice, Array]]:
         with np.errstate(all="ignore"):
             own = factors[part] if factors.shape[0] > 1 else factors
             yield part, (values * own).astype(tensor.dtype)
-
-
-def _pieces(tensor: Tensor, factors: Factors) -> Iterator[memoryview]:
-    for _, values in _rows(tensor, factors):
-        yield memoryview(values.tobytes())

@@ -72,7 +72,8 @@ class WeightSums:
         start = _bias(choice, self.grid_of, below.size)
         low, high = below * largest + above * least + start, above * largest + below * least + start
         channel = int(np.argmax(np.maximum(high, -low)))
-        ends = _ends(weight, self.grid_of(choice, choice.layer.of("weight")[0]).zero)
+        zeros = self.grid_of(choice, choice.layer.of("weight")[0]).zero
+        ends = weight.least - int(zeros.max()), weight.largest - int(zeros.min())
         products = [w * x for w in ends for x in (least, largest)]
         return Accumulator(
             self.depth,
@@ -86,11 +87,6 @@ class WeightSums:
         """Of each output channel; where the first axis is summed over each slab has some of the depth."""
         whole = sum(parts[1:], parts[0]) if 0 in self.over else np.concatenate(parts)
         return whole.reshape(-1).astype(np.int64)
-
-
-def _ends(fmt: Integer, zero: Array) -> tuple[int, int]:
-    """The least and the largest code of a weight, over all of its zero points."""
-    return fmt.least - int(zero.max()), fmt.largest - int(zero.min())
 
 
 def _bias(choice: LayerChoice, grid_of: GridOf, channels: int) -> Array:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 
 from explorer.engine.graph.model import DTYPES, dtype_code
 from explorer.engine.number_formats.microscaling import BLOCK, Microscaling
-from explorer.engine.number_formats.number_format import Grid, NumberFormat
+from explorer.engine.number_formats.number_format import NumberFormat
 from explorer.engine.quantize.accumulator import WeightSums
 from explorer.engine.quantize.choice import BIAS, LayerChoice
 from explorer.engine.quantize.errors import GridOf, LayerErrors, weight_errors
@@ -73,14 +73,21 @@ def answer(
     ]
     kinds = Counter(layer.op for layer in found)
     changed = Counter(layer.op for layer in found if not layer.reason)
-    rank = [(loss, layer.name) for layer in found if (loss := _loss(layer)) is not None]
+    losses = [
+        (one.weight_snr_db if one.output_snr_db is None else one.output_snr_db, one.name) for one in found
+    ]
+    rank = [(loss, name) for loss, name in losses if loss is not None]
     return Quantization(
         tuple(OperatorCount(op, n, changed[op], n - changed[op]) for op, n in kinds.items()),
         tuple(found),
         QuantizeTotals(
             _bytes(weight_bytes, choices, grid_of, kept), _all_bitops(choices, found, rows, float_bits)
         ),
-        tuple(_output(name, one) for name, one in (outputs or {}).items() if one.elements or one.nonfinite),
+        tuple(
+            OutputAgreement(name, one.snr_db, one.cosine, one.top1, one.top5, one.rows)
+            for name, one in (outputs or {}).items()
+            if one.elements or one.nonfinite
+        ),
         worst=min(rank)[1] if rank else "",
         accumulator_bits=accumulator_bits,
         overflows=tuple(
@@ -89,10 +96,6 @@ def answer(
             if layer.accumulator is not None and 0 < accumulator_bits < layer.accumulator.bits
         ),
     )
-
-
-def _loss(layer: QuantizedLayer) -> float | None:
-    return layer.weight_snr_db if layer.output_snr_db is None else layer.output_snr_db
 
 
 def _layer(
@@ -204,13 +207,12 @@ def _stored(choice: LayerChoice, operand: Operand, grid_of: GridOf) -> int:
     if isinstance(fmt, Microscaling):
         depth = operand.shape[-1 if operand.depth is None else operand.depth] if operand.shape else 1
         return own + operand.tensor.elements // max(depth, 1) * -(-depth // BLOCK)
-    return own + (_beside(fmt, grid_of(choice, operand)) if fmt.scaled and fmt is not BIAS else 0)
-
-
-def _beside(fmt: NumberFormat, grid: Grid) -> int:
-    """Bytes of scales in float32 and of zero points."""
-    zeros = math.ceil(grid.zero.size * fmt.bits / 8) if grid.zero.any() else 0
-    return int(grid.scale.size) * 4 + zeros
+    if not fmt.scaled or fmt is BIAS:
+        return own
+    grid = grid_of(choice, operand)
+    return (
+        own + 4 * int(grid.scale.size) + (math.ceil(grid.zero.size * fmt.bits / 8) if grid.zero.any() else 0)
+    )
 
 
 def _bytes(whole: int, choices: Sequence[LayerChoice], grid_of: GridOf, kept: Collection[str]) -> BeforeAfter:
@@ -252,9 +254,3 @@ def _all_bitops(
         known = next((own[out.name] for out in row.outputs if out.name in own), None)
         total += row.macs * float_bits**2 if known is None else known
     return BeforeAfter(total, total - saved)
-
-
-def _output(name: str, agreement: Agreement) -> OutputAgreement:
-    return OutputAgreement(
-        name, agreement.snr_db, agreement.cosine, agreement.top1, agreement.top5, agreement.rows
-    )

@@ -220,10 +220,6 @@ def calibrated_range(
     return seen.range(use, calibrator, percentile)
 
 
-def _minmax(seen: ValueDistribution, use: RangeUse, percentile: float) -> Range:
-    return seen.low, seen.high
-
-
 def _percentile(seen: ValueDistribution, use: RangeUse, percentile: float) -> Range:
     """The innermost ends of intervals outside which no more than was asked lies, half on either side."""
     total = int(seen.counts.sum())
@@ -319,7 +315,7 @@ def _mse(seen: ValueDistribution, use: RangeUse, percentile: float) -> Range:
 
 
 _CALIBRATORS: Mapping[Calibrator, Callable[[ValueDistribution, RangeUse, float], Range]] = {
-    "minmax": _minmax,
+    "minmax": lambda seen, use, percentile: (seen.low, seen.high),
     "percentile": _percentile,
     "entropy": _entropy,
     "mse": _mse,

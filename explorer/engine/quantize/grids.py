@@ -56,8 +56,11 @@ class Grids:
         """
         key = id(choice.layer.node), operand.at
         if key not in self._known:
-            make = {"input": self._input, "weight": self._weight, "bias": self._bias}[operand.part]
-            self._known[key] = make(choice, operand)
+            if operand.part == "input":
+                self._known[key] = self.of_value(choice, operand.value)
+            else:
+                make = self._weight if operand.part == "weight" else self._bias
+                self._known[key] = make(choice, operand)
         return self._known[key]
 
     def of_value(self, choice: LayerChoice, value: str) -> Grid:
@@ -67,9 +70,6 @@ class Grids:
         low, high = self._ranges[use] if self._ranges and choice.input.scaled else (0.0, 0.0)
         ends = np.asarray(low, np.float32), np.asarray(high, np.float32)
         return choice.input.grid(*ends, symmetric=use.symmetric)
-
-    def _input(self, choice: LayerChoice, operand: Operand) -> Grid:
-        return self.of_value(choice, operand.value)
 
     def _weight(self, choice: LayerChoice, operand: Operand) -> Grid:
         """Where the bias is of integers, one on which that fits."""

@@ -9,7 +9,7 @@ that were counted is no site: the plan never says another number than the tree.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import pairwise
 from typing import Any, NoReturn
@@ -69,7 +69,7 @@ def traced_products(
         if row.group or not row.macs or not row.calls:
             continue
         ways = (tuple(way(row)) for way in _WAYS)
-        made = next((products for products in ways if _adds_up(row, products)), ())
+        made = next((ps for ps in ways if sum(p.macs for p in ps) * row.calls == row.macs), ())
         if not made:
             untold.append(SkippedSite(row.path, row.kind, _UNTOLD, row.macs))
         for product in made:
@@ -81,18 +81,13 @@ def traced_products(
     return replace(
         found,
         sites=[replace(site, runs=runs.get(site.name, site.runs)) for site in found.sites],
-        skipped=[*(_counted(skip, runs) for skip in found.skipped), *untold],
+        skipped=[
+            *(replace(s, macs=runs[s.name].macs) if s.name in runs else s for s in found.skipped),
+            *untold,
+        ],
         macs_total=totals.macs if totals.coverage == 1.0 else None,
         dims={name: size for name, size in sizes.items() if isinstance(size, int)},
     )
-
-
-def _counted(skip: SkippedSite, runs: Mapping[str, RunCounts]) -> SkippedSite:
-    return replace(skip, macs=runs[skip.name].macs) if skip.name in runs else skip
-
-
-def _adds_up(row: Layer, products: Sequence[_Product]) -> bool:
-    return sum(product.macs for product in products) * row.calls == row.macs
 
 
 class _Graph:

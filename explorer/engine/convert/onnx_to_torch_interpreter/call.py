@@ -10,13 +10,10 @@ import torch
 from msgspec import Struct, field
 
 from explorer.base.errors import BadModel
-from explorer.engine.graph.dtypes import ELEMENT_TYPES
-from explorer.engine.graph.model import Node
+from explorer.engine.graph.model import DTYPES, Node
 
 Rule = Callable[..., Any]
 """What does an operator: `rule(call, *inputs)`."""
-
-_DTYPES = {code: name for code, name, _ in ELEMENT_TYPES}
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -57,7 +54,7 @@ class OperatorCall(Struct):
 
     def dtype(self, code: int) -> torch.dtype:
         """Torch's type of ONNX's code."""
-        return torch_dtype(_DTYPES[code])
+        return torch_dtype(DTYPES[code].name)
 
     def tensor(self, value: Any) -> torch.Tensor:
         """A value as a tensor."""

@@ -237,10 +237,6 @@ def _batch_norm(call: OperatorCall, x: Tensor, scale: Tensor, bias: Tensor, mean
     return found, mean * momentum + now * (1 - momentum), var * momentum + spread * (1 - momentum)
 
 
-def _instance_norm(call: OperatorCall, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
-    return functional.instance_norm(x, weight=scale, bias=bias, eps=call.get("epsilon", 1e-5))
-
-
 def _layer_norm(call: OperatorCall, x: Tensor, scale: Tensor, bias: Tensor | None = None) -> Any:
     axis, epsilon = call.get("axis", -1) % x.dim(), call.get("epsilon", 1e-5)
     axes = list(range(axis, x.dim()))
@@ -428,7 +424,9 @@ TABLE: Mapping[str, Rule] = {
     "GlobalLpPool": lambda call, x: torch.linalg.vector_norm(x, call.get("p", 2), dim=_all(x), keepdim=True),
     "GlobalMaxPool": lambda call, x: x.amax(_all(x), keepdim=True),
     "GroupNormalization": _group_norm,
-    "InstanceNormalization": _instance_norm,
+    "InstanceNormalization": lambda call, x, scale, bias: functional.instance_norm(
+        x, weight=scale, bias=bias, eps=call.get("epsilon", 1e-5)
+    ),
     "LRN": _lrn,
     "LayerNormalization": _layer_norm,
     "LpNormalization": _lp_norm,

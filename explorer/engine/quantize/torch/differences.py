@@ -67,12 +67,8 @@ def _layers(module: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
         if path in whole:
             inside = (*inside, f"{path}." if path else "")
             yield path, layer, whole[path]
-        elif not any(layer.children()) or _own(layer):
+        elif not any(layer.children()) or [*layer.parameters(recurse=False), *layer.buffers(recurse=False)]:
             yield path, layer, type(layer).__name__
-
-
-def _own(layer: nn.Module) -> bool:
-    return any(True for _ in (*layer.parameters(recurse=False), *layer.buffers(recurse=False)))
 
 
 def _row(

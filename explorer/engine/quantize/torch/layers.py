@@ -146,9 +146,10 @@ def layer_of(
     operands = list(_operands(layer, kind, name))
     parameters = {operand.at: operand.stored for operand in operands if operand.tensor is not None}
     held = dict(layer.named_parameters(remove_duplicate=False))
+    # by the name that a tensor has in the whole module: tied ones have one
     shown = [
-        _replaced(operand, names.get(id(held[operand.stored]), "")) if operand.stored else operand
-        for operand in operands
+        replace(one, stored=names.get(id(held[one.stored])) or one.stored) if one.stored else one
+        for one in operands
     ]
     sizes = run.sizes if run is not None else None
     between = run.between if run is not None else 0
@@ -161,11 +162,6 @@ def layer_of(
 def unquantized(path: str, node: Node, reason: str) -> ModuleLayer:
     """A layer that takes no format, and why."""
     return ModuleLayer(QuantizableLayer(node, node.label, reason=reason), path, {})
-
-
-def _replaced(operand: Operand, stored: str) -> Operand:
-    """An operand by the name that its tensor has in the whole module: tied ones have one."""
-    return replace(operand, stored=stored or operand.stored)
 
 
 def _unfit(layer: Any, kind: type[nn.Module], run: LayerRun | None, types: Sequence[str]) -> str:

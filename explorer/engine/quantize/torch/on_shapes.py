@@ -115,15 +115,10 @@ def _left(path: str, kind: type[nn.Module], reason: str) -> ModuleLayer:
     return unquantized(path, Node(kind.__name__, [f"{name} (input)"], [name], name), reason)
 
 
-def _none() -> Iterator[memoryview]:
-    return iter(())
-
-
 def _tensor(name: str, parameter: nn.Parameter) -> Tensor:
     """A parameter without values."""
-    return Tensor(
-        name, dtype_name(parameter.dtype), tuple(parameter.shape), ComputedPayload(parameter.nbytes, _none)
-    )
+    payload = ComputedPayload(parameter.nbytes, lambda: iter(()))
+    return Tensor(name, dtype_name(parameter.dtype), tuple(parameter.shape), payload)
 
 
 def _typed(one: ModuleLayer, layer: nn.Module, stored: Mapping[int, StoredForm]) -> ModuleLayer:

@@ -57,14 +57,6 @@ def _binary(how: InputRounding, fmt: Any, x: Tensor) -> Tensor:
     return torch.where(x >= 0, scale, -scale)
 
 
-def _half(how: InputRounding, fmt: Any, x: Tensor) -> Tensor:
-    return x.to(getattr(torch, fmt.name)).to(torch.float32)
-
-
-def _minifloat(how: InputRounding, fmt: Any, x: Tensor) -> Tensor:
-    return _nearest(fmt, x / how.scale) * how.scale
-
-
 def _nearest(fmt: Minifloat, x: Tensor) -> Tensor:
     """As `Minifloat.nearest` reckons: the exponent is read out of the bits of a float32."""
     near = torch.clamp(x, -fmt.largest, fmt.largest)
@@ -101,8 +93,8 @@ def _power_of_two(exponent: Tensor) -> Tensor:
 _WAYS: Mapping[type[NumberFormat], Callable[[InputRounding, Any, Tensor], Tensor]] = {
     Binary: _binary,
     Integer: _integer,
-    Half: _half,
-    Minifloat: _minifloat,
+    Half: lambda how, fmt, x: x.to(getattr(torch, fmt.name)).to(torch.float32),
+    Minifloat: lambda how, fmt, x: _nearest(fmt, x / how.scale) * how.scale,
     Microscaling: _blocks,
 }
 """How each family rounds; a subclass that rounds otherwise stands before its base."""
