@@ -42,7 +42,7 @@ def convert(job: ConversionJob) -> ConversionResult:
         other = "script" if method == "trace" else "trace"
         what = f"it cannot be {METHODS[method]} ({error_line(error)})"
         raise BadModel(what, where=loaded.source, hint=f"try --method {other}") from error
-    job.write(made, lambda: _jit().save(made, job.path))
+    job.write(made, lambda: _JIT.save(made, job.path))
     evidence = comparison.prove_written(
         job, loaded, bound, (), "torchscript", comparison.depth_of_module(model)
     )
@@ -59,22 +59,21 @@ def convert(job: ConversionJob) -> ConversionResult:
 _TRACED = "a trace holds what ran with these inputs: decisions that depend on values or sizes are fixed"
 
 
-def _jit() -> Any:
-    """torch.jit, whose functions have no types."""
-    return torch.jit
+_JIT: Any = torch.jit
+"""Its functions have no types."""
 
 
 def _trace(model: nn.Module, bound: BoundInputs) -> Any:
     args, kwargs = bound.arguments(device="cpu")
     how: dict[str, Any] = {"check_trace": False, "strict": False}
     if not kwargs:
-        return _jit().trace(model, tuple(args), **how)
+        return _JIT.trace(model, tuple(args), **how)
     # a trace takes its inputs by position or by name, not both
     named = dict(inspect.signature(model.forward).bind(*args, **kwargs).arguments)
-    return _jit().trace(model, example_kwarg_inputs=named, **how)
+    return _JIT.trace(model, example_kwarg_inputs=named, **how)
 
 
 def _script(model: nn.Module) -> Any:
     if any(isinstance(module, ReplayModule) for module in model.modules()):
         raise TypeError("a model read from a file has no Python source to compile")
-    return _jit().script(model)
+    return _JIT.script(model)

@@ -269,11 +269,11 @@ def test_a_byte_that_went_wrong_on_the_way_is_found_and_nothing_is_kept(
     from explorer.engine.convert.tensor_files import to_safetensors
     from explorer.engine.convert.tensor_files.bundle import StateDict
 
-    def spoilt(path: str, files: Any) -> StateDict:
+    def spoilt(path: str) -> StateDict:
         with open(path, "r+b") as file:
             file.seek(-1, os.SEEK_END)
             file.write(b"\xff")
-        return of(path, files)
+        return of(path)
 
     of = to_safetensors.of_safetensors
     monkeypatch.setattr(to_safetensors, "of_safetensors", spoilt)

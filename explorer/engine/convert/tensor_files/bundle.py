@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from explorer.base.errors import BadModel, Misuse
@@ -32,8 +32,6 @@ METADATA = "metadata"
 """The attribute of a state_dict in which safetensors' metadata is kept."""
 
 _SLAB = 1 << 24
-_OPEN = 64
-"""Files that are kept open at once."""
 
 _TEXT = 1 << 20
 """Characters of what is taken along beside the tensors, for each key."""
@@ -78,46 +76,28 @@ class StateDict(NamedTuple):
     notes: Sequence[str]
 
 
-class Files:
-    """Files that are read from, a few of them open at a time."""
+def _read(path: str, offset: int, length: int) -> Iterator[memoryview]:
+    """Bytes of a file, in order, in one buffer that is filled again and again.
 
-    def __init__(self) -> None:
-        self._open: OrderedDict[str, int] = OrderedDict()
-
-    def __enter__(self) -> Files:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        while self._open:
-            os.close(self._open.popitem()[1])
-
-    def read(self, path: str, offset: int, length: int) -> Iterator[memoryview]:
-        """Bytes of a file, in order, in one buffer that is filled again and again.
-
-        Raises:
-            BadModel: The file is gone, or has become shorter.
-        """
-        buffer = memoryview(bytearray(min(length, _SLAB)))
+    Raises:
+        BadModel: The file is gone, or has become shorter.
+    """
+    buffer = memoryview(bytearray(min(length, _SLAB)))
+    descriptor, _ = open_regular(path)
+    try:
         done = 0
         while done < length:
             wanted = min(length - done, _SLAB)
             try:
-                got = os.preadv(self._descriptor(path), [buffer[:wanted]], offset + done)
+                got = os.preadv(descriptor, [buffer[:wanted]], offset + done)
             except OSError as error:
                 raise BadModel(f"cannot be read: {error.strerror}", where=path) from None
             if not got:
                 raise BadModel("has become shorter while it was read", where=path)
             yield buffer[:got]
             done += got
-
-    def _descriptor(self, path: str) -> int:
-        found = self._open.pop(path, None)
-        if found is None:
-            found, _ = open_regular(path)
-            if len(self._open) >= _OPEN:
-                os.close(self._open.popitem(last=False)[1])
-        self._open[path] = found
-        return found
+    finally:
+        os.close(descriptor)
 
 
 def copying(pieces: Sequence[BundledTensor]) -> str:
@@ -146,14 +126,14 @@ def check_room(job: ConversionJob, pieces: Sequence[BundledTensor]) -> None:
         raise Misuse(what, where=job.target, hint="nothing was written")
 
 
-def gather(job: ConversionJob, files: Files) -> StateDict:
+def gather(job: ConversionJob) -> StateDict:
     """The tensors of the model that a job is about.
 
     Raises:
         BadModel: Some of them are missing, or cannot be read.
     """
     if job.opened.format == "checkpoint":
-        return of_checkpoint(job.source, files)
+        return of_checkpoint(job.source)
     contents = job.opened.contents
     if contents.missing:
         what = f"parts of the model are missing: {named_few(contents.missing)}"
@@ -166,20 +146,20 @@ def gather(job: ConversionJob, files: Files) -> StateDict:
                 metadata.setdefault(key, text)
         else:
             strides |= checkpoint_modules.checkpoint(checkpoint.read(path), "checkpoint").strides
-    return _bundle(contents.tensors, strides, metadata, files, job.source)
+    return _bundle(contents.tensors, strides, metadata, job.source)
 
 
-def of_safetensors(path: str, files: Files) -> StateDict:
+def of_safetensors(path: str) -> StateDict:
     """The tensors of one safetensors file.
 
     Raises:
         BadModel: It is broken.
     """
     header = safetensors.read(path)
-    return _bundle(header.tensors, {}, header.metadata, files, path)
+    return _bundle(header.tensors, {}, header.metadata, path)
 
 
-def of_checkpoint(path: str, files: Files) -> StateDict:
+def of_checkpoint(path: str) -> StateDict:
     """The tensors of the model in a checkpoint; what lies beside the model is left behind.
 
     Raises:
@@ -209,7 +189,7 @@ def of_checkpoint(path: str, files: Files) -> StateDict:
     kept = attributes.get(METADATA)
     if isinstance(kept, dict) and all(isinstance(t, str) for pair in kept.items() for t in pair):
         metadata = {**kept, **metadata}
-    bundle = _bundle(tensors, found.strides, metadata, files, path, prefix)
+    bundle = _bundle(tensors, found.strides, metadata, path, prefix)
     return bundle._replace(
         versions=_plain(attributes.get("_metadata")) or bundle.versions, notes=[*notes, *bundle.notes]
     )
@@ -219,7 +199,6 @@ def _bundle(
     tensors: Sequence[StoredTensor],
     strides: Mapping[str, Sequence[int]],
     metadata: Mapping[str, str],
-    files: Files,
     source: str,
     prefix: str = "",
 ) -> StateDict:
@@ -230,7 +209,7 @@ def _bundle(
         if tensor.unread:
             raise BadModel(f"'{printable(tensor.name)}' cannot be copied: {tensor.unread}", where=source)
     gathered = _gathered(tensors, strides)
-    made = (_piece(t, t.name[len(prefix) :], strides.get(t.name), gathered, files) for t in tensors)
+    made = (_piece(t, t.name[len(prefix) :], strides.get(t.name), gathered) for t in tensors)
     pieces = {piece.name: piece for piece in made}
     metadata, versions, tied = dict(metadata), None, []
     for alias, name in list(metadata.items()):
@@ -253,11 +232,8 @@ def _bundle(
 
 
 def _piece(
-    tensor: StoredTensor, name: str, stride: Sequence[int] | None, gathered: Mapping[str, Any], files: Files
+    tensor: StoredTensor, name: str, stride: Sequence[int] | None, gathered: Mapping[str, Any]
 ) -> BundledTensor:
-    def contiguous() -> Iterator[memoryview]:
-        return files.read(tensor.path, tensor.offset, tensor.nbytes)
-
     def strided() -> Iterator[memoryview]:
         import numpy as np
 
@@ -265,6 +241,7 @@ def _piece(
             yield memoryview(np.ascontiguousarray(slab).view(np.uint8).data)
 
     same = None if tensor.identity is None else (tensor.path, tensor.identity, tensor.shape, stride)
+    contiguous = partial(_read, tensor.path, tensor.offset, tensor.nbytes)
     read = contiguous if stride is None else strided
     return BundledTensor(name, tensor.dtype, tensor.shape, tensor.nbytes, read, same)
 

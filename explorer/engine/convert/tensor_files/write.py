@@ -10,12 +10,12 @@ import numpy as np
 
 from explorer.base.units import bytes_text, many_text, printable, shape_text
 from explorer.engine.convert.job import ConversionJob, ConversionResult
-from explorer.engine.convert.tensor_files.bundle import Files, StateDict, check_room, copying, gather
+from explorer.engine.convert.tensor_files.bundle import StateDict, check_room, copying, gather
 from explorer.facts.conversion import StoredEvidence
 
 
 def convert(
-    job: ConversionJob, write: Callable[[StateDict], Sequence[str]], reread: Callable[[str, Files], StateDict]
+    job: ConversionJob, write: Callable[[StateDict], Sequence[str]], reread: Callable[[str], StateDict]
 ) -> ConversionResult:
     """Converts the tensors of a model.
 
@@ -30,11 +30,10 @@ def convert(
         Cancelled: `job.cancel` said so.
     """
     job.tell("reading the header")
-    with Files() as files:
-        bundle = gather(job, files)
-        check_room(job, bundle.pieces)
-        notes = write(bundle)
-        evidence = compare(job, bundle, reread(job.path, files)) if job.verify else None
+    bundle = gather(job)
+    check_room(job, bundle.pieces)
+    notes = write(bundle)
+    evidence = compare(job, bundle, reread(job.path)) if job.verify else None
     return ConversionResult(how=copying(bundle.pieces), stored=evidence, notes=(*bundle.notes, *notes))
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
@@ -200,8 +201,6 @@ def _unfit(layer: Any, kind: type[nn.Module], rows: Sequence[int]) -> str:
 
 def _chosen(sites: Sequence[_Site], skipped: Sequence[SkippedSite], spec: TileSpec) -> list[_Site]:
     """Those that the globs name, each one at least."""
-    from fnmatch import fnmatchcase
-
     if not sites:
         reasons = "; ".join(dict.fromkeys(s.reason for s in skipped))
         raise Misuse(f"no layer can be tiled ({reasons})" if reasons else "the module has no matmul")
