@@ -18,13 +18,11 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from explorer.engine.proof.compare import OutputComparison, unit_roundoff
-from explorer.engine.proof.sites.rounding import LIMIT, chain_length, fault_of
+from explorer.engine.proof.sites.reference import Reference
+from explorer.engine.proof.sites.rounding import LIMIT, chain_length, fault_of, largest_ratio
 from explorer.engine.runtime.torch_arrays import as_array
 from explorer.engine.tiling.torch.replace import TILED, rows_of
 from explorer.facts import Plan, SiteEvidence, SitePlan
-
-_SAME_SIGN = 1.5
-"""As in `verify.sites`."""
 
 _PRODUCTS = frozenset({"mm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "convolution", "einsum"})
 """Operators of torch's that multiply matrices otherwise than by tiles."""
@@ -128,12 +126,11 @@ def _examined(site: SitePlan, layer: Any, twin: Any, x: Tensor, y: Tensor, seed:
     if got.shape != y.shape or got.dtype != y.dtype:
         reason = f"it gives {got.dtype} {list(got.shape)}, the original {y.dtype} {list(y.shape)}"
         return _evidence(site, comparison, None, LIMIT, structure, reason)
-    comparison.add(as_array(y), as_array(got), as_array(references[0][0]))
-    ratio, limit = 0.0, LIMIT
-    for result, reference in zip(outputs, references, strict=True):
-        here = _ratio(result, reference, site)
-        if here[0] / here[1] >= ratio / limit:
-            ratio, limit = here
+    comparison.add(as_array(y), as_array(got), references[0].exact)
+    roundoff = unit_roundoff(site.dtype)
+    least = torch.finfo(y.dtype).smallest_normal * roundoff
+    given = [as_array(output) for output in outputs]
+    ratio, limit = largest_ratio(given, references, roundoff, chain_length(site), least)
     reason = fault_of(comparison, ratio, limit)
     return _evidence(site, comparison, ratio, limit, structure, reason)
 
@@ -163,11 +160,8 @@ def _evidence(
     )
 
 
-def _references(layer: Any, inputs: Sequence[Tensor]) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """For each input the result, the same with absolute values throughout, and the product by itself.
-
-    In float64, by the forward of torch's own layer.
-    """
+def _references(layer: Any, inputs: Sequence[Tensor]) -> list[Reference]:
+    """What the layer should give for each input, in float64, by the forward of torch's own layer."""
     kind: Any = next(base for base in TILED if isinstance(layer, base))
     wide = copy.copy(layer)
     bias = None if layer.bias is None else layer.bias.double()
@@ -180,28 +174,11 @@ def _references(layer: Any, inputs: Sequence[Tensor]) -> list[tuple[Tensor, Tens
     }
     wide._parameters["bias"] = None
     bounds = [kind.forward(wide, x.double().abs()) for x in inputs]
-    if bias is None:
-        return [(p, b, p) for p, b in zip(products, bounds, strict=True)]
-    return [(p + bias, b + bias.abs(), p) for p, b in zip(products, bounds, strict=True)]
-
-
-def _ratio(got: Tensor, reference: tuple[Tensor, Tensor, Tensor], site: SitePlan) -> tuple[float, float]:
-    """|error| / (u bound), and what it may be, of the element that comes closest to its limit."""
-    exact, bound, product = (t.reshape(-1) for t in reference)
-    flat = got.reshape(-1)
-    # a sum that is too large for the type is Inf by right
-    finite = exact.isfinite() & bound.isfinite() & exact.to(got.dtype).isfinite()
-    if not finite.any():
-        return 0.0, LIMIT
-    error = (flat.double() - exact).abs()[finite]
-    if not error.isfinite().all():
-        return float("inf"), LIMIT
-    roundoff = unit_roundoff(site.dtype)
-    scale = roundoff * bound[finite] + torch.finfo(got.dtype).smallest_normal * roundoff
-    coherence = product.abs()[finite] * roundoff / scale
-    limits = (_SAME_SIGN * math.sqrt(chain_length(site)) * coherence).clamp(min=LIMIT)
-    worst = int((error / scale / limits).argmax())
-    return float(error[worst] / scale[worst]), float(limits[worst])
+    added = torch.zeros((), dtype=torch.float64) if bias is None else bias
+    return [
+        Reference(as_array(p + added), as_array(b + added.abs()), as_array(p))
+        for p, b in zip(products, bounds, strict=True)
+    ]
 
 
 def _dense(x: Tensor, seed: int) -> Tensor:

@@ -66,8 +66,7 @@ def verdict_within(outputs: Sequence[OutputEvidence], tolerance: Tolerance, draw
         verdict = f"different: output '{printable(worst.name)}': {worst.reason}; asked: {asked}"
     elif outputs and all(o.constant for o in outputs):
         kind = "unproven"
-        names = _listed([f"'{printable(o.name)}'" for o in outputs])
-        verdict = f"not proved: {names} the same whatever goes in, which shows nothing"
+        verdict = f"not proved: {_still(outputs)}"
     else:
         count = f"{many_text(len(outputs), 'output')} over {many_text(draws, 'draw')}"
         verdict = f"within what was asked: {asked}; {count}, nothing else compared"
@@ -101,8 +100,7 @@ def _fault(grounds: Grounds) -> tuple[VerdictKind, str] | None:
         return "unproven", f"not proved: {_named(unproved)}: {unproved.reason}"
     ends = (*grounds.whole, *grounds.torch)
     if not grounds.structural and not grounds.regions and ends and all(e.constant for e in ends):
-        names = _listed([f"'{printable(e.name)}'" for e in ends])
-        return "unproven", f"not proved: {names} the same whatever goes in, which shows nothing"
+        return "unproven", f"not proved: {_still(ends)}"
     return None
 
 
@@ -111,11 +109,11 @@ def _named(region: RegionEvidence) -> str:
     return f"{changed} that makes '{printable(region.value)}'"
 
 
-def _listed(names: Sequence[str]) -> str:
-    """'outputs 'a' and 'b' are'."""
-    if len(names) == 1:
-        return f"output {names[0]} is"
-    return f"outputs {', '.join(names[:-1])} and {names[-1]} are"
+def _still(ends: Sequence[OutputEvidence]) -> str:
+    """'outputs 'a' and 'b' are the same whatever goes in, which shows nothing'."""
+    names = [f"'{printable(end.name)}'" for end in ends]
+    listed = f"outputs {', '.join(names[:-1])} and {names[-1]} are" if names[1:] else f"output {names[0]} is"
+    return f"{listed} the same whatever goes in, which shows nothing"
 
 
 def _shown(grounds: Grounds) -> tuple[VerdictKind, str]:
@@ -197,9 +195,8 @@ def _remarks(grounds: Grounds) -> Iterator[str]:
     undefined = sum(e.undefined for e in grounds.whole)
     if undefined:
         yield f"{undefined:,} elements of the outputs are NaN or Inf in both"
-    still = [f"'{printable(e.name)}'" for e in grounds.whole if e.constant]
-    if still:
-        yield f"{_listed(still)} the same whatever goes in, which shows nothing"
+    if still := [e for e in grounds.whole if e.constant]:
+        yield _still(still)
     if grounds.torch:
         gap = max((e.max_abs or 0.0 for e in grounds.torch), default=0.0)
         yield f"torch's own outputs, which speak for the export, within {gap:.1e}"

@@ -170,7 +170,7 @@ def _looked(
         if sum(p.state == "introduced" for p in again[1]) < sum(p.state == "introduced" for p in probes):
             probing, probes = again
     texts = (d.text() + (f", rounded to {coarser[d.name]}" if d.name in coarser else "") for d in drawn)
-    return _answer(probing, probes, seeds, tuple(texts), 0.0)
+    return _answer(probing, probes, seeds, tuple(texts))
 
 
 def _holds(wide: str | None, narrow: str) -> bool:
@@ -247,7 +247,6 @@ def _answer(
     probes: tuple[Probe, ...],
     seeds: tuple[int, ...],
     inputs: tuple[str, ...],
-    seconds: float,
 ) -> Blame:
     at_fault = [i for i, p in enumerate(probes) if p.state == "introduced"]
     coarser = [i for i, p in enumerate(probes) if p.state == "coarser"]
@@ -273,7 +272,7 @@ def _answer(
         inputs=inputs,
         chunks=probing.chunks,
         held_bytes=probing.held,
-        seconds=seconds,
+        seconds=0.0,
     )
 
 

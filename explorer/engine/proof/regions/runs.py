@@ -412,7 +412,7 @@ class _Runner:
         for one in large[:_INSIDE]:
             # two may make up for each other: a factor that was moved from one weight into the next
             alone = len(found.found) == 1 or one.place is None
-            if alone or not self._shown(region, nodes, before, restored(found.after, one)):
+            if alone or not self._shown(region, nodes, before, restored(found.sides[1], one)):
                 return one.text, 0.0, 0.0
         return "", max((one.apart for one in found.found if not one.large), default=0.0), 0.0
 

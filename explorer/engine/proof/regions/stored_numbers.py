@@ -97,14 +97,12 @@ class StoredDifferences(Struct, frozen=True):
     """In what two regions have other numbers.
 
     Attributes:
-        after: The second region as it was compared, folded perhaps.
         found: In what it differs.
         alike: Whether every number was held against its counterpart: the operators are the same, one by one.
-        sides: Both regions as they were compared.
+        sides: Both regions as they were compared, folded perhaps.
         sizes: Of what was folded in either, how large what it is the sum of is.
     """
 
-    after: Model
     found: list[StoredDifference]
     alike: bool
     sides: Sides
@@ -127,10 +125,10 @@ def differences(before: Model, after: Model, same: Same) -> StoredDifferences:
     for sides, sizes in _forms(before, after):
         try:
             found = list(_Comparison(sides, same, sizes).found())
-            return StoredDifferences(sides[1], found, True, sides, sizes)
+            return StoredDifferences(found, True, sides, sizes)
         except _Unlike:
             continue
-    return StoredDifferences(after, [], False, sides, sizes)
+    return StoredDifferences([], False, sides, sizes)
 
 
 def restored(model: Model, one: StoredDifference) -> Model:

@@ -89,10 +89,7 @@ def add(trial: Trial, a: Array, b: Array, true: Array | None) -> None:
         trial.differing += int(np.count_nonzero(a != b))
     if true is not None and np.shape(true) != a.shape:
         true = None
-    if same(a, b):
-        trial.figures.add_equal(a)
-    else:
-        trial.figures.add(a, b, true)
+    trial.figures.add(a, b, true)
 
 
 def rms_between(a: Array, b: Array) -> float:

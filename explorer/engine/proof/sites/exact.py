@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from msgspec import Struct
 
 from explorer.engine.proof.compare import OutputComparison, unit_roundoff
 from explorer.engine.proof.meanings import ProductSpec
@@ -20,20 +19,6 @@ SATURATES = "onnxruntime saturates products of unsigned with signed bytes on thi
 
 _FLOAT_LIMIT = 8.0
 """What |error| / (u |x| |W|) of an original in floats may be against the exact sum."""
-
-
-class Exact(Struct, frozen=True):
-    """What was found.
-
-    Attributes:
-        comparison: With the original's own output.
-        reason: '' if every element is the same.
-        note: What is to be said of the original.
-    """
-
-    comparison: OutputComparison
-    reason: str
-    note: str
 
 
 def dense_integers(x: Array, seed: tuple[int, ...]) -> Array:
@@ -52,7 +37,7 @@ def dense_codes(x: Array, grid: tuple[float, int, int], seed: tuple[int, ...]) -
 
 def compare_exact(
     meaning: ProductSpec, draws: Sequence[Sequence[Array]], outputs: Sequence[Array], y: Array
-) -> Exact:
+) -> tuple[OutputComparison, str, str]:
     """Compares what a tiled site gave with what its integers give.
 
     Args:
@@ -60,6 +45,10 @@ def compare_exact(
         draws: Its inputs; for the first of them the original gave `y`.
         outputs: What the tiled site gave.
         y: The original's output.
+
+    Returns:
+        (the comparison with the original's own output; '' if every element is the same; what is to be said of
+        the original).
     """
     assert meaning.integers is not None
     floats = np.issubdtype(y.dtype, np.floating)
@@ -82,7 +71,7 @@ def compare_exact(
             note = _of_original(meaning, inputs, theirs, exact, bound, shown, floats)
             if note and not meaning.integers.saturates(inputs):
                 reason = reason or note
-    return Exact(comparison, reason, note)
+    return comparison, reason, note
 
 
 def _of_original(

@@ -42,19 +42,24 @@ def fault_of(comparison: OutputComparison, ratio: float, limit: float) -> str:
 
 
 def largest_ratio(
-    given: Sequence[Array], references: Sequence[Reference], roundoff: float, chain: int
+    given: Sequence[Array], references: Sequence[Reference], roundoff: float, chain: int, least: float
 ) -> tuple[float, float]:
-    """Of several runs the ratio that comes closest to its limit, and the limit."""
+    """Of several runs the ratio that comes closest to its limit, and the limit.
+
+    What is allowed of numbers that are too small for `roundoff` is `least`.
+    """
     ratio, limit = 0.0, LIMIT
     # dense rows have no output of the original beside them: NaN shows in the ratio
     for got, reference in zip(given, references, strict=True):
-        here = _ratio(got, reference, roundoff, chain)
+        here = _ratio(got, reference, roundoff, chain, least)
         if here[0] / here[1] >= ratio / limit:
             ratio, limit = here
     return ratio, limit
 
 
-def _ratio(got: Array, reference: Reference, roundoff: float, chain: int) -> tuple[float, float]:
+def _ratio(
+    got: Array, reference: Reference, roundoff: float, chain: int, least: float
+) -> tuple[float, float]:
     """|error| / (u bound), and what it may be, of the element that comes closest to its limit.
 
     The first is infinite where a finite result became NaN or Inf.
@@ -63,13 +68,13 @@ def _ratio(got: Array, reference: Reference, roundoff: float, chain: int) -> tup
     ratio, limit = 0.0, LIMIT
     for first in range(0, got.size, SLAB):
         slabs = [array[first : first + SLAB] for array in flat]
-        here = _slab_ratio(slabs, roundoff, chain)
+        here = _slab_ratio(slabs, roundoff, chain, least)
         if here[0] / here[1] > ratio / limit:
             ratio, limit = here
     return ratio, limit
 
 
-def _slab_ratio(slabs: Sequence[Array], roundoff: float, chain: int) -> tuple[float, float]:
+def _slab_ratio(slabs: Sequence[Array], roundoff: float, chain: int, least: float) -> tuple[float, float]:
     got, true, bound, product = slabs
     dtype = got.dtype
     finite = np.isfinite(true) & np.isfinite(bound)
@@ -83,7 +88,7 @@ def _slab_ratio(slabs: Sequence[Array], roundoff: float, chain: int) -> tuple[fl
     error = np.abs(got.astype(true.dtype) - true)
     if not np.isfinite(error).all():
         return float("inf"), LIMIT
-    scale = roundoff * bound + np.asarray(smallest(dtype)).astype(true.dtype)
+    scale = roundoff * bound + least
     ratios = error / scale
     coherence = np.abs(product) * roundoff / scale
     limits = np.maximum(LIMIT, _SAME_SIGN * math.sqrt(chain) * coherence)

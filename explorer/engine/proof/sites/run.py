@@ -109,8 +109,8 @@ def run_site(
     looked = [sampled, sampled if some is None else some.rows]
     rows = meaning.batch * (meaning.M + (meaning.M if looked[1] is None else len(looked[1])))
     if meaning.integers is not None:
-        found = compare_exact(meaning, draws, outputs, y)
-        return SiteRun(found.comparison, None, LIMIT, rows, found.reason, found.note, True)
+        comparison, reason, note = compare_exact(meaning, draws, outputs, y)
+        return SiteRun(comparison, None, LIMIT, rows, reason, note, True)
     before, shown = meaning.out(y), meaning.out(outputs[0])
     lefts = [meaning.left(inputs), meaning.left(dense) if some is None else some.left]
     looked[0] = _unsure(meaning, inputs, lefts[0], before, shown, sampled)
@@ -119,7 +119,8 @@ def run_site(
     del lefts, dense, some
     comparison.add(rows_of(before, looked[0]), given[0], exact[0].exact.astype(np.float64))
     _add_others(comparison, before, shown, looked[0])
-    ratio, limit = largest_ratio(given, exact, unit_roundoff(str(y.dtype)), chain_length(site))
+    roundoff, least = unit_roundoff(str(y.dtype)), float(smallest(y.dtype))
+    ratio, limit = largest_ratio(given, exact, roundoff, chain_length(site), least)
     return SiteRun(comparison, ratio, limit, rows, fault_of(comparison, ratio, limit))
 
 

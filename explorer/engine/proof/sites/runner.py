@@ -78,12 +78,12 @@ class Runner:
         Columns are alike, and a session of one serves all: the tiles are handed in.
         """
         parts = list(dict.fromkeys(join.inputs))
-        makers = {o: n for n in self.nodes for o in n.outputs if o}
+        wiring = Wiring(self.nodes)
         users: dict[int, set[int]] = {}
         for at, part in enumerate(parts):
-            for node in _cone(part, makers, set(self.given)):
+            for node in wiring.needed([part], stop=self.given)[0]:
                 users.setdefault(id(node), set()).add(at)
-        tail, _ = Wiring(self.nodes).needed([self.site.output], stop=[*self.given, *parts])
+        tail, _ = wiring.needed([self.site.output], stop=[*self.given, *parts])
         for node in tail:
             users.setdefault(id(node), set()).update((-1, -2))  # never a column's own
         columns: list[list[Node]] = [[] for _ in parts]
@@ -184,19 +184,6 @@ class Runner:
         large_products = self.site.form == "batched" or math.prod(self.site.tile) > _ONE_THREAD
         threads = self.share.threads if large_products else 1
         return part_session(self.after, nodes, inputs, outputs, what, threads)
-
-
-def _cone(output: str, makers: Mapping[str, Node], stop: set[str]) -> list[Node]:
-    """The nodes that `output` depends on, not looking behind `stop`; in no order."""
-    found: dict[int, Node] = {}
-    pending = [output]
-    while pending:
-        name = pending.pop()
-        node = makers.get(name)
-        if node is not None and name not in stop and id(node) not in found:
-            found[id(node)] = node
-            pending.extend(reads(node))
-    return list(found.values())
 
 
 def _reached(nodes: Sequence[Node], names: Sequence[str]) -> set[int]:

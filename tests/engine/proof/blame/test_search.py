@@ -18,7 +18,6 @@ from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Model, Node
 from explorer.engine.proof.blame import probe
 from explorer.engine.proof.blame.search import blame
-from explorer.engine.proof.compare import OutputComparison
 from explorer.engine.proof.float64 import evaluator
 from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.facts import TileSpec
@@ -305,15 +304,6 @@ def test_an_eight_bit_model_departs_by_its_number_types(tmp_path: Path) -> None:
     assert "integers" in fact.verdict
     assert [p.layer for p in fact.probes if p.state == "coarser"] == [f"fc{i}" for i in range(LAYERS)]
     assert state_of(fact, "relu2") == "inherited"
-
-
-@pytest.mark.parametrize("values", [[1.0, -2.0, 0.5], [0.0, 0.0], [np.nan, 1.0, np.inf], [np.nan], []])
-def test_arrays_that_are_equal_are_counted_as_any_others(values: list[float]) -> None:
-    array = np.array(values, np.float32)
-    quick, slow = OutputComparison(2.0**-24), OutputComparison(2.0**-24)
-    quick.add_equal(array)
-    slow.add(array, array, None)
-    assert quick == slow
 
 
 def test_chunks_bound_what_is_held_and_change_no_figure(tmp_path: Path) -> None:
