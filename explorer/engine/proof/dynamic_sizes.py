@@ -83,15 +83,15 @@ def choose(model: Model, plan: Plan | None, dims: Dims, input_shapes: InputShape
     free = [name for name in _free(model, plan, input_shapes or {}) if name not in chosen]
     known = plan.dims if plan is not None else {}
     base = {**{name: known.get(name, 1) for name in free}, **known, **{n: c[0] for n, c in chosen.items()}}
-    columns = _columns(model, plan, free)
+    small = [name for name in free if _BATCH.fullmatch(name)] if len(free) > 1 else []
+    lengths = [name for name in free if name not in small]
+    columns = _columns(model, plan, lengths, small)
     count = max((len(column) for column in (*columns.values(), *chosen.values())), default=1)
     rows = [base]
     for at in range(count):
         row = {n: column[at % len(column)] for n, column in (*columns.items(), *chosen.items())}
         rows.append({**base, **row})
-    small = [name for name in free if _BATCH.fullmatch(name)] if len(free) > 1 else []
     rows, costly = _affordable(rows, small, free, _cost(model, plan, base, len(rows)))
-    lengths = [name for name in free if name not in small]
     several = any(len(column) > 1 for column in chosen.values())
     if len(rows) == 1 or (plan is not None and len(lengths) < 2 and not several):
         return Sizes(tuple(rows), costly=costly)  # the sites of a plan are run at each of them anyway
@@ -107,19 +107,20 @@ def _free(model: Model, plan: Plan | None, input_shapes: InputShapes) -> list[st
     return list(dict.fromkeys(d or "" for s in shapes for d in s or () if not isinstance(d, int)))
 
 
-def _columns(model: Model, plan: Plan | None, free: Sequence[str]) -> dict[str, list[int]]:
+def _columns(
+    model: Model, plan: Plan | None, lengths: Sequence[str], batches: Sequence[str]
+) -> dict[str, list[int]]:
     """For each open dimension what it is tried at, in the order of the tries.
 
     One runs up where the next one runs down, so that two of them are seldom large together, and seldom the
     same: what a graph makes of the one in place of the other would not show.
     """
+    free = (*lengths, *batches)
     tiles = {name: _tiles(model, plan, name) for name in free} if plan is not None else {}
     around = {
         name: sorted({*_SMALL, *(s for t in of for s in (t - 1, t, t + 1, 2 * t + t // 2 + 1) if s > 0)})
         for name, of in ((name, tiles.get(name, ())) for name in free)
     }
-    batches = [name for name in free if _BATCH.fullmatch(name)] if len(free) > 1 else []
-    lengths = [name for name in free if name not in batches]
     columns: dict[str, list[int]] = {}
     for at, name in enumerate(lengths):
         turned = around[name][at // 2 :] + around[name][: at // 2]

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from msgspec.structs import replace
-
 from explorer.base.decibels import relative_decibels
 from explorer.base.units import printable
 from explorer.engine.diff.def_use import DefUse
@@ -17,7 +15,7 @@ from explorer.engine.proof.blame.probe import LayerProbe
 from explorer.engine.proof.compare import OutputComparison, unit_roundoff
 from explorer.engine.proof.outputs.run import depth_of
 from explorer.engine.proof.regions.trials import ComparedValue, Trial
-from explorer.engine.proof.structure.probes import GraphProducers, Region
+from explorer.engine.proof.structure.probes import GraphProducers, Region, region_model
 from explorer.facts.blame import Probe, ProbeState
 
 _COARSE = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
@@ -50,15 +48,7 @@ class Judge:
 
     def _state(self, place: ComparedValue, growth: float) -> tuple[ProbeState, str, Trial | None]:
         """What the layer alone does: 'introduced', 'coarser', or 'rounding' for neither; why; the trial."""
-        part = replace(
-            self.one.model,
-            graph=replace(
-                self.one.model.graph,
-                nodes=tuple(self.one.nodes[at] for at in place.before.nodes),
-                initializers={n: self.one.model.graph.initializers[n] for n in place.before.stored},
-            ),
-        )
-        depth = max(depth_of(part), 1)
+        depth = max(depth_of(region_model(self.one, place.before)), 1)
         was = self._coarsest(self.one, place.before, place.dtypes[0])
         now = self._coarsest(self.other, place.after, place.dtypes[1])
         coarser = now[0] > max(was[0], unit_roundoff(place.dtypes[0]))

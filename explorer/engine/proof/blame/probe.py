@@ -32,11 +32,6 @@ Feeds = dict[str, Array]
 BUDGET = 1 << 28
 """Bytes of values that are held together."""
 
-_SEEN = frozenset(
-    (*trials.FLOATS, "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-)
-"""Types that the runtime hands over and takes in."""
-
 _COPIES = 6
 """Arrays of the size of a value that are held while it is looked at: of both models, of both layers run
 alone, with their inputs moved, and in float64."""
@@ -130,7 +125,9 @@ class LayerProbe:
         pairs = pair_values(self.one, self.other, inputs, ends, floats)
         pairs = [p for p in pairs if p.before not in self.without]
         known = shapes.infer(before, None, {d.name: (d.dtype, d.shape) for d in drawn}).values
-        pairs = [p for p in pairs if p.before not in known or known[p.before].dtype in (*_SEEN, None)]
+        pairs = [
+            p for p in pairs if p.before not in known or known[p.before].dtype in (*trials.COMPARABLE, None)
+        ]
         self.tell("loading the original")
         self._first = RuntimeSession(
             expose(before, [p.before for p in pairs]), what="the original", optimise=False
@@ -343,6 +340,6 @@ class LayerProbe:
 
 def _alike(before: str | None, after: str | None) -> bool:
     """Whether values of these types can be subtracted from each other."""
-    if before not in _SEEN or after not in _SEEN:
+    if not {before, after} <= trials.COMPARABLE:
         return False
     return before == after or (before in trials.FLOATS and after in trials.FLOATS)

@@ -26,8 +26,7 @@ def product(node: Node, look: NodeReader) -> Original:
     stored = numbers[1 - first]
     names = [node.inputs[first], node.inputs[1 - first]]
     inputs = tuple(dict.fromkeys(names[:1] if stored is not None else names))
-    said = node.attributes["equation"]
-    equation = (said.decode() if isinstance(said, bytes) else str(said)).replace(" ", "")
+    equation = equation_of(node)
 
     def at(shapes: Sequence[tuple[int, ...]], out: tuple[int, ...]) -> ProductSpec:
         mine = shapes[0]
@@ -63,6 +62,12 @@ def product(node: Node, look: NodeReader) -> Original:
 
     kind = str(np.asarray(stored).dtype) if stored is not None else ""
     return Original(node, inputs, len(inputs), kind, at)
+
+
+def equation_of(node: Node) -> str:
+    """The equation of an Einsum, without spaces."""
+    said = node.attributes["equation"]
+    return (said.decode() if isinstance(said, bytes) else str(said)).replace(" ", "")
 
 
 def _labels(equation: str, ranks: Sequence[int]) -> list[list[str]]:

@@ -221,7 +221,7 @@ def _scaled(scale: Array, zero: Array | None) -> Tail:
     """Times the scale in float32; with a zero point rounded half to even and saturated to its type."""
 
     def tail(sums: Array, spread: Callable[[Array], Array]) -> Array:
-        y = sums.astype(np.float32) * spread(scale if scale.size > 1 else scale.reshape(()))
+        y = sums.astype(np.float32) * _worth(scale, spread)
         if zero is None:
             return y
         least, most = np.iinfo(zero.dtype).min, np.iinfo(zero.dtype).max
@@ -396,8 +396,7 @@ def _on_output(node: Node, look: NodeReader, w: _Operand, turned: bool, values: 
         return values[:, None] if turned else values
     if node.op == "ConvTranspose":
         return np.tile(values, int(node.attributes.get("group", 1)))
-    said = node.attributes["equation"]
-    text = (said.decode() if isinstance(said, bytes) else str(said)).replace(" ", "")
+    text = einsum.equation_of(node)
     # letters counted from behind, so that an ellipsis is nobody's
     own = text.split("->")[0].split(",")[0 if turned else 1]
     stored = look.number(w.name)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from msgspec import Struct
@@ -19,6 +19,7 @@ from msgspec import Struct
 from explorer.engine.graph.model import Model, Node, Tensor
 from explorer.engine.progress import Cancel
 from explorer.engine.proof.meanings import Original
+from explorer.engine.proof.regions.trials import COMPARABLE
 from explorer.engine.proof.structure.probes import GraphProducers, Pair, Region, pair_values
 from explorer.engine.proof.structure.value_numbers import GraphNumbers, ValueNumbers
 from explorer.facts import TensorInfo
@@ -26,12 +27,7 @@ from explorer.facts import TensorInfo
 Sites = Mapping[str, Original]
 Types = Mapping[str, TensorInfo]
 
-_FED = frozenset(
-    (
-        *("bfloat16", "float16", "float32", "float64", "bool"),
-        *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-    )
-)
+_FED = COMPARABLE | {"bfloat16"}
 """Types of values that a region can be given."""
 
 
@@ -110,8 +106,6 @@ class Correspondence:
         self.unequal = [p for a, b, p in pairs if a != b]
         self.nodes = self._first.nodes
         self.met = self._first.sites & second.sites
-        self._paired: list[Pair] | None = None
-        self._position: dict[str, int] = {}
 
     def _second(self, assumed: Mapping[str, int]) -> GraphNumbers:
         def site(path: tuple[str, ...], name: str, node: Node) -> Original | None:
@@ -127,11 +121,11 @@ class Correspondence:
                 are added.
             through: By the value that a region makes: values at which it is not to stop.
         """
-        one, other = self._wirings()
-        first, position = self._first.values, self._position
+        one, other = self.wirings
+        first, position = self._first.values, one.producer
         ends = {p.before for p in self.outputs}
         while True:
-            pairs = [p for p in self._pairs() if p.before not in dropped and p.before in first]
+            pairs = [p for p in self._pairs if p.before not in dropped and p.before in first]
             second = self._second({p.after: first[p.before] for p in pairs})
             names = self._common(second)
             stops = {name for name, number in first.items() if number in names}
@@ -172,7 +166,7 @@ class Correspondence:
             dropped: Those that are not.
         """
         first = self._first.values
-        pairs = [p for p in self._pairs() if p.before in known or p.before not in dropped]
+        pairs = [p for p in self._pairs if p.before in known or p.before not in dropped]
         second = self._second({p.after: first[p.before] for p in pairs if p.before in first})
         return second.derived.get(value.after) == first[value.before]
 
@@ -182,44 +176,48 @@ class Correspondence:
 
     def nbytes(self, name: str) -> int:
         """Bytes of a value of the original at the most, as inferred; a great many where that is not known."""
-        info = self._known.get(name)
+        info = self._known[0].get(name)
         sizes = [n if isinstance(n, int) else sys.maxsize for n in (info and info.shape) or (sys.maxsize,)]
         return 8 * math.prod(sizes)
 
     @property
     def matched(self) -> set[str]:
         """Values of the original that a diff found in the other graph."""
-        return {p.before for p in self._pairs()}
+        return {p.before for p in self._pairs}
 
-    def _wirings(self) -> tuple[GraphProducers, GraphProducers]:
-        if self._paired is None:
-            self._one, self._other = GraphProducers(self.before), GraphProducers(self.after)
-            self._position = dict(self._one.producer)
-        return self._one, self._other
+    @cached_property
+    def wirings(self) -> tuple[GraphProducers, GraphProducers]:
+        """What makes the values of either graph."""
+        return GraphProducers(self.before), GraphProducers(self.after)
 
+    @cached_property
+    def _known(self) -> tuple[Types, Types]:
+        return self._types()
+
+    @cached_property
     def _pairs(self) -> list[Pair]:
         """Values that a diff takes to be the same in both graphs, the outputs among them."""
-        if self._paired is None:
-            one, other = self._wirings()
-            types, theirs = self._types()
-            self._known = types
-            found = pair_values(one, other, self.inputs, self.outputs)
-            ends = {p.before for p in self.outputs}
-            self._paired = [
-                p for p in found if p.before in ends or _alike(types.get(p.before), theirs.get(p.after))
-            ]
-            self._fed = {n for n in self._first.values if n in one.live and _fed(types.get(n))}
-            self._fed_after = {n for n in other.live if _fed(theirs.get(n))}
-        return self._paired
+        types, theirs = self._known
+        ends = {p.before for p in self.outputs}
+        return [
+            p
+            for p in pair_values(*self.wirings, self.inputs, self.outputs)
+            if p.before in ends or _alike(types.get(p.before), theirs.get(p.after))
+        ]
 
     def _common(self, second: GraphNumbers) -> dict[int, str]:
         """Numbers that both graphs have, and can be given in a run: by the original's name of the value."""
-        theirs = {number for name, number in second.values.items() if name in self._fed_after}
+        one, other = self.wirings
+        fed, fed_after = (
+            {name for name in wiring.live if _fed(types.get(name))}
+            for wiring, types in zip((one, other), self._known, strict=True)
+        )
+        theirs = {number for name, number in second.values.items() if name in fed_after}
         names: dict[int, str] = {}
         for name, number in self._first.values.items():
-            if name in self._fed and number in theirs:
+            if name in fed and number in theirs:
                 best = names.get(number)
-                if best is None or self._position.get(name, -1) < self._position.get(best, -1):
+                if best is None or one.producer.get(name, -1) < one.producer.get(best, -1):
                     names[number] = name
         return names
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
 from explorer.engine.progress import Cancel
 from explorer.engine.proof.float64 import evaluator
 from explorer.engine.proof.regions.trials import ComparedValue
-from explorer.engine.proof.structure.probes import GraphProducers, Region
-from explorer.engine.runtime.onnxruntime import Array, expose
+from explorer.engine.proof.structure.probes import GraphProducers, Region, region_model
+from explorer.engine.runtime.onnxruntime import Array
 
 Feeds = dict[str, Array]
 
@@ -58,17 +57,8 @@ class Float64Layers:
 
 def in_float64(wiring: GraphProducers, region: Region, feeds: Feeds, cancel: Cancel) -> Array | None:
     """One value in float64 from others; None if it cannot be run so."""
-    graph = wiring.model.graph
-    part = replace(
-        expose(wiring.model, [region.value]),
-        graph=replace(
-            expose(wiring.model, [region.value]).graph, nodes=tuple(graph.nodes[at] for at in region.nodes)
-        ),
-    )
     try:
-        result = evaluator.run(part, feeds, cancel)[region.value]
-    except evaluator.NoReference:
-        return None
-    except (ValueError, IndexError, TypeError, OverflowError, MemoryError, BadModel):
+        (result,) = evaluator.run(region_model(wiring, region), feeds, cancel).values()
+    except (evaluator.NoReference, ValueError, IndexError, TypeError, OverflowError, MemoryError, BadModel):
         return None
     return result if isinstance(result, np.ndarray) or np.isscalar(result) else None

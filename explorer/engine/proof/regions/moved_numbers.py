@@ -6,7 +6,6 @@ or a tensor that is nearly that of the other region, is not what it was.
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Iterator
 
 import numpy as np
@@ -84,7 +83,7 @@ def _nearest(numbers: Array, one: float) -> float:
 
 def _numbers(model: Model) -> Array:
     """All finite floats that are stored in a region."""
-    tensors = constants_of(model.graph.nodes, model.graph.initializers, ChainMap()).values()
+    tensors = constants_of(model.graph.nodes, model.graph.initializers).values()
     found = [np.asarray(t.array(), np.float64).reshape(-1) for t in tensors if "float" in t.dtype]
     attributes = [v for node in model.graph.nodes for v in node.attributes.values() if isinstance(v, float)]
     numbers: Array = np.concatenate([*found, np.array(attributes)])
@@ -94,11 +93,7 @@ def _numbers(model: Model) -> Array:
 def _tensors(sides: Sides, sizes: Sizes, same: Same) -> Iterator[StoredDifference]:
     """Tensors of the first region that are nearly one of the second, and in what they are not."""
     mine, theirs = (
-        {
-            name: t
-            for name, t in constants_of(m.graph.nodes, m.graph.initializers, ChainMap()).items()
-            if _weight(t)
-        }
+        {name: t for name, t in constants_of(m.graph.nodes, m.graph.initializers).items() if _weight(t)}
         for m in sides
     )
     for name, tensor in sorted(mine.items()):

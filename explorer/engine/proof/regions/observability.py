@@ -6,7 +6,6 @@ which numbers are to be met, stands in the graphs.
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Collection, Sequence
 
 import numpy as np
@@ -31,9 +30,7 @@ class NodeContents:
 
     def __init__(self, before: Model, after: Model) -> None:
         self.models = before, after
-        self._stored = tuple(
-            constants_of(m.graph.nodes, m.graph.initializers, ChainMap()) for m in self.models
-        )
+        self._stored = tuple(constants_of(m.graph.nodes, m.graph.initializers) for m in self.models)
 
     def undecided(self, nodes: Sides, varied: Sequence[Collection[str]]) -> bool:
         """Whether what is run, or how often, was decided in one way only by what was tried.

@@ -9,7 +9,6 @@ does): then it is looked at together with what makes its inputs, and believed if
 
 from __future__ import annotations
 
-from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
@@ -45,7 +44,7 @@ from explorer.engine.proof.regions.synthetic_values import (
     spreads,
     steered_values,
 )
-from explorer.engine.proof.structure.probes import GraphProducers, Pair, Region, cut_out
+from explorer.engine.proof.structure.probes import Pair, region_model
 from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
 from explorer.engine.runtime.random_inputs import RandomInput, draw
 from explorer.facts import OutputEvidence, RegionEvidence
@@ -244,7 +243,7 @@ class _Runner:
         self, found: Correspondence, tries: Sequence[tuple[RandomInput, ...]], seed: int, cancel: Cancel
     ) -> None:
         self.found, self.tries, self.seed, self.cancel = found, tries, seed, cancel
-        self.one, self.other = GraphProducers(found.before), GraphProducers(found.after)
+        self.one, self.other = found.wirings
         self._session: RuntimeSession | None = None
         self._exposed: set[str] = set()
         self._asked: dict[str, None] = {}
@@ -439,8 +438,7 @@ class _Runner:
     @staticmethod
     def _holds_floats(model: Model) -> bool:
         return any(
-            "float" in t.dtype
-            for t in constants_of(model.graph.nodes, model.graph.initializers, ChainMap()).values()
+            "float" in t.dtype for t in constants_of(model.graph.nodes, model.graph.initializers).values()
         )
 
     def _shown(
@@ -533,7 +531,9 @@ class _Runner:
         if not self._types.keys() >= set(region.reads):
             self.own(region.reads, self.tries[0], self.seed)
         given = {name: self._types[twin or name] for name, twin in region.given.items()}
-        return _part(self.one, region.before, self._types), _part(self.other, region.after, given)
+        return region_model(self.one, region.before, self._types), region_model(
+            self.other, region.after, given
+        )
 
     def _both(self, region: ChangedRegion) -> Callable[[Feeds], tuple[Array, Array]]:
         """What runs a region in both graphs on the same values."""
@@ -546,12 +546,15 @@ class _Runner:
         size = sum(map(self.found.nbytes, region.reads))
         size += sum(t.nbytes for model in (one, other) for t in model.graph.initializers.values())
         threads = 1 if size < _SMALL else None
-        before, after = (_alone(model, threads) for model in (one, other))
-        names = {name: twin or name for name, twin in region.given.items()}
+        what = "a changed region alone"
+        before, after = (
+            RuntimeSession(model, what=what, optimise=False, threads=threads) for model in (one, other)
+        )
 
         def run(values: Feeds) -> tuple[Array, Array]:
-            old = before({n: values[n] for n in region.before.given})
-            return old, after({n: values[twin] for n, twin in names.items()})
+            (old,) = before.run({n: values[n] for n in region.before.given}).values()
+            (new,) = after.run({n: values[twin or n] for n, twin in region.given.items()}).values()
+            return old, new
 
         return run
 
@@ -563,7 +566,7 @@ class _Runner:
     ) -> OutputEvidence:
         name = (region.pair.before,)
         old, new = (ModelOutputs(name, tuple((pair[at],) for pair in pairs)) for at in (0, 1))
-        noise = Noise(NOT_NEEDED, outputs.depth_of(_part(self.one, region.before, {})))
+        noise = Noise(NOT_NEEDED, outputs.depth_of(region_model(self.one, region.before)))
         (found,) = outputs.compare(old, new, [], noise)
         if found.equal or not found.dtype.startswith("float"):
             return found
@@ -580,7 +583,7 @@ class _Runner:
         if found.passed:
             return found
         given = {n: pairs[0][2][n] for n in region.before.given}
-        part = _part(self.one, region.before, {n: str(v.dtype) for n, v in given.items()})
+        part = region_model(self.one, region.before, {n: str(v.dtype) for n, v in given.items()})
         few = independent(part, [RandomInput(n, str(v.dtype), v.shape) for n, v in given.items()])
         fewest = min(few.values(), default=old.draws[0][0].size)
         noise = replace(noise, independent=dict.fromkeys(name, fewest))
@@ -607,15 +610,6 @@ def _drawn(
     which, other = ("the first", "the second") if varies[0] else ("the second", "the first")
     reason = f"random numbers change what {which} puts out, and {other} draws none"
     return replace(evidence, draws=2, kind="different", own=True, reason=reason)
-
-
-def _alone(model: Model, threads: int | None) -> Callable[[Feeds], Array]:
-    session = RuntimeSession(model, what="a changed region alone", optimise=False, threads=threads)
-    return lambda values: session.run(values)[model.graph.outputs[0].name]
-
-
-def _part(wiring: GraphProducers, region: Region, types: Mapping[str, str]) -> Model:
-    return cut_out(wiring, [region], {name: types.get(name, "float32") for name in region.given})[0]
 
 
 def _named(ops: Sequence[str]) -> str:

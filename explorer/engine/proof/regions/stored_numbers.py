@@ -8,7 +8,7 @@ counterpart: it may differ by what another order of computing it makes, and no m
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -171,7 +171,7 @@ class _Comparison:
             _Unlike: Other operators, or constants of other types or shapes.
         """
         nodes = self.sides[0].graph.nodes, self.sides[1].graph.nodes
-        stored = [constants_of(m.graph.nodes, m.graph.initializers, ChainMap()) for m in self.sides]
+        stored = [constants_of(m.graph.nodes, m.graph.initializers) for m in self.sides]
         live = [GraphProducers(model).live for model in self.sides]
         return self._differing(nodes, stored, live, top=True)
 
@@ -210,9 +210,7 @@ class _Comparison:
             functions = [model.functions.get(a.key) for model in self.sides]
             if functions[0] is not None and functions[1] is not None:
                 bodies = functions[0].nodes, functions[1].nodes
-                yield from self._differing(
-                    bodies, [constants_of(body, {}, ChainMap()) for body in bodies], ((), ())
-                )
+                yield from self._differing(bodies, [constants_of(body, {}) for body in bodies], ((), ()))
 
     def _attributes(
         self, a: Node, b: Node, stored: Sequence[ChainMap[str, Tensor]], position: int | None
@@ -224,7 +222,10 @@ class _Comparison:
             )
             what, place = f"'{name}' of {a.op}", None if position is None else (position, name)
             if isinstance(x, Graph) and isinstance(y, Graph):
-                held = [constants_of(g.nodes, g.initializers, s) for g, s in zip((x, y), stored, strict=True)]
+                held = [
+                    constants_of(g.nodes, g.initializers, *s.maps)
+                    for g, s in zip((x, y), stored, strict=True)
+                ]
                 yield from self._differing((x.nodes, y.nodes), held, ((), ()))
             elif isinstance(x, Tensor) and isinstance(y, Tensor):
                 yield from self._of_tensors(what, x, y, place)
@@ -350,8 +351,8 @@ def _slabs(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
 
 
 def constants_of(
-    nodes: Sequence[Node], stored: Mapping[str, Tensor], around: ChainMap[str, Tensor]
+    nodes: Sequence[Node], stored: Mapping[str, Tensor], *around: MutableMapping[str, Tensor]
 ) -> ChainMap[str, Tensor]:
-    """The constants that nodes of a graph can name."""
+    """The constants that nodes of a graph can name, in graphs `around` it too."""
     made = {node.outputs[0]: tensor for node in nodes if (tensor := constant_of(node)) is not None}
-    return ChainMap(made, dict(stored), *around.maps)
+    return ChainMap(made, dict(stored), *around)

@@ -19,6 +19,11 @@ from explorer.engine.runtime.onnxruntime import Array
 
 FLOATS = ("float16", "float32", "float64")
 
+COMPARABLE = frozenset(
+    (*FLOATS, "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+)
+"""Types that the runtime hands over and takes in."""
+
 _PLAIN = 16.0
 """How many times the original's noise is no matter of rounding."""
 

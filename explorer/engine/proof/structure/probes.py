@@ -109,11 +109,16 @@ def cut_out(
         nodes=tuple(nodes),
         inputs=tuple(Value(name, dtypes[name], None) for name in given),
         outputs=tuple(Value(names[region.value], None, None) for region in chosen),
-        initializers={k: t for k, t in wiring.model.graph.initializers.items() if k in stored},
+        initializers={name: wiring.model.graph.initializers[name] for name in sorted(stored)},
         values=(),
         extra=(),
     )
     return replace(wiring.model, graph=graph), {region.value: names[region.value] for region in chosen}
+
+
+def region_model(wiring: GraphProducers, region: Region, types: Mapping[str, str] = {}) -> Model:
+    """One region as a model with one output; of the values that it is given, `types` as far as they count."""
+    return cut_out(wiring, [region], {name: types.get(name, "float32") for name in region.given})[0]
 
 
 def _unused(name: str, names: Collection[str]) -> str:

@@ -56,7 +56,7 @@ class ValueNumbers:
         cancel: Asked between slabs of weights; True stops.
     """
 
-    def __init__(self, models: Iterable[Model], cancel: Cancel = None) -> None:
+    def __init__(self, models: Iterable[Model], cancel: Cancel) -> None:
         self._forms = Forms(cancel)
         self._table: dict[Form, int] = {("absent",): _ABSENT}
         self._stored: dict[Form, list[tuple[Tensor, int]]] = {}
@@ -143,7 +143,7 @@ class GraphNumbers:
         model: Model,
         inputs: Mapping[str, int],
         *,
-        site: Callable[[tuple[str, ...], str, Node], Original | None] = lambda path, name, node: None,
+        site: Callable[[tuple[str, ...], str, Node], Original | None],
         assumed: Mapping[str, int] | None = None,
     ) -> None:
         self.table = table

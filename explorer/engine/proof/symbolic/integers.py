@@ -213,17 +213,21 @@ class IntegerRules:
 
 def _total(attributes: Mapping[str, Any], args: Sequence[Any]) -> Array:
     """A sum of stored numbers over some axes."""
-    axes = args[1] if len(args) > 1 and args[1] is not None else attributes.get("axes", ())
-    over = tuple(int(axis) for axis in np.asarray(axes).reshape(-1))
+    over = tuple(_axes(attributes, args))
     made: Array = args[0].sum(over, dtype=args[0].dtype, keepdims=bool(attributes.get("keepdims", 1)))
     return made
 
 
+def _axes(attributes: Mapping[str, Any], args: Sequence[Any]) -> list[int]:
+    """The axes over which is summed."""
+    axes = args[1] if len(args) > 1 and args[1] is not None else attributes.get("axes", ())
+    return [int(axis) for axis in np.asarray(axes).reshape(-1)]
+
+
 def _reduced(attributes: Mapping[str, Any], args: Sequence[Any]) -> tuple[int, ...]:
     """The shape of a sum over some axes."""
-    axes = args[1] if len(args) > 1 and args[1] is not None else attributes.get("axes", ())
     rank = len(args[0].shape)
-    gone = {int(axis) % rank for axis in np.asarray(axes).reshape(-1)}
+    gone = {axis % rank for axis in _axes(attributes, args)}
     keep = bool(attributes.get("keepdims", 1))
     return tuple(
         1 if axis in gone else size for axis, size in enumerate(args[0].shape) if keep or axis not in gone

@@ -8,8 +8,8 @@ import numpy as np
 from onnx import helper
 
 from explorer.engine.graph.model import Model
-from explorer.engine.proof.sites import segments
-from explorer.engine.proof.sites.segments import run_in_pieces
+from explorer.engine.proof.sites import parts
+from explorer.engine.proof.sites.parts import run_in_pieces
 from explorer.engine.runtime.onnxruntime import RuntimeSession, expose
 from tests.engine.proof import tiled as t
 
@@ -48,12 +48,12 @@ def test_each_portion_has_what_a_whole_run_has(tmp_path: Path) -> None:
 
 def test_no_node_runs_twice_and_nothing_is_held_that_is_read_no_more(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     ran: list[tuple[list[str], list[str]]] = []
-    real = segments.run_nodes
+    real = parts.run_nodes
 
     def noted(model, nodes, given, *rest):  # type: ignore[no-untyped-def]
         ran.append(([n.outputs[0] for n in nodes], sorted(given)))
         return real(model, nodes, given, *rest)
 
-    monkeypatch.setattr(segments, "run_nodes", noted)
+    monkeypatch.setattr(parts, "run_nodes", noted)
     list(run_in_pieces(branched(tmp_path / "m.onnx"), X, [["a"], ["b", "c"], ["e"], ["y"]], "it"))
     assert ran == [(["a"], ["x"]), (["b", "c"], ["a"]), (["d", "e"], ["c"]), (["y"], ["a", "e"])]
