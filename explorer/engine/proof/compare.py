@@ -163,7 +163,7 @@ class OutputComparison(Struct):
                 relative = gap / magnitude
             else:  # numpy takes three times as long where it has to leave some out
                 relative = np.divide(gap, magnitude, out=np.zeros_like(gap), where=magnitude != 0)
-            self.max_rel = max(self.max_rel, float(relative.max()))
+            self.max_rel = max(self.max_rel, float(np.max(relative)))
             self.largest = max(self.largest, float(magnitude.max()))
             self._sum("gap", _dot(gap, gap))
             self._sum("old", _dot(old, old))

@@ -10,6 +10,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
@@ -19,7 +20,7 @@ from explorer.engine.graph.repeated_nodes import WeightBundle
 from explorer.engine.tiling.emit.padding import ODD_BYTES, padded_block
 from explorer.engine.tiling.sites import Weight
 
-Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
+Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
 
 
 def _matrix(weight: Weight, at: int = 0) -> Array:
