@@ -189,6 +189,20 @@ class Rows(Sequence[Sequence[Cell]], Generic[Item]):
         return map(self.make, self.items)
 
 
+def table_of(
+    items: Sequence[Item],
+    columns: Sequence[tuple[Column, Callable[[Item], Cell]]],
+    indent: int = 2,
+    what: str = "",
+    more: str = "--csv has all",
+    around: int = 0,
+) -> Table:
+    """A row for each item, by columns and what stands in them; the rest as for `Table`."""
+    cells = [cell for _, cell in columns]
+    rows = Rows(lambda item: tuple([cell(item) for cell in cells]), items)
+    return Table([column for column, _ in columns], rows, indent, what, more, around)
+
+
 class SharedRows(Sequence[Sequence[Cell]]):
     """Rows of a name and of cells that many share, each put together when somebody looks.
 

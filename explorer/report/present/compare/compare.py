@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from explorer.base.units import exact_text
 from explorer.facts import Analysis, Info
 from explorer.facts.comparison import Comparison, Difference, TorchinfoDifference, TorchinfoTable
-from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Span, Table
+from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Span, Table, table_of
 from explorer.report.present.compare.figures import figure_tables, table_notes
 from explorer.report.present.look.info import title
 from explorer.report.present.look.table import layers
@@ -82,21 +82,13 @@ def torchinfo(about: Info, fact: TorchinfoTable, analysis: Analysis | None, comp
 
 def _overruled(differences: Sequence[TorchinfoDifference], fact: TorchinfoTable) -> Table:
     """Torchinfo's numbers that one rule overrules."""
-    rows: list[tuple[Cell, ...]] = [
+    return table_of(
+        differences,
         (
-            difference.path or "total",
-            Span(difference.kind, "quiet"),
-            difference.figure,
-            exact_text(difference.theirs),
-            exact_text(difference.ours),
-        )
-        for difference in differences
-    ]
-    columns = (
-        Column("layer", shrink=True),
-        Column("kind", shrink=True, drop=1),
-        Column("figure"),
-        Column(f"torchinfo {fact.version}", "right"),
-        Column("ours", "right", role="strong"),
+            (Column("layer", shrink=True), lambda one: one.path or "total"),
+            (Column("kind", shrink=True, drop=1), lambda one: Span(one.kind, "quiet")),
+            (Column("figure"), lambda one: one.figure),
+            (Column(f"torchinfo {fact.version}", "right"), lambda one: exact_text(one.theirs)),
+            (Column("ours", "right", role="strong"), lambda one: exact_text(one.ours)),
+        ),
     )
-    return Table(columns, rows)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 
 from explorer.base.units import bytes_text, exact_text
-from explorer.facts import Diff, NodeDiff
+from explorer.facts import Diff, NodeDiff, OpDiff
 from explorer.facts.comparison import TreeDiff
-from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Role, Rows, Span, Table
+from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Role, Rows, Span, Table, table_of
 from explorer.report.present.figures import count, size
 from explorer.report.present.row_groups import alike, and_more
 from explorer.report.terms import field_terms
@@ -61,26 +61,21 @@ def changes(fact: Diff) -> list[Block]:
 
 def by_operator(fact: Diff) -> Table:
     """How many of each operator changed, came and went."""
-    rows: list[tuple[Cell, ...]] = [
+
+    def name(row: OpDiff) -> Span:
+        return Span(row.op, "strong" if row.changed or row.added or row.removed else "")
+
+    return table_of(
+        fact.summary,
         (
-            Span(row.op, "strong" if row.changed or row.added or row.removed else ""),
-            exact_text(row.total),
-            _count(row.changed, "warning"),
-            _count(row.unchanged, ""),
-            _count(row.added, "good"),
-            _count(row.removed, "bad"),
-        )
-        for row in fact.summary
-    ]
-    columns = (
-        Column("operator", shrink=True),
-        Column("before", "right", drop=2),
-        Column("changed", "right"),
-        Column("unchanged", "right", drop=1),
-        Column("added", "right"),
-        Column("removed", "right"),
+            (Column("operator", shrink=True), name),
+            (Column("before", "right", drop=2), lambda row: exact_text(row.total)),
+            (Column("changed", "right"), lambda row: _count(row.changed, "warning")),
+            (Column("unchanged", "right", drop=1), lambda row: _count(row.unchanged, "")),
+            (Column("added", "right"), lambda row: _count(row.added, "good")),
+            (Column("removed", "right"), lambda row: _count(row.removed, "bad")),
+        ),
     )
-    return Table(columns, rows)
 
 
 def _count(value: int, role: Role) -> Span:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from explorer.base.units import percent_text, shape_text
 from explorer.facts import Info, is_assumed
-from explorer.facts.memory import Lifetime, Memory, MemoryStep
+from explorer.facts.memory import Lifetime, Memory
 from explorer.report.blocks import (
     Block,
-    Cell,
     Chart,
     Column,
     Field,
@@ -15,9 +14,9 @@ from explorer.report.blocks import (
     Heading,
     Line,
     Paragraph,
-    Rows,
     Span,
     Table,
+    table_of,
 )
 from explorer.report.present.figures import bar_text, bytes_field, plain, share_text, size
 from explorer.report.present.look.info import answer
@@ -94,28 +93,23 @@ def live_blocks(fact: Memory, at: int) -> list[Block]:
 def _tensors(fact: Memory, step: int, *, marked: bool = False) -> Table:
     """The tensors live at a step, largest first; `marked` tells those that are live at the peak."""
 
-    def row(life: Lifetime) -> tuple[Cell, ...]:
-        peak = marked and life.born <= fact.peak_step <= life.dies
-        return (
-            Span("◆" if peak else "", "warning"),
-            life.tensor.name or _made(fact, life) or "(unnamed)",
-            Span(life.tensor.dtype or "?", "quiet"),
-            shape_text(life.tensor.shape),
-            size(life.bytes),
-            share_text(life.bytes, fact.steps[step].live_bytes),
-            f"{life.born:,} .. {life.dies:,}",
-        )
+    def mark(life: Lifetime) -> Span:
+        return Span("◆" if marked and life.born <= fact.peak_step <= life.dies else "", "warning")
 
-    columns = (
-        Column(""),
-        Column("tensor", shrink=True),
-        Column("", drop=3),
-        Column("shape", drop=2),
-        Column("bytes", "right"),
-        Column("share", "right", drop=4),
-        Column("steps", "right", drop=1),
+    live = fact.steps[step].live_bytes if fact.steps else 0
+    return table_of(
+        _live(fact, step),
+        (
+            (Column(""), mark),
+            (Column("tensor", shrink=True), lambda it: it.tensor.name or _made(fact, it) or "(unnamed)"),
+            (Column("", drop=3), lambda it: Span(it.tensor.dtype or "?", "quiet")),
+            (Column("shape", drop=2), lambda it: shape_text(it.tensor.shape)),
+            (Column("bytes", "right"), lambda it: size(it.bytes)),
+            (Column("share", "right", drop=4), lambda it: share_text(it.bytes, live)),
+            (Column("steps", "right", drop=1), lambda it: f"{it.born:,} .. {it.dies:,}"),
+        ),
+        what="tensors",
     )
-    return Table(columns, Rows(row, _live(fact, step)), what="tensors")
 
 
 def _live(fact: Memory, step: int) -> list[Lifetime]:
@@ -128,25 +122,20 @@ def _made(fact: Memory, life: Lifetime) -> str:
 
 
 def _timeline(fact: Memory) -> Table:
-    def row(one: tuple[int, MemoryStep]) -> tuple[Cell, ...]:
-        at, step = one
-        peak = at == fact.peak_step
-        return (
-            f"{at:,}",
-            Span(step.path or "(inputs)", "strong" if peak else ""),
-            Span(step.kind, "kind"),
-            size(step.live_bytes),
-            bar_text(step.live_bytes, fact.peak_bytes),
-            Span("peak" if peak else "", "bad"),
-        )
-
-    columns = (
-        Column("step", "right"),
-        Column("layer", shrink=True),
-        Column("kind", shrink=True, drop=1),
-        Column("live", "right"),
-        Column("", role="bar"),
-        Column(""),
+    steps, peak = fact.steps, fact.peak_step
+    return table_of(
+        range(len(steps)),
+        (
+            (Column("step", "right"), lambda at: f"{at:,}"),
+            (
+                Column("layer", shrink=True),
+                lambda at: Span(steps[at].path or "(inputs)", "strong" if at == peak else ""),
+            ),
+            (Column("kind", shrink=True, drop=1), lambda at: Span(steps[at].kind, "kind")),
+            (Column("live", "right"), lambda at: size(steps[at].live_bytes)),
+            (Column("", role="bar"), lambda at: bar_text(steps[at].live_bytes, fact.peak_bytes)),
+            (Column(""), lambda at: Span("peak" if at == peak else "", "bad")),
+        ),
+        what="steps, around the peak",
+        around=peak,
     )
-    rows = Rows(row, list(enumerate(fact.steps)))
-    return Table(columns, rows, what="steps, around the peak", around=fact.peak_step)

@@ -9,7 +9,6 @@ from explorer.base.units import bytes_text
 from explorer.facts import Info
 from explorer.facts.training import (
     Holding,
-    LayerTraining,
     Optimizer,
     StepMemory,
     Training,
@@ -29,6 +28,7 @@ from explorer.report.blocks import (
     Rows,
     Span,
     Table,
+    table_of,
 )
 from explorer.report.present.figures import (
     bytes_field,
@@ -50,22 +50,26 @@ def training(about: Info, fact: Training) -> list[Block]:
 
 def training_blocks(about: Info, fact: Training) -> list[Block]:
     """Work and memory of one step, in total and layer by layer."""
-    columns = (
-        Column("layer", shrink=True),
-        Column("kind", shrink=True, drop=1),
-        Column("forward", "right"),
-        Column("grad of input", "right"),
-        Column("grad of weight", "right"),
-        Column("kept", "right", drop=2),
-        Column("params", "right", drop=5),
-        Column("gradients", "right", drop=3),
-        Column("optimizer", "right", drop=4),
-        Column("", shrink=True, role="warning", drop=6),
+    table = table_of(
+        fact.layers,
+        (
+            (Column("layer", shrink=True), lambda one: one.path),
+            (Column("kind", shrink=True, drop=1), lambda one: Span(one.kind, "quiet")),
+            (Column("forward", "right"), lambda one: quiet_zero(count(one.forward_macs))),
+            (Column("grad of input", "right"), lambda one: quiet_zero(count(one.backward_input_macs))),
+            (Column("grad of weight", "right"), lambda one: quiet_zero(count(one.backward_weight_macs))),
+            (Column("kept", "right", drop=2), lambda one: quiet_zero(size(one.activation_bytes))),
+            (Column("params", "right", drop=5), lambda one: quiet_zero(size(one.param_bytes))),
+            (Column("gradients", "right", drop=3), lambda one: quiet_zero(size(one.gradient_bytes))),
+            (Column("optimizer", "right", drop=4), lambda one: quiet_zero(size(one.optimizer_bytes))),
+            (Column("", shrink=True, role="warning", drop=6), lambda one: one.reason),
+        ),
+        what="layers",
     )
     return [
         figures(about, fact),
         Line(),
-        Table(columns, Rows(_training_row, fact.layers), what="layers"),
+        table,
         *([Line()] if fact.notes else []),
         *(Paragraph(note, "warning") for note in fact.notes),
         *(memory_blocks(fact.memory) if fact.memory is not None else []),
@@ -243,15 +247,3 @@ OPTIMIZERS: Mapping[Optimizer, str] = {
     "adam": "Adam keeps 2 numbers a parameter",
 }
 """What each keeps of what is trained."""
-
-
-def _training_row(row: LayerTraining) -> tuple[Cell, ...]:
-    counts = (row.forward_macs, row.backward_input_macs, row.backward_weight_macs)
-    sizes = (row.activation_bytes, row.param_bytes, row.gradient_bytes, row.optimizer_bytes)
-    return (
-        row.path,
-        Span(row.kind, "quiet"),
-        *(quiet_zero(count(value)) for value in counts),
-        *(quiet_zero(size(value)) for value in sizes),
-        row.reason,
-    )

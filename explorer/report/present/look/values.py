@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from explorer.base.units import bytes_text, exact_text, seconds_text, shape_text
 from explorer.facts import Info
@@ -19,6 +19,7 @@ from explorer.report.blocks import (
     Rows,
     Span,
     Table,
+    table_of,
 )
 from explorer.report.present.look.info import title
 from explorer.settings.statistics import COUNTS
@@ -106,29 +107,34 @@ def statistics(rows: Sequence[StatisticsRow], what: str) -> list[Block]:
     """The table of chosen statistics; none where none were chosen."""
     if not rows:
         return []
+
+    def chosen(label: str) -> tuple[Column, Callable[[StatisticsRow], Cell]]:
+        return Column(label, "right"), lambda row: _statistic(label, row.values[label])
+
     along = any(row.index is not None for row in rows)
-    columns = (
-        Column("tensor", shrink=True),
-        Column("layer", shrink=True, drop=4),
-        Column("operator", drop=3, role="quiet"),
-        Column("dtype", drop=2, role="quiet"),
-        Column("shape", drop=1),
-        *((Column("index", "right"),) if along else ()),
-        *(Column(label, "right") for label in rows[0].values),
+    table = table_of(
+        rows,
+        (
+            (Column("tensor", shrink=True), lambda row: _called(row.tensor, row.call)),
+            (Column("layer", shrink=True, drop=4), lambda row: _owner(row.layer, row.tensor)),
+            (Column("operator", drop=3, role="quiet"), lambda row: row.operator),
+            (Column("dtype", drop=2, role="quiet"), lambda row: row.dtype or "?"),
+            (Column("shape", drop=1), lambda row: shape_text(row.shape)),
+            *([(Column("index", "right"), lambda row: str(row.index))] if along else []),
+            *map(chosen, rows[0].values),
+        ),
+        0,
+        what,
     )
-    return [Table(columns, Rows(lambda row: _statistics_row(row, along), rows), 0, what)]
+    return [table]
 
 
-def _statistics_row(row: StatisticsRow, along: bool) -> tuple[Cell, ...]:
-    return (
-        row.tensor + (f" (call {row.call + 1})" if row.call else ""),
-        Span("" if row.layer == row.tensor else row.layer, "quiet"),
-        row.operator,
-        row.dtype or "?",
-        shape_text(row.shape),
-        *((str(row.index),) if along else ()),
-        *(_statistic(label, value) for label, value in row.values.items()),
-    )
+def _called(name: str, call: int) -> str:
+    return f"{name} (call {call + 1})" if call else name
+
+
+def _owner(layer: str, tensor: str) -> Span:
+    return Span("" if layer == tensor else layer, "quiet")
 
 
 def _statistic(label: str, value: float | None) -> Cell:
@@ -164,37 +170,29 @@ def _wrong(stats: TensorStats) -> str:
 
 def _tensors(tensors: Sequence[TensorStats], what: str) -> list[Block]:
     """The table of tensors; a single one gets its quantiles and histogram in full."""
-    columns = (
-        Column("tensor", shrink=True),
-        Column("layer", shrink=True, drop=7),
-        Column("dtype", drop=6),
-        Column("shape", drop=5),
-        Column("bytes", "right", drop=8),
-        Column("min", "right"),
-        Column("max", "right"),
-        Column("mean", "right"),
-        Column("std", "right"),
-        Column("zeros", "right", drop=2),
-        Column("", role="bar", drop=3),
-        Column("", role="bad", drop=1),
+    table = table_of(
+        tensors,
+        (
+            (Column("tensor", shrink=True), lambda one: _called(one.tensor.name, one.call)),
+            (Column("layer", shrink=True, drop=7), lambda one: _owner(one.layer, one.tensor.name)),
+            (Column("dtype", drop=6), lambda one: Span(one.tensor.dtype or "?", "quiet")),
+            (Column("shape", drop=5), lambda one: shape_text(one.tensor.shape)),
+            (Column("bytes", "right", drop=8), lambda one: bytes_text(one.bytes)),
+            (Column("min", "right"), lambda one: _number(one.minimum)),
+            (Column("max", "right"), lambda one: _number(one.maximum)),
+            (Column("mean", "right"), lambda one: _number(one.mean)),
+            (Column("std", "right"), lambda one: _number(one.std)),
+            (
+                Column("zeros", "right", drop=2),
+                lambda one: "" if one.zeros is None else f"{100 * one.zeros:.1f} %",
+            ),
+            (Column("", role="bar", drop=3), lambda one: spark(one.histogram, _CELLS)),
+            (Column("", role="bad", drop=1), _wrong),
+        ),
+        0,
+        what,
     )
-    blocks: list[Block] = [Table(columns, Rows(_row, tensors), 0, what)]
-    return [*blocks, *_detail(tensors[0])] if len(tensors) == 1 else blocks
-
-
-def _row(stats: TensorStats) -> tuple[Cell, ...]:
-    name = stats.tensor.name + (f" (call {stats.call + 1})" if stats.call else "")
-    return (
-        name,
-        Span("" if stats.layer == stats.tensor.name else stats.layer, "quiet"),
-        Span(stats.tensor.dtype or "?", "quiet"),
-        shape_text(stats.tensor.shape),
-        bytes_text(stats.bytes),
-        *(_number(value) for value in (stats.minimum, stats.maximum, stats.mean, stats.std)),
-        "" if stats.zeros is None else f"{100 * stats.zeros:.1f} %",
-        spark(stats.histogram, _CELLS),
-        _wrong(stats),
-    )
+    return [table, *_detail(tensors[0])] if len(tensors) == 1 else [table]
 
 
 def _number(value: float | None) -> Cell:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from explorer.base.units import many_text, percent_text, seconds_text
 from explorer.facts.profile.comparison import LayerChange, ProfileComparison
 from explorer.facts.profile.profile import Profile, Spread
-from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Rows, Span, Table
+from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Span, Table, table_of
 from explorer.report.present.figures import plain, seconds
 
 _TOLD = 1e-12
@@ -82,35 +82,25 @@ def _said(significant: bool | None) -> str:
 def _difference(value: float, significant: bool | None) -> Span:
     value = value if abs(value) > _TOLD else 0.0
     text = f"{'+' if value > 0 else '-' if value < 0 else ''}{seconds_text(abs(value))}"
-    role = "figure" if significant else "quiet"
-    return Span(text, "figure" if role == "figure" else "quiet", value=value)
+    return Span(text, "figure" if significant else "quiet", value=value)
 
 
 def change_table(layers: Sequence[LayerChange]) -> Table:
     """A row a pair, with what runs on either side."""
-
-    def row(one: LayerChange) -> tuple[Cell, ...]:
-        surely = {True: "yes", False: "noise", None: "?"}[one.significant]
-        return (
-            one.path or "(unnamed)",
-            Span(one.kind, "kind"),
-            one.status,
-            _time(one.before),
-            _time(one.after),
-            _difference(one.difference, one.significant),
-            Span(surely, "" if one.significant else "quiet"),
-        )
-
-    columns = (
-        Column("layer", shrink=True),
-        Column("kind", shrink=True, drop=3),
-        Column("", drop=2),
-        Column("before", "right"),
-        Column("after", "right"),
-        Column("difference", "right"),
-        Column("sure", drop=1),
+    surely = {True: Span("yes"), False: Span("noise", "quiet"), None: Span("?", "quiet")}
+    return table_of(
+        layers,
+        (
+            (Column("layer", shrink=True), lambda one: one.path or "(unnamed)"),
+            (Column("kind", shrink=True, drop=3), lambda one: Span(one.kind, "kind")),
+            (Column("", drop=2), lambda one: one.status),
+            (Column("before", "right"), lambda one: _time(one.before)),
+            (Column("after", "right"), lambda one: _time(one.after)),
+            (Column("difference", "right"), lambda one: _difference(one.difference, one.significant)),
+            (Column("sure", drop=1), lambda one: surely[one.significant]),
+        ),
+        what="layers, those that differ most first",
     )
-    return Table(columns, Rows(row, layers), what="layers, those that differ most first")
 
 
 def _time(times: Spread | None) -> Cell:

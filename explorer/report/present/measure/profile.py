@@ -17,9 +17,9 @@ from explorer.report.blocks import (
     Line,
     Paragraph,
     Role,
-    Rows,
     Span,
     Table,
+    table_of,
 )
 from explorer.report.present.figures import bar_text, plain, quiet_zero, seconds, share, share_text
 from explorer.report.present.look.info import title
@@ -64,21 +64,12 @@ def beside_layers(fact: Profile, limit: int) -> list[Block]:
         blocks += [Line(), operator_table(fact)]
     if fact.other:
         columns = (
-            Column("no layer"),
-            Column("time", "right"),
-            Column("calls", "right"),
-            Column("share", "right"),
+            (Column("no layer"), lambda one: one.name),
+            (Column("time", "right"), lambda one: seconds(one.seconds)),
+            (Column("calls", "right"), lambda one: plain(one.calls)),
+            (Column("share", "right"), lambda one: _share(one.share)),
         )
-        rows = [
-            (
-                one.name,
-                seconds(one.seconds),
-                plain(one.calls),
-                Span(share_text(one.share, 1), value=one.share),
-            )
-            for one in fact.other
-        ]
-        blocks += [Line(), Table(columns, rows)]
+        blocks += [Line(), table_of(fact.other, columns)]
     if fact.removed:
         blocks += [
             Line(),
@@ -193,43 +184,54 @@ def layer_table(fact: Profile, layers: Sequence[LayerTime]) -> Table:
     """A row a layer that has time of its own."""
     largest = max((one.share for one in layers), default=0.0)
 
-    def row(one: LayerTime) -> tuple[Cell, ...]:
-        took = one.seconds
-        assert took is not None
-        return (
-            one.path or "(unnamed)",
-            Span(one.kind, "kind"),
-            Span(f"{one.op} +{len(one.holds)}" if one.holds else one.op, "quiet"),
-            seconds(took.median),
-            Span(f"{seconds_text(took.p10)} to {seconds_text(took.p90)}", "quiet"),
-            plain(one.calls),
-            Span(share_text(one.share, 1), value=one.share),
-            bar_text(one.share, largest),
-            _rate(one.macs_per_second, "MAC/s"),
-            _rate(one.bytes_per_second, "B/s"),
-            "" if one.backward_seconds is None else seconds(one.backward_seconds),
-            seconds(one.predicted_seconds) if one.predicted_seconds is not None else "",
-            _error(one.error),
-            share(one.efficiency, 1.0) if one.efficiency is not None else "",
-        )
+    def kernel(one: LayerTime) -> Span:
+        return Span(f"{one.op} +{len(one.holds)}" if one.holds else one.op, "quiet")
 
-    columns = (
-        Column("layer", shrink=True),
-        Column("kind", shrink=True, drop=2),
-        Column("kernel", shrink=True, drop=6),
-        Column("time", "right"),
-        Column("p10 to p90", "right", drop=5),
-        Column("calls", "right", drop=7),
-        Column("share", "right"),
-        Column("", role="bar", drop=9),
-        Column("MACs/s", "right", drop=3),
-        Column("bytes/s", "right", drop=4),
-        Column("backward" if fact.phases else "", "right", drop=1),
-        Column("predicted" if fact.predicted_seconds is not None else "", "right", drop=3),
-        Column("error" if fact.predicted_seconds is not None else "", "right", drop=3),
-        Column("of roof" if fact.machine is not None else "", "right", drop=1),
+    predicted = fact.predicted_seconds is not None
+    return table_of(
+        layers,
+        (
+            (Column("layer", shrink=True), lambda one: one.path or "(unnamed)"),
+            (Column("kind", shrink=True, drop=2), lambda one: Span(one.kind, "kind")),
+            (Column("kernel", shrink=True, drop=6), kernel),
+            (Column("time", "right"), lambda one: _median(one.seconds)),
+            (Column("p10 to p90", "right", drop=5), lambda one: _apart(one.seconds)),
+            (Column("calls", "right", drop=7), lambda one: plain(one.calls)),
+            (Column("share", "right"), lambda one: _share(one.share)),
+            (Column("", role="bar", drop=9), lambda one: bar_text(one.share, largest)),
+            (Column("MACs/s", "right", drop=3), lambda one: _rate(one.macs_per_second, "MAC/s")),
+            (Column("bytes/s", "right", drop=4), lambda one: _rate(one.bytes_per_second, "B/s")),
+            (
+                Column("backward" if fact.phases else "", "right", drop=1),
+                lambda one: _known(one.backward_seconds),
+            ),
+            (Column("predicted" * predicted, "right", drop=3), lambda one: _known(one.predicted_seconds)),
+            (Column("error" * predicted, "right", drop=3), lambda one: _error(one.error)),
+            (
+                Column("of roof" if fact.machine is not None else "", "right", drop=1),
+                lambda one: "" if one.efficiency is None else share(one.efficiency, 1.0),
+            ),
+        ),
+        what="layers",
     )
-    return Table(columns, Rows(row, layers), what="layers")
+
+
+def _median(times: Spread | None) -> Cell:
+    return "" if times is None else seconds(times.median)
+
+
+def _apart(times: Spread | None) -> Cell:
+    if times is None:
+        return ""
+    return Span(f"{seconds_text(times.p10)} to {seconds_text(times.p90)}", "quiet")
+
+
+def _known(value: float | None) -> Cell:
+    return "" if value is None else seconds(value)
+
+
+def _share(value: float) -> Span:
+    return Span(share_text(value, 1), value=value)
 
 
 def _error(value: float | None) -> Cell:
@@ -244,29 +246,33 @@ def operator_table(fact: Profile) -> Table:
     """A row a kind of kernel, the most expensive first; of torch's what each takes itself."""
     calling = any(one.self_seconds is not None for one in fact.operators)
     told = any(one.allocated_bytes is not None for one in fact.operators)
-    columns = [
-        Column("kernel", shrink=True),
-        Column("self" if calling else "time", "right"),
-        *([Column("total", "right", drop=2)] if calling else []),
-        Column("share", "right"),
-        Column("calls", "right"),
-        *([Column("net memory", "right"), Column("with called", "right", drop=3)] if told else []),
-        Column("layers", "right", drop=1),
-    ]
 
-    def row(one: OperatorTime) -> tuple[Cell, ...]:
-        own = one.seconds if one.self_seconds is None else one.self_seconds
-        return (
-            Span(one.op, "kind"),
-            seconds(own),
-            *([seconds(one.seconds)] if calling else []),
-            Span(share_text(one.share, 1), value=one.share),
-            plain(one.calls),
-            *([_memory(one.allocated_bytes), _memory(one.total_bytes)] if told else []),
-            plain(one.layers),
-        )
+    def own(one: OperatorTime) -> Span:
+        return seconds(one.seconds if one.self_seconds is None else one.self_seconds)
 
-    return Table(columns, Rows(row, fact.operators[:_OPERATORS]), what="operators")
+    def total(one: OperatorTime) -> Span:
+        return seconds(one.seconds)
+
+    def net(one: OperatorTime) -> Cell:
+        return _memory(one.allocated_bytes)
+
+    def called(one: OperatorTime) -> Cell:
+        return _memory(one.total_bytes)
+
+    memory = [(Column("net memory", "right"), net), (Column("with called", "right", drop=3), called)]
+    return table_of(
+        fact.operators[:_OPERATORS],
+        (
+            (Column("kernel", shrink=True), lambda one: Span(one.op, "kind")),
+            (Column("self" if calling else "time", "right"), own),
+            *([(Column("total", "right", drop=2), total)] if calling else []),
+            (Column("share", "right"), lambda one: _share(one.share)),
+            (Column("calls", "right"), lambda one: plain(one.calls)),
+            *(memory if told else []),
+            (Column("layers", "right", drop=1), lambda one: plain(one.layers)),
+        ),
+        what="operators",
+    )
 
 
 def _memory(size: int | None) -> Cell:
@@ -279,45 +285,30 @@ def _memory(size: int | None) -> Cell:
 
 def _phases(fact: Profile) -> Table:
     """The parts of a training step."""
-    columns = (
-        Column("training step"),
-        Column("time", "right"),
-        Column("p10 to p90", "right", drop=1),
-        Column("share", "right"),
-    )
-    rows = [
+    return table_of(
+        fact.phases,
         (
-            one.name,
-            seconds(one.seconds.median),
-            Span(f"{seconds_text(one.seconds.p10)} to {seconds_text(one.seconds.p90)}", "quiet"),
-            Span(share_text(one.share, 1), value=one.share),
-        )
-        for one in fact.phases
-    ]
-    return Table(columns, rows)
+            (Column("training step"), lambda one: one.name),
+            (Column("time", "right"), lambda one: _median(one.seconds)),
+            (Column("p10 to p90", "right", drop=1), lambda one: _apart(one.seconds)),
+            (Column("share", "right"), lambda one: _share(one.share)),
+        ),
+    )
 
 
 def _batches(fact: ProfileSeries) -> Table:
-    columns = (
-        Column("batch", "right"),
-        Column("wall time", "right"),
-        Column("95 % of the median", "right", drop=1),
-        Column("a row", "right"),
-        Column("rows/s", "right"),
-        Column("overhead", "right", drop=2),
-    )
-    rows = [
+    batches = fact.batches
+    return table_of(
+        range(len(batches)),
         (
-            plain(one.batch),
-            seconds(one.wall_seconds),
-            _sure(profile_),
-            seconds(one.row_seconds),
-            Span(rate_text(one.rows_per_second, ""), "figure", value=one.rows_per_second),
-            seconds(one.overhead_seconds),
-        )
-        for one, profile_ in zip(fact.batches, fact.profiles, strict=True)
-    ]
-    return Table(columns, rows)
+            (Column("batch", "right"), lambda at: plain(batches[at].batch)),
+            (Column("wall time", "right"), lambda at: seconds(batches[at].wall_seconds)),
+            (Column("95 % of the median", "right", drop=1), lambda at: _sure(fact.profiles[at])),
+            (Column("a row", "right"), lambda at: seconds(batches[at].row_seconds)),
+            (Column("rows/s", "right"), lambda at: _rate(batches[at].rows_per_second, "")),
+            (Column("overhead", "right", drop=2), lambda at: seconds(batches[at].overhead_seconds)),
+        ),
+    )
 
 
 def signed(value: float, role: Role = "figure") -> Span:
@@ -327,23 +318,14 @@ def signed(value: float, role: Role = "figure") -> Span:
 
 def _modules(fact: Profile, limit: int) -> Table:
     """The groups that take most, with what they take themselves."""
-    columns = (
-        Column("group", shrink=True),
-        Column("kind", shrink=True, drop=2),
-        Column("total", "right"),
-        Column("self", "right", drop=1),
-        Column("share", "right"),
-        Column("calls", "right", drop=3),
-    )
-    rows = [
+    return table_of(
+        sorted(fact.modules, key=lambda one: -one.seconds)[:limit],
         (
-            one.path or "(unnamed)",
-            Span(one.kind, "kind"),
-            seconds(one.seconds),
-            quiet_zero(seconds(one.self_seconds)),
-            Span(share_text(one.share, 1), value=one.share),
-            plain(one.calls),
-        )
-        for one in sorted(fact.modules, key=lambda one: -one.seconds)[:limit]
-    ]
-    return Table(columns, rows)
+            (Column("group", shrink=True), lambda one: one.path or "(unnamed)"),
+            (Column("kind", shrink=True, drop=2), lambda one: Span(one.kind, "kind")),
+            (Column("total", "right"), lambda one: seconds(one.seconds)),
+            (Column("self", "right", drop=1), lambda one: quiet_zero(seconds(one.self_seconds))),
+            (Column("share", "right"), lambda one: _share(one.share)),
+            (Column("calls", "right", drop=3), lambda one: plain(one.calls)),
+        ),
+    )

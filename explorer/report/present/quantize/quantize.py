@@ -17,9 +17,9 @@ from explorer.report.blocks import (
     Heading,
     Line,
     Paragraph,
-    Rows,
     Span,
     Table,
+    table_of,
 )
 from explorer.report.present.accumulator import overflows
 from explorer.report.present.figures import count, plain, quiet_zero, share_text, size, written
@@ -102,69 +102,42 @@ def by_operator(fact: Quantization) -> Table:
     return Table(columns, rows)
 
 
-_COLUMNS = (
-    Column("layer", shrink=True),
-    Column("operator", drop=4, role="quiet"),
-    Column("weight"),
-    Column("input"),
-    Column("bias", drop=8),
-    Column("held as", drop=14, role="quiet"),
-    Column("scales", drop=7, role="quiet"),
-    Column("bits", "right", drop=10),
-    Column("weight max error", "right", drop=11),
-    Column("RMS", "right", drop=12),
-    Column("weight dB", "right", drop=3),
-    Column("input dB", "right", drop=5),
-    Column("saturated", "right", drop=6),
-    Column("accumulator", "right", drop=13),
-    Column("BitOPs", "right", drop=9),
-    Column("bytes", "right", drop=2),
-    Column("output dB", "right", drop=1),
+_COLUMNS: Sequence[tuple[Column, Callable[[QuantizedLayer], Cell]]] = (
+    (Column("layer", shrink=True), lambda one: Span(printable(one.name), "strong")),
+    (Column("operator", drop=4, role="quiet"), lambda one: one.op),
+    (Column("weight"), lambda one: _format(one.weight, one.before)),
+    (Column("input"), lambda one: _format(one.input, one.before)),
+    (Column("bias", drop=8), lambda one: _format(one.bias, one.before)),
+    (Column("held as", drop=14, role="quiet"), lambda one: one.held),
+    (Column("scales", drop=7, role="quiet"), lambda one: one.granularity),
+    (Column("bits", "right", drop=10), lambda one: _bits(one)),
+    (Column("weight max error", "right", drop=11), lambda one: _error(one.weight_max_error)),
+    (Column("RMS", "right", drop=12), lambda one: _error(one.weight_rms_error)),
+    (Column("weight dB", "right", drop=3), lambda one: decibels(one.weight_snr_db)),
+    (Column("input dB", "right", drop=5), lambda one: decibels(one.input_snr_db)),
+    (Column("saturated", "right", drop=6), lambda one: _saturated(one.saturated)),
+    (Column("accumulator", "right", drop=13), lambda one: _accumulator(one.accumulator)),
+    (Column("BitOPs", "right", drop=9), lambda one: count(one.bitops)),
+    (
+        Column("bytes", "right", drop=2),
+        lambda one: size(one.weight_bytes) if one.weight_bytes_before else "",
+    ),
+    (Column("output dB", "right", drop=1), lambda one: decibels(one.output_snr_db)),
 )
 
 
 def layers(found: Sequence[QuantizedLayer]) -> Table:
-    """A row a layer that took a format."""
-    some = _row_of_any(found)
-    kept = [at for at, column in enumerate(_COLUMNS) if not column.drop or some[at]]
+    """A row a layer that took a format, without columns that have nothing to say of any of them."""
 
-    def row(layer: QuantizedLayer) -> list[Cell]:
-        cells = _row(layer)
-        return [cells[at] for at in kept]
+    def says(cell: Cell) -> bool:
+        return (cell.text if isinstance(cell, Span) else cell) not in ("", "-")
 
-    return Table([_COLUMNS[at] for at in kept], Rows(row, found), what="layers")
-
-
-def _row_of_any(found: Sequence[QuantizedLayer]) -> list[bool]:
-    """Which columns have something to say of one of the layers."""
-    said = [False] * len(_COLUMNS)
-    for layer in found:
-        said = [had or _text(cell) not in ("", "-") for had, cell in zip(said, _row(layer), strict=True)]
-    return said
-
-
-def _text(cell: Cell) -> str:
-    return cell if isinstance(cell, str) else cell.text if isinstance(cell, Span) else "more"
-
-
-def _row(layer: QuantizedLayer) -> tuple[Cell, ...]:
-    return (
-        Span(printable(layer.name), "strong"),
-        layer.op,
-        *(_format(getattr(layer, part), layer.before) for part in ("weight", "input", "bias")),
-        layer.held,
-        layer.granularity,
-        _bits(layer),
-        _error(layer.weight_max_error),
-        _error(layer.weight_rms_error),
-        decibels(layer.weight_snr_db),
-        decibels(layer.input_snr_db),
-        _saturated(layer.saturated),
-        _accumulator(layer.accumulator),
-        count(layer.bitops),
-        size(layer.weight_bytes) if layer.weight_bytes_before else "",
-        decibels(layer.output_snr_db),
-    )
+    shown = [
+        (column, cell)
+        for column, cell in _COLUMNS
+        if not column.drop or any(says(cell(layer)) for layer in found)
+    ]
+    return table_of(found, shown, what="layers")
 
 
 def layer_summary(layer: QuantizedLayer) -> str:

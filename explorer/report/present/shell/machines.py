@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from explorer.base.units import bytes_text, printable, rate_text
 from explorer.facts.cost import Hardware
 from explorer.facts.roofline import Machines, NamedMachine
-from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Rows, Span, Table
+from explorer.report.blocks import Block, Column, Field, Fields, Line, Paragraph, Span, Table, table_of
 from explorer.report.present.figures import written
 from explorer.report.present.measure.machine import measured_blocks
 
@@ -24,18 +25,10 @@ def machines(fact: Machines, *, saved: bool = False) -> list[Block]:
             *(Paragraph(said, "warning") for one in fact.machines if (said := _off_array(one.hardware))),
             *(block for one in fact.machines if one.measured for block in measured_blocks(one.measured)),
         ]
-    columns = (
-        Column("name"),
-        Column("peak", "right"),
-        Column("of"),
-        Column("bandwidth", "right"),
-        Column("what it is", shrink=True),
-        Column("source", shrink=True),
-    )
     measured = any(one.name == "here" for one in fact.machines)
     own = "Peaks are dense, without sparsity, of the type beside them. Machines of your own stand in "
     return [
-        Table(columns, Rows(_row, fact.machines), what="machines"),
+        _named(fact.machines),
         Line(),
         Paragraph(f"{own}{printable(fact.config)}, and go first.", "quiet"),
         *([] if measured else [Paragraph(_UNMEASURED, "quiet")]),
@@ -72,15 +65,18 @@ def hardware_fields(machine: Hardware) -> Fields:
     return Fields([name, *(Field(label, text) for label, text in known if text is not None)])
 
 
-def _row(one: NamedMachine) -> tuple[Cell, ...]:
-    known = one.hardware
-    return (
-        Span(printable(one.name), "strong"),
-        _rate(known.peak_macs, "MAC/s"),
-        one.dtype,
-        _rate(known.bandwidth, "B/s"),
-        one.about,
-        Span(printable(one.source), "quiet"),
+def _named(machines: Sequence[NamedMachine]) -> Table:
+    return table_of(
+        machines,
+        (
+            (Column("name"), lambda one: Span(printable(one.name), "strong")),
+            (Column("peak", "right"), lambda one: _rate(one.hardware.peak_macs, "MAC/s")),
+            (Column("of"), lambda one: one.dtype),
+            (Column("bandwidth", "right"), lambda one: _rate(one.hardware.bandwidth, "B/s")),
+            (Column("what it is", shrink=True), lambda one: one.about),
+            (Column("source", shrink=True), lambda one: Span(printable(one.source), "quiet")),
+        ),
+        what="machines",
     )
 
 

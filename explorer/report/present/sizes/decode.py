@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from explorer.facts import Info
-from explorer.facts.sizes.decode import Decode, DecodeRow, DecodeTotals
-from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Rows, Span, Table
+from explorer.facts.sizes.decode import Decode, DecodeTotals
+from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Span, Table, table_of
 from explorer.report.present.figures import bytes_field, count, plain, quiet_zero, size
 from explorer.report.present.look.info import title
 
@@ -91,25 +91,16 @@ def _of(totals: DecodeTotals, name: str) -> int | None:
 
 def layers_table(fact: Decode) -> Table:
     """A row a layer that multiplies in either, or reads the cache."""
-
-    def row(one: DecodeRow) -> tuple[Cell, ...]:
-        return (
-            one.path or "(unnamed)",
-            Span(one.kind, "kind"),
-            quiet_zero(count(one.prefill_macs)),
-            quiet_zero(count(one.decode_macs)),
-            quiet_zero(size(one.prefill_bytes)),
-            quiet_zero(size(one.decode_bytes)),
-            quiet_zero(size(one.kv_cache_bytes or 0)),
-        )
-
-    columns = (
-        Column("layer", shrink=True),
-        Column("kind", shrink=True, drop=3),
-        Column("MACs: prefill", "right", drop=2),
-        Column("decode", "right"),
-        Column("bytes: prefill", "right", drop=1),
-        Column("decode", "right"),
-        Column("KV read", "right"),
+    return table_of(
+        fact.rows,
+        (
+            (Column("layer", shrink=True), lambda one: one.path or "(unnamed)"),
+            (Column("kind", shrink=True, drop=3), lambda one: Span(one.kind, "kind")),
+            (Column("MACs: prefill", "right", drop=2), lambda one: quiet_zero(count(one.prefill_macs))),
+            (Column("decode", "right"), lambda one: quiet_zero(count(one.decode_macs))),
+            (Column("bytes: prefill", "right", drop=1), lambda one: quiet_zero(size(one.prefill_bytes))),
+            (Column("decode", "right"), lambda one: quiet_zero(size(one.decode_bytes))),
+            (Column("KV read", "right"), lambda one: quiet_zero(size(one.kv_cache_bytes or 0))),
+        ),
+        what="layers",
     )
-    return Table(columns, Rows(row, fact.rows), what="layers")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from explorer.base.units import bytes_text, many_text, rate_text, shape_text
 from explorer.facts import Info
@@ -10,7 +10,6 @@ from explorer.facts.serving.serving import (
     CacheGroup,
     DeviceLayout,
     PassFigures,
-    ServedPart,
     Serving,
     ServingTime,
 )
@@ -27,6 +26,7 @@ from explorer.report.blocks import (
     Rows,
     Span,
     Table,
+    table_of,
 )
 from explorer.report.present.figures import bytes_field, count, count_field, plain, quiet_zero, seconds, size
 from explorer.report.present.look.info import title
@@ -84,26 +84,18 @@ def _stored(fact: Serving) -> str:
 
 def parts_table(fact: Serving) -> Table:
     """Parameters by the kind of layer."""
-
-    def row(one: ServedPart) -> tuple[Cell, ...]:
-        return (
-            one.name or "(the model itself)",
-            Span(one.kind, "kind"),
-            plain(one.count),
-            count(one.params),
-            count(one.active),
-            size(one.weight_bytes),
-        )
-
-    columns = (
-        Column("part", shrink=True),
-        Column("kind", shrink=True, drop=2),
-        Column("layers", "right", drop=1),
-        Column("params", "right"),
-        Column("active", "right"),
-        Column("weights", "right", drop=3),
+    return table_of(
+        fact.parts,
+        (
+            (Column("part", shrink=True), lambda one: one.name or "(the model itself)"),
+            (Column("kind", shrink=True, drop=2), lambda one: Span(one.kind, "kind")),
+            (Column("layers", "right", drop=1), lambda one: plain(one.count)),
+            (Column("params", "right"), lambda one: count(one.params)),
+            (Column("active", "right"), lambda one: count(one.active)),
+            (Column("weights", "right", drop=3), lambda one: size(one.weight_bytes)),
+        ),
+        what="parts",
     )
-    return Table(columns, Rows(row, fact.parts), what="parts")
 
 
 def passes_table(fact: Serving) -> Table:
@@ -165,19 +157,20 @@ def cache_figures(fact: Serving) -> Fields:
 def cache_table(fact: Serving) -> Table:
     """Groups of layers whose cache is alike."""
 
-    def row(one: CacheGroup) -> tuple[Cell, ...]:
-        shapes = ", ".join(f"{name} {shape_text(shape)}" for name, shape in one.shapes)
-        window = "-" if one.window is None else f"{one.window:,}"
-        return plain(one.layers), Span(one.kind, "kind"), shapes, quiet_zero(plain(one.growing)), window
+    def shapes(one: CacheGroup) -> str:
+        return ", ".join(f"{name} {shape_text(shape)}" for name, shape in one.shapes)
 
-    columns = (
-        Column("layers", "right"),
-        Column("kind", shrink=True, drop=1),
-        Column("tensors of one sequence", shrink=True),
-        Column("elements a token", "right"),
-        Column("window", "right"),
+    return table_of(
+        fact.cache.groups,
+        (
+            (Column("layers", "right"), lambda one: plain(one.layers)),
+            (Column("kind", shrink=True, drop=1), lambda one: Span(one.kind, "kind")),
+            (Column("tensors of one sequence", shrink=True), shapes),
+            (Column("elements a token", "right"), lambda one: quiet_zero(plain(one.growing))),
+            (Column("window", "right"), lambda one: "-" if one.window is None else f"{one.window:,}"),
+        ),
+        what="kinds of layers",
     )
-    return Table(columns, Rows(row, fact.cache.groups), what="kinds of layers")
 
 
 def _times_title(fact: Serving) -> str:
@@ -191,24 +184,18 @@ def _times_title(fact: Serving) -> str:
 def times_table(fact: Serving) -> Table:
     """A row for each context and batch."""
     predicted = any(one.token_predicted is not None for one in fact.times)
-
-    def row(one: ServingTime) -> tuple[Cell, ...]:
-        return (
-            plain(one.context),
-            plain(one.batch),
-            _held(one.memory, one.fits),
-            *(_timed(one, predicted) if fact.machine is not None else ()),
-            _fits(one.fits),
-        )
-
-    columns = (
-        Column("context", "right"),
-        Column("batch", "right"),
-        Column("memory", "right"),
-        *([x for x in _TIMED if predicted or x.title != _PREDICTED] if fact.machine is not None else ()),
-        Column(""),
+    shown = [one for one in _TIMED if predicted or one[0].title != _PREDICTED]
+    return table_of(
+        fact.times,
+        (
+            (Column("context", "right"), lambda one: plain(one.context)),
+            (Column("batch", "right"), lambda one: plain(one.batch)),
+            (Column("memory", "right"), lambda one: _held(one.memory, one.fits)),
+            *(shown if fact.machine is not None else ()),
+            (Column(""), lambda one: _fits(one.fits)),
+        ),
+        what="batches",
     )
-    return Table(columns, Rows(row, fact.times), what="batches")
 
 
 def _fits(fits: bool | None) -> Span:
@@ -221,27 +208,15 @@ def _held(memory: int, fits: bool | None) -> Span:
 
 
 _PREDICTED = "predicted"
-_TIMED = (
-    Column("first token", "right"),
-    Column("bound by", drop=2),
-    Column(_PREDICTED, "right"),
-    Column("a token", "right"),
-    Column("bound by", drop=1),
-    Column(_PREDICTED, "right"),
-    Column("tokens/s", "right"),
+_TIMED: Sequence[tuple[Column, Callable[[ServingTime], Cell]]] = (
+    (Column("first token", "right"), lambda one: seconds(one.first_token)),
+    (Column("bound by", drop=2), lambda one: Span(LIMITS[one.first_limit], "quiet")),
+    (Column(_PREDICTED, "right"), lambda one: seconds(one.first_token_predicted)),
+    (Column("a token", "right"), lambda one: seconds(one.token)),
+    (Column("bound by", drop=1), lambda one: Span(LIMITS[one.token_limit], "quiet")),
+    (Column(_PREDICTED, "right"), lambda one: seconds(one.token_predicted)),
+    (Column("tokens/s", "right"), lambda one: rate_cell(one.rate)),
 )
-
-
-def _timed(one: ServingTime, predicted: bool) -> tuple[Cell, ...]:
-    return (
-        seconds(one.first_token),
-        Span(LIMITS[one.first_limit], "quiet"),
-        *([seconds(one.first_token_predicted)] if predicted else []),
-        seconds(one.token),
-        Span(LIMITS[one.token_limit], "quiet"),
-        *([seconds(one.token_predicted)] if predicted else []),
-        rate_cell(one.rate),
-    )
 
 
 def rate_cell(rate: float | None) -> Span:
@@ -275,41 +250,30 @@ def fits(fact: Serving) -> list[Block]:
 
 def layouts_table(fact: Serving) -> Table:
     """A row a layout, the best of each number of devices first."""
-
-    def row(one: DeviceLayout) -> tuple[Cell, ...]:
-        return (
-            plain(one.context),
-            plain(one.batch),
-            plain(one.devices),
-            layout_text(one),
-            size(one.weight_bytes),
-            size(one.cache_bytes),
-            _held(one.weight_bytes + one.cache_bytes, one.fits),
-            quiet_zero(size(one.link_bytes)),
-            seconds(one.first_token),
-            seconds(one.token),
-            rate_cell(one.rate),
-            Span(LIMITS[one.limit], "quiet"),
-            Span(("best" if one.fits else "fastest") if id(one) in best else "", "good"),
-        )
-
     best = {id(one) for one in best_layouts(fact)}
-    columns = (
-        Column("context", "right", drop=2),
-        Column("batch", "right"),
-        Column("devices", "right"),
-        Column(LAYOUT, "right"),
-        Column("weights", "right", drop=4),
-        Column("cache", "right", drop=3),
-        Column("a device", "right"),
-        Column("sent a step", "right", drop=1),
-        Column("first token", "right", drop=6),
-        Column("a token", "right"),
-        Column("tokens/s", "right"),
-        Column("bound by", drop=5),
-        Column("", drop=7),
+
+    def mark(one: DeviceLayout) -> Span:
+        return Span(("best" if one.fits else "fastest") if id(one) in best else "", "good")
+
+    return table_of(
+        fact.layouts,
+        (
+            (Column("context", "right", drop=2), lambda one: plain(one.context)),
+            (Column("batch", "right"), lambda one: plain(one.batch)),
+            (Column("devices", "right"), lambda one: plain(one.devices)),
+            (Column(LAYOUT, "right"), layout_text),
+            (Column("weights", "right", drop=4), lambda one: size(one.weight_bytes)),
+            (Column("cache", "right", drop=3), lambda one: size(one.cache_bytes)),
+            (Column("a device", "right"), lambda one: _held(one.weight_bytes + one.cache_bytes, one.fits)),
+            (Column("sent a step", "right", drop=1), lambda one: quiet_zero(size(one.link_bytes))),
+            (Column("first token", "right", drop=6), lambda one: seconds(one.first_token)),
+            (Column("a token", "right"), lambda one: seconds(one.token)),
+            (Column("tokens/s", "right"), lambda one: rate_cell(one.rate)),
+            (Column("bound by", drop=5), lambda one: Span(LIMITS[one.limit], "quiet")),
+            (Column("", drop=7), mark),
+        ),
+        what="layouts",
     )
-    return Table(columns, Rows(row, fact.layouts), what="layouts")
 
 
 def layout_text(one: DeviceLayout | ServingRow) -> str:

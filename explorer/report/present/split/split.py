@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 
 from explorer.base.units import bytes_text, count_text, many_text, rate_text, seconds_text
 from explorer.facts import Info, OutputEvidence
 from explorer.facts.split.schedule import PipelineForecast, ScheduledWork
-from explorer.facts.split.split import Split, Stage, StageCount, StageCut, StepProof
+from explorer.facts.split.split import Split, Stage, StageCount, StepProof
 from explorer.report.blocks import (
     Block,
+    Cell,
     Column,
     Field,
     Fields,
@@ -22,6 +23,7 @@ from explorer.report.blocks import (
     Rows,
     Span,
     Table,
+    table_of,
 )
 from explorer.report.present.compare.verify import evidence
 from explorer.report.present.figures import bar_text, count, plain, seconds, share, share_text, size, written
@@ -139,65 +141,56 @@ def cost(value: float, unit: str) -> Span:
 
 def stage_table(fact: Split, *, named: bool = True) -> Table:
     """A row a stage; `named`: with its first and last layer."""
-    timed = any(one.seconds is not None for one in fact.stages)
-    machines = fact.machines if len(fact.machines) > 1 else ()
-    largest = max(one.cost for one in fact.stages) or 1.0
-    columns = (
-        Column("stage", "right"),
-        *([Column("from", shrink=True), Column("to", shrink=True, drop=1)] if named else []),
-        Column("layers", "right", drop=5),
-        Column("params", "right", drop=3),
-        Column("MACs", "right"),
-        Column("weights", "right", drop=2),
-        Column("activations", "right", drop=4),
-        Column("time" if timed else "", "right"),
-        Column("", role="bar", drop=7),
-        Column("of largest", "right"),
-        *([Column("machine", shrink=True, drop=6, role="quiet")] if machines else []),
+    stages, machines = fact.stages, fact.machines if len(fact.machines) > 1 else ()
+    timed = any(one.seconds is not None for one in stages)
+    largest = max(one.cost for one in stages) or 1.0
+
+    def of_largest(at: int) -> Span:
+        return Span(share_text(stages[at].cost, largest), value=stages[at].cost)
+
+    ends: list[tuple[Column, Callable[[int], Cell]]] = [
+        (Column("from", shrink=True), lambda at: stages[at].first),
+        (Column("to", shrink=True, drop=1), lambda at: stages[at].last),
+    ]
+    runs_on = Column("machine", shrink=True, drop=6, role="quiet")
+    return table_of(
+        range(len(stages)),
+        (
+            (Column("stage", "right"), lambda at: plain(at + 1)),
+            *(ends if named else []),
+            (Column("layers", "right", drop=5), lambda at: plain(stages[at].layers)),
+            (Column("params", "right", drop=3), lambda at: count(stages[at].params)),
+            (Column("MACs", "right"), lambda at: count(stages[at].macs)),
+            (Column("weights", "right", drop=2), lambda at: size(stages[at].weight_bytes)),
+            (Column("activations", "right", drop=4), lambda at: size(stages[at].activation_bytes)),
+            (Column("time" * timed, "right"), lambda at: seconds(stages[at].seconds) if timed else ""),
+            (Column("", role="bar", drop=7), lambda at: Span(bar_text(stages[at].cost, largest), "bar")),
+            (Column("of largest", "right"), of_largest),
+            *([(runs_on, machines.__getitem__)] if machines else []),
+        ),
+        what="stages",
     )
-
-    def row(numbered: tuple[int, Stage]) -> tuple[str | Span, ...]:
-        at, one = numbered
-        return (
-            plain(at + 1),
-            *([one.first, one.last] if named else []),
-            plain(one.layers),
-            count(one.params),
-            count(one.macs),
-            size(one.weight_bytes),
-            size(one.activation_bytes),
-            seconds(one.seconds) if timed else "",
-            Span(bar_text(one.cost, largest), "bar"),
-            Span(share_text(one.cost, largest), value=one.cost),
-            *([machines[at]] if machines else []),
-        )
-
-    return Table(columns, Rows(row, tuple(enumerate(fact.stages))), what="stages")
 
 
 def cut_table(fact: Split) -> Table:
     """A row a cut."""
-    timed = any(one.seconds is not None for one in fact.cuts)
-    columns = (
-        Column("cut", "right"),
-        Column("before", shrink=True),
-        Column("bytes", "right"),
-        Column("time" if timed else "", "right"),
-        Column("tensors", shrink=True, drop=1),
+    timed, cuts = any(one.seconds is not None for one in fact.cuts), fact.cuts
+
+    def tensors(at: int) -> Span:
+        names = [tensor.name for tensor in cuts[at].tensors]
+        return Span(f"{len(names):,}: " * (len(names) > 1) + ", ".join(names), "quiet")
+
+    return table_of(
+        range(len(cuts)),
+        (
+            (Column("cut", "right"), lambda at: plain(at + 1)),
+            (Column("before", shrink=True), lambda at: cuts[at].before),
+            (Column("bytes", "right"), lambda at: size(cuts[at].bytes)),
+            (Column("time" * timed, "right"), lambda at: seconds(cuts[at].seconds) if timed else ""),
+            (Column("tensors", shrink=True, drop=1), tensors),
+        ),
+        what="cuts",
     )
-
-    def row(numbered: tuple[int, StageCut]) -> tuple[str | Span, ...]:
-        at, one = numbered
-        names = ", ".join(tensor.name for tensor in one.tensors)
-        return (
-            plain(at + 1),
-            one.before,
-            size(one.bytes),
-            seconds(one.seconds) if timed else "",
-            Span(f"{len(one.tensors):,}: {names}" if len(one.tensors) > 1 else names, "quiet"),
-        )
-
-    return Table(columns, Rows(row, tuple(enumerate(fact.cuts))), what="cuts")
 
 
 def training_table(fact: Split) -> Table:
@@ -309,28 +302,24 @@ def count_table(fact: Split) -> Table:
     """Other numbers of stages; the one with the shortest period, or the best balance, is marked."""
     timed = any(one.period is not None for one in fact.counts)
     best = min(fact.counts, key=_rank)
-    columns = (
-        Column("stages", "right"),
-        Column("largest", "right"),
-        Column("balance", "right"),
-        Column("over the cuts", "right"),
-        Column("period" if timed else "", "right"),
-        Column(""),
-    )
 
-    def row(one: StageCount) -> tuple[str | Span, ...]:
+    def marks(one: StageCount) -> Span:
         here = "asked for" if one.stages == len(fact.stages) else ""
-        marks = ", ".join(filter(None, (here, "least cost" if one is best else "")))
-        return (
-            plain(one.stages),
-            cost(one.cost, fact.unit),
-            share(one.balance, 1.0),
-            size(one.cut_bytes),
-            seconds(one.period) if timed else "",
-            Span(marks, "good" if one is best else "quiet"),
-        )
+        said = ", ".join(filter(None, (here, "least cost" if one is best else "")))
+        return Span(said, "good" if one is best else "quiet")
 
-    return Table(columns, Rows(row, fact.counts), what="numbers of stages")
+    return table_of(
+        fact.counts,
+        (
+            (Column("stages", "right"), lambda one: plain(one.stages)),
+            (Column("largest", "right"), lambda one: cost(one.cost, fact.unit)),
+            (Column("balance", "right"), lambda one: share(one.balance, 1.0)),
+            (Column("over the cuts", "right"), lambda one: size(one.cut_bytes)),
+            (Column("period" * timed, "right"), lambda one: seconds(one.period) if timed else ""),
+            (Column(""), marks),
+        ),
+        what="numbers of stages",
+    )
 
 
 def _rank(one: StageCount) -> tuple[float, float, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -30,6 +30,7 @@ from explorer.report.blocks import (
     Rows,
     Span,
     Table,
+    table_of,
 )
 from explorer.report.present.figures import bytes_field, count_field, seconds, share_text, utilization
 from explorer.report.present.look.info import title
@@ -342,35 +343,19 @@ def detail(site: SiteCost) -> list[Block]:
 def _orders(site: SiteCost) -> Table:
     """The orders: where there is little room what they move in all stays, and its parts are left out."""
     timed, bound = site.chosen.cycles is not None, bool(site.chosen.bound)
-    rows: list[tuple[Cell, ...]] = [_order_row(cost, site) for cost in site.orders]
-    columns = [
-        Column("order"),
-        Column("stationary", drop=5),
-        Column("reads of A", "right", drop=1),
-        Column("of B", "right", drop=2),
-        Column("of C", "right", drop=3),
-        Column("writes of C", "right", drop=4),
-        Column("traffic", "right"),
-        Column("FLOPs/byte", "right", drop=6),
-        *([Column("cycles", "right")] if timed or bound else []),
-        *([Column("limit", drop=7)] if bound else []),
+    columns: list[tuple[Column, Callable[[OrderCost], Cell]]] = [
+        (Column("order"), lambda one: Span(one.order, "strong" if one.order == site.order else "")),
+        (Column("stationary", drop=5), lambda one: Span(one.dataflow, "quiet")),
+        (Column("reads of A", "right", drop=1), lambda one: bytes_text(one.a_bytes)),
+        (Column("of B", "right", drop=2), lambda one: bytes_text(one.b_bytes)),
+        (Column("of C", "right", drop=3), lambda one: bytes_text(one.c_read_bytes)),
+        (Column("writes of C", "right", drop=4), lambda one: bytes_text(one.c_write_bytes)),
+        (Column("traffic", "right"), lambda one: Span(bytes_text(one.traffic), "strong")),
+        (Column("FLOPs/byte", "right", drop=6), lambda one: _intensity(one.intensity)),
+        (Column("cycles", "right"), lambda one: "" if one.cycles is None else count_text(one.cycles)),
+        (Column("limit", drop=7), lambda one: Span(one.bound, _BOUND[one.bound])),
     ]
-    return Table(columns, [row[: len(columns)] for row in rows])
-
-
-def _order_row(cost: OrderCost, site: SiteCost) -> tuple[Cell, ...]:
-    return (
-        Span(cost.order, "strong" if cost.order == site.order else ""),
-        Span(cost.dataflow, "quiet"),
-        bytes_text(cost.a_bytes),
-        bytes_text(cost.b_bytes),
-        bytes_text(cost.c_read_bytes),
-        bytes_text(cost.c_write_bytes),
-        Span(bytes_text(cost.traffic), "strong"),
-        _intensity(cost.intensity),
-        "" if cost.cycles is None else count_text(cost.cycles),
-        Span(cost.bound, _BOUND[cost.bound]),
-    )
+    return table_of(site.orders, columns[: 10 if bound else 9 if timed else 8])
 
 
 def _formula(formula: Formula) -> list[Block]:

@@ -12,7 +12,7 @@ from explorer.facts.evaluate.training_sweep import TrainingSweep
 from explorer.facts.quantize import FormatSweep
 from explorer.facts.serving.sweep import ServingSweep
 from explorer.facts.sweep import OBJECTIVES, Sweep, SweepLayer, SweepRow
-from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Span, Table
+from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Span, table_of
 from explorer.report.present.compare.figures import figures as figure_blocks
 from explorer.report.present.compare.verify import TONES
 from explorer.report.present.figures import count, plain, seconds, share, size, utilization
@@ -37,7 +37,8 @@ def sweep(fact: Sweep, figures: FigureTable | None = None) -> list[Block]:
     machines = dict.fromkeys(row.hardware for row in rows if row.hardware)
     if len(machines) == 1:
         head.append(Span(f"   on {printable(next(iter(machines)))}", "quiet"))
-    blocks: list[Block] = [Line(tuple(head)), Line(), _table(rows, len(models) > 1, len(machines) > 1)]
+    table = table_of(rows, shown_columns(rows, len(models) > 1, len(machines) > 1))
+    blocks: list[Block] = [Line(tuple(head)), Line(), table]
     blocks.append(Line())
     if not all(row.error for row in rows):
         blocks.append(Paragraph(_legend(rows), "quiet"))
@@ -185,11 +186,6 @@ def tiling_blocks(row: SweepRow) -> list[Block]:
 
 _TOLD = ("tile", "edges", "tile matmuls", "utilization", "padding")
 _KINDS: Mapping[bool | None, VerdictKind] = {True: "equal", False: "different", None: "unproven"}
-
-
-def _table(rows: Sequence[SweepRow], several: bool, machines: bool) -> Table:
-    shown = shown_columns(rows, several, machines)
-    return Table([column for column, _ in shown], [[cell(row) for _, cell in shown] for row in rows])
 
 
 def scalesim(layers: Sequence[SweepLayer]) -> str:
