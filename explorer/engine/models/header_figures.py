@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from explorer.engine.operators.registry import is_parameter
 from explorer.facts.models.listing import StoredType
@@ -63,90 +63,88 @@ class _Sum:
         self.bytes = None if size is None or self.bytes is None else self.bytes + size
 
 
-class HeaderFigures:
-    """What the rows of an outline add up to.
-
-    Args:
-        outline: Of a model; its rows are read here.
-
-    Attributes:
-        params: As `ModelFile.params`.
-        types: As `ModelFile.types`.
-        quantization: As `ModelFile.quantization`.
-        note: As `ModelFile.note`.
-        architecture: As `ModelFile.architecture`.
-        context: As `ModelFile.context`.
+def header_figures(outline: Outline) -> dict[str, Any]:
+    """What the rows of an outline add up to, and its facts say: fields of a `ModelFile`.
 
     Raises:
         BadModel: What the header says is broken.
     """
+    rows = _Rows(outline)
+    params, note = rows.params if outline.params is None else outline.params, rows.note
+    if params is not None and params > _MOST:
+        params, rows.sums, note = None, {}, "impossible sizes"
+    types = [StoredType(name, s.tensors, s.elements, s.bytes) for name, s in rows.sums.items()]
+    architecture, context = "", None
+    for key, text in outline.facts:
+        if key in _ARCHITECTURES:
+            architecture = architecture or text
+        elif context is None and key.endswith(_CONTEXTS) and text.isdecimal() and len(text) < _DIGITS:
+            context = int(text)
+        if key == "general.file_type":
+            rows.ways[text.partition("(")[2].removesuffix(")")] = None
+        elif text.startswith(_SAYS_SO):
+            rows.ways[text.removeprefix(_SAYS_SO).partition(")")[0]] = None
+    return {
+        "params": params,
+        "types": tuple(sorted(types, key=lambda one: -(one.bytes or 0))),
+        "quantization": ", ".join(way for way in (*rows.ways, *rows.scaled) if way),
+        "note": note,
+        "architecture": architecture,
+        "context": context,
+    }
+
+
+class _Rows:
+    """Sums over the rows of an outline."""
 
     def __init__(self, outline: Outline) -> None:
         self.note = ""
-        self._sums: dict[str, _Sum] = {}
-        self._ways: dict[str, None] = {}
-        self._scaled: dict[str, None] = {}
-        self._params: int | None = 0
-        self._spans: set[tuple[str, int, int]] = set()
-        self._beside = 0  # biases and scales, which are parameters of a graph that is quantized
+        self.sums: dict[str, _Sum] = {}
+        self.ways: dict[str, None] = {}
+        self.scaled: dict[str, None] = {}
+        self.params: int | None = 0
+        self.spans: set[tuple[str, int, int]] = set()
+        self.beside = 0  # biases and scales, which are parameters of a graph that is quantized
         until = time.monotonic() + SECONDS
         for at, row in enumerate(outline.rows):
-            self._add(row)
+            self.add(row)
             if at % _LOOK == 0 and time.monotonic() > until:
                 self.note = "too much to be read through here"
-                self._params, self._sums = None, {}
+                self.params, self.sums = None, {}
                 break
-        if self._ways and self._params is not None:
-            self._params += self._beside
-        self.params = self._params if outline.params is None else outline.params
-        if self.params is not None and self.params > _MOST:
-            self.params, self._sums, self.note = None, {}, "impossible sizes"
-        found = [StoredType(name, s.tensors, s.elements, s.bytes) for name, s in self._sums.items()]
-        self.types = tuple(sorted(found, key=lambda one: -(one.bytes or 0)))
-        self.architecture, self.context = "", None
-        for key, text in outline.facts:
-            if key in _ARCHITECTURES:
-                self.architecture = self.architecture or text
-            elif (
-                self.context is None and key.endswith(_CONTEXTS) and text.isdecimal() and len(text) < _DIGITS
-            ):
-                self.context = int(text)
-            if key == "general.file_type":
-                self._ways[text.partition("(")[2].removesuffix(")")] = None
-            elif text.startswith(_SAYS_SO):
-                self._ways[text.removeprefix(_SAYS_SO).partition(")")[0]] = None
-        self.quantization = ", ".join(way for way in (*self._ways, *self._scaled) if way)
+        if self.ways and self.params is not None:
+            self.params += self.beside
 
-    def _add(self, row: OutlineRow) -> None:
+    def add(self, row: OutlineRow) -> None:
         if row.kind == "operator":
             if way := _QUANTIZED.get(row.dtype):
-                self._ways[way] = None
+                self.ways[way] = None
             if row.nbytes is None:
                 return
             dtype = row.note.partition(" ")[0]  # of a constant that stands in the graph
         elif row.kind == "tensor":
             dtype = row.dtype
         elif row.kind == "more":  # what lies in files that are not here
-            self._params = None
+            self.params = None
             return
         else:
             return
         if row.span is not None:
-            if row.span in self._spans:
+            if row.span in self.spans:
                 return  # a tensor of the same bytes was counted
-            self._spans.add(row.span)
+            self.spans.add(row.span)
         shape = None if row.shape is None else tuple(row.shape)
         elements = _elements(shape)
-        name = dtype if dtype in self._sums or len(self._sums) < _MOST_TYPES else "others"
-        self._sums.setdefault(name, _Sum()).add(elements, row.nbytes)
+        name = dtype if dtype in self.sums or len(self.sums) < _MOST_TYPES else "others"
+        self.sums.setdefault(name, _Sum()).add(elements, row.nbytes)
         scaled = "scale" in row.note
         if scaled and dtype.startswith(("int4", "int8", "uint8")):
-            self._scaled[f"{dtype} with scales"] = None
+            self.scaled[f"{dtype} with scales"] = None
         if is_parameter("", -1, dtype, shape) or (dtype == "int32" and scaled):
-            known = self._params is not None and elements is not None
-            self._params = (self._params or 0) + (elements or 0) if known else None
+            known = self.params is not None and elements is not None
+            self.params = (self.params or 0) + (elements or 0) if known else None
         elif dtype not in ("int64", "bool"):
-            self._beside += elements or 0
+            self.beside += elements or 0
 
 
 def _elements(shape: tuple[int | str | None, ...] | None) -> int | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, ExplorerError
-from explorer.engine.models.header_figures import HeaderFigures
+from explorer.engine.models.header_figures import header_figures
 from explorer.engine.models.registry import SAVED_MODEL, formats, recognise, saved_model
 from explorer.facts.models.listing import ModelFile, ModelListing
 
@@ -40,21 +40,12 @@ def model_file(path: str) -> ModelFile | None:
         if format.outline is None or format.chooses:
             return replace(known, note="this is no model that could be listed")
         outline = format.outline(path)
-        found = HeaderFigures(outline)
+        figures = header_figures(outline)
     except ExplorerError as error:
         broken = os.path.isdir(path) or path.lower().endswith(_ENDINGS)
         return replace(known, note=error.what) if broken else None
-    return replace(
-        known,
-        format=outline.format,
-        bytes=size if outline.file_bytes is None else outline.file_bytes,
-        params=found.params,
-        types=found.types,
-        quantization=found.quantization,
-        note=found.note,
-        architecture=found.architecture,
-        context=found.context,
-    )
+    size = size if outline.file_bytes is None else outline.file_bytes
+    return replace(known, format=outline.format, bytes=size, **figures)
 
 
 def _modified(path: str) -> int | None:
