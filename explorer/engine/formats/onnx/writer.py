@@ -426,17 +426,6 @@ def _join(parts: _Parts) -> bytes:
     return b"".join(p if isinstance(p, bytes) else bytes(p.view()) for p in parts)
 
 
-@functools.cache
-def _keep_buffers() -> None:
-    """Has the process keep the buffers that it frees, once for all.
-
-    glibc hands large ones back to the kernel, and a new one costs as much as filling it, until a larger one
-    was freed. This one is not touched, and so takes no memory; a second would come from what was kept, and be
-    filled with zeros.
-    """
-    bytes(1 << 24)
-
-
 def write(model: Model, path: str, *, on_progress: OnProgress = None, cancel: Cancel = None) -> None:
     """Writes the model to the file `path`, as it goes; in an `atomic_write` it is all or nothing.
 
@@ -452,7 +441,6 @@ def write(model: Model, path: str, *, on_progress: OnProgress = None, cancel: Ca
         OSError: The target cannot be written; `output_files.atomic_write` turns it into one line.
         Cancelled: `cancel` said so.
     """
-    _keep_buffers()
     parts = _Encoder(_keep).model(model)
     if parts.size <= PROTOBUF_LIMIT:
         _stream(parts, path, on_progress, cancel)
