@@ -153,6 +153,3 @@ class Format:
     needs: str = ""
     analysed: bool = True
     chooses: bool = False
-
-    def __repr__(self) -> str:
-        return f"Format({self.name!r})"

@@ -81,9 +81,6 @@ class StoredTensor:
         """What counts it once: the same for names that are one stored tensor."""
         return self.name if self.identity is None else ("shared", self.identity)
 
-    def __repr__(self) -> str:
-        return f"StoredTensor({self.name!r}, {self.dtype}, {self.shape}, {self.nbytes} at {self.offset})"
-
 
 @record
 class TensorIndex:

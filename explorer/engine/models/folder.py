@@ -48,10 +48,6 @@ class _Look:
         return not (is_inside(end, self.root) or is_inside(end, os.path.realpath(os.path.dirname(path))))
 
 
-def _recognise(probe: SourceProbe) -> bool:
-    return probe.is_dir
-
-
 def _models(look: _Look, folder: str, inside: str, depth: int) -> Iterator[OutlineRow]:
     """The models below a folder: those that lie in it, then those of the folders in it."""
     try:
@@ -173,7 +169,7 @@ _NAMED = 4
 FORMAT = Format(
     "folder",
     "a folder of models",
-    recognise=_recognise,
+    recognise=lambda probe: probe.is_dir,
     open=_open,
     outline=outline,
     recognised="being a folder that is no model itself",

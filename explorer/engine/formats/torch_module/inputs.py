@@ -375,25 +375,25 @@ def _likely(first: nn.Module | None) -> tuple[str, list[tuple[int, ...]]]:
 def _candidates(layer: Any) -> tuple[str, list[Size]]:
     """Input type and shapes that could go into a layer, likeliest first; no shapes if it says nothing."""
     # the last name of the row is the attribute that holds the channels or features
-    table: list[tuple[Any, str, str, list[Size]]] = [
-        (nn.Linear, "float32", "in_features", [(1,), (1, 16)]),
-        (nn.BatchNorm1d, "float32", "num_features", [(1,)]),
-        (nn.Conv1d, "float32", "in_channels", [(1, n) for n in _LENGTHS]),
-        ((nn.Conv2d, nn.BatchNorm2d), "float32", "in_channels", [(1, n, n) for n in _SIDES]),
-        (nn.Conv3d, "float32", "in_channels", [(1, _FRAMES, n, n) for n in (112, 224, 64, 32)]),
-        (nn.RNNBase, "float32", "input_size", [(1, 16)]),
-        (nn.LayerNorm, "float32", "normalized_shape", [(1,), (1, 16)]),
+    table: list[tuple[Any, str, list[Size]]] = [
+        (nn.Linear, "in_features", [(1,), (1, 16)]),
+        (nn.BatchNorm1d, "num_features", [(1,)]),
+        (nn.Conv1d, "in_channels", [(1, n) for n in _LENGTHS]),
+        ((nn.Conv2d, nn.BatchNorm2d), "in_channels", [(1, n, n) for n in _SIDES]),
+        (nn.Conv3d, "in_channels", [(1, _FRAMES, n, n) for n in (112, 224, 64, 32)]),
+        (nn.RNNBase, "input_size", [(1, 16)]),
+        (nn.LayerNorm, "normalized_shape", [(1,), (1, 16)]),
     ]
     if isinstance(layer, nn.Embedding):
         return "int64", [(1, n) for n in _LENGTHS]
-    for kinds, dtype, attribute, sizes in table:
+    for kinds, attribute, sizes in table:
         if isinstance(layer, kinds):
             width = getattr(layer, attribute, None) or getattr(layer, "num_features", None)
             features = tuple(width) if isinstance(width, (tuple, list)) else (int(width or 1),)
             last = isinstance(layer, (nn.Linear, nn.RNNBase, nn.LayerNorm))
             if isinstance(layer, nn.RNNBase) and not layer.batch_first:
-                return dtype, [(16, 1, *features)]
-            return dtype, [(*s, *features) if last else (s[0], *features, *s[1:]) for s in sizes]
+                return "float32", [(16, 1, *features)]
+            return "float32", [(*s, *features) if last else (s[0], *features, *s[1:]) for s in sizes]
     return "", []
 
 

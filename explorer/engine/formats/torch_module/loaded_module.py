@@ -8,13 +8,12 @@ output belongs to the answer.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -134,11 +133,8 @@ class LoadedModule(Struct):
             self._real.eval()
         return self._real
 
-    @contextlib.contextmanager
-    def quiet(self) -> Iterator[None]:
-        """Nothing that the model's code, torch or an exporter says reaches the terminal."""
-        with silence():
-            yield
+    quiet = staticmethod(silence)
+    """Nothing that the model's code, torch or an exporter says reaches the terminal."""
 
 
 def load(source: str, *, weights: str | None = None, seed: int = 0) -> LoadedModule:

@@ -90,18 +90,11 @@ class Program(Struct):
 def names_in(arg: Any) -> Iterator[str]:
     """Names of the values in an argument or result."""
     for kind, value in arg.items() if isinstance(arg, dict) else ():
-        if kind == "as_tensor" and isinstance(value, dict):
-            yield str(value["name"])
-        elif kind in ("as_tensors", "as_optional_tensors", "as_sym_ints", "as_sym_bools", "as_sym_floats"):
-            for item in value:
-                if "name" in item:
-                    yield str(item["name"])
-                elif "as_name" in item:
-                    yield str(item["as_name"])
-                else:
-                    yield from names_in(item)
-        elif kind.startswith("as_sym_") and isinstance(value, dict) and "as_name" in value:
-            yield str(value["as_name"])
+        if kind in ("name", "as_name"):
+            yield str(value)
+        elif kind.startswith(("as_tensor", "as_optional_tensors", "as_sym_")):
+            for item in value if isinstance(value, list) else (value,):
+                yield from names_in(item)
 
 
 def _segments(nodes: Sequence[GraphNode], results: Sequence[str]) -> tuple[Segment, dict[str, str]]:

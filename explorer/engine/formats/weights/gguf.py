@@ -15,7 +15,7 @@ from explorer.base.errors import BadModel
 from explorer.base.record import field, record
 from explorer.base.units import printable
 from explorer.engine.formats.files import open_regular
-from explorer.engine.formats.format import Format, SourceProbe, named
+from explorer.engine.formats.format import Format, named
 from explorer.engine.formats.tensor_index import (
     OF_THOSE_HERE,
     StoredTensor,
@@ -465,15 +465,11 @@ def _part_notes(source: str, opened: GgufHeader, missing: Sequence[str]) -> list
     return [f"{len(missing):,} of {count:,} parts are missing: {named_few(missing)}{OF_THOSE_HERE}"]
 
 
-def _recognise(probe: SourceProbe) -> bool:
-    return probe.head.startswith(_MAGIC)
-
-
 FORMAT = Format(
     "gguf",
     "a GGUF file of llama.cpp's (.gguf)",
     label="GGUF",
-    recognise=_recognise,
+    recognise=lambda probe: probe.head.startswith(_MAGIC),
     open=named("models.torch.transformers:open_gguf"),
     tensors=contents,
     outline=_outline,
