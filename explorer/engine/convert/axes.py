@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from explorer.engine.formats.torch_module.arguments import BoundInputs
     from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 
-_LEAST = 2
+LEAST = 2
 """The smallest size that torch.export does not take for a constant."""
 
 
@@ -78,7 +78,7 @@ def settle(
     if wanted and (bound.images or packed):
         raise Misuse("this model takes its inputs packed in lists", where="--dynamic", hint="leave it out")
     sizes = _sizes(bound.inputs, inputs)
-    shown = _resized(bound, inputs, {name: max(size, _LEAST) for name, size in sizes.items()})
+    shown = _resized(bound, inputs, {name: max(size, LEAST) for name, size in sizes.items()})
     there = _sizes(shown.inputs, inputs)
     found: dict[tuple[int, ...], BoundInputs] = {}
     for tries in (_others(there), _lengths(there, 3), _lengths(there, 17)) if sizes else ():

@@ -10,6 +10,7 @@ import torch
 
 from explorer.base.errors import BadModel, ExplorerError
 from explorer.engine.convert import comparison
+from explorer.engine.convert.axes import LEAST
 from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.convert.onnx_to_torch_interpreter.evidence import is_quantized, prove
 from explorer.engine.convert.onnx_to_torch_interpreter.module import OnnxModule, load_onnx
@@ -18,9 +19,6 @@ from explorer.engine.runtime.random_inputs import RandomInput, draw, plan_inputs
 from explorer.engine.runtime.torch_arrays import as_tensor
 from explorer.facts import TensorInfo, Verification
 from explorer.host.optional_packages import error_line, require, silence
-
-_LEAST = 2
-"""The smallest size that torch.export does not take for a constant."""
 
 
 def torchscript(job: ConversionJob) -> ConversionResult:
@@ -61,7 +59,7 @@ def program(job: ConversionJob) -> ConversionResult:
     notes: tuple[str, ...] = ()
     exported, failed = None, ""
     if symbols:
-        sizes = {name: _LEAST + at for at, name in enumerate(symbols)}
+        sizes = {name: LEAST + at for at, name in enumerate(symbols)}
         drawn = plan_inputs(model, {**sizes, **job.dims}, job.input_shapes)
         exported, failed = _exported(module, drawn, _specification(model, symbols), job.seed)
         if exported is not None and set(_still_open(model, exported, symbols)) != set(symbols):
@@ -84,7 +82,7 @@ def program(job: ConversionJob) -> ConversionResult:
     if job.verify:
         cases = [drawn]
         if symbols:
-            for least in (_LEAST + 5, 3, 17):
+            for least in (LEAST + 5, 3, 17):
                 other = {name: least + 2 * at for at, name in enumerate(symbols)}
                 cases.append(plan_inputs(model, {**other, **job.dims}, job.input_shapes))
         evidence = _compared(job, model, "torch.export", cases)

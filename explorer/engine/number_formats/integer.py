@@ -125,12 +125,6 @@ class FixedPoint(Integer, frozen=True):
         """One scale for all, whatever lies between `low` and `high`."""
         return Grid(np.asarray(np.ldexp(np.float32(1), -self.fraction)), np.zeros((), np.int32))
 
-    def fitted(
-        self, values: Array, *, axis: int | None = None, block: int = 0, symmetric: bool = True
-    ) -> Grid:
-        """The same grid, and no look at the values."""
-        return self.grid(values, values)
-
 
 def _made(found: re.Match[str]) -> Integer:
     return Integer(found[0], int(found[2]), not found[1])

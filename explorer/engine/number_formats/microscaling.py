@@ -46,12 +46,6 @@ class Microscaling(NumberFormat, frozen=True):
         """The exponent of the element's largest number."""
         return int(np.frexp(self.element.largest)[1]) - 1
 
-    def fitted(
-        self, values: Array, *, axis: int | None = None, block: int = 0, symmetric: bool = True
-    ) -> Grid:
-        """Blocks find their scales themselves, while they are rounded."""
-        return self.grid(values, values)
-
     def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
         """Block by block along `axis`; the grid says nothing to it."""
         flat = values.reshape(1, 1) if values.ndim == 0 else values

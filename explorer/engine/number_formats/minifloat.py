@@ -70,14 +70,6 @@ class Minifloat(NumberFormat, frozen=True):
             return Grid(np.ones((), np.float32), np.zeros((), np.int32))
         return scale_grid(larger_end(low, high) / np.float32(self.largest), axis)
 
-    def fitted(
-        self, values: Array, *, axis: int | None = None, block: int = 0, symmetric: bool = True
-    ) -> Grid:
-        """As the range says; without a scale there is no look at the values."""
-        if not self.scaled:
-            return self.grid(values, values)
-        return NumberFormat.fitted(self, values, axis=axis, block=block)
-
     def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
         """Divided by the scale, rounded, multiplied by it again."""
         scale = along(grid.scale, values.shape, grid)

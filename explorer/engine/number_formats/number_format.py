@@ -78,6 +78,8 @@ class NumberFormat(Struct, frozen=True):
                 `axis` divided by `block`, rounded up.
             symmetric: Whether zero points stay 0.
         """
+        if not self.scaled:
+            return self.grid(values, values)
         low, high = (ends(values, reduce, axis, block) for reduce in (np.minimum, np.maximum))
         return replace(self.grid(low, high, axis=axis, symmetric=symmetric), block=block)
 

@@ -21,6 +21,7 @@ from explorer.engine.graph.model import Model, Node
 from explorer.engine.graph.repeated_nodes import node_sequence
 from explorer.engine.graph.tile_metadata import DOMAIN, SITE_KEY
 from explorer.engine.operators.call import Rules
+from explorer.engine.shapes import InputShapes
 from explorer.engine.shapes.subgraphs import SubgraphView, places
 from explorer.engine.tiling.decompose import decompose
 from explorer.engine.tiling.find_sites import find_sites
@@ -29,9 +30,6 @@ from explorer.engine.tiling.tile import bind_dims
 from explorer.facts import Dim, Shape, SkippedSite
 from explorer.facts.tiling import Grouped
 from explorer.host.gc_pause import gc_pause
-
-InputShapes = Mapping[str, tuple[str | None, tuple[int, ...]]]
-
 
 _LENGTH = 64
 """Size that figures are for where a dimension other than the batch is left open."""

@@ -68,16 +68,16 @@ def rebatched(model: Model, batch: int | str, axes: Mapping[str, int] | None = N
     choices: list[int] = []
     deepest: RewriteError | None = None
     for _ in range(_TRIES):
-        work = _Pass(model, Rewriting(
+        work = Rewriting(
             old, batch, shapes, dict(first), dict(model.graph.initializers), set(taken), choices,
             source=next(iter(first)), opset=model.opset,
-        ))  # fmt: skip
+        )  # fmt: skip
         try:
-            return work.run()
+            return _run(model, work)
         except RewriteError as refused:
             if deepest is None or refused.place > deepest.place:
                 deepest = refused
-        ways = work.rewriting.ways
+        ways = work.ways
         choices = [*choices, *[0] * (len(ways) - len(choices))][: len(ways)]
         while choices and choices[-1] + 1 >= ways[len(choices) - 1]:
             choices.pop()
@@ -89,85 +89,81 @@ def rebatched(model: Model, batch: int | str, axes: Mapping[str, int] | None = N
     raise Misuse(f"the batch cannot be rewritten: {deepest.why}", where="rebatch", hint=hint)
 
 
-class _Pass(Struct):
-    """One way through the graph."""
+def _run(model: Model, r: Rewriting) -> RebatchedModel:
+    """The whole graph rewritten, one way through its ambiguous Reshapes.
 
-    model: Model
-    rewriting: Rewriting
+    Raises:
+        Refused: It cannot be.
+    """
+    graph = model.graph
+    for place, node in enumerate(graph.nodes):
+        try:
+            r.nodes.append(_written(model, r, node))
+        except RewriteError as refused:
+            raise RewriteError(f"{node.op} '{printable(node.label)}': {refused.why}", place) from None
+    for value in graph.outputs:
+        if value.name in r.sized:
+            raise RewriteError(
+                f"output '{printable(value.name)}' tells the size of the batch", len(graph.nodes)
+            )
+    nodes, initializers = _used(r.nodes, r.initializers, graph)
+    made = Graph(
+        name=graph.name,
+        nodes=nodes,
+        inputs=tuple(_declared(r, value) for value in graph.inputs),
+        outputs=tuple(_declared(r, value) for value in graph.outputs),
+        initializers=initializers,
+        values=tuple(_declared(r, value) for value in graph.values),
+        extra=graph.extra,
+    )
+    return RebatchedModel(
+        replace(model, graph=made, path=""), r.old, r.batched, tuple(dict.fromkeys(r.changed))
+    )
 
-    def run(self) -> RebatchedModel:
-        """The whole graph rewritten.
 
-        Raises:
-            Refused: It cannot be.
-        """
-        graph, r = self.model.graph, self.rewriting
-        for place, node in enumerate(graph.nodes):
-            try:
-                r.nodes.append(self._written(node))
-            except RewriteError as refused:
-                raise RewriteError(f"{node.op} '{printable(node.label)}': {refused.why}", place) from None
-        for value in graph.outputs:
-            if value.name in r.sized:
-                raise RewriteError(
-                    f"output '{printable(value.name)}' tells the size of the batch", len(graph.nodes)
-                )
-        nodes, initializers = _used(r.nodes, r.initializers, graph)
-        made = Graph(
-            name=graph.name,
-            nodes=nodes,
-            inputs=tuple(self._value(value) for value in graph.inputs),
-            outputs=tuple(self._value(value) for value in graph.outputs),
-            initializers=initializers,
-            values=tuple(self._value(value) for value in graph.values),
-            extra=graph.extra,
-        )
-        model = replace(self.model, graph=made, path="")
-        return RebatchedModel(model, r.old, r.batched, tuple(dict.fromkeys(r.changed)))
-
-    def _written(self, node: Node) -> Node:
-        """The node for the new batch; what it makes is followed."""
-        r = self.rewriting
-        captured = {n for _, body in subgraphs(node) for n in captured_names(body)}
-        if captured & (r.batched.keys() | r.sized):
-            r.refuse("a body reads values of the batch")
-        if node.op in _SIZES and not node.domain and node.inputs[0] in r.batched:
+def _written(model: Model, r: Rewriting, node: Node) -> Node:
+    """The node for the new batch; what it makes is followed."""
+    captured = {n for _, body in subgraphs(node) for n in captured_names(body)}
+    if captured & (r.batched.keys() | r.sized):
+        r.refuse("a body reads values of the batch")
+    if node.op in _SIZES and not node.domain and node.inputs[0] in r.batched:
+        r.sized.update(node.outputs)
+        return node
+    node = _frozen(r, node)
+    if not any(name in r.batched for name in node.inputs):
+        if any(name in r.sized for name in node.inputs):
             r.sized.update(node.outputs)
-            return node
-        node = self._frozen(node)
-        if not any(name in r.batched for name in node.inputs):
-            if any(name in r.sized for name in node.inputs):
-                r.sized.update(node.outputs)
-            return node
-        rule = RULES.get(node.op) if node.domain in _DOMAINS else None
-        if rule is None or node.key in self.model.functions:
-            r.refuse("where its batch goes is not known")
-        return rule(r, node)
+        return node
+    rule = RULES.get(node.op) if node.domain in _DOMAINS else None
+    if rule is None or node.key in model.functions:
+        r.refuse("where its batch goes is not known")
+    return rule(r, node)
 
-    def _frozen(self, node: Node) -> Node:
-        """A node that reads sizes computed from the batch: with the numbers that they are, to be rewritten.
 
-        What goes on computing sizes stays as it is, as far as its result is known.
-        """
-        r = self.rewriting
-        if not any(name in r.sized for name in node.inputs):
-            return node
-        known = all(r.contents(name) is not None for name in node.outputs if name)
-        if known and not any(name in r.batched for name in node.inputs):
-            return node
-        inputs = list(node.inputs)
-        for at, name in enumerate(inputs):
-            if name in r.sized:
-                found = r.contents(name)
-                if found is None:
-                    r.refuse(f"'{name}' is computed from the size of the batch")
-                inputs[at] = r.fresh(name)
-                r.initializers[inputs[at]] = tensor_from_array(inputs[at], found)
-        return node.with_values(inputs, node.outputs)
+def _frozen(r: Rewriting, node: Node) -> Node:
+    """A node that reads sizes computed from the batch: with the numbers that they are, to be rewritten.
 
-    def _value(self, value: Value) -> Value:
-        shape = None if value.shape is None else self.rewriting.declared(value.name, value.shape)
-        return value if shape == value.shape else Value(value.name, value.dtype, shape)
+    What goes on computing sizes stays as it is, as far as its result is known.
+    """
+    if not any(name in r.sized for name in node.inputs):
+        return node
+    known = all(r.contents(name) is not None for name in node.outputs if name)
+    if known and not any(name in r.batched for name in node.inputs):
+        return node
+    inputs = list(node.inputs)
+    for at, name in enumerate(inputs):
+        if name in r.sized:
+            found = r.contents(name)
+            if found is None:
+                r.refuse(f"'{name}' is computed from the size of the batch")
+            inputs[at] = r.fresh(name)
+            r.initializers[inputs[at]] = tensor_from_array(inputs[at], found)
+    return node.with_values(inputs, node.outputs)
+
+
+def _declared(r: Rewriting, value: Value) -> Value:
+    shape = None if value.shape is None else r.declared(value.name, value.shape)
+    return value if shape == value.shape else Value(value.name, value.dtype, shape)
 
 
 def _used(
