@@ -7,7 +7,7 @@ became inputs as the operator set grew are written here as the model's version w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, field
@@ -24,7 +24,7 @@ from explorer.engine.graph.model import (
     tensor_from_array,
 )
 from explorer.engine.graph.repeated_nodes import NodeRun, WeightBundle, free_name, gathered
-from explorer.engine.graph.tile_metadata import MNK_KEY, SITE_KEY
+from explorer.engine.graph.tile_metadata import DOMAIN, MNK_KEY, SITE_KEY
 
 if TYPE_CHECKING:
     import numpy as np
@@ -86,10 +86,21 @@ class Emission(Struct):
             self.stored[key] = name
         return self.stored[key]
 
-    def function(self, name: str, make: Any) -> str:
-        """Registers the function `name` unless it is there; returns what it is called (see `define`)."""
+    def function(
+        self, name: str, inputs: Sequence[str], write: Callable[[GraphBuilder], Sequence[str]]
+    ) -> str:
+        """Registers the function `name` of tiles unless it is there; returns what it is called.
+
+        Args:
+            name: See `define`.
+            inputs: Of the function.
+            write: Writes its body; returns its outputs.
+        """
         if name not in self.named:
-            self.named[name] = self.define(make(name))
+            body = GraphBuilder(self, "", "")
+            outputs = tuple(write(body))
+            made = Function(DOMAIN, name, tuple(inputs), outputs, tuple(body.nodes), {"": self.opset})
+            self.named[name] = self.define(made)
         return self.named[name]
 
     def define(self, made: Function) -> str:
@@ -103,11 +114,6 @@ class Emission(Struct):
         if name not in self.functions:
             self.functions[name] = replace(made, name=name)
         return name
-
-    @property
-    def opsets(self) -> dict[str, int]:
-        """What a function that calls no other function imports."""
-        return {"": self.opset}
 
 
 def _same(one: Function, other: Function) -> bool:

@@ -113,7 +113,7 @@ class Rewriting(Struct):
         """The whole numbers that a value holds; None for one that is left out.
 
         Raises:
-            Refused: They are computed when the model runs.
+            RewriteError: They are computed when the model runs.
         """
         if not name:
             return None
@@ -164,7 +164,7 @@ class Rewriting(Struct):
         """A value without a batch whose axis becomes one: its first row, for every example.
 
         Raises:
-            Refused: It is stored, and its rows differ.
+            RewriteError: It is stored, and its rows differ.
         """
         shape = self.shape(name)
         if axis >= len(shape) or shape[axis] != self.old:

@@ -93,7 +93,7 @@ def _run(model: Model, r: Rewriting) -> RebatchedModel:
     """The whole graph rewritten, one way through its ambiguous Reshapes.
 
     Raises:
-        Refused: It cannot be.
+        RewriteError: It cannot be.
     """
     graph = model.graph
     for place, node in enumerate(graph.nodes):

@@ -16,7 +16,7 @@ from explorer.engine.graph.model import Value
 from explorer.engine.graph.tile_metadata import DOMAIN
 from explorer.engine.tiling.builder import GraphBuilder, Size
 from explorer.engine.tiling.emit.operands import StoredOperand
-from explorer.engine.tiling.emit.operators import cut, tile_operator
+from explorer.engine.tiling.emit.operators import cut, scan_columns, tile_operator
 from explorer.engine.tiling.emit.padding import pad_to_whole_tiles
 from explorer.engine.tiling.sites import Site, Weight
 from explorer.facts import SitePlan
@@ -109,8 +109,8 @@ def _fixed_depth(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], 
         for k, block in enumerate(xs[0])
     ]
     made = body.total(terms, "c", site.accumulator)
-    one = Value(given, site.right_dtype, (len(ks) * tk, tn))
-    return _gathered(builder, body, site, tile, one, made, columns)
+    column = Value(given, site.right_dtype, (len(ks) * tk, tn))
+    return scan_columns(builder, body, column, Value(made, site.accumulator, (tm, tn)), columns, "y")
 
 
 def _open_depth(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], x: str, columns: str) -> str:
@@ -139,20 +139,5 @@ def _open_depth(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], x
         over=[blocks, tiles],
         state=[start],
     )
-    return _gathered(builder, body, site, tile, Value(given, site.right_dtype, (None, tn)), made, columns)
-
-
-def _gathered(
-    builder: GraphBuilder,
-    body: GraphBuilder,
-    site: Site,
-    tile: tuple[int, int, int],
-    given: Value,
-    made: str,
-    columns: str,
-) -> str:
-    """The columns of one block of rows side by side: (TM, n, TN), which reads as (TM, n * TN)."""
-    tm, _, tn = tile
-    outputs = [Value(made, site.accumulator, (tm, tn))]
-    scanned = builder.scan("columns", body, inputs=[given], outputs=outputs, over=[columns], output_axis=1)
-    return builder.add("Flatten", (scanned,), "y", attributes={"axis": 1})
+    column = Value(given, site.right_dtype, (None, tn))
+    return scan_columns(builder, body, column, Value(made, site.accumulator, (tm, tn)), columns, "y")

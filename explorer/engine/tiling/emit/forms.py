@@ -30,7 +30,7 @@ from explorer.engine.tiling.emit.operands import (
     StoredOperand,
     WholeOperand,
 )
-from explorer.engine.tiling.emit.operators import concat2d, cut, multiply, tile_operator
+from explorer.engine.tiling.emit.operators import concat2d, cut, multiply, scan_columns, tile_operator
 from explorer.engine.tiling.emit.padding import pad_operand, tile_extents
 from explorer.engine.tiling.sites import GatheredRows, Site
 from explorer.facts import SitePlan
@@ -281,16 +281,9 @@ def _scan_columns(
         body = builder.inner("column")
         given = body.value("w")
         made = _column(body, site, geometry, xs, given, tn, "*")
-        # the Scan stacks columns along axis 1: (M, n, TN), which reads as (M, n * TN)
-        scanned = builder.scan(
-            "columns",
-            body,
-            inputs=[Value(given, site.right_dtype, (geometry.K, tn))],
-            outputs=[Value(made, site.accumulator, (geometry.M, tn))],
-            over=[stacked],
-            output_axis=1,
-        )
-        parts.append(builder.add("Flatten", (scanned,), "y_full", attributes={"axis": 1}))
+        column = Value(given, site.right_dtype, (geometry.K, tn))
+        result = Value(made, site.accumulator, (geometry.M, tn))
+        parts.append(scan_columns(builder, body, column, result, stacked, "y_full"))
     if full < len(geometry.ns):
         width = geometry.ns[-1]
         rest = right.matrix(builder, full * tn, width)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from explorer.engine.graph.model import Function
+from explorer.engine.graph.model import Value
 from explorer.engine.graph.tile_metadata import DOMAIN
 from explorer.engine.tiling.builder import Emission, GraphBuilder
 from explorer.engine.tiling.sites import WORDS
@@ -28,8 +28,7 @@ def split2d(emission: Emission, rows: Sequence[int], cols: Sequence[int], tile: 
     """The function that cuts a (sum(rows), sum(cols)) matrix; outputs row by row."""
     name = f"Split2D_{sum(rows)}x{sum(cols)}_by_{tile[0]}x{tile[1]}"
 
-    def make(name: str) -> Function:
-        body = GraphBuilder(emission, "", "")
+    def write(body: GraphBuilder) -> list[str]:
         bands = ["X"]
         if len(rows) > 1:
             bands = [f"band_{i}" for i in range(len(rows))]
@@ -41,11 +40,9 @@ def split2d(emission: Emission, rows: Sequence[int], cols: Sequence[int], tile: 
         else:
             for i, band in enumerate(bands):
                 body.split(band, cols, 1, outputs[i], f"cols_{i}")
-        return Function(
-            DOMAIN, name, ("X",), tuple(o for r in outputs for o in r), tuple(body.nodes), emission.opsets
-        )
+        return [o for row in outputs for o in row]
 
-    return emission.function(name, make)
+    return emission.function(name, ("X",), write)
 
 
 def cut(
@@ -61,19 +58,25 @@ def cut(
     return names
 
 
+def scan_columns(
+    builder: GraphBuilder, body: GraphBuilder, given: Value, made: Value, columns: str, label: str
+) -> str:
+    """A Scan over columns of tiles, what it makes side by side: (M, n, TN), which reads as (M, n * TN)."""
+    scanned = builder.scan("columns", body, inputs=[given], outputs=[made], over=[columns], output_axis=1)
+    return builder.add("Flatten", (scanned,), label, attributes={"axis": 1})
+
+
 def concat2d(emission: Emission, m: int, n: int) -> str:
     """The function that joins m x n blocks, given row by row."""
+    grid = _grid("X", m, n)
 
-    def make(name: str) -> Function:
-        body = GraphBuilder(emission, "", "")
-        grid = _grid("X", m, n)
+    def write(body: GraphBuilder) -> tuple[str]:
         bands = [body.concat(row, 1, f"band_{i}") for i, row in enumerate(grid)]
         body.concat(bands, 0, "Y")
         body.nodes[-1].outputs = ("Y",)
-        inputs = tuple(x for row in grid for x in row)
-        return Function(DOMAIN, name, inputs, ("Y",), tuple(body.nodes), emission.opsets)
+        return ("Y",)
 
-    return emission.function(f"Concat2D_{m}x{n}", make)
+    return emission.function(f"Concat2D_{m}x{n}", [x for row in grid for x in row], write)
 
 
 def tile_operator(emission: Emission, tile: tuple[int, int, int], dtype: str, right: str = "") -> str:
@@ -93,13 +96,7 @@ def tile_operator(emission: Emission, tile: tuple[int, int, int], dtype: str, ri
     types = [dtype] if right == dtype else [dtype, right]
     kinds = "" if types in (["float32"], ["float64"]) else "_" + "_".join(types)
     name = f"2DMM_{tile[0]}x{tile[1]}x{tile[2]}{kinds}"
-
-    def make(name: str) -> Function:
-        body = GraphBuilder(emission, "", "")
-        multiply(body, "A", "B", dtype, right, "C")
-        return Function(DOMAIN, name, ("A", "B"), ("C",), tuple(body.nodes), emission.opsets)
-
-    return emission.function(name, make)
+    return emission.function(name, ("A", "B"), lambda body: [multiply(body, "A", "B", dtype, right, "C")])
 
 
 def multiply(builder: GraphBuilder, a: str, b: str, dtype: str, right: str, label: str, mnk: str = "") -> str:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 import torch
@@ -123,23 +125,15 @@ def rows_of_calls(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
         Exception: Whatever the module raises.
     """
     calls: dict[str, list[int]] = {}
-    handles = []
 
-    def hook(name: str) -> Any:
-        def note(layer: nn.Module, _: Any, output: Any) -> None:
-            calls.setdefault(name, []).append(rows_of(layer, output))
+    def note(name: str, layer: nn.Module, _: Any, output: Any) -> None:
+        calls.setdefault(name, []).append(rows_of(layer, output))
 
-        return note
-
-    for name, layer in module.named_modules():
-        if any(isinstance(layer, kind) for kind in TILED):
-            handles.append(layer.register_forward_hook(hook(name)))
-    try:
-        with torch.no_grad():
-            module(*args, **kwargs)
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as stack, torch.no_grad():
+        for name, layer in module.named_modules():
+            if any(isinstance(layer, kind) for kind in TILED):
+                stack.callback(layer.register_forward_hook(partial(note, name)).remove)
+        module(*args, **kwargs)
     return calls
 
 
