@@ -116,15 +116,14 @@ def _likelihood(call: AtenCall) -> Cost:
     return cost_formulas.elementwise(what, call.shape("target"), 2 + weighted)
 
 
-def _listed(rule: Rule, words: str) -> dict[str, OperatorRecord]:
-    return dict.fromkeys(words.split(), OperatorRecord(rule))
+def _listed(rule: Rule, words: str, *, auxiliary: bool = False) -> dict[str, OperatorRecord]:
+    return dict.fromkeys(words.split(), OperatorRecord(rule, auxiliary=auxiliary))
 
 
 POINTWISE, REDUCTION = OperatorRecord(_pointwise), OperatorRecord(_reduction)
 """One operation on each element of the result; one on each that goes in. torch tags further ones."""
 
 _QUANTIZE = cost_formulas.ELEMENTWISE["quantize"][0]
-_CACHED = OperatorRecord(each("quantize, dequantize", 5), auxiliary=True)
 _VARIANCE = "mean, subtract, square, sum"
 _LINEAR = {"upsample_linear1d": 3, "upsample_bilinear2d": 7, "upsample_trilinear3d": 15}
 
@@ -133,26 +132,24 @@ TABLE: Mapping[str, OperatorRecord] = {
         """
         abs acos acosh add angle asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bitwise_not
         bitwise_or bitwise_right_shift bitwise_xor ceil celu clamp clamp_max clamp_min clip copysign cos cosh
-        div elu eq erf erfc erfinv exp exp2 expm1 floor floor_divide fmax fmin fmod frac gelu hardshrink
-        hardsigmoid hardtanh heaviside hypot isfinite isinf isnan leaky_relu lgamma log log10 log1p log2
-        log_sigmoid logaddexp logical_and logical_not logical_or logical_xor masked_fill maximum minimum mish
+        div elu eq erf erfc erfinv exp exp2 expm1 floor floor_divide fmax fmin fmod frac ge gelu gt hardshrink
+        hardsigmoid hardswish hardtanh heaviside hypot isfinite isinf isnan le leaky_relu lgamma log log10
+        log1p log2 log_sigmoid logaddexp logical_and logical_not logical_or logical_xor lt masked_fill
+        masked_fill_ maximum minimum mish
         mul nan_to_num ne neg pow prelu reciprocal relu relu6 remainder round rsqrt rsub selu sgn sigmoid sign
         silu sin sinh softplus softshrink sqrt square sub tan tanh threshold true_divide trunc where xlogy
         """.split(),  # noqa: SIM905
         POINTWISE,
     ),
-    **_listed(_pointwise, "ge gt le lt hardswish masked_fill_"),
     **_listed(
         _reduction,
         """
-        _aminmax _cummax_helper _cummin_helper _is_all_true _is_any_true _logcumsumexp allclose aminmax
-        bincount count_nonzero cummax cummin cumprod histc histogram isin logcumsumexp median nanmean
-        nanmedian nansum segment_reduce trace
+        _aminmax _cummax_helper _cummin_helper _is_all_true _is_any_true _logcumsumexp all allclose amax amin
+        aminmax any argmax argmin bincount count_nonzero cummax cummin cumprod cumsum histc histogram isin
+        logcumsumexp mean median nanmean nanmedian nansum prod segment_reduce sum trace
         """,
     ),
-    **_listed(_reduction, "all amax amin any argmax argmin mean prod sum"),
     **_listed(_extreme, "max min"),
-    **_listed(_reduction, "cumsum"),
     **_listed(each_input(_VARIANCE, 4), "var std var_mean std_mean"),
     **_listed(each_input("power, sum", 2), "linalg_vector_norm norm"),
     "logsumexp": OperatorRecord(each_input("max, subtract, exp, sum", 4)),
@@ -160,22 +157,20 @@ TABLE: Mapping[str, OperatorRecord] = {
     "_weight_norm_interface": OperatorRecord(each_input("square, sum, scale", 3), auxiliary=True),
     **_listed(_distances, "_cdist_forward _euclidean_dist _pdist_forward"),
     # -- normalisations
-    "batch_norm": OperatorRecord(_batch_norm),
-    "native_batch_norm": OperatorRecord(_batch_norm, auxiliary=True),
-    "cudnn_batch_norm": OperatorRecord(_batch_norm, auxiliary=True),
-    "_native_batch_norm_legit": OperatorRecord(_batch_norm, auxiliary=True),
-    "_native_batch_norm_legit_no_training": OperatorRecord(_batch_norm, auxiliary=True),
-    "_batch_norm_no_update": OperatorRecord(_batch_norm),
-    "layer_norm": OperatorRecord(_normalisation("layer_norm")),
-    "native_layer_norm": OperatorRecord(_normalisation("layer_norm"), auxiliary=True),
-    "group_norm": OperatorRecord(_normalisation("layer_norm")),
-    "native_group_norm": OperatorRecord(_normalisation("layer_norm"), auxiliary=True),
+    **_listed(_batch_norm, "batch_norm _batch_norm_no_update"),
+    **_listed(
+        _batch_norm,
+        """
+        native_batch_norm cudnn_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training
+        """,
+        auxiliary=True,
+    ),
+    **_listed(_normalisation("layer_norm"), "layer_norm group_norm"),
+    **_listed(_normalisation("layer_norm"), "native_layer_norm native_group_norm", auxiliary=True),
     "rms_norm": OperatorRecord(_normalisation("rms_norm")),
     "_fused_rms_norm": OperatorRecord(_normalisation("rms_norm"), auxiliary=True),
-    **_listed(_normalisation("softmax"), "softmax _masked_softmax"),
-    **_listed(_normalisation("softmax"), "_softmax _safe_softmax"),
-    "log_softmax": OperatorRecord(_normalisation("log_softmax")),
-    "_log_softmax": OperatorRecord(_normalisation("log_softmax")),
+    **_listed(_normalisation("softmax"), "softmax _masked_softmax _softmax _safe_softmax"),
+    **_listed(_normalisation("log_softmax"), "log_softmax _log_softmax"),
     # -- windows
     **{
         name: OperatorRecord(_pool(name))
@@ -207,33 +202,34 @@ TABLE: Mapping[str, OperatorRecord] = {
     # -- several operations on each element
     "glu": OperatorRecord(each("gate, multiply", 2)),
     "lerp": OperatorRecord(each("subtract, multiply, add", 3)),
-    "addcmul": OperatorRecord(each("multiply, add", 2)),
+    **_listed(each("multiply, add", 2), "addcmul addr"),
     "addcdiv": OperatorRecord(each("divide, add", 2)),
-    "addr": OperatorRecord(each("multiply, add", 2)),
     "_prelu_kernel": OperatorRecord(each("prelu")),
     "rrelu_with_noise": OperatorRecord(each("rrelu")),
     "log_sigmoid_forward": OperatorRecord(each("log_sigmoid")),
     "polar": OperatorRecord(each("polar", 2)),
     "outer": OperatorRecord(each("multiply")),
     "linalg_cross": OperatorRecord(each("multiply, subtract", 3)),
-    "quantize_per_tensor": OperatorRecord(each("quantize", _QUANTIZE)),
+    **_listed(each("quantize", _QUANTIZE), "quantize_per_tensor quantize_per_channel"),
     "quantize_per_tensor_dynamic": OperatorRecord(each("min, max, quantize", 2 + _QUANTIZE)),
-    "quantize_per_channel": OperatorRecord(each("quantize", _QUANTIZE)),
     "dequantize": OperatorRecord(each("dequantize", cost_formulas.ELEMENTWISE["dequantize"][0])),
-    "fake_quantize_per_tensor_affine_cachemask": _CACHED,
-    "fake_quantize_per_channel_affine_cachemask": _CACHED,
-    "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams": _CACHED,
+    **_listed(
+        each("quantize, dequantize", 5),
+        """
+        fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask
+        _fake_quantize_per_tensor_affine_cachemask_tensor_qparams
+        """,
+        auxiliary=True,
+    ),
     # -- losses
     "mse_loss": OperatorRecord(_loss("subtract, square", 2)),
-    "smooth_l1_loss": OperatorRecord(_loss("subtract, absolute, compare, square, scale", 5)),
-    "huber_loss": OperatorRecord(_loss("subtract, absolute, compare, square, scale", 5)),
+    **_listed(_loss("subtract, absolute, compare, square, scale", 5), "smooth_l1_loss huber_loss"),
     "binary_cross_entropy": OperatorRecord(_loss("2 log, 2 subtract, 2 multiply, add, negate", 8)),
     "binary_cross_entropy_with_logits": OperatorRecord(_loss("subtract, multiply, log sigmoid, subtract", 4)),
     "soft_margin_loss": OperatorRecord(_loss("negate, multiply, exp, add, log", 5)),
     "multi_margin_loss": OperatorRecord(_loss("subtract, add, compare", 3)),
     "multilabel_margin_loss_forward": OperatorRecord(_loss("subtract, subtract, compare", 3), auxiliary=True),
-    "nll_loss_forward": OperatorRecord(_likelihood, auxiliary=True),
-    "nll_loss2d_forward": OperatorRecord(_likelihood, auxiliary=True),
+    **_listed(_likelihood, "nll_loss_forward nll_loss2d_forward", auxiliary=True),
     "dist": OperatorRecord(_loss("subtract, power", 2)),
 }
 """Operators that do something to each element."""

@@ -26,25 +26,16 @@ _CHOICES = {
 
 _KEPT = frozenset(
     f"aten::{name}"
-    for name in (
-        *("_to_copy", "clone", "any", "amax", "max", "sum", "gt", "ne", "logical_and"),
-        *("bitwise_and", "index"),
-    )
+    for name in str.split("_to_copy clone any amax max sum gt ne logical_and bitwise_and index")
 )
 """Operators on a mask after which no more is selected in it than before."""
 
 COUNTS = frozenset(("aten::_unique2", "aten::any", "aten::bincount", "aten::count_nonzero", "aten::sum"))
 """Operators that may count how many are in each class."""
 
-WATCHED = (
-    frozenset(
-        (
-            *("aten::topk", "aten::sort", "aten::mul", "aten::max", "aten::argmax", "aten::multinomial"),
-            *("aten::eq", "aten::scatter", "aten::scatter_"),
-        )
-    )
-    | _KEPT
-)
+WATCHED = _KEPT | {
+    f"aten::{name}" for name in ("topk", "sort", "mul", "argmax", "multinomial", "eq", "scatter", "scatter_")
+}
 """Operators that `Classes.note` has to be told of."""
 
 

@@ -14,6 +14,8 @@ import torch
 from torch import nn
 
 from explorer.engine.costs.aten.call import AtenCall
+from explorer.engine.costs.aten.products import DYNAMIC_LINEAR
+from explorer.engine.costs.aten.recurrent import CELLS
 
 _PACKAGE = "torch.ao.nn.quantized"
 
@@ -74,24 +76,8 @@ def _cell(call: AtenCall) -> Any:
 
 
 ANSWERS: dict[str, Callable[[AtenCall], Any]] = {
-    **dict.fromkeys(
-        (
-            "quantized::linear_dynamic",
-            "quantized::linear_relu_dynamic",
-            "quantized::linear_dynamic_fp16",
-            "quantized::linear_relu_dynamic_fp16",
-        ),
-        _linear,
-    ),
+    **dict.fromkeys(DYNAMIC_LINEAR, _linear),
     **dict.fromkeys(("aten::quantized_lstm", "aten::quantized_gru"), recurrent_results),
-    **dict.fromkeys(
-        (
-            "quantized::quantized_lstm_cell_dynamic",
-            "quantized::quantized_gru_cell_dynamic",
-            "quantized::quantized_rnn_relu_cell_dynamic",
-            "quantized::quantized_rnn_tanh_cell_dynamic",
-        ),
-        _cell,
-    ),
+    **dict.fromkeys(CELLS, _cell),
 }
 """Results of operators on packed weights, by schema name."""

@@ -152,12 +152,16 @@ def _attention_gradient(call: AtenCall, macs: int, want: Wanted) -> Gradient:
     return gradients.attention(scores, macs - scores, want(query), want(key), want(value))
 
 
+DYNAMIC_LINEAR = tuple(
+    f"quantized::linear{relu}_dynamic{half}" for relu in ("", "_relu") for half in ("", "_fp16")
+)
+"""Dynamically quantized linear layers."""
+
 _PAIR, _ADDED_PAIR = of_pair(0, 1), of_pair(1, 2)
 
 _CONV = OperatorRecord(_conv, _PAIR)
 _ONE_TYPE_CONV = OperatorRecord(_conv, _PAIR, one_type=True)
 _MATMUL = OperatorRecord(_matmul, _PAIR, one_type=True)
-_DOT = OperatorRecord(_matmul, _PAIR, one_type=True)
 _ADDED = OperatorRecord(_added_matmul, _ADDED_PAIR, one_type=True)
 _FUSED = OperatorRecord(_attention, _attention_gradient)
 
@@ -175,30 +179,19 @@ TABLE: Mapping[str, OperatorRecord] = {
     ),
     "conv_tbc": OperatorRecord(_sequence_conv, _PAIR),
     "torchvision::deform_conv2d": OperatorRecord(_deform_conv, _deform_gradient),
-    **dict.fromkeys(("mm", "bmm", "mv", "matmul"), _MATMUL),
-    **dict.fromkeys(("dot", "vdot"), _DOT),
+    **dict.fromkeys(("mm", "bmm", "mv", "matmul", "dot", "vdot"), _MATMUL),
     # integers and 8-bit floats have no gradient, nor has a packed weight
     "_int_mm": OperatorRecord(_matmul, one_type=True),
-    "_scaled_mm": OperatorRecord(_packed_matmul),
     **dict.fromkeys(
-        ("_weight_int8pack_mm", "_weight_int4pack_mm", "_weight_int4pack_mm_for_cpu"),
+        ("_scaled_mm", "_weight_int8pack_mm", "_weight_int4pack_mm", "_weight_int4pack_mm_for_cpu"),
         OperatorRecord(_packed_matmul),
     ),
     "_grouped_mm": OperatorRecord(_grouped_matmul, _PAIR),
     "_scaled_grouped_mm": OperatorRecord(_grouped_matmul),
-    **dict.fromkeys(("addmm", "baddbmm", "addmv"), _ADDED),
-    "_addmm_activation": OperatorRecord(_added_matmul, _ADDED_PAIR, one_type=True),
+    **dict.fromkeys(("addmm", "baddbmm", "addmv", "_addmm_activation"), _ADDED),
     "addbmm": OperatorRecord(_summed_batch, _ADDED_PAIR),
     "linear": OperatorRecord(_linear, _PAIR),
-    **dict.fromkeys(
-        (
-            "quantized::linear_dynamic",
-            "quantized::linear_relu_dynamic",
-            "quantized::linear_dynamic_fp16",
-            "quantized::linear_relu_dynamic_fp16",
-        ),
-        OperatorRecord(_dynamic_linear),
-    ),
+    **dict.fromkeys(DYNAMIC_LINEAR, OperatorRecord(_dynamic_linear)),
     "_trilinear": OperatorRecord(_trilinear, _trilinear_gradient),
     "affine_grid_generator": OperatorRecord(_sampling_grid, _grid_gradient),
     "scaled_dot_product_attention": OperatorRecord(_attention, _attention_gradient, whole=True),

@@ -86,6 +86,12 @@ def _cell(kind: str) -> Rule:
 LAYERS = frozenset(("lstm", "gru", "rnn_tanh", "rnn_relu"))
 """Functions of torch that run a whole layer."""
 
+CELLS: Mapping[str, str] = {
+    f"quantized::quantized_{name}_cell_dynamic": kind
+    for name, kind in (("lstm", "LSTM"), ("gru", "GRU"), ("rnn_relu", "RNN"), ("rnn_tanh", "RNN"))
+}
+"""Dynamically quantized cells, and what each is."""
+
 TABLE: Mapping[str, OperatorRecord] = {
     "lstm": OperatorRecord(_recurrent("LSTM"), _gradient("LSTM")),
     "gru": OperatorRecord(_recurrent("GRU"), _gradient("GRU")),
@@ -93,9 +99,6 @@ TABLE: Mapping[str, OperatorRecord] = {
     "rnn_relu": OperatorRecord(_recurrent("RNN"), _gradient("RNN")),
     "quantized_lstm": OperatorRecord(_recurrent("LSTM")),
     "quantized_gru": OperatorRecord(_recurrent("GRU")),
-    "quantized::quantized_lstm_cell_dynamic": OperatorRecord(_cell("LSTM")),
-    "quantized::quantized_gru_cell_dynamic": OperatorRecord(_cell("GRU")),
-    "quantized::quantized_rnn_relu_cell_dynamic": OperatorRecord(_cell("RNN")),
-    "quantized::quantized_rnn_tanh_cell_dynamic": OperatorRecord(_cell("RNN")),
+    **{name: OperatorRecord(_cell(kind)) for name, kind in CELLS.items()},
 }
 """Recurrent operators."""
