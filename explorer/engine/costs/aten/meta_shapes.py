@@ -44,6 +44,13 @@ def _plain(tensor: Any) -> bool:
     )
 
 
+def _fits(vectors: Sequence[Any], shape: Sequence[int], dtype: torch.dtype) -> bool:
+    """Whether tensors, of which each may be missing, are plain and of this shape and type."""
+    return all(
+        v is None or (_plain(v) and v.dtype == dtype and tuple(v.shape) == tuple(shape)) for v in vectors
+    )
+
+
 def _like(tensor: torch.Tensor) -> Made:
     return [(tensor.shape, tensor.stride(), tensor.dtype)]
 
@@ -142,7 +149,7 @@ def _convolution(
         return None
     if groups < 1 or source[1] != kernel[1] * groups or kernel[0] % groups or 0 in source or 0 in kernel:
         return None
-    if bias is not None and (not _plain(bias) or bias.shape != kernel[:1] or bias.dtype != x.dtype):
+    if not _fits((bias,), kernel[:1], x.dtype):
         return None
     shape = [source[0], kernel[0]]
     for size, taps, step, pad, gap in zip(source[2:], kernel[2:], stride, padding, dilation, strict=True):
@@ -157,11 +164,8 @@ def _batch_norm(
 ) -> Made | None:
     if training or not _plain(x) or x.dim() < 2 or x.dtype not in (torch.float32, torch.float64):
         return None
-    for vector in (weight, bias, mean, variance):
-        if vector is not None and (not _plain(vector) or vector.shape != x.shape[1:2]):
-            return None
-        if vector is not None and vector.dtype != x.dtype:
-            return None
+    if not _fits((weight, bias, mean, variance), x.shape[1:2], x.dtype):
+        return None
     return [*_like(x), *_of(x.shape[1:2], x.dtype), *_of(x.shape[1:2], x.dtype)]
 
 
@@ -170,11 +174,8 @@ def _layer_norm(x: Any, dims: Sequence[int], weight: Any, bias: Any, eps: float)
         return None
     if not dims or len(dims) > x.dim() or tuple(x.shape[-len(dims) :]) != tuple(dims):
         return None
-    for vector in (weight, bias):
-        if vector is not None and (
-            not _plain(vector) or vector.dtype != x.dtype or tuple(vector.shape) != tuple(dims)
-        ):
-            return None
+    if not _fits((weight, bias), dims, x.dtype):
+        return None
     outer = (*x.shape[: -len(dims)], *(1 for _ in dims))
     return [*_like(x), *_of(outer, x.dtype), *_of(outer, x.dtype)]
 
@@ -188,13 +189,8 @@ def _group_norm(
         or x.numel() != batch * channels * cells
     ):
         return None
-    if groups < 1 or channels % groups or not x.numel():
+    if groups < 1 or channels % groups or not x.numel() or not _fits((weight, bias), (channels,), x.dtype):
         return None
-    for vector in (weight, bias):
-        if vector is not None and (
-            not _plain(vector) or vector.dtype != x.dtype or tuple(vector.shape) != (channels,)
-        ):
-            return None
     return [*_like(x), *_of((batch, groups), x.dtype), *_of((batch, groups), x.dtype)]
 
 
