@@ -235,14 +235,6 @@ def _rnn(call: Call, rows: Shape, start: int = 1) -> Cost:
     return cost_formulas.adding(cost, "bias, sum and activation", (*rows, call.shape(start)[0]), 3)
 
 
-def _single_rnn(call: Call) -> Cost:
-    return _rnn(call, call.shape(0)[:1])
-
-
-def _sequence_rnn(call: Call) -> Cost:
-    return _rnn(call, _time(call))
-
-
 def _both_rnn(call: Call) -> Cost:
     costs = [_rnn(call, _time(call)), _rnn(call, _time(call), 5)]
     for place in (10, 11):
@@ -273,10 +265,6 @@ def _pool(per_tap: int = 1) -> Rule:
         return _activated(cost_formulas.pooling(call.op, call.output(), window, per_tap), call)
 
     return rule
-
-
-def _reduce_window(call: Call) -> Cost:
-    return cost_formulas.elementwise(f"{call.op}, each input element", call.shape(0))
 
 
 def _lrn(call: Call) -> Cost:
@@ -353,10 +341,6 @@ def _quantize(call: Call) -> Cost:
     return named("quantize", *extra)(call)
 
 
-def _segments(call: Call) -> Cost:
-    return cost_formulas.elementwise(f"{call.op}, each input element", call.shape(0))
-
-
 def _rfft(call: Call) -> Cost:
     """Rows by their definition on real numbers, then columns on complex ones."""
     source, output = call.shape(0), call.output()
@@ -419,9 +403,6 @@ _ELEMENTS = str.split("""
     ADD SUB MUL DIV MAXIMUM MINIMUM FLOOR_DIV FLOOR_MOD POW ATAN2 PRELU
     LESS LESS_EQUAL GREATER GREATER_EQUAL EQUAL NOT_EQUAL LOGICAL_AND LOGICAL_OR BITWISE_XOR RIGHT_SHIFT
     SELECT SELECT_V2
-""")
-
-_UNARY = str.split("""
     ABS CEIL COS ELU EXP FLOOR GELU HARD_SWISH LEAKY_RELU LOG LOGICAL_NOT LOGISTIC NEG RELU RELU6
     RELU_0_TO_1 RELU_N1_TO_1 ROUND RSQRT SIGN SIN SQRT SQUARE TANH
 """)
@@ -444,17 +425,13 @@ _HLO_MOVES = str.split("""
     TRANSPOSE SCATTER
 """)
 
-_REDUCES = str.split("SUM REDUCE_PROD REDUCE_MAX REDUCE_MIN REDUCE_ANY REDUCE_ALL ARG_MAX ARG_MIN CUMSUM")
-_SEGMENTS = str.split("""
+_REDUCES = str.split("""
+    SUM REDUCE_PROD REDUCE_MAX REDUCE_MIN REDUCE_ANY REDUCE_ALL REDUCE_WINDOW ARG_MAX ARG_MIN CUMSUM
     SEGMENT_SUM UNSORTED_SEGMENT_PROD UNSORTED_SEGMENT_MAX UNSORTED_SEGMENT_SUM UNSORTED_SEGMENT_MIN
 """)
 
-_TABLE = moves("looks words or numbers up")
-_STATE = moves("keeps or hands out what a variable holds")
-_RANDOM = moves("random numbers, no arithmetic on values")
-_CLOSED = without("the subgraphs that it runs open into too many operators")
 
-_PRODUCTS: Mapping[str, Rule] = {
+_COSTS: Mapping[str, Rule] = {
     "CONV_2D": _conv,
     "DEPTHWISE_CONV_2D": _depthwise,
     "TRANSPOSE_CONV": _conv_transpose,
@@ -465,27 +442,20 @@ _PRODUCTS: Mapping[str, Rule] = {
     "UNIDIRECTIONAL_SEQUENCE_LSTM": _sequence_lstm,
     "BIDIRECTIONAL_SEQUENCE_LSTM": _both_lstm,
     "LSTM": _single_lstm,
-    "RNN": _single_rnn,
-    "UNIDIRECTIONAL_SEQUENCE_RNN": _sequence_rnn,
+    "RNN": lambda call: _rnn(call, call.shape(0)[:1]),
+    "UNIDIRECTIONAL_SEQUENCE_RNN": lambda call: _rnn(call, _time(call)),
     "BIDIRECTIONAL_SEQUENCE_RNN": _both_rnn,
     "SVDF": _svdf,
     "RFFT2D": _rfft,
     "STABLEHLO_CONVOLUTION": _hlo_conv,
     "STABLEHLO_DOT_GENERAL": _hlo_dot,
-}
-
-_COSTS: Mapping[str, Rule] = {
-    **_PRODUCTS,
     **dict.fromkeys(_ELEMENTS, _pointwise()),
-    **dict.fromkeys(_UNARY, _pointwise()),
     "SQUARED_DIFFERENCE": _pointwise(2),
     **dict.fromkeys(_MOVES, free),
     **dict.fromkeys(_REDUCES, each_input()),
-    **dict.fromkeys(_SEGMENTS, _segments),
     "AVERAGE_POOL_2D": _pool(),
     "MAX_POOL_2D": _pool(),
     "L2_POOL_2D": _pool(2),
-    "REDUCE_WINDOW": _reduce_window,
     "LOCAL_RESPONSE_NORMALIZATION": _lrn,
     "L2_NORMALIZATION": named("lp_norm"),
     "RESIZE_BILINEAR": _bilinear,
@@ -501,21 +471,30 @@ _COSTS: Mapping[str, Rule] = {
     "COMPLEX_ABS": each(4, "two squares, their sum, its root"),
     "BUCKETIZE": moves("finds the interval of each number"),
     "TOPK_V2": _SORT,
-    "MULTINOMIAL": _RANDOM,
-    "RANDOM_UNIFORM": _RANDOM,
-    "RANDOM_STANDARD_NORMAL": _RANDOM,
+    **dict.fromkeys(
+        str.split("MULTINOMIAL RANDOM_UNIFORM RANDOM_STANDARD_NORMAL STABLEHLO_RNG_BIT_GENERATOR"),
+        moves("random numbers, no arithmetic on values"),
+    ),
     "NON_MAX_SUPPRESSION_V4": _suppression,
     "NON_MAX_SUPPRESSION_V5": _suppression,
     "EMBEDDING_LOOKUP_SPARSE": _lookup_sparse,
     "LSH_PROJECTION": _hashes,
-    "CONCAT_EMBEDDINGS": _TABLE,
-    "SKIP_GRAM": _TABLE,
     **dict.fromkeys(
-        str.split("HASHTABLE HASHTABLE_FIND HASHTABLE_IMPORT HASHTABLE_LOOKUP HASHTABLE_SIZE"), _TABLE
+        str.split("""
+            CONCAT_EMBEDDINGS SKIP_GRAM HASHTABLE HASHTABLE_FIND HASHTABLE_IMPORT HASHTABLE_LOOKUP
+            HASHTABLE_SIZE
+        """),
+        moves("looks words or numbers up"),
     ),
-    **dict.fromkeys(str.split("VAR_HANDLE READ_VARIABLE ASSIGN_VARIABLE"), _STATE),
+    **dict.fromkeys(
+        str.split("VAR_HANDLE READ_VARIABLE ASSIGN_VARIABLE"),
+        moves("keeps or hands out what a variable holds"),
+    ),
     "CALL_ONCE": moves("runs a subgraph once, before the first pass"),
-    **dict.fromkeys(str.split("IF WHILE CALL STABLEHLO_WHILE STABLEHLO_COMPOSITE STABLEHLO_CASE"), _CLOSED),
+    **dict.fromkeys(
+        str.split("IF WHILE CALL STABLEHLO_WHILE STABLEHLO_COMPOSITE STABLEHLO_CASE"),
+        without("the subgraphs that it runs open into too many operators"),
+    ),
     "DELEGATE": without("it holds a part of the model compiled for one machine"),
     "CUSTOM": without("a custom operator without a name"),
     "PLACEHOLDER_FOR_GREATER_OP_CODES": without("it stands for an operator of a newer schema"),
@@ -525,7 +504,6 @@ _COSTS: Mapping[str, Rule] = {
     "STABLEHLO_REDUCE": each_input(),
     "STABLEHLO_REDUCE_WINDOW": _hlo_window,
     "STABLEHLO_SORT": _SORT,
-    "STABLEHLO_RNG_BIT_GENERATOR": _RANDOM,
     "STABLEHLO_CUSTOM_CALL": without("what it calls is not in the file"),
 }
 
@@ -539,27 +517,24 @@ _SETTINGS: Mapping[str, tuple[int, ...]] = {
         """),
         (1,),
     ),
-    **dict.fromkeys(str.split("SLICE SPLIT_V"), (1, 2)),
-    **dict.fromkeys(str.split("BROADCAST_ARGS"), (0, 1)),
     **dict.fromkeys(
-        str.split("UNSORTED_SEGMENT_PROD UNSORTED_SEGMENT_MAX UNSORTED_SEGMENT_SUM UNSORTED_SEGMENT_MIN"),
+        str.split("""
+            SLICE SPLIT_V PADV2 UNSORTED_SEGMENT_PROD UNSORTED_SEGMENT_MAX UNSORTED_SEGMENT_SUM
+            UNSORTED_SEGMENT_MIN
+        """),
         (1, 2),
     ),
+    **dict.fromkeys(str.split("BROADCAST_ARGS FILL"), (0, 1)),
+    **dict.fromkeys(
+        str.split("SPLIT TRANSPOSE_CONV CONV_3D_TRANSPOSE EMBEDDING_LOOKUP SELECT SELECT_V2"), (0,)
+    ),
     "REDUCE_WINDOW": (1, 2, 3, 4),
-    "SPLIT": (0,),
-    "PADV2": (1, 2),
     "STRIDED_SLICE": (1, 2, 3),
     "RANGE": (0, 1, 2),
     "ONE_HOT": (0, 1, 2, 3),
-    "FILL": (0, 1),
     "SCATTER_ND": (0, 2),
     "SPARSE_TO_DENSE": (0, 1, 3),
-    "TRANSPOSE_CONV": (0,),
-    "CONV_3D_TRANSPOSE": (0,),
     "DYNAMIC_UPDATE_SLICE": (2,),
-    "EMBEDDING_LOOKUP": (0,),
-    "SELECT": (0,),
-    "SELECT_V2": (0,),
     "NON_MAX_SUPPRESSION_V4": (2, 3, 4),
     "NON_MAX_SUPPRESSION_V5": (2, 3, 4, 5),
     "UNIDIRECTIONAL_SEQUENCE_LSTM": (18, 19),

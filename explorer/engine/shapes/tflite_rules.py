@@ -14,6 +14,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from explorer.engine.operators import cost_formulas
+from explorer.engine.operators.shape_rules import axis_of
 from explorer.facts import Dim, Shape
 
 
@@ -63,15 +65,7 @@ def _same(call: TfliteCall) -> Sequence[Shape | None]:
 
 
 def _broadcast(call: TfliteCall) -> Sequence[Shape | None]:
-    known = [call.shape(at) for at in range(len(call.shapes))]
-    rank = max(map(len, known))
-    out: list[Dim] = []
-    for dims in zip(*[(1,) * (rank - len(s)) + tuple(s) for s in known], strict=True):
-        sizes = {d for d in dims if d != 1}
-        # an unknown size beside a number above 1 can only be that number, or 1
-        numbers = sizes - {None}
-        out.append(1 if not sizes else next(iter(numbers)) if len(numbers) == 1 else None)
-    return [tuple(out)]
+    return [cost_formulas.broadcast(*(call.shape(at) for at in range(len(call.shapes))))]
 
 
 def _window(size: Dim, kernel: Dim, stride: int, dilation: int, padding: str) -> Dim:
@@ -96,19 +90,9 @@ def _windows(call: TfliteCall, kernel: Shape, channels: Dim) -> Sequence[Shape |
     return [(source[0], *sizes, channels)]
 
 
-def _conv(call: TfliteCall) -> Sequence[Shape | None]:
-    weight = call.shape(1)
-    return _windows(call, weight[1:3], weight[0])
-
-
-def _depthwise(call: TfliteCall) -> Sequence[Shape | None]:
-    weight = call.shape(1)
-    return _windows(call, weight[1:3], weight[3])
-
-
-def _conv_3d(call: TfliteCall) -> Sequence[Shape | None]:
-    weight = call.shape(1)
-    return _windows(call, weight[:3], weight[4])
+def _conv(first: int, last: int, channels: int) -> Rule:
+    """A window; axes of the weight, those of the kernel and that of the output's channels."""
+    return lambda call: _windows(call, call.shape(1)[first:last], call.shape(1)[channels])
 
 
 def _pool(call: TfliteCall) -> Sequence[Shape | None]:
@@ -176,15 +160,9 @@ def _reshape(call: TfliteCall) -> Sequence[Shape | None]:
     return [tuple(out)]
 
 
-def _axis(axis: int, rank: int) -> int:
-    if not -rank <= axis < rank:
-        raise IndexError(axis)
-    return axis % rank
-
-
 def _concatenation(call: TfliteCall) -> Sequence[Shape | None]:
     shapes = [call.shape(at) for at in range(len(call.shapes))]
-    axis = _axis(call.attributes["axis"], len(shapes[0]))
+    axis = axis_of(call.attributes["axis"], len(shapes[0]))
     sizes = [s[axis] for s in shapes]
     total = None if None in sizes else sum(sizes)
     return [(*shapes[0][:axis], total, *shapes[0][axis + 1 :])]
@@ -192,19 +170,19 @@ def _concatenation(call: TfliteCall) -> Sequence[Shape | None]:
 
 def _pack(call: TfliteCall) -> Sequence[Shape | None]:
     source = call.shape(0)
-    axis = _axis(call.attributes["axis"], len(source) + 1)
+    axis = axis_of(call.attributes["axis"], len(source) + 1)
     return [(*source[:axis], len(call.shapes), *source[axis:])]
 
 
 def _unpack(call: TfliteCall) -> Sequence[Shape | None]:
     source = call.shape(0)
-    axis = _axis(call.attributes["axis"], len(source))
+    axis = axis_of(call.attributes["axis"], len(source))
     return [(*source[:axis], *source[axis + 1 :])] * len(call.declared)
 
 
 def _split(call: TfliteCall) -> Sequence[Shape | None]:
     source = call.shape(1)
-    axis = _axis(call.ints(0)[0], len(source))
+    axis = axis_of(call.ints(0)[0], len(source))
     size, parts = source[axis], call.attributes["num_splits"]
     part = size // parts if isinstance(size, int) else None
     return [(*source[:axis], part, *source[axis + 1 :])] * len(call.declared)
@@ -212,7 +190,7 @@ def _split(call: TfliteCall) -> Sequence[Shape | None]:
 
 def _split_v(call: TfliteCall) -> Sequence[Shape | None]:
     source, sizes = call.shape(0), call.ints(1)
-    axis = _axis(call.ints(2)[0], len(source))
+    axis = axis_of(call.ints(2)[0], len(source))
     whole = source[axis]
     if -1 in sizes:
         rest = sum(s for s in sizes if s != -1)
@@ -222,7 +200,7 @@ def _split_v(call: TfliteCall) -> Sequence[Shape | None]:
 
 def _transpose(call: TfliteCall) -> Sequence[Shape | None]:
     source = call.shape(0)
-    return [tuple([source[_axis(n, len(source))] for n in call.ints(1)])]
+    return [tuple([source[axis_of(n, len(source))] for n in call.ints(1)])]
 
 
 def _pad(call: TfliteCall) -> Sequence[Shape | None]:
@@ -233,7 +211,7 @@ def _pad(call: TfliteCall) -> Sequence[Shape | None]:
 
 def _reduce(call: TfliteCall) -> Sequence[Shape | None]:
     source = call.shape(0)
-    axes = {_axis(n, len(source)) for n in call.ints(1)}
+    axes = {axis_of(n, len(source)) for n in call.ints(1)}
     if call.attributes.get("keep_dims"):
         return [tuple([1 if at in axes else d for at, d in enumerate(source)])]
     return [tuple([d for at, d in enumerate(source) if at not in axes])]
@@ -241,7 +219,7 @@ def _reduce(call: TfliteCall) -> Sequence[Shape | None]:
 
 def _arg(call: TfliteCall) -> Sequence[Shape | None]:
     source = call.shape(0)
-    axis = _axis(call.ints(1)[0], len(source))
+    axis = axis_of(call.ints(1)[0], len(source))
     return [(*source[:axis], *source[axis + 1 :])]
 
 
@@ -290,7 +268,7 @@ def _slice(call: TfliteCall) -> Sequence[Shape | None]:
 
 def _gather(call: TfliteCall) -> Sequence[Shape | None]:
     source, places = call.shape(0), call.shape(1)
-    axis = _axis(call.attributes.get("axis", 0), len(source))
+    axis = axis_of(call.attributes.get("axis", 0), len(source))
     shared = call.attributes.get("batch_dims", 0)
     return [(*source[:axis], *places[shared:], *source[axis + 1 :])]
 
@@ -303,13 +281,13 @@ def _gather_nd(call: TfliteCall) -> Sequence[Shape | None]:
 
 def _expand(call: TfliteCall) -> Sequence[Shape | None]:
     source = call.shape(0)
-    axis = _axis(call.ints(1)[0], len(source) + 1)
+    axis = axis_of(call.ints(1)[0], len(source) + 1)
     return [(*source[:axis], 1, *source[axis:])]
 
 
 def _squeeze(call: TfliteCall) -> Sequence[Shape | None]:
     source = call.shape(0)
-    axes = {_axis(n, len(source)) for n in call.attributes.get("squeeze_dims", ())}
+    axes = {axis_of(n, len(source)) for n in call.attributes.get("squeeze_dims", ())}
     if not axes and None in source:
         return [None]
     return [tuple([d for at, d in enumerate(source) if not (at in axes if axes else d == 1)])]
@@ -328,7 +306,7 @@ def _range(call: TfliteCall) -> Sequence[Shape | None]:
 def _one_hot(call: TfliteCall) -> Sequence[Shape | None]:
     places, depth = call.shape(0), call.ints(1)[0]
     axis = call.attributes.get("axis", -1)
-    at = len(places) if axis == -1 else _axis(axis, len(places) + 1)
+    at = len(places) if axis == -1 else axis_of(axis, len(places) + 1)
     return [(*places[:at], depth, *places[at:])]
 
 
@@ -409,9 +387,9 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("AVERAGE_POOL_2D", "MAX_POOL_2D", "L2_POOL_2D"), _pool),
     **dict.fromkeys(("PAD", "PADV2", "MIRROR_PAD"), _pad),
     **dict.fromkeys(("RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR"), _resize),
-    "CONV_2D": _conv,
-    "DEPTHWISE_CONV_2D": _depthwise,
-    "CONV_3D": _conv_3d,
+    "CONV_2D": _conv(1, 3, 0),
+    "DEPTHWISE_CONV_2D": _conv(1, 3, 3),
+    "CONV_3D": _conv(0, 3, 4),
     "TRANSPOSE_CONV": _conv_transpose,
     "CONV_3D_TRANSPOSE": _conv_transpose,
     "FULLY_CONNECTED": _fully_connected,
