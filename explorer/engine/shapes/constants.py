@@ -30,12 +30,11 @@ class ConstantContents(Mapping[str, "Array"]):
     Stored tensors are decoded when somebody asks for them.
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor], parent: ConstantContents | None = None) -> None:
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors = tensors
         self._held: dict[str, Tensor] = {}
         self._arrays: dict[str, Array | None] = {}
         self._flat: dict[str, list[Any] | None] = {}
-        self._parent = parent
 
     def array(self, name: str) -> Array | None:
         """Known contents, perhaps with expressions and None among them; None if nothing is known."""

@@ -7,7 +7,6 @@ non-strict inference keeps a stale declaration and hands it on.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,8 +33,6 @@ DIED = "shape inference died of a part of this model, and was not asked again"
 """What is noted where it may have been the machine that failed, and not the model."""
 MAX_REFUSED = 8
 """Nodes that inference refuses before the rest is given up; each takes a dozen runs to find."""
-
-_GENERATED = re.compile(r"unk__\d+\Z")
 
 
 class OnnxPass(Struct):
@@ -175,6 +172,5 @@ def _cut_out(
 def _dim(dim: int | str | None, symbols: set[str]) -> Dim:
     if isinstance(dim, int):
         return dim if dim >= 0 else None
-    name = dim or ""
     # inference makes up names for what it does not know; they are nobody's dimension
-    return name if name in symbols and not (_GENERATED.match(name) and name not in symbols) else None
+    return dim if dim in symbols else None

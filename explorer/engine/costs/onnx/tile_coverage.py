@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from msgspec import Struct
@@ -245,16 +246,9 @@ def _fitting(
         return None
     ints = [size for size in sides if isinstance(size, int)]
     batch: list[int] = []
-    for a, b in _beside(left[:-2], right[:-2]):
+    # aligned at their ends, as they broadcast
+    for a, b in zip_longest(left[-3::-1], right[-3::-1], fillvalue=1):
         if not isinstance(a, int) or not isinstance(b, int):
             return None, None
         batch.append(max(a, b) if a and b else 0)
     return (math.prod(ints) if len(ints) == 3 else None), math.prod(batch)
-
-
-def _beside(left: Sequence[Dim], right: Sequence[Dim]) -> list[tuple[Dim, Dim]]:
-    """Batch dimensions of both operands, aligned at their ends as they broadcast."""
-    size = max(len(left), len(right))
-    return list(
-        zip([1] * (size - len(left)) + list(left), [1] * (size - len(right)) + list(right), strict=True)
-    )

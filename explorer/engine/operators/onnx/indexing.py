@@ -21,10 +21,6 @@ def _gather(call: Call) -> Answer:
     return ((dtype, shape[:axis] + index + shape[axis + 1 :]),)
 
 
-def _gather_elements(call: Call) -> Answer:
-    return ((call.dtype(0), call.known(1)),)
-
-
 def _gather_nd(call: Call) -> Answer:
     shape, index, dtype = call.known(0), call.known(1), call.dtype(0)
     if shape is None or index is None or not index or not isinstance(index[-1], int):
@@ -148,7 +144,7 @@ _HASH = moves("words to numbers of a table, no arithmetic on values")
 
 OPERATORS = (
     Operator("Gather", free, shape=_gather, settings=(1,), rows=(0,)),
-    Operator("GatherElements", free, shape=_gather_elements, settings=(1,), rows=(0,)),
+    Operator("GatherElements", free, shape=like(1, dtype=0), settings=(1,), rows=(0,)),
     Operator("GatherND", free, ("", MS), _gather_nd, settings=(1,), rows=(0,)),
     Operator("Scatter", free, shape=first, settings=(1,)),
     Operator("ScatterElements ScatterND", _scatter, shape=first, settings=(1,)),

@@ -136,20 +136,14 @@ def _stft(call: Call) -> Cost:
 
 
 def _real_fft(call: Call) -> Cost:
-    """Rfft: real (..., n) to complex (..., n // 2 + 1, 2) along the last axis."""
+    """Rfft: real (..., n) to complex (..., n // 2 + 1, 2) along the last axis; Irfft: the way back."""
     if call.attributes.get("signal_ndim", 1) != 1:
         return cost_formulas.unknown("a transform of several dimensions is not followed")
-    source = call.shape(0)
-    return cost_formulas.fourier(source[:-1], source[-1], call.output()[-2], complex_in=False)
-
-
-def _inverse_real_fft(call: Call) -> Cost:
-    """Irfft: complex (..., n // 2 + 1, 2) to real (..., n) along the last axis."""
-    if call.attributes.get("signal_ndim", 1) != 1:
-        return cost_formulas.unknown("a transform of several dimensions is not followed")
-    source = call.shape(0)
+    source, back = call.shape(0), call.op == "Irfft"
+    axis = -2 if back else -1
+    frequencies = call.output()[-1 if back else -2]
     return cost_formulas.fourier(
-        source[:-2], source[-2], call.output()[-1], complex_in=True, complex_out=False
+        source[:axis], source[axis], frequencies, complex_in=back, complex_out=not back
     )
 
 
@@ -194,8 +188,7 @@ def _warping(call: Call) -> Cost:
 OPERATORS = (
     Operator("DFT", _dft, reader=True, settings=(1, 2)),
     Operator("STFT", _stft, shape=_stft_shape, reads=(1, 3), reader=True, settings=(1, 3)),
-    Operator("Rfft", _real_fft, MS, _fourier_shape),
-    Operator("Irfft", _inverse_real_fft, MS, _fourier_shape),
+    Operator("Rfft Irfft", _real_fft, MS, _fourier_shape),
     Operator(
         "HannWindow HammingWindow", each(4, "angle, cosine, scale, subtract"), shape=_window, reads=(0,)
     ),
