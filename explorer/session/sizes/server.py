@@ -42,7 +42,7 @@ class Server:
         key = loaded.source, self._models.at(index), stored_types(spec).compute, spec.prompt
         with loaded.quiet():
             if self._known is None or self._known[0] != key:
-                self._known = key, passes_of(module_cache.find(loaded), spec)
+                self._known = key, passes_of(module_cache.of_module(loaded.meta(), loaded.source), spec)
             passes = self._known[1]
             passes.told = lambda done: report(on_progress, cancel, "running on shapes", done)
             found = served(passes, on_machine(spec, machine), machine, measured_of(machine))

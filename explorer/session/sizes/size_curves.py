@@ -192,7 +192,7 @@ class CurveMaker:
     def _takes_cache(self, at: int) -> bool:
         """Whether it is a graph that takes a key-value cache."""
         model = getattr(self._models.opened(at), "model", None)
-        return model is not None and bool(onnx_cache.find(model).slots)
+        return model is not None and bool(onnx_cache.find(model))
 
     def _is_module(self, opened: OpenedModel) -> bool:
         """Whether it is an nn.Module, whose sizes have no names of their own."""

@@ -10,7 +10,6 @@ import contextlib
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +21,6 @@ from explorer.base.units import shape_text
 from explorer.engine.costs.torch.branch_outcomes import traced
 from explorer.engine.formats.torch_module.cache_tensors import tensors_of
 from explorer.engine.formats.torch_module.configured_inputs import likely_shape
-from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.progress import Cancel, stop_if
 
 _NAMES = ("past_key_values", "cache_params", "state")
@@ -204,21 +202,13 @@ def _longer(cache: Any, tokens: int) -> Any:
     return cache
 
 
-def find(loaded: LoadedModule, *, cancel: Cancel = None) -> OwnCache:
+def of_module(model: nn.Module, source: str = "", *, cancel: Cancel = None) -> OwnCache:
     """The cache of a module's own.
 
     Args:
-        loaded: The module.
+        model: On the meta device.
+        source: What the user asked for.
         cancel: Asked at every module of a run.
-
-    Raises:
-        Misuse: Its forward takes no cache.
-    """
-    return of_module(loaded.meta(), loaded.source, cancel=cancel)
-
-
-def of_module(model: nn.Module, source: str = "", *, cancel: Cancel = None) -> OwnCache:
-    """As `find`, of a module on the meta device.
 
     Raises:
         Misuse: Its forward takes no cache.
@@ -228,7 +218,7 @@ def of_module(model: nn.Module, source: str = "", *, cancel: Cancel = None) -> O
     encoder = "decoder_input_ids" in takes
     if name is None or not ("input_ids" in takes or encoder):
         raise Misuse("it has no key-value cache of its own", where=source or type(model).__name__, hint=_HINT)
-    return OwnCache(model, name, takes, encoder, check=partial(_check, cancel))
+    return OwnCache(model, name, takes, encoder, check=lambda done, modules: stop_if(cancel))
 
 
 def _arguments(model: nn.Module) -> frozenset[str]:
@@ -259,7 +249,3 @@ def text_config(model: nn.Module) -> Any:
     """What a model says of its decoder; None for one without a configuration."""
     config: Any = getattr(model, "config", None)
     return config.get_text_config() if hasattr(config, "get_text_config") else config
-
-
-def _check(cancel: Cancel, done: int, modules: int) -> None:
-    stop_if(cancel)

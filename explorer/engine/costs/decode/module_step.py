@@ -47,7 +47,7 @@ def step_of_module(
     """
     check_past(past)
     with loaded.quiet():
-        own = module_cache.find(loaded, cancel=cancel)
+        own = module_cache.of_module(loaded.meta(), loaded.source, cancel=cancel)
         batch = _batch(dims, input_shapes)
         given = own.step(past, batch)
     return step_behind(
@@ -77,7 +77,7 @@ def prefill_of_module(
         Misuse: It has no cache of its own.
     """
     with loaded.quiet():
-        own = module_cache.find(loaded, cancel=cancel)
+        own = module_cache.of_module(loaded.meta(), loaded.source, cancel=cancel)
         batch = _batch(dims, input_shapes)
         given = own.prompt(max(tokens, 1), batch)
     return examined(

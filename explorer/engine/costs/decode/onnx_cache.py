@@ -52,10 +52,8 @@ class Slot(Struct, frozen=True):
     present: str
 
 
-class Cache(Struct, frozen=True):
-    """What a graph takes and gives of its cache, by the input's name."""
-
-    slots: Mapping[str, Slot]
+Cache = Mapping[str, Slot]
+"""What a graph takes and gives of its cache, by the input's name."""
 
 
 class DecodeStep(Struct, frozen=True):
@@ -113,7 +111,7 @@ def find(model: Model) -> Cache:
             alike = next((slot for slot in slots.values() if _alike(slot, value)), None)
             if alike is not None:
                 slots[name] = Slot(value, alike.axis, "")
-    return Cache(slots)
+    return slots
 
 
 def _alike(slot: Slot, value: Value) -> bool:
@@ -156,7 +154,7 @@ def bind(
     sizes = _Sizes(dims)
     buffers = _are_buffers(model, cache)
     batches: dict[str, None] = {}
-    for slot in cache.slots.values():
+    for slot in cache.values():
         shape = _shape_of(slot.value, input_shapes)
         if not slot.axis < len(shape):
             raise Misuse("its rank is not that of a cache", where=f"input {slot.value.name}")
@@ -164,7 +162,7 @@ def bind(
         batch = shape[1 if len(shape) == 5 else 0]
         if isinstance(batch, str):
             batches[batch] = None
-    others = [v for v in model.graph.feeds if v.name not in cache.slots]
+    others = [v for v in model.graph.feeds if v.name not in cache]
     tokens = _tokens(others)
     if tokens is not None:
         shape = _shape_of(tokens, input_shapes)
@@ -185,8 +183,8 @@ def bind(
             sizes.of(dim, value.name, total=past + new, mask=0 < mask == at) for at, dim in enumerate(shape)
         )
         bound[value.name] = given[0], whole
-        if value.name in cache.slots:
-            positions[value.name] = _enough(whole[cache.slots[value.name].axis], past, value.name)
+        if value.name in cache:
+            positions[value.name] = _enough(whole[cache[value.name].axis], past, value.name)
     written = buffers or any(n > past for n in positions.values())
     return DecodeStep(bound, positions, written, tuple(assumed), sizes.known)
 
@@ -258,7 +256,7 @@ def _tokens(values: Sequence[Value]) -> Value | None:
 def _are_buffers(model: Model, cache: Cache) -> bool:
     """Whether what comes out of the cache is declared to be as long as what went in."""
     declared = {v.name: v.shape for v in model.graph.outputs}
-    for slot in cache.slots.values():
+    for slot in cache.values():
         before, after = slot.value.shape, declared.get(slot.present)
         if before is None or after is None or len(before) != len(after) or slot.axis >= len(before):
             return False
@@ -327,7 +325,7 @@ def with_cache(analysis: Analysis, cache: Cache, step: DecodeStep, past: int) ->
     outputs = {t.name: t for t in analysis.info.model.outputs}
     known = {t.name: t for t in analysis.info.model.inputs}
     checked = 0
-    for name, slot in cache.slots.items():
+    for name, slot in cache.items():
         after = outputs.get(slot.present)
         if after is None or after.shape is None or slot.axis >= len(after.shape):
             continue
@@ -339,7 +337,7 @@ def with_cache(analysis: Analysis, cache: Cache, step: DecodeStep, past: int) ->
                 hint="its dimensions are not those of a cache; give them by --dim",
             )
         checked += isinstance(size, int)
-    sizes = {name: _held(known[name], step.positions[name], past) for name in cache.slots}
+    sizes = {name: _held(known[name], step.positions[name], past) for name in cache}
     held: dict[int, list[int | None]] = {}
     left = dict(sizes)
     for layer in analysis.layers:

@@ -43,7 +43,7 @@ def step_of_graph(
     """
     check_past(past)
     cache = onnx_cache.find(model)
-    if cache.slots:
+    if cache:
         step = onnx_cache.bind(model, cache, past, dims, input_shapes)
         both = examine(dims=dims, input_shapes=step.input_shapes)
         return AnalysisResult.of(
@@ -72,7 +72,7 @@ def sizes_of_step(
     """
     check_past(past)
     cache = onnx_cache.find(model)
-    if not cache.slots:
+    if not cache:
         if past:
             raise _no_cache()
         return dict(dims), onnx_cache.whole_text(model, 1, dims, input_shapes)
@@ -97,7 +97,7 @@ def prefill_of_graph(
         Misuse: It makes no such pass, or a size has to be given.
     """
     cache = onnx_cache.find(model)
-    if cache.slots:
+    if cache:
         shapes = onnx_cache.bind(model, cache, 0, dims, input_shapes, new=tokens).input_shapes
     else:
         shapes = onnx_cache.whole_text(model, tokens, dims, input_shapes)
@@ -133,7 +133,7 @@ def text_shapes(inputs: Sequence[TensorInfo], tokens: int) -> dict[str, tuple[st
     shapes = {}
     for index, info in enumerate(inputs):
         sizes = tuple(_stretched(d, length, tokens, i >= at) for i, d in enumerate(info.shape or ()))
-        shapes[info.name] = info.dtype, _with(sizes, at, tokens) if not index else sizes
+        shapes[info.name] = info.dtype, sizes if index else (*sizes[:at], tokens, *sizes[at + 1 :])
     return shapes
 
 
@@ -141,7 +141,3 @@ def _stretched(dim: Dim, length: Dim, tokens: int, along: bool) -> int:
     """A dimension of an input for a text of another length."""
     size = dim if isinstance(dim, int) else 1
     return tokens if along and dim == length else size
-
-
-def _with(sizes: tuple[int, ...], at: int, size: int) -> tuple[int, ...]:
-    return (*sizes[:at], size, *sizes[at + 1 :])

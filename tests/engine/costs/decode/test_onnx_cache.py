@@ -262,7 +262,7 @@ def test_no_cache_is_overlooked_whatever_the_exporter_puts_before_it(build: Buil
     inputs: dict[str, Any] = {"k": ("batch", 2, 1, 4), **dict.fromkeys(caches, ("batch", 2, "past", 4))}
     outputs = [f"present.{i}" for i in range(3)]
     model = build(nodes, inputs=inputs, outputs=outputs, weights={"two": (1,)})
-    assert set(onnx_cache.find(model).slots) == set(caches)
+    assert set(onnx_cache.find(model)) == set(caches)
     found = step(model, 9).analysis
     assert found.info.totals.kv_cache_bytes == 3 * 9 * 8 * 4
     assert {x.path: x.kv_cache_bytes for x in found.layers if x.kv_cache_bytes} == {
@@ -354,7 +354,7 @@ def test_inputs_of_a_concat_that_is_no_cache_are_left_alone(build: Build) -> Non
         Node("Relu", ["both"], ["y"]),
     ]
     model = build(nodes, inputs={"image": (1, 3, 8), "other": (1, 3, 8)}, outputs=["y"])
-    assert not onnx_cache.find(model).slots
+    assert not onnx_cache.find(model)
 
 
 def test_eighty_layers_of_grouped_heads_as_in_llama_70b(build: Build) -> None:
