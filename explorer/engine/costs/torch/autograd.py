@@ -152,9 +152,7 @@ class Gradients:
             self.parts.append(
                 LeafGradients(
                     rows_of[at],
-                    None if unknown else gradient.input,
-                    None if unknown else gradient.weight,
-                    None if unknown else gradient.elementwise,
+                    None if unknown else gradient,
                     any(wanted or key in self._read for key, wanted in results),
                     tuple(
                         ParameterBytes(identity, size, identity in trained)

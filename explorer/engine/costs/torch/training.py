@@ -72,7 +72,8 @@ def _unreached(analysis: Analysis, parts: Sequence[LeafGradients]) -> list[str]:
     found = [
         analysis.layers[part.layer].path
         for part in parts
-        if analysis.layers[part.layer].macs and part.weight_macs == 0 and any(s.trained for s in part.stored)
+        if part.gradient is not None and part.gradient.weight == 0
+        if analysis.layers[part.layer].macs and any(s.trained for s in part.stored)
     ]
     if not found:
         return []
@@ -85,4 +86,4 @@ def _unreached(analysis: Analysis, parts: Sequence[LeafGradients]) -> list[str]:
 def _unknown(analysis: Analysis, reason: str) -> list[LeafGradients]:
     """Parts of layers of whose gradients nothing is known."""
     rows = [layer.id for layer in analysis.layers if not layer.group]
-    return [LeafGradients(row, None, None, None, status="unknown", reason=reason) for row in rows]
+    return [LeafGradients(row, None, status="unknown", reason=reason) for row in rows]

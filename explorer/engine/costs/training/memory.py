@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from explorer.base.errors import Misuse
 from explorer.facts.training import (
     Holding,
-    LayerTraining,
     Phase,
     StepMemory,
     Training,
@@ -122,8 +121,8 @@ def by_outputs(fact: Training) -> StepMemory:
         raise Misuse(
             f"how much {unknown or 'an input'} puts out is not known, and so is the memory of a step"
         )
-    outputs = [_allocation("activations", row, row.activation_bytes or 0) for row in fact.layers]
-    gradients = [_allocation("gradients", row, row.gradient_bytes) for row in fact.layers]
+    outputs = [Allocation("activations", row.path, row.activation_bytes or 0) for row in fact.layers]
+    gradients = [Allocation("gradients", row.path, row.gradient_bytes) for row in fact.layers]
     changes = [Change("forward", out.path, out) for out in outputs if out.bytes]
     for out, gradient in zip(reversed(outputs), reversed(gradients), strict=True):
         # the gradient of an output is as large as the output
@@ -135,15 +134,11 @@ def by_outputs(fact: Training) -> StepMemory:
     start = [Allocation("inputs", "", fact.input_bytes)]
     for row in fact.layers:
         start += [
-            _allocation("parameters", row, row.param_bytes),
-            _allocation("optimizer", row, row.optimizer_bytes),
+            Allocation("parameters", row.path, row.param_bytes),
+            Allocation("optimizer", row.path, row.optimizer_bytes),
         ]
     kept = sum(allocation.bytes for allocation in outputs)
     return over_time(start, changes, batch=fact.batch, kept_bytes=kept, counted="outputs", mode="eval")
-
-
-def _allocation(kind: Holding, row: LayerTraining, size: int) -> Allocation:
-    return Allocation(kind, row.path, size)
 
 
 def beside_plain(step: StepMemory, plain: StepMemory) -> StepMemory:

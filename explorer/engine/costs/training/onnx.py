@@ -201,9 +201,7 @@ def _parts(
     return [
         LeafGradients(
             row,
-            None if gradient is None else gradient.input,
-            None if gradient is None else gradient.weight,
-            None if gradient is None else gradient.elementwise,
+            gradient,
             _kept(leaf, flow),
             tuple(
                 ParameterBytes(identity, size, identity in flow.trained) for identity, _, size in leaf.stored

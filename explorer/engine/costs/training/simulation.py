@@ -70,12 +70,8 @@ def checkpointed(loaded: LoadedModule, globs: Sequence[str]) -> tuple[str, ...]:
         if not mine:
             raise Misuse(f"no module is called '{glob}'", where="--checkpoint", hint=nearest(glob, paths))
         found |= mine
-    return tuple(path for path in paths if path in found and not any(o in found for o in _parents(path)))
-
-
-def _parents(path: str) -> list[str]:
-    parts = path.split(".")
-    return [".".join(parts[:at]) for at in range(1, len(parts))]
+    inner = {path for path in paths if any(path.startswith(f"{other}.") for other in found)}
+    return tuple(path for path in paths if path in found - inner)
 
 
 def step_memory(

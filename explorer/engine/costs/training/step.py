@@ -22,6 +22,7 @@ from msgspec import Struct
 from explorer.base.errors import Misuse, nearest
 from explorer.engine.costs.layer_tree import summed, whole
 from explorer.engine.graph.model import DTYPES, dtype_code
+from explorer.engine.operators.gradients import Gradient
 from explorer.facts import Analysis, Layer, Status, TensorInfo
 from explorer.facts.training import OPTIMIZERS, LayerTraining, Optimizer, Training
 
@@ -39,18 +40,14 @@ class LeafGradients(Struct, frozen=True):
 
     Attributes:
         layer: Id of its row.
-        input_macs: Multiply-accumulates for the gradients of values.
-        weight_macs: Multiply-accumulates for the gradients of weights.
-        elementwise: Elementwise operations for both.
+        gradient: What its gradients multiply; None if that is not known.
         kept: Whether its outputs are looked at again by the backward pass.
         stored: The parameters that it uses.
-        status: Of the two counts; `reason` says why when it is not exact.
+        status: Of the counts; `reason` says why when it is not exact.
     """
 
     layer: int
-    input_macs: int | None = 0
-    weight_macs: int | None = 0
-    elementwise: int | None = 0
+    gradient: Gradient | None = Gradient()
     kept: bool = True
     stored: tuple[ParameterBytes, ...] = ()
     status: Status = "exact"
@@ -136,14 +133,14 @@ def _row(layer: Layer, part: LeafGradients, own: Sequence[ParameterBytes], numbe
     figures: tuple[int | None, int | None, int | None, int | None] = (0, 0, 0, 0)
     elementwise: int | None = 0
     if layer.counted:
-        failed = layer.macs is None
+        known = part.gradient if layer.macs is not None else None
         figures = (
             layer.macs,
-            None if failed else part.input_macs,
-            None if failed else part.weight_macs,
+            None if known is None else known.input,
+            None if known is None else known.weight,
             layer.activation_bytes if part.kept or layer.activation_bytes is None else 0,
         )
-        elementwise = None if failed or layer.elementwise_ops is None else part.elementwise
+        elementwise = None if known is None or layer.elementwise_ops is None else known.elementwise
     if None in figures and status != "unknown":
         status, reason = "unknown", "the size of what it puts out is not known"
     return LayerTraining(
