@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast, overload
 
+from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
 from explorer.engine.costs.layer_tree import CostFigures, GroupFacts, Leaf, Scope
@@ -99,14 +100,11 @@ def build(
     return cast("tuple[Layer, ...]", rows) if len(rows) > MANY else tuple(rows)
 
 
-class _Group:
+class _Group(Struct):
     """A row in the making: a scope, and the groups and the positions of the leaves in it."""
 
-    __slots__ = ("children", "scope")
-
-    def __init__(self, scope: Scope) -> None:
-        self.scope = scope
-        self.children: list[_Group | int] = []
+    scope: Scope
+    children: list[_Group | int] = field(default_factory=list)
 
 
 def _grouped(leaves: Sequence[Leaf]) -> tuple[_Group, Counter[str]]:
@@ -133,19 +131,16 @@ def _grouped(leaves: Sequence[Leaf]) -> tuple[_Group, Counter[str]]:
 _FIGURES = ("macs", "elementwise_ops", "bytes_read", "bytes_written", "activation_bytes", "weight_bytes_read")
 
 
-class _Sum:
+class _Sum(Struct):
     """Totals of a subtree while its rows are added up, last row first."""
 
-    __slots__ = ("assumed", "figures", "leaves", "missing", "status", "stored", "unknown")
-
-    def __init__(self) -> None:
-        self.assumed = False
-        self.figures = [0] * len(_FIGURES)
-        self.missing: set[int] = set()
-        self.stored: dict[Hashable, tuple[int, int]] = {}
-        self.leaves = 0
-        self.unknown = 0
-        self.status: Status = "exact"
+    assumed: bool = False
+    figures: list[int] = field(default_factory=lambda: [0] * len(_FIGURES))
+    missing: set[int] = field(default_factory=set)
+    stored: dict[Hashable, tuple[int, int]] = field(default_factory=dict)
+    leaves: int = 0
+    unknown: int = 0
+    status: Status = "exact"
 
     def add_leaf(self, layer: CostFigures | Layer, stored: Iterable[tuple[Hashable, int, int]]) -> None:
         figures = self.figures

@@ -324,14 +324,11 @@ def _leaf(row: Row, module: nn.Module | None, scopes: tuple[layer_tree.Scope, ..
     status: Status = "unknown" if row.unknown else "bound" if row.bound else "exact"
     stored = tuple(row.stored.values())
     layer = Layer(
-        id=0,
-        parent=None,
+        **layer_tree.UNPLACED,
         path=row.path,
         name=row.name,
         # a bare nn.Module only holds parameters: what is done with them says more
         kind=row.kind if module is None or type(module).__name__ == "Module" else type(module).__name__,
-        depth=0,
-        group=False,
         calls=row.calls,
         inputs=row.inputs,
         outputs=row.outputs,
@@ -403,22 +400,19 @@ def _idle(
 ) -> layer_tree.LayerLeaf:
     """A leaf module that did not run: on purpose, or because the model failed before it."""
     stored = [s for s in seen.parameters.values() if s.owner == path]
+    formula = "0 (does not run on these inputs in evaluation mode)"
     reason = "it does not run on these inputs in evaluation mode"
     if isinstance(module, torch.jit.ScriptModule):
+        formula = ""
         reason = "compiled: nobody sees whether it runs, and what it does is counted where it is called"
     layer = Layer(
-        id=0,
-        parent=None,
+        **layer_tree.UNPLACED,
         path=path,
         name=path.rpartition(".")[2],
         kind=type(module).__name__,
-        depth=0,
-        group=False,
         calls=0,
         weights=tuple(s.info for s in stored),
-        formula=""
-        if isinstance(module, torch.jit.ScriptModule)
-        else "0 (does not run on these inputs in evaluation mode)",
+        formula=formula,
         attributes=_attributes(module),
         reason=reason,
     )
@@ -497,7 +491,7 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
     found: dict[str, Any] = {}
     own = vars(module)
     held = own.get("_parameters", {}), own.get("_buffers", {})
-    for name, of_class in _constructor(type(module)):
+    for name, of_class in _constructor(type(module)):  # type: ignore[arg-type]
         # asking a module for what it has not takes longer than all the rest
         if of_class:
             value = getattr(module, name, None)
@@ -519,27 +513,22 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
 
 
 _NUMBERS = frozenset((bool, int, float, str))
-_CONSTRUCTORS: dict[type, tuple[tuple[str, bool], ...]] = {}
 
 
+@cache
 def _constructor(kind: type[nn.Module]) -> tuple[tuple[str, bool], ...]:
     """Names of the parameters of a module's constructor, and of torch's own one behind it.
 
     With each, whether its class has to be asked for the value (a property, a default).
     """
-    names = _CONSTRUCTORS.get(kind)
-    if names is None:
-        found: dict[str, None] = {}
-        for base in kind.__mro__:
-            if base is nn.Module:
-                break
-            if "__init__" in vars(base):
-                found.update(dict.fromkeys(list(inspect.signature(vars(base)["__init__"]).parameters)[1:]))
-        asked = kind.__getattr__ is not nn.Module.__getattr__
-        names = _CONSTRUCTORS[kind] = tuple(
-            (n, asked or hasattr(kind, n)) for n in found if n not in ("device", "dtype", "training")
-        )
-    return names
+    found: dict[str, None] = {}
+    for base in kind.__mro__:
+        if base is nn.Module:
+            break
+        if "__init__" in vars(base):
+            found.update(dict.fromkeys(list(inspect.signature(vars(base)["__init__"]).parameters)[1:]))
+    asked = kind.__getattr__ is not nn.Module.__getattr__
+    return tuple((n, asked or hasattr(kind, n)) for n in found if n not in ("device", "dtype", "training"))
 
 
 def stored(model: nn.Module, *, source: str) -> Info:

@@ -190,11 +190,11 @@ def _settings(module: nn.Module, key: list[Any], stored: list[int]) -> bool:
         return False
     if own["_backward_hooks"] or own["_backward_pre_hooks"]:
         return False
-    names, pick = _NAMES.get((kind, len(own)), _UNKNOWN)
     try:
+        names, pick = _NAMES[kind, len(own)]
         values = pick(own)
     except KeyError:
-        # an attribute that others of this class do not have
+        # a class that is new, or an attribute that others of this class do not have
         names, pick = _NAMES[kind, len(own)] = _picked(own.keys() - _INTERNAL)
         values = pick(own)
     kinds = tuple(map(type, values))
@@ -226,11 +226,6 @@ def _picked(names: Collection[str]) -> tuple[tuple[str, ...], Callable[[Any], tu
     return found, pick
 
 
-def _nothing(own: Any) -> tuple[Any, ...]:
-    raise KeyError
-
-
-_UNKNOWN: tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]] = ((), _nothing)
 _NAMES: dict[tuple[type, int], tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]] = {}
 """By class and number of attributes."""
 

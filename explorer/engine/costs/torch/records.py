@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -217,7 +218,7 @@ def parameters(model: nn.Module) -> dict[str, ModuleParameter]:
 
 def module_inputs(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[TensorInfo, ...]:
     """The tensors that go into a module, under the names that its forward gives them."""
-    names = _forward_names(type(module))
+    names = _forward_names(type(module))  # type: ignore[arg-type]
     found: list[TensorInfo] = []
     for index, value in enumerate(args):
         found.extend(described(value, names[index] if index < len(names) else f"input{index}"))
@@ -226,20 +227,14 @@ def module_inputs(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, An
     return tuple(found)
 
 
-_FORWARD_NAMES: dict[type, tuple[str, ...]] = {}
-
-
+@cache
 def _forward_names(kind: type[nn.Module]) -> tuple[str, ...]:
     """Names of the positional parameters of a module's forward."""
-    names = _FORWARD_NAMES.get(kind)
-    if names is None:
-        try:
-            parameters = list(inspect.signature(kind.forward).parameters.values())[1:]
-        except (TypeError, ValueError):
-            parameters = []
-        names = tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
-        _FORWARD_NAMES[kind] = names
-    return names
+    try:
+        parameters = list(inspect.signature(kind.forward).parameters.values())[1:]
+    except (TypeError, ValueError):
+        return ()
+    return tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
 
 
 def function_inputs(

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from msgspec import Struct, field
 from torch import nn
 
 from explorer.base.errors import ExplorerError
@@ -61,16 +62,13 @@ class _Seat:
         self.quiet = self.absorbs and not isinstance(module, nn.RNNBase)
 
 
-class _Frame:
+class _Frame(Struct):
     """A module that is running: its path, and how often it called each function so far."""
 
-    __slots__ = ("absorbs", "counts", "path", "row")
-
-    def __init__(self, path: str, row: Row | None, absorbs: bool) -> None:
-        self.path = path
-        self.row = row
-        self.absorbs = absorbs
-        self.counts: dict[str, int] = {}
+    path: str
+    row: Row | None
+    absorbs: bool
+    counts: dict[str, int] = field(default_factory=dict)
 
 
 class _Watch:
