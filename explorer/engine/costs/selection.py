@@ -64,10 +64,10 @@ def narrowed(
     whole = whole_model(info.totals, info.model.inputs, info.model.outputs)
     if wanted is not None:
         whole = replace(whole, **sums.fields(sums.top), inputs=(), outputs=())
-    made = {name: {rows[at].id: sums.beside(at, name) for at in left} for name in figures}
+    made = {name: {rows[at].id: sums.extra(sums.values[at], name) for at in left} for name in figures}
     for name, numbers in made.items():
         numbers[whole.id] = sums.extra(sums.top, name)
-    many = sum(found[at] and (not rows[at].group or not sums.layers_left(at)) for at in left)
+    many = sum(found[at] and (not rows[at].group or not sums.left[at]) for at in left)
     return NarrowedTree([sums.row(at) for at in left], whole, made, many)
 
 
@@ -76,6 +76,8 @@ class _Sums:
 
     Attributes:
         kept: Whether a row is left.
+        left: How many layers are left in a row.
+        values: What a row adds up to.
         top: What lies at the top.
     """
 
@@ -83,7 +85,7 @@ class _Sums:
         self._rows, self._names = rows, list(figures)
         self.kept = list(found)
         self._partial = [False] * len(rows)
-        self._left = [0] * len(rows)
+        self.left = [0] * len(rows)
         self._shared = [bool(row.shared_with) for row in rows]
         self._leaves = [0] * len(rows)
         # layers that are summed, and all: a layer that is tiled is one, unless what it is made of was found
@@ -92,7 +94,7 @@ class _Sums:
         own = [[figures[name].get(row.id, 0) for name in self._names] for row in rows]
         every: dict[int, list[Values]] = {}
         below: dict[int, list[Values]] = {}
-        self._values: list[Values] = [[] for _ in rows]
+        self.values: list[Values] = [[] for _ in rows]
         place = {row.id: at for at, row in enumerate(rows)}
         for at in range(len(rows) - 1, -1, -1):
             row = rows[at]
@@ -101,22 +103,22 @@ class _Sums:
             extra = [summed(part) for part in zip(own[at], *every.pop(at, []), strict=True)]
             values = [*base, *extra]
             if not row.group:
-                self._leaves[at], self._left[at] = 1, int(found[at])
+                self._leaves[at], self.left[at] = 1, int(found[at])
                 self._all[at], self._summed[at] = 1, int(found[at])
-            elif self._left[at] < self._leaves[at] and (self._left[at] or (self.kept[at] and not found[at])):
+            elif self.left[at] < self._leaves[at] and (self.left[at] or (self.kept[at] and not found[at])):
                 self._partial[at] = True
                 values = [summed(part) for part in zip(*below.get(at, []), strict=True)]
-            if row.group and not self._left[at]:
+            if row.group and not self.left[at]:
                 self._all[at] = 1 if row.tiled else self._all[at]
                 self._summed[at] = self._all[at] if found[at] else self._summed[at]
             below.pop(at, None)
-            self._values[at] = values
+            self.values[at] = values
             every.setdefault(above, []).append(extra)
             if self.kept[at]:
                 below.setdefault(above, []).append(self._as_part(row, above, values))
             if above >= 0:
                 self.kept[above] |= self.kept[at]
-                self._left[above] += self._left[at]
+                self.left[above] += self.left[at]
                 self._leaves[above] += self._leaves[at]
                 self._summed[above] += self._summed[at]
                 self._all[above] += self._all[at]
@@ -132,10 +134,6 @@ class _Sums:
             0 for _ in self._names
         ]
 
-    def layers_left(self, at: int) -> int:
-        """How many layers are left in a row."""
-        return self._left[at]
-
     def row(self, at: int) -> Layer:
         """A row as it is left."""
         row = self._rows[at]
@@ -146,7 +144,7 @@ class _Sums:
             reason = f"the sum over {self._summed[at]:,} of {self._all[at]:,} layers in it"
             if self._shared[at]:
                 reason += ", parameters that they share counted for each"
-        return replace(row, **self.fields(self._values[at]), reason=reason, repeat=1)
+        return replace(row, **self.fields(self.values[at]), reason=reason, repeat=1)
 
     def fields(self, values: Values) -> dict[str, Any]:
         """The fields of a row with these sums."""
@@ -155,10 +153,6 @@ class _Sums:
     def extra(self, values: Values, name: str) -> float | None:
         """A sum that lies beside the rows."""
         return values[len(_FIELDS) + self._names.index(name)]
-
-    def beside(self, at: int, name: str) -> float | None:
-        """That of a row."""
-        return self.extra(self._values[at], name)
 
 
 def folded(rows: Sequence[Layer], constants: Sequence[int]) -> list[Layer]:

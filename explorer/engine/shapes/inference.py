@@ -226,12 +226,9 @@ class Inference:
             # a call may leave out arguments at the end
             inputs = []
             inside = ConstantContents({})
-            for name, kind, content in zip(
-                function.inputs,
-                [*kinds] + [None] * (len(function.inputs) - len(kinds)),
-                [*given] + [None] * (len(function.inputs) - len(given)),
-                strict=False,
-            ):
+            missing = [None] * len(function.inputs)
+            every = zip(function.inputs, [*kinds, *missing], [*given, *missing], strict=False)
+            for name, kind, content in every:
                 if kind is not None:
                     inputs.append(Value(name, kind[0], kind[1]))
                 elif content is not None and content.dtype != object:
@@ -288,9 +285,7 @@ class Inference:
             Value(value.name, value.dtype, canonical_shape(value.shape))
             if kind is None
             else Value(value.name, kind[0] or value.dtype, kind[1])
-            for value, kind in zip(
-                body.inputs, [*kinds] + [None] * (len(body.inputs) - len(kinds)), strict=False
-            )
+            for value, kind in zip(body.inputs, [*kinds] + [None] * len(body.inputs), strict=False)
         )
         known = {n: c for n in captured if (c := contents.array(n)) is not None}
         key = (

@@ -206,7 +206,7 @@ def _multi_head(call: Call) -> Cost:
             h = _Heads(q[:1], heads, heads, q[1], k[2], dqk, call.shape(2)[3])
         else:
             h = _Heads(q[:1], heads, heads, q[1], k[1], dqk, per_head(call.shape(2)[2], heads))
-    past, total, buffered = _cache(call, 6, 1) if call.has(6) else (0, None, False)
+    past, total, buffered = _cache(call, 6, 1)
     cost = _core(
         h,
         past=past,
@@ -231,12 +231,12 @@ def _cache(call: Call, place: int, present: int, axis: int = 2) -> tuple[Dim, Di
         present: Of the new cache among the outputs.
         axis: The cache's axis of positions.
     """
+    if not call.has(place):
+        return 0, None, False
     held = call.shape(place)[axis]
     info = call.outputs[present] if present < len(call.outputs) else None
     after = info.shape[axis] if info is not None and info.shape is not None else None
-    if held and after == held:
-        return 0, held, True
-    if call.attributes.get("past_present_share_buffer"):
+    if (held and after == held) or call.attributes.get("past_present_share_buffer"):
         return 0, held, True
     return held, None, False
 
@@ -255,7 +255,7 @@ def _with_projection(*, mask: int, past: int, extra: int = -1) -> Rule:
         source, weight = call.shape(0), call.shape(1)
         sizes = call.attributes.get("qkv_hidden_sizes") or (per_head(weight[1], 3),) * 3
         length = source[1]
-        before, total, buffered = _cache(call, past, 1, 3) if call.has(past) else (0, None, False)
+        before, total, buffered = _cache(call, past, 1, 3)
         core = _core(
             _Heads(
                 source[:1], heads, heads, length, length, per_head(sizes[0], heads), per_head(sizes[2], heads)
@@ -317,7 +317,7 @@ def _grouped(call: Call) -> _Heads:
 
 def _grouped_query(call: Call) -> Cost:
     at, h = call.attributes, _grouped(call)
-    before, total, buffered = _cache(call, 3, 1) if call.has(3) else (0, None, False)
+    before, total, buffered = _cache(call, 3, 1)
     known = call.number(6)
     if buffered and known is not None:
         before, total, buffered = max(known - h.lq, 0) if isinstance(h.lq, int) else 0, known, False
@@ -394,7 +394,7 @@ def _decoder_multi_head(call: Call) -> Cost:
         cost = _core(_Heads(q[:1], heads, heads, q[1], k[2], d, v[3]), mask=masked)
         return cost_formulas.adding(cost, "bias", (*q[:2], width)) if call.has(10) else cost
     dv = per_head(call.shape(2)[2], heads) if call.has(2) else d
-    before, total, buffered = _cache(call, 5, 1) if call.has(5) else (0, None, False)
+    before, total, buffered = _cache(call, 5, 1)
     cost = _core(_Heads(q[:1], heads, heads, q[1], q[1], d, dv), past=before, total=total, mask=masked)
     cost = cost_formulas.adding(cost, "bias", (*q[:2], *call.shape(10))) if call.has(10) else cost
     return cost_formulas.bounded(cost, _BUFFER) if buffered else cost

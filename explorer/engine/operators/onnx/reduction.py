@@ -61,30 +61,19 @@ def _quantized_mean(call: Call) -> Cost:
 
 
 OPERATORS = (
-    Operator(
-        "ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum",
-        each_input(),
-        shape=_reduce_shape,
-        reads=(1,),
-        settings=(1,),
-    ),
-    Operator(
-        "ReduceL1 ReduceL2 ReduceLogSum ReduceSumSquare",
-        each_input(2, "map and sum, each input element"),
-        shape=_reduce_shape,
-        reads=(1,),
-        settings=(1,),
-    ),
-    Operator(
-        "ReduceLogSumExp",
-        each_input(4, "max, subtract, exp, sum, each input element"),
-        shape=_reduce_shape,
-        reads=(1,),
-        settings=(1,),
+    *(
+        Operator(names, cost, shape=_reduce_shape, reads=(1,), settings=(1,))
+        for names, cost in (
+            ("ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum", each_input()),
+            (
+                "ReduceL1 ReduceL2 ReduceLogSum ReduceSumSquare",
+                each_input(2, "map and sum, each input element"),
+            ),
+            ("ReduceLogSumExp", each_input(4, "max, subtract, exp, sum, each input element")),
+        )
     ),
     Operator("ArgMax ArgMin", each_input(), shape=_arg_shape),
-    Operator("CumProd", each_input(), shape=first, settings=(1,)),
-    Operator("CumSum", each_input(), shape=first, settings=(1,)),
+    Operator("CumProd CumSum", each_input(), shape=first, settings=(1,)),
     Operator("Col2Im", each_input(), settings=(1, 2)),
     Operator("QLinearReduceMean", _quantized_mean, MS, _without_axes()),
     Operator("ReduceSumInteger", each_input(), MS, _without_axes("int32")),
