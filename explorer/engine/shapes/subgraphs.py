@@ -6,6 +6,7 @@ put together here once, for who looks for products and, apart from it, for who p
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -144,7 +145,8 @@ def _below(
             times = None if trips is None or place.calls is None else trips * place.calls
             path = (*place.path, body_name(node, attribute))
             seen = replace(model, graph=_inside(model.graph, node, body))
-            known = _NestedValues(inner.values, place.shapes)
+            # neither is written to
+            known = ChainMap[str, TensorInfo](inner.values, place.shapes)  # type: ignore[arg-type]
             inside = SubgraphView(path, body.nodes, seen, known, known, times)
             yield inside
             yield from _below(inside, inference, inner, opsets, skip, functions, open_)
@@ -188,25 +190,6 @@ def scan_types(node: Node, info_of: Callable[[str], TensorInfo | None]) -> tuple
         trips = info.shape[at] if not isinstance(trips, int) else trips
         types.append(replace(info, shape=info.shape[:at] + info.shape[at + 1 :]))
     return types, trips
-
-
-class _NestedValues(Mapping[str, TensorInfo]):
-    """Values of a body, and behind them those of the graphs around it."""
-
-    def __init__(self, own: Mapping[str, TensorInfo], outer: Mapping[str, TensorInfo]) -> None:
-        self._layers = own, outer
-
-    def __getitem__(self, name: str) -> TensorInfo:
-        own, outer = self._layers
-        found = own.get(name)
-        return outer[name] if found is None else found
-
-    def __iter__(self) -> Iterator[str]:
-        own, outer = self._layers
-        return iter(dict.fromkeys((*own, *outer)))
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
 
 
 class _MergedValues(Mapping[str, TensorInfo]):
