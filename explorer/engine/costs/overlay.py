@@ -242,5 +242,4 @@ def _add(
     for of_rows, cell, column in zip(figures, cells, columns, strict=True):
         if cell is not None:
             part = (cell, 1)
-            joined = _OVER[column.over](of_rows[row], part) if row in of_rows else part
-            of_rows[row] = joined
+            of_rows[row] = _OVER[column.over](of_rows[row], part) if row in of_rows else part

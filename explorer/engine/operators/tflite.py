@@ -29,8 +29,7 @@ _INTEGERS = frozenset(("int8", "uint8", "int16", "int4", "int2", "uint4"))
 
 def _whole(call: Call, index: int = 0) -> bool:
     """Whether the operator works on quantized numbers."""
-    info = call.inputs[index] if index < len(call.inputs) else None
-    return info is not None and info.dtype in _INTEGERS
+    return call.dtype(index) in _INTEGERS
 
 
 def _finished(cost: Cost, call: Call, bias: int = -1, data: int = 0, weight: int = -1) -> Cost:
@@ -292,7 +291,7 @@ def _pointwise(operations: int = 1) -> Rule:
         shape = None if info is None else info.shape
         cost = cost_formulas.elementwise(call.op, shape, operations)
         if _whole(call) and info is not None and info.dtype in _INTEGERS:
-            given = sum(1 for i in call.inputs if i is not None and i.dtype in _INTEGERS)
+            given = sum(_whole(call, at) for at in range(len(call.inputs)))
             cost = cost_formulas.adding(cost, "convert", shape, _DEQUANTIZE * given + _QUANTIZE)
         return _activated(cost, call)
 
@@ -330,10 +329,7 @@ def _concatenation(call: Call) -> Cost:
 
 
 def _dequantize(call: Call) -> Cost:
-    info = call.inputs[0] if call.inputs else None
-    if info is not None and info.dtype in ("float16", "bfloat16"):
-        return FREE
-    return named("dequantize")(call)
+    return FREE if call.dtype(0) in ("float16", "bfloat16") else named("dequantize")(call)
 
 
 def _quantize(call: Call) -> Cost:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from explorer.engine.graph.model import Graph, Node
@@ -109,22 +109,18 @@ def symbols_of(graph: Graph, declared: Mapping[str, Type]) -> set[str]:
 
 def canonical_shape(shape: Shape | None) -> Shape | None:
     """A shape from a file or a fact with its names in canonical form."""
-    if shape is None:
-        return None
-    for one in shape:
-        if isinstance(one, str):
-            return tuple(dims.canonical(d) if isinstance(d, str) else d for d in shape)
-    return shape
+    return _renamed(shape, dims.canonical)
 
 
 def shown_shape(shape: Shape | None) -> Shape | None:
     """A shape with its names as people write them."""
-    if shape is None:
-        return None
-    for one in shape:
-        if isinstance(one, str):
-            return tuple(dims.display(d) if isinstance(d, str) else d for d in shape)
-    return shape
+    return _renamed(shape, dims.display)
+
+
+def _renamed(shape: Shape | None, rule: Callable[[str], Dim]) -> Shape | None:
+    if shape is None or not any([isinstance(d, str) for d in shape]):  # noqa: C419 (half the time)
+        return shape
+    return tuple([rule(d) if isinstance(d, str) else d for d in shape])
 
 
 def _finished(shape: Shape, limits: Mapping[str, Dim]) -> tuple[Shape, bool]:

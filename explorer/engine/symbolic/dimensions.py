@@ -58,9 +58,9 @@ def expression(value: int | str) -> Expression:
     return Expression({(): value}) if isinstance(value, int) else parsed(value)
 
 
-def dim(value: Expression | int) -> Dim:
-    """An expression as a dimension; None if it is too long or no whole number."""
-    if isinstance(value, int):
+def dim(value: Expression | int | None) -> Dim:
+    """An expression as a dimension; None if it is not known, too long, or no whole number."""
+    if value is None or isinstance(value, int):
         return value
     constant = value.constant
     if constant is not None:
@@ -231,13 +231,14 @@ def _rises(value: Expression, rising: set[str]) -> bool:
         for atom, _ in monomial:
             if not any(name in atom for name in rising):
                 continue
-            made = made_of(atom)
             if factor < 0:
                 return False
-            if made is not None and not _rises(made[1], rising):
+            made = made_of(atom)
+            if made is None:
+                continue
+            kind, first, second = made
+            if not _rises(first, rising):
                 return False
-            if made is not None and made[0] == "floor" and any(n in made[2].text for n in rising):
-                return False
-            if made is not None and made[0] != "floor" and not _rises(made[2], rising):
+            if any(n in second.text for n in rising) if kind == "floor" else not _rises(second, rising):
                 return False
     return True

@@ -288,22 +288,13 @@ def least_value(value: Expression) -> int | None:
     """The least that the expression can be when every name is at least 1; None if there is no least."""
     total = 0
     for monomial, factor in value.terms.items():
-        if factor > 0:
-            smallest = 1
-            for atom, power in monomial:
-                low = _least_of_atom(atom)
-                if low is None or low < 0:
-                    return None
-                smallest *= low**power
-            total += factor * smallest
-        else:
-            largest = 1
-            for atom, power in monomial:
-                high = _most_of_atom(atom)
-                if high is None:
-                    return None
-                largest *= high**power
-            total += factor * largest
+        end_of = _least_of_atom if factor > 0 else _most_of_atom
+        for atom, power in monomial:
+            end = end_of(atom)
+            if end is None or end < 0:
+                return None
+            factor *= end**power
+        total += factor
     return math.floor(total / value.over) if value.over > 1 else total
 
 

@@ -185,18 +185,12 @@ def _split(call: Call) -> Answer:
         whole = shape[axis]
         each = dims.ceil_div(whole, parts)
         last = dims.subtract(whole, dims.multiply(each, parts - 1))
-        if not isinstance(whole, int):
+        sizes = [each] * (parts - 1) + [last]
+        if not isinstance(whole, int) and "num_outputs" not in call.attributes:
             # exporters split evenly
-            sizes = [dims.floor_div(whole, parts)] * parts if "num_outputs" not in call.attributes else []
-            if not sizes:
-                sizes = [each] * (parts - 1) + [last]
-        else:
-            sizes = [each] * (parts - 1) + [last]
+            sizes = [dims.floor_div(whole, parts)] * parts
     else:
-        if given is None:
-            sizes = [None] * call.count
-        else:
-            sizes = [dims.dim(v) if isinstance(v, dims.Expression) else v for v in given]
+        sizes = [None] * call.count if given is None else [dims.dim(v) for v in given]
     if len(sizes) != call.count:
         return None
     if all(isinstance(d, int) for d in (*sizes, shape[axis])) and sum(sizes) != shape[axis]:  # type: ignore[arg-type]
@@ -324,8 +318,7 @@ def _pad(call: Call) -> Answer:
     for at, axis in enumerate(axes):
         place = axis_of(axis, len(shape))
         for value in (given[at], given[at + len(axes)]):
-            size = dims.dim(value) if isinstance(value, dims.Expression) else value
-            result[place] = dims.add(result[place], size)
+            result[place] = dims.add(result[place], dims.dim(value))
     if any(isinstance(d, int) and d < 0 for d in result):
         return None
     return ((dtype, tuple(result)),)

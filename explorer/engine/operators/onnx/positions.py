@@ -19,8 +19,7 @@ def _position_bias(call: Call) -> Answer:
     """RelativePositionBias: (1, heads, query, key), the lengths in its inputs."""
     table = call.known(0)
     lengths = [c[0] if (c := call.elements(at)) else None for at in (1, 2)]
-    known = [dims.dim(v) if isinstance(v, dims.Expression) else v for v in lengths]
-    return ((call.dtype(0), (1, None if table is None else table[1], *known)),)
+    return ((call.dtype(0), (1, None if table is None else table[1], *map(dims.dim, lengths))),)
 
 
 ROTATION = 3  # two products and their sum
