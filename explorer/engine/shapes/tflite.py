@@ -13,14 +13,14 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from explorer.engine.graph.model import Function, Graph, Node
-from explorer.engine.operators.call import Type
+from explorer.engine.operators.call import UNKNOWN, Call, Type
 from explorer.engine.shapes.binding import InputShapes, bind_inputs
 from explorer.engine.shapes.bodies import captured_names
 from explorer.engine.shapes.constants import ConstantContents
 from explorer.engine.shapes.inference import Inference, Shapes
 from explorer.engine.shapes.shape_table import better, same_sizes
 from explorer.engine.shapes.tflite_constants import CONTENTS, LARGEST
-from explorer.engine.shapes.tflite_rules import RULES, TfliteCall
+from explorer.engine.shapes.tflite_rules import RULES
 from explorer.facts import Shape, TensorInfo
 
 if TYPE_CHECKING:
@@ -204,9 +204,10 @@ class FileShapes(Inference):
         rule = RULES.get(node.op) if node.domain == "tflite" else None
         if rule is None:
             return None
-        shapes = tuple([types.get(n, (None, None))[1] if n else None for n in node.inputs])
-        declared = tuple([types.get(n, (None, None))[1] for n in node.outputs])
-        call = TfliteCall(node.attributes, shapes, [_content(contents, n) for n in node.inputs], declared)
+        inputs = tuple([TensorInfo(n, *types.get(n, UNKNOWN)) if n else None for n in node.inputs])
+        declared = tuple([TensorInfo(n, *types.get(n, UNKNOWN)) for n in node.outputs])
+        held = {n: _content(contents, n) for n in node.inputs}
+        call = Call(node.op, node.domain, node.attributes, inputs, declared, held)
         try:
             found = rule(call)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):

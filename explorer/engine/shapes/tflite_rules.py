@@ -12,60 +12,50 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
-
 from explorer.engine.operators import cost_formulas
+from explorer.engine.operators.call import Call
 from explorer.engine.operators.shape_rules import axis_of
 from explorer.facts import Dim, Shape
 
 
-class TfliteCall(Struct):
-    """An operator, as far as its shapes are concerned.
+def _shape(call: Call, at: int) -> tuple[Any, ...]:
+    """Shape of an input: numbers, and None for a size that is not known.
 
-    Attributes:
-        attributes: Its options.
-        shapes: Of its inputs; None if unknown.
-        contents: Of its inputs, where they are known and small.
-        declared: What the file says of its outputs.
+    Raises:
+        LookupError: It is not known.
     """
-
-    attributes: Mapping[str, Any]
-    shapes: Sequence[Shape | None]
-    contents: Sequence[Any]
-    declared: Sequence[Shape | None]
-
-    def shape(self, at: int) -> tuple[Any, ...]:
-        """Shape of an input: numbers, and None for a size that is not known.
-
-        Raises:
-            LookupError: It is not known.
-        """
-        found = self.shapes[at]
-        if found is None:
-            raise LookupError(at)
-        return found
-
-    def ints(self, at: int) -> list[int]:
-        """What a small input holds.
-
-        Raises:
-            LookupError: It is not known.
-        """
-        found = self.contents[at] if at < len(self.contents) else None
-        if found is None:
-            raise LookupError(at)
-        return [int(n) for n in found.reshape(-1)]
+    found = call.known(at)
+    if found is None:
+        raise LookupError(at)
+    return found
 
 
-Rule = Callable[[TfliteCall], Sequence[Shape | None]]
+def _ints(call: Call, at: int) -> list[int]:
+    """What a small input holds.
+
+    Raises:
+        LookupError: It is not known.
+    """
+    found = call.content(at)
+    if found is None:
+        raise LookupError(at)
+    return [int(n) for n in found.reshape(-1)]
 
 
-def _same(call: TfliteCall) -> Sequence[Shape | None]:
-    return [call.shapes[0]]
+Rule = Callable[[Call], Sequence[Shape | None]]
 
 
-def _broadcast(call: TfliteCall) -> Sequence[Shape | None]:
-    return [cost_formulas.broadcast(*(call.shape(at) for at in range(len(call.shapes))))]
+def _declared(call: Call) -> Shape | None:
+    """What the file says of its output."""
+    return None if call.outputs[0] is None else call.outputs[0].shape
+
+
+def _same(call: Call) -> Sequence[Shape | None]:
+    return [call.known(0)]
+
+
+def _broadcast(call: Call) -> Sequence[Shape | None]:
+    return [cost_formulas.broadcast(*(_shape(call, at) for at in range(len(call.inputs))))]
 
 
 def _window(size: Dim, kernel: Dim, stride: int, dilation: int, padding: str) -> Dim:
@@ -79,9 +69,9 @@ def _window(size: Dim, kernel: Dim, stride: int, dilation: int, padding: str) ->
 _AXES = ("d", "h", "w")
 
 
-def _windows(call: TfliteCall, kernel: Shape, channels: Dim) -> Sequence[Shape | None]:
+def _windows(call: Call, kernel: Shape, channels: Dim) -> Sequence[Shape | None]:
     """A window over (N, *spatial, C)."""
-    source, at = call.shape(0), call.attributes
+    source, at = _shape(call, 0), call.attributes
     letters = _AXES[-len(kernel) :]
     sizes = [
         _window(size, k, at[f"stride_{a}"], at.get(f"dilation_{a}_factor", 1), at["padding"])
@@ -92,33 +82,33 @@ def _windows(call: TfliteCall, kernel: Shape, channels: Dim) -> Sequence[Shape |
 
 def _conv(first: int, last: int, channels: int) -> Rule:
     """A window; axes of the weight, those of the kernel and that of the output's channels."""
-    return lambda call: _windows(call, call.shape(1)[first:last], call.shape(1)[channels])
+    return lambda call: _windows(call, _shape(call, 1)[first:last], _shape(call, 1)[channels])
 
 
-def _pool(call: TfliteCall) -> Sequence[Shape | None]:
+def _pool(call: Call) -> Sequence[Shape | None]:
     at = call.attributes
-    return _windows(call, (at["filter_height"], at["filter_width"]), call.shape(0)[-1])
+    return _windows(call, (at["filter_height"], at["filter_width"]), _shape(call, 0)[-1])
 
 
 def _told(index: int) -> Rule:
     """The shape is what an input holds."""
 
-    def rule(call: TfliteCall) -> Sequence[Shape | None]:
-        return [tuple(call.ints(index))]
+    def rule(call: Call) -> Sequence[Shape | None]:
+        return [tuple(_ints(call, index))]
 
     return rule
 
 
-def _conv_transpose(call: TfliteCall) -> Sequence[Shape | None]:
+def _conv_transpose(call: Call) -> Sequence[Shape | None]:
     try:
-        return [tuple(call.ints(0))]
+        return [tuple(_ints(call, 0))]
     except LookupError:
-        declared = call.declared[0]
-        return [None if declared is None else (call.shape(2)[0], *declared[1:])]
+        declared = _declared(call)
+        return [None if declared is None else (_shape(call, 2)[0], *declared[1:])]
 
 
-def _fully_connected(call: TfliteCall) -> Sequence[Shape | None]:
-    source, weight = call.shape(0), call.shape(1)
+def _fully_connected(call: Call) -> Sequence[Shape | None]:
+    source, weight = _shape(call, 0), _shape(call, 1)
     if call.attributes.get("keep_num_dims"):
         return [(*source[:-1], weight[0])]
     total = None if None in source else math.prod(source)
@@ -126,23 +116,21 @@ def _fully_connected(call: TfliteCall) -> Sequence[Shape | None]:
     return [(rows, weight[0])]
 
 
-def _matmul(call: TfliteCall) -> Sequence[Shape | None]:
-    a, b = call.shape(0), call.shape(1)
+def _matmul(call: Call) -> Sequence[Shape | None]:
+    a, b = _shape(call, 0), _shape(call, 1)
     rows = a[-1] if call.attributes.get("adj_x") else a[-2]
     columns = b[-2] if call.attributes.get("adj_y") else b[-1]
-    around = TfliteCall({}, (a[:-2], b[:-2]), (), ())
-    batch = _broadcast(around)[0]
-    return [None if batch is None else (*batch, rows, columns)]
+    return [(*cost_formulas.broadcast(a[:-2], b[:-2]), rows, columns)]
 
 
-def _reshape(call: TfliteCall) -> Sequence[Shape | None]:
-    source = call.shape(0)
+def _reshape(call: Call) -> Sequence[Shape | None]:
+    source = _shape(call, 0)
     try:
-        wanted = call.ints(1)
+        wanted = _ints(call, 1)
     except LookupError:
         given = call.attributes.get("new_shape")
-        declared = call.declared[0]
-        if len(call.shapes) < 2 and given is not None:
+        declared = _declared(call)
+        if len(call.inputs) < 2 and given is not None:
             wanted = list(given)
         elif declared is not None and declared.count(None) == 1:
             # one open size among fixed ones is what is left
@@ -160,37 +148,37 @@ def _reshape(call: TfliteCall) -> Sequence[Shape | None]:
     return [tuple(out)]
 
 
-def _concatenation(call: TfliteCall) -> Sequence[Shape | None]:
-    shapes = [call.shape(at) for at in range(len(call.shapes))]
+def _concatenation(call: Call) -> Sequence[Shape | None]:
+    shapes = [_shape(call, at) for at in range(len(call.inputs))]
     axis = axis_of(call.attributes["axis"], len(shapes[0]))
     sizes = [s[axis] for s in shapes]
     total = None if None in sizes else sum(sizes)
     return [(*shapes[0][:axis], total, *shapes[0][axis + 1 :])]
 
 
-def _pack(call: TfliteCall) -> Sequence[Shape | None]:
-    source = call.shape(0)
+def _pack(call: Call) -> Sequence[Shape | None]:
+    source = _shape(call, 0)
     axis = axis_of(call.attributes["axis"], len(source) + 1)
-    return [(*source[:axis], len(call.shapes), *source[axis:])]
+    return [(*source[:axis], len(call.inputs), *source[axis:])]
 
 
-def _unpack(call: TfliteCall) -> Sequence[Shape | None]:
-    source = call.shape(0)
+def _unpack(call: Call) -> Sequence[Shape | None]:
+    source = _shape(call, 0)
     axis = axis_of(call.attributes["axis"], len(source))
-    return [(*source[:axis], *source[axis + 1 :])] * len(call.declared)
+    return [(*source[:axis], *source[axis + 1 :])] * call.count
 
 
-def _split(call: TfliteCall) -> Sequence[Shape | None]:
-    source = call.shape(1)
-    axis = axis_of(call.ints(0)[0], len(source))
+def _split(call: Call) -> Sequence[Shape | None]:
+    source = _shape(call, 1)
+    axis = axis_of(_ints(call, 0)[0], len(source))
     size, parts = source[axis], call.attributes["num_splits"]
     part = size // parts if isinstance(size, int) else None
-    return [(*source[:axis], part, *source[axis + 1 :])] * len(call.declared)
+    return [(*source[:axis], part, *source[axis + 1 :])] * call.count
 
 
-def _split_v(call: TfliteCall) -> Sequence[Shape | None]:
-    source, sizes = call.shape(0), call.ints(1)
-    axis = axis_of(call.ints(2)[0], len(source))
+def _split_v(call: Call) -> Sequence[Shape | None]:
+    source, sizes = _shape(call, 0), _ints(call, 1)
+    axis = axis_of(_ints(call, 2)[0], len(source))
     whole = source[axis]
     if -1 in sizes:
         rest = sum(s for s in sizes if s != -1)
@@ -198,36 +186,36 @@ def _split_v(call: TfliteCall) -> Sequence[Shape | None]:
     return [(*source[:axis], size, *source[axis + 1 :]) for size in sizes]
 
 
-def _transpose(call: TfliteCall) -> Sequence[Shape | None]:
-    source = call.shape(0)
-    return [tuple([source[axis_of(n, len(source))] for n in call.ints(1)])]
+def _transpose(call: Call) -> Sequence[Shape | None]:
+    source = _shape(call, 0)
+    return [tuple([source[axis_of(n, len(source))] for n in _ints(call, 1)])]
 
 
-def _pad(call: TfliteCall) -> Sequence[Shape | None]:
-    source, amounts = call.shape(0), call.ints(1)
+def _pad(call: Call) -> Sequence[Shape | None]:
+    source, amounts = _shape(call, 0), _ints(call, 1)
     around = zip(amounts[::2], amounts[1::2], strict=True)
     return [tuple([None if d is None else d + a + b for d, (a, b) in zip(source, around, strict=True)])]
 
 
-def _reduce(call: TfliteCall) -> Sequence[Shape | None]:
-    source = call.shape(0)
-    axes = {axis_of(n, len(source)) for n in call.ints(1)}
+def _reduce(call: Call) -> Sequence[Shape | None]:
+    source = _shape(call, 0)
+    axes = {axis_of(n, len(source)) for n in _ints(call, 1)}
     if call.attributes.get("keep_dims"):
         return [tuple([1 if at in axes else d for at, d in enumerate(source)])]
     return [tuple([d for at, d in enumerate(source) if at not in axes])]
 
 
-def _arg(call: TfliteCall) -> Sequence[Shape | None]:
-    source = call.shape(0)
-    axis = axis_of(call.ints(1)[0], len(source))
+def _arg(call: Call) -> Sequence[Shape | None]:
+    source = _shape(call, 0)
+    axis = axis_of(_ints(call, 1)[0], len(source))
     return [(*source[:axis], *source[axis + 1 :])]
 
 
-def _strided(call: TfliteCall) -> Sequence[Shape | None]:
-    source, at = call.shape(0), call.attributes
+def _strided(call: Call) -> Sequence[Shape | None]:
+    source, at = _shape(call, 0), call.attributes
     if at.get("ellipsis_mask") or at.get("new_axis_mask") or at.get("offset"):
         return [None]
-    begins, ends, strides = call.ints(1), call.ints(2), call.ints(3)
+    begins, ends, strides = _ints(call, 1), _ints(call, 2), _ints(call, 3)
     out: list[Dim] = []
     for axis, size in enumerate(source):
         if axis >= len(begins):
@@ -250,12 +238,12 @@ def _strided(call: TfliteCall) -> Sequence[Shape | None]:
     return [tuple(out)]
 
 
-def _slice(call: TfliteCall) -> Sequence[Shape | None]:
-    source = call.shape(0)
-    sizes = call.ints(2)
+def _slice(call: Call) -> Sequence[Shape | None]:
+    source = _shape(call, 0)
+    sizes = _ints(call, 2)
     if -1 not in sizes:
         return [tuple(sizes)]
-    begins = call.ints(1)
+    begins = _ints(call, 1)
     return [
         tuple(
             [
@@ -266,62 +254,62 @@ def _slice(call: TfliteCall) -> Sequence[Shape | None]:
     ]
 
 
-def _gather(call: TfliteCall) -> Sequence[Shape | None]:
-    source, places = call.shape(0), call.shape(1)
+def _gather(call: Call) -> Sequence[Shape | None]:
+    source, places = _shape(call, 0), _shape(call, 1)
     axis = axis_of(call.attributes.get("axis", 0), len(source))
     shared = call.attributes.get("batch_dims", 0)
     return [(*source[:axis], *places[shared:], *source[axis + 1 :])]
 
 
-def _gather_nd(call: TfliteCall) -> Sequence[Shape | None]:
-    source, places = call.shape(0), call.shape(1)
+def _gather_nd(call: Call) -> Sequence[Shape | None]:
+    source, places = _shape(call, 0), _shape(call, 1)
     depth = places[-1]
     return [(*places[:-1], *source[depth:])] if isinstance(depth, int) else [None]
 
 
-def _expand(call: TfliteCall) -> Sequence[Shape | None]:
-    source = call.shape(0)
-    axis = axis_of(call.ints(1)[0], len(source) + 1)
+def _expand(call: Call) -> Sequence[Shape | None]:
+    source = _shape(call, 0)
+    axis = axis_of(_ints(call, 1)[0], len(source) + 1)
     return [(*source[:axis], 1, *source[axis:])]
 
 
-def _squeeze(call: TfliteCall) -> Sequence[Shape | None]:
-    source = call.shape(0)
+def _squeeze(call: Call) -> Sequence[Shape | None]:
+    source = _shape(call, 0)
     axes = {axis_of(n, len(source)) for n in call.attributes.get("squeeze_dims", ())}
     if not axes and None in source:
         return [None]
     return [tuple([d for at, d in enumerate(source) if not (at in axes if axes else d == 1)])]
 
 
-def _tile(call: TfliteCall) -> Sequence[Shape | None]:
-    counts = call.ints(1)
-    return [tuple([None if d is None else d * n for d, n in zip(call.shape(0), counts, strict=True)])]
+def _tile(call: Call) -> Sequence[Shape | None]:
+    counts = _ints(call, 1)
+    return [tuple([None if d is None else d * n for d, n in zip(_shape(call, 0), counts, strict=True)])]
 
 
-def _range(call: TfliteCall) -> Sequence[Shape | None]:
-    start, stop, step = (float(call.contents[at].reshape(-1)[0]) for at in range(3))
+def _range(call: Call) -> Sequence[Shape | None]:
+    start, stop, step = (float(call.content(at).reshape(-1)[0]) for at in range(3))
     return [(max(math.ceil((stop - start) / step), 0),)]
 
 
-def _one_hot(call: TfliteCall) -> Sequence[Shape | None]:
-    places, depth = call.shape(0), call.ints(1)[0]
+def _one_hot(call: Call) -> Sequence[Shape | None]:
+    places, depth = _shape(call, 0), _ints(call, 1)[0]
     axis = call.attributes.get("axis", -1)
     at = len(places) if axis == -1 else axis_of(axis, len(places) + 1)
     return [(*places[:at], depth, *places[at:])]
 
 
-def _top(call: TfliteCall) -> Sequence[Shape | None]:
-    return [(*call.shape(0)[:-1], call.ints(1)[0])] * 2
+def _top(call: Call) -> Sequence[Shape | None]:
+    return [(*_shape(call, 0)[:-1], _ints(call, 1)[0])] * 2
 
 
-def _resize(call: TfliteCall) -> Sequence[Shape | None]:
-    source = call.shape(0)
-    return [(source[0], *call.ints(1), source[3])]
+def _resize(call: Call) -> Sequence[Shape | None]:
+    source = _shape(call, 0)
+    return [(source[0], *_ints(call, 1), source[3])]
 
 
 def _depth(grows: bool) -> Rule:
-    def rule(call: TfliteCall) -> Sequence[Shape | None]:
-        source, block = call.shape(0), call.attributes["block_size"]
+    def rule(call: Call) -> Sequence[Shape | None]:
+        source, block = _shape(call, 0), call.attributes["block_size"]
         sizes = [None if d is None else d * block if grows else d // block for d in source[1:3]]
         depth = source[3]
         if depth is not None:
@@ -331,8 +319,8 @@ def _depth(grows: bool) -> Rule:
     return rule
 
 
-def _space_to_batch(call: TfliteCall) -> Sequence[Shape | None]:
-    source, blocks, pads = call.shape(0), call.ints(1), call.ints(2)
+def _space_to_batch(call: Call) -> Sequence[Shape | None]:
+    source, blocks, pads = _shape(call, 0), _ints(call, 1), _ints(call, 2)
     count = len(blocks)
     sizes = [
         (d + pads[2 * i] + pads[2 * i + 1]) // b
@@ -341,8 +329,8 @@ def _space_to_batch(call: TfliteCall) -> Sequence[Shape | None]:
     return [(source[0] * math.prod(blocks), *sizes, *source[1 + count :])]
 
 
-def _batch_to_space(call: TfliteCall) -> Sequence[Shape | None]:
-    source, blocks, crops = call.shape(0), call.ints(1), call.ints(2)
+def _batch_to_space(call: Call) -> Sequence[Shape | None]:
+    source, blocks, crops = _shape(call, 0), _ints(call, 1), _ints(call, 2)
     count = len(blocks)
     sizes = [
         d * b - crops[2 * i] - crops[2 * i + 1]
@@ -351,18 +339,18 @@ def _batch_to_space(call: TfliteCall) -> Sequence[Shape | None]:
     return [(source[0] // math.prod(blocks), *sizes, *source[1 + count :])]
 
 
-def _lookup(call: TfliteCall) -> Sequence[Shape | None]:
-    return [(*call.shape(0), *call.shape(1)[1:])]
+def _lookup(call: Call) -> Sequence[Shape | None]:
+    return [(*_shape(call, 0), *_shape(call, 1)[1:])]
 
 
-def _rank(call: TfliteCall) -> Sequence[Shape | None]:
-    return [(len(call.shape(0)),)]
+def _rank(call: Call) -> Sequence[Shape | None]:
+    return [(len(_shape(call, 0)),)]
 
 
-def _sequence_lstm(call: TfliteCall) -> Sequence[Shape | None]:
+def _sequence_lstm(call: Call) -> Sequence[Shape | None]:
     # with a projection its width, else that of the cells
-    width = call.shape(16)[0] if call.shapes[16] is not None else call.shape(2)[0]
-    return [(*call.shape(0)[:2], width)]
+    width = _shape(call, 16)[0] if call.known(16) is not None else _shape(call, 2)[0]
+    return [(*_shape(call, 0)[:2], width)]
 
 
 _SAME = str.split("""

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from explorer.engine.formats.tflite import schema
+from explorer.engine.operators.call import Call
 from explorer.engine.shapes.tflite_constants import CONTENTS
-from explorer.engine.shapes.tflite_rules import RULES, TfliteCall
+from explorer.engine.shapes.tflite_rules import RULES
+from explorer.facts import TensorInfo
 
 SAME = {"padding": "SAME", "stride_h": 2, "stride_w": 2}
 VALID = {"padding": "VALID", "stride_h": 1, "stride_w": 2, "dilation_h_factor": 2, "dilation_w_factor": 1}
@@ -60,13 +62,21 @@ CASES: list[tuple[str, list[Any], Mapping[int, Any], dict[str, Any], list[Any]]]
 def test_what_follows_of_the_shapes_of_an_operator(
     op: str, shapes: list[Any], contents: Mapping[int, Any], options: dict[str, Any], expected: list[Any]
 ) -> None:
-    held = [np.array(contents[at]) if at in contents else None for at in range(len(shapes))]
-    call = TfliteCall(options, tuple(shapes), held, [None] * len(expected))
+    call = _called(
+        op, shapes, {f"in{at}": np.array(held) for at, held in contents.items()}, options, expected
+    )
     assert [s if s is None else tuple(s) for s in RULES[op](call)] == expected
 
 
+def _called(
+    op: str, shapes: list[Any], contents: Mapping[str, Any], options: dict[str, Any], made: list[Any]
+) -> Call:
+    inputs = tuple(None if s is None else TensorInfo(f"in{at}", "float32", s) for at, s in enumerate(shapes))
+    return Call(op, "tflite", options, inputs, (TensorInfo("out", None, None),) * len(made), contents)
+
+
 def test_a_contents_that_is_not_known_gives_no_shape() -> None:
-    call = TfliteCall({}, ((2, 3), (2,)), (None, None), (None,))
+    call = _called("", [(2, 3), (2,)], {}, {}, [None])
     for op in ("TRANSPOSE", "TILE", "PAD", "MEAN", "SLICE", "BROADCAST_TO", "EXPAND_DIMS"):
         with pytest.raises(LookupError):
             RULES[op](call)
