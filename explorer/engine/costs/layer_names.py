@@ -10,13 +10,10 @@ from itertools import islice
 from explorer.base.errors import nearest
 from explorer.facts import Layer
 
-MATMULS = frozenset(
-    (
-        *("Conv", "ConvTranspose", "Gemm", "MatMul", "Linear"),
-        *("FULLY_CONNECTED", "CONV_2D", "DEPTHWISE_CONV_2D"),
-        *(f"{kind}{n}d" for n in (1, 2, 3) for kind in ("Conv", "ConvTranspose")),
-    )
-)
+MATMULS = {
+    *str.split("Conv ConvTranspose Gemm MatMul Linear FULLY_CONNECTED CONV_2D DEPTHWISE_CONV_2D"),
+    *(f"{kind}{n}d" for n in (1, 2, 3) for kind in ("Conv", "ConvTranspose")),
+}
 """Kinds of layers that a matmul or a convolution is all of."""
 _MADE = re.compile(r"(?:fused )?(.*?)(?:_nchwc)?(?:_token_[0-9]+)?", re.DOTALL)
 """What onnxruntime calls a node that it fused, or laid out in blocks: after a node, or after a value."""

@@ -61,15 +61,13 @@ class StoredValue(Struct, frozen=True):
 class Traffic(Struct, frozen=True):
     """Bytes that a node reads and writes, None if unknown; `weights` is the part of `read` that is stored.
 
-    `made` holds key, description and bytes of every tensor that it makes, `sizes` the bytes read of each
-    input by name.
+    `made` holds the bytes of every tensor that it makes.
     """
 
     read: int | None
     weights: int | None
     written: int | None
-    made: list[tuple[Hashable, TensorInfo, int | None]]
-    sizes: Mapping[str, int | None] = field(default_factory=dict)
+    made: tuple[int | None, ...]
 
 
 class GraphContext(Struct):
@@ -270,7 +268,7 @@ def traffic(
         constants: Names of inputs that are stored and that the context does not know.
     """
     if node.op == "Constant" and not node.domain:
-        return Traffic(0, 0, 0, [])
+        return Traffic(0, 0, 0, ())
     operator = registry.named(node.op)
     sizes: dict[str, int | None] = {}
     if not operator.unread:
@@ -282,18 +280,17 @@ def traffic(
             if setting and entries is not None and name not in params:
                 continue  # limits, axes and scalars are part of the instruction
             sizes[name] = entries[0].size if entries and entries[0].sparse else nbytes(info)
-    written = [nbytes(o) for o in outputs]
+    made = tuple([nbytes(info) for info in outputs])
     for index in operator.rows:
         table = inputs[index] if index < len(inputs) else None
         if table is not None and node.inputs[index] in context.stored:
             # the table is resident: only the rows looked up are read
             sizes[node.inputs[index]] = nbytes(replace(outputs[0], dtype=table.dtype)) if outputs else None
     stored = [size for name, size in sizes.items() if name in context.stored or name in constants]
-    made = [(context.key(info.name), info, size) for info, size in zip(outputs, written, strict=True)]
     read = whole(sizes.values())
     # a part of what is not known would add up to more than the whole
     weights = None if read is None else whole(stored)
-    return Traffic(read, weights, whole(written), made, sizes)
+    return Traffic(read, weights, whole(made), made)
 
 
 def view_of(node: Node) -> str:

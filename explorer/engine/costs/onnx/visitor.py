@@ -277,7 +277,7 @@ class GraphVisitor:
             reason=cost.reason,
             formula=cost.formula,
             parameters=chosen,
-            sizes=tuple([size for _, _, size in moved.made]),
+            sizes=moved.made,
             attributes=plain_attributes(node),
         )
 

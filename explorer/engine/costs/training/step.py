@@ -22,6 +22,7 @@ from msgspec import Struct
 from explorer.base.errors import Misuse, nearest
 from explorer.engine.costs.layer_tree import summed, whole
 from explorer.engine.graph.model import DTYPES, dtype_code
+from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.gradients import Gradient
 from explorer.facts import Analysis, Layer, Status, TensorInfo
 from explorer.facts.training import OPTIMIZERS, LayerTraining, Optimizer, Training
@@ -179,13 +180,9 @@ def _nbytes(info: TensorInfo) -> int | None:
     """Bytes of a tensor; None if its shape or type is not known."""
     if info.shape is None or info.dtype is None:
         return None
-    elements = 1
-    for dim in info.shape:
-        if not isinstance(dim, int):
-            return None
-        elements *= dim
+    elements = cost_formulas.count(info.shape)
     try:
-        return (elements * DTYPES[dtype_code(info.dtype)].bits + 7) // 8
+        return None if elements is None else (elements * DTYPES[dtype_code(info.dtype)].bits + 7) // 8
     except KeyError:
         return None
 
