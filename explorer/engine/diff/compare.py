@@ -148,8 +148,8 @@ def _fold_rows(found: NodePairing, tally: _Tally) -> Iterator[NodeDiff]:
     """A row for each kind of rewrite."""
     for at, folds in enumerate(found.folds):
         if folds is not None:
-            for _, op in folds.ops():
-                tally.add(op, "added" if at else "removed")
+            for node in folds.away.folded:
+                tally.add(node.op, "added" if at else "removed")
             yield from folds.rows(at == 1)
 
 

@@ -76,11 +76,6 @@ class SideFolds(Struct, eq=False):
     side: DefUse
     wrong: set[int]
 
-    def ops(self) -> Iterator[tuple[int, str]]:
-        """Place and operator of every node that went."""
-        for (at, _), node in zip(self.away.places, self.away.folded, strict=True):
-            yield at, node.op
-
     def said(self) -> dict[int, str]:
         """By place in the original what became of each node that went."""
         texts = (f"folded into {', '.join(n.into)}" if n.into else "folded" for n in self.away.folded)

@@ -132,11 +132,8 @@ class Forms:
         return tuple((name, self._value(model, values[name], names, free)) for name in sorted(values))
 
     def _value(self, model: Model, value: Any, names: dict[str, Form], free: list[str]) -> Form:
-        if isinstance(value, float):
-            # by its bits: NaN equals itself, and -0.0 is not 0.0
-            return "f", struct.pack("<d", value)
-        if isinstance(value, (int, str, bytes)):
-            return type(value).__name__, value
+        if (form := literal_form(value)) is not None:
+            return form
         if isinstance(value, (tuple, list)):
             return "many", tuple(self._value(model, item, names, free) for item in value)
         if isinstance(value, Tensor):
@@ -145,8 +142,6 @@ class Forms:
             return "ref", value.name
         if isinstance(value, Graph):
             return "graph", self._graph(model, value, names, free)
-        if isinstance(value, FileSpan):
-            return "span", bytes(value.view())
         return "none", repr(value)
 
     def _graph(self, model: Model, graph: Graph, outer: dict[str, Form], free: list[str]) -> Form:
@@ -192,6 +187,15 @@ class Forms:
             attributes = self._mapping(model, node.attributes, names, free) if node.attributes else ()
             forms.append((self.operator(model, node), takes, len(node.outputs), attributes))
         return tuple(forms), tuple(place(name) for name in outputs)
+
+
+def literal_form(value: Any) -> Form | None:
+    """The form of a number, a text or bytes; None for what is made of others."""
+    if isinstance(value, float):
+        return "f", struct.pack("<d", value)  # NaN equals itself, and -0.0 is not 0.0
+    if isinstance(value, (int, str, bytes)):
+        return type(value).__name__, value
+    return ("span", bytes(value.view())) if isinstance(value, FileSpan) else None
 
 
 def tensors(value: Any) -> Iterator[Tensor]:

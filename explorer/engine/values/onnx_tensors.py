@@ -103,18 +103,15 @@ def _numbers(tensor: Tensor, name: str, layer: str) -> Numbers:
     if isinstance(payload, FileSpan) and payload.size:
         identity = payload.source.path, payload.offset, payload.size
 
-    def slabs() -> Iterator[Array]:
-        return slabs_of_tensor(tensor)
-
     return Numbers(
         name,
         tensor.dtype,
         tensor.shape,
         tensor.nbytes,
-        slabs,
+        partial(slabs_of_tensor, tensor),
         layer,
         identity,
-        part=lambda start, stop: part_of_tensor(tensor, start, stop),
+        part=partial(part_of_tensor, tensor),
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -133,15 +134,12 @@ def numbers_of(
         scales = _scales(source)
         source = source.int_repr()
 
-    def made() -> Iterator[Array]:
-        return slabs(source)
-
     return Numbers(
         name,
         dtype_name(source.dtype),
         tuple(tensor.shape),
         source.numel() * source.element_size(),
-        made,
+        partial(slabs, source),
         name.rpartition(".")[0] if layer is None else layer,
         (source.untyped_storage()._cdata, source.storage_offset(), tuple(source.shape), source.stride()),
         trainable,

@@ -18,7 +18,7 @@ from explorer.engine.graph.model import DTYPES, Model, dtype_code
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.proof.compare import OutputComparison, unit_roundoff
 from explorer.engine.proof.outputs.quantization import with_floats
-from explorer.engine.proof.outputs.run import by_one_ulp
+from explorer.engine.proof.outputs.run import by_one_ulp, change
 from explorer.engine.proof.regions import trials
 from explorer.engine.proof.regions.float64_layers import Float64Layers, in_float64
 from explorer.engine.proof.structure.probes import GraphProducers, Pair, cut_out, pair_values
@@ -244,7 +244,7 @@ class LayerProbe:
             moved = self._first.run(by_one_ulp(self.feeds[0]), [p.pair.before for p in off])
             for place in off:
                 name = place.pair.before
-                place.whole.figures.sensitivity = trials.rms_between(kept[name], moved.pop(name))
+                place.whole.figures.sensitivity = change(kept[name], moved.pop(name))
         return kept
 
     def _alone(self, group: Sequence[trials.ComparedValue], values: Feeds) -> None:
@@ -318,7 +318,7 @@ class LayerProbe:
             moved = alone.first.run(by_one_ulp(here), [alone.outputs[p.pair.before] for p in off])
             for place in off:
                 name = alone.outputs[place.pair.before]
-                place.alone[-1].figures.sensitivity = trials.rms_between(old[name], moved[name])
+                place.alone[-1].figures.sensitivity = change(old[name], moved[name])
 
     def _parts(self, place: trials.ComparedValue) -> int:
         """In how many parts the inputs of a layer are tried: as many as its longest sum asks for.

@@ -6,6 +6,7 @@ more in float64; its own error there is the noise floor, and the other model mus
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -253,13 +254,12 @@ def by_one_ulp(feeds: Feeds) -> Feeds:
 
 
 def change(old: Any, new: Any) -> float:
-    """RMS difference of two outputs of a float type; 0 for everything else."""
+    """RMS difference of what is finite in two outputs of a float type; 0 for everything else."""
     if not isinstance(old, np.ndarray) or old.dtype.kind != "f" or old.shape != new.shape:
         return 0.0
-    with np.errstate(invalid="ignore", over="ignore"):
-        gap = (new.astype(np.float64) - old.astype(np.float64)).reshape(-1)
-    gap = gap[np.isfinite(gap)]
-    return float(np.sqrt(np.mean(gap * gap))) if gap.size else 0.0
+    figures = OutputComparison(0.0, binned=False)
+    figures.add(old, new, None)
+    return math.sqrt(figures.mse or 0.0)
 
 
 def _moved(value: Array) -> Array:

@@ -6,7 +6,6 @@ weight that is off by a thousandth: a layer is tried on values without zeros, an
 
 from __future__ import annotations
 
-import math
 import zlib
 
 import numpy as np
@@ -95,15 +94,6 @@ def add(trial: Trial, a: Array, b: Array, true: Array | None) -> None:
     if true is not None and np.shape(true) != a.shape:
         true = None
     trial.figures.add(a, b, true)
-
-
-def rms_between(a: Array, b: Array) -> float:
-    """RMS difference of what is finite in both."""
-    if a.shape != b.shape:
-        return 0.0
-    figures = OutputComparison(0.0)
-    add(Trial(figures), a, b, None)
-    return math.sqrt(figures.mse or 0.0)
 
 
 def as_given(value: Array, dtype: str | None) -> Array:

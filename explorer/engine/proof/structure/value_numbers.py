@@ -11,16 +11,15 @@ A tiled site is numbered by the product that it is proved to be and by what it m
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
 
-from explorer.engine.diff.forms import Form, Forms
+from explorer.engine.diff.forms import Form, Forms, literal_form
 from explorer.engine.graph.constant_nodes import constant_of
 from explorer.engine.graph.interpreter import reads
-from explorer.engine.graph.model import AttributeRef, FileSpan, Function, Graph, Model, Node, Tensor
+from explorer.engine.graph.model import AttributeRef, Function, Graph, Model, Node, Tensor
 from explorer.engine.graph.random_operators import RANDOM
 from explorer.engine.progress import Cancel
 from explorer.engine.proof.meanings import Original
@@ -310,10 +309,8 @@ class GraphNumbers:
 
     def _attribute(self, node: Node, name: str, value: Any, scope: _Scope) -> Form | None:
         """An attribute's value; None for a reference to one that the caller does not give."""
-        if isinstance(value, float):
-            return "f", struct.pack("<d", value)  # NaN equals itself, and -0.0 is not 0.0
-        if isinstance(value, (int, str, bytes)):
-            return type(value).__name__, value
+        if (form := literal_form(value)) is not None:
+            return form
         if isinstance(value, Tensor):
             return "tensor", self.table.content(value)
         if isinstance(value, AttributeRef):
@@ -323,6 +320,4 @@ class GraphNumbers:
         if isinstance(value, (tuple, list)):
             many = enumerate(value)
             return "many", tuple(self._attribute(node, f"{name}[{i}]", item, scope) for i, item in many)
-        if isinstance(value, FileSpan):
-            return "span", bytes(value.view())
         return "opaque", id(value)

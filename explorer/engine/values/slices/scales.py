@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from explorer.engine.graph.model import Node, Tensor
-from explorer.engine.values.numbers import Array, Scales
+from explorer.engine.values.numbers import Scales
 
 _INPUTS: Mapping[str, tuple[tuple[int, int], ...]] = {
     "DequantizeLinear": ((0, 1),),
@@ -35,11 +35,7 @@ def _of_node(node: Node, stored: Mapping[str, Tensor]) -> Iterator[tuple[str, Sc
         block = 0
         if node.op == "DequantizeLinear":
             axis, block = (int(node.attributes.get(*key)) for key in (("axis", 1), ("block_size", 0)))
-        yield name, Scales(_array(stored[scale]), _array(stored[zero]) if zero else None, axis, block)
-
-
-def _array(tensor: Tensor) -> Callable[[], Array]:
-    return tensor.array
+        yield name, Scales(stored[scale].array, stored[zero].array if zero else None, axis, block)
 
 
 def file_scales(scales: Sequence[float], zeros: Sequence[int], axis: int) -> Scales:
