@@ -37,10 +37,7 @@ class DefUse:
                     self.producer[name] = i, slot
             takes = node.inputs
             if takes and not takes[-1]:
-                count = len(takes)
-                while count and not takes[count - 1]:
-                    count -= 1
-                takes = takes[:count]
+                takes = takes[: max((count for count, name in enumerate(takes, 1) if name), default=0)]
             if (node.domain or node.op in CONTROL_FLOW) and subgraphs(node):
                 bodies = sorted(subgraphs(node), key=lambda pair: pair[0])
                 takes = (*takes, *dict.fromkeys(name for _, body in bodies for name in free_names(body)))

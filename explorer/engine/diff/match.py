@@ -12,7 +12,7 @@ number of nodes and edges.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -95,7 +95,7 @@ def match(
         tell("matching structure")
         work.by_structure(kind)
     if work.unfinished():
-        work.leftover_names()
+        work.by_name(lambda node: node.name, same_operator=True, doubted=False)  # nothing contradicted them
         work.leftover_constants()
         work.in_place()
     return work.found.turned() if turned else work.found
@@ -135,7 +135,10 @@ class _Work:
     def unfinished(self) -> bool:
         return bool(self.open(0)) and bool(self.open(1))
 
-    def by_name(self, name_of: Callable[[Node], str], *, same_operator: bool = False) -> None:
+    def by_name(
+        self, name_of: Callable[[Node], str], *, same_operator: bool = False, doubted: bool = True
+    ) -> None:
+        """Pairs up nodes of one name; where numbered names are `doubted`, if all around them agrees."""
         before, after = self.sides
         left = _unique(before.nodes, self.open(0), name_of)
         right = _unique(after.nodes, self.open(1), name_of)
@@ -144,7 +147,7 @@ class _Work:
             if b is None:
                 continue
             one, other = before.nodes[a], after.nodes[b]
-            if is_counted(name, one.op):
+            if doubted and is_counted(name, one.op):
                 # the number may have shifted: only if all around it has the same names as well
                 if not self.looks_same(a, b):
                     continue
@@ -350,15 +353,6 @@ class _Work:
                 groups.setdefault((own[i], slot), []).append(i)
         return groups
 
-    def leftover_names(self) -> None:
-        """Numbered names that nothing contradicted."""
-        before, after = self.sides
-        right = _unique(after.nodes, self.open(1), lambda node: node.name)
-        for name, a in _unique(before.nodes, self.open(0), lambda node: node.name).items():
-            b = right.get(name)
-            if b is not None and before.nodes[a].key == after.nodes[b].key:
-                self.found.add(a, b)
-
     def leftover_constants(self) -> None:
         """Nodes that take nothing are what they give, wherever that is used: a Constant of equal value."""
         classes: list[dict[int, list[int]]] = [{}, {}]
@@ -402,17 +396,9 @@ class _Work:
 
 def _unique(nodes: Sequence[Node], among: Iterable[int], name_of: Callable[[Node], str]) -> dict[str, int]:
     """Names that one node of `among` has, and which."""
-    found: dict[str, int] = {}
-    twice: set[str] = set()
-    for i in among:
-        name = name_of(nodes[i])
-        if name in found:
-            twice.add(name)
-        elif name:
-            found[name] = i
-    for name in twice:
-        del found[name]
-    return found
+    names = [(name_of(nodes[i]), i) for i in among]
+    counts = Counter(name for name, _ in names)
+    return {name: i for name, i in names if name and counts[name] == 1}
 
 
 def _classes(colours: Mapping[int, int], partners: Sequence[int | None]) -> dict[int, list[int]]:

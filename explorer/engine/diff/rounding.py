@@ -259,7 +259,8 @@ def _rounding(side: DefUse, i: int, node: Node) -> Rounding | None:
         if source in side.stored:
             return Rounding(source, side.stored[source].dtype, (i,), **how)  # type: ignore[arg-type]
         if maker is not None and before is not None and maker.op == "QuantizeLinear":
-            kind = side.stored[maker.inputs[2]].dtype if _zero(side, maker) else _code(maker, "output_dtype")
+            made = side.stored.get(_input(maker, 2))
+            kind = _code(maker, "output_dtype") if made is None else made.dtype
             return Rounding(maker.inputs[0], kind or "uint8", (before[0], i))
         if maker is not None and maker.op in _INTEGER:
             return Rounding(source, _codes(side, zero), (i,))
@@ -274,10 +275,6 @@ def _rounding(side: DefUse, i: int, node: Node) -> Rounding | None:
             narrow = _code(maker, "to")
             return Rounding(maker.inputs[0], narrow, (before[0], i)) if narrow.startswith(_NARROW) else None
     return None
-
-
-def _zero(side: DefUse, node: Node) -> bool:
-    return len(node.inputs) > 2 and node.inputs[2] in side.stored
 
 
 def _code(node: Node, name: str) -> str:

@@ -125,7 +125,7 @@ class OutputComparison(Struct):
         old, new = to_float64(before), to_float64(after)
         self.size += old.size
         with np.errstate(over="ignore", invalid="ignore"):
-            finite = np.isfinite(_dot(old, old)) and np.isfinite(_dot(new, new))
+            finite = np.isfinite(np.dot(old, old)) and np.isfinite(np.dot(new, new))
         if finite and reference is None:
             self._finite(old, new, None)  # as nearly everything is
             return
@@ -165,19 +165,19 @@ class OutputComparison(Struct):
                 relative = np.divide(gap, magnitude, out=np.zeros_like(gap), where=magnitude != 0)
             self.max_rel = max(self.max_rel, float(np.max(relative)))
             self.largest = max(self.largest, float(magnitude.max()))
-            self._sum("gap", _dot(gap, gap))
-            self._sum("old", _dot(old, old))
-            self._sum("new", _dot(new, new))
-            self._sum("dot", _dot(old, new))
+            self._sum("gap", np.dot(gap, gap))
+            self._sum("old", np.dot(old, old))
+            self._sum("new", np.dot(new, new))
+            self._sum("dot", np.dot(old, new))
         if true is None:
             return
         self.judged += old.size
         error_old, error_new = np.abs(old - true), np.abs(new - true)
         self.max_before = max(self.max_before, float(error_old.max()))
         self.max_after = max(self.max_after, float(error_new.max()))
-        self._sum("error old", _dot(error_old, error_old))
-        self._sum("error new", _dot(error_new, error_new))
-        self._sum("true", _dot(true, true))
+        self._sum("error old", np.dot(error_old, error_old))
+        self._sum("error new", np.dot(error_new, error_new))
+        self._sum("true", np.dot(true, true))
         if not self.binned:
             return
         exponents = np.frexp(true)[1]
@@ -373,11 +373,6 @@ class OutputComparison(Struct):
         if not self.elements and not self.equal:
             return "nothing finite could be compared"
         return ""
-
-
-def _dot(a: Array, b: Array) -> Any:
-    """The dot product of at most `SLAB` elements, which BLAS takes with one thread."""
-    return np.dot(a, b)
 
 
 def _binned(exponents: Array, *squares: Array) -> Iterator[tuple[int, int, float, float]]:

@@ -21,6 +21,7 @@ from explorer.engine.proof.outputs.quantization import with_floats
 from explorer.engine.proof.outputs.run import by_one_ulp, change
 from explorer.engine.proof.regions import trials
 from explorer.engine.proof.regions.float64_layers import Float64Layers, in_float64
+from explorer.engine.proof.regions.trials import COMPARABLE
 from explorer.engine.proof.structure.probes import GraphProducers, Pair, cut_out, pair_values
 from explorer.engine.runtime.batching import batches
 from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
@@ -125,9 +126,7 @@ class LayerProbe:
         pairs = pair_values(self.one, self.other, inputs, ends, floats)
         pairs = [p for p in pairs if p.before not in self.without]
         known = shapes.infer(before, None, {d.name: (d.dtype, d.shape) for d in drawn}).values
-        pairs = [
-            p for p in pairs if p.before not in known or known[p.before].dtype in (*trials.COMPARABLE, None)
-        ]
+        pairs = [p for p in pairs if p.before not in known or known[p.before].dtype in (*COMPARABLE, None)]
         self.tell("loading the original")
         self._first = RuntimeSession(
             expose(before, [p.before for p in pairs]), what="the original", optimise=False
@@ -340,6 +339,6 @@ class LayerProbe:
 
 def _alike(before: str | None, after: str | None) -> bool:
     """Whether values of these types can be subtracted from each other."""
-    if not {before, after} <= trials.COMPARABLE:
+    if not {before, after} <= COMPARABLE:
         return False
     return before == after or (before in trials.FLOATS and after in trials.FLOATS)

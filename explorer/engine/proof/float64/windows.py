@@ -61,13 +61,10 @@ class Window:
     def taps(self, padded: Array) -> Iterator[tuple[tuple[int, ...], Array]]:
         """For each position in the kernel the input elements that it meets, (N, C, *out)."""
         for tap in np.ndindex(*self.kernel):
-            yield tap, padded[self._at(tap)]
-
-    def _at(self, tap: tuple[int, ...]) -> tuple[slice, ...]:
-        cut: list[slice] = [slice(None), slice(None)]
-        for t, d, s, n in zip(tap, self.dilations, self.strides, self.out, strict=True):
-            cut.append(slice(t * d, t * d + (n - 1) * s + 1, s))
-        return tuple(cut)
+            cut: list[slice] = [slice(None), slice(None)]
+            for t, d, s, n in zip(tap, self.dilations, self.strides, self.out, strict=True):
+                cut.append(slice(t * d, t * d + (n - 1) * s + 1, s))
+            yield tap, padded[tuple(cut)]
 
 
 def conv(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:

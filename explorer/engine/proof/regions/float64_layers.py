@@ -9,11 +9,15 @@ import numpy as np
 from explorer.base.errors import BadModel
 from explorer.engine.progress import Cancel
 from explorer.engine.proof.float64 import evaluator
+from explorer.engine.proof.regions.correspondence import ChangedRegion
 from explorer.engine.proof.regions.trials import ComparedValue
 from explorer.engine.proof.structure.probes import GraphProducers, Region, region_model
 from explorer.engine.runtime.onnxruntime import Array
 
 Feeds = dict[str, Array]
+
+EXACT = 2.0**-40
+"""Of what a region puts out: two float64 runs that are closer compute of the same numbers."""
 
 
 class Float64Layers:
@@ -62,3 +66,32 @@ def in_float64(wiring: GraphProducers, region: Region, feeds: Feeds, cancel: Can
     except (evaluator.NoReference, ValueError, IndexError, TypeError, OverflowError, MemoryError, BadModel):
         return None
     return result if isinstance(result, np.ndarray) or np.isscalar(result) else None
+
+
+def in_full(
+    region: ChangedRegion, wirings: tuple[GraphProducers, GraphProducers], values: Feeds, cancel: Cancel
+) -> float | None:
+    """By how much two regions differ in float64, of the largest number that the first puts out.
+
+    What is left of a difference then is that of the numbers that are stored in them.
+
+    Args:
+        region: Which.
+        wirings: The graphs.
+        values: What they are given.
+        cancel: Asked now and then.
+
+    Returns:
+        None where one of them cannot be run so.
+    """
+    old = in_float64(wirings[0], region.before, {n: values[n] for n in region.before.given}, cancel)
+    if old is None:
+        return None
+    given = {name: values[twin or name] for name, twin in region.given.items()}
+    new = in_float64(wirings[1], region.after, given, cancel)
+    if new is None or np.shape(old) != np.shape(new):
+        return None
+    a, b = (np.asarray(v, np.float64).reshape(-1) for v in (old, new))
+    finite = np.isfinite(a) & np.isfinite(b)
+    largest = float(np.abs(a[finite]).max(initial=0.0))
+    return float(np.abs(b - a)[finite].max(initial=0.0)) / largest if largest else None

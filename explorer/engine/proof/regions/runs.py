@@ -22,14 +22,14 @@ from explorer.engine.graph.model import Model, Node
 from explorer.engine.graph.random_operators import NOT_SHARED
 from explorer.engine.graph.random_operators import draws as draws_random
 from explorer.engine.progress import Cancel
+from explorer.engine.proof.compare import unit_roundoff
 from explorer.engine.proof.outputs import run as outputs
 from explorer.engine.proof.outputs.independence import independent
 from explorer.engine.proof.outputs.run import ModelOutputs, Noise, by_one_ulp
 from explorer.engine.proof.regions.correspondence import ChangedRegion, Correspondence
-from explorer.engine.proof.regions.float64_layers import in_float64
+from explorer.engine.proof.regions.float64_layers import EXACT, in_float64, in_full
 from explorer.engine.proof.regions.moved_numbers import moved
 from explorer.engine.proof.regions.observability import NodeContents, controls
-from explorer.engine.proof.regions.resolution import EXACT, in_full, of_runs
 from explorer.engine.proof.regions.stored_numbers import (
     StoredDifferences,
     constants_of,
@@ -433,7 +433,7 @@ class _Runner:
             return "", 0.0, 0.0
         if gap is not None and gap <= EXACT:
             return "", 0.0, 0.0  # of the same numbers, whatever became of them
-        return "", 0.0, of_runs(worst) if gap is None else gap
+        return "", 0.0, _hidden_by_rounding(worst) if gap is None else gap
 
     @staticmethod
     def _holds_floats(model: Model) -> bool:
@@ -610,6 +610,14 @@ def _drawn(
     which, other = ("the first", "the second") if varies[0] else ("the second", "the first")
     reason = f"random numbers change what {which} puts out, and {other} draws none"
     return replace(evidence, draws=2, kind="different", own=True, reason=reason)
+
+
+def _hidden_by_rounding(worst: OutputEvidence) -> float:
+    """Of what a region puts out, the difference that its runs would have let pass for rounding."""
+    least = unit_roundoff(worst.dtype)
+    if worst.relative_rms is None or worst.equal:
+        return least
+    return max(least, worst.relative_rms / min(worst.limit_share or 1.0, 1.0))
 
 
 def _named(ops: Sequence[str]) -> str:

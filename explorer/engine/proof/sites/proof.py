@@ -22,10 +22,9 @@ from explorer.engine.graph.interpreter import Wiring
 from explorer.engine.graph.model import DTYPES, Model, sources
 from explorer.engine.progress import Cancel
 from explorer.engine.proof.meanings import MEANINGS, NodeReader, Original, ProductSpec
-from explorer.engine.proof.sites.evidence import both, site_evidence
 from explorer.engine.proof.sites.parts import run_in_pieces, run_part
 from explorer.engine.proof.sites.runner import Sessions
-from explorer.engine.proof.sites.task import SiteSubject, SiteTask
+from explorer.engine.proof.sites.task import SiteSubject, SiteTask, both, site_evidence
 from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.batching import batches
 from explorer.engine.runtime.onnxruntime import Array

@@ -96,11 +96,11 @@ def _slab_ratio(slabs: Sequence[Array], roundoff: float, chain: int, least: floa
     return float(ratios[worst]), float(limits[worst])
 
 
-def smallest(dtype: np.dtype[Any]) -> Any:
+def smallest(dtype: np.dtype[Any]) -> float:
     """The smallest number of a float type."""
     if dtype.kind == "f":
-        return np.finfo(dtype).smallest_subnormal
+        return float(np.finfo(dtype).smallest_subnormal)
     import ml_dtypes
 
     limits: Any = ml_dtypes.finfo
-    return limits(dtype).smallest_subnormal
+    return float(limits(dtype).smallest_subnormal)

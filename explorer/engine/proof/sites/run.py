@@ -119,8 +119,7 @@ def run_site(
     del lefts, dense, some
     comparison.add(rows_of(before, looked[0]), given[0], exact[0].exact.astype(np.float64))
     _add_others(comparison, before, shown, looked[0])
-    roundoff, least = unit_roundoff(str(y.dtype)), float(smallest(y.dtype))
-    ratio, limit = largest_ratio(given, exact, roundoff, chain_length(site), least)
+    ratio, limit = largest_ratio(given, exact, comparison.roundoff, chain_length(site), smallest(y.dtype))
     return SiteRun(comparison, ratio, limit, rows, fault_of(comparison, ratio, limit))
 
 
@@ -218,7 +217,7 @@ def _unsure(
     kind = np.result_type(got.dtype, np.float32)
     if not np.max(wide, initial=0) * np.max(tall, initial=0) + np.max(added, initial=0) < _HELD:
         kind = np.dtype(np.float64)
-    wide, tall, least = wide.astype(kind), tall.astype(kind), float(smallest(got.dtype))
+    wide, tall, least = wide.astype(kind), tall.astype(kind), smallest(got.dtype)
     turned = _as_stored(got) is not got
     found: list[Array] = [sampled]
     step = max(_SAMPLED, 8 * SLAB // max(meaning.N, 1))
