@@ -83,8 +83,9 @@ def contents(source: str) -> TensorIndex:
     paths = [os.path.join(folder, file) for file in files]
     if not paths:
         notes.append(NO_WEIGHTS)
-    config, said = _config(folder, notes, _CONFIGS[::-1] if name.startswith("adapter_") else _CONFIGS)
-    facts = [*said, *((key, shortened(text)) for key, text in metadata.items())]
+    _, config, wrong = configuration(folder, _CONFIGS[::-1] if name.startswith("adapter_") else _CONFIGS)
+    notes += [wrong] if wrong else []
+    facts = [(key, shortened(text)) for key, text in (*_flat(config, "", 0), *metadata.items())]
     tied = safetensors.tied_notes(tensors, metadata)
     if paths:
         notes += [*tied, *_contradictions(config, tensors, bool(tied)), *safetensors.packing_notes(tensors)]
@@ -318,41 +319,27 @@ _VALUES = 100_000
 # what config.json says
 
 
-def _config(
-    folder: str, notes: list[str], names: Sequence[str] = _CONFIGS
-) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    """The configuration of the model, and the same as facts; one that is broken is a note and no more."""
+def configuration(folder: str, names: Sequence[str] = _CONFIGS) -> tuple[str, dict[str, Any], str]:
+    """The file of a folder that says what the model is, what it says, and what is wrong with it.
+
+    All of it is empty where there is none; one that is broken says nothing.
+    """
+    folder = folder or "."
     for name in names:
-        if not os.path.lexists(os.path.join(folder, name)):
-            continue
-        try:
-            config = _json(_inside(folder, name), _CONFIG_BYTES)
-        except BadModel as error:
-            notes.append(f"{name} {error.what}")
-            return {}, []
-        return config, [(key, shortened(text)) for key, text in _flat(config, "", 0)]
-    return {}, []
-
-
-def broken_configuration(folder: str) -> str:
-    """What is wrong with the configuration of a folder; '' where it has a good one, or none."""
-    notes: list[str] = []
-    _config(folder or ".", notes)
-    return "".join(notes)
+        if os.path.lexists(os.path.join(folder, name)):
+            try:
+                return name, _json(_inside(folder, name), _CONFIG_BYTES), ""
+            except BadModel as error:
+                return name, {}, f"{name} {error.what}"
+    return "", {}, ""
 
 
 def unnamed_model(folder: str) -> str:
     """Why the configuration of a folder names no model; '' where it does, or there is none."""
-    config = configuration(folder)
-    name = next((name for name in _CONFIGS if os.path.lexists(os.path.join(folder, name))), "")
+    name, config, wrong = configuration(folder)
     if not name or isinstance(config.get("model_type"), str):
         return ""
-    return broken_configuration(folder) or f"{name} names no model_type"
-
-
-def configuration(folder: str) -> Mapping[str, Any]:
-    """What the config.json of a folder says; nothing where there is none, or no good one."""
-    return _config(folder or ".", [])[0]
+    return wrong or f"{name} names no model_type"
 
 
 def _flat(value: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, str]]:
@@ -522,7 +509,7 @@ def _is_bare(folder: str) -> bool:
                     return False
     except OSError:
         return False
-    return isinstance(configuration(folder).get("model_type"), str)
+    return isinstance(configuration(folder)[1].get("model_type"), str)
 
 
 def _is_index(probe: SourceProbe) -> bool:

@@ -63,12 +63,10 @@ def with_config_beside(source: str, contents: TensorIndex, options: OpenOptions)
         BadModel: The configuration asks for what no model has.
     """
     folder, name = os.path.split(source)
-    if not isinstance(huggingface.configuration(folder).get("model_type"), str):
+    if not isinstance(huggingface.configuration(folder)[1].get("model_type"), str):
         _tell_broken(contents, folder)
         return None
-    if part_of(name):
-        return None
-    if _lacks_packages(contents):
+    if part_of(name) or _lacks_packages(contents):
         return None
     found = huggingface.contents(source)
     found.format = contents.format
@@ -93,7 +91,7 @@ def open_gguf(source: str, options: OpenOptions) -> OpenedModel:
 
 def _tell_broken(contents: TensorIndex, folder: str) -> None:
     """Says that a configuration is broken as why nothing more is known, and not once more beside."""
-    wrong = huggingface.broken_configuration(folder)
+    wrong = huggingface.configuration(folder)[2]
     if wrong:
         contents.why = f"{contents.why}, and {wrong}"
         contents.notes = [note for note in contents.notes if note != wrong]
