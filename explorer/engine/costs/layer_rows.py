@@ -11,6 +11,7 @@ import operator
 from array import array
 from collections import Counter
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, cast, overload
 
 from msgspec import Struct, field
@@ -37,6 +38,23 @@ def end_of(layers: Sequence[Layer], at: int) -> int:
     while end < len(layers) and (layers[end].depth if depths is None else depths[end]) > depth:
         end += 1
     return end
+
+
+def runs_alike(
+    families: Iterable[Sequence[int]], kinds: Sequence[int], is_group: Callable[[int], bool]
+) -> Iterator[Sequence[int]]:
+    """The rows of each run of sibling groups that are built alike.
+
+    Args:
+        families: Rows with the same parent, in order.
+        kinds: A number for each row, the same for those that are built alike.
+        is_group: Whether a row is a group.
+    """
+    for siblings in families:
+        for (group, _), alike in groupby(siblings, lambda at: (is_group(at), kinds[at])):
+            run = list(alike) if group else ()
+            if len(run) > 1:
+                yield run
 
 
 class LayerRows(Sequence[Layer]):
@@ -324,26 +342,10 @@ class LeafRows(LayerRows):
             else:
                 children[parent] = [at]
         children.get(-1, []).reverse()
-        for siblings in children.values():
-            self._mark_runs(siblings, kinds)
-
-    def _mark_runs(self, siblings: Sequence[int], kinds: Sequence[int]) -> None:
-        """Sets `repeat` on runs of sibling groups that are built alike."""
-        items, start = self._item, 0
-        while start < len(siblings):
-            stop = start + 1
-            first = siblings[start]
-            if items[first] < 0:
-                while (
-                    stop < len(siblings)
-                    and items[siblings[stop]] < 0
-                    and kinds[siblings[stop]] == kinds[first]
-                ):
-                    stop += 1
-                if stop - start > 1:
-                    for at in siblings[start:stop]:
-                        _fill(self._groups[-1 - items[at]], repeat=stop - start if at == first else 0)
-            start = stop
+        items = self._item
+        for run in runs_alike(children.values(), kinds, lambda at: items[at] < 0):
+            for at in run:
+                _fill(self._groups[-1 - items[at]], repeat=len(run) if at == run[0] else 0)
 
     def of_leaves(self) -> array[int]:
         """The id of every leaf's row."""

@@ -9,12 +9,12 @@ tensor has several names or two rows would have the same path.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from explorer.engine.costs.layer_rows import LayerRows
+from explorer.engine.costs.layer_rows import LayerRows, runs_alike
 from explorer.engine.formats.tensor_index import StoredTensor, rows
 from explorer.facts import NOTHING_KNOWN, Layer, TensorInfo
 
@@ -98,25 +98,10 @@ class TensorRows(LayerRows):
             else:
                 below[parent] = [at]
         below.get(-1, []).reverse()
-        for siblings in below.values():
-            self._mark_runs(siblings, alike)
-
-    def _mark_runs(self, siblings: Sequence[int], alike: Sequence[int]) -> None:
-        start, items = 0, self._items
-        while start < len(siblings):
-            first, stop = siblings[start], start + 1
-            if isinstance(items[first], str):
-                while (
-                    stop < len(siblings)
-                    and isinstance(items[siblings[stop]], str)
-                    and alike[siblings[stop]] == alike[first]
-                ):
-                    stop += 1
-                if stop - start > 1:
-                    for at in siblings[start:stop]:
-                        self._repeat[at] = 0
-                    self._repeat[first] = stop - start
-            start = stop
+        items = self._items
+        for run in runs_alike(below.values(), alike, lambda at: isinstance(items[at], str)):
+            for at in run:
+                self._repeat[at] = len(run) if at == run[0] else 0
 
     def __len__(self) -> int:
         return len(self._items)
