@@ -141,7 +141,7 @@ class CommandContext:
         def start(chosen: str, overwrite: bool, again: Callable[[], None]) -> None:
             self.start(title, write(chosen, overwrite), again)
 
-        ask_path(self.app, title, path, said, start, blink=not self.store.remote)
+        ask_path(self.app, title, path, said, start)
 
     # the model
 

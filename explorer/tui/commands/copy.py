@@ -144,4 +144,4 @@ class PictureCommand(ScreenCommand):
 
         said = "What the terminal shows, as SVG, written to"
         name = f"{self.store.stem}_{other.noun if other is not None else self.store.tab}.svg"
-        ask_path(app, "Picture of the screen", name, said, write, blink=not self.store.remote)
+        ask_path(app, "Picture of the screen", name, said, write)

@@ -176,19 +176,19 @@ class EntryDialog(Dialog[str]):
     """One line to type: a path, a name."""
 
     def __init__(
-        self, title: str, value: str, said: str, *, placeholder: str, hint: str, required: bool, blink: bool
+        self, title: str, value: str, said: str, *, placeholder: str, hint: str, required: bool
     ) -> None:
         super().__init__()
         self.TITLE_TEXT, self.HINT = title, f"Enter {hint} · Esc cancel"
         self._value, self._said, self._placeholder = value, said, placeholder
-        self._required, self._blink = required, blink
+        self._required = required
 
     def body(self) -> ComposeResult:
         """What is in the box."""
         view = LineView(focusable=False)
         view.show(self._page)
         yield view
-        yield text_input(self._value, placeholder=self._placeholder, blink=self._blink)
+        yield text_input(self._value, placeholder=self._placeholder)
 
     def on_mount(self) -> None:
         """Go to the entry."""
@@ -209,8 +209,6 @@ def ask_path(
     path: str,
     said: str,
     write: Callable[[str, bool, Callable[[], None]], None],
-    *,
-    blink: bool,
 ) -> None:
     """Asks where to write, and before a file is lost.
 
@@ -220,7 +218,6 @@ def ask_path(
         path: What stands in it first.
         said: What is written.
         write: Gets the path, whether a file may be replaced, and what asks again if it cannot be written.
-        blink: Whether cursors may blink.
     """
 
     def answered(typed: str | None) -> None:
@@ -229,7 +226,7 @@ def ask_path(
         chosen = os.path.expanduser(typed)
 
         def again() -> None:
-            ask_path(app, title, chosen, said, write, blink=blink)
+            ask_path(app, title, chosen, said, write)
 
         def go(yes: bool | None) -> None:
             if yes:
@@ -243,26 +240,18 @@ def ask_path(
         else:
             go(True)
 
-    dialog = EntryDialog(title, path, said, placeholder="path", hint="write", required=True, blink=blink)
+    dialog = EntryDialog(title, path, said, placeholder="path", hint="write", required=True)
     app.push_screen(dialog, answered)
 
 
 class FormDialog(Dialog[T], Generic[T]):
-    """Fields, and below them what they mean; Enter answers with what they say.
-
-    Args:
-        blink: Whether cursors may blink.
-    """
+    """Fields, and below them what they mean; Enter answers with what they say."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "apply", show=False, priority=True),
         Binding("up", "app.focus_previous", show=False),
         Binding("down", "app.focus_next", show=False),
     ]
-
-    def __init__(self, *, blink: bool) -> None:
-        super().__init__()
-        self._blink = blink
 
     def body(self) -> ComposeResult:
         """What is in the box."""
@@ -283,7 +272,7 @@ class FormDialog(Dialog[T], Generic[T]):
         # a blank before a label stands between it and the field at its left
         second = " second" * label.startswith(" ")
         yield Static(label.strip(), classes=f"form-label{second}", markup=False)
-        yield text_input(value, placeholder=placeholder, blink=self._blink, id=id, longest=longest)
+        yield text_input(value, placeholder=placeholder, id=id, longest=longest)
 
     def text_of(self, id: str) -> str:
         """What stands in such a field."""
@@ -433,17 +422,16 @@ class PickDialog(Dialog[str]):
         *,
         heads: tuple[str, str, str] | None = None,
         typed: bool = False,
-        blink: bool = False,
     ) -> None:
         super().__init__()
         self.TITLE_TEXT, self._heads = title, heads
         self.HINT = "↑↓ Enter · Esc close"
-        self.choices, self._typed, self._blink = tuple(choices), typed, blink
+        self.choices, self._typed = tuple(choices), typed
 
     def body(self) -> ComposeResult:
         """What is in the box."""
         if self._typed:
-            yield text_input(placeholder="type part of a name", blink=self._blink)
+            yield text_input(placeholder="type part of a name")
         rows = _Choices()
         if self._heads is not None:
             rows.heads = self._heads

@@ -43,16 +43,15 @@ class EditDialog(FormDialog[EditStep]):
     TITLE_TEXT = "Edit"
     HINT = "↑↓←→ choose · Enter do it · Esc cancel"
 
-    def __init__(self, layer: Layer, last: EditStep | None, *, blink: bool = False) -> None:
-        super().__init__(blink=blink)
+    def __init__(self, layer: Layer, last: EditStep | None) -> None:
+        super().__init__()
         self._layer = layer
         self._last = last or EditStep("rename", layer.path)
 
     def fields(self) -> ComposeResult:
         """The fields."""
-        field = OptionField("do", tuple(_KINDS), id="kind")
-        field.index = list(_KINDS.values()).index(self._last.kind)
-        yield field
+        begin = next(word for word, kind in _KINDS.items() if kind == self._last.kind)
+        yield OptionField("do", tuple(_KINDS), begin, id="kind")
         yield from self.entry("of", self._last.name, "a node or a tensor", "name")
         known = ", ".join(self._layer.attributes) or "none"
         yield from self.entry("attribute", self._last.attribute, safe(known), "attribute")

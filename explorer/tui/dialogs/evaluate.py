@@ -52,8 +52,8 @@ class EvaluateDialog(FormDialog[EvaluationRequest]):
     TITLE_TEXT = "Evaluate on data"
     HINT = "↑↓ choose · Enter evaluate · Esc cancel"
 
-    def __init__(self, last: EvaluationRequest, states: int, *, blink: bool = False) -> None:
-        super().__init__(blink=blink)
+    def __init__(self, last: EvaluationRequest, states: int) -> None:
+        super().__init__()
         self._last, self._states = last, states
 
     def fields(self) -> ComposeResult:

@@ -79,7 +79,6 @@ class GraphView(SubScreen[int]):
         draw: Makes other drawings.
         layers: The rows of the tree.
         about: The page of a row at a width.
-        remote: Whether every cell that is drawn goes over a wire.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings([*GRAPH_KEYS, *_STEPS])
@@ -93,15 +92,14 @@ class GraphView(SubScreen[int]):
         draw: Draw,
         layers: Sequence[Layer],
         about: Callable[[int, int], Sequence[Line]],
-        *,
-        remote: bool = False,
     ) -> None:
         super().__init__()
-        self._ask, self._layers, self._about, self._remote = draw, layers, about, remote
+        self._ask, self._layers, self._about = draw, layers, about
         self._marks: list[int] = []
         self._before: list[tuple[GraphRequest, int | None]] = []
         self._found: list[int] = []
-        self._map, self._beside = True, None if not remote else False
+        self._map = True
+        self._beside: bool | None = None
         self._take(drawing, request, chosen)
 
     def _take(self, drawing: GraphDrawing, request: GraphRequest, chosen: int | None) -> None:
@@ -152,8 +150,8 @@ class GraphView(SubScreen[int]):
         return [*words, *(word for way, end in ends for word in (way, self._layers[end].path))]
 
     def _lay_out(self) -> None:
-        beside = self.size.width >= _WIDE if self._beside is None else self._beside
-        self.set_class(beside, "-about")
+        beside = self.size.width >= _WIDE and not self.app.has_class("remote")  # each cell goes over a wire
+        self.set_class(beside if self._beside is None else self._beside, "-about")
 
     def _show(self) -> None:
         self.query_one(TitleBar).show(lambda width: title_lines(self.drawing, self.request.steps, width))
@@ -334,7 +332,7 @@ class GraphView(SubScreen[int]):
 
     def action_graph_find(self) -> None:
         """Look for a layer, wherever it stands."""
-        dialog = SearchDialog((), self._layers, blink=not self._remote)
+        dialog = SearchDialog((), self._layers)
 
         def chosen(id: str | None) -> None:
             if id is not None and dialog.search is not None:

@@ -52,8 +52,8 @@ class MachineDialog(FormDialog[Hardware]):
         Binding("right", "choose(1)", show=False, priority=True),
     ]
 
-    def __init__(self, used: Hardware | None, *, blink: bool = False) -> None:
-        super().__init__(blink=blink)
+    def __init__(self, used: Hardware | None) -> None:
+        super().__init__()
         self._field = MachineField("start from", used, nothing=TYPED, id="profile")
         if used is None and self._field.own:
             self._field.take(self._field.own[0])

@@ -27,14 +27,13 @@ class SearchDialog(PickDialog):
     Args:
         choices: What is found at once: commands, states, bookmarks.
         layers: What is looked through as letters are typed.
-        blink: Whether the cursor may blink.
 
     Attributes:
         search: What was found in the model.
     """
 
-    def __init__(self, choices: Sequence[MenuItem], layers: Sequence[Layer], *, blink: bool) -> None:
-        super().__init__("Search", choices, typed=True, blink=blink)
+    def __init__(self, choices: Sequence[MenuItem], layers: Sequence[Layer]) -> None:
+        super().__init__("Search", choices, typed=True)
         self.HINT = "↑↓ Enter · n N the next · Esc close"
         self.search: Search | None = None
         self.listed: dict[str, SearchResult] = {}

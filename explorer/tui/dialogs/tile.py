@@ -132,7 +132,6 @@ class TileDialog(Dialog[TileSpec]):
         chosen: Sequence[Layer],
         *,
         by_value: bool = True,
-        blink: bool = False,
         layers: Sequence[Layer] = (),
         spec: TileSpec | None = None,
         hardware: Hardware | None = None,
@@ -141,7 +140,7 @@ class TileDialog(Dialog[TileSpec]):
         super().__init__()
         self._by_value, self._ask_steps = by_value, ask_steps
         self._ask_plan, self._ask_cost = ask_plan, ask_cost
-        self._chosen, self._blink, self._layers = tuple(chosen), blink, layers
+        self._chosen, self._layers = tuple(chosen), layers
         self._begin = spec or TileSpec()
         self._every: dict[str, tuple[SitePlan, ...]] = {}
         self._spec: TileSpec | None = None
@@ -156,24 +155,18 @@ class TileDialog(Dialog[TileSpec]):
         # the rows draw their labels themselves: a dialog of half as many widgets opens in half the time
         with Horizontal(classes="form-row"):
             yield Static("tile", classes="form-label", markup=False)
-            entry = _TileEntry(self._begin.tile)
-            entry.cursor_blink = self._blink
-            yield entry
+            yield _TileEntry(self._begin.tile)
             yield AccumulatorField(self._begin.accumulator, id="accumulator", label_width=9)
         with Horizontal(classes="form-row"):
-            yield self._options("edges", [*map(edges_text, _EDGES)], edges_text(self._begin.edges))
-            yield self._options("grouped", _GROUPED, self._begin.grouped, label_width=9)
-        yield self._options("form", _FORMS, self._begin.form)
+            edges = [*map(edges_text, _EDGES)]
+            yield OptionField("edges", edges, edges_text(self._begin.edges), id="edges")
+            yield OptionField("grouped", _GROUPED, self._begin.grouped, id="grouped", label_width=9)
+        yield OptionField("form", _FORMS, self._begin.form, id="form")
         yield OptionField("matmuls", _SITES, id="sites")
         yield self._machines
         yield LineView(id="plan", focusable=False)
         yield CostList(id="figures")
         yield LineView(id="about", focusable=False)
-
-    def _options(self, name: str, words: Sequence[str], value: str, **how: int) -> OptionField:
-        made = OptionField(name, words, id=name, **how)
-        made.index = words.index(value)
-        return made
 
     def on_mount(self) -> None:
         """Ask for the plan of the first choices."""
@@ -348,7 +341,7 @@ class TileDialog(Dialog[TileSpec]):
                 self._machines.take(machine)
                 self._ask()
 
-        self.app.push_screen(MachineDialog(self.hardware, blink=self._blink), answered)
+        self.app.push_screen(MachineDialog(self.hardware), answered)
 
     def action_apply(self) -> None:
         """Do it; while the plan of what the fields say is being made, as soon as there is one."""

@@ -62,16 +62,14 @@ class TrainingDialog(FormDialog[TrainingRequest]):
     TITLE_TEXT = "A training step"
     HINT = "↑↓←→ choose · Enter count · Esc cancel"
 
-    def __init__(self, last: TrainingRequest, *, blink: bool = False) -> None:
-        super().__init__(blink=blink)
+    def __init__(self, last: TrainingRequest) -> None:
+        super().__init__()
         self._last = last
 
     def fields(self) -> ComposeResult:
         """The fields."""
         yield from self.entry("batch", self._last.batch, "as opened; 1,8,32", "batch")
-        options = OptionField("optimizer", tuple(OPTIMIZERS), id="optimizer")
-        options.index = list(OPTIMIZERS).index(self._last.optimizer)
-        yield options
+        yield OptionField("optimizer", tuple(OPTIMIZERS), self._last.optimizer, id="optimizer")
         yield from self.entry("checkpoint", self._last.checkpoint, "none; layer1.*", "checkpoint")
         yield from self.entry("card", self._last.card, "any; 16G", "card")
 

@@ -87,7 +87,7 @@ class ChooserScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         """The parts."""
         yield TitleBar()
-        yield text_input(placeholder="type part of a name, or a path", blink=False)
+        yield text_input(placeholder="type part of a name, or a path")
         yield PaneHead(id="choices-head")
         yield ChoiceList()
         yield Status()
@@ -99,6 +99,7 @@ class ChooserScreen(Screen[None]):
     def on_mount(self) -> None:
         """Name the folder at once; what is in it comes as it is found."""
         self.call_after_refresh(gc.enable)  # a start has it wait for the first paint
+        self.query_one(Input).cursor_blink = False
         self._begin()
 
     def on_unmount(self) -> None:

@@ -29,14 +29,13 @@ class PairDialog(PickDialog):
     Args:
         states: Those of the history that could be meant.
         text: What stands in the entry at first.
-        blink: Whether the cursor may blink.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("tab", "complete", show=False, priority=True)]
 
-    def __init__(self, states: Sequence[MenuItem], text: str, *, blink: bool) -> None:
+    def __init__(self, states: Sequence[MenuItem], text: str) -> None:
         self._states, self._text = states, text
-        super().__init__("Set beside this model", (), typed=True, blink=blink)
+        super().__init__("Set beside this model", (), typed=True)
         self.HINT = "a file, a folder or a name · Tab completes · Enter · Esc close"
 
     def on_mount(self, event: events.Mount | None = None) -> None:

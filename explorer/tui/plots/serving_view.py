@@ -65,7 +65,6 @@ class ServingView(SubScreen[None]):
         ask: Asks for another question's answer.
         ask_machine: Asks for a machine, and hands it on.
         exact: Whether figures are written out.
-        blink: Whether cursors of fields blink.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(SERVING_KEYS)
@@ -77,11 +76,10 @@ class ServingView(SubScreen[None]):
         ask_machine: AskMachine,
         *,
         exact: bool = False,
-        blink: bool = False,
     ) -> None:
         super().__init__()
         self.fact, self.spec, self.machine = fact, fact.spec, fact.machine
-        self._ask, self._ask_machine, self._exact, self._blink = ask, ask_machine, exact, blink
+        self._ask, self._ask_machine, self._exact = ask, ask_machine, exact
 
     def compose(self) -> ComposeResult:
         """The parts."""
@@ -158,7 +156,7 @@ class ServingView(SubScreen[None]):
             if spec is not None:
                 self._change(spec)
 
-        self.app.push_screen(ServingDialog(self.spec, blink=self._blink), answered)
+        self.app.push_screen(ServingDialog(self.spec), answered)
 
     def action_exact(self) -> None:
         """Write figures out, or round them."""
@@ -216,8 +214,8 @@ class ServingDialog(FormDialog[ServingSpec]):
     TITLE_TEXT = "Serving"
     HINT = "↑↓ choose · Enter count · Esc cancel"
 
-    def __init__(self, last: ServingSpec, *, blink: bool = False) -> None:
-        super().__init__(blink=blink)
+    def __init__(self, last: ServingSpec) -> None:
+        super().__init__()
         self._last = last
 
     def fields(self) -> ComposeResult:

@@ -27,8 +27,8 @@ class SizesDialog(FormDialog[dict[str, int]]):
     TITLE_TEXT = "Open sizes"
     HINT = "↑↓ choose · Enter apply · Esc cancel"
 
-    def __init__(self, sizes: Mapping[str, int | None], *, blink: bool = False) -> None:
-        super().__init__(blink=blink)
+    def __init__(self, sizes: Mapping[str, int | None]) -> None:
+        super().__init__()
         self._sizes = sizes
         self._shown = list(sizes)[:_MOST]
 

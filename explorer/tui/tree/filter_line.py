@@ -56,7 +56,6 @@ class FilterLine(Horizontal):
         if not self.children:
             entry = text_input(
                 placeholder="words, op:Conv, macs>1e6, out:[*,64,...], kernel=3x3, OR, NOT",
-                blink=not self._store.remote,
                 id="filter",
                 longest=_LONGEST,
             )

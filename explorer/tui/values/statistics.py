@@ -93,15 +93,13 @@ class StatisticsDialog(FormDialog[StatisticsRequest]):
     TITLE_TEXT = "Statistics"
     HINT = "↑↓ choose · ←→ change · Enter show · Esc cancel"
 
-    def __init__(self, last: StatisticsRequest, *, blink: bool = False) -> None:
-        super().__init__(blink=blink)
+    def __init__(self, last: StatisticsRequest) -> None:
+        super().__init__()
         self._last = last
 
     def fields(self) -> ComposeResult:
         """The fields."""
-        of = OptionField("of the", (WEIGHTS, ACTIVATIONS), id="of")
-        of.index = of.words.index(self._last.of)
-        yield of
+        yield OptionField("of the", (WEIGHTS, ACTIVATIONS), self._last.of, id="of")
         yield from self.entry("statistics", self._last.stat, "var, absmax, zeros, quantile:0.97", "stat")
         yield from self.entry("layers", self._last.layers, "all; globs such as *attn*, fc?", "layers")
         yield from self.entry("operators", self._last.kinds, "all; Conv, Linear", "kinds")

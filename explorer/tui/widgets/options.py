@@ -19,7 +19,15 @@ STACKED = "-fields-below"
 
 
 class OptionField(RoleLines, can_focus=True):
-    """One of a few words; left and right change it."""
+    """One of a few words; left and right change it.
+
+    Args:
+        label: Before them.
+        words: To choose from.
+        value: The one that is chosen at first; the first of them, where it is none.
+        id: For queries and styles.
+        label_width: Cells of the label.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "step(-1)", show=False),
@@ -39,10 +47,13 @@ class OptionField(RoleLines, can_focus=True):
             """Whose it is."""
             return self.field
 
-    def __init__(self, label: str, words: Sequence[str], *, id: str, label_width: int = _LABEL) -> None:
+    def __init__(
+        self, label: str, words: Sequence[str], value: str = "", *, id: str, label_width: int = _LABEL
+    ) -> None:
         super().__init__(id=id)
         self._label, self._beside = label, label_width
-        self.words, self.index = tuple(words), 0
+        self.words = tuple(words)
+        self.index = self.words.index(value) if value in self.words else 0
 
     @property
     def _room(self) -> int:

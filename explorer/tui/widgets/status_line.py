@@ -28,12 +28,11 @@ class JobLine(Status):
     Args:
         jobs: It is one of these.
         line: The line in so many cells.
-        remote: Over SSH, where each tick is bytes.
     """
 
-    def __init__(self, jobs: Jobs, line: Callable[[int], Line], *, remote: bool) -> None:
+    def __init__(self, jobs: Jobs, line: Callable[[int], Line]) -> None:
         super().__init__()
-        self._jobs, self._line, self._remote = jobs, line, remote
+        self._jobs, self._line = jobs, line
         self._timer: Timer | None = None
 
     @property
@@ -48,7 +47,8 @@ class JobLine(Status):
         self.show(lambda width: (self._line(width),))
         rests = running is None or running.resting
         if not rests and self._timer is None:
-            self._timer = self.set_interval(_TICK_REMOTE if self._remote else _TICK, self.draw_status)
+            tick = _TICK_REMOTE if self.app.has_class("remote") else _TICK  # each is bytes
+            self._timer = self.set_interval(tick, self.draw_status)
         elif rests and self._timer is not None:
             self._timer.stop()
             self._timer = None
@@ -62,7 +62,7 @@ class StatusLine(JobLine):
     """
 
     def __init__(self, store: ScreenStore) -> None:
-        super().__init__(store.jobs, self._status, remote=store.remote)
+        super().__init__(store.jobs, self._status)
         self._store = store
 
     def on_mount(self) -> None:

@@ -32,6 +32,10 @@ class TextInput(Input):
     _entered = False
     """Whether no key was pressed since."""
 
+    def on_mount(self) -> None:
+        """The cursor blinks only where that costs nothing."""
+        self.cursor_blink = not self.app.has_class("remote")
+
     def on_focus(self) -> None:
         """It was entered."""
         self._entered = True
@@ -64,11 +68,8 @@ def text_input(
     value: str = "",
     *,
     placeholder: str = "",
-    blink: bool = False,
     id: str | None = None,
     longest: int = LONGEST,
 ) -> Input:
-    """A one-line entry; its cursor blinks only where that costs nothing."""
-    entry = TextInput(value=value, placeholder=placeholder, compact=True, id=id, max_length=longest)
-    entry.cursor_blink = blink
-    return entry
+    """A one-line entry."""
+    return TextInput(value=value, placeholder=placeholder, compact=True, id=id, max_length=longest)

@@ -31,7 +31,7 @@ class EditCommand(ScreenCommand):
         self._ask(layers[first], None)
 
     def _ask(self, layer: Layer, last: EditStep | None) -> None:
-        dialog = EditDialog(layer, last, blink=not self.store.remote)
+        dialog = EditDialog(layer, last)
         self.context.ask(dialog, partial(self._take, layer))
 
     def _take(self, layer: Layer, step: EditStep | None) -> None:

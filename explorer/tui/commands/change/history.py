@@ -30,8 +30,7 @@ class HistoryCommand(ScreenCommand):
     async def _show(self, at: int | None) -> None:
         await self.context.take_history()
         assert self.store.history is not None
-        blink = not self.store.remote
-        screen = HistoryScreen(self.store.history, self._rename, at=at, blink=blink)
+        screen = HistoryScreen(self.store.history, self._rename, at=at)
         self.context.ask(screen, self._answered)
 
     async def _rename(self, at: int, name: str) -> History:

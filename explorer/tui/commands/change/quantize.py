@@ -81,7 +81,6 @@ class QuantizeCommand(ScreenCommand):
             chosen,
             by_value=store.by_value,
             asked=asked,
-            blink=not store.remote,
         )
         self.context.ask(dialog, partial(self._take, state))
 
@@ -126,6 +125,5 @@ class SensitivityCommand(ScreenCommand):
             first = next((at for at in line if history.entries[at].quantization is not None), None)
             state = state if first is None else history.parent(first) or 0
         found = self.store.sensitivity.setdefault(state, SensitivityState())
-        remote = self.store.remote
-        screen = SensitivityScreen(self.store.source, self.jobs.engine, found, state, remote=remote)
+        screen = SensitivityScreen(self.store.source, self.jobs.engine, found, state)
         self.context.ask(screen, partial(QuantizeCommand(self.context).make, state))

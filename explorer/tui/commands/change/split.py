@@ -55,7 +55,6 @@ class SplitCommand(ScreenCommand):
             analysis.info.totals,
             machine=known_machine(store),
             exact=store.exact,
-            remote=store.remote,
         )
         self.context.ask(screen, partial(self._then, found))
 

@@ -18,9 +18,7 @@ class SweepCommand(ScreenCommand):
             return
         store = self.store
         found: SweepState = store.on_demand.answers.setdefault("sweep", SweepState())
-        screen = SweepScreen(
-            store.source, self.jobs.engine, found, TileSpec(), hardware=store.hardware, remote=store.remote
-        )
+        screen = SweepScreen(store.source, self.jobs.engine, found, TileSpec(), hardware=store.hardware)
 
         def answered(spec: TileSpec | None) -> None:
             if screen.hardware != store.hardware:

@@ -39,7 +39,6 @@ class TileCommand(ScreenCommand):
             partial(self.jobs.run, "costing", "cost"),
             chosen,
             by_value=store.by_value,
-            blink=not store.remote,
             layers=layers if len(layers) <= AT_ONCE else chosen,
             spec=store.tile_spec,
             hardware=store.hardware,

@@ -18,9 +18,7 @@ class EvaluateCommand(ScreenCommand):
     def run(self) -> None:
         """Ask."""
         if self.context.ready():
-            dialog = EvaluateDialog(
-                EvaluationRequest(*self.store.evaluated), len(self._states()), blink=not self.store.remote
-            )
+            dialog = EvaluateDialog(EvaluationRequest(*self.store.evaluated), len(self._states()))
             self.context.ask(dialog, self._take)
 
     def _states(self) -> list[int]:

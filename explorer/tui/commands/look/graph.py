@@ -35,7 +35,6 @@ class GraphCommand(ScreenCommand):
             self._ask,
             self.tree.model.layers,
             self._about,
-            remote=self.store.remote,
         )
         self.context.ask(view, self._chosen)
 

@@ -17,7 +17,7 @@ class MachineCommand(ScreenCommand):
 
     def run(self) -> None:
         """Ask."""
-        self.context.ask(MachineDialog(self.store.hardware, blink=not self.store.remote), self._use)
+        self.context.ask(MachineDialog(self.store.hardware), self._use)
 
     def _use(self, hardware: Hardware | None) -> None:
         if hardware is not None:

@@ -24,7 +24,6 @@ class OverlayCommand(ScreenCommand):
             placeholder="profile.csv",
             hint="lay over",
             required=False,
-            blink=not self.store.remote,
         )
         self.context.ask(dialog, self._answered)
 

@@ -55,7 +55,7 @@ class PairCommand(ScreenCommand):
         await self.context.take_history()
         history = self.store.history
         assert history is not None
-        dialog = PairDialog(_states(history), text, blink=not self.store.remote)
+        dialog = PairDialog(_states(history), text)
         self.context.ask(dialog, self._answered)
 
     def _answered(self, chosen: str | None) -> None:
@@ -165,7 +165,7 @@ class _Pair:
             context.start("Profile", self._time(request), self.show)
 
         last = ProfileRequest(*store.profiled)._replace(beside="")
-        context.ask(ProfileDialog(last, graph=store.by_value, states={}, blink=not store.remote), take)
+        context.ask(ProfileDialog(last, graph=store.by_value, states={}), take)
 
     async def _time(self, request: ProfileRequest) -> None:
         """Time both in turn; Enter on a layer leads to its row."""

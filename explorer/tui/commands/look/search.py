@@ -29,7 +29,7 @@ class SearchCommand(ScreenCommand):
                 MenuItem(f"state:{at}", "state", state_name(entry, at), "go to this state")
                 for at, entry in enumerate(history.entries)
             ]
-        dialog = SearchDialog(choices, self.tree.model.layers, blink=not store.remote)
+        dialog = SearchDialog(choices, self.tree.model.layers)
         self.context.ask(dialog, lambda id: self._chosen(dialog, id))
 
     def _chosen(self, dialog: SearchDialog, id: str | None) -> None:

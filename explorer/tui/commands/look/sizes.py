@@ -34,7 +34,7 @@ def ask_machine(command: ScreenCommand, then: Callable[[Machine | None], None]) 
             use_hardware(command.store, hardware)
             then(command.store.machine)
 
-    command.context.ask(MachineDialog(command.store.hardware, blink=not command.store.remote), answered)
+    command.context.ask(MachineDialog(command.store.hardware), answered)
 
 
 class SizesCommand(ScreenCommand):
@@ -76,7 +76,7 @@ class SizesCommand(ScreenCommand):
             self._answered({**bound, choice.name: choice.size or 1})
 
     def _type(self) -> None:
-        self.context.ask(SizesDialog(self._open(), blink=not self.store.remote), self._answered)
+        self.context.ask(SizesDialog(self._open()), self._answered)
 
     def _answered(self, dims: dict[str, int] | None) -> None:
         if dims is not None:
@@ -119,9 +119,7 @@ class ServingCommand(ScreenCommand):
         fact: Serving = await self.jobs.run(
             "counting prompt and steps", "serving", ServingSpec(), machine=machine
         )
-        view = ServingView(
-            fact, self._ask, partial(ask_machine, self), exact=self.store.exact, blink=not self.store.remote
-        )
+        view = ServingView(fact, self._ask, partial(ask_machine, self), exact=self.store.exact)
         self.context.ask(view, lambda _: None)
 
     async def _ask(self, spec: ServingSpec, machine: Machine | None) -> Serving:

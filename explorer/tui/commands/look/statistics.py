@@ -19,7 +19,7 @@ class StatisticsCommand(ScreenCommand):
         """Ask."""
         if self.context.ready():
             last = StatisticsRequest(*self.store.asked_statistics)
-            self.context.ask(StatisticsDialog(last, blink=not self.store.remote), self._take)
+            self.context.ask(StatisticsDialog(last), self._take)
 
     def _take(self, request: StatisticsRequest | None) -> None:
         if request is not None:

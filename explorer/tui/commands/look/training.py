@@ -21,7 +21,7 @@ class TrainingCommand(ScreenCommand):
         """Ask."""
         store = self.store
         if self.context.ready():
-            dialog = TrainingDialog(TrainingRequest(*store.training_asked), blink=not store.remote)
+            dialog = TrainingDialog(TrainingRequest(*store.training_asked))
             self.context.ask(dialog, self._take)
 
     def _take(self, request: TrainingRequest | None) -> None:

@@ -52,7 +52,7 @@ class ProfileCommand(ScreenCommand):
             before = history.parent(history.current)
             if self.store.profile is None and before is not None and history.entries[before].profile:
                 last = last._replace(beside=str(before))  # what was changed is what one wants to compare
-        dialog = ProfileDialog(last, graph=self.store.by_value, states=states, blink=not self.store.remote)
+        dialog = ProfileDialog(last, graph=self.store.by_value, states=states)
         self.context.ask(dialog, self._take)
 
     def _name(self, at: int) -> str:

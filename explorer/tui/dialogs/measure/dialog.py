@@ -109,10 +109,8 @@ class ProfileDialog(FormDialog[ProfileRequest]):
     TITLE_TEXT = "Profile on this machine"
     HINT = "↑↓←→ choose · Enter start · Esc cancel"
 
-    def __init__(
-        self, last: ProfileRequest, *, graph: bool = True, states: Mapping[int, str], blink: bool = False
-    ) -> None:
-        super().__init__(blink=blink)
+    def __init__(self, last: ProfileRequest, *, graph: bool = True, states: Mapping[int, str]) -> None:
+        super().__init__()
         self._last, self._graph = last, graph
         self._states = {"": _ALONE, **{str(at): f"beside {name}" for at, name in states.items()}}
 
@@ -123,20 +121,15 @@ class ProfileDialog(FormDialog[ProfileRequest]):
             if self._graph
             else ("training", _STEPS, self._last.training)
         )
-        choice = OptionField(label, words, id="choice")
-        choice.index = words.index(chosen) if chosen in words else 0
-        yield choice
+        yield OptionField(label, words, chosen, id="choice")
         for row in _ROWS:
             with Horizontal(classes="form-row"):
                 for at, (id, label, usual) in enumerate(row):
                     said = f" {label}" if at else label
                     yield from self.pair_entry(said, getattr(self._last, id), usual, id)
         if len(self._states) > 1:
-            states = OptionField("timed", tuple(self._states.values()), id="beside")
-            states.index = (
-                [*self._states].index(self._last.beside) if self._last.beside in self._states else 0
-            )
-            yield states
+            beside = self._states.get(self._last.beside, _ALONE)
+            yield OptionField("timed", tuple(self._states.values()), beside, id="beside")
 
     def meaning(self) -> list[tuple[str, str]]:
         """What will happen, or what cannot be read."""

@@ -96,10 +96,9 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         *,
         by_value: bool = True,
         asked: QuantizeRequest | None = None,
-        blink: bool = False,
     ) -> None:
         super().__init__()
-        self._ask_choice, self._chosen, self._by_value, self._blink = ask_choice, chosen, by_value, blink
+        self._ask_choice, self._chosen, self._by_value = ask_choice, chosen, by_value
         self._asked = asked or QuantizeRequest(QuantizeSpec())
         self._every: Quantization | None = None
         self._request: QuantizeRequest | None = None
@@ -120,35 +119,30 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
                 "block", _BLOCKS, str(spec.block or _BLOCKS[0]), id="quantize-block", label_width=_SECOND
             )
         with Horizontal(classes="form-row"):
-            yield self._options("scales per", get_args(Granularity)[::-1], spec.granularity, "granularity")
-            yield self._options("zero", tuple(_ZEROS), zeros, "symmetric", label_width=_SECOND)
+            yield OptionField("scales per", get_args(Granularity)[::-1], spec.granularity, id="granularity")
+            yield OptionField("zero", tuple(_ZEROS), zeros, id="symmetric", label_width=_SECOND)
         before = (_BEFORE,) if spec.ops or spec.sites else ()
         yield ComboField("layers", ("all", "this", "its kind", *before), id="layers")
         with Horizontal(classes="form-row"):
             yield Static("calibrate", classes="form-label", markup=False)
             typed = samples_text(self._asked.calibrate, self._asked.draws)
-            yield text_input(typed, placeholder=HINT, blink=self._blink, id="calibrate")
+            yield text_input(typed, placeholder=HINT, id="calibrate")
         with Horizontal(classes="form-row"):
             yield Static("seed", classes="form-label", markup=False)
             seed = str(self._asked.seed or "")
-            yield text_input(seed, placeholder="0", blink=self._blink, id="quantize-seed")
+            yield text_input(seed, placeholder="0", id="quantize-seed")
             yield Static("config", classes="form-label second", markup=False)
-            yield text_input(spec.config, placeholder="formats.toml", blink=self._blink, id="quantize-config")
+            yield text_input(spec.config, placeholder="formats.toml", id="quantize-config")
         with Horizontal(classes="form-row"):
             percentile = f"{spec.percentile:g}"
             ranges = percentile if spec.calibrator == "percentile" else spec.calibrator
             yield ComboField("ranges by", get_args(Calibrator), ranges, id="calibrator")
             yield AccumulatorField(spec.accumulator, id="quantize-accumulator", label_width=_SECOND)
-        yield self._options("written", _WRITTEN, spec.form, "form")
+        yield OptionField("written", _WRITTEN, spec.form, id="form")
         yield LineView(id="plan", focusable=False)
         yield LineView(id="choice-head", focusable=False)
         yield QuantizedLayers(id="figures")
         yield LineView(id="about", focusable=False)
-
-    def _options(self, label: str, words: Sequence[str], value: str, id: str, **how: int) -> OptionField:
-        made = OptionField(label, words, id=id, **how)
-        made.index = words.index(value)
-        return made
 
     def on_mount(self) -> None:
         """Ask what the first choices would do."""

@@ -62,7 +62,7 @@ class FormatDialog(FormDialog[dict[str, str]]):
     HINT = "↑↓←→ choose, or type · Enter make again · Esc"
 
     def __init__(self, layer: QuantizedLayer) -> None:
-        super().__init__(blink=False)
+        super().__init__()
         self._layer = layer
 
     def fields(self) -> ComposeResult:

@@ -104,7 +104,6 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
         engine: Answers.
         found: What was shown before; what is found is written into it.
         state: Of the history, whose model is tried.
-        remote: Over SSH.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(SENSITIVITY_KEYS)
@@ -118,11 +117,9 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
         *(("y", "copy"), ("w", "write"), ("Esc", "")),
     )
 
-    def __init__(
-        self, source: str, engine: EngineProcess, found: SensitivityState, state: int, *, remote: bool = False
-    ) -> None:
+    def __init__(self, source: str, engine: EngineProcess, found: SensitivityState, state: int) -> None:
         self._rows = _Choices(id="sweep-rows")
-        super().__init__(self._rows, engine, ask=found.request is None, remote=remote)
+        super().__init__(self._rows, engine, ask=found.request is None)
         self._source, self._found, self._state = source, found, state
 
     # showing
@@ -188,7 +185,7 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
 
     def _ask_again(self, asked: FormatSweepRequest | None) -> None:
         """As it was typed."""
-        self.app.push_screen(FormatSweepDialog(asked, blink=not self._remote), self._begin)
+        self.app.push_screen(FormatSweepDialog(asked), self._begin)
 
     def _begin(self, asked: FormatSweepRequest | None) -> None:
         if asked is not None:

@@ -56,8 +56,8 @@ class FormatSweepDialog(FormDialog[FormatSweepRequest]):
     TITLE_TEXT = "Sensitivity to number formats"
     HINT = "↑↓←→ choose, or type · Enter begins · Esc"
 
-    def __init__(self, asked: FormatSweepRequest | None, *, blink: bool = False) -> None:
-        super().__init__(blink=blink)
+    def __init__(self, asked: FormatSweepRequest | None) -> None:
+        super().__init__()
         self._asked = asked or FormatSweepRequest(FormatSweepSpec((), per_layer=True))
 
     def fields(self) -> ComposeResult:
@@ -71,9 +71,8 @@ class FormatSweepDialog(FormDialog[FormatSweepRequest]):
         with Horizontal(classes="form-row"):
             yield from self.pair_entry("bits, most", _number(spec.bits), "none", "sensitivity-bits")
             yield from self.pair_entry(" dB, least", _number(spec.snr), "none", "sensitivity-snr")
-        saves = OptionField("to save", tuple(COSTS), id="sensitivity-cost")
-        saves.index = [*COSTS.values()].index(spec.cost)
-        yield saves
+        saved = next(word for word, cost in COSTS.items() if cost == spec.cost)
+        yield OptionField("to save", tuple(COSTS), saved, id="sensitivity-cost")
         calibrate = samples_text(spec.calibrate, spec.draws)
         yield from self.entry("calibrate", calibrate, HINT, "sensitivity-calibrate")
         with Horizontal(classes="form-row"):

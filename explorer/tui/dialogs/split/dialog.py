@@ -128,31 +128,25 @@ class SplitDialog(FormDialog[SplitRequest]):
     TITLE_TEXT = "Split into stages"
     HINT = "↑↓←→ choose · Enter search · Esc cancel"
 
-    def __init__(
-        self, last: SplitRequest, machine: str = "", *, module: bool = False, blink: bool = False
-    ) -> None:
-        super().__init__(blink=blink)
+    def __init__(self, last: SplitRequest, machine: str = "", *, module: bool = False) -> None:
+        super().__init__()
         self._last, self._machine, self._module = last, machine, module
 
     def fields(self) -> ComposeResult:
         """The fields."""
-        yield self._choice("by", "balance", BALANCED)
+        last = self._last
+        yield OptionField("balance", BALANCED, last.by, id="by")
         for row in _ROWS:
             with Horizontal(classes="form-row"):
                 for at, (id, label, usual) in enumerate(row):
                     if id == "machines" and self._machine:
                         usual = f"{safe(self._machine)}, that of m"
                     said = f" {label}" if at else label
-                    yield from self.pair_entry(said, getattr(self._last, id), usual, id)
-        yield self._choice("schedule", "schedule", _SCHEDULES)
-        yield self._choice("optimizer", "optimizer", tuple(OPTIMIZERS))
+                    yield from self.pair_entry(said, getattr(last, id), usual, id)
+        yield OptionField("schedule", _SCHEDULES, last.schedule, id="schedule")
+        yield OptionField("optimizer", tuple(OPTIMIZERS), last.optimizer, id="optimizer")
         if self._module:
-            yield self._choice("form", "write as", _FORMS)
-
-    def _choice(self, id: str, label: str, words: tuple[str, ...]) -> OptionField:
-        field = OptionField(label, words, id=id)
-        field.index = words.index(getattr(self._last, id))
-        return field
+            yield OptionField("write as", _FORMS, last.form, id="form")
 
     def meaning(self) -> list[tuple[str, str]]:
         """What will happen, or what cannot be read."""

@@ -115,12 +115,11 @@ class SplitScreen(SubScreen[int]):
         *,
         machine: Machine | None = None,
         exact: bool = False,
-        remote: bool = False,
     ) -> None:
         super().__init__()
         self._source, self._saved, self._found, self._state = source, saved, found, state
         self._model, self._totals, self._machine = model, totals, machine
-        self._exact, self._remote = exact, remote
+        self._exact = exact
         self._jobs = Jobs(engine, self._show_status)
         self._said, self._began = "", 0.0
         self._figures = self._following = False
@@ -133,7 +132,7 @@ class SplitScreen(SubScreen[int]):
                 yield PaneHead(id="split-head")
                 yield LayerTree(id="split-tree")
             yield LineView(id="split-page")
-        yield JobLine(self._jobs, self._status, remote=self._remote)
+        yield JobLine(self._jobs, self._status)
         yield Status(id="split-keys")
 
     @property
@@ -462,7 +461,7 @@ class SplitScreen(SubScreen[int]):
                 self.dismiss(None)
 
         module = self._found.layers is not None
-        self.app.push_screen(SplitDialog(request, name, module=module, blink=not self._remote), answered)
+        self.app.push_screen(SplitDialog(request, name, module=module), answered)
 
     # writing
 
@@ -482,7 +481,6 @@ class SplitScreen(SubScreen[int]):
             found.folder or f"{stem}_stages",
             said,
             self._write,
-            blink=not self._remote,
         )
 
     def _write(self, folder: str, _: bool, again: object) -> None:

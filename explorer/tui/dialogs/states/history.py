@@ -107,7 +107,6 @@ class HistoryScreen(SubScreen[HistoryRequest]):
         history: They.
         rename: Gives a state another name; the history with it.
         at: Where the cursor stands at first; None for the current state.
-        blink: Whether cursors may blink.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(HISTORY_KEYS)
@@ -119,10 +118,9 @@ class HistoryScreen(SubScreen[HistoryRequest]):
         rename: Callable[[int, str], Awaitable[History]],
         *,
         at: int | None = None,
-        blink: bool = False,
     ) -> None:
         super().__init__()
-        self._history, self._rename, self._at, self._blink = history, rename, at, blink
+        self._history, self._rename, self._at = history, rename, at
 
     def compose(self) -> ComposeResult:
         """The parts."""
@@ -270,7 +268,7 @@ class HistoryScreen(SubScreen[HistoryRequest]):
         state = "as opened" if at == 0 else safe(entry.label)
         said = f"What to call '{state}'; nothing takes its name away"
         how = {"placeholder": "no name", "hint": "name it"}
-        dialog = EntryDialog("Name", entry.name, said, **how, required=False, blink=self._blink)
+        dialog = EntryDialog("Name", entry.name, said, **how, required=False)
         self.app.push_screen(dialog, answered)
 
 

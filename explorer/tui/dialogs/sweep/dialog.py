@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import ClassVar
 
 from msgspec import Struct
@@ -21,7 +22,18 @@ from explorer.tui.widgets.machine_field import MachineField
 from explorer.tui.widgets.options import OptionField
 
 _NAMES = ("tiles", "rows", "depths", "columns", "kept")
-_EDGES: tuple[tuple[Edges, ...], ...] = (("ragged",), ("padded",), ("ragged", "padded"))
+_EDGES: Mapping[str, tuple[Edges, ...]] = {
+    "partial (ragged)": ("ragged",),
+    "padded": ("padded",),
+    "both": ("ragged", "padded"),
+}
+_FIELDS = (
+    ("tiles", "16,32,64x64x16"),
+    ("M", "in place of the tiles': 16,64"),
+    ("K", "in place of the tiles'"),
+    ("N", "in place of the tiles'"),
+    ("keep in", "results.db"),
+)
 
 
 class SweepRequest(Struct, frozen=True):
@@ -63,40 +75,25 @@ class SweepDialog(FormDialog[SweepRequest]):
         base: TileSpec,
         *,
         hardware: Hardware | None = None,
-        blink: bool = False,
     ) -> None:
-        super().__init__(blink=blink)
+        super().__init__()
         self._asked, self._base = asked, base
         self._machines = MachineField("machine", hardware, id="sweep-machine")
 
     def fields(self) -> ComposeResult:
         """The fields."""
-        typed = self._asked.typed if self._asked is not None else ("16,32,64,128", "", "", "", "")
-        for name, label, value, hint in zip(
-            _NAMES,
-            ("tiles", "M", "K", "N", "keep in"),
-            typed,
-            (
-                "16,32,64x64x16",
-                "in place of the tiles': 16,64",
-                *2 * ("in place of the tiles'",),
-                "results.db",
-            ),
-            strict=True,
-        ):
+        asked = self._asked
+        typed = asked.typed if asked is not None else ("16,32,64,128", "", "", "", "")
+        for name, (label, hint), value in zip(_NAMES, _FIELDS, typed, strict=True):
             yield from self.entry(label, value, hint, f"sweep-{name}")
         yield self._machines
-        buffer = self._asked.buffer if self._asked is not None else ""
+        buffer = asked.buffer if asked is not None else ""
         yield from self.entry(
             "buffer", buffer, "512KiB, in place of the machine's or without one", "sweep-buffer"
         )
-        edges = OptionField("edges", ("partial (ragged)", "padded", "both"), id="sweep-edges")
-        prove = OptionField("prove", ("no", "each"), id="sweep-prove")
-        if self._asked is not None:
-            edges.index = _EDGES.index(self._asked.spec.edges)
-            prove.index = int(self._asked.verify)
-        yield edges
-        yield prove
+        edges = next((word for word, of in _EDGES.items() if asked and of == asked.spec.edges), "")
+        yield OptionField("edges", tuple(_EDGES), edges, id="sweep-edges")
+        yield OptionField("prove", ("no", "each"), "each" if asked and asked.verify else "", id="sweep-prove")
 
     def meaning(self) -> list[tuple[str, str]]:
         """How many tilings these are, or what cannot be read."""
@@ -112,7 +109,7 @@ class SweepDialog(FormDialog[SweepRequest]):
         whole, *sides, kept = typed
         sizes = [parse_sizes(text, axis) if text else None for text, axis in zip(sides, "MKN", strict=True)]
         tiles = tiles_of(parse_tiles(whole, "tiles") if whole else None, *sizes)
-        edges = _EDGES[self.query_one("#sweep-edges", OptionField).index]
+        edges = _EDGES[self.query_one("#sweep-edges", OptionField).value]
         machine, buffer = self._machines.hardware, self.text_of("sweep-buffer").strip()
         return SweepRequest(
             spec=SweepSpec(tiles, edges, base=self._base),
@@ -131,4 +128,4 @@ class SweepDialog(FormDialog[SweepRequest]):
             if machine is not None:
                 self._machines.take(machine)
 
-        self.app.push_screen(MachineDialog(self._machines.hardware, blink=self._blink), answered)
+        self.app.push_screen(MachineDialog(self._machines.hardware), answered)

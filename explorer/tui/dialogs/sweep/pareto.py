@@ -40,7 +40,6 @@ class ParetoScreen(SubScreen[T], Generic[T]):
         table: Its rows.
         engine: Answers.
         ask: Whether it begins with a question.
-        remote: Over SSH.
 
     Attributes:
         BESIDE: Columns from which on table and plot stand beside each other.
@@ -56,9 +55,9 @@ class ParetoScreen(SubScreen[T], Generic[T]):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "stop", show=False)]
     AUTO_FOCUS = "#sweep-rows"
 
-    def __init__(self, table: LineList, engine: EngineProcess, *, ask: bool, remote: bool) -> None:
+    def __init__(self, table: LineList, engine: EngineProcess, *, ask: bool) -> None:
         super().__init__()
-        self._table, self._begins, self._remote = table, ask, remote
+        self._table, self._begins = table, ask
         self._jobs = Jobs(engine, self._show_status)
         self._said, self._began = "", 0.0
         self._plotted = False
@@ -71,7 +70,7 @@ class ParetoScreen(SubScreen[T], Generic[T]):
             yield self._table
             yield PanelView(self._plot, id="sweep-plot")
         yield LineView(id="sweep-facts", focusable=False)
-        yield JobLine(self._jobs, self._status, remote=self._remote)
+        yield JobLine(self._jobs, self._status)
         yield Status(id="sweep-keys")
 
     def on_mount(self) -> None:
@@ -185,7 +184,7 @@ class ParetoScreen(SubScreen[T], Generic[T]):
         def write(path: str, overwrite: bool, again: Callable[[], None]) -> None:
             self.run_worker(written(path, overwrite, again), exit_on_error=False)
 
-        ask_path(self.app, title, path, what, write, blink=not self._remote)
+        ask_path(self.app, title, path, what, write)
 
     # what a subclass says
 

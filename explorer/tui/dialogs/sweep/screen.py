@@ -110,7 +110,6 @@ class SweepScreen(ParetoScreen[TileSpec]):
         found: What was shown before; what is found is written into it.
         base: Sites and rules that all tilings have in common.
         hardware: The machine that was chosen or typed last, wherever that was.
-        remote: Over SSH.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(SWEEP_KEYS)
@@ -139,10 +138,9 @@ class SweepScreen(ParetoScreen[TileSpec]):
         base: TileSpec,
         *,
         hardware: Hardware | None = None,
-        remote: bool = False,
     ) -> None:
         self._rows = _Rows()
-        super().__init__(self._rows, engine, ask=found.request is None, remote=remote)
+        super().__init__(self._rows, engine, ask=found.request is None)
         self._source, self._found, self._base = source, found, base
         self.hardware = hardware
         self._open: list[tuple[int, int, int]] = []
@@ -225,7 +223,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
     # doing it
 
     def _ask(self) -> None:
-        dialog = SweepDialog(self._found.request, self._base, hardware=self.hardware, blink=not self._remote)
+        dialog = SweepDialog(self._found.request, self._base, hardware=self.hardware)
         self.app.push_screen(dialog, self._begin)
 
     def _begin(self, asked: SweepRequest | None) -> None:
