@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from explorer.base.errors import Cancelled, ExplorerError
-from explorer.tui.terminal.slices import Slices
+from explorer.tui.terminal.slices import Slices, after_paint
 from explorer.tui.text.lines import safe
 
 if TYPE_CHECKING:
@@ -160,10 +160,20 @@ class CommandContext:
                 "the model cannot be read again, so the step was taken back", hint=str(error)
             ) from error
 
+    async def show_made(self, *way_back: Any, command: str) -> None:
+        """Show the state that a job has made, and the command that makes it again."""
+        await self.show_current(*way_back)
+        self.store.say("", command)
+        await after_paint(self.screen)  # two paints of the whole screen in one go would hold keys up
+
     # the layers
 
     def with_layers(
-        self, first: int, stop: int, wanted: Callable[[Layer], object], then: Callable[[list[Layer]], None]
+        self,
+        first: int,
+        stop: int,
+        then: Callable[[list[Layer]], None],
+        wanted: Callable[[Layer], object] = lambda layer: True,
     ) -> None:
         """Hand on the layers from `first` to before `stop` that are wanted.
 
@@ -187,10 +197,20 @@ class CommandContext:
         self.store.say(f"looking through {stop - first:,} layers…")
         self.screen.run_worker(look_through(), group="inside", exclusive=True, exit_on_error=False)
 
-    async def go_to_layer(self, path: str) -> None:
-        """Put the tree's cursor on a layer, if the current model has it."""
-        if (found := await self.located(path)) is not None:
-            self.panes.to_layer(found)
+    def go_to_layer(self, path: str | None) -> None:
+        """Put the tree's cursor on a layer, if one was chosen and the current model has it."""
+
+        async def go(path: str) -> None:
+            if (found := await self.located(path)) is not None:
+                self.panes.to_layer(found)
+
+        if path is not None:
+            self.screen.run_worker(go(path), exit_on_error=False)
+
+    def to_row(self, row: int | None) -> None:
+        """Put the tree's cursor on a row, if one was chosen."""
+        if row is not None:
+            self.panes.to_layer(row)
 
     async def located(self, path: str) -> int | None:
         """Where the current model has a layer; says so if it has none."""
@@ -201,7 +221,7 @@ class CommandContext:
 
 
 class ScreenCommand:
-    """One thing that a user can do; its line in the registry says by which key.
+    """One thing that a user can do, where a function is too little; its line in the registry says its key.
 
     Args:
         context: What it works with.

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from textual.app import App
 
     from explorer.report.blocks import Block
+    from explorer.tui.commands.context import CommandContext
 
 Copies = Mapping[str, tuple[str, str, Callable[[], str]]]
 """What can be copied, by its key: what it is, as what, and what makes it."""
@@ -121,27 +122,24 @@ def _sent(app: App[Any], text: str) -> str:
     return f"sent to terminal: {safe(text.strip()) if many == 1 else f'{many:,} lines'}"
 
 
-class PictureCommand(ScreenCommand):
-    """Saves what the terminal shows as an SVG file."""
+def picture(context: CommandContext) -> None:
+    """Take a picture of the screen, then ask where it goes: the question is not in it."""
+    app = context.app
+    other = app.screen if isinstance(app.screen, SubScreen) else None
+    drawn = app.export_screenshot(title=f"explorer {context.store.source}")
 
-    def run(self) -> None:
-        """Take it, then ask where it goes: the question is not in it."""
-        app = self.context.app
-        other = app.screen if isinstance(app.screen, SubScreen) else None
-        picture = app.export_screenshot(title=f"explorer {self.store.source}")
+    def write(path: str, overwrite: bool, again: Callable[[], None]) -> None:
+        try:
+            with output_files.atomic_write(path, overwrite=overwrite) as temporary:
+                with open(temporary, "w", encoding="utf-8") as file:
+                    file.write(drawn)
+        except ExplorerError as error:
+            context.fail("Picture", error, again)
+        else:
+            context.store.say(f"written to {safe(path)}")
+            if other is not None:
+                app.push_screen(NoteDialog("Picture", f"written to {path}"))
 
-        def write(path: str, overwrite: bool, again: Callable[[], None]) -> None:
-            try:
-                with output_files.atomic_write(path, overwrite=overwrite) as temporary:
-                    with open(temporary, "w", encoding="utf-8") as file:
-                        file.write(picture)
-            except ExplorerError as error:
-                self.context.fail("Picture", error, again)
-            else:
-                self.store.say(f"written to {safe(path)}")
-                if other is not None:
-                    app.push_screen(NoteDialog("Picture", f"written to {path}"))
-
-        said = "What the terminal shows, as SVG, written to"
-        name = f"{self.store.stem}_{other.noun if other is not None else self.store.tab}.svg"
-        ask_path(app, "Picture of the screen", name, said, write)
+    said = "What the terminal shows, as SVG, written to"
+    name = f"{context.store.stem}_{other.noun if other is not None else context.store.tab}.svg"
+    ask_path(app, "Picture of the screen", name, said, write)

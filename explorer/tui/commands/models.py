@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.commands.look.pair import PairCommand
 from explorer.tui.dialogs.states.figures import FigureScreen
 from explorer.tui.models.chooser import ChooserScreen
 from explorer.tui.models.open_list import OpenListRequest, OpenListScreen
-from explorer.tui.models.open_models import ModelChoice
 from explorer.tui.state.hardware import known_machine
 
+if TYPE_CHECKING:
+    from explorer.tui.commands.context import CommandContext
+    from explorer.tui.models.open_models import ModelChoice
 
-class OpenCommand(ScreenCommand):
-    """Opens another model beside those that are open."""
 
-    def run(self) -> None:
-        """Let the user choose one."""
-        host = self.context.host
+def open_another(context: CommandContext) -> None:
+    """Let the user choose another model, and open it beside those that are open."""
+    host = context.host
 
-        def answer(choice: ModelChoice | None) -> None:
-            model = host.begin_model(choice) if choice is not None else None
-            chooser.dismiss(None)
-            if model is not None:
-                host.show_model(model)
+    def answer(choice: ModelChoice | None) -> None:
+        model = host.begin_model(choice) if choice is not None else None
+        chooser.dismiss(None)
+        if model is not None:
+            host.show_model(model)
 
-        chooser = ChooserScreen("", answer)
-        self.context.app.push_screen(chooser)
+    chooser = ChooserScreen("", answer)
+    context.app.push_screen(chooser)
 
 
 class OpenModelsCommand(ScreenCommand):
@@ -40,7 +42,7 @@ class OpenModelsCommand(ScreenCommand):
         if wish is None:
             return
         if wish.what == "open":
-            OpenCommand(context).run()
+            open_another(context)
         elif wish.what == "show":
             context.host.show_model(wish.models[0])
         elif wish.what == "pair":

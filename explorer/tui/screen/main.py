@@ -20,7 +20,7 @@ from textual.strip import Strip
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.host.gc_pause import freeze_once
 from explorer.tui.commands.context import CommandContext
-from explorer.tui.commands.key_table import COMMANDS, command_class, run_command
+from explorer.tui.commands.key_table import COMMANDS, command_of, run_command
 from explorer.tui.pages.header import has_open_sizes, header_lines, short_name
 from explorer.tui.screen.model_loader import ModelLoader
 from explorer.tui.screen.saved_view import SavedView
@@ -133,7 +133,7 @@ class MainScreen(Screen[None]):
             await opened
             await self._saved.take_up()
             if store.beside:
-                command_class("pair")(self._lent).beside(store.beside)
+                command_of("pair")(self._lent).beside(store.beside)
         except Cancelled:
             store.note = "stopped · o opens it again"
         except ExplorerError as error:

@@ -17,7 +17,7 @@ from explorer.tui.state.jumps import Jumps
 from explorer.tui.text.lines import safe
 
 if TYPE_CHECKING:
-    from explorer.facts import Analysis, Diff, History, OpStat, TileSpec
+    from explorer.facts import Analysis, Diff, History, HistoryEntry, OpStat, TileSpec
     from explorer.facts.cost import Hardware
     from explorer.facts.graph.connections import Connections
     from explorer.facts.graph.edges import RowEdges
@@ -150,6 +150,11 @@ class ScreenStore:
         return self.history is not None and self.history.current > 0
 
     @property
+    def entry(self) -> HistoryEntry | None:
+        """The state of the history that is on show."""
+        return self.history.entries[self.history.current] if self.history is not None else None
+
+    @property
     def history_place(self) -> int:
         """Which state of the history is on show."""
         return self.history.current if self.history is not None else 0
@@ -157,7 +162,7 @@ class ScreenStore:
     @property
     def profile(self) -> Profile | None:
         """How long the model on show ran when it was last timed."""
-        return None if self.history is None else self.history.entries[self.history.current].profile
+        return self.entry.profile if self.entry is not None else None
 
     @property
     def by_value(self) -> bool:
@@ -167,9 +172,9 @@ class ScreenStore:
     @property
     def state_note(self) -> str:
         """Which state of the history is shown, and whether it is saved."""
-        if self.history is None or self.history.current == 0:
+        entry = self.entry
+        if entry is None or not self.can_compare:
             return ""
-        entry = self.history.entries[self.history.current]
         saved = f"saved as {os.path.basename(entry.saved)}" if entry.saved else "not saved"
         return f"{safe(entry.label)} · {safe(saved)}"
 

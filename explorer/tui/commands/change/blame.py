@@ -32,10 +32,9 @@ class BlameCommand(ScreenCommand):
 
     async def _blame(self, **how: Any) -> None:
         fact: Blame = await self.jobs.run("looking for the layer that departs", "blame", **how)
-        history = self.store.history
-        at = self.store.history_place
+        at, entry = self.store.history_place, self.store.entry
         # a layer of another state, or of a tiling that was refused, cannot be had otherwise
-        here = history is not None and "spec" not in how and how.get("after", at) == at
-        mine = history.entries[at].quantization if history is not None and here else None
+        here = "spec" not in how and how.get("after", at) == at
+        mine = entry.quantization if entry is not None and here else None
         layers = mine.layers if mine is not None else ()
         self.context.ask(BlameScreen(fact, layers), QuantizeCommand(self.context).take)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from explorer.tui.commands.change.blame import BlameCommand
-from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.dialogs import PageDialog
 from explorer.tui.pages.verdict import TO_BLAME, verdict_lines, verdict_title, verdict_tone
 
 if TYPE_CHECKING:
     from explorer.facts import Verification
+    from explorer.tui.commands.context import CommandContext
 
 
 def proof_dialog(proof: Verification, title: str = "") -> PageDialog:
@@ -23,38 +23,33 @@ def proof_dialog(proof: Verification, title: str = "") -> PageDialog:
     )
 
 
-class VerifyCommand(ScreenCommand):
-    """Proves the current model equal to the one opened."""
-
-    def run(self) -> None:
-        """Prove it."""
-        if not self.context.ready():
-            return
-        if not self.store.can_compare:
-            self.store.say("nothing to prove: this is the model as it was opened")
-            return
-        self.context.start("Verify", self._verify())
-
-    async def _verify(self) -> None:
-        proof: Verification = await self.jobs.run("verifying", "verify")
-        blame = BlameCommand(self.context)
-        self.context.ask(
-            proof_dialog(proof), lambda more: blame.begin() if more and not proof.passed else None
-        )
+def verify(context: CommandContext) -> None:
+    """Prove the current model equal to the one opened."""
+    if not context.ready():
+        return
+    if not context.store.can_compare:
+        context.store.say("nothing to prove: this is the model as it was opened")
+        return
+    context.start("Verify", _verify(context))
 
 
-class DiffCommand(ScreenCommand):
-    """Compares with the model as opened."""
+async def _verify(context: CommandContext) -> None:
+    proof: Verification = await context.jobs.run("verifying", "verify")
+    blame = BlameCommand(context)
+    context.ask(proof_dialog(proof), lambda more: blame.begin() if more and not proof.passed else None)
 
-    def run(self) -> None:
-        """Show what differs, if it was not shown before."""
-        if not self.store.can_compare or self.store.changes is not None:
-            self.panes.tabs.open("diff")
-        else:
-            self.context.start("Diff", self._compare())
 
-    async def _compare(self) -> None:
-        self.store.changes = await self.jobs.run("comparing", "diff")
-        self.panes.tabs.open("diff")
-        # a pane that was hidden until now has no height before it is laid out
-        self.panes.call_after_refresh(self.panes.tabs.tab("diff").view.to_first_foldable)
+def diff(context: CommandContext) -> None:
+    """Compare with the model as opened, if that was not done before, and show what differs."""
+    if not context.store.can_compare or context.store.changes is not None:
+        context.panes.tabs.open("diff")
+    else:
+        context.start("Diff", _compare(context))
+
+
+async def _compare(context: CommandContext) -> None:
+    context.store.changes = await context.jobs.run("comparing", "diff")
+    tabs = context.panes.tabs
+    tabs.open("diff")
+    # a pane that was hidden until now has no height before it is laid out
+    context.panes.call_after_refresh(tabs.tab("diff").view.to_first_foldable)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING
 
 from explorer.base.errors import ExplorerError
 from explorer.base.verdicts import VERDICTS
 from explorer.report.present.compare.convert import conversion
-from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.dialogs import PageDialog
 from explorer.tui.pages.verdict import verdict_tone
 from explorer.tui.text.drawing import draw
@@ -17,40 +17,38 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from explorer.facts.conversion import Conversion
+    from explorer.tui.commands.context import CommandContext
 
 
-class ConvertCommand(ScreenCommand):
-    """Writes the opened model as another kind of file."""
+def convert(context: CommandContext) -> None:
+    """Ask what the opened model is to become, then write it."""
+    if not context.ready():
+        return
+    if context.store.can_compare:
+        context.store.say("the current model was tiled: it is ONNX already, w saves it")
+        return
+    context.start("Convert", _ask(context))
 
-    def run(self) -> None:
-        """Ask what it is to become, then do it."""
-        if not self.context.ready():
-            return
-        if self.store.can_compare:
-            self.store.say("the current model was tiled: it is ONNX already, w saves it")
-            return
-        self.context.start("Convert", self._ask())
 
-    async def _ask(self) -> None:
-        kinds: Sequence[tuple[str, tuple[str, ...]]] = await self.jobs.ask("conversions")
-        source = self.store.source
-        if not kinds:
-            raise ExplorerError("a model of this format cannot be converted", where=source)
-        stem = os.path.splitext(os.path.basename(source.rstrip(os.sep)))[0].replace(":", "_")
-        said = ", ".join(f"{about} ({', '.join(endings)})" for about, endings in kinds)
-        named = [stem + ending for _, endings in kinds for ending in endings]
-        # never the model itself, which Enter would offer to replace
-        path = next((name for name in named if name != os.path.basename(source)), named[0])
-        about = f"The ending says what it becomes: {said}. Written to"
-        self.context.ask_path("Convert", path, about, self._convert)
+async def _ask(context: CommandContext) -> None:
+    kinds: Sequence[tuple[str, tuple[str, ...]]] = await context.jobs.ask("conversions")
+    source = context.store.source
+    if not kinds:
+        raise ExplorerError("a model of this format cannot be converted", where=source)
+    stem = os.path.splitext(os.path.basename(source.rstrip(os.sep)))[0].replace(":", "_")
+    said = ", ".join(f"{about} ({', '.join(endings)})" for about, endings in kinds)
+    named = [stem + ending for _, endings in kinds for ending in endings]
+    # never the model itself, which Enter would offer to replace
+    path = next((name for name in named if name != os.path.basename(source)), named[0])
+    about = f"The ending says what it becomes: {said}. Written to"
+    context.ask_path("Convert", path, about, partial(_convert, context))
 
-    async def _convert(self, path: str, overwrite: bool) -> None:
-        fact: Conversion = await self.jobs.run("converting", "convert", output=path, overwrite=overwrite)
-        self.store.last_command = fact.command
-        refused = VERDICTS[fact.verdict_kind].capitalize()
-        title = f"Converted to {os.path.basename(fact.output)}" if fact.output else refused
-        tone = verdict_tone(fact.verdict_kind)
-        page = PageDialog(
-            title, lambda width: draw(conversion(fact), width - 1), tone=tone, copy=fact.command
-        )
-        self.context.app.push_screen(page)
+
+async def _convert(context: CommandContext, path: str, overwrite: bool) -> None:
+    fact: Conversion = await context.jobs.run("converting", "convert", output=path, overwrite=overwrite)
+    context.store.last_command = fact.command
+    refused = VERDICTS[fact.verdict_kind].capitalize()
+    title = f"Converted to {os.path.basename(fact.output)}" if fact.output else refused
+    tone = verdict_tone(fact.verdict_kind)
+    page = PageDialog(title, lambda width: draw(conversion(fact), width - 1), tone=tone, copy=fact.command)
+    context.app.push_screen(page)

@@ -9,7 +9,6 @@ from explorer.report.present.split.edit import edit_blocks
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.dialogs import PageDialog
 from explorer.tui.dialogs.edit import EditDialog
-from explorer.tui.terminal.slices import after_paint
 from explorer.tui.text.drawing import draw
 
 if TYPE_CHECKING:
@@ -41,9 +40,7 @@ class EditCommand(ScreenCommand):
     async def _edit(self, step: EditStep) -> None:
         fact: Edit = await self.jobs.run("editing", "edit", (step,))
         await self.context.take_history()
-        await self.context.show_current("undo")
-        self.store.say("", fact.command)
-        await after_paint(self.context.screen)  # two paints of the whole screen in one go would hold keys up
+        await self.context.show_made("undo", command=fact.command)
         page = PageDialog(
             "Edited",
             lambda width: draw(edit_blocks(fact), width - 1),

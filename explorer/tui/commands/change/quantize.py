@@ -15,10 +15,9 @@ from explorer.tui.dialogs.quantize.dialog import QuantizeDialog
 from explorer.tui.dialogs.quantize.layer_request import LayerRequest
 from explorer.tui.dialogs.quantize.screen import QuantizationScreen
 from explorer.tui.dialogs.quantize.sensitivity import SensitivityScreen, SensitivityState
-from explorer.tui.terminal.slices import after_paint
 
 if TYPE_CHECKING:
-    from explorer.facts import HistoryEntry, Layer
+    from explorer.facts import Layer
     from explorer.facts.quantize import Quantization
 
 
@@ -29,21 +28,16 @@ class QuantizeCommand(ScreenCommand):
         """Show what the current state lost, if it was quantized; else ask for formats."""
         if not self.context.ready():
             return
-        if self._entry is not None and self._entry.quantization is not None:
-            self.show(self._entry.quantization)
+        entry = self.store.entry
+        if entry is not None and entry.quantization is not None:
+            self.show(entry.quantization)
         else:
             self._begin(None)
 
-    @property
-    def _entry(self) -> HistoryEntry | None:
-        """The current state."""
-        history = self.store.history
-        return history.entries[history.current] if history is not None else None
-
     def show(self, fact: Quantization, layer: str = "") -> None:
         """What the current state lost; the cursor on a layer."""
-        assert self._entry is not None
-        name = state_name(self._entry, self.store.history_place)
+        assert self.store.entry is not None
+        name = state_name(self.store.entry, self.store.history_place)
         self.context.ask(QuantizationScreen(fact, name, layer=layer, exact=self.store.exact), self.take)
 
     def take(self, wish: LayerRequest | None) -> None:
@@ -51,27 +45,22 @@ class QuantizeCommand(ScreenCommand):
         if wish is None:
             return
         if wish.what == "layer":
-            self.context.screen.run_worker(self.context.go_to_layer(wish.layer), exit_on_error=False)
+            self.context.go_to_layer(wish.layer)
         elif wish.what == "anew":
             self._begin(self.store.history.parent(self.store.history_place) if self.store.history else None)
         else:
             work = partial(self.jobs.run, "quantizing again", "requantize", wish.layer, **wish.values)
-            fact = self._entry.quantization if self._entry is not None else None
+            fact = self.store.entry.quantization if self.store.entry is not None else None
             back = partial(self.show, fact, wish.layer) if fact is not None else None
             self.context.start("Quantize", self._made(work, wish.layer), back)
 
-    def make(self, state: int, request: QuantizeRequest | None) -> None:
-        """Quantize a state as it was chosen elsewhere."""
-        self._take(state, request)
-
     def _begin(self, state: int | None) -> None:
         """Ask for formats of a state; None for the current one."""
-        chosen = partial(self._ask, state)
-        self.context.with_layers(*self.tree.cursor_range, lambda layer: True, chosen)
+        self.context.with_layers(*self.tree.cursor_range, partial(self._ask, state))
 
     def _ask(self, state: int | None, chosen: list[Layer]) -> None:
         store = self.store
-        asked = self._entry.quantize if state is not None and self._entry is not None else None
+        asked = store.entry.quantize if state is not None and store.entry is not None else None
         if asked is None and (asked := store.quantize_request) is not None:
             # which layers were meant there need not be here, and what was chosen by hand was for that state
             asked = replace(asked, spec=replace(asked.spec, ops=(), sites=(), rules=()), as_graph=False)
@@ -82,9 +71,10 @@ class QuantizeCommand(ScreenCommand):
             by_value=store.by_value,
             asked=asked,
         )
-        self.context.ask(dialog, partial(self._take, state))
+        self.context.ask(dialog, partial(self.make, state))
 
-    def _take(self, state: int | None, request: QuantizeRequest | None) -> None:
+    def make(self, state: int | None, request: QuantizeRequest | None) -> None:
+        """Quantize a state as it was chosen, here or elsewhere."""
         if self.jobs.current is not None:
             self.jobs.stop()  # a choice that was asked for
         if request is None:
@@ -105,9 +95,7 @@ class QuantizeCommand(ScreenCommand):
         before = self.store.history_place
         fact = await work()
         await self.context.take_history()
-        await self.context.show_current("go", before)
-        self.store.say("", fact.command)
-        await after_paint(self.context.screen)  # two paints of the whole screen in one go would hold keys up
+        await self.context.show_made("go", before, command=fact.command)
         self.show(fact, layer)
 
 

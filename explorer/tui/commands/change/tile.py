@@ -14,7 +14,6 @@ from explorer.tui.dialogs.dialogs import PageDialog
 from explorer.tui.dialogs.tile import TileDialog, TilingResultDialog
 from explorer.tui.pages.verdict import TO_BLAME, verdict_lines, verdict_title, verdict_tone
 from explorer.tui.state.hardware import use_hardware
-from explorer.tui.terminal.slices import after_paint
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import BLANK, Line, safe, wrap
 
@@ -28,7 +27,7 @@ class TileCommand(ScreenCommand):
     def run(self) -> None:
         """Ask how, then do it."""
         if self.context.ready():
-            self.context.with_layers(*self.tree.cursor_range, lambda layer: True, self._ask)
+            self.context.with_layers(*self.tree.cursor_range, self._ask)
 
     def _ask(self, chosen: list[Layer]) -> None:
         store = self.store
@@ -80,9 +79,7 @@ class TileCommand(ScreenCommand):
             blame = BlameCommand(self.context)
             self.context.ask(refused, lambda more: blame.begin(spec=spec) if more else None)
             return
-        await self.context.show_current("undo")
-        self.store.say("", result.command)
-        await after_paint(self.context.screen)  # two paints of the whole screen in one go would hold keys up
+        await self.context.show_made("undo", command=result.command)
         dialog = TilingResultDialog(
             "Tiled, not verified" if proof is None else verdict_title(proof),
             page,

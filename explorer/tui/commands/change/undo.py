@@ -2,44 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from explorer.tui.commands.context import ScreenCommand
-
-
-class _Step(ScreenCommand):
-    """Goes to the state beside."""
-
-    async def go(self, way: Literal["undo", "redo"]) -> None:
-        """Ask the engine, and show the model that it leads to."""
-        before = self.store.history
-        self.store.history = after = await self.jobs.run(way, way)
-        assert before is not None
-        changed = before.entries[max(before.current, after.current)]
-        await self.context.show_current("redo" if way == "undo" else "undo")
-        self.store.say(f"{'undone' if way == 'undo' else 'redone'}: {changed.label}")
-        if self.store.tab == "diff":
-            self.panes.tabs.open("diff", focus=False)
+if TYPE_CHECKING:
+    from explorer.tui.commands.context import CommandContext
 
 
-class UndoCommand(_Step):
+def undo(context: CommandContext) -> None:
     """One step back."""
-
-    def run(self) -> None:
-        """Go there."""
-        if not self.store.can_compare:
-            self.store.say("nothing to undo")
-        else:
-            self.context.start("Undo", self.go("undo"))
+    if not context.store.can_compare:
+        context.store.say("nothing to undo")
+    else:
+        context.start("Undo", _go(context, "undo"))
 
 
-class RedoCommand(_Step):
+def redo(context: CommandContext) -> None:
     """One step forward."""
+    history = context.store.history
+    if history is None or not history.redoable:
+        context.store.say("nothing to redo")
+    else:
+        context.start("Redo", _go(context, "redo"))
 
-    def run(self) -> None:
-        """Go there."""
-        history = self.store.history
-        if history is None or not history.redoable:
-            self.store.say("nothing to redo")
-        else:
-            self.context.start("Redo", self.go("redo"))
+
+async def _go(context: CommandContext, way: Literal["undo", "redo"]) -> None:
+    """Ask the engine, and show the model that it leads to."""
+    store, before = context.store, context.store.history
+    store.history = after = await context.jobs.run(way, way)
+    assert before is not None
+    changed = before.entries[max(before.current, after.current)]
+    await context.show_current("redo" if way == "undo" else "undo")
+    store.say(f"{'undone' if way == 'undo' else 'redone'}: {changed.label}")
+    if store.tab == "diff":
+        context.panes.tabs.open("diff", focus=False)

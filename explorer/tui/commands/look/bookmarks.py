@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-from explorer.tui.commands.context import ScreenCommand
+from typing import TYPE_CHECKING
+
 from explorer.tui.dialogs.dialogs import MenuItem, PickDialog
 from explorer.tui.text.lines import safe
 
-
-class BookmarkCommand(ScreenCommand):
-    """Sets a bookmark on the chosen layer, or takes it away."""
-
-    def run(self) -> None:
-        """Do it."""
-        layer, marks = self.tree.current_layer, self.store.bookmarks
-        if layer is None:
-            return
-        if layer.path in marks:
-            marks.remove(layer.path)
-            self.store.say(f"no bookmark on {safe(layer.path)} any more")
-        else:
-            marks.append(layer.path)
-            self.store.say(f"bookmark on {safe(layer.path)} · ' lists all {len(marks):,}")
-        self.store.notify("focus")
+if TYPE_CHECKING:
+    from explorer.tui.commands.context import CommandContext
 
 
-class BookmarksCommand(ScreenCommand):
-    """Lists the bookmarks."""
+def bookmark(context: CommandContext) -> None:
+    """Set a bookmark on the chosen layer, or take it away."""
+    layer, store = context.tree.current_layer, context.store
+    if layer is None:
+        return
+    if layer.path in store.bookmarks:
+        store.bookmarks.remove(layer.path)
+        store.say(f"no bookmark on {safe(layer.path)} any more")
+    else:
+        store.bookmarks.append(layer.path)
+        store.say(f"bookmark on {safe(layer.path)} · ' lists all {len(store.bookmarks):,}")
+    store.notify("focus")
 
-    def run(self) -> None:
-        """Ask for one, and go there."""
-        if not self.store.bookmarks:
-            self.store.say("no bookmarks yet: M sets one on the chosen layer")
-            return
-        choices = [MenuItem(path, str(at), path) for at, path in enumerate(self.store.bookmarks, 1)]
-        self.context.ask(PickDialog("Bookmarks", choices), self._go)
 
-    def _go(self, path: str | None) -> None:
-        if path is not None:
-            self.context.screen.run_worker(self.context.go_to_layer(path), exit_on_error=False)
+def list_bookmarks(context: CommandContext) -> None:
+    """Ask for one of the bookmarks, and go there."""
+    if not context.store.bookmarks:
+        context.store.say("no bookmarks yet: M sets one on the chosen layer")
+        return
+    choices = [MenuItem(path, str(at), path) for at, path in enumerate(context.store.bookmarks, 1)]
+    context.ask(PickDialog("Bookmarks", choices), context.go_to_layer)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from explorer.tui.commands.context import ScreenCommand
+from typing import TYPE_CHECKING
+
 from explorer.tui.dialogs.columns import ColumnsDialog
 from explorer.tui.tree.rows import columns_of
 
+if TYPE_CHECKING:
+    from explorer.tui.commands.context import CommandContext
 
-class ColumnsCommand(ScreenCommand):
-    """Asks which columns the tree has."""
 
-    def run(self) -> None:
-        """Ask."""
+def choose_columns(context: CommandContext) -> None:
+    """Ask which columns the tree has."""
+    panes, model = context.panes, context.tree.model
 
-        def answered(columns: tuple[str, ...] | None) -> None:
-            if columns is not None:
-                self.panes.rearrange(lambda model: model.set_columns(columns))
-                for complaint in filter(None, map(self.panes.asked.complaint, columns)):
-                    self.store.say(complaint)
+    def answered(columns: tuple[str, ...] | None) -> None:
+        if columns is not None:
+            panes.rearrange(lambda model: model.set_columns(columns))
+            for complaint in filter(None, map(panes.asked.complaint, columns)):
+                context.store.say(complaint)
 
-        self.context.ask(ColumnsDialog(self.tree.model.columns, columns_of(self.tree.model)), answered)
+    context.ask(ColumnsDialog(model.columns, columns_of(model)), answered)

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.machine import MachineDialog
 from explorer.tui.state.hardware import use_hardware
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from explorer.facts.cost import Hardware
+    from explorer.facts.roofline import Machine
+    from explorer.tui.commands.context import CommandContext
 
 
-class MachineCommand(ScreenCommand):
-    """Asks for a machine."""
+def ask_machine(context: CommandContext, then: Callable[[Machine | None], object]) -> None:
+    """Ask for a machine, which the session then knows, and hand it on."""
 
-    def run(self) -> None:
-        """Ask."""
-        self.context.ask(MachineDialog(self.store.hardware), self._use)
-
-    def _use(self, hardware: Hardware | None) -> None:
+    def answered(hardware: Hardware | None) -> None:
         if hardware is not None:
-            use_hardware(self.store, hardware)
-            self.panes.tabs.open("roofline")
+            use_hardware(context.store, hardware)
+            then(context.store.machine)
+
+    context.ask(MachineDialog(context.store.hardware), answered)
+
+
+def choose_machine(context: CommandContext) -> None:
+    """Ask for a machine, and show what it bounds."""
+    ask_machine(context, lambda _: context.panes.tabs.open("roofline"))

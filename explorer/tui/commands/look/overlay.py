@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
-from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.dialogs import EntryDialog
 from explorer.tui.tree.overlay import overlay_text, show_overlay
+
+if TYPE_CHECKING:
+    from explorer.tui.commands.context import CommandContext
 
 _SAID = (
     "A CSV or JSON file of figures by the name, path or glob of a layer; its columns come beside those that"
@@ -14,28 +17,22 @@ _SAID = (
 )
 
 
-class OverlayCommand(ScreenCommand):
-    """Asks for a file of figures, and lays them over the layers."""
+def ask_overlay(context: CommandContext) -> None:
+    """Ask for a file of figures, and lay them over the layers."""
 
-    def run(self) -> None:
-        """Ask."""
-        dialog = EntryDialog(
-            *("Figures from outside", "", _SAID),
-            placeholder="profile.csv",
-            hint="lay over",
-            required=False,
-        )
-        self.context.ask(dialog, self._answered)
+    def answered(typed: str | None) -> None:
+        if typed is not None and (typed or context.store.overlays):
+            context.start("Figures from outside", _lay(context, os.path.expanduser(typed)))
 
-    def _answered(self, typed: str | None) -> None:
-        if typed is not None and (typed or self.store.overlays):
-            self.context.start("Figures from outside", self._lay(os.path.expanduser(typed)))
+    title, how = "Figures from outside", {"placeholder": "profile.csv", "hint": "lay over"}
+    context.ask(EntryDialog(title, "", _SAID, **how, required=False), answered)
 
-    async def _lay(self, path: str) -> None:
-        files = (*self.store.overlays, path) if path else ()
-        files = tuple(dict.fromkeys(files))
-        overlay = await self.jobs.ask("overlay", files) if files else None
-        self.store.overlays = files
-        self.panes.rearrange(lambda model: show_overlay(model, overlay))
-        taken = "figures from outside are taken away"
-        self.store.say(taken if overlay is None else overlay_text(overlay))
+
+async def _lay(context: CommandContext, path: str) -> None:
+    store = context.store
+    files = tuple(dict.fromkeys((*store.overlays, path))) if path else ()
+    overlay = await context.jobs.ask("overlay", files) if files else None
+    store.overlays = files
+    context.panes.rearrange(lambda model: show_overlay(model, overlay))
+    taken = "figures from outside are taken away"
+    store.say(taken if overlay is None else overlay_text(overlay))

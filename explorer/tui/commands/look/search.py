@@ -9,6 +9,7 @@ from explorer.tui.commands.change.history import HistoryCommand
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.commands.key_table import COMMANDS
 from explorer.tui.commands.look.values import WeightsCommand
+from explorer.tui.commands.program import run_picked
 from explorer.tui.dialogs.dialogs import MenuItem
 from explorer.tui.dialogs.search import SearchDialog
 
@@ -37,13 +38,11 @@ class SearchCommand(ScreenCommand):
             return
         kind, _, what = id.partition(":")
         if kind == "command":
-            screen = self.context.screen
-            action = next(c.action for c in COMMANDS if c.id == what)
-            screen.run_worker(screen.run_action(action), exit_on_error=False)
+            run_picked(self.context, what)
         elif kind == "state":
             HistoryCommand(self.context).go(int(what))
         elif kind == "mark":
-            self.context.screen.run_worker(self.context.go_to_layer(what), exit_on_error=False)
+            self.context.go_to_layer(what)
         elif dialog.search is not None:
             found = dialog.listed[id]
             self.store.on_demand.found = dialog.search.walk(found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,30 +10,17 @@ from explorer.base.errors import Cancelled, ExplorerError
 from explorer.facts.serving.spec import ServingSpec
 from explorer.report.present.look.info import sizes_of
 from explorer.tui.commands.context import ScreenCommand
-from explorer.tui.dialogs.machine import MachineDialog
+from explorer.tui.commands.look.machine import ask_machine
 from explorer.tui.plots.decode_view import DecodeView
 from explorer.tui.plots.serving_view import ServingView
 from explorer.tui.plots.sizes_dialog import SizesDialog
 from explorer.tui.plots.sizes_view import SizeChoice, SizesView
-from explorer.tui.state.hardware import known_machine, use_hardware
+from explorer.tui.state.hardware import known_machine
 
 if TYPE_CHECKING:
-    from explorer.facts.cost import Hardware
-    from explorer.facts.roofline import Machine
     from explorer.facts.serving.serving import Serving
-    from explorer.facts.sizes.curves import SizeCurves
     from explorer.facts.sizes.decode import Decode
-
-
-def ask_machine(command: ScreenCommand, then: Callable[[Machine | None], None]) -> None:
-    """Asks for a machine, which the session then knows, and hands it on."""
-
-    def answered(hardware: Hardware | None) -> None:
-        if hardware is not None:
-            use_hardware(command.store, hardware)
-            then(command.store.machine)
-
-    command.context.ask(MachineDialog(command.store.hardware), answered)
+    from explorer.tui.commands.context import CommandContext
 
 
 class SizesCommand(ScreenCommand):
@@ -42,8 +28,7 @@ class SizesCommand(ScreenCommand):
 
     def run(self) -> None:
         """Count, and show."""
-        if self.context.ready():
-            self.context.start("Open sizes", self._count())
+        self.context.start("Open sizes", self._count())
 
     def _open(self) -> dict[str, int | None]:
         return {} if self.store.analysis is None else sizes_of(self.store.analysis.info)
@@ -59,16 +44,17 @@ class SizesCommand(ScreenCommand):
             if self._open():
                 self._type()
             return
-        view = SizesView(fact, frozenset(self._open()), self._ask, partial(ask_machine, self))
+        view = SizesView(
+            fact,
+            frozenset(self._open()),
+            lambda name, machine: self.jobs.ask("sizes", name, machine=machine),
+            partial(ask_machine, self.context),
+        )
         self.context.ask(view, self._chosen)
-
-    async def _ask(self, name: str, machine: Machine | None) -> SizeCurves:
-        fact: SizeCurves = await self.jobs.ask("sizes", name, machine=machine)
-        return fact
 
     def _chosen(self, choice: SizeChoice | None) -> None:
         if choice is not None and choice.serving:
-            ServingCommand(self.context).run()
+            serving(self.context)
         elif choice is not None and choice.size is None:
             self._type()
         elif choice is not None:
@@ -89,39 +75,30 @@ class SizesCommand(ScreenCommand):
         self.store.say(f"bound: {units.dims_text(dims)}" if dims else "no size is bound")
 
 
-class DecodeCommand(ScreenCommand):
-    """Shows a decode step beside the pass over its text."""
-
-    def run(self) -> None:
-        """Count, and show."""
-        if self.context.ready():
-            self.context.start("Decoding", self._count())
-
-    async def _count(self) -> None:
-        fact: Decode = await self.jobs.run("counting a decode step", "decode")
-        self.context.ask(DecodeView(fact, self._ask, exact=self.store.exact), lambda _: None)
-
-    async def _ask(self, tokens: int) -> Decode:
-        fact: Decode = await self.jobs.ask("decode", tokens)
-        return fact
+def decode(context: CommandContext) -> None:
+    """Show a decode step beside the pass over its text."""
+    context.start("Decoding", _decode(context))
 
 
-class ServingCommand(ScreenCommand):
-    """Shows what it costs to run a language model, and asks again as its sizes are changed."""
+async def _decode(context: CommandContext) -> None:
+    fact: Decode = await context.jobs.run("counting a decode step", "decode")
+    view = DecodeView(fact, partial(context.jobs.ask, "decode"), exact=context.store.exact)
+    context.ask(view, lambda _: None)
 
-    def run(self) -> None:
-        """Count, and show."""
-        if self.context.ready():
-            self.context.start("Serving", self._count())
 
-    async def _count(self) -> None:
-        machine = known_machine(self.store)
-        fact: Serving = await self.jobs.run(
-            "counting prompt and steps", "serving", ServingSpec(), machine=machine
-        )
-        view = ServingView(fact, self._ask, partial(ask_machine, self), exact=self.store.exact)
-        self.context.ask(view, lambda _: None)
+def serving(context: CommandContext) -> None:
+    """Show what it costs to run a language model; it is asked again as its sizes are changed."""
+    context.start("Serving", _serving(context))
 
-    async def _ask(self, spec: ServingSpec, machine: Machine | None) -> Serving:
-        fact: Serving = await self.jobs.ask("serving", spec, machine=machine)
-        return fact
+
+async def _serving(context: CommandContext) -> None:
+    store, jobs = context.store, context.jobs
+    machine = known_machine(store)
+    fact: Serving = await jobs.run("counting prompt and steps", "serving", ServingSpec(), machine=machine)
+    view = ServingView(
+        fact,
+        lambda spec, machine: jobs.ask("serving", spec, machine=machine),
+        partial(ask_machine, context),
+        exact=store.exact,
+    )
+    context.ask(view, lambda _: None)

@@ -39,7 +39,7 @@ class StatisticsCommand(ScreenCommand):
         self.context.ask(page, self._then)
 
     def _then(self, layer: str | None) -> None:
-        if layer:
-            self.context.screen.run_worker(self.context.go_to_layer(layer), exit_on_error=False)
-        elif layer == "":
+        if layer == "":
             self.run()
+        else:
+            self.context.go_to_layer(layer)

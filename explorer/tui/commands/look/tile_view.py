@@ -30,11 +30,10 @@ class TileViewCommand(ScreenCommand):
         if named:
             self.context.start("Tiles", self._show((), named))
         else:
-            self.context.with_layers(*self.tree.cursor_range, lambda layer: True, self._show_of)
-
-    def _show_of(self, chosen: Sequence[Layer]) -> None:
-        if self.context.ready():
-            self.context.start("Tiles", self._show(chosen, ""))
+            begin = self.context.start
+            self.context.with_layers(
+                *self.tree.cursor_range, lambda chosen: begin("Tiles", self._show(chosen, ""))
+            )
 
     async def _show(self, chosen: Sequence[Layer], named: str) -> None:
         sites, plan = await self._tiled_sites()

@@ -7,44 +7,43 @@ from typing import TYPE_CHECKING
 from msgspec.structs import astuple
 
 from explorer.base.units import bytes_text
-from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.training import TrainingDialog, TrainingRequest
 
 if TYPE_CHECKING:
     from explorer.facts.training import TrainingMemory
+    from explorer.tui.commands.context import CommandContext
 
 
-class TrainingCommand(ScreenCommand):
-    """Asks for batch sizes, optimizer and card, and tells what a step costs and holds."""
+def ask_training(context: CommandContext) -> None:
+    """Ask for batch sizes, optimizer and card, and tell what a step costs and holds."""
+    store = context.store
 
-    def run(self) -> None:
-        """Ask."""
-        store = self.store
-        if self.context.ready():
-            dialog = TrainingDialog(TrainingRequest(*store.training_asked))
-            self.context.ask(dialog, self._take)
-
-    def _take(self, request: TrainingRequest | None) -> None:
+    def take(request: TrainingRequest | None) -> None:
         if request is not None:
-            self.store.training_asked = astuple(request)
-            self.context.start("Training", self._count(request))
+            store.training_asked = astuple(request)
+            context.start("Training", _count(context, request))
 
-    async def _count(self, request: TrainingRequest) -> None:
-        seen, tabs = self.store.on_demand, self.panes.tabs
-        seen.training = await self.jobs.run(
-            "counting a training step",
-            "training_over_time",
-            batches=request.batches,
-            optimizer=request.optimizer,
-            checkpoint=request.globs,
-            card=request.limit,
-        )
-        if self.store.tab not in ("layer", "model"):
-            tabs.open("model")
-        self.store.notify("found")
-        if seen.training.memory is not None:
-            self.store.say(f"{_said(seen.training.memory)}; tab 2 has it over time")
-        tabs.reveal("Training")
+    if context.ready():
+        context.ask(TrainingDialog(TrainingRequest(*store.training_asked)), take)
+
+
+async def _count(context: CommandContext, request: TrainingRequest) -> None:
+    store, tabs = context.store, context.panes.tabs
+    seen = store.on_demand
+    seen.training = await context.jobs.run(
+        "counting a training step",
+        "training_over_time",
+        batches=request.batches,
+        optimizer=request.optimizer,
+        checkpoint=request.globs,
+        card=request.limit,
+    )
+    if store.tab not in ("layer", "model"):
+        tabs.open("model")
+    store.notify("found")
+    if seen.training.memory is not None:
+        store.say(f"{_said(seen.training.memory)}; tab 2 has it over time")
+    tabs.reveal("Training")
 
 
 def _said(fact: TrainingMemory) -> str:

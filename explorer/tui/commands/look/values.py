@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -68,7 +68,7 @@ class WeightsCommand(_Values):
             else:
                 self.store.say("no weights in this layer")
 
-        self.context.with_layers(*self.inside(), lambda layer: layer.weights, go)
+        self.context.with_layers(*self.inside(), go, lambda layer: layer.weights)
 
     async def _read(self, path: str, having: Sequence[Layer]) -> None:
         seen = self.store.on_demand
@@ -105,7 +105,7 @@ class ActivationsCommand(_Values):
 
         # a constant is stored, not computed
         self.context.with_layers(
-            *self.inside(), lambda layer: not layer.group and layer.kind != "Constant", go
+            *self.inside(), go, lambda layer: not layer.group and layer.kind != "Constant"
         )
 
     async def _read(self, path: str, leaves: Sequence[Layer]) -> None:
@@ -136,8 +136,8 @@ class MapCommand(ScreenCommand):
         self.context.with_layers(
             first,
             stop,
-            lambda one: one.weights or self._is_rounded(one),
             lambda found: self._show(layer, found),
+            lambda one: one.weights or self._is_rounded(one),
         )
 
     def _is_rounded(self, layer: Layer) -> bool:
@@ -168,11 +168,11 @@ class MapCommand(ScreenCommand):
         place = self.store.history_place
         entries = self.store.history.entries if self.store.history is not None else ()
         earlier = entries[place].parent if place < len(entries) else None
-        self.context.ask(HeatMapView(names, self._ask, earlier), lambda _: None)
 
-    async def _ask(self, request: MapRequest) -> HeatMap:
-        found: HeatMap = await self.jobs.ask("heat_map", **request._asdict())
-        return found
+        def ask(request: MapRequest) -> Awaitable[HeatMap]:
+            return self.jobs.ask("heat_map", **request._asdict())
+
+        self.context.ask(HeatMapView(names, ask, earlier), lambda _: None)
 
 
 def _globs(names: Iterable[str]) -> list[str]:

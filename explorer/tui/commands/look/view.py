@@ -2,152 +2,112 @@
 
 from __future__ import annotations
 
-from explorer.tui.commands.context import ScreenCommand
+from typing import TYPE_CHECKING
+
 from explorer.tui.tree.model import TreeModel
 from explorer.tui.tree.widget import RAIL_FROM
 
+if TYPE_CHECKING:
+    from explorer.tui.commands.context import CommandContext
 
-class ColumnCommand(ScreenCommand):
+
+def next_column(context: CommandContext) -> None:
     """The next column that the tree is sorted by; the only one where there is no room for a table."""
-
-    def run(self) -> None:
-        """Show it."""
-        self.panes.next_column()
+    context.panes.next_column()
 
 
-class SortCommand(ScreenCommand):
+def sort(context: CommandContext) -> None:
     """By cost, the largest or the smallest first, or as executed."""
-
-    def run(self) -> None:
-        """Change the order."""
-        self.panes.rearrange(TreeModel.next_order, sorting=True)
+    context.panes.rearrange(TreeModel.next_order, sorting=True)
 
 
-class FlatCommand(ScreenCommand):
+def flat(context: CommandContext) -> None:
     """Layers without groups, sorted together; or the tree again."""
-
-    def run(self) -> None:
-        """Change between them."""
-        self.panes.rearrange(lambda model: model.set_flat(not model.flat))
+    context.panes.rearrange(lambda model: model.set_flat(not model.flat))
 
 
-class ConstantsCommand(ScreenCommand):
+def constants(context: CommandContext) -> None:
     """Constants and shape arithmetic among the other rows, or as one row a group."""
-
-    def run(self) -> None:
-        """Change between them."""
-        self.panes.rearrange(lambda model: model.show_constants(not model.constants))
-        shown = self.tree.model.constants
-        self.store.say("constants are shown" if shown else "constants are one row a group")
+    context.panes.rearrange(lambda model: model.show_constants(not model.constants))
+    shown = context.tree.model.constants
+    context.store.say("constants are shown" if shown else "constants are one row a group")
 
 
-class FoldAllCommand(ScreenCommand):
-    """Closes every group."""
-
-    def run(self) -> None:
-        """Close them."""
-        self.panes.rearrange(TreeModel.fold_all)
+def fold_all(context: CommandContext) -> None:
+    """Close every group."""
+    context.panes.rearrange(TreeModel.fold_all)
 
 
-class NextPaneCommand(ScreenCommand):
+def next_pane(context: CommandContext) -> None:
     """From the tree to the tab, and back."""
-
-    def run(self) -> None:
-        """Go there."""
-        in_tree = self.tree.has_focus
-        self.panes.go_to(self.panes.tabs.widget(self.store.tab) if in_tree else self.tree)
-        self.store.notify("focus")
+    panes, tree = context.panes, context.tree
+    panes.go_to(panes.tabs.widget(context.store.tab) if tree.has_focus else tree)
+    context.store.notify("focus")
 
 
-class ZoomCommand(ScreenCommand):
-    """Gives the focused pane the whole width, or takes it back."""
-
-    def run(self) -> None:
-        """Do it."""
-        if self.panes.zoom:
-            self.panes.zoom = ""
-        else:
-            self.panes.zoom = "zoom-left" if self.tree.has_focus else "zoom-right"
+def zoom(context: CommandContext) -> None:
+    """Give the focused pane the whole width, or take it back."""
+    panes = context.panes
+    if panes.zoom:
+        panes.zoom = ""
+    else:
+        panes.zoom = "zoom-left" if context.tree.has_focus else "zoom-right"
 
 
-class DivideCommand(ScreenCommand):
-    """Moves the divider between the panes by so many percent of the width."""
-
-    def run(self, by: str = "4") -> None:
-        """Move it."""
-        self.panes.divide(self.panes.share + int(by))
+def divide(context: CommandContext, by: str) -> None:
+    """Move the divider between the panes by so many percent of the width."""
+    context.panes.divide(context.panes.share + int(by))
 
 
-class DefaultsCommand(ScreenCommand):
+def to_defaults(context: CommandContext) -> None:
     """Columns, order and divider as they are where nothing was chosen."""
-
-    def run(self) -> None:
-        """Forget what was chosen."""
-        self.panes.to_defaults()
-        self.store.say("columns, order and divider are as at first")
+    context.panes.to_defaults()
+    context.store.say("columns, order and divider are as at first")
 
 
-class ExactCommand(ScreenCommand):
+def exact(context: CommandContext) -> None:
     """Exact or rounded numbers."""
-
-    def run(self) -> None:
-        """Change them."""
-        self.store.exact = not self.store.exact
-        self.store.notify("numbers")
+    context.store.exact = not context.store.exact
+    context.store.notify("numbers")
 
 
-class TabCommand(ScreenCommand):
+def open_tab(context: CommandContext, tab: str) -> None:
     """A tab, with the focus."""
-
-    def run(self, tab: str = "layer") -> None:
-        """Show it."""
-        self.panes.tabs.open(tab)
+    context.panes.tabs.open(tab)
 
 
-class PeakCommand(ScreenCommand):
+def to_peak(context: CommandContext) -> None:
     """The Memory tab, with its cursor at the peak."""
-
-    def run(self) -> None:
-        """Show it."""
-        self.panes.tabs.open("memory")
-        self.panes.tabs.tab("memory").to_peak()
+    context.panes.tabs.open("memory")
+    context.panes.tabs.tab("memory").to_peak()
 
 
-class FilterCommand(ScreenCommand):
-    """The filter's line."""
-
-    async def run(self) -> None:
-        """Open it beside the tree that follows it."""
-        self.panes.go_to(self.tree)
-        await self.context.filter_line.open()
+async def open_filter(context: CommandContext) -> None:
+    """The filter's line, beside the tree that follows it."""
+    context.panes.go_to(context.tree)
+    await context.filter_line.open()
 
 
-class BackCommand(ScreenCommand):
-    """Where the cursor was before the last jump, or forward again."""
-
-    async def run(self, way: str = "") -> None:
-        """Go there; the focus stays where it is."""
-        path = self.store.jumps.step(self.tree.current_layer, forward=bool(way))
-        if path is None:
-            self.store.say("there is nothing to go forward to" if way else "there is nothing to go back to")
-        elif (found := await self.context.located(path)) is not None:
-            self.panes.show_layer(found)
+async def back(context: CommandContext, way: str = "") -> None:
+    """Where the cursor was before the last jump, or forward again; the focus stays where it is."""
+    path = context.store.jumps.step(context.tree.current_layer, forward=bool(way))
+    if path is None:
+        context.store.say("there is nothing to go forward to" if way else "there is nothing to go back to")
+    elif (found := await context.located(path)) is not None:
+        context.panes.show_layer(found)
 
 
-class RailCommand(ScreenCommand):
-    """The strip beside the tree that shows what feeds what."""
-
-    def run(self) -> None:
-        """Show or hide it."""
-        store = self.store
-        store.rail = not store.rail
-        store.notify("rail")
-        edges = store.on_demand.answers.get("edges")
-        if not store.rail:
-            store.say("no rail beside the tree")
-        elif edges is not None and edges.unknown:
-            store.say(edges.unknown)
-        elif self.tree.size.width < RAIL_FROM:
-            store.say(f"the rail needs a tree of {RAIL_FROM} columns: z zooms it")
-        elif self.tree.model.by_cost or self.tree.model.matches is not None:
-            store.say("the rail follows the order of execution: s sorts by it, Esc clears the filter")
+def rail(context: CommandContext) -> None:
+    """Show or hide the strip beside the tree that shows what feeds what."""
+    store, tree = context.store, context.tree
+    store.rail = not store.rail
+    store.notify("rail")
+    edges = store.on_demand.answers.get("edges")
+    if not store.rail:
+        store.say("no rail beside the tree")
+    elif edges is not None and edges.unknown:
+        store.say(edges.unknown)
+    elif tree.size.width < RAIL_FROM:
+        store.say(f"the rail needs a tree of {RAIL_FROM} columns: z zooms it")
+    elif tree.model.by_cost or tree.model.matches is not None:
+        store.say("the rail follows the order of execution: s sorts by it, Esc clears the filter")

@@ -103,8 +103,7 @@ class ProfileCommand(ScreenCommand):
             elif at is not None:
                 change = largest_first(fact)[at]
                 path = change.after_path if fact.after == self.store.profile else change.before_path
-                work = self.context.go_to_layer(path or change.path)
-                self.context.screen.run_worker(work, exit_on_error=False)
+                self.context.go_to_layer(path or change.path)
 
         self.context.ask(ProfileComparisonScreen(fact, exact=self.store.exact), then)
 
