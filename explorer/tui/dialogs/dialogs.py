@@ -286,8 +286,14 @@ class FormDialog(Dialog[T], Generic[T]):
     @on(Input.Changed)
     @on(OptionField.OptionChanged)
     def tell(self) -> None:
-        """Say what the fields mean."""
-        self._say(self.meaning())
+        """Say what the fields mean, or why they cannot be read."""
+        self._say(self._told())
+
+    def _told(self) -> Sequence[tuple[str, str]]:
+        try:
+            return self.meaning()
+        except ExplorerError as error:
+            return [(str(error), "bad")]
 
     def _say(self, pieces: Sequence[tuple[str, str]]) -> None:
         said = [(safe(text), role) for text, role in pieces if text]
@@ -301,7 +307,7 @@ class FormDialog(Dialog[T], Generic[T]):
             self.dismiss(self.answer())
         except ExplorerError as error:
             self.app.bell()
-            said = self.meaning()
+            said = self._told()
             if all(role != "bad" for _, role in said):
                 self._say([(str(error), "bad"), *said])
 
@@ -316,7 +322,11 @@ class FormDialog(Dialog[T], Generic[T]):
         raise NotImplementedError
 
     def meaning(self) -> Sequence[tuple[str, str]]:
-        """What the fields mean, or why they cannot be read: lines, each with its role."""
+        """What the fields mean: lines, each with its role.
+
+        Raises:
+            ExplorerError: They cannot be read.
+        """
         raise NotImplementedError
 
     def answer(self) -> T:

@@ -234,11 +234,8 @@ class ServingDialog(FormDialog[ServingSpec]):
             yield from self.entry(label, value, hint, id, longest=60)
 
     def meaning(self) -> list[tuple[str, str]]:
-        """What is asked, or what cannot be read."""
-        try:
-            spec = self.answer()
-        except ExplorerError as error:
-            return [(str(error), "bad")]
+        """What is asked."""
+        spec = self.answer()
         room = "" if spec.card is None else f", {bytes_text(spec.card)} a device"
         return [(f"{asked_text(spec)}{room}", "dim")]
 

@@ -10,7 +10,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 
-from explorer.base.errors import ExplorerError, Misuse
+from explorer.base.errors import Misuse
 from explorer.report.blocks import Table
 from explorer.report.csv_table import csv_text
 from explorer.report.json_records import statistics_record
@@ -107,12 +107,8 @@ class StatisticsDialog(FormDialog[StatisticsRequest]):
         yield from self.entry("input", self._last.input, "random; an .npy or .npz file", "input")
 
     def meaning(self) -> list[tuple[str, str]]:
-        """The columns, or why they cannot be read."""
-        request = self._request()
-        try:
-            request.arguments()
-        except ExplorerError as error:
-            return [(str(error), "bad")]
+        """The columns."""
+        request = self.answer()
         said = [(f"columns: {', '.join(one.label for one in parse_statistics(request.stat))}", "dim")]
         if request.of == ACTIVATIONS:
             said.append(("The model runs: on random numbers, or on every sample of the file.", "dim"))

@@ -8,7 +8,6 @@ from typing import NamedTuple
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 
-from explorer.base.errors import Misuse
 from explorer.facts.profile.profile import ProfileSpec
 from explorer.facts.training import OPTIMIZERS
 from explorer.settings.parse import parse_count, path_word
@@ -132,12 +131,9 @@ class ProfileDialog(FormDialog[ProfileRequest]):
             yield OptionField("timed", tuple(self._states.values()), beside, id="beside")
 
     def meaning(self) -> list[tuple[str, str]]:
-        """What will happen, or what cannot be read."""
-        try:
-            asked = self._typed()
-            spec = asked.spec
-        except Misuse as error:
-            return [(str(error), "bad")]
+        """What will happen."""
+        asked = self._typed()
+        spec = asked.spec
         runs = f"{spec.steps:,} runs" if spec.steps else "Runs until the median is sure within 5 %"
         turn = ", both in turn" if asked.beside else ""
         what = "A training step: forward, backward, optimizer. " if spec.train else ""

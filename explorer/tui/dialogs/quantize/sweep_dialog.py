@@ -9,7 +9,7 @@ from msgspec import Struct
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 
-from explorer.base.errors import ExplorerError, Misuse
+from explorer.base.errors import Misuse
 from explorer.facts.quantize import FormatCost, FormatSweepSpec
 from explorer.settings.parse import path_word
 from explorer.settings.quantize import parse_formats
@@ -80,11 +80,8 @@ class FormatSweepDialog(FormDialog[FormatSweepRequest]):
             yield from self.pair_entry(" keep in", self._asked.output, "formats.db", "sensitivity-kept")
 
     def meaning(self) -> list[tuple[str, str]]:
-        """What is tried, or what cannot be read."""
-        try:
-            spec = self.answer().spec
-        except ExplorerError as error:
-            return [(str(error), "bad")]
+        """What is tried."""
+        spec = self.answer().spec
         said = [f"{safe(', '.join(spec.formats))}: on all layers"]
         said += ["on each layer alone, and on all but it"] if spec.per_layer else []
         if spec.bits is not None or spec.snr is not None:

@@ -149,11 +149,8 @@ class SplitDialog(FormDialog[SplitRequest]):
             yield OptionField("write as", _FORMS, last.form, id="form")
 
     def meaning(self) -> list[tuple[str, str]]:
-        """What will happen, or what cannot be read."""
-        try:
-            asked = self.answer()
-        except Misuse as error:
-            return [(str(error), "bad")]
+        """What will happen."""
+        asked = self.answer()
         spec, named = asked.spec, asked.named_machines
         many = f"{spec.stages:,} stages" if spec.stages else "As few stages as the memory allows"
         if len(named) > 1 and len(named) != spec.stages:

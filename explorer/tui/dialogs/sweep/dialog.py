@@ -10,7 +10,6 @@ from msgspec import Struct
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
-from explorer.base.errors import ExplorerError
 from explorer.facts import Edges, TileSpec
 from explorer.facts.cost import Hardware
 from explorer.facts.sweep import SweepSpec, combinations, tiles_of
@@ -96,11 +95,8 @@ class SweepDialog(FormDialog[SweepRequest]):
         yield OptionField("prove", ("no", "each"), "each" if asked and asked.verify else "", id="sweep-prove")
 
     def meaning(self) -> list[tuple[str, str]]:
-        """How many tilings these are, or what cannot be read."""
-        try:
-            count = len(combinations(self.answer().spec))
-        except ExplorerError as error:
-            return [(str(error), "bad")]
+        """How many tilings these are."""
+        count = len(combinations(self.answer().spec))
         return [(f"{count:,} tiling{'s' * (count != 1)}", "dim"), (self._machines.complaint, "warn")]
 
     def answer(self) -> SweepRequest:
