@@ -106,8 +106,7 @@ class BlameScreen(SubScreen[LayerRequest]):
         probes = self.fact.probes
         found = self._quantized.get(probes[self.plot.cursor].layer) if probes else None
         if found is None:
-            self.app.bell()
-            self._say("no layer here takes a number format")
+            self._refuse("no layer here takes a number format")
         return found
 
     def action_blame_exclude(self) -> None:
@@ -128,13 +127,9 @@ class BlameScreen(SubScreen[LayerRequest]):
             self.plot.move_to(ahead[0])
             self._say("")
         else:
-            self.app.bell()
-            end = (
-                f"{'last' if step > 0 else 'first'} at fault: value {guilty[-(step > 0)] + 1:,}"
-                if guilty
-                else ""
-            )
-            self._say(end or "no value is at fault")
+            end = "last" if step > 0 else "first"
+            said = f"{end} at fault: value {guilty[-(step > 0)] + 1:,}" if guilty else "no value is at fault"
+            self._refuse(said)
 
     def action_blame_worst(self) -> None:
         """To the largest error."""
@@ -142,8 +137,7 @@ class BlameScreen(SubScreen[LayerRequest]):
             self.plot.move_to(self.fact.worst)
             self._say("")
         else:
-            self.app.bell()
-            self._say("no value differs")
+            self._refuse("no value differs")
 
     def action_blame_how(self) -> None:
         """What the figures are, and how they were gained."""

@@ -19,10 +19,12 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from explorer.base.errors import ExplorerError
+from explorer.tui.text.keys import keys_line
 from explorer.tui.text.lines import BLANK, Line, fit, middle, safe, wrap
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.options import STACKED, OptionField
 from explorer.tui.widgets.page_text import screen_text
+from explorer.tui.widgets.strips import Status
 from explorer.tui.widgets.text_input import LONGEST, text_input
 
 if TYPE_CHECKING:
@@ -347,6 +349,22 @@ class SubScreen(AnsweredOnce[T], Generic[T]):
         Binding("P", "app.picture", show=False),
         Binding("Y", "app.copy_as", show=False),
     ]
+
+    FOOTER: ClassVar[Sequence[tuple[str, str]]] = ()
+    """Its keys, those used most first, which the last line tells."""
+
+    def show_keys(self, said: str = "") -> None:
+        """Tell the keys, behind a word."""
+        self.query(Status).last().show(lambda width: (keys_line(self.FOOTER, width, said),))
+
+    def _say(self, said: str) -> None:
+        """A word where one is looked for."""
+        self.show_keys(said)
+
+    def _refuse(self, why: str) -> None:
+        """Why a key does nothing."""
+        self.app.bell()
+        self._say(why)
 
     @property
     def noun(self) -> str:

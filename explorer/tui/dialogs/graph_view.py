@@ -15,7 +15,7 @@ from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.dialogs.search import SearchDialog
 from explorer.tui.pages.graph import GRAPH_FOOTER, GraphCanvas, box_line, neighbour, plain, title_lines
 from explorer.tui.pages.minimap import View, overlaid
-from explorer.tui.text.keys import bindings, key_group, keys_line
+from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line, text
 from explorer.tui.widgets.line_view import LineView, PanelView
 from explorer.tui.widgets.strips import Status, TitleBar
@@ -82,6 +82,7 @@ class GraphView(SubScreen[int]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings([*GRAPH_KEYS, *_STEPS])
+    FOOTER = GRAPH_FOOTER
     AUTO_FOCUS = ""
 
     def __init__(
@@ -125,7 +126,7 @@ class GraphView(SubScreen[int]):
 
     def on_mount(self) -> None:
         """Show the first drawing."""
-        self.query_one("#graph-keys", Status).show(lambda width: (keys_line(GRAPH_FOOTER, width),))
+        self.show_keys()
         self._lay_out()
         self._show()
 

@@ -9,7 +9,6 @@ from textual.app import ComposeResult
 
 from explorer.report.html.draw import markdown_text
 from explorer.tui.dialogs.dialogs import SubScreen
-from explorer.tui.text.keys import keys_line
 from explorer.tui.text.lines import Line
 from explorer.tui.widgets.line_view import LineView
 from explorer.tui.widgets.strips import Status, TitleBar
@@ -43,7 +42,7 @@ class ReportScreen(SubScreen[T], Generic[T]):
     def on_mount(self) -> None:
         """Show the report."""
         self.show_report()
-        self.query_one(Status).show(lambda width: (keys_line(self.FOOTER, width),))
+        self.show_keys()
 
     def show_report(self) -> None:
         """Show it as it is asked for now."""

@@ -14,7 +14,7 @@ from explorer.report.blocks import Cell, Column, Rows, Span, Table
 from explorer.tui.dialogs.dialogs import ConfirmDialog, SubScreen
 from explorer.tui.models.open_models import ModelHost, OpenModel
 from explorer.tui.text.drawing import row_line, title_line
-from explorer.tui.text.keys import bindings, key_group, keys_line
+from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line, fit, safe
 from explorer.tui.widgets.line_view import LineList
 from explorer.tui.widgets.marked_list import MarkedList
@@ -32,10 +32,6 @@ OPEN_KEYS = key_group(
 )
 # fmt: on
 
-_FOOTER = (
-    *(("Enter", "show"), ("x", "close"), ("O", "another"), ("=", "side by side")),
-    *(("Space", "mark"), ("t", "figures"), ("Esc", "back")),
-)
 _COLUMNS = (
     Column("model", shrink=True, role="strong"),
     Column("format", drop=2, role="kind"),
@@ -88,6 +84,10 @@ class OpenListScreen(SubScreen[OpenListRequest]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(OPEN_KEYS)
+    FOOTER = (
+        *(("Enter", "show"), ("x", "close"), ("O", "another"), ("=", "side by side")),
+        *(("Space", "mark"), ("t", "figures"), ("Esc", "back")),
+    )
     AUTO_FOCUS = "#open-models"
 
     def __init__(self, host: ModelHost) -> None:
@@ -125,13 +125,6 @@ class OpenListScreen(SubScreen[OpenListRequest]):
         )
         self.query_one("#open-head", PaneHead).show(lambda width: (title_line(rows.table, width),))
         self._say("")
-
-    def _say(self, said: str) -> None:
-        self.query_one(Status).show(lambda width: (keys_line(_FOOTER, width, said),))
-
-    def _refuse(self, said: str) -> None:
-        self.app.bell()
-        self._say(said)
 
     @on(LineList.RowHighlighted)
     def _moved(self) -> None:

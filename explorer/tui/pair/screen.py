@@ -15,18 +15,13 @@ from explorer.report.present.compare.tree import tree_diff
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.pair import page
 from explorer.tui.pair.rows import PairRows
-from explorer.tui.text.keys import bindings, key_group, keys_line
+from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line
 from explorer.tui.widgets.line_view import LineList, PanelView
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
 
 if TYPE_CHECKING:
     from explorer.report.blocks import Block
-
-_FOOTER = (
-    *(("n N", "difference"), ("o", "only those"), ("d", "diff"), ("B", "blame"), ("c", "compare")),
-    *(("v", "verify"), ("%", "profile"), ("Enter", "layer"), ("Esc", "back")),
-)
 
 # fmt: off
 PAIR_KEYS = key_group(
@@ -95,6 +90,10 @@ class PairScreen(SubScreen[PairRequest]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(PAIR_KEYS)
+    FOOTER = (
+        *(("n N", "difference"), ("o", "only those"), ("d", "diff"), ("B", "blame"), ("c", "compare")),
+        *(("v", "verify"), ("%", "profile"), ("Enter", "layer"), ("Esc", "back")),
+    )
     AUTO_FOCUS = "#pair"
 
     def __init__(
@@ -150,9 +149,6 @@ class PairScreen(SubScreen[PairRequest]):
         head.show(lambda width: (page.head_line(rows.size.width or width, exact=rows.exact),))
         self.query_one("#pair-about", PanelView).again()
 
-    def _say(self, said: str) -> None:
-        self.query_one("#pair-keys", Status).show(lambda width: (keys_line(_FOOTER, width, said),))
-
     def _about(self, width: int, height: int) -> list[Line]:
         shown, cursor = self._shown, self.rows.cursor
         if not shown.visible or height < 1:
@@ -176,8 +172,7 @@ class PairScreen(SubScreen[PairRequest]):
         if row is not None and row.before is not None:
             self._leave(PairRequest("tree", row.before.id))
         else:
-            self.app.bell()
-            self._say("only in the second model")
+            self._refuse("only in the second model")
 
     def _leave(self, wish: PairRequest | None) -> None:
         self._left(self.rows.cursor)
@@ -202,8 +197,7 @@ class PairScreen(SubScreen[PairRequest]):
         rows, count = self.rows, len(self._shown.visible)
         found = self._shown.next_stop(rows.cursor, step)
         if found is None:
-            self.app.bell()
-            self._say("nothing differs in a layer")
+            self._refuse("nothing differs in a layer")
             return
         place, number = found
         if len(self._shown.visible) == count:
@@ -216,8 +210,7 @@ class PairScreen(SubScreen[PairRequest]):
         """Leave out what is the same, or show it again."""
         shown = self._shown
         if not shown.stops and not shown.fact.graph:
-            self.app.bell()
-            self._say("nothing differs")
+            self._refuse("nothing differs")
             return
         self._to(shown.show_only(not shown.only, self.rows.cursor))
 

@@ -12,8 +12,8 @@ from explorer.base.errors import ExplorerError
 from explorer.report.present.sizes.decode import decode_blocks
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.text.drawing import draw
-from explorer.tui.text.keys import bindings, key_group, keys_line
-from explorer.tui.text.lines import Line, cut, safe
+from explorer.tui.text.keys import bindings, key_group
+from explorer.tui.text.lines import cut, safe
 from explorer.tui.widgets.line_view import LineView
 from explorer.tui.widgets.strips import Status, TitleBar
 
@@ -29,7 +29,6 @@ DECODE_KEYS = key_group(
     ("exact", ("e",), "e", "Exact or rounded numbers", "16.11 G or 16,114,000,000"),
 )
 # fmt: on
-_FOOTER = (("↑ ↓", "scroll"), ("← →", "half, twice the tokens"), ("e", "exact"), ("q", "back"))
 
 
 class DecodeView(SubScreen[None]):
@@ -42,6 +41,7 @@ class DecodeView(SubScreen[None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(DECODE_KEYS)
+    FOOTER = (("↑ ↓", "scroll"), ("← →", "half, twice the tokens"), ("e", "exact"), ("q", "back"))
 
     def __init__(self, fact: Decode, ask: Callable[[int], Awaitable[Decode]], *, exact: bool = False) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class DecodeView(SubScreen[None]):
 
     def on_mount(self) -> None:
         """Show the first step."""
-        self.query_one("#decode-keys", Status).show(lambda width: (keys_line(_FOOTER, width),))
+        self.show_keys()
         self._show("")
 
     def _show(self, said: str) -> None:
@@ -66,7 +66,9 @@ class DecodeView(SubScreen[None]):
         self.query_one("#decode-note", Status).show(
             lambda width: (cut(((f" {safe(said)}", "warn"),), width),)
         )
-        self.query_one("#decode-page", LineView).show(lambda width: decode_page(fact, width, exact))
+        self.query_one("#decode-page", LineView).show(
+            lambda width: draw(decode_blocks(fact), width - 1, exact)
+        )
 
     def page_blocks(self) -> list[Block]:
         """What `explorer decode` tells."""
@@ -95,8 +97,3 @@ class DecodeView(SubScreen[None]):
             self._show(str(error))
             return
         self._show("")
-
-
-def decode_page(fact: Decode, width: int, exact: bool) -> list[Line]:
-    """The page: what `explorer decode` tells, as wide as the screen."""
-    return draw(decode_blocks(fact), width - 1, exact)

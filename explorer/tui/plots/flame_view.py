@@ -24,7 +24,7 @@ from explorer.report.flame.layout import (
 from explorer.report.present.figures import share_text
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.plots.flame_page import CHOSEN, FILL, chosen_line, flame_lines, heights, rows_text
-from explorer.tui.text.keys import bindings, key_group, keys_line
+from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line, ending, fit, safe
 from explorer.tui.widgets.line_view import PanelView
 from explorer.tui.widgets.strips import Status, TitleBar
@@ -47,16 +47,6 @@ FLAME_KEYS = key_group(
     ("flame_exact", ("e",), "e", "Exact or rounded", "714.19 M or 714,188,480"),
 )
 # fmt: on
-_FOOTER = (
-    ("←→↑↓", "walk"),
-    ("Enter", "zoom"),
-    ("Backspace", "back"),
-    ("c", "figure"),
-    ("t", "to the tree"),
-    ("0", "whole"),
-    ("e", "exact"),
-    ("Esc", "leave"),
-)  # fmt: skip
 
 _Top = tuple[int, int, int]
 """What hangs at the top: its first row, the one behind its last, and how many siblings it is."""
@@ -89,6 +79,16 @@ class FlameView(SubScreen[int]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(FLAME_KEYS)
+    FOOTER = (
+        ("←→↑↓", "walk"),
+        ("Enter", "zoom"),
+        ("Backspace", "back"),
+        ("c", "figure"),
+        ("t", "to the tree"),
+        ("0", "whole"),
+        ("e", "exact"),
+        ("Esc", "leave"),
+    )  # fmt: skip
     AUTO_FOCUS = ""
 
     def __init__(
@@ -130,7 +130,7 @@ class FlameView(SubScreen[int]):
 
     def on_mount(self) -> None:
         """Show the whole model."""
-        self.query_one("#flame-keys", Status).show(lambda width: (keys_line(_FOOTER, width),))
+        self.show_keys()
         self._draw()
 
     def verb_words(self, source: str) -> list[str]:

@@ -19,7 +19,7 @@ from explorer.settings.parse import parse_card, parse_sizes, parse_tokens
 from explorer.tui.dialogs.dialogs import FormDialog, SubScreen
 from explorer.tui.plots.sizes_view import AskMachine
 from explorer.tui.text.drawing import draw
-from explorer.tui.text.keys import bindings, key_group, keys_line
+from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line, beside, cut, safe
 from explorer.tui.widgets.line_view import LineView
 from explorer.tui.widgets.strips import Status, TitleBar
@@ -48,10 +48,6 @@ SERVING_KEYS = key_group(
     ("exact", ("e",), "e", "Exact or rounded numbers", "16.11 G or 16,114,000,000"),
 )
 # fmt: on
-_FOOTER = (
-    *(("← →", "context"), ("p P", "prompt"), ("b B", "batch"), ("d D", "devices"), ("t", "type")),
-    *(("m", "machine"), ("↑ ↓", "scroll"), ("q", "back")),
-)
 _WIDE, _PLOT = 136, 56
 """Cells from which on plots stand beside the figures, and that they take."""
 _MOST = {"contexts": 1 << 30, "batches": 1 << 20, "devices": 1 << 10}
@@ -68,6 +64,10 @@ class ServingView(SubScreen[None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(SERVING_KEYS)
+    FOOTER = (
+        *(("← →", "context"), ("p P", "prompt"), ("b B", "batch"), ("d D", "devices"), ("t", "type")),
+        *(("m", "machine"), ("↑ ↓", "scroll"), ("q", "back")),
+    )
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class ServingView(SubScreen[None]):
 
     def on_mount(self) -> None:
         """Show the first answer."""
-        self.query_one("#serving-keys", Status).show(lambda width: (keys_line(_FOOTER, width),))
+        self.show_keys()
         self._show("")
 
     def _show(self, said: str) -> None:

@@ -19,7 +19,7 @@ from explorer.settings.parse import path_word
 from explorer.settings.statistics import parse_statistics
 from explorer.tui.dialogs.dialogs import FormDialog, SubScreen
 from explorer.tui.text.drawing import row_line, title_line
-from explorer.tui.text.keys import bindings, key_group, keys_line
+from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line, safe
 from explorer.tui.widgets.line_view import LineList
 from explorer.tui.widgets.options import OptionField
@@ -30,10 +30,6 @@ if TYPE_CHECKING:
     from explorer.report.blocks import Block
 
 WEIGHTS, ACTIVATIONS = "weights", "activations"
-_FOOTER = (
-    *(("Enter", "layer"), ("s", "sort"), ("r", "reverse"), ("n", "anew"), ("e", "exact"), ("Y", "copy")),
-    ("Esc", "back"),
-)
 
 # fmt: off
 STATISTICS_KEYS = key_group(
@@ -167,6 +163,10 @@ class StatisticsScreen(SubScreen[str]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(STATISTICS_KEYS)
+    FOOTER = (
+        *(("Enter", "layer"), ("s", "sort"), ("r", "reverse"), ("n", "anew"), ("e", "exact"), ("Y", "copy")),
+        ("Esc", "back"),
+    )
     AUTO_FOCUS = "#statistics"
     has_table = True
 
@@ -230,7 +230,7 @@ class StatisticsScreen(SubScreen[str]):
         self.query_one("#statistics-head", PaneHead).show(
             lambda width: (title_line(rows.table, width - 1, self._exact),)
         )
-        self.query_one(Status).show(lambda width: (keys_line(_FOOTER, width, said),))
+        self.show_keys(said)
 
     def page_blocks(self) -> Sequence[Block]:
         """What `explorer weights --stat` tells, in this order."""

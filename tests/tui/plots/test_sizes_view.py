@@ -14,11 +14,13 @@ from explorer.facts import TensorInfo
 from explorer.facts.roofline import Machine
 from explorer.facts.sizes.curves import SizeCurves
 from explorer.facts.sizes.decode import Decode
-from explorer.tui.plots.decode_view import DecodeView, decode_page
+from explorer.report.present.sizes.decode import decode_blocks
+from explorer.tui.plots.decode_view import DecodeView
 from explorer.tui.plots.sizes_dialog import SizesDialog
 from explorer.tui.plots.sizes_page import sizes_page
 from explorer.tui.plots.sizes_view import SizesView
 from explorer.tui.screen.main import MainScreen
+from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.widgets.line_view import LineView
 from explorer.tui.widgets.strips import Status
@@ -169,8 +171,9 @@ async def test_a_model_without_a_text_is_told_why() -> None:
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("width", [40, 60, 80, 140])
 def test_no_line_of_the_step_is_wider_than_the_screen(step: Decode, width: int) -> None:
-    text = " ".join(" ".join(line_text(line) for line in decode_page(step, width, False)).split())
-    assert all(line_width(line) <= width for line in decode_page(step, width, False))
+    lines = draw(decode_blocks(step), width - 1)
+    text = " ".join(" ".join(map(line_text, lines)).split())
+    assert all(line_width(line) <= width for line in lines)
     assert "512 B" in text
 
 

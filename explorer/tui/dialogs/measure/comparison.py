@@ -21,11 +21,6 @@ if TYPE_CHECKING:
     from explorer.facts.profile.comparison import ProfileComparison
     from explorer.report.blocks import Block
 
-_FOOTER = (
-    ("↑↓", "layer"), ("Enter", "to the layer"), ("r", "time again"), ("e", "exact"),
-    ("y", "copy as Markdown"), ("Esc", "back"),
-)  # fmt: skip
-
 # fmt: off
 COMPARISON_KEYS = key_group(
     "In two profiles side by side",
@@ -45,7 +40,10 @@ class ProfileComparisonScreen(ReportScreen[int]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(COMPARISON_KEYS)
-    FOOTER = _FOOTER
+    FOOTER = (
+        ("↑↓", "layer"), ("Enter", "to the layer"), ("r", "time again"), ("e", "exact"),
+        ("y", "copy as Markdown"), ("Esc", "back"),
+    )  # fmt: skip
     VIEW = LinkView
 
     def __init__(self, fact: ProfileComparison, *, exact: bool = False) -> None:

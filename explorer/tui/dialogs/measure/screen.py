@@ -29,10 +29,6 @@ MOST, _GROUPS = 500, 20
 """Layers and groups that are listed."""
 NAME = 22
 """Cells that a name keeps; more where there are."""
-_FOOTER = (
-    ("↑↓", "layer"), ("Enter", "to the layer"), ("s", "sort"), ("r", "time again"), ("e", "exact"),
-    ("y", "copy as Markdown"), ("Esc", "back"),
-)  # fmt: skip
 _ORDERS = {
     "time": "most time first",
     "order": "as they run",
@@ -63,7 +59,10 @@ class ProfileScreen(ReportScreen[int]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(PROFILE_KEYS)
-    FOOTER = _FOOTER
+    FOOTER = (
+        ("↑↓", "layer"), ("Enter", "to the layer"), ("s", "sort"), ("r", "time again"), ("e", "exact"),
+        ("y", "copy as Markdown"), ("Esc", "back"),
+    )  # fmt: skip
     VIEW = LinkView
 
     def __init__(self, fact: Profile, name: str, words: Sequence[str] = (), *, exact: bool = False) -> None:

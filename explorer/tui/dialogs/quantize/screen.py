@@ -15,7 +15,7 @@ from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.dialogs.quantize.layer_list import QuantizedLayers, by_loss
 from explorer.tui.dialogs.quantize.layer_request import LayerRequest, exclude, other_format
 from explorer.tui.text.drawing import draw
-from explorer.tui.text.keys import bindings, key_group, keys_line
+from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import BLANK, Line, fit, safe, wrap
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
@@ -23,11 +23,6 @@ from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
 if TYPE_CHECKING:
     from explorer.facts.quantize import Quantization
     from explorer.report.blocks import Block
-
-_FOOTER = (
-    *(("Enter", "layer"), ("x", "exclude"), ("f", "format"), ("n", "anew"), ("s", "sort"), ("w", "worst")),
-    *(("e", "exact"), ("y", "copy"), ("Esc", "back")),
-)
 
 # fmt: off
 QUANTIZE_KEYS = key_group(
@@ -56,6 +51,17 @@ class QuantizationScreen(SubScreen[LayerRequest]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(QUANTIZE_KEYS)
+    FOOTER = (
+        *(
+            ("Enter", "layer"),
+            ("x", "exclude"),
+            ("f", "format"),
+            ("n", "anew"),
+            ("s", "sort"),
+            ("w", "worst"),
+        ),
+        *(("e", "exact"), ("y", "copy"), ("Esc", "back")),
+    )
     AUTO_FOCUS = "#quantized"
 
     def __init__(self, fact: Quantization, state: str, *, layer: str = "", exact: bool = False) -> None:
@@ -117,9 +123,6 @@ class QuantizationScreen(SubScreen[LayerRequest]):
         line = ((f" {safe(layer.name)}", "strong"), (f"   {safe(said)}", "warn" if layer.reason else "text"))
         return [BLANK, *wrap(line, width - 1, 1), BLANK, *draw(around_layers(about), width - 1, self._exact)]
 
-    def _say(self, said: str) -> None:
-        self.query_one(Status).show(lambda width: (keys_line(_FOOTER, width, said),))
-
     def page_blocks(self) -> list[Block]:
         """What `explorer quantize` tells."""
         return quantize_blocks(self._fact)
@@ -169,8 +172,7 @@ class QuantizationScreen(SubScreen[LayerRequest]):
     def action_quantized_copy(self) -> None:
         """Send the command to the terminal's clipboard."""
         if not self._fact.command:
-            self.app.bell()
-            self._say("no command does the same")
+            self._refuse("no command does the same")
             return
         self.app.copy_to_clipboard(self._fact.command)
         self.query_one(Status).show(lambda width: (((fit(" sent to terminal", width), "good"),),))

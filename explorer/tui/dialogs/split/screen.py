@@ -34,7 +34,7 @@ from explorer.tui.dialogs.split.dialog import SplitDialog, SplitRequest
 from explorer.tui.dialogs.split.page import figure_lines, title_lines
 from explorer.tui.state.jobs import Jobs
 from explorer.tui.text.drawing import draw
-from explorer.tui.text.keys import bindings, key_group, keys_line
+from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line
 from explorer.tui.tree.model import TreeModel
 from explorer.tui.tree.stages import CROSSING, STAGE, StageRows
@@ -74,10 +74,6 @@ SPLIT_KEYS = key_group(
     ("split_copy", ("y",), "y", "Copy", "Send the command that makes this split to the terminal"),
 )
 # fmt: on
-_FOOTER = (
-    *((", .", "move"), ("n", "next cut"), ("x", "cut"), ("+ -", "stages"), ("b", "by"), ("w", "write")),
-    *(("o", "best"), ("s", "settings"), ("p", "figures"), ("r", "run"), ("y", "copy"), ("Esc", "")),
-)
 _BESIDE, _TALL = 118, 22
 """Columns from which on both stand beside each other, and rows from which on one below the other."""
 _COLUMNS = (STAGE, "macs", CROSSING, "kind", "params", "activations")
@@ -101,6 +97,10 @@ class SplitScreen(SubScreen[int]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "stop", show=False), *bindings(SPLIT_KEYS)]
+    FOOTER = (
+        *((", .", "move"), ("n", "next cut"), ("x", "cut"), ("+ -", "stages"), ("b", "by"), ("w", "write")),
+        *(("o", "best"), ("s", "settings"), ("p", "figures"), ("r", "run"), ("y", "copy"), ("Esc", "")),
+    )
     AUTO_FOCUS = "#split-tree"
 
     def __init__(
@@ -147,7 +147,7 @@ class SplitScreen(SubScreen[int]):
 
     def on_mount(self) -> None:
         """Show the stages as they were left, or search them."""
-        self.query_one("#split-keys", Status).show(lambda width: (keys_line(_FOOTER, width),))
+        self.show_keys()
         self.layer_tree.exact = self._exact
         self._lay_out()
         if self._found.where is not None:
@@ -206,10 +206,6 @@ class SplitScreen(SubScreen[int]):
     def _say(self, said: str) -> None:
         self._said = said
         self._show_status()
-
-    def _refuse(self, why: str) -> None:
-        self.app.bell()
-        self._say(why)
 
     def page_blocks(self) -> Sequence[Block]:
         """What `explorer split` tells."""

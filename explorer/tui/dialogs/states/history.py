@@ -26,12 +26,6 @@ if TYPE_CHECKING:
     from explorer.facts import Diff, History
     from explorer.report.blocks import Block
 
-_FOOTER = (
-    *(("Enter", "go"), ("Space", "mark"), ("t", "table"), ("c", "compare"), ("v", "prove")),
-    *(("n", "name"), ("s", "script"), ("Esc", "back")),
-)
-
-
 # fmt: off
 HISTORY_KEYS = key_group(
     "In the history",
@@ -110,6 +104,10 @@ class HistoryScreen(SubScreen[HistoryRequest]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(HISTORY_KEYS)
+    FOOTER = (
+        *(("Enter", "go"), ("Space", "mark"), ("t", "table"), ("c", "compare"), ("v", "prove")),
+        *(("n", "name"), ("s", "script"), ("Esc", "back")),
+    )
     AUTO_FOCUS = "#states"
 
     def __init__(
@@ -174,13 +172,6 @@ class HistoryScreen(SubScreen[HistoryRequest]):
         page = self.query_one("#state", LineView)
         page.show(lambda width: [BLANK, *draw(state_blocks(history, at), width - 1)], top=True)
         self._say("")
-
-    def _say(self, said: str) -> None:
-        self.query_one(Status).show(lambda width: (keys_line(_FOOTER, width, said),))
-
-    def _refuse(self, why: str) -> None:
-        self.app.bell()
-        self._say(why)
 
     @on(LineList.RowSelected)
     def _chosen(self) -> None:

@@ -18,7 +18,6 @@ from textual.containers import Container
 from explorer.base.errors import ExplorerError
 from explorer.tui.dialogs.dialogs import MessageDialog, SubScreen, ask_path
 from explorer.tui.state.jobs import Jobs
-from explorer.tui.text.keys import keys_line
 from explorer.tui.text.lines import Line, fit, safe
 from explorer.tui.widgets.line_view import LineList, LineView, PanelView
 from explorer.tui.widgets.status_line import JobLine, job_line
@@ -45,13 +44,11 @@ class ParetoScreen(SubScreen[T], Generic[T]):
         BESIDE: Columns from which on table and plot stand beside each other.
         TALL: Rows under which only one of both is shown.
         FACTS: Lines of facts where there is room.
-        FOOTER: Keys, and what they do.
     """
 
     BESIDE: ClassVar[int]
     TALL: ClassVar[int]
     FACTS: ClassVar[int]
-    FOOTER: ClassVar[Sequence[tuple[str, str]]]
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "stop", show=False)]
     AUTO_FOCUS = "#sweep-rows"
 
@@ -75,7 +72,7 @@ class ParetoScreen(SubScreen[T], Generic[T]):
 
     def on_mount(self) -> None:
         """Show what there is; ask where there is nothing."""
-        self.query_one("#sweep-keys", Status).show(lambda width: (keys_line(self.FOOTER, width),))
+        self.show_keys()
         self._lay_out()
         self._show()
         if self._begins:
@@ -126,10 +123,6 @@ class ParetoScreen(SubScreen[T], Generic[T]):
             return ((fit(f" {safe(self._said)}", width), "dim"),)
         elapsed = time.monotonic() - self._began
         return job_line(self._progress(), running.job.progress, elapsed, width, refused=False)
-
-    def _refuse(self, why: str) -> None:
-        self.app.bell()
-        self._say(why)
 
     def _say(self, said: str) -> None:
         self._said = said
