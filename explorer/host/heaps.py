@@ -21,7 +21,7 @@ def give_back(above: int = 0) -> None:
         above: Where this process holds more bytes than this, and more than were left the last time; 0: in any
             case.
     """
-    held = _resident()
+    held = resident()
     _least[0] = min(_least[0], held)
     if sys.platform != "linux" or (above and held < max(above, _least[0] + _MORE)):
         return
@@ -33,13 +33,13 @@ def give_back(above: int = 0) -> None:
         return
     if trim is not None:
         trim(0)
-        _least[0] = _resident()
+        _least[0] = resident()
 
 
-def _resident() -> int:
-    """Bytes of memory that this process holds; 0 where the system does not say."""
+def resident(pid: int | None = None) -> int:
+    """Bytes of memory that a process holds, this one or another; 0 where the system does not say."""
     try:
-        with open("/proc/self/statm") as file:
+        with open(f"/proc/{pid or 'self'}/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return 0

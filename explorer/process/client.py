@@ -25,7 +25,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from explorer.base.errors import Cancelled, EngineDied, ExplorerError
-from explorer.host import child, memory_limit, output_files, scratch
+from explorer.host import child, heaps, memory_limit, output_files, scratch
 from explorer.session.cache.rows import RowPages
 
 if TYPE_CHECKING:
@@ -136,11 +136,7 @@ class EngineProcess:
     @property
     def resident(self) -> int:
         """Bytes of memory that the child holds now; 0 without one, and where the system does not say."""
-        try:
-            with open(f"/proc/{self.pid}/statm", "rb") as file:
-                return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        except (OSError, ValueError, IndexError):
-            return 0
+        return heaps.resident(self.pid) if self.pid is not None else 0
 
     def rest(self) -> bool:
         """Ends a child that has nothing to do; the next job starts another, which goes on from the history.

@@ -44,7 +44,12 @@ def openings(environment: Mapping[str, str]) -> list[RecentOpening]:
     except (OSError, msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return []
     return [
-        replace(one, model=replace(one.model, missing=_is_path(one.model) and not _exists(one.model.source)))
+        replace(
+            one,
+            model=replace(
+                one.model, missing=os.path.isabs(one.model.source) and not _exists(one.model.source)
+            ),
+        )
         for one in found[:MOST]
         if one.model.source and "\0" not in one.model.source and not one.opening.trust
     ]
@@ -73,14 +78,7 @@ def add(source: str, opening: Opening, model: RecentModel, environment: Mapping[
         opening, **{name: _absolute(getattr(opening, name)) for name in ("weights", "weights_file", "rules")}
     )
     others = [one for one in openings(environment) if one.model.source != named]
-    path = _path(environment)
-    new = f"{path}.{os.getpid()}.new"
-    with contextlib.suppress(OSError, UnicodeEncodeError, OverflowError, TypeError):
-        data = msgspec.msgpack.encode([RecentOpening(model, opening), *others][:MOST])
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(data)
-        os.replace(new, path)
+    _write([RecentOpening(model, opening), *others][:MOST], environment)
 
 
 def remember(source: str, options: Mapping[str, Any], info: Info, environment: Mapping[str, str]) -> None:
@@ -91,17 +89,18 @@ def remember(source: str, options: Mapping[str, Any], info: Info, environment: M
 
 def forget(source: str, environment: Mapping[str, str]) -> None:
     """Takes a model off the list."""
+    _write([one for one in openings(environment) if one.model.source != source], environment)
+
+
+def _write(models: list[RecentOpening], environment: Mapping[str, str]) -> None:
     path = _path(environment)
-    rest = [one for one in openings(environment) if one.model.source != source]
-    with contextlib.suppress(OSError):
-        new = f"{path}.{os.getpid()}.new"
+    new = f"{path}.{os.getpid()}.new"
+    with contextlib.suppress(OSError, UnicodeEncodeError, OverflowError, TypeError):
+        data = msgspec.msgpack.encode(models)
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(msgspec.msgpack.encode(rest))
+            file.write(data)
         os.replace(new, path)
-
-
-def _is_path(model: RecentModel) -> bool:
-    return os.path.isabs(model.source)
 
 
 def _exists(path: str) -> bool:

@@ -49,8 +49,8 @@ _MOST_BYTES = 64 << 20
 _MOST_OPENED = 10_000
 _MOST_LISTED = 100
 """Sessions that a list shows: each is read."""
-_DAYS = 7.0
-"""After which a session that nobody resumed is cleared away."""
+_WEEK = 7 * 86_400.0
+"""Seconds after which a session that nobody resumed is cleared away."""
 
 _Count = Annotated[int, Meta(ge=0)]
 
@@ -320,11 +320,11 @@ def take_over(folder: str, environment: Mapping[str, str]) -> tuple[SessionStore
     return kept, saved
 
 
-def clear_old(environment: Mapping[str, str], *, days: float = _DAYS) -> None:
-    """Removes the sessions that nobody has resumed for `days`."""
+def clear_old(environment: Mapping[str, str]) -> None:
+    """Removes the sessions that nobody has resumed for a week."""
     for folder in _newest_first(home(environment), with_state=False):
         with contextlib.suppress(OSError):
-            if time.time() - _changed(folder) < days * 86_400:
+            if time.time() - _changed(folder) < _WEEK:
                 continue
             lock = _take(folder)
             if lock is not None:

@@ -429,15 +429,11 @@ def test_a_curve_shows_the_largest_of_the_values_that_share_a_column() -> None:
     assert len(line_text(rows[0]).rstrip()) == 11
 
 
-def test_a_column_is_lit_for_each_value_and_nothing_else() -> None:
+def test_each_value_has_columns_and_together_they_are_all() -> None:
     for count in (1, 3, 20, 500):
         covered = [x for i in range(count) for x in columns_of(i, count, 20)]
         assert set(covered) == set(range(20))
         assert max(covered) == 19
-    rows = area([1.0, 2.0, 3.0], 12, 2, lit=((1, "accent"),))
-    lit = [piece for piece, role in rows[-1] if role == "accent"]
-    assert len(lit) == 1
-    assert len(lit[0]) == 4
 
 
 def test_words_under_an_axis_neither_overlap_nor_leave_the_plot() -> None:

@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from explorer.base.families import FAMILIES
 from explorer.facts.graph.drawing import GraphBox, GraphDrawing, GraphEdge
 from explorer.report.graph.labels import box_lines, cut, figure_text, heading, notes, tensor_text
-from explorer.tui.text.lines import Line, ending, fit, line_text, safe
+from explorer.tui.text.lines import Line, ending, fit, joined, line_text, safe
 
 _N, _E, _S, _W = 1, 2, 4, 8
 _CORNERS = dict(enumerate(" ╵╶└╷│┌├╴┘─┴┐┤┬┼"))
@@ -74,11 +74,8 @@ class GraphCanvas:
                 char = " "  # half of a wide one
             if x in marked:
                 role = "mark"
-            if spans and spans[-1][1] == role:
-                spans[-1] = spans[-1][0] + char, role
-            else:
-                spans.append((char, role))
-        return tuple(spans)
+            spans.append((char, role))
+        return joined(spans)
 
     def _set(self, x: int, y: int, text: str, role: str) -> None:
         row = self._rows.setdefault(y, {})

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from rich.cells import cell_len, set_cell_size
 
 from explorer.facts.graph.drawing import GraphBox, GraphDrawing
-from explorer.tui.text.lines import Line
+from explorer.tui.text.lines import Line, joined
 
 _WIDEST, _HIGHEST, _NARROWEST = 24, 20, 4
 _LEAST = (48, 10)
@@ -38,7 +38,7 @@ def overlaid(lines: Sequence[Line], drawing: GraphDrawing, chosen: int, view: Vi
     if box.x + box.width > view.left + x and box.y < view.top + height:
         y = view.height - height  # not over the chosen box
     return [
-        (*_cut(line, x), *_spans(made[at - y])) if y <= at < y + height else line
+        (*_cut(line, x), *joined(made[at - y])) if y <= at < y + height else line
         for at, line in enumerate(lines)
     ]
 
@@ -83,17 +83,6 @@ def _map(drawing: GraphDrawing, chosen: int, view: View) -> list[list[tuple[str,
             line.append(("◆" if at else char if char != " " or not seen else "·", role))
         found.append([*line, ("│", "dim")])
     return [*found, [("╰", "dim"), *[("─", "dim")] * width, ("╯", "dim")]]
-
-
-def _spans(cells: Sequence[tuple[str, str]]) -> Line:
-    """Cells of one role together."""
-    found: list[tuple[str, str]] = []
-    for char, role in cells:
-        if found and found[-1][1] == role:
-            found[-1] = found[-1][0] + char, role
-        else:
-            found.append((char, role))
-    return tuple(found)
 
 
 def _cut(line: Line, width: int) -> Line:

@@ -12,7 +12,7 @@ from explorer.report.blocks import Fields
 from explorer.report.present.sizes.sizes import crossing_text, figures_at
 from explorer.tui.text.drawing import side_by_side
 from explorer.tui.text.lines import BLANK, Line, beside, cut, fit, safe, wrap
-from explorer.tui.text.plot import filled, framed, lines_of, log_ticks, put
+from explorer.tui.text.plot import filled, framed, lines_of, log_ticks, power_text, put
 
 _TICK = 8
 """Cells between two sizes under an axis at least."""
@@ -140,7 +140,7 @@ def _drawn(fact: SizeCurves, at: int, plot: _Plot, width: int, rows: int) -> lis
     low, high = math.log10(min(values)) - 0.15, math.log10(max(values)) + 0.05
     unit, of_one = _unit(plot, max(values))
     ticks = log_ticks(low - of_one, high - of_one, max(2, rows // 2))
-    words = {power: f"{10.0**power:g}" if not 0 <= power < 7 else f"{10**power:,}" for power in ticks}
+    words = {power: power_text(power) for power in ticks}
     margin = max(map(len, words.values()), default=0)
     across = max(4, width - margin - 2)
     here = _column_of(fact, fact.sizes[at], across)

@@ -18,7 +18,7 @@ from explorer.report.blocks import Table
 from explorer.report.present.look.roofline import LIMITS
 from explorer.tui.text.drawing import ROLES
 from explorer.tui.text.lines import Line, ending, fit, safe
-from explorer.tui.text.plot import Cells, filled, framed, lines_of, log_ticks, put, spread
+from explorer.tui.text.plot import Cells, filled, framed, lines_of, log_ticks, power_text, put, spread
 
 if TYPE_CHECKING:
     from explorer.facts.roofline import Roofline, RooflinePoint
@@ -111,7 +111,7 @@ def roof_plot(shown: RankedPoints, at: int, marked: Collection[int], width: int,
     scale = _Scale(ridge, peak, low, high, 1, rows, min(rates, default=peak), max(rates, default=peak))
     ticks = log_ticks(scale.floor, scale.top, max(2, rows // 2))
     unit = 3 * max(0, min(len(_PREFIXES) - 1, math.floor(max(ticks, default=0) / 3)))
-    margin = max((len(_power(power - unit)) for power in ticks), default=0)
+    margin = max((len(power_text(power - unit)) for power in ticks), default=0)
     scale = replace(scale, across=max(8, width - margin - 2))
     here = shown.places[at]
     roles = ["track"] * scale.across
@@ -124,8 +124,10 @@ def roof_plot(shown: RankedPoints, at: int, marked: Collection[int], width: int,
     if here is not None:
         x = scale.column(here / STEPS)
         put(cells, x, scale.roof(x), "◆", "accent")
-    labels = {scale.row(power): fit(_power(power - unit), margin, right=True) for power in reversed(ticks)}
-    below = [(scale.column(power), _power(power)) for power in log_ticks(low, high, scale.across // 8)]
+    labels = {
+        scale.row(power): fit(power_text(power - unit), margin, right=True) for power in reversed(ticks)
+    }
+    below = [(scale.column(power), power_text(power)) for power in log_ticks(low, high, scale.across // 8)]
     said = f"{_PREFIXES[unit // 3]}FLOPs/s over FLOPs a byte"
     if here is None:  # 0 has no logarithm
         said = "this layer has no MACs" if shown.points[at].macs == 0 else "this layer is not known"
@@ -206,8 +208,3 @@ def _name_above(cells: Cells, x: int, y: int, name: str) -> None:
                 return
         if cells[row][x][0] != " ":
             return
-
-
-def _power(power: int) -> str:
-    """A power of ten beside an axis: '0.1', '1', '1,000'."""
-    return f"{10.0**power:g}" if not 0 <= power < 7 else f"{10**power:,}"

@@ -49,6 +49,17 @@ def line_text(line: Iterable[Span]) -> str:
     return "".join(piece for piece, _ in line)
 
 
+def joined(cells: Iterable[Span]) -> Line:
+    """Pieces of one role after another as one: each span costs bytes on a line."""
+    spans: list[Span] = []
+    for piece, role in cells:
+        if spans and spans[-1][1] == role:
+            spans[-1] = (spans[-1][0] + piece, role)
+        else:
+            spans.append((piece, role))
+    return tuple(spans)
+
+
 def first_shown(at: int, room: int, count: int) -> int:
     """The first of `count` rows in a window of `room` around the row `at`."""
     return max(0, min(at - room // 2, count - room))

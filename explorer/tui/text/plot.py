@@ -10,24 +10,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 from rich.cells import cell_len
 
-from explorer.tui.text.lines import Line, Span, fit, middle, safe
-
-
-def _joined(cells: Iterable[Span]) -> Line:
-    """Cells of one role after another as one span."""
-    spans: list[list[str]] = []
-    for piece, role in cells:
-        if spans and spans[-1][1] == role:
-            spans[-1][0] += piece
-        else:
-            spans.append([piece, role])
-    return tuple((piece, role) for piece, role in spans)
-
+from explorer.tui.text.lines import Line, Span, fit, joined, middle, safe
 
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 
@@ -79,29 +67,22 @@ def put(cells: Cells, x: int, y: int, text: str, role: str) -> None:
 
 def lines_of(cells: Cells) -> list[Line]:
     """A picture as lines."""
-    return [_joined(row) for row in cells]
+    return [joined(row) for row in cells]
 
 
-def area(
-    values: Sequence[float], width: int, height: int, *, lit: Sequence[tuple[int, str]] = ()
-) -> list[Line]:
+def area(values: Sequence[float], width: int, height: int) -> list[Line]:
     """A filled curve; where several values share a column the largest shows.
 
     Args:
         values: From left to right; not below 0. The largest reaches the top.
         width: In cells.
         height: In cells.
-        lit: Values with a role of their own, by index; later ones win.
     """
     if not values or width <= 0 or height <= 0:
         return [()] * max(0, height)
-    roles = ["bar"] * width
-    for index, name in lit:
-        for x in columns_of(index, len(values), width):
-            roles[x] = name
     top = max(values) or 1
     shown = [max(0.0, value) / top for value in column_values(tuple(values), width)]
-    return lines_of(filled(shown, height, roles))
+    return lines_of(filled(shown, height, ["bar"] * width))
 
 
 def part_names(paths: Sequence[str], width: int) -> list[tuple[int, str]]:
@@ -202,3 +183,8 @@ def log_ticks(low: float, high: float, most: int) -> list[int]:
     """Powers of ten between two logarithms, at most `most`, evenly apart."""
     whole = list(range(math.ceil(low), math.floor(high) + 1))
     return whole[:: max(1, -(-len(whole) // max(1, most)))]
+
+
+def power_text(power: int) -> str:
+    """A power of ten beside an axis: '0.1', '1', '1,000'."""
+    return f"{10.0**power:g}" if not 0 <= power < 7 else f"{10**power:,}"
