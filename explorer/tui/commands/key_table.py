@@ -154,7 +154,7 @@ COMMANDS: tuple[CommandKey, ...] = (
         "change.fold.fold", menu=True),
     CommandKey("sensitivity", ("Z",), "Z", "Sensitivity…",
         "Number formats layer by layer: what each loses and saves, and a mixed precision", CHANGE,
-        "change.quantize.SensitivityCommand", menu=True),
+        "change.quantize.sensitivity", menu=True),
     CommandKey("split", ("vertical_line",), "|", "Split…",
         "Cut the model into stages of a pipeline: balance, cuts that move, who works when", CHANGE,
         "change.split.SplitCommand", menu=True),

@@ -19,6 +19,7 @@ from explorer.tui.dialogs.quantize.sensitivity import SensitivityScreen, Sensiti
 if TYPE_CHECKING:
     from explorer.facts import Layer
     from explorer.facts.quantize import Quantization
+    from explorer.tui.commands.context import CommandContext
 
 
 class QuantizeCommand(ScreenCommand):
@@ -99,19 +100,16 @@ class QuantizeCommand(ScreenCommand):
         self.show(fact, layer)
 
 
-class SensitivityCommand(ScreenCommand):
-    """Number formats layer by layer beside each other, and from there to one of them."""
-
-    def run(self) -> None:
-        """Show what was tried, or ask what is to be; of a quantized state on what it was made of."""
-        if not self.context.ready():
-            return
-        history, state = self.store.history, self.store.history_place
-        if history is not None:
-            line = history.line_to(state)
-            # also of what was tiled after it: layers take formats before that
-            first = next((at for at in line if history.entries[at].quantization is not None), None)
-            state = state if first is None else history.parent(first) or 0
-        found = self.store.sensitivity.setdefault(state, SensitivityState())
-        screen = SensitivityScreen(self.store.source, self.jobs.engine, found, state)
-        self.context.ask(screen, partial(QuantizeCommand(self.context).make, state))
+def sensitivity(context: CommandContext) -> None:
+    """Show which formats were tried layer by layer, or ask; of a quantized state on what it was made of."""
+    if not context.ready():
+        return
+    history, state = context.store.history, context.store.history_place
+    if history is not None:
+        line = history.line_to(state)
+        # also of what was tiled after it: layers take formats before that
+        first = next((at for at in line if history.entries[at].quantization is not None), None)
+        state = state if first is None else history.parent(first) or 0
+    found = context.store.sensitivity.setdefault(state, SensitivityState())
+    screen = SensitivityScreen(context.store.source, context.jobs.engine, found, state)
+    context.ask(screen, partial(QuantizeCommand(context).make, state))

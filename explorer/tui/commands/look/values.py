@@ -5,14 +5,14 @@ from __future__ import annotations
 import glob
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from explorer.tui.commands.context import AT_ONCE, ScreenCommand
 from explorer.tui.values.view import HeatMapView, MapRequest
 
 if TYPE_CHECKING:
     from explorer.facts import Layer
-    from explorer.facts.values import Activations, HeatMap, Weights
+    from explorer.facts.values import HeatMap
 
 MOST = 12
 """Tensors or layers of a group whose values are read at a time."""
@@ -23,7 +23,10 @@ _WITH_BODIES = frozenset({"If", "Loop", "Scan"})
 class _Values(ScreenCommand):
     """Shows values on the layer's page."""
 
-    title: str
+    of: str
+    """What the engine is asked for, and where the answers are kept."""
+    doing: str
+    nothing: str
 
     @property
     def path(self) -> str:
@@ -31,91 +34,87 @@ class _Values(ScreenCommand):
         layer = self.tree.current_layer
         return layer.path if layer is not None else ""
 
-    def inside(self) -> tuple[int, int]:
-        """The chosen layer and what is behind the last in it; of identical blocks the first."""
-        first, stop = self.tree.cursor_range
-        return (first, self.tree.model.end[first]) if stop else (0, 0)
+    def run(self) -> None:
+        """Find them out, unless that was done."""
+        if not self.context.ready():
+            return
+        path = self.path
+        if path in getattr(self.store.on_demand, self.of):
+            self._show(path)
+            return
 
-    def show(self, path: str) -> None:
+        def go(layers: list[Layer]) -> None:
+            if layers:
+                self.context.start(self.of.capitalize(), self._find(path, layers))
+            else:
+                self.store.say(self.nothing)
+
+        first, stop = self.tree.cursor_range
+        # of identical blocks the first
+        inside = (first, self.tree.model.end[first]) if stop else (0, 0)
+        self.context.with_layers(*inside, go, self.wanted)
+
+    async def _find(self, path: str, layers: Sequence[Layer]) -> None:
+        kept: dict[str, tuple[Any, int]] = getattr(self.store.on_demand, self.of)
+        many, names = self.named(path, layers)
+        # the first names, as patterns that match no others
+        globs = [glob.escape(name) for name in islice(names, MOST)]
+        kept[path] = await self.jobs.run(self.doing, self.of, globs), many
+        self._show(path)
+
+    def _show(self, path: str) -> None:
         """Show what was found, unless the user has gone to another layer meanwhile."""
+        title = f"Values of the {self.of}"
         if path != self.path:
-            self.store.say(f"{self.title} of {path} are on its page")
+            self.store.say(f"{title} of {path} are on its page")
             return
         self.store.asked_path = path
         if self.store.tab != "layer":
             self.panes.tabs.open("layer", focus=False)
         self.store.notify("found")
-        self.panes.tabs.reveal(self.title)
+        self.panes.tabs.reveal(title)
+
+    def wanted(self, layer: Layer) -> object:
+        """Whether a layer has any."""
+        raise NotImplementedError
+
+    def named(self, path: str, layers: Sequence[Layer]) -> tuple[int, Iterable[str]]:
+        """How many there are in the layers of the chosen one, and what the engine knows them by."""
+        raise NotImplementedError
 
 
 class WeightsCommand(_Values):
     """Statistics of the chosen layer's weights."""
 
-    title = "Values of the weights"
+    of, doing, nothing = "weights", "reading weights", "no weights in this layer"
 
-    def run(self) -> None:
-        """Read them, unless they were read."""
-        if not self.context.ready():
-            return
-        path = self.path
-        if path in self.store.on_demand.weights:
-            self.show(path)
-            return
+    def wanted(self, layer: Layer) -> object:
+        """Whether it has weights."""
+        return layer.weights
 
-        def go(having: list[Layer]) -> None:
-            if having:
-                self.context.start("Weights", self._read(path, having))
-            else:
-                self.store.say("no weights in this layer")
-
-        self.context.with_layers(*self.inside(), go, lambda layer: layer.weights)
-
-    async def _read(self, path: str, having: Sequence[Layer]) -> None:
-        seen = self.store.on_demand
-        if self.store.by_value:
-            # an initializer has one name, however many layers use it
-            names = list(dict.fromkeys(weight.name for layer in having for weight in layer.weights))
-            total, names = len(names), _globs(names)
-        else:
-            total, names = sum(len(layer.weights) for layer in having), _globs(x.path for x in having)
-        found: Weights = await self.jobs.run("reading weights", "weights", names)
-        seen.weights[path] = (found, total)
-        self.show(path)
+    def named(self, path: str, layers: Sequence[Layer]) -> tuple[int, Iterable[str]]:
+        """An initializer has one name, however many layers use it."""
+        if not self.store.by_value:
+            return sum(len(layer.weights) for layer in layers), (layer.path for layer in layers)
+        names = list(dict.fromkeys(weight.name for layer in layers for weight in layer.weights))
+        return len(names), names
 
 
 class ActivationsCommand(_Values):
     """Runs the model and tells what the chosen layer puts out."""
 
-    title = "Values of the activations"
+    of, doing, nothing = "activations", "running the model", "nothing runs in this layer"
 
-    def run(self) -> None:
-        """Run the model, unless it was run for this layer."""
-        if not self.context.ready():
-            return
-        path = self.path
-        if path in self.store.on_demand.activations:
-            self.show(path)
-            return
+    def wanted(self, layer: Layer) -> object:
+        """Whether it puts something out; a constant is stored, not computed."""
+        return not layer.group and layer.kind != "Constant"
 
-        def go(leaves: list[Layer]) -> None:
-            if leaves:
-                self.context.start("Activations", self._read(path, leaves))
-            else:
-                self.store.say("nothing runs in this layer")
-
-        # a constant is stored, not computed
-        self.context.with_layers(
-            *self.inside(), go, lambda layer: not layer.group and layer.kind != "Constant"
-        )
-
-    async def _read(self, path: str, leaves: Sequence[Layer]) -> None:
-        seen, chosen = self.store.on_demand, self.tree.current_layer
-        # what the bodies put out stays inside; what the operator around them does is a value like any other
+    def named(self, path: str, layers: Sequence[Layer]) -> tuple[int, Iterable[str]]:
+        """What bodies put out stays inside; what the operator around them puts out is a value like others."""
+        chosen = self.tree.current_layer
         own = [path] if chosen is not None and chosen.path == path and chosen.kind in _WITH_BODIES else []
-        paths = [*own, *(layer.path for layer in leaves)]
-        found: Activations = await self.jobs.run("running the model", "activations", _globs(paths))
-        seen.activations[path] = (found, len(paths))
-        self.show(path)
+        paths = [*own, *(layer.path for layer in layers)]
+        return len(paths), paths
 
 
 class MapCommand(ScreenCommand):
@@ -173,8 +172,3 @@ class MapCommand(ScreenCommand):
             return self.jobs.ask("heat_map", **request._asdict())
 
         self.context.ask(HeatMapView(names, ask, earlier), lambda _: None)
-
-
-def _globs(names: Iterable[str]) -> list[str]:
-    """The first names, as patterns that match no others."""
-    return [glob.escape(name) for name in islice(names, MOST)]
