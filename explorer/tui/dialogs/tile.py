@@ -117,8 +117,8 @@ class TileDialog(Dialog[TileSpec]):
         Binding("f", "formulas", show=False, priority=True),
         Binding("i", "blocks", show=False, priority=True),
         Binding("m", "machine", show=False, priority=True),
-        Binding("up", "focus_step(-1)", show=False),
-        Binding("down", "focus_step(1)", show=False),
+        Binding("up", "app.focus_previous", show=False),
+        Binding("down", "app.focus_next", show=False),
         Binding("pageup", "plan_page(-1)", show=False),
         Binding("pagedown", "plan_page(1)", show=False),
     ]
@@ -297,14 +297,9 @@ class TileDialog(Dialog[TileSpec]):
         bits = self.query_one(AccumulatorField).bits
         return replace(self._begin, tile=tile, sites=sites, edges=edges, accumulator=bits, **said)
 
-    def action_focus_step(self, step: int) -> None:
-        """The field above or below."""
-        (self.focus_next if step > 0 else self.focus_previous)()
-
     def action_plan_page(self, step: int) -> None:
         """A page of the figures on or back."""
-        figures = self.query_one(CostList)
-        (figures.action_page_down if step > 0 else figures.action_page_up)()
+        self.query_one(CostList).action_page(step)
 
     def action_formulas(self) -> None:
         """How every figure of the site under the cursor comes about; of the largest if none is."""

@@ -259,7 +259,7 @@ class ChooserScreen(Screen[None]):
 
     def action_page(self, step: int) -> None:
         """Move it by a page."""
-        (self._list.action_page_down if step > 0 else self._list.action_page_up)()
+        self._list.action_page(step)
 
     def action_sort(self) -> None:
         """Sort by the next column."""

@@ -33,8 +33,8 @@ from explorer.tui.widgets.cut_text import ROOM, whole_text
 LIST_KEYS = (
     Key("up", ("up", "k"), "↑ k", "One row up", "Move the cursor up", MOVE),
     Key("down", ("down", "j"), "↓ j", "One row down", "Move the cursor down", MOVE),
-    Key("page_up", ("pageup",), "PgUp", "One page up", "Move the cursor up by a page", MOVE),
-    Key("page_down", ("pagedown",), "PgDn", "One page down", "Move the cursor down by a page", MOVE),
+    Key("page(-1)", ("pageup",), "PgUp", "One page up", "Move the cursor up by a page", MOVE),
+    Key("page(1)", ("pagedown",), "PgDn", "One page down", "Move the cursor down by a page", MOVE),
     Key("first", ("home", "g"), "Home g", "To the first row", "Move the cursor to the top", MOVE),
     Key("last", ("end",), "End", "To the last row", "Move the cursor to the end", MOVE),
     Key("unfold", ("right", "l"), "→ l", "Open the row", "Open a group, or step into it", MOVE),
@@ -475,15 +475,8 @@ class LineList(_ScrollLines, can_focus=True):
         """One row down."""
         self.move_to(self.cursor + 1)
 
-    def action_page_up(self) -> None:
-        """One page up."""
-        self._page(-1)
-
-    def action_page_down(self) -> None:
-        """One page down."""
-        self._page(1)
-
-    def _page(self, step: int) -> None:
+    def action_page(self, step: int) -> None:
+        """So many pages down, or up."""
         height = max(1, self.size.height - 1)
         self.scroll_to(y=self.scroll_offset.y + step * height, animate=False)
         self.move_to(self.cursor + step * height)

@@ -348,8 +348,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
 
     def action_choice_page(self, step: int) -> None:
         """A page of the layers on or back."""
-        figures = self.query_one(QuantizedLayers)
-        (figures.action_page_down if step > 0 else figures.action_page_up)()
+        self.query_one(QuantizedLayers).action_page(step)
 
     def action_apply(self) -> None:
         """Do it, if the choice on show is that of what the fields say."""
