@@ -324,10 +324,6 @@ def _add_n(call: Call) -> Cost:
     )
 
 
-def _concatenation(call: Call) -> Cost:
-    return _activated(FREE, call)
-
-
 def _dequantize(call: Call) -> Cost:
     return FREE if call.dtype(0) in ("float16", "bfloat16") else named("dequantize")(call)
 
@@ -347,10 +343,6 @@ def _rfft(call: Call) -> Cost:
     rows = cost_formulas.fourier((*source[:-2], height), length or width, output[-1], complex_in=False)
     columns = cost_formulas.fourier((*source[:-2], output[-1]), height, height, complex_in=True)
     return cost_formulas.bounded(cost_formulas.total([rows, columns]), rows.reason)
-
-
-def _hashes(call: Call) -> Cost:
-    return cost_formulas.bounded(FREE, "bits of sums that a hash gives, no arithmetic on values")
 
 
 def _lookup_sparse(call: Call) -> Cost:
@@ -460,7 +452,7 @@ _COSTS: Mapping[str, Rule] = {
     "LOG_SOFTMAX": _softmax("log_softmax"),
     "MEAN": _mean,
     "ADD_N": _add_n,
-    "CONCATENATION": _concatenation,
+    "CONCATENATION": lambda call: _activated(FREE, call),
     "QUANTIZE": _quantize,
     "DEQUANTIZE": _dequantize,
     "FAKE_QUANT": each(5, "divide, round, limit, add, multiply"),
@@ -474,7 +466,9 @@ _COSTS: Mapping[str, Rule] = {
     "NON_MAX_SUPPRESSION_V4": _suppression,
     "NON_MAX_SUPPRESSION_V5": _suppression,
     "EMBEDDING_LOOKUP_SPARSE": _lookup_sparse,
-    "LSH_PROJECTION": _hashes,
+    "LSH_PROJECTION": lambda _: cost_formulas.bounded(
+        FREE, "bits of sums that a hash gives, no arithmetic on values"
+    ),
     **dict.fromkeys(
         str.split("""
             CONCAT_EMBEDDINGS SKIP_GRAM HASHTABLE HASHTABLE_FIND HASHTABLE_IMPORT HASHTABLE_LOOKUP

@@ -178,16 +178,12 @@ def _attention(call: Call) -> Cost:
     )
 
 
-def _flex_core(call: Call) -> Cost:
-    """FlexAttention without what its own graphs do to scores and probabilities."""
+def _flex(call: Call) -> Cost:
+    """FlexAttention, whose own graphs are followed apart."""
+    if call.attributes.get("score_mod") is not None or call.attributes.get("prob_mod") is not None:
+        return without("what its own graphs do to the scores is not followed")(call)
     q, k, v = call.shape(0), call.shape(1), call.shape(2)
     return _core(_Heads(q[:1], q[1], k[1], q[2], k[2], q[3], v[3]))
-
-
-def _flex(call: Call) -> Cost:
-    if call.attributes.get("score_mod") is None and call.attributes.get("prob_mod") is None:
-        return _flex_core(call)
-    return without("what its own graphs do to the scores is not followed")(call)
 
 
 def _multi_head(call: Call) -> Cost:

@@ -190,9 +190,7 @@ def _sparse_matmul(call: Call) -> Cost:
 
 
 def _gemm_gelu(call: Call) -> Cost:
-    cost = cost_formulas.matmul(call.shape(0), call.shape(1))
-    cost = cost_formulas.adding(cost, "bias", call.output()) if call.has(2) else cost
-    return cost_formulas.adding(cost, "Gelu", call.output())
+    return cost_formulas.adding(_matmul(bias=2)(call), "Gelu", call.output())
 
 
 def _packed_matmul(*, bias: int = -1, per_weight: int = _DEQUANTIZE) -> Rule:
@@ -273,10 +271,6 @@ def _gemm(call: Call, second: int = 1, bias: int = 2) -> Cost:
     )
 
 
-def _fused_gemm(call: Call) -> Cost:
-    return activated(_gemm(call), call)
-
-
 def _gemm_float8(call: Call) -> Cost:
     cost = activated(_gemm(call), call)
     scales = sum(call.has(i) for i in (3, 4, 5))
@@ -312,7 +306,7 @@ OPERATORS = (
     Operator("Gemm", _gemm, shape=_gemm_shape, gradient=first_two),
     Operator("Einsum", _einsum, shape=_einsum_shape, gradient=_einsum_gradient),
     Operator("AffineGrid", _affine_grid, settings=(1,)),
-    Operator("FusedGemm", _fused_gemm, MS, _gemm_shape, gradient=first_two),
+    Operator("FusedGemm", lambda call: activated(_gemm(call), call), MS, _gemm_shape, gradient=first_two),
     Operator("GemmFloat8", _gemm_float8, MS, _gemm_shape),
     Operator("QGemm", _qgemm, MS, _qgemm_shape, quantized=True),
     Operator("FusedMatMul", _fused_matmul, MS, _fused_shape, gradient=first_two),

@@ -33,10 +33,7 @@ def _skip_shape(call: Call) -> Answer:
 
 
 def _batch_shape(call: Call) -> Answer:
-    kind = call.type(0)
-    if call.count == 1:
-        return (kind,)
-    return (kind, *(call.type(3),) * (call.count - 1))
+    return (call.type(0), *(call.type(3),) * (call.count - 1))
 
 
 def _embed_shape(dtype: int) -> ShapeRule:
@@ -93,10 +90,6 @@ def _loss(cost: Cost, call: Call) -> Cost:
     count, detail = _reduced(how, call.has(2))
     cost = cost_formulas.adding(cost, detail, labels, count)
     return cost_formulas.adding(cost, "mean", (1,)) if how == "mean" else cost
-
-
-def _log_likelihood(call: Call) -> Cost:
-    return _loss(Cost(), call)
 
 
 def _cross_entropy(call: Call) -> Cost:
@@ -181,7 +174,7 @@ OPERATORS = (
     Operator("RMSNormalization SimplifiedLayerNormalization", named("rms_norm"), shape=first),
     Operator("LpNormalization", named("lp_norm"), shape=first),
     Operator("MeanVarianceNormalization", each(5, "mean, subtract, square, mean, normalise"), shape=first),
-    Operator("NegativeLogLikelihoodLoss", _log_likelihood),
+    Operator("NegativeLogLikelihoodLoss", lambda call: _loss(Cost(), call)),
     Operator("SoftmaxCrossEntropyLoss", _cross_entropy),
     Operator("GroupNorm", _group_norm(), MS, like(0)),
     Operator("SkipGroupNorm", _group_norm(3, 4), MS, like(0)),

@@ -44,10 +44,6 @@ def _linear_shape(call: Call) -> Answer:
     return ((call.dtype(0), out), (call.dtype(3) or call.dtype(0), state))[: call.count]
 
 
-def _hidden(call: Call, rows: Dim, gates: int) -> Dim:
-    return call.attributes.get("hidden_size") or (rows // gates if isinstance(rows, int) else None)
-
-
 def _recurrent(kind: str, rows: int = 1) -> Rule:
     """LSTM, GRU or RNN; `rows` is the axis of the weight on which the gates stand."""
 
@@ -60,7 +56,7 @@ def _recurrent(kind: str, rows: int = 1) -> Rule:
             return cost_formulas.unknown(
                 f"its operands do not fit: {source[2]} features, the weight takes {width}"
             )
-        hidden = _hidden(call, weight[rows], cost_formulas.RECURRENT[kind][0])
+        hidden = call.attributes.get("hidden_size") or per_head(weight[rows], RECURRENT[kind][0])
         directions = 2 if call.attributes.get("direction", "forward") == "bidirectional" else 1
         cost = cost_formulas.recurrent(
             kind, length, batch, source[2], hidden, directions=directions, bias=call.has(3)

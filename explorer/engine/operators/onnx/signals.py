@@ -9,7 +9,7 @@ from explorer.engine.graph.model import DTYPES
 from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import Answer, Call
 from explorer.engine.operators.cost_formulas import Cost
-from explorer.engine.operators.cost_rules import each
+from explorer.engine.operators.cost_rules import each, each_input
 from explorer.engine.operators.operator import Operator
 from explorer.engine.operators.shape_rules import like, size_of
 from explorer.engine.symbolic import dimensions as dims
@@ -181,10 +181,6 @@ def _mel(call: Call) -> Cost:
     return cost_formulas.bounded(cost, "most elements lie outside of a triangle and are 0")
 
 
-def _warping(call: Call) -> Cost:
-    return cost_formulas.elementwise("DynamicTimeWarping (two comparisons and a sum)", call.shape(0), 3)
-
-
 OPERATORS = (
     Operator("DFT", _dft, reader=True, settings=(1, 2)),
     Operator("STFT", _stft, shape=_stft_shape, reads=(1, 3), reader=True, settings=(1, 3)),
@@ -201,5 +197,5 @@ OPERATORS = (
     Operator("MelWeightMatrix", _mel, settings=(0, 1, 2, 3, 4)),
     Operator("Det", _determinant),
     Operator("Inverse", _inverse, MS, like(0)),
-    Operator("DynamicTimeWarping", _warping, MS, _warped, fresh=True),
+    Operator("DynamicTimeWarping", each_input(3, "two comparisons and a sum"), MS, _warped, fresh=True),
 )
