@@ -48,7 +48,7 @@ def compare(
     differences: list[Difference] = []
     agree = True
     for at, other in enumerate(analyses[1:], start=1):
-        idle = idle_layers(first, other, (schedules[0], schedules[at])) if schedules else None
+        idle = idle_layers(first, other, (schedules[0], schedules[at])) if schedules else IdleLayers()
         found, same = _against(first, other, at, idle, (zeros[0], zeros[at]) if zeros else ())
         differences += found
         agree = agree and same
@@ -56,10 +56,10 @@ def compare(
 
 
 def _against(
-    first: Analysis, other: Analysis, at: int, idle: IdleLayers | None, zeros: Sequence[Zeros]
+    first: Analysis, other: Analysis, at: int, idle: IdleLayers, zeros: Sequence[Zeros]
 ) -> tuple[list[Difference], bool]:
     """Differences of one model from the first, and whether parameters and MACs are settled."""
-    causes = weight_causes(first, other, idle.paths if idle is not None else frozenset(), zeros)
+    causes = weight_causes(first, other, idle.paths, zeros)
     folds = causes is not None and causes.folds
     params = _weights(first, other, at, "params", causes)
     macs = _work(first, other, at, "macs", idle)
@@ -139,9 +139,7 @@ def _inputs_text(first: Analysis, other: Analysis) -> str:
     return f"other inputs: {ours} instead of {theirs}"
 
 
-def _work(
-    first: Analysis, other: Analysis, at: int, figure: str, idle: IdleLayers | None = None
-) -> list[Difference]:
+def _work(first: Analysis, other: Analysis, at: int, figure: str, idle: IdleLayers) -> list[Difference]:
     """Differences of a figure that grows with the inputs."""
     a, b = getattr(first.info.totals, figure), getattr(other.info.totals, figure)
     if graphless(first) or graphless(other):
@@ -165,7 +163,7 @@ def _work(
             why = f"batch {batches[1]:,} instead of {batches[0]:,}"
             return [*found, Difference(at, figure, delta, delta, why)]
         return [*found, Difference(at, figure, delta, None, _inputs_text(first, other))]
-    amounts = tile_sums(first, other, figure) + (idle.amounts(figure) if idle is not None else [])
+    amounts = tile_sums(first, other, figure) + idle.amounts(figure)
     found += [Difference(at, figure, n, n, why) for why, n in amounts if n]
     rest = delta - sum(n for _, n in amounts)
     return [*found, Difference(at, figure, rest, 0, _where(first, other, figure))] if rest else found
@@ -185,7 +183,7 @@ def _where(first: Analysis, other: Analysis, figure: str) -> str:
 
 
 def _elementwise(
-    first: Analysis, other: Analysis, at: int, folds: bool, idle: IdleLayers | None
+    first: Analysis, other: Analysis, at: int, folds: bool, idle: IdleLayers
 ) -> list[Difference]:
     figure = "elementwise_ops"
     a, b = first.info.totals.elementwise_ops, other.info.totals.elementwise_ops
@@ -200,15 +198,11 @@ def _elementwise(
             amounts.append((_BIASES, biases))
     if not left["quantization"] or not right["quantization"]:
         amounts.append((_QUANTIZED, right["quantization"] - left["quantization"]))
-    amounts += rewritten(
-        first,
-        other,
-        {"batch norm", "convolution"} if folds else set(),
-        idle.paths if idle is not None else frozenset(),
-    )
+    settled = {"batch norm", "convolution"} if folds else set()
+    amounts += rewritten(first, other, settled, idle.paths)
     amounts += sizes_computed(first, other)
     amounts += tile_sums(first, other, figure)
-    amounts += idle.amounts(figure) if idle is not None else []
+    amounts += idle.amounts(figure)
     found = [Difference(at, figure, n, n, why) for why, n in amounts if n]
     rest = b - a - sum(n for _, n in amounts)
     if rest:

@@ -181,8 +181,8 @@ class IdleLayers(Struct, frozen=True):
         sign: Of what the second model has more.
     """
 
-    layers: tuple[Layer, ...]
-    sign: int
+    layers: tuple[Layer, ...] = ()
+    sign: int = 1
 
     @property
     def paths(self) -> frozenset[str]:
@@ -197,18 +197,18 @@ class IdleLayers(Struct, frozen=True):
         return [(f"{names}{rest}: no output of the graph needs it, which leaves it out", self.sign * work)]
 
 
-def idle_layers(first: Analysis, other: Analysis, orders: Sequence[Schedule]) -> IdleLayers | None:
-    """The layers of modules that no output of their graph needs; None if the two are not one of each.
+def idle_layers(first: Analysis, other: Analysis, orders: Sequence[Schedule]) -> IdleLayers:
+    """The layers of modules that no output of their graph needs; none if the two are not one of each.
 
     A graph that has fewer outputs is taken to have the first ones: what only later ones need goes, too.
     """
     sides = _sides(first, other)
     if sides is None:
-        return None
+        return IdleLayers()
     modules, graph, sign = sides
     order = orders[0] if modules is first else orders[1]
     if order.failed:
-        return None
+        return IdleLayers()
     count = len(graph.info.model.outputs)
     kept = [o.shape for o in modules.info.model.outputs][:count] == [
         o.shape for o in graph.info.model.outputs
@@ -228,4 +228,4 @@ def idle_layers(first: Analysis, other: Analysis, orders: Sequence[Schedule]) ->
         for y in idle
         if y.name.startswith(y.kind) or not any(f"{s}.".startswith(f"{y.path}.") for s in scopes)
     ]
-    return IdleLayers(tuple(idle), -sign) if idle else None
+    return IdleLayers(tuple(idle), -sign)
