@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from explorer.engine.costs.aten.call import AtenCall, OperatorRecord, Rule
 from explorer.engine.operators import cost_formulas
@@ -19,14 +19,9 @@ def _placed(call: AtenCall) -> Cost:
     return cost_formulas.elementwise("add", call.shape("values")) if call.get("accumulate") else FREE
 
 
-def _listed(words: str, operator: OperatorRecord) -> Iterator[tuple[str, OperatorRecord]]:
-    return ((word, operator) for word in words.split())
-
-
 TABLE: Mapping[str, OperatorRecord] = {
-    **dict(
-        _listed(
-            """
+    **dict.fromkeys(
+        str.split("""
             _assert_async _assert_scalar _assert_tensor_metadata _cast_Float _cast_Half _chunk_cat _conj
             _conj_copy _conj_physical _dim_arange _functional_assert_async _lazy_clone _local_scalar_dense
             _neg_view _neg_view_copy _nested_tensor_from_mask _pack_padded_sequence _pad_packed_sequence
@@ -57,18 +52,16 @@ TABLE: Mapping[str, OperatorRecord] = {
             unsafe_chunk unsafe_split unsafe_split_with_sizes unsqueeze unsqueeze_copy view view_as_complex
             view_as_real view_copy zero_ zeros zeros_like
             tril tril_ triu triu_ _to_copy clone copy_ native_dropout
-            """,
-            OperatorRecord(),
-        )
+            torchvision::nms
+        """),
+        OperatorRecord(),
     ),
-    **dict(_listed("_unsafe_index embedding gather index index_select take", OperatorRecord(lookup=True))),
-    **dict(_listed("resize_ resize_as_ set_", OperatorRecord(swaps=True))),
-    "torchvision::nms": OperatorRecord(),
-    "scatter_add": OperatorRecord(_accumulated("src")),
-    "scatter_reduce": OperatorRecord(_accumulated("src")),
-    "index_add": OperatorRecord(_accumulated("source")),
-    "index_reduce": OperatorRecord(_accumulated("source")),
-    "index_put": OperatorRecord(_placed),
-    "_index_put_impl": OperatorRecord(_placed),
+    **dict.fromkeys(
+        str.split("_unsafe_index embedding gather index index_select take"), OperatorRecord(lookup=True)
+    ),
+    **dict.fromkeys(("resize_", "resize_as_", "set_"), OperatorRecord(swaps=True)),
+    **dict.fromkeys(("scatter_add", "scatter_reduce"), OperatorRecord(_accumulated("src"))),
+    **dict.fromkeys(("index_add", "index_reduce"), OperatorRecord(_accumulated("source"))),
+    **dict.fromkeys(("index_put", "_index_put_impl"), OperatorRecord(_placed)),
 }
 """Operators that move data, and those that add it up where it comes to lie."""
