@@ -1,6 +1,6 @@
 """Parts of a session, fields that answer what it is asked.
 
-All but the figures are imported when they are first used: the first paint and `info` wait for none.
+Each is imported when it is first used: the first paint and `info` wait for none.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import os
 from collections.abc import Hashable
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from importlib import import_module
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from explorer.session.parts.figures import ModelFigures
 from explorer.session.parts.models import Models
 
 if TYPE_CHECKING:
@@ -31,12 +31,46 @@ if TYPE_CHECKING:
     from explorer.session.split.stages import Splitter
 
 
+_T = TypeVar("_T")
+
+
+class _Part(Generic[_T]):
+    """A field that is made when it is first read: its module is imported then."""
+
+    def __init__(self, home: str) -> None:
+        self._home = home
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, parts: SessionParts, owner: type) -> _T:
+        module, _, kind = self._home.rpartition(".")
+        part: _T = getattr(import_module(f"explorer.session.{module}"), kind)(parts.models)
+        setattr(parts, self._name, part)  # which is found before this is asked again
+        return part
+
+
 class SessionParts:
     """The models of a session, and what answers questions about them.
 
     Args:
         models: What was opened, and what was made of it.
     """
+
+    values: _Part[ModelValues] = _Part("parts.values.ModelValues")
+    tensors: _Part[TensorNumbers] = _Part("parts.tensor_values.TensorNumbers")
+    tiler: _Part[Tiler] = _Part("parts.tiling.Tiler")
+    quantizer: _Part[Quantizer] = _Part("parts.quantize.Quantizer")
+    module_maker: _Part[ModuleMaker] = _Part("parts.torch_modules.ModuleMaker")
+    prover: _Part[Prover] = _Part("parts.proofs.Prover")
+    comparer: _Part[Comparer] = _Part("parts.compare.Comparer")
+    exporter: _Part[Exporter] = _Part("parts.export.Exporter")
+    over_sizes: _Part[CurveMaker] = _Part("sizes.size_curves.CurveMaker")
+    server: _Part[Server] = _Part("sizes.server.Server")
+    profiler: _Part[Profiler] = _Part("profile.profiles.Profiler")
+    splitter: _Part[Splitter] = _Part("split.stages.Splitter")
+    folding: _Part[ModelFolding] = _Part("fold.folding.ModelFolding")
+    editor: _Part[Editor] = _Part("edit.editor.Editor")
 
     def __init__(self, models: Models) -> None:
         self.models = models
@@ -64,114 +98,11 @@ class SessionParts:
             self._opened_beside = None
 
     @cached_property
-    def figures(self) -> ModelFigures:
-        """Figures of an analysis."""
-        return ModelFigures(self.models)
-
-    @cached_property
-    def over_sizes(self) -> CurveMaker:
-        """Curves over a size."""
-        from explorer.session.sizes.size_curves import CurveMaker
-
-        return CurveMaker(self.models)
-
-    @cached_property
-    def server(self) -> Server:
-        """Serving of a language model."""
-        from explorer.session.sizes.server import Server  # torch
-
-        return Server(self.models)
-
-    @cached_property
     def graphs(self) -> ModelGraphs:
         """Drawings of models as graphs."""
         from explorer.engine.graph_view.graphs import ModelGraphs  # grandalf, numpy
 
         return ModelGraphs()
-
-    @cached_property
-    def values(self) -> ModelValues:
-        """Weights and activations."""
-        from explorer.session.parts.values import ModelValues
-
-        return ModelValues(self.models)
-
-    @cached_property
-    def tensors(self) -> TensorNumbers:
-        """Numbers of one tensor."""
-        from explorer.session.parts.tensor_values import TensorNumbers
-
-        return TensorNumbers(self.models)
-
-    @cached_property
-    def tiler(self) -> Tiler:
-        """Tilings of graphs."""
-        from explorer.session.parts.tiling import Tiler
-
-        return Tiler(self.models)
-
-    @cached_property
-    def quantizer(self) -> Quantizer:
-        """Number formats."""
-        from explorer.session.parts.quantize import Quantizer
-
-        return Quantizer(self.models)
-
-    @cached_property
-    def module_maker(self) -> ModuleMaker:
-        """Modules with other layers."""
-        from explorer.session.parts.torch_modules import ModuleMaker
-
-        return ModuleMaker(self.models)
-
-    @cached_property
-    def profiler(self) -> Profiler:
-        """Times."""
-        from explorer.session.profile.profiles import Profiler  # onnxruntime
-
-        return Profiler(self.models)
-
-    @cached_property
-    def splitter(self) -> Splitter:
-        """Stages and parts."""
-        from explorer.session.split.stages import Splitter  # onnxruntime
-
-        return Splitter(self.models)
-
-    @cached_property
-    def folding(self) -> ModelFolding:
-        """Folded states."""
-        from explorer.session.fold.folding import ModelFolding  # onnxruntime
-
-        return ModelFolding(self.models)
-
-    @cached_property
-    def editor(self) -> Editor:
-        """Edits by hand."""
-        from explorer.session.edit.editor import Editor  # onnxruntime
-
-        return Editor(self.models)
-
-    @cached_property
-    def prover(self) -> Prover:
-        """Proofs and blame."""
-        from explorer.session.parts.proofs import Prover
-
-        return Prover(self.models)
-
-    @cached_property
-    def comparer(self) -> Comparer:
-        """Differences."""
-        from explorer.session.parts.compare import Comparer
-
-        return Comparer(self.models)
-
-    @cached_property
-    def exporter(self) -> Exporter:
-        """Files of other kinds."""
-        from explorer.session.parts.export import Exporter
-
-        return Exporter(self.models)
 
 
 class Facade(Protocol):

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
+from explorer.engine.costs.memory import roofline as limits
+from explorer.engine.costs.training import step
 from explorer.facts import Analysis, Info, LayerTable, OpStat, Plan, TileSpec
 from explorer.session.methods.facade import Facade
+from explorer.session.parts import figures as computed
 from explorer.session.parts.models import Cancel, InputShapes, OnProgress
+from explorer.settings import filter
 
 if TYPE_CHECKING:
     from explorer.facts.comparison import TorchinfoTable
@@ -52,7 +56,8 @@ def info_at(
         on_progress: Told where the analysis stands.
         cancel: Asked meanwhile; True stops.
     """
-    return session.parts.figures.info_at(input_shapes, on_progress, cancel)
+    models = session.parts.models
+    return models.presented(0, models.original_at(input_shapes, on_progress, cancel)).info
 
 
 def stored(session: Facade) -> Info:
@@ -61,7 +66,11 @@ def stored(session: Facade) -> Info:
     Raises:
         Misuse: It is no nn.Module.
     """
-    return session.parts.figures.stored()
+    opened: Any = session.parts.models.opened()
+    if not session.parts.models.from_torch:
+        raise Misuse("only an nn.Module has inputs that nobody knows", where=session.parts.models.source)
+    info: Info = opened.stored()
+    return info
 
 
 def analysis(
@@ -85,7 +94,7 @@ def memory(session: Facade, index: int | None = None) -> Memory:
 
 def roofline(session: Facade, machine: Machine, index: int | None = None) -> Roofline:
     """Every layer against the limits of a machine (see `explorer.settings.machines`)."""
-    return session.parts.figures.roofline(machine, index)
+    return limits.roofline(session.parts.models.ordered(index).analysis, machine)
 
 
 def training(
@@ -101,7 +110,9 @@ def training(
     Raises:
         Misuse: There is no such optimizer, or the model has no batch or only another one.
     """
-    return session.parts.figures.training(batch, optimizer, index)
+    step.check(batch, optimizer)
+    opened = session.parts.models.opened(session.parts.models.at(index))
+    return step.training(opened.training(batch), optimizer)
 
 
 def training_memory(
@@ -129,7 +140,7 @@ def training_memory(
     Raises:
         Misuse: See `training`; or a pattern means no module, or the model cannot be run so.
     """
-    return session.parts.figures.training_memory(batches, optimizer, checkpoint, card, index)
+    return computed.training_memory(session.parts.models, batches, optimizer, checkpoint, card, index)
 
 
 def training_over_time(
@@ -153,9 +164,9 @@ def training_over_time(
     Raises:
         Misuse: See `training_memory`.
     """
-    fact = session.parts.figures.training(batches[0], optimizer, index)
+    fact = training(session, batch=batches[0], optimizer=optimizer, index=index)
     try:
-        memory = session.parts.figures.training_memory(batches, optimizer, checkpoint, card, index)
+        memory = computed.training_memory(session.parts.models, batches, optimizer, checkpoint, card, index)
     except Misuse as error:
         if len(batches) > 1 or checkpoint or card:
             raise
@@ -227,7 +238,9 @@ def layers(
     """
     plan = _table_plan(session, spec, (query or "", sort or "", *(columns or ())), index, on_progress)
     placed = None if providers is None else placement(session, providers, index=index)
-    return session.parts.figures.table(
+    models = session.parts.models
+    return computed.table(
+        models,
         query,
         columns,
         style=style,
@@ -235,7 +248,7 @@ def layers(
         depth=depth,
         flat=flat,
         fold=fold_constants,
-        given=session.parts.figures.given(machine, plan, overlay, placed, index),
+        given=computed.given(models, machine, plan, overlay, placed, index),
         index=index,
     )
 
@@ -286,9 +299,8 @@ def column(
     """
     plan = _table_plan(session, spec, (name,), index, on_progress)
     placed = None if providers is None else placement(session, providers, index=index)
-    return session.parts.figures.column(
-        name, session.parts.figures.given(machine, plan, overlay, placed, index), index
-    )
+    models = session.parts.models
+    return computed.column(models, name, computed.given(models, machine, plan, overlay, placed, index), index)
 
 
 def overlay(session: Facade, figures: Outside, index: int | None = None) -> Overlay:
@@ -302,7 +314,7 @@ def overlay(session: Facade, figures: Outside, index: int | None = None) -> Over
     Raises:
         Misuse: A file cannot be read, or holds no figures.
     """
-    return session.parts.figures.overlay(figures, index)
+    return computed.overlay(session.parts.models, figures, index)
 
 
 def placement(session: Facade, providers: Sequence[str] = (), *, index: int | None = None) -> Placement:
@@ -323,4 +335,4 @@ def placement(session: Facade, providers: Sequence[str] = (), *, index: int | No
 
 def search(session: Facade, text: str, index: int | None = None) -> tuple[int, ...]:
     """Ids of the layers that match a query (see `explorer.settings.filter`)."""
-    return session.parts.figures.search(text, index)
+    return filter.search(session.parts.models.examined(session.parts.models.at(index)).analysis.layers, text)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
 from explorer.session.methods.facade import Facade
-from explorer.session.parts.figures import same_name
+from explorer.session.parts import figures
 from explorer.session.parts.models import Cancel, OnProgress
 from explorer.settings.statistics import parse_statistics
 
@@ -35,12 +36,12 @@ def connections(session: Facade, layer: str | int, index: int | None = None) -> 
     Raises:
         Misuse: There is no such layer, or there are several.
     """
-    return session.parts.figures.connections(layer, index)
+    return figures.connections(session.parts.models, layer, index)
 
 
 def edges(session: Facade, index: int | None = None) -> RowEdges:
     """Which rows of the layer tree feed which further down, by their ids."""
-    return session.parts.figures.edges(index)
+    return figures.edges(session.parts.models, index)
 
 
 def graph(
@@ -79,29 +80,30 @@ def graph(
         Misuse: There is no such layer, a name to unfold is that of a single one, nothing leads from one
             of two to the other, or nobody knows what feeds what: a file of tensors.
     """
-    examined = session.parts.models.examined(session.parts.models.at(index), on_progress, cancel)
-    row_of, ends = session.parts.figures.row, None
+    models = session.parts.models
+    examined = models.examined(models.at(index), on_progress, cancel)
+    row_of, ends = partial(figures.row, models), None
     if between is not None:
         ends = row_of(between[0], index, "--from"), row_of(between[1], index, "--to")
     opened: list[int | tuple[int, int]] = []
     for one in unfold:
         # who gives a row, as the screen does of what it looks for, means what is around it
-        named = session.parts.figures.groups(one, index, "--unfold") if isinstance(one, str) else [one]
+        named = figures.groups(models, one, index, "--unfold") if isinstance(one, str) else [one]
         opened += named
     with _others_named(examined.analysis.layers, between or ()):
         drawing = session.parts.graphs.draw(
             examined,
-            session.parts.models.source,
+            models.source,
             None if layer is None else row_of(layer, index),
             depth=depth,
             steps=steps,
             unfold=opened,
             between=ends,
             nested=nested,
-            outside=session.parts.figures.outside(overlay, index),
+            outside=figures.outside(models, overlay, index),
             cancel=cancel,
         )
-    others = same_name(examined.analysis.layers, layer)
+    others = figures.same_name(examined.analysis.layers, layer)
     return replace(drawing, same_name=others) if others else drawing
 
 
@@ -132,7 +134,7 @@ def node_figures(
     """
     at = session.parts.models.at(index)
     examined = session.parts.models.examined(at, on_progress, cancel)
-    outside = session.parts.figures.outside(overlay, index)
+    outside = figures.outside(session.parts.models, overlay, index)
     return session.parts.graphs.node_figures(
         examined, session.parts.models.opened(at), session.parts.models.source, figure, outside
     )
@@ -180,7 +182,7 @@ def _others_named(layers: Sequence[Layer], ends: Sequence[str | int]) -> Iterato
     try:
         yield
     except Misuse as error:
-        others = [path for end in ends for path in same_name(layers, end)]
+        others = [path for end in ends for path in figures.same_name(layers, end)]
         if not others:
             raise
         hint = f"other layers of that name: {', '.join(others[:4])}"

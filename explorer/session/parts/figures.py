@@ -1,4 +1,4 @@
-"""Figures of a session's models beyond the totals: roofline, training, other sizes, search."""
+"""Figures of a session's models beyond the totals: training over time, tables of rows, edges between them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import re
 from array import array
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, nearest
-from explorer.engine.costs import selection
+from explorer.engine.costs import selection, value_flow
 from explorer.engine.costs.memory import roofline as limits
 from explorer.engine.costs.memory.liveness import AnalysisResult
-from explorer.engine.costs.overlay import narrowed_overlay, overlay
+from explorer.engine.costs.overlay import narrowed_overlay
+from explorer.engine.costs.overlay import overlay as on_rows
 from explorer.engine.costs.training import memory as step_memory
 from explorer.engine.costs.training import step as training
-from explorer.engine.costs.value_flow import ValueFlow, connections, row_edges
+from explorer.engine.costs.value_flow import ValueFlow, row_edges
 from explorer.engine.graph_view.rows import TreeRows
 from explorer.engine.tiling.layers import tile_arithmetic
 from explorer.facts import Analysis, Info, Layer, LayerTable, Plan, Shape, whole_model
@@ -29,222 +29,196 @@ from explorer.facts.external.placement import Placement
 from explorer.facts.graph.connections import Connections
 from explorer.facts.graph.edges import RowEdges
 from explorer.facts.profile.profile import Profile, measured_figures
-from explorer.facts.roofline import Machine, Roofline
-from explorer.facts.training import Optimizer, StepMemory, Training, TrainingMemory
-from explorer.session.parts.models import Cancel, InputShapes, Models, OnProgress
+from explorer.facts.roofline import Machine
+from explorer.facts.training import Optimizer, StepMemory, TrainingMemory
+from explorer.session.parts.models import Models
 from explorer.settings import columns as tree_columns
 from explorer.settings import filter
 from explorer.settings.overlay import Outside, figures_in, read
 
 
-class ModelFigures:
-    """What is computed from an analysis; nothing here changes a model."""
-
-    def __init__(self, models: Models) -> None:
-        self._models = models
-
-    def info_at(self, input_shapes: InputShapes, on_progress: OnProgress, cancel: Cancel) -> Info:
-        """Totals of the opened model at other sizes of its inputs."""
-        found = self._models.original_at(input_shapes, on_progress, cancel)
-        return self._models.presented(0, found).info
-
-    def stored(self) -> Info:
-        """What the opened module stores."""
-        opened: Any = self._models.opened()
-        if not self._models.from_torch:
-            raise Misuse("only an nn.Module has inputs that nobody knows", where=self._models.source)
-        info: Info = opened.stored()
-        return info
-
-    def roofline(self, machine: Machine, index: int | None) -> Roofline:
-        """Every layer against the limits of a machine."""
-        return limits.roofline(self._models.ordered(index).analysis, machine)
-
-    def training(self, batch: int | None, optimizer: Optimizer, index: int | None) -> Training:
-        """One training step."""
+def training_memory(
+    models: Models,
+    batches: Sequence[int | None],
+    optimizer: Optimizer,
+    checkpoint: Sequence[str],
+    card: int | None,
+    index: int | None,
+) -> TrainingMemory:
+    """Training steps over time."""
+    for batch in batches:
         training.check(batch, optimizer)
-        opened = self._models.opened(self._models.at(index))
-        return training.training(opened.training(batch), optimizer)
+    opened = models.opened(models.at(index))
+    paths: tuple[str, ...] = ()
+    notes: dict[str, None] = {}
 
-    def training_memory(
-        self,
-        batches: Sequence[int | None],
-        optimizer: Optimizer,
-        checkpoint: Sequence[str],
-        card: int | None,
-        index: int | None,
-    ) -> TrainingMemory:
-        """Training steps over time."""
-        for batch in batches:
-            training.check(batch, optimizer)
-        opened = self._models.opened(self._models.at(index))
-        paths: tuple[str, ...] = ()
-        notes: dict[str, None] = {}
+    def step(batch: int | None, globs: Sequence[str]) -> StepMemory:
+        nonlocal paths
+        found = opened.step_memory(optimizer, batch, globs)
+        if not isinstance(found, str):
+            paths = found[1] or paths
+            notes.update(dict.fromkeys(found[2]))
+            return found[0]
+        if globs:
+            raise Misuse(f"nothing can be checkpointed: {found}", where="--checkpoint")
+        notes[f"counted by the outputs of layers: {found}"] = None
+        return step_memory.by_outputs(training.training(opened.training(batch), optimizer))
 
-        def step(batch: int | None, globs: Sequence[str]) -> StepMemory:
-            nonlocal paths
-            found = opened.step_memory(optimizer, batch, globs)
-            if not isinstance(found, str):
-                paths = found[1] or paths
-                notes.update(dict.fromkeys(found[2]))
-                return found[0]
-            if globs:
-                raise Misuse(f"nothing can be checkpointed: {found}", where="--checkpoint")
-            notes[f"counted by the outputs of layers: {found}"] = None
-            return step_memory.by_outputs(training.training(opened.training(batch), optimizer))
+    def whole(batch: int | None) -> StepMemory:
+        fact = step(batch, checkpoint)
+        if checkpoint:
+            fact = step_memory.beside_plain(fact, step(batch, ()))
+        return fact if card is None else replace(fact, fits=fact.peak_bytes <= card)
 
-        def whole(batch: int | None) -> StepMemory:
-            fact = step(batch, checkpoint)
-            if checkpoint:
-                fact = step_memory.beside_plain(fact, step(batch, ()))
-            return fact if card is None else replace(fact, fits=fact.peak_bytes <= card)
+    steps = tuple(whole(batch) for batch in batches)
+    largest = None
+    if card is not None:
+        largest = step_memory.largest_batch(lambda n: step(n, checkpoint).peak_bytes, card)
+    return TrainingMemory(optimizer, card, largest, tuple(checkpoint), paths, steps, tuple(notes))
 
-        steps = tuple(whole(batch) for batch in batches)
-        largest = None
-        if card is not None:
-            largest = step_memory.largest_batch(lambda n: step(n, checkpoint).peak_bytes, card)
-        return TrainingMemory(optimizer, card, largest, tuple(checkpoint), paths, steps, tuple(notes))
 
-    def row(self, layer: str | int, index: int | None, where: str = "--layer") -> int:
-        """The row that somebody means by its id, or by what `named_layer` takes."""
-        layers = self._models.examined(self._models.at(index)).analysis.layers
-        at = layer if isinstance(layer, int) else named_layer(layers, layer, where)
-        if not 0 <= at < len(layers):
-            raise Misuse(f"there is no layer {at}", hint=f"the model has {len(layers):,} rows")
-        return at
+def row(models: Models, layer: str | int, index: int | None, where: str = "--layer") -> int:
+    """The row that somebody means by its id, or by what `named_layer` takes."""
+    layers = models.examined(models.at(index)).analysis.layers
+    at = layer if isinstance(layer, int) else named_layer(layers, layer, where)
+    if not 0 <= at < len(layers):
+        raise Misuse(f"there is no layer {at}", hint=f"the model has {len(layers):,} rows")
+    return at
 
-    def groups(self, name: str, index: int | None, where: str) -> list[int]:
-        """The rows of all groups that have a name, a path or what else `named_layer` takes."""
-        layers = self._models.examined(self._models.at(index)).analysis.layers
-        found = layers_named(layers, name) or [named_layer(layers, name, where)]
-        groups = [at for at in found if layers[at].group]
-        if not groups:
-            said = "one layer, in which" if len(found) == 1 else f"{len(found):,} layers, in none of which"
-            what = "nothing" if len(found) == 1 else "anything"
-            raise Misuse(f"'{name}' is {said} {what} stands", where=where, hint="name a group")
-        return groups
 
-    def connections(self, layer: str | int, index: int | None) -> Connections:
-        """What feeds a layer, and what it feeds."""
-        examined = self._models.examined(self._models.at(index))
-        at, layers, flow = self.row(layer, index), examined.analysis.layers, examined.flow
-        others = same_name(layers, layer)
-        if flow is not None:
-            _constants(examined, flow)
-        found = connections(flow, layers, at, _no_edges(examined) if flow is None else "")
-        found = replace(found, same_name=others) if others else found
-        if not examined.info.assumptions.get("dims"):
-            return found  # no shape is of another size than the file says
-        return replace(found, declared={} if flow is None else _declared(flow, found))
+def groups(models: Models, name: str, index: int | None, where: str) -> list[int]:
+    """The rows of all groups that have a name, a path or what else `named_layer` takes."""
+    layers = models.examined(models.at(index)).analysis.layers
+    found = layers_named(layers, name) or [named_layer(layers, name, where)]
+    groups = [at for at in found if layers[at].group]
+    if not groups:
+        said = "one layer, in which" if len(found) == 1 else f"{len(found):,} layers, in none of which"
+        what = "nothing" if len(found) == 1 else "anything"
+        raise Misuse(f"'{name}' is {said} {what} stands", where=where, hint="name a group")
+    return groups
 
-    def edges(self, index: int | None) -> RowEdges:
-        """Which rows feed which."""
-        examined = self._models.examined(self._models.at(index))
-        flow = examined.flow
-        if flow is None:
-            return row_edges(flow, _no_edges(examined))
-        return replace(row_edges(flow), constants=tuple(sorted(_constants(examined, flow))))
 
-    def table(
-        self,
-        query: str,
-        names: Sequence[str],
-        *,
-        style: str,
-        sort: str,
-        depth: int | None,
-        flat: bool,
-        fold: bool,
-        given: TableFigures,
-        index: int | None,
-    ) -> LayerTable:
-        """Rows of the tree, and what they have in some columns."""
-        preset = tree_columns.STYLES.get(style)
-        if preset is None:
-            raise Misuse(
-                f"there is no style '{style}'", where="style", hint=nearest(style, tree_columns.STYLES)
-            )
-        if depth is not None and depth < 1:
-            raise Misuse("a tree has one level at least", where="depth")
-        analysis = self._models.examined(self._models.at(index)).analysis
-        figures = given.sums(analysis)
-        beside = given.beside(analysis.info, figures)
-        order = sort.removeprefix("-")
-        by = tree_columns.chosen_columns([order], beside, "--sort")[0] if order else None
-        asked = names or [*preset.columns, *given.names()]
-        columns = tree_columns.chosen_columns(asked, beside, unknown=("seconds",))
-        wanted = filter.matcher(query, beside) if query.strip() else None
-        left = selection.narrowed(analysis.info, analysis.layers, wanted, figures)
-        narrow = given.narrowed(analysis.layers, left.layers) if wanted is not None else given
-        beside = narrow.beside(analysis.info, left.figures)
-        rows = selection.arranged(
-            selection.folded(left.layers, self.edges(index).constants) if fold else left.layers,
-            depth=depth,
-            flat=flat or preset.flat,
-            sort=by,
-            turned=sort.startswith("-"),
-            beside=beside,
-        )
-        return LayerTable(
-            analysis.info,
-            tuple([column.name for column in columns]),
-            tuple(rows),
-            tuple([tuple([column.of(row, beside) for column in columns]) for row in rows]),
-            left.total,
-            tuple([column.of(left.total, beside) for column in columns]),
-            None if wanted is None else left.found,
-            flat or preset.flat,
-            style,
-            narrow.overlay,
-            narrow.placement,
-        )
+def connections(models: Models, layer: str | int, index: int | None) -> Connections:
+    """What feeds a layer, and what it feeds."""
+    examined = models.examined(models.at(index))
+    at, layers, flow = row(models, layer, index), examined.analysis.layers, examined.flow
+    others = same_name(layers, layer)
+    if flow is not None:
+        _constants(examined, flow)
+    found = value_flow.connections(flow, layers, at, _no_edges(examined) if flow is None else "")
+    found = replace(found, same_name=others) if others else found
+    if not examined.info.assumptions.get("dims"):
+        return found  # no shape is of another size than the file says
+    return replace(found, declared={} if flow is None else _declared(flow, found))
 
-    def column(self, name: str, given: TableFigures, index: int | None) -> array[float]:
-        """What every row has in a column, and what the whole model has, as numbers."""
-        analysis = self._models.examined(self._models.at(index)).analysis
-        figures = given.sums(analysis)
-        left = selection.narrowed(analysis.info, analysis.layers, None, figures) if figures else None
-        beside = given.beside(analysis.info, left.figures if left is not None else figures)
-        (column,) = tree_columns.chosen_columns([name], beside, "column")
-        whole = whole_model(analysis.info.totals, analysis.info.model.inputs, analysis.info.model.outputs)
-        values = [column.of(row, beside) for row in (*analysis.layers, whole)]
-        if not column.is_number:
-            texts = [str(value) for value in values]
-            # the first of the alphabet is the largest
-            rank = {text: place for place, text in enumerate(sorted(set(texts), reverse=True))}
-            return array("d", [rank[text] for text in texts])
-        return array("d", [math.nan if value is None else min(value, _LARGEST) for value in values])
 
-    def given(
-        self,
-        machine: Machine | None,
-        plan: Plan | None,
-        outside: Overlay | Outside | None,
-        placement: Placement | None,
-        index: int | None,
-    ) -> TableFigures:
-        """What a table is asked for, with figures from outside read and matched."""
-        timed = self._models.history.entries[self._models.at(index)].profile
-        return TableFigures(machine, plan, self.outside(outside, index), placement, timed)
+def edges(models: Models, index: int | None) -> RowEdges:
+    """Which rows feed which."""
+    examined = models.examined(models.at(index))
+    flow = examined.flow
+    if flow is None:
+        return row_edges(flow, _no_edges(examined))
+    return replace(row_edges(flow), constants=tuple(sorted(_constants(examined, flow))))
 
-    def outside(self, figures: Overlay | Outside | None, index: int | None) -> Overlay | None:
-        """Figures from outside, read and matched unless they are."""
-        if figures is None or isinstance(figures, Overlay):
-            return figures
-        return self.overlay(figures, index)
 
-    def overlay(self, figures: Outside, index: int | None) -> Overlay:
-        """Figures from outside on the rows of a model."""
-        if isinstance(figures, Mapping):
-            files = [figures_in(figures)]
-        else:
-            paths = [figures] if isinstance(figures, (str, os.PathLike)) else figures
-            files = [read(path) for path in paths]
-        return overlay(self._models.examined(self._models.at(index)).analysis.layers, files)
+def table(
+    models: Models,
+    query: str,
+    names: Sequence[str],
+    *,
+    style: str,
+    sort: str,
+    depth: int | None,
+    flat: bool,
+    fold: bool,
+    given: TableFigures,
+    index: int | None,
+) -> LayerTable:
+    """Rows of the tree, and what they have in some columns."""
+    preset = tree_columns.STYLES.get(style)
+    if preset is None:
+        raise Misuse(f"there is no style '{style}'", where="style", hint=nearest(style, tree_columns.STYLES))
+    if depth is not None and depth < 1:
+        raise Misuse("a tree has one level at least", where="depth")
+    analysis = models.examined(models.at(index)).analysis
+    figures = given.sums(analysis)
+    beside = given.beside(analysis.info, figures)
+    order = sort.removeprefix("-")
+    by = tree_columns.chosen_columns([order], beside, "--sort")[0] if order else None
+    asked = names or [*preset.columns, *given.names()]
+    columns = tree_columns.chosen_columns(asked, beside, unknown=("seconds",))
+    wanted = filter.matcher(query, beside) if query.strip() else None
+    left = selection.narrowed(analysis.info, analysis.layers, wanted, figures)
+    narrow = given.narrowed(analysis.layers, left.layers) if wanted is not None else given
+    beside = narrow.beside(analysis.info, left.figures)
+    rows = selection.arranged(
+        selection.folded(left.layers, edges(models, index).constants) if fold else left.layers,
+        depth=depth,
+        flat=flat or preset.flat,
+        sort=by,
+        turned=sort.startswith("-"),
+        beside=beside,
+    )
+    return LayerTable(
+        analysis.info,
+        tuple([column.name for column in columns]),
+        tuple(rows),
+        tuple([tuple([column.of(row, beside) for column in columns]) for row in rows]),
+        left.total,
+        tuple([column.of(left.total, beside) for column in columns]),
+        None if wanted is None else left.found,
+        flat or preset.flat,
+        style,
+        narrow.overlay,
+        narrow.placement,
+    )
 
-    def search(self, text: str, index: int | None) -> tuple[int, ...]:
-        """Ids of the layers that match a query."""
-        return filter.search(self._models.examined(self._models.at(index)).analysis.layers, text)
+
+def column(models: Models, name: str, given: TableFigures, index: int | None) -> array[float]:
+    """What every row has in a column, and what the whole model has, as numbers."""
+    analysis = models.examined(models.at(index)).analysis
+    figures = given.sums(analysis)
+    left = selection.narrowed(analysis.info, analysis.layers, None, figures) if figures else None
+    beside = given.beside(analysis.info, left.figures if left is not None else figures)
+    (column,) = tree_columns.chosen_columns([name], beside, "column")
+    whole = whole_model(analysis.info.totals, analysis.info.model.inputs, analysis.info.model.outputs)
+    values = [column.of(row, beside) for row in (*analysis.layers, whole)]
+    if not column.is_number:
+        texts = [str(value) for value in values]
+        # the first of the alphabet is the largest
+        rank = {text: place for place, text in enumerate(sorted(set(texts), reverse=True))}
+        return array("d", [rank[text] for text in texts])
+    return array("d", [math.nan if value is None else min(value, _LARGEST) for value in values])
+
+
+def given(
+    models: Models,
+    machine: Machine | None,
+    plan: Plan | None,
+    figures: Overlay | Outside | None,
+    placement: Placement | None,
+    index: int | None,
+) -> TableFigures:
+    """What a table is asked for, with figures from outside read and matched."""
+    timed = models.history.entries[models.at(index)].profile
+    return TableFigures(machine, plan, outside(models, figures, index), placement, timed)
+
+
+def outside(models: Models, figures: Overlay | Outside | None, index: int | None) -> Overlay | None:
+    """Figures from outside, read and matched unless they are."""
+    if figures is None or isinstance(figures, Overlay):
+        return figures
+    return overlay(models, figures, index)
+
+
+def overlay(models: Models, figures: Outside, index: int | None) -> Overlay:
+    """Figures from outside on the rows of a model."""
+    if isinstance(figures, Mapping):
+        files = [figures_in(figures)]
+    else:
+        paths = [figures] if isinstance(figures, (str, os.PathLike)) else figures
+        files = [read(path) for path in paths]
+    return on_rows(models.examined(models.at(index)).analysis.layers, files)
 
 
 _LARGEST = 10**300
@@ -297,7 +271,7 @@ def layers_named(layers: Sequence[Layer], wanted: str) -> list[int]:
     """All rows that `named_layer` would choose among."""
     paths = [layer.path for layer in layers]
     found = [at for at, path in enumerate(paths) if path == wanted]
-    found = found or [at for at, place in enumerate(_places(layers)) if place == wanted]
+    found = found or [at for at, place in enumerate(places(layers)) if place == wanted]
     found = found or [at for at, layer in enumerate(layers) if layer.name == wanted]
     found = found or [at for at, path in enumerate(paths) if fnmatchcase(path, wanted)]
     if not found and filter.is_query(wanted):
@@ -313,7 +287,7 @@ def same_name(layers: Sequence[Layer], wanted: str | int | None) -> tuple[str, .
     return tuple([layer.path for layer in layers if numbered(layer.path)])
 
 
-def _places(layers: Sequence[Layer]) -> list[str]:
+def places(layers: Sequence[Layer]) -> list[str]:
     """The names of the groups around each layer and its own, dotted."""
     found: list[str] = []
     for layer in layers:
