@@ -155,12 +155,8 @@ def compare_files(
     """
     if len(sources) < 2:
         raise Misuse("there is nothing to compare with", hint="name two models or more")
-    with opened(sources, options) as sessions:
-        several = [session.parts.models for session in sessions]
-        for models in several:
-            models.opened(0, on_progress)
-        check_sizes(several)
-        first, *others = several
+    with opened(sources, options, on_progress) as sessions:
+        first, *others = [session.parts.models for session in sessions]
 
         def prove(one: tuple[Models, int]) -> Verification:
             graphs = first.graph(0, on_progress), one[0].graph(one[1], on_progress)
@@ -190,13 +186,9 @@ def evaluate_files(
 
     `options` as for `explorer.session.Session`; a dimension or input need only exist in one of the models.
     """
-    with opened(sources, options, strict=len(sources) == 1) as sessions:
-        several = [session.parts.models for session in sessions]
-        for models in several:
-            models.opened(0, on_progress)
-        check_sizes(several)
+    with opened(sources, options, on_progress) as sessions:
         return evaluated(
-            [(models, 0) for models in several],
+            [(session.parts.models, 0) for session in sessions],
             data,
             labels=labels,
             inputs=inputs,
@@ -219,11 +211,8 @@ def sweep_files(*sources: str | os.PathLike[str], spec: SweepSpec, **options: An
     """
     how = {name: options.pop(name) for name in _OF_A_SWEEP if name in options}
     how["seed"] = how.pop("first_seed", 0)
-    with opened(sources, options, strict=len(sources) == 1) as sessions:
-        several = [session.parts.models for session in sessions]
-        if len(several) > 1:
-            check_sizes(several)
-        return sweep.sweep(list(zip(sessions, several, strict=True)), spec, reopen, **how)
+    with opened(sources, options, broken=True) as sessions:
+        return sweep.sweep([(one, one.parts.models) for one in sessions], spec, reopen, **how)
 
 
 def sweep_formats(*sources: str | os.PathLike[str], spec: FormatSweepSpec, **options: Any) -> FormatSweep:
@@ -235,22 +224,32 @@ def sweep_formats(*sources: str | os.PathLike[str], spec: FormatSweepSpec, **opt
         options: Those of `Session.sweep_formats`, and those of `Session` for all models.
     """
     how = {name: options.pop(name) for name in _OF_A_SWEEP if name in options}
-    with opened(sources, options, strict=len(sources) == 1) as sessions:
-        several = [session.parts.models for session in sessions]
-        if len(several) > 1:
-            check_sizes(several)
-        return sweep.sweep_formats(list(zip(sessions, several, strict=True)), spec, reopen, **how)
+    with opened(sources, options, broken=True) as sessions:
+        return sweep.sweep_formats([(one, one.parts.models) for one in sessions], spec, reopen, **how)
 
 
 @contextlib.contextmanager
 def opened(
-    sources: Sequence[str | os.PathLike[str]], options: Mapping[str, Any], *, strict: bool = False
+    sources: Sequence[str | os.PathLike[str]],
+    options: Mapping[str, Any],
+    on_progress: OnProgress = None,
+    *,
+    broken: bool = False,
 ) -> Iterator[list[Session]]:
-    """Sessions with the same options; unless `strict` a dimension need only exist in one of the models."""
+    """Sessions with the same options; of several models a dimension need only exist in one.
+
+    With `broken` one that cannot be opened is among them.
+    """
     with contextlib.ExitStack() as stack:
         sessions = [stack.enter_context(Session(source, **options)) for source in sources]
-        for session in sessions:
-            session.parts.models.strict = strict
+        several = [session.parts.models for session in sessions]
+        for models in several:
+            models.strict = len(several) == 1
+        if not broken:
+            for models in several:
+                models.opened(0, on_progress)
+        if len(several) > 1:
+            _check_sizes(several)
         yield sessions
 
 
@@ -262,13 +261,10 @@ def _pair(
     dims: Dims = options.get("dims") or {}
     options = {**options, "dims": {n: s if isinstance(s, int) else s[0] for n, s in dims.items()}}
     with opened((a, b), options) as sessions:
-        for session in sessions:
-            session.parts.models.opened()
-        check_sizes([session.parts.models for session in sessions])
         yield sessions
 
 
-def check_sizes(several: Sequence[Models]) -> None:
+def _check_sizes(several: Sequence[Models]) -> None:
     """Whether every dimension and input that was named is one of some model's; a broken model has none."""
     opened = []
     for models in several:

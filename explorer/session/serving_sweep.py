@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from explorer.base.errors import BadModel
 from explorer.engine import sweep as engine
 from explorer.engine.serving import sweep
+from explorer.engine.sweep.measure import SweepSession
 from explorer.facts.roofline import Machine
 from explorer.facts.serving.sweep import ServingSweep, ServingSweepSpec
-from explorer.session.files import check_sizes, opened
+from explorer.session.files import opened
 from explorer.session.parts.models import Cancel, OnProgress
 from explorer.session.session import Session, reopen
 from explorer.session.sizes.server import on_machine
-from explorer.session.sweep import MATTERS, from_anywhere
+from explorer.session.sweep import MATTERS, from_anywhere, module_anew, worker_model
 from explorer.settings.parse import opening_words
 
 
@@ -53,9 +52,7 @@ def sweep_serving(
     """
     if output is not None:
         engine.check_output(output, [os.fspath(one) for one in sources])
-    with opened(sources, options, strict=len(sources) == 1) as sessions:
-        if len(sessions) > 1:
-            check_sizes([session.parts.models for session in sessions])
+    with opened(sources, options, broken=True) as sessions:
         return sweep.sweep_servings(
             [_subject(session, on_progress) for session in sessions],
             ServingSweepSpec(on_machine(spec.base, machine), spec.dtypes, spec.kv_dtypes),
@@ -82,19 +79,10 @@ def _subject(session: Session, on_progress: OnProgress) -> sweep.ServedModel:
     )
 
 
-def _opener(source: str, options: Mapping[str, Any], content: str) -> Callable[[], Session]:
-    return partial(_opened_anew, source, options, content)
+def _opener(source: str, options: Mapping[str, Any], content: str) -> Callable[[], SweepSession]:
+    return partial(worker_model, partial(module_anew, reopen), source, options, _content, content)
 
 
-def _opened_anew(source: str, options: Mapping[str, Any], content: str) -> Session:
-    """The model of a worker, if it is the same; a module as its file is now.
-
-    Raises:
-        BadModel: It is another.
-    """
-    sys.modules.pop(source.rpartition(":")[0], None)
-    found = reopen(source, **options)
-    if found.parts.server.content(None, None) != content:
-        found.close()
-        raise BadModel("the worker has another model of this name", where=source)
-    return found
+def _content(session: Any) -> str:
+    content: str = session.parts.server.content(None, None)
+    return content

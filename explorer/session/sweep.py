@@ -147,7 +147,7 @@ def sweep_trainings(
         key = trainings.key_of(row, module, samples, said)
         tasks.append(
             trainings.TrainingTask(
-                opener=partial(_module_anew, reopen, source, options),
+                opener=partial(module_anew, reopen, source, **options),
                 files=(data,),
                 fingerprint=samples,
                 opening=f"{module} {words}",
@@ -185,7 +185,7 @@ def from_anywhere(models: Models) -> tuple[str, dict[str, Any]]:
     return source, {**models.options, **paths}
 
 
-def _module_anew(reopen: Reopen, source: str, options: Mapping[str, Any]) -> SweepSession:
+def module_anew(reopen: Reopen, source: str, **options: Any) -> SweepSession:
     """A module as its file is now: a worker may have imported it for a sweep before."""
     sys.modules.pop(source.rpartition(":")[0], None)
     return reopen(source, **options)
@@ -294,7 +294,9 @@ def _traced(session: SweepSession, models: Models, reopen: Reopen) -> engine.Sub
         door=session,
         files=lambda: (),
         content=partial(_products_digest, session),
-        opener=lambda _: partial(_traced_anew, reopen, source, options, _products_digest(session)),
+        opener=lambda _: partial(
+            worker_model, reopen, source, options, _products_digest, _products_digest(session)
+        ),
         opening={name: options[name] for name in MATTERS} | {"rules": _digest(models.options["rules"])},
         words=shlex.join(opening_words(models.options)),
     )
@@ -305,14 +307,20 @@ def _products_digest(session: SweepSession) -> str:
     return digest({"plan": to_json(session.plan(TileSpec()))})
 
 
-def _traced_anew(reopen: Reopen, source: str, options: Mapping[str, Any], content: str) -> SweepSession:
+def worker_model(
+    reopen: Reopen,
+    source: str,
+    options: Mapping[str, Any],
+    content: Callable[[SweepSession], str],
+    wanted: str,
+) -> SweepSession:
     """The model of a worker, if it is the same.
 
     Raises:
-        BadModel: It multiplies something else.
+        BadModel: It is another, by its `content`.
     """
     found = reopen(source, **options)
-    if _products_digest(found) != content:
+    if content(found) != wanted:
         found.close()
         raise BadModel("the worker has another model of this name", where=source)
     return found
