@@ -90,34 +90,9 @@ class AnalysisCache:
 
     # answers, None where there is none
 
-    def info(self) -> Info | None:
-        """Totals."""
-        found: Info | None = self._decoded("info", Info, _info)
-        return found
-
-    def ops(self) -> tuple[OpStat, ...] | None:
-        """Operator types."""
-        found: tuple[OpStat, ...] | None = self._decoded("ops", tuple[OpStat, ...], _ops)
-        return found
-
-    def memory(self) -> Memory | None:
-        """Activation memory."""
-        found: Memory | None = self._decoded("memory", Memory, lambda fact: fact)
-        return found
-
-    def flow(self) -> FlowRecord | None:
-        """The edges between the rows."""
-        found: FlowRecord | None = self._decoded("flow", FlowRecord, lambda fact: fact)
-        return found
-
-    def profile(self) -> Profile | None:
-        """What was measured last, which no two runs give alike: for who asks how long layers take."""
-        found: Profile | None = self._decoded("profile", Profile, lambda fact: fact)
-        return found
-
     def rows(self) -> RowPages | None:
         """The rows of the layer tree, packed."""
-        chunks = self._decoded("rows", tuple[Chunk, ...], lambda fact: fact)
+        chunks = self.get("rows")
         if chunks is None or any(chunk.name == "pickled" for chunk in chunks):
             return None
         rows = RowPages()
@@ -129,13 +104,15 @@ class AnalysisCache:
         """Whether the files are still those that the answers from here were about."""
         return not self.known or self._found() == self._name
 
-    def _decoded(self, what: str, kind: Any, whole: Callable[[Any], Any]) -> Any:
+    def get(self, what: str) -> Any:
+        """An answer of one of `_KINDS`; None where there is none."""
         if not self._asked:
             self._asked = True
             self._name = self._found()
         content = None if self._name is None else self._folder.read(f"{self._name}.{what}")
         if content is None:
             return None
+        kind, whole = _KINDS[what]
         try:
             fact = whole(msgspec.msgpack.decode(content, type=kind))
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
@@ -177,10 +154,10 @@ class AnalysisCache:
     def keep(
         self, what: str, fact: Callable[[], Any], files: Sequence[FileRead] | None, seconds: float
     ) -> None:
-        """Keeps an answer: 'info', 'ops', 'memory', 'flow', 'profile' or (packed) 'rows'.
+        """Keeps an answer.
 
         Args:
-            what: Which.
+            what: Which of `_KINDS`; rows are packed ones.
             fact: Makes it.
             files: What it was made from; None if nobody can say.
             seconds: That it took to be made.
@@ -197,7 +174,7 @@ class AnalysisCache:
             return
         with contextlib.suppress(MemoryError, OSError):
             name = self._named(tuple(files))
-            content = None if name is None else _ENCODED.get(what, _same)(fact())
+            content = None if name is None else _encoded(what, fact())
             if content is not None and self._folder.write(f"{name}.{what}", content):
                 self.known.add(what)
 
@@ -280,30 +257,36 @@ def _ops(fact: tuple[OpStat, ...]) -> tuple[OpStat, ...]:
     return fact
 
 
-def _same(fact: Any) -> bytes | None:
-    """A fact as bytes, if it comes back from them as it is."""
-    kind: Any = tuple[OpStat, ...] if isinstance(fact, tuple) else type(fact)
-    whole: Callable[[Any], Any] = _info if kind is Info else _ops if isinstance(fact, tuple) else lambda f: f
+def _as_it_is(fact: Any) -> Any:
+    return fact
+
+
+_KINDS: Mapping[str, tuple[Any, Callable[[Any], Any]]] = {
+    "info": (Info, _info),
+    "ops": (tuple[OpStat, ...], _ops),
+    "memory": (Memory, _as_it_is),
+    "flow": (FlowRecord, _as_it_is),
+    "profile": (Profile, _as_it_is),
+    "rows": (tuple[Chunk, ...], _as_it_is),
+}
+"""Answers that are kept: what they are decoded as, and what makes that what it was."""
+
+
+def _encoded(what: str, fact: Any) -> bytes | None:
+    """A fact as bytes, if it comes back from them as it is; no pickled rows: a pickle may do anything."""
+    if what == "rows":
+        fact = tuple(fact.chunks())
+        if any(chunk.name == "pickled" for chunk in fact):
+            return None
+    kind, whole = _KINDS[what]
     try:
         content = msgspec.msgpack.encode(fact)
+        if what == "rows":
+            return content
         again = whole(msgspec.msgpack.decode(content, type=kind))
     except (msgspec.MsgspecError, OverflowError, TypeError, ValueError):
         return None
     return content if again == fact and msgspec.msgpack.encode(again) == content else None
-
-
-def _packed(rows: RowPages) -> bytes | None:
-    """Packed rows as bytes; none that are pickled, as a pickle may do anything."""
-    chunks = tuple(rows.chunks())
-    if any(chunk.name == "pickled" for chunk in chunks):
-        return None
-    try:
-        return msgspec.msgpack.encode(chunks)
-    except (OverflowError, TypeError, ValueError):
-        return None
-
-
-_ENCODED: Mapping[str, Callable[[Any], bytes | None]] = {"rows": _packed}
 
 
 # inside: what they rest on
