@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Mapping, Sequence
 
@@ -19,8 +18,8 @@ from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.facts import HistoryEntry
 from explorer.facts.split.edit import Edit, EditStep, TypeChange
 from explorer.host import output_files
-from explorer.session.parts.models import Models, stem
-from explorer.settings.parse import opening_words, path_word
+from explorer.session.parts import scripts
+from explorer.session.parts.models import Models
 from explorer.settings.steps.edit import step_words
 
 
@@ -104,7 +103,6 @@ class Editor:
                 path=target,
                 command=self.command(steps, output),
                 saved=output or "",
-                dims=dict(models.options["dims"]),
                 words=("edit", *step_words(steps), *(() if verify else ("--no-verify",))),
             )
         )
@@ -130,12 +128,7 @@ class Editor:
 
     def command(self, steps: Sequence[EditStep], output: str | None) -> str:
         """The command that does the same to the opened model headless; '' where no command can."""
-        if self._models.module is not None:
-            return ""
-        source = self._models.source
-        target = path_word(output or f"{stem(source)}_edited.onnx")
-        head = ["explorer", "edit", path_word(source), "-o", target]
-        return shlex.join([*head, *step_words(steps), *opening_words(self._models.options)])
+        return scripts.headless(self._models, "edit", output, "_edited.onnx", *step_words(steps))
 
 
 def _load(model: Model) -> None:

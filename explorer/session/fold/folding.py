@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Callable, Sequence
 
@@ -17,8 +16,8 @@ from explorer.engine.progress import stop_if
 from explorer.facts import HistoryEntry, Verification
 from explorer.facts.split.fold import FOLDS, Fold, FoldKind, FoldStep, NodeLeft
 from explorer.host import output_files
-from explorer.session.parts.models import Cancel, Models, OnProgress, stem
-from explorer.settings.parse import opening_words, path_word
+from explorer.session.parts import scripts
+from explorer.session.parts.models import Cancel, Models, OnProgress
 
 Prove = Callable[[Model, Model], Verification]
 """The state before, and what was made of it."""
@@ -105,7 +104,7 @@ class ModelFolding:
         """Writes one kind's model, which becomes the current state unless the proof speaks against it."""
         models = self._models
         before = models.graph(models.current, on_progress)
-        command = self._command((step.kind,), output) if models.current == 0 else ""
+        command = self._command((step.kind,), output)
         target = output or models.unused_name()
         evidence: Verification | None = None
         made: Model | None = None
@@ -126,7 +125,6 @@ class ModelFolding:
                 command=command,
                 verification=evidence,
                 saved=output or "",
-                dims=dict(models.options["dims"]),
                 fold=step.kind,
             ),
             made=None if made is None else renamed(made, target),
@@ -135,10 +133,7 @@ class ModelFolding:
 
     def _command(self, kinds: Sequence[FoldKind], output: str | None) -> str:
         """The command that does the same headless; '' where no command can."""
-        models = self._models
-        if models.module is not None or models.current:
+        if self._models.current:
             return ""
-        target = output or f"{stem(models.source)}_folded.onnx"
         only = [] if {*kinds} >= {*FOLDS} else ["--only", ",".join(kinds)]
-        words = ["explorer", "fold", path_word(models.source), "-o", path_word(target), *only]
-        return shlex.join([*words, *opening_words(models.options)])
+        return scripts.headless(self._models, "fold", output, "_folded.onnx", *only)

@@ -23,11 +23,8 @@ from explorer.facts.comparison import (
 )
 from explorer.facts.cost import Hardware
 from explorer.session.parts import history as states
-from explorer.session.parts.models import Cancel, Models, OnProgress
+from explorer.session.parts.models import Cancel, Models, OnProgress, State
 from explorer.session.parts.tiling import Tiler
-
-State = tuple[Models, int]
-"""A model of a session: which session's, and where in its history."""
 
 
 class Comparer:

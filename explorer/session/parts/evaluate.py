@@ -13,10 +13,7 @@ from explorer.engine.evaluate.evaluate import evaluate
 from explorer.engine.evaluate.predictor import Predictor, Run, of_graph
 from explorer.engine.runtime.input_files import InputSpec
 from explorer.facts.evaluate.evaluation import Evaluation, Task
-from explorer.session.parts.models import Cancel, Models, OnProgress
-
-State = tuple[Models, int]
-"""A model of a session: which session's, and where in its history."""
+from explorer.session.parts.models import Cancel, Models, OnProgress, State
 
 
 def evaluated(

@@ -117,12 +117,7 @@ class Exporter:
         )
         path = models.source if models.module is None else None
         fact = convert.write(lambda: models.opened(0, on_progress), path, job, overwrite=overwrite)
-        if models.module is not None:
-            return fact
-        words = ["explorer", "convert", path_word(models.source), "-o", path_word(output)]
-        return replace(
-            fact, command=shlex.join([*words, *convert.words(request), *opening_words(models.options)])
-        )
+        return replace(fact, command=scripts.headless(models, "convert", output, "", *convert.words(request)))
 
     def rebatch(
         self,
@@ -160,20 +155,17 @@ class Exporter:
     def command(self, spec: TileSpec, output: str | None) -> str:
         """The command that does headless what `tile` does to the opened model; '' where no command can."""
         words = scripts.tiling_words(spec)
-        if self._models.module is not None or words is None:
+        if words is None:
             return ""
-        source = self._models.source
-        target = output or f"{stem(source)}_tiled.onnx"
-        head = ["explorer", "tile", path_word(source), "-o", path_word(target)]
-        history = self._models.history
+        history, said = self._models.history, list[str]()
         first = history.entries[history.current].quantize
         if first is not None:
             of_original = history.parent(history.current) == 0
-            said = scripts.quantize_option(first) if of_original else None
-            if said is None:
+            formats = scripts.quantize_option(first) if of_original else None
+            if formats is None:
                 return ""
-            head += said
-        return shlex.join([*head, *words, *opening_words(self._models.options)])
+            said = formats
+        return scripts.headless(self._models, "tile", output, "_tiled.onnx", *said, *words)
 
     def module_command(
         self, spec: TileSpec, output: str | None, dynamic: Mapping[str, Mapping[int, str]] | None

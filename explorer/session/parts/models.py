@@ -11,7 +11,7 @@ import functools
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -42,8 +42,9 @@ if TYPE_CHECKING:
     from explorer.facts.profile.profile import Profile
     from explorer.session.cache.analysis_cache import AnalysisCache
 
-__all__ = ["Cancel", "Dims", "InputShapes", "Models", "OnProgress", "stem"]
+__all__ = ["Cancel", "Dims", "InputShapes", "Models", "OnProgress", "State", "stem"]
 
+_T = TypeVar("_T")
 _FEW, _A_SECOND = 10_000, 50_000
 """Rows that are packed in no time, and for a second of analysis: who shows no pages keeps no more of them."""
 
@@ -55,6 +56,8 @@ _MUCH_TO_EXPORT = 1 << 32
 
 Dims = Mapping[str, int | Sequence[int]]
 InputShapes = Mapping[str, tuple[str | None, tuple[int, ...]]]
+State = tuple["Models", int]
+"""A model of a session: which session's, and where in its history."""
 
 
 class Models:
@@ -173,7 +176,7 @@ class Models:
 
         `made` is the graph in its file and `examined` its analysis, where they are known.
         """
-        self.history = states.append(self.history, entry)
+        self.history = states.append(self.history, replace(entry, dims=dict(self.options["dims"])))
         if module is not None:
             self._keep_module(self.current, module)
         if made is not None:
@@ -360,25 +363,17 @@ class Models:
 
     def ops(self, at: int) -> tuple[OpStat, ...]:
         """Operator types of a model."""
-        found = None if at or self.cache is None else self.cache.ops()
-        if found is None:
-            found = operator_stats(self.examined(at).analysis)
-            self._keep(at, "ops", lambda: found)
-        return found
+        return self._kept_or(at, "ops", lambda: operator_stats(self.examined(at).analysis))
 
     def memory(self, at: int) -> Memory:
         """Liveness and the arena of a model."""
-        found = None if at or self.cache is None else self.cache.memory()
-        if found is None:
-            found = liveness.memory(self.ordered(at))
-            self._keep(at, "memory", lambda: found)
-        return found
+        return self._kept_or(at, "memory", lambda: liveness.memory(self.ordered(at)))
 
     def profile(self, at: int) -> Profile | None:
         """What was measured of a model: last in this session, else of the original as it was kept."""
         found = self.history.entries[at].profile
         if found is None and at == 0 and self.cache is not None:
-            found = self.cache.profile()
+            found = self.cache.get("profile")
         return found
 
     def keep_profile(self, at: int, profile: Profile) -> None:
@@ -425,10 +420,22 @@ class Models:
     ) -> AnalysisResult:
         """The analysis of the opened model at other sizes of its inputs."""
         opened = self.opened(0, on_progress)
-        usual = opened.options
         # the dimensions of a graph are its own; the one of a module says what these shapes say
-        dims = usual.dims if opened.names() else {}
-        opened.options = replace(usual, dims=dims, input_shapes={**usual.input_shapes, **input_shapes})
+        dims = opened.options.dims if opened.names() else {}
+        return self.examined_with(0, dims, input_shapes, on_progress, cancel)
+
+    def examined_with(
+        self,
+        at: int,
+        dims: Mapping[str, int],
+        shapes: Mapping[str, Any],
+        on_progress: OnProgress,
+        cancel: Cancel,
+    ) -> AnalysisResult:
+        """The analysis of a state at these dimensions and other shapes; the session keeps those it has."""
+        opened = self.opened(at, on_progress)
+        usual = opened.options
+        opened.options = replace(usual, dims=dims, input_shapes={**usual.input_shapes, **shapes})
         try:
             found: AnalysisResult = opened.examine(on_progress=on_progress, cancel=cancel)
             return found
@@ -481,7 +488,7 @@ class Models:
     def _kept(self) -> AnalysisResult | None:
         """The analysis of the original as it was kept; its rows are read, or made, when asked for."""
         cache = self.cache
-        info = None if cache is None else cache.info()
+        info = None if cache is None else cache.get("info")
         if cache is None or info is None:
             return None
         again = functools.cache(lambda: self._analysed(0, None, None))
@@ -493,7 +500,7 @@ class Models:
             return tuple(kept), lambda: again().schedule, functools.cache(flow)
 
         def flow() -> ValueFlow | None:
-            kept = cache.flow()
+            kept = cache.get("flow")
             if kept is None:
                 return again().flow
             return value_flow.flow_of(kept)
@@ -515,6 +522,15 @@ class Models:
             return layers, order, functools.cache(flow)
 
         return type(examined)(examined.info, rows, examined.bounds)
+
+    def _kept_or(self, at: int, what: str, make: Callable[[], _T]) -> _T:
+        """What was kept of the original, or is made now, and kept."""
+        found: _T | None = None if at or self.cache is None else self.cache.get(what)
+        if found is not None:
+            return found
+        made = make()
+        self._keep(at, what, lambda: made)
+        return made
 
     def _keep(self, at: int, what: str, fact: Callable[[], Any]) -> None:
         """Keeps what was found out about the original, or made of what was kept; it is tried once."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -40,9 +39,8 @@ from explorer.host import output_files, scratch
 from explorer.host.processor import saturates_bytes
 from explorer.session.parts import history as states
 from explorer.session.parts import scripts
-from explorer.session.parts.models import Cancel, Models, OnProgress, stem
+from explorer.session.parts.models import Cancel, Models, OnProgress
 from explorer.settings.filter import is_query
-from explorer.settings.parse import opening_words, path_word
 from explorer.settings.quantize import BY_HAND, for_layer
 
 _SATURATES = (
@@ -163,7 +161,6 @@ class Quantizer:
                 path=target,
                 command=result.command,
                 saved=output or "",
-                dims=dict(models.options["dims"]),
                 quantize=request,
                 quantization=result,
             )
@@ -233,17 +230,9 @@ class Quantizer:
     def command(self, request: QuantizeRequest, output: str | None) -> str:
         """The command that does the same headless; '' where no command can."""
         words = scripts.quantize_words(request)
-        if self._models.module is not None or words is None:
+        if words is None:
             return ""
-        source = self._models.source
-        head = [
-            "explorer",
-            "quantize",
-            path_word(source),
-            "-o",
-            path_word(output or f"{stem(source)}_quantized.onnx"),
-        ]
-        return shlex.join([*head, *words, *opening_words(self._models.options)])
+        return scripts.headless(self._models, "quantize", output, "_quantized.onnx", *words)
 
     def _answer(
         self,

@@ -19,6 +19,7 @@ from explorer.base.errors import Misuse
 from explorer.base.units import printable
 from explorer.facts import HistoryEntry, TileSpec
 from explorer.facts.quantize import PARTS, QuantizeRequest, QuantizeSpec
+from explorer.session.parts.models import Models, stem
 from explorer.settings.parse import opening_words, option_words, path_word
 from explorer.settings.quantize import as_toml as formats_as_toml
 from explorer.settings.tiling import COMMAND_LINE, as_toml, escape_glob
@@ -43,6 +44,18 @@ class Step(Struct, frozen=True):
     opening: Mapping[str, Any]
     number: int
     before: int
+
+
+def headless(models: Models, verb: str, output: str | None, ending: str, *words: str) -> str:
+    """The command that does to the opened model what was done; '' where it has no name to be opened by.
+
+    Without an `output` its file is called as the model is, with this `ending`.
+    """
+    if models.module is not None:
+        return ""
+    target = path_word(output or f"{stem(models.source)}{ending}")
+    head = ["explorer", verb, path_word(models.source), "-o", target]
+    return shlex.join([*head, *words, *opening_words(models.options)])
 
 
 def tiling_words(spec: TileSpec) -> list[str] | None:

@@ -19,13 +19,11 @@ from explorer.engine.values.slices.table import SlicedTensor, table
 from explorer.engine.values.statistics import measure
 from explorer.facts import Layer
 from explorer.facts.values import HeatMap, TensorValues
-from explorer.session.parts.models import Cancel, Models, OnProgress
+from explorer.session.parts.figures import places
+from explorer.session.parts.models import Cancel, Models, OnProgress, State
 from explorer.session.parts.values import graph_of
 from explorer.settings.slices import parse_slice
 from explorer.settings.statistics import parse_statistics
-
-State = tuple[Models, int]
-"""A model of a session: which session's, and where in its history."""
 
 OUTLIERS = 10
 
@@ -163,7 +161,10 @@ class TensorNumbers:
         rows = models.rows(at, on_progress, cancel)
         values = [t.name for row in rows for t in row.outputs]
         known = dict.fromkeys((*stored, *(row.path for row in rows), *values))
-        name = _in_tree(rows, name) if name not in known else name
+        if name not in known:  # the path of the row that the tree shows so
+            name = next(
+                (row.path for row, place in zip(rows, places(rows), strict=True) if place == name), name
+            )
         leaves, of_group = _leaving(rows, name)
         name = leaves or name
         if name not in known:
@@ -203,16 +204,6 @@ def _of_parameter(tensors: Sequence[Numbers], name: str) -> list[Numbers]:
     """The one tensor that holds a parameter which files call otherwise, as llama.cpp does."""
     found = [t for t in tensors if t.layer and f"{t.layer}.{t.name.rpartition('.')[2]}" == name]
     return found if len(found) == 1 else []
-
-
-def _in_tree(rows: Sequence[Layer], name: str) -> str:
-    """The path of the row that the tree shows so: by the names of what it lies in, and its own."""
-    shown: list[str] = []
-    for row in rows:
-        shown.append(row.name if row.parent is None else f"{shown[row.parent]}.{row.name}")
-        if shown[-1] == name:
-            return row.path
-    return name
 
 
 def _leaving(rows: Sequence[Layer], name: str) -> tuple[str, int]:

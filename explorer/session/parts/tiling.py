@@ -135,7 +135,6 @@ class Tiler:
                 verification=evidence,
                 saved=output or "",
                 spec=spec,
-                dims=dict(models.options["dims"]),
             ),
             made=None if made is None else renamed(made, target),
             examined=seen[0] if seen else None,

@@ -7,7 +7,6 @@ quantized module can be a state, too.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -33,9 +32,9 @@ from explorer.facts.comparison import TorchinfoTable
 from explorer.facts.quantize import Quantization, QuantizeRequest, QuantizeSpec
 from explorer.facts.settings import QuantizeSettings
 from explorer.session.parts import scripts
-from explorer.session.parts.models import Cancel, Models, OnProgress, stem
+from explorer.session.parts.models import Cancel, Models, OnProgress
 from explorer.session.parts.quantize import label
-from explorer.settings.parse import dynamic_words, opening_words, path_word
+from explorer.settings.parse import dynamic_words
 
 if TYPE_CHECKING:
     from torch import nn
@@ -124,7 +123,6 @@ class ModuleMaker:
             path=None,
             command=command,
             saved=output or "",
-            dims=dict(models.options["dims"]),
             quantize=request,
             quantization=fact,
             ranges=made.ranges,
@@ -182,12 +180,11 @@ class ModuleMaker:
         self, request: QuantizeRequest, output: str | None, dynamic: Mapping[str, Mapping[int, str]]
     ) -> str:
         """The command that quantizes the opened module headless; '' where no command can."""
-        words, models = scripts.quantize_words(request), self._models
-        if models.module is not None or models.current or words is None:
+        words = scripts.quantize_words(request)
+        if self._models.current or words is None:
             return ""
-        target = path_word(output or f"{stem(models.source)}_quantized.pt2")
-        head = ["explorer", "quantize", path_word(models.source), "-o", target, *words]
-        return shlex.join([*head, *dynamic_words(dynamic), *opening_words(models.options)])
+        words += dynamic_words(dynamic)
+        return scripts.headless(self._models, "quantize", output, "_quantized.pt2", *words)
 
     def torchinfo(self) -> TorchinfoTable:
         """Torchinfo's own table of the opened model, and where its numbers are not ours and why."""

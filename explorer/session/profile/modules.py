@@ -16,7 +16,6 @@ from explorer.engine.values.torch_activations import drawn_inputs, read_inputs
 from explorer.engine.values.torch_tensors import materialised
 from explorer.facts.profile.profile import ProfileSpec
 from explorer.session.parts.models import Models
-from explorer.session.profile.analysis import analysis_at
 
 
 def measured_module(
@@ -52,7 +51,7 @@ def measured_module(
         analysis = models.examined(at, on_progress, cancel).analysis
     else:
         wanted = {} if sizes else {**dims}
-        analysis = analysis_at(models, at, wanted, sizes, on_progress, cancel)
+        analysis = models.examined_with(at, wanted, sizes, on_progress, cancel).analysis
     first = given[0] if given else None
     module = TimedModule(
         loaded,

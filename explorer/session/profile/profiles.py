@@ -27,8 +27,7 @@ from explorer.facts.profile.profile import Profile, ProfileSpec
 from explorer.facts.roofline import Machine
 from explorer.facts.training import OPTIMIZERS
 from explorer.session.parts import history as states
-from explorer.session.parts.models import Models
-from explorer.session.profile.analysis import analysis_at
+from explorer.session.parts.models import Models, State
 from explorer.settings.machines import measured_of
 
 TYPE_CHECKING = False
@@ -36,9 +35,6 @@ if TYPE_CHECKING:
     from explorer.engine.costs.value_flow import ValueFlow
     from explorer.engine.profile.torch.modules import TimedModule
     from explorer.facts.profile.machine import MeasuredMachine
-
-State = tuple[Models, int]
-"""A model of a session: which session's, and where in its history."""
 
 
 class Profiler:
@@ -220,7 +216,8 @@ def subject_of(
     if not sizes and not usual.dims and not shapes and opened.options.past is None:
         analysis = models.examined(at, on_progress, cancel).analysis
     else:
-        analysis = analysis_at(models, at, {**usual.dims, **sizes}, given, on_progress, cancel)
+        wanted = {**usual.dims, **sizes}
+        analysis = models.examined_with(at, wanted, given, on_progress, cancel).analysis
     feeds = draw(drawn, spec.seed)
     return TimedGraph(model, analysis, feeds, tuple([one.text() for one in drawn]), batch)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -35,10 +34,11 @@ from explorer.facts.split.run import PipelineRun
 from explorer.facts.split.split import Split, SplitSpec, Stage, StageForm
 from explorer.host import output_files
 from explorer.session.parts import history as states
-from explorer.session.parts.models import Models, stem
+from explorer.session.parts import scripts
+from explorer.session.parts.models import Models
 from explorer.session.split import stage_folder
 from explorer.session.split.pipeline import run_pipeline
-from explorer.settings.parse import opening_words, option_words, path_word
+from explorer.settings.parse import option_words
 
 if TYPE_CHECKING:
     from explorer.session.split.torch_stages import TorchSplitter
@@ -206,13 +206,8 @@ class Splitter:
         words += [] if verify else ["--no-verify"]
         words += ["--seed", str(seed)] if seed else []
         label = f"extract {found.first}" + (f" to {found.last}" if found.last != found.first else "")
-        source = models.source
-        head = ["explorer", "extract", path_word(source), "-o", path_word(f"{stem(source)}_part.onnx")]
-        command = (
-            "" if models.module is not None else shlex.join([*head, *words, *opening_words(models.options)])
-        )
-        dims = dict(models.options["dims"])
-        models.append(HistoryEntry(label, path, command, dims=dims, words=("extract", *words)))
+        command = scripts.headless(models, "extract", None, "_part.onnx", *words)
+        models.append(HistoryEntry(label, path, command, words=("extract", *words)))
 
     def _told(self, subject: SplitSubject, part: Part) -> Extraction:
         types = infer(subject.model, dims_of(subject.model, subject.dims), subject.shapes).values
