@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -76,39 +76,6 @@ class ObservedNetwork(NamedTuple):
     each: Callable[[], Sequence[tuple[Sequence[float], float]]]
 
 
-class Kernels(Protocol):
-    """What can be timed alone; None of what the runtime has no kernel for."""
-
-    def gemm(self, dtype: str, size: int, count: int) -> Run | None:
-        """So many matmuls of size x size x size."""
-
-    def matmul(self, m: int, k: int, n: int, count: int) -> Run:
-        """So many float32 matmuls one after the other, each with weights of its own; several are square."""
-
-    def products(self, batch: int, m: int, k: int, n: int) -> Run:
-        """So many float32 matmuls of two arrays, neither of them weights."""
-
-    def conv(self, shape: ConvShape, count: int) -> Run:
-        """So many convolutions one after the other, to and fro between two numbers of channels; those with a
-        stride beside each other.
-        """
-
-    def network(self, shapes: Sequence[ConvShape]) -> Run:
-        """Convolutions one after the other, each on what the one before makes."""
-
-    def observed(self, shapes: Sequence[ConvShape]) -> ObservedNetwork:
-        """The same under a profiler."""
-
-    def elementwise(self, op: str, shape: tuple[int, ...]) -> Run:
-        """An operator on a float32 array of 4 axes."""
-
-    def add(self, elements: int) -> Run:
-        """The sum of two float32 arrays, in a third."""
-
-    def chain(self, nodes: int) -> Run:
-        """So many nodes, one after the other, on one number."""
-
-
 _MORE = {"LayerNormalization": ("scale", "bias"), "SkipLayerNormalization": ("scale", "bias")}
 _CONTRIBUTED = "com.microsoft"
 _SETTINGS: Mapping[str, Mapping[str, Any]] = {
@@ -120,8 +87,8 @@ _SETTINGS: Mapping[str, Mapping[str, Any]] = {
 """What some operators need beside an array."""
 
 
-class RuntimeKernels:
-    """Kernels of onnxruntime.
+class Kernels:
+    """What can be timed alone: kernels of onnxruntime.
 
     Args:
         threads: For operators.
@@ -131,7 +98,10 @@ class RuntimeKernels:
         self._threads = threads
 
     def gemm(self, dtype: str, size: int, count: int) -> Run | None:
-        """See `Kernels`; int8 is unsigned by signed bytes, as quantized models have them."""
+        """So many matmuls of size x size x size; None of what the runtime has no kernel for.
+
+        int8 is unsigned by signed bytes, as quantized models have them.
+        """
         op, result = DTYPES[dtype]
         left = "uint8" if dtype == "int8" else dtype
         draw = np.random.default_rng(0)
@@ -149,7 +119,7 @@ class RuntimeKernels:
             return None
 
     def matmul(self, m: int, k: int, n: int, count: int) -> Run:
-        """See `Kernels`."""
+        """So many float32 matmuls one after the other, each with weights of its own; several are square."""
         draw = np.random.default_rng(0)
         scale = np.float32(k**-0.5)  # values neither grow nor vanish
         weights = {f"w{at}": _tensor(f"w{at}", _normal(draw, (k, n)) * scale) for at in range(count)}
@@ -158,7 +128,7 @@ class RuntimeKernels:
         return self._run(Graph("matmul", nodes, (x,), (y,), weights), {"v0": _normal(draw, (m, k))})
 
     def products(self, batch: int, m: int, k: int, n: int) -> Run:
-        """See `Kernels`."""
+        """So many float32 matmuls of two arrays, neither of them weights."""
         draw = np.random.default_rng(0)
         shapes = {"a": (batch, m, k), "b": (batch, k, n)}
         inputs = tuple([Value(name, "float32", shape) for name, shape in shapes.items()])
@@ -167,7 +137,9 @@ class RuntimeKernels:
         return self._run(Graph("products", [Node("MatMul", ["a", "b"], ["y"])], inputs, (y,), {}), feeds)
 
     def conv(self, shape: ConvShape, count: int) -> Run:
-        """See `Kernels`; the runtime lays the channels out anew at the first and the last one alone."""
+        """So many convolutions one after the other, to and fro between two numbers of channels; those with a
+        stride beside each other. The runtime lays the channels out anew at the first and the last one alone.
+        """
         draw = np.random.default_rng(0)
         chain = shape.stride == 1
         widths = [shape.channels[at % 2 if chain else bool(at)] for at in range(count + 1)]
@@ -191,11 +163,11 @@ class RuntimeKernels:
         return self._run(Graph("conv", nodes, (first,), last, tensors), {"v0": _normal(draw, size)})
 
     def network(self, shapes: Sequence[ConvShape]) -> Run:
-        """See `Kernels`."""
+        """Convolutions one after the other, each on what the one before makes."""
         return self._run(*_network(shapes))
 
     def observed(self, shapes: Sequence[ConvShape]) -> ObservedNetwork:
-        """See `Kernels`."""
+        """The same under a profiler."""
         graph, feeds = _network(shapes)
         folder = tempfile.TemporaryDirectory()
         session = self._session(graph, "all", os.path.join(folder.name, "profile"))
@@ -208,7 +180,7 @@ class RuntimeKernels:
         return ObservedNetwork(_bound_to(session, graph, feeds), each)
 
     def elementwise(self, op: str, shape: tuple[int, ...]) -> Run:
-        """See `Kernels`."""
+        """An operator on a float32 array of 4 axes."""
         draw = np.random.default_rng(0)
         x, y = Value("x", "float32", shape), Value("y", "float32", None)
         more = {name: _tensor(name, _normal(draw, shape[-1:])) for name in _MORE.get(op, ())}
@@ -218,13 +190,13 @@ class RuntimeKernels:
         return self._run(Graph(op, [node], (x,), (y,), more), {"x": _normal(draw, shape)})
 
     def add(self, elements: int) -> Run:
-        """See `Kernels`."""
+        """The sum of two float32 arrays, in a third."""
         a, b, y = (Value(name, "float32", (elements,)) for name in "aby")
         feeds = {name: np.full(elements, 1, np.float32) for name in "ab"}
         return self._run(Graph("add", [Node("Add", ["a", "b"], ["y"])], (a, b), (y,), {}), feeds)
 
     def chain(self, nodes: int) -> Run:
-        """See `Kernels`."""
+        """So many nodes, one after the other, on one number."""
         every = [Node("Neg", [f"v{at}"], [f"v{at + 1}"], f"n{at}") for at in range(nodes)]
         first, last = Value("v0", "float32", (1,)), Value(f"v{nodes}", "float32", (1,))
         graph = Graph("chain", every, (first,), (last,), {})

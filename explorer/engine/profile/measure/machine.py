@@ -16,7 +16,7 @@ import onnxruntime
 from explorer.base.units import bytes_text, many_text
 from explorer.engine.profile.load import LoadWatch, check_threads
 from explorer.engine.profile.measure import probes
-from explorer.engine.profile.measure.kernels import DTYPES, Kernels, Run, RuntimeKernels
+from explorer.engine.profile.measure.kernels import DTYPES, Kernels, Run
 from explorer.engine.profile.statistics import is_settled, spread, why_stop
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.facts.profile.machine import CacheLevel, KernelTime, MeasuredMachine, PeakRate
@@ -78,7 +78,7 @@ def measured(
         processor.free_bytes(),
         datetime.datetime.now(datetime.UTC).date().isoformat(),
     )
-    return measure(RuntimeKernels(used), used, time_limit, told, LoadWatch(used), on_progress, cancel)
+    return measure(Kernels(used), used, time_limit, told, LoadWatch(used), on_progress, cancel)
 
 
 def measure(

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from msgspec.structs import replace
 
 from explorer.base.units import seconds_text
-from explorer.engine.profile.measure.kernels import Kernels, Run, RuntimeKernels
+from explorer.engine.profile.measure.kernels import Kernels, Run
 from explorer.engine.profile.measure.machine import together
 from explorer.engine.profile.measure.probes import network, network_time, slowed
 from explorer.engine.profile.runs import wait_idle
@@ -61,7 +61,7 @@ class SpeedCheck:
         self._seen = seen
         self._then = max(short, key=lambda one: one.macs, default=None)
         self._network = network_time(seen.probes)
-        self._kernels = kernels or RuntimeKernels(seen.threads)
+        self._kernels = kernels or Kernels(seen.threads)
         self._clock, self._idle = clock, idle
         self._samples, self._networks = list[float](), list[float]()
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Cancelled
 from explorer.engine.profile.load import LoadWatch
-from explorer.engine.profile.measure.kernels import DTYPES, ConvShape, ObservedNetwork, RuntimeKernels
+from explorer.engine.profile.measure.kernels import DTYPES, ConvShape, Kernels, ObservedNetwork
 from explorer.engine.profile.measure.machine import SIZES, Surroundings, measure
 from explorer.engine.profile.measure.probes import OPS, network
 from explorer.engine.profile.measure.speed_check import SpeedCheck
@@ -195,7 +195,7 @@ def test_who_stops_it_gets_no_figures() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_onnxruntime_runs_every_kernel_that_it_does_not_refuse(dtype: str) -> None:
-    kernels = RuntimeKernels(1)
+    kernels = Kernels(1)
     run = kernels.gemm(dtype, 8, 3)
     assert run is not None or dtype not in ("float32", "int8")
     convs = (
@@ -217,8 +217,8 @@ def test_onnxruntime_runs_every_kernel_that_it_does_not_refuse(dtype: str) -> No
 
 def test_convolutions_of_a_network_are_told_one_by_one_run_by_run() -> None:
     shapes = [ConvShape((3, 8), 8, 3, stride=2), ConvShape((8, 8), 4, 3, 8), ConvShape((8, 16), 4, 1)]
-    RuntimeKernels(1).network(shapes)()
-    made = RuntimeKernels(1).observed(shapes)
+    Kernels(1).network(shapes)()
+    made = Kernels(1).observed(shapes)
     for _ in range(4):
         made.run()
     runs = made.each()
