@@ -11,8 +11,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from explorer.engine.graph.interpreter import reads
 from explorer.engine.graph.model import Graph, Node, subgraphs
+from explorer.engine.graph.node_wires import NodeWires
 from explorer.engine.profile.flat_graph import named_in
 
 _BLOCKED = re.compile(r"(.*)_nchwc(?:_token_\d+)?", re.DOTALL)
@@ -60,29 +60,19 @@ def unnamed(op: str, at: int) -> str:
 
 
 class _Scope:
-    """One graph before and after; what a body reads its node does.
-
-    Attributes:
-        maker: Place of the original node that makes a value.
-        constant: Whether nothing that an original node reads comes from outside the file.
-    """
+    """One graph before and after; what a body reads its node does."""
 
     def __init__(self, before: Graph, after: Graph, defaults: frozenset[str]) -> None:
         self.nodes, self.after = before.nodes, after
         # the last value of a blocked stretch is the original's own, once it is laid out as before
         self.moved = {n.inputs[0]: n.outputs[0] for n in after.nodes if n.op == _LAID_OUT and _moves(n)}
         self.names = {node.name: at for at, node in enumerate(self.nodes)}
-        self.maker = {value: at for at, node in enumerate(self.nodes) for value in node.outputs if value}
-        self.reads = [tuple(dict.fromkeys(reads(node))) for node in self.nodes]
+        self.wires = NodeWires(self.nodes, set(before.initializers) - defaults)
+        self.maker = self.wires.maker
         self.readers: dict[str, list[int]] = {}
-        for at, names in enumerate(self.reads):
+        for at, names in enumerate(self.wires.reads):
             for name in names:
                 self.readers.setdefault(name, []).append(at)
-        stored = set(before.initializers) - defaults
-        self.constant: list[bool] = []
-        for names in self.reads:
-            known = (self.constant[self.maker[n]] if n in self.maker else n in stored for n in names)
-            self.constant.append(all(known))
 
     def works(self) -> dict[str, list[Node]]:
         """The original nodes of each optimised one."""
@@ -91,7 +81,7 @@ class _Scope:
         there |= {_plain(value) for node in self.after.nodes for value in node.inputs}
         taken: dict[int, Node] = {}
         for node in self.after.nodes:
-            for at in self._between(ends[id(node)], there):
+            for at in self.wires.between(ends[id(node)], there):
                 taken.setdefault(at, node)
         of_node: dict[str, set[int]] = {}
         for at, node in taken.items():
@@ -132,19 +122,6 @@ class _Scope:
         if len(readers) == 1 and self.nodes[readers[0]].op in ops and self.nodes[readers[0]].outputs[0]:
             return self.nodes[readers[0]].outputs[0]
         return value
-
-    def _between(self, ends: Sequence[str], there: set[str]) -> set[int]:
-        """The nodes between values that an optimised node makes and those that there are without it."""
-        mine = {self.maker[value] for value in ends}
-        todo = [*mine]
-        while todo:
-            for name in self.reads[todo.pop()]:
-                at = self.maker.get(name)
-                # what is there is made by another, and a constant was computed
-                if at is not None and name not in there and at not in mine and not self.constant[at]:
-                    mine.add(at)
-                    todo.append(at)
-        return mine
 
     def _pieces(self, taken: Mapping[int, Node]) -> Iterator[tuple[str, int]]:
         """Optimised nodes that make no value of the original, or have no name, and whose work they do."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 
-from explorer.engine.graph.interpreter import reads
 from explorer.engine.graph.model import Model, Node, subgraphs
+from explorer.engine.graph.node_wires import NodeWires
 from explorer.engine.runtime import provider_assignment
 from explorer.engine.runtime.provider_assignment import HOST, Assignment, body_node_name, node_name
 from explorer.facts import Analysis, Layer, TensorInfo
@@ -66,25 +66,13 @@ def placement(model: Model, analysis: Analysis, providers: Sequence[str], *, scr
     )
 
 
-class _Wires:
-    """Who makes and who reads the values of the main graph; what a body reads its node does.
-
-    Attributes:
-        nodes: Of the main graph.
-        maker: Place of the node that makes a value.
-        reads: Values that each node needs.
-        constant: Whether nothing that a node reads comes from an input of the model.
-    """
+class _Wires(NodeWires):
+    """Those of the main graph, whose inputs and outputs lie on the CPU."""
 
     def __init__(self, model: Model) -> None:
         self.graph, self.nodes = model.graph, model.graph.nodes
-        self.maker = {name: at for at, node in enumerate(self.nodes) for name in node.outputs if name}
-        self.reads = [tuple(dict.fromkeys(reads(node))) for node in self.nodes]
         self.fed = {value.name for value in model.graph.feeds} | model.defaults
-        self.constant: list[bool] = []
-        for names in self.reads:
-            made = [self.constant[self.maker[name]] for name in names if name in self.maker]
-            self.constant.append(all(made) and self.fed.isdisjoint(names))
+        super().__init__(self.nodes, model.graph.initializers.keys() - self.fed)
 
     def makers(self, at: int) -> set[int]:
         """The nodes whose values a node reads."""
@@ -96,16 +84,7 @@ def _works(wires: _Wires, optimised: Sequence[Node]) -> list[Work]:
     there = {name for node in optimised for name in (*node.outputs, *node.inputs)}
     found: list[Work] = []
     for node in optimised:
-        mine = {wires.maker[name] for name in node.outputs if name in wires.maker}
-        todo = [*mine]
-        while todo:
-            for name in wires.reads[todo.pop()]:
-                at = wires.maker.get(name)
-                # what is there is made by another, and a constant was computed
-                if at is not None and name not in there and at not in mine and not wires.constant[at]:
-                    mine.add(at)
-                    todo.append(at)
-        found.append((node, tuple(sorted(mine))))
+        found.append((node, tuple(sorted(wires.between(node.outputs, there)))))
     return found
 
 
