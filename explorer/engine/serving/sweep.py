@@ -17,7 +17,7 @@ from explorer.base.errors import Cancelled, ExplorerError, MissingExtra, Misuse
 from explorer.base.units import rate_text
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.serving.serving import check, stored_types
-from explorer.engine.sweep import MOST, cluster, complain, processes
+from explorer.engine.sweep import MOST, cluster, complain
 from explorer.engine.sweep.fingerprint import digest
 from explorer.engine.sweep.measure import SweepSession, Task
 from explorer.engine.sweep.store import Store
@@ -294,9 +294,7 @@ class _Run:
                 done(task, list(task.made(door, self.on_progress, self.cancel)))
             return 0
         report(self.on_progress, None, "starting workers")
-        if scheduler is None:
-            return processes.run(tasks, done, workers=workers or 1, cancel=self.cancel)
-        return cluster.run(tasks, done, scheduler=scheduler, cancel=self.cancel)
+        return cluster.spread(tasks, done, scheduler, workers or 1, self.cancel)
 
     def _tasks(self, work: _Work, together: int) -> Iterator[ServingTask]:
         """The open questions of a model, those of the same types together, so many contexts at a time."""

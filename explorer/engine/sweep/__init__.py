@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from explorer.base.errors import Cancelled, ExplorerError, MissingExtra, Misuse
 from explorer.base.units import bytes_text, rate_text
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
-from explorer.engine.sweep import cluster, processes
+from explorer.engine.sweep import cluster
 from explorer.engine.sweep.fingerprint import fingerprint, key_of
 from explorer.engine.sweep.measure import ProofSpec, Row, SweepSession, Task, TilingTask, plan_row, prove_row
 from explorer.engine.sweep.processes import cores, room
@@ -269,9 +269,7 @@ class _Run:
             self._count(len(indices))
 
         report(self.on_progress, None, "starting workers")
-        if scheduler is None:
-            return processes.run(tasks, done, workers=workers or 1, cancel=self.cancel)
-        return cluster.run(tasks, done, scheduler=scheduler, cancel=self.cancel)
+        return cluster.spread(tasks, done, scheduler, workers or 1, self.cancel)
 
     def _suggested(self, works: Sequence[_Work]) -> int:
         """How many processes are worth it here."""

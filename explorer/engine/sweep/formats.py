@@ -53,19 +53,18 @@ class FormatTrial(Struct, frozen=True):
 
 
 class FormatTask(Task, frozen=True, kw_only=True):
-    """Rows of number formats.
+    """A row of number formats: a worker has the model open, and the original run, for the next one, too.
 
     Attributes:
-        rows: Without figures; `requests` are their choices.
+        row: Without figures; `request` is its choice.
     """
 
-    rows: tuple[FormatRow, ...]
-    requests: tuple[QuantizeRequest, ...]
+    row: FormatRow
+    request: QuantizeRequest
 
     def made(self, door: SweepSession) -> Iterator[FormatRow]:
-        """The rows, one after the other."""
-        for row, request in zip(self.rows, self.requests, strict=True):
-            yield measured(door, row, request)
+        """The row."""
+        yield measured(door, self.row, self.request)
 
 
 def measured(
@@ -355,20 +354,17 @@ class _Run:
         tasks: list[Task] = []
         places: dict[int, tuple[_Work, int]] = {}
         openers = {id(work): work.subject.opener(work.files) for work, _ in waiting}
-        for work in {id(work): work for work, _ in waiting}.values():
-            own = [at for other, at in waiting if other is work]
-            # a row a task: a worker has the model open, and the original run, for the next one, too
-            for at in own:
-                task = FormatTask(
-                    opener=openers[id(work)],
-                    files=work.files,
-                    fingerprint=work.content,
-                    opening=work.subject.words,
-                    rows=(work.rows[at],),
-                    requests=(self._elsewhere(work.trials[at]),),
-                )
-                tasks.append(task)
-                places[id(task)] = work, at
+        for work, at in waiting:
+            task = FormatTask(
+                opener=openers[id(work)],
+                files=work.files,
+                fingerprint=work.content,
+                opening=work.subject.words,
+                row=work.rows[at],
+                request=self._elsewhere(work.trials[at]),
+            )
+            tasks.append(task)
+            places[id(task)] = work, at
 
         def done(task: Task, outcome: tuple[Struct, ...] | ExplorerError) -> None:
             work, at = places[id(task)]
@@ -382,10 +378,7 @@ class _Run:
                     self._keep(row)
 
         report(self.on_progress, None, "starting workers")
-        if self.scheduler is None:
-            self.count = processes.run(tasks, done, workers=workers, cancel=self.cancel)
-            return
-        self.count = cluster.run(tasks, done, scheduler=self.scheduler, cancel=self.cancel)
+        self.count = cluster.spread(tasks, done, self.scheduler, workers, self.cancel)
 
     def _elsewhere(self, trial: FormatTrial) -> QuantizeRequest:
         request = self._request(trial)

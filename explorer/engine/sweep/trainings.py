@@ -130,10 +130,8 @@ def _elsewhere(
 ) -> int:
     """Trains in other processes, wherever those run: how many there were."""
     far = [replace(task, files=(os.path.abspath(task.files[0]),)) for task in tasks]
-    if scheduler is not None:
-        return cluster.run(far, done, scheduler=scheduler, cancel=cancel)
     most = workers or min(processes.cores(), processes.room(os.path.getsize(far[0].files[0])))
-    return processes.run(far, done, workers=most, cancel=cancel)
+    return cluster.spread(far, done, scheduler, most, cancel)
 
 
 def kept_trainings(path: str, wanted: Sequence[Mapping[str, Any]], take: Take = None) -> TrainingSweep:
