@@ -33,8 +33,10 @@ class Work(Struct, frozen=True):
             "links": 0.0 if not self.links else None if links is None else self.links / links,
         }
 
-    def least(self, machine: Machine, links: float | None = None) -> tuple[float | None, ServingLimit]:
+    def least(self, machine: Machine | None, links: float | None = None) -> tuple[float | None, ServingLimit]:
         """The least time, products and bytes at once and then the links, and what bounds it."""
+        if machine is None:
+            return None, "unknown"
         each = self.seconds(machine, links)
         compute, weights, cache, over = (each[k] for k in ("compute", "weights", "cache", "links"))
         if over is None or compute is None or weights is None or cache is None:
@@ -65,10 +67,8 @@ def times(
     found = []
     for (context, batch), work in steps.items():
         memory = round(weights + work.cache)
-        before, step = first[batch], work
-        none: tuple[float | None, ServingLimit] = None, "unknown"
-        begun, why = before.least(machine) if machine is not None else none
-        token, bound = step.least(machine) if machine is not None else none
+        begun, why = first[batch].least(machine)
+        token, bound = work.least(machine)
         found.append(
             ServingTime(
                 context,

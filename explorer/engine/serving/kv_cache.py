@@ -49,7 +49,9 @@ def served_cache(passes: Passes, context: int, most: int, bits: float | None, we
     few, more = (nbytes(passes.cache(size)[1], bits) for size in (_FEW, _FEW + 1))
     token = more - few
     states = [one for one in passes.cache(_FEW)[1] if not one.keys]
-    return ServedCache(groups(passes, context), token, form, nbytes(states, bits), _crossing(form, weights))
+    return ServedCache(
+        groups(passes, context), token, form, nbytes(states, bits), first_beyond(form, weights, 1)
+    )
 
 
 def groups(passes: Passes, context: int) -> tuple[CacheGroup, ...]:
@@ -83,11 +85,6 @@ def _elements(tensors: Sequence[CacheTensor]) -> dict[int, int]:
         if one.keys:
             found[one.layer] = found.get(one.layer, 0) + one.tensor.numel()
     return found
-
-
-def _crossing(form: ClosedForm, weights: int) -> int | None:
-    """The least context at which a cache takes more than the weights."""
-    return first_beyond(form, weights, 1)
 
 
 def first_beyond(form: ClosedForm, room: float, batch: int) -> int | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -91,8 +91,8 @@ class LayerCuts:
     def __init__(self, model: nn.Module, found: Sequence[WeightHolder]) -> None:
         self.model = model
         self.holders = found
-        self._refused: dict[int, str] = {}
-        self._styles: dict[str, str] = {}
+        self.style = cache(self._style)
+        self.refused = cache(self._refused)
         self._weights: dict[float, list[dict[str, Any]]] = {}
         plan: Mapping[str, str] = getattr(model, "tp_plan", None) or {}
         self._plan = [
@@ -101,13 +101,8 @@ class LayerCuts:
             if "colwise" in style or "rowwise" in style
         ]
 
-    def style(self, path: str) -> str:
+    def _style(self, path: str) -> str:
         """What the plan does with the weights of a module: 'colwise', 'rowwise' or '' for nothing."""
-        if path not in self._styles:
-            self._styles[path] = self._planned(path)
-        return self._styles[path]
-
-    def _planned(self, path: str) -> str:
         for pattern, style in self._plan:
             if pattern.fullmatch(path) or pattern.fullmatch(f"{path}.gate_up_proj"):
                 return "rowwise" if "rowwise" in style else "colwise"
@@ -149,13 +144,10 @@ class LayerCuts:
         """Whether the plan cuts layers, and not only tables and heads."""
         return any(self.style(one.path) for one in self.holders if block_of(one.path) is not None)
 
-    def refused(self, tensor: int) -> str:
+    def _refused(self, tensor: int) -> str:
         """Why layers cannot be cut into so many parts; '' if they can."""
-        if tensor not in self._refused:
-            self._refused[tensor] = self._why_whole(tensor) if tensor > 1 else ""
-        return self._refused[tensor]
-
-    def _why_whole(self, tensor: int) -> str:
+        if tensor == 1:
+            return ""
         if not self.planned:
             return f"{type(self.model).__name__} has no plan by which its layers are cut"
         config = text_config(self.model)
@@ -324,8 +316,6 @@ _Least = tuple[float | None, ServingLimit]
 
 
 def _least(laid: LayoutContext, works: Sequence[Work]) -> list[_Least]:
-    if laid.machine is None:
-        return [(None, "unknown") for _ in works]
     return [work.least(laid.machine, laid.links) for work in works]
 
 
