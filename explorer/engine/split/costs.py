@@ -51,7 +51,7 @@ def of_modules(
         took: Time of rows that have their own, by id.
 
     Returns:
-        Times, and the rows by the units within them before which no cut may lie.
+        Times, and units before which no cut may lie, with why.
     """
     rows = _rows_of_modules(places, layers)
     spans: dict[int, list[tuple[object, range]]] = defaultdict(list)
@@ -76,7 +76,7 @@ def of_modules(
         for one in mine or [range(last, last + 1)]:
             found[one.start] += took.get(layer.id, 0.0) / (len(mine) or 1)
             if layer.id in took and not any(at in took for at in parts):
-                within |= dict.fromkeys(one[1:], layer.path)
+                within |= dict.fromkeys(one[1:], f"it is within {layer.path}, which was measured as one")
     return found, within
 
 

@@ -110,7 +110,7 @@ def graph_sequence(subject: SplitSubject) -> CutSequence:
     if subject.profile is not None and subject.modules:
         nodes = [model.graph.nodes[at] for at in units.positions]
         places = [(module_path(node), node.op) for node in nodes]
-        took, closed = of_modules(places, subject.modules, subject.profile)
+        took, closed = costs.of_modules(places, subject.modules, seconds_of(subject.profile))
     return CutSequence(
         units=units,
         types=types,
@@ -128,15 +128,7 @@ def graph_sequence(subject: SplitSubject) -> CutSequence:
     )
 
 
-def of_modules(
-    places: Sequence[tuple[str, str]], layers: Sequence[Layer], profile: Profile
-) -> tuple[Array, dict[int, str]]:
-    """Seconds of units of which modules were measured, and before which none may be cut for that, and why."""
-    took, within = costs.of_modules(places, layers, _seconds_of(profile))
-    return took, {unit: f"it is within {path}, which was measured as one" for unit, path in within.items()}
-
-
-def _seconds_of(profile: Profile) -> dict[int, float]:
+def seconds_of(profile: Profile) -> dict[int, float]:
     """Seconds of rows that have their own; of a training step those of its forward pass."""
     found = {one.layer: one.forward_seconds for one in profile.layers}
     return {row: seconds for row, seconds in found.items() if seconds is not None}
@@ -179,7 +171,7 @@ class StageSearch:
                 costs.of_units(self.units, layers, partial(_least, layers, one))
                 for one in self.subject.machines
             ]
-        if self.subject.profile is None or not (took := _seconds_of(self.subject.profile)):
+        if self.subject.profile is None or not (took := seconds_of(self.subject.profile)):
             return []  # a module that is one kernel has no layer that took any time
         if self.subject.took is not None:
             return [self.subject.took]
@@ -220,7 +212,9 @@ class StageSearch:
             return self.memory
         if self.subject.macs is not None:
             return costs.additive(self.subject.macs)
-        self._check_known("MACs", lambda layer: layer.macs is not None)
+        missing = next((one for one in layers if not one.group and one.counted and one.macs is None), None)
+        if missing is not None:
+            raise Misuse(f"the MACs of {missing.path} are not known", where="split", hint=self.hint())
         return costs.additive(costs.of_units(self.units, layers, lambda at: layers[at].macs))
 
     def _training(self, stages: int) -> Row:
@@ -254,12 +248,6 @@ class StageSearch:
         """Micro-batches whose activations each stage keeps at once."""
         spec = self.spec
         return [in_flight(at, stages, spec.micro_batches, spec.schedule) for at in range(stages)]
-
-    def _check_known(self, what: str, known: Callable[[Layer], bool]) -> None:
-        layers = self.subject.layers
-        missing = next((one for one in layers if not one.group and one.counted and not known(one)), None)
-        if missing is not None:
-            raise Misuse(f"the {what} of {missing.path} are not known", where="split", hint=self.hint())
 
     def hint(self, otherwise: str = "balance something else") -> str:
         """What makes sizes known, or what else to do."""

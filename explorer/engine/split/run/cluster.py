@@ -46,6 +46,7 @@ class ClusterLine:
             fetch it themselves), by stage and micro-batch.
         came: What came out, by micro-batch.
         count: Stages.
+        pids, workers: Processes and addresses of the workers, once they have loaded.
     """
 
     def __init__(
@@ -54,29 +55,18 @@ class ClusterLine:
         self.ran: dict[tuple[int, int], tuple[float, float, float]] = {}
         self.came: dict[int, dict[str, Array]] = {}
         self.count = len(hows)
-        self._client, self._look, self._hows, self._where = client, look, hows, where
+        self.pids: list[int] = []
+        self.workers = list(where)
+        self._client, self._look, self._hows = client, look, hows
         self._run = uuid.uuid4().hex[:12]
         self._waiting: deque[tuple[int, Mapping[str, Array]]] = deque()
         self._under_way: dict[int, list[Any]] = {}
-        self._pids: list[int] = []
         self._looked = 0.0
         self._heard: dict[str, tuple[float, float]] = {}
 
-    def pids(self) -> list[int]:
-        """Processes of the workers."""
-        return self._pids
-
-    def workers(self) -> list[str]:
-        """Where the stages are."""
-        return list(self._where)
-
     def send(self, batch: int, feeds: Mapping[str, Array]) -> None:
-        """Puts a micro-batch in line."""
+        """Puts a micro-batch in line: so many are under way as the stages take."""
         self._waiting.append((batch, feeds))
-
-    def send_all(self, feeds: Sequence[Mapping[str, Array]], numbers: Sequence[int]) -> None:
-        """All of them, of which so many are under way as the stages take."""
-        self._waiting.extend((number, feeds[at % len(feeds)]) for at, number in enumerate(numbers))
 
     def until_ready(self, cancel: Cancel) -> None:
         """Loads the stages, each on its worker."""
@@ -84,7 +74,7 @@ class ClusterLine:
         while not all(one.done() for one in tasks):
             self._check(cancel)
             time.sleep(LOOK)
-        self._pids = [self._result(at, one, cancel) for at, one in enumerate(tasks)]
+        self.pids = [self._result(at, one, cancel) for at, one in enumerate(tasks)]
 
     def until(
         self, numbers: Sequence[int], cancel: Cancel, tell: Callable[[int], None] = lambda _: None
@@ -122,7 +112,7 @@ class ClusterLine:
             task,
             *given,
             key=f"explorer-{self._run}-{name}",
-            workers=[self._where[at]],
+            workers=[self.workers[at]],
             allow_other_workers=False,
             pure=False,
             **how,
@@ -178,7 +168,7 @@ class ClusterLine:
         for address, seen in there.items():
             if self._heard.get(address, (None, now))[0] != seen:
                 self._heard[address] = seen, now
-        for at, one in enumerate(self._where):
+        for at, one in enumerate(self.workers):
             silent = one in there and now - self._heard[one][1] > _STOPPED
             if one not in there or silent:
                 raise EngineDied(
@@ -211,15 +201,13 @@ def line(hows: Sequence[Mapping[str, Any]], scheduler: str, cancel: Cancel) -> I
 
 def _load(how: Mapping[str, Any]) -> int:
     """Loads a stage, and says in which process."""
-    _loaded(how["path"], how["sha256"], how["file"], how["threads"], tuple(how["reads"]), tuple(how["makes"]))
+    _stage(how)
     return os.getpid()
 
 
 def _run(how: Mapping[str, Any], passing: Passing) -> Passing:
     """A stage's run of a micro-batch."""
-    reads, makes = tuple(how["reads"]), tuple(how["makes"])
-    stage = _loaded(how["path"], how["sha256"], how["file"], how["threads"], reads, makes)
-    names, outputs, run = stage
+    names, outputs, run = _stage(how)
     values, times = passing
     began = time.time()
     try:
@@ -228,6 +216,11 @@ def _run(how: Mapping[str, Any], passing: Passing) -> Passing:
         raise BadModel(f"the stage failed: {error_line(error)}", where=how["file"]) from None
     known = {**values, **dict(zip(outputs, made, strict=True))}
     return {name: known[name] for name in how["keep"] if name in known}, (*times, (began, time.time()))
+
+
+def _stage(how: Mapping[str, Any]) -> Any:
+    reads, makes = tuple(how["reads"]), tuple(how["makes"])
+    return _loaded(how["path"], how["sha256"], how["file"], how["threads"], reads, makes)
 
 
 @functools.lru_cache(maxsize=16)

@@ -93,11 +93,12 @@ def run(
         if count is None:
             count = max(_LEAST, math.ceil(_LONG / max(*alone.busy, _LONG / _MOST)))
         numbers = range(_ALONE, _ALONE + count)
-        line.send_all(feeds, numbers)
+        for at, number in enumerate(numbers):
+            line.send(number, feeds[at % len(feeds)])
         line.until(numbers, cancel, lambda done: report(on_progress, cancel, "running", done, count))
         works = _works(line.ran, _ALONE)
         outputs = [line.came[at] for at in numbers] if keep else []
-        pids, workers = line.pids(), line.workers()
+        pids, workers = line.pids, line.workers
     files = [stage.file for stage in manifest.stages]
     told = _told(files, pids, workers, alone, works, count, threads)
     return replace(told, inputs=texts), outputs
@@ -216,6 +217,8 @@ class _Line:
         ran: Beginning and end of a stage's run, and when it had handed on what it made, by stage and
             micro-batch.
         came: What came out, by micro-batch.
+        pids: Processes of the stages.
+        workers: None: they are of this machine.
     """
 
     def __init__(self, stages: Sequence[_Stage], first: Connection, last: Connection) -> None:
@@ -223,6 +226,8 @@ class _Line:
         self.ran: dict[tuple[int, int], tuple[float, float, float]] = {}
         self.came: dict[int, dict[str, Array]] = {}
         self.count = len(stages)
+        self.pids = [one.process.pid for one in stages]
+        self.workers: list[str] = []
         self._waiting: SimpleQueue[tuple[int, Feeds] | None] = SimpleQueue()
         self._arrived: SimpleQueue[tuple[int, dict[str, Array]] | None] = SimpleQueue()
         self._stopped = StoppedChildren()
@@ -247,22 +252,9 @@ class _Line:
                 self._arrived.put(self._last.recv())
         self._arrived.put(None)
 
-    def pids(self) -> list[int]:
-        """Processes of the stages."""
-        return [one.process.pid for one in self.stages]
-
-    def workers(self) -> list[str]:
-        """None: the processes are of this machine."""
-        return []
-
     def send(self, batch: int, feeds: Feeds) -> None:
         """Gives the first stage a micro-batch, as soon as it takes one."""
         self._waiting.put((batch, dict(feeds)))
-
-    def send_all(self, feeds: Sequence[Feeds], numbers: Iterable[int]) -> None:
-        """All of them, as fast as they are taken."""
-        for at, number in enumerate(numbers):
-            self.send(number, feeds[at % len(feeds)])
 
     def until_ready(self, cancel: Cancel) -> None:
         """Waits until all stages have loaded."""
@@ -309,7 +301,7 @@ class _Line:
                 self._died(len(self.stages) - 1)
             batch, values = message
             self.came[batch] = values
-        self._stopped.check(self.pids(), [one.file for one in self.stages])
+        self._stopped.check(self.pids, [one.file for one in self.stages])
 
     def _died(self, at: int) -> NoReturn:
         """Names the first process that ended: those behind it end for want of work."""

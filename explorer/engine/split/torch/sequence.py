@@ -19,8 +19,9 @@ from explorer.engine.costs.aten import dispatch
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.modules import described
+from explorer.engine.split.costs import of_modules
 from explorer.engine.split.partition import Array
-from explorer.engine.split.search import CutSequence, of_modules
+from explorer.engine.split.search import CutSequence, seconds_of
 from explorer.engine.split.units import CrossingValue, GraphUnits
 from explorer.facts import Layer, TensorInfo
 from explorer.facts.profile.profile import Profile
@@ -127,7 +128,7 @@ def program_sequence(
     took, closed = None, dict[int, str]()
     if profile is not None:
         places = [(_call_of(node), _operator(node)) for node in calls]
-        took, closed = of_modules(places, layers, profile)
+        took, closed = of_modules(places, layers, seconds_of(profile))
     closed = closed if by_time else {}
     units = GraphUnits(
         positions=tuple(range(len(calls))),
