@@ -21,7 +21,7 @@ from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.sweep import cluster
 from explorer.engine.sweep.fingerprint import fingerprint, key_of
 from explorer.engine.sweep.measure import ProofSpec, Row, SweepSession, Task, TilingTask, plan_row, prove_row
-from explorer.engine.sweep.processes import cores, room
+from explorer.engine.sweep.processes import size_of, suggested
 from explorer.engine.sweep.store import Store
 from explorer.facts import TileSpec
 from explorer.facts.cost import Hardware
@@ -36,8 +36,6 @@ _SLICE = 0.2
 """Seconds between two times that cheap rows are kept: each time waits for the disk."""
 _TOGETHER = 256
 """Rows without a proof that a worker makes in one go: opening the model takes longer."""
-_WORTH = 8.0
-"""Seconds of work from which on other processes are worth the three that they take to start."""
 _PROOF, _PROVED, _OPENING = 0.15, 1.5e8, 0.3
 """About what a proof takes: so many seconds, and one for so many bytes of the model; and opening a model."""
 
@@ -75,11 +73,6 @@ class _Work(Struct):
     content: str = ""
     rows: list[SweepRow] = field(default_factory=list)
     open: list[int] = field(default_factory=list)
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the model's files."""
-        return sum(os.path.getsize(path) for path in self.files if os.path.exists(path))
 
 
 def sweep(
@@ -276,9 +269,8 @@ class _Run:
         proofs = sum(len(work.open) for work in works) if self.proof is not None else 0
         seconds = _OPENING * len(works)
         if proofs:
-            seconds += sum(len(work.open) * (_PROOF + work.nbytes / _PROVED) for work in works)
-        most = min(max(proofs, len(works)), cores(), room(max(work.nbytes for work in works)))
-        return 1 if seconds < _WORTH else most
+            seconds += sum(len(work.open) * (_PROOF + size_of(work.files) / _PROVED) for work in works)
+        return suggested(seconds, max(proofs, len(works)), max(size_of(work.files) for work in works))
 
     def _here(self, work: _Work) -> None:
         """In this process: figures through the session that has the model open, proofs through another."""

@@ -20,8 +20,8 @@ from msgspec import Struct
 
 from explorer.base.errors import EngineDied, ExplorerError, MissingExtra, Misuse
 from explorer.engine.progress import Cancel, stop_if
+from explorer.engine.sweep import processes
 from explorer.engine.sweep.processes import AGAIN, LOOK, Done, Task
-from explorer.engine.sweep.processes import run as run_here
 from explorer.host.optional_packages import require
 
 _ANSWER = 10.0
@@ -65,7 +65,7 @@ def run(tasks: Sequence[Task], done: Done, *, scheduler: str, cancel: Cancel = N
 def spread(tasks: Sequence[Task], done: Done, scheduler: str | None, workers: int, cancel: Cancel) -> int:
     """Does the tasks as `run`; where no scheduler is named in so many processes of this machine."""
     if scheduler is None:
-        return run_here(tasks, done, workers=workers, cancel=cancel)
+        return processes.run(tasks, done, workers=workers, cancel=cancel)
     return run(tasks, done, scheduler=scheduler, cancel=cancel)
 
 

@@ -15,10 +15,11 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel, Cancelled, ExplorerError, MissingExtra, Misuse
 from explorer.engine.number_formats import format_of
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
-from explorer.engine.sweep import MOST, Subject, cluster, complain, processes
+from explorer.engine.sweep import MOST, Subject, cluster, complain
 from explorer.engine.sweep.fingerprint import digest, fingerprint
 from explorer.engine.sweep.measure import SweepSession, Task
 from explorer.engine.sweep.mixed_precision import bits_of, next_move, outcome, snr_of
+from explorer.engine.sweep.processes import size_of, suggested
 from explorer.engine.sweep.store import Store
 from explorer.facts import to_json
 from explorer.facts.pareto_front import with_format_front
@@ -38,9 +39,8 @@ from explorer.settings.quantize import BY_HAND, as_toml, for_layer, parse_format
 
 CONFIG = "formats.toml"
 """What a command calls the file of a choice that options cannot say."""
-_WORTH, _TRIAL, _QUANTIZED = 8.0, 0.1, 5e7
-"""Seconds of work from which on other processes are worth their start; about what a trial takes, and one for
-so many bytes of the model."""
+_TRIAL, _QUANTIZED = 0.1, 5e7
+"""Seconds that a trial takes, about, and one for so many bytes of the model."""
 
 
 class FormatTrial(Struct, frozen=True):
@@ -129,11 +129,6 @@ class _Work(Struct):
     content: str = ""
     trials: list[FormatTrial] = []
     rows: list[FormatRow] = []
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the model's files."""
-        return sum(os.path.getsize(path) for path in self.files if os.path.exists(path))
 
 
 def sweep_formats(
@@ -440,9 +435,8 @@ class _Run:
 
 def _suggested(waiting: Sequence[tuple[_Work, int]]) -> int:
     """How many processes are worth it here."""
-    seconds = sum(_TRIAL + work.nbytes / _QUANTIZED for work, _ in waiting)
-    most = processes.room(max(work.nbytes for work, _ in waiting))
-    return 1 if seconds < _WORTH else min(len(waiting), processes.cores(), most)
+    sizes = [size_of(work.files) for work, _ in waiting]
+    return suggested(sum(_TRIAL + size / _QUANTIZED for size in sizes), len(waiting), max(sizes))
 
 
 def _key(model: str, opening: Mapping[str, Any], spec: QuantizeSpec, samples: str) -> str:

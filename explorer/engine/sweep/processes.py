@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection, wait
 from typing import IO, Any
 
 from explorer.base.errors import EngineDied, ExplorerError, MissingExtra, Misuse
+from explorer.engine.profile.load import processors
 from explorer.engine.progress import Cancel, stop_if
 from explorer.host import child, processor, scratch
 
@@ -24,6 +25,8 @@ LOOK = 0.05
 """Seconds between two looks at what is done, and at whether the user stopped it."""
 _DEATHS = 4
 """Workers that may die over one task."""
+_WORTH = 8.0
+"""Seconds of work from which on other processes are worth the three that they take to start."""
 _WORKER = 300 << 20
 """Bytes that a worker takes before it has a model."""
 
@@ -32,21 +35,23 @@ Task = Callable[[], "tuple[Any, ...]"]
 Done = Callable[[Any, "tuple[Any, ...] | ExplorerError"], None]
 
 
-def cores() -> int:
-    """How many processors this process may use."""
-    return len(processor.processors())
-
-
 def room(nbytes: int) -> int:
     """For how many workers with a model of so many bytes there is memory; at least one.
 
     A proof holds the model twice, as it was and tiled, and its activations.
     """
-    with contextlib.suppress(OSError, ValueError, IndexError, StopIteration):
-        with open("/proc/meminfo", encoding="ascii") as file:
-            free = next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable"))
-        return max(1, free // (_WORKER + 3 * nbytes))
-    return 1 << 10
+    free = processor.free_bytes()
+    return 1 << 10 if free is None else max(1, free // (_WORKER + 3 * nbytes))
+
+
+def suggested(seconds: float, tasks: int, nbytes: int) -> int:
+    """How many processes are worth it for tasks that take so long in this one, on models of so many bytes."""
+    return 1 if seconds < _WORTH else min(tasks, processors(), room(nbytes))
+
+
+def size_of(files: Sequence[str]) -> int:
+    """Bytes of a model's files, as far as they are there."""
+    return sum(os.path.getsize(path) for path in files if os.path.exists(path))
 
 
 def run(tasks: Sequence[Task], done: Done, *, workers: int, cancel: Cancel = None) -> int:
@@ -132,7 +137,7 @@ class _Pool:
     """So many workers, with a folder for their temporary files, and a log of what they print."""
 
     def __init__(self, folder: str, log: IO[bytes], count: int) -> None:
-        threads = str(max(1, cores() // count))
+        threads = str(max(1, processors() // count))
         limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)
         self.environment = {**limits, **os.environ, "TMPDIR": folder}
         self.log = log

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Cancelled, ExplorerError, MissingExtra, Misuse
+from explorer.engine.profile.load import processors
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.sweep import cluster, processes
 from explorer.engine.sweep.fingerprint import digest
@@ -130,7 +131,7 @@ def _elsewhere(
 ) -> int:
     """Trains in other processes, wherever those run: how many there were."""
     far = [replace(task, files=(os.path.abspath(task.files[0]),)) for task in tasks]
-    most = workers or min(processes.cores(), processes.room(os.path.getsize(far[0].files[0])))
+    most = workers or min(processors(), processes.room(os.path.getsize(far[0].files[0])))
     return cluster.spread(far, done, scheduler, most, cancel)
 
 
@@ -183,4 +184,4 @@ def _answer(rows: Sequence[TrainingTrial], weights: Store[TrainedWeights], take:
 def _cheap(rows: Mapping[str, TrainingTrial], known: Mapping[str, TrainingTrial], left: int) -> bool:
     """Whether what is left takes less than workers do to begin, by what those that were trained took."""
     took = [row.seconds for key, row in rows.items() if key not in known]
-    return left < 2 or processes.cores() < 2 or not took or sum(took) / len(took) * left < _WORTH
+    return left < 2 or processors() < 2 or not took or sum(took) / len(took) * left < _WORTH

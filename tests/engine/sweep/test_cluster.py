@@ -24,7 +24,6 @@ from msgspec.structs import replace
 from onnx import TensorProto, helper, numpy_helper
 
 from explorer.base.errors import Cancelled, EngineDied, Misuse
-from explorer.engine import sweep
 from explorer.engine.sweep import cluster, processes
 from explorer.engine.sweep.measure import Task
 from explorer.facts.quantize import FormatSweepSpec
@@ -185,8 +184,8 @@ def test_every_processor_takes_part_where_that_saves_time(
         return workers
 
     monkeypatch.setattr(processes, "run", run)
-    monkeypatch.setattr(sweep, "cores", lambda: 4)
-    monkeypatch.setattr(sweep, "room", lambda nbytes: 3)
+    monkeypatch.setattr(processes, "processors", lambda: 4)
+    monkeypatch.setattr(processes, "room", lambda nbytes: 3)
     many = SweepSpec(tuple((size, 16, 16) for size in range(1, 101)))
     assert sweep_files(sample("lenet"), spec=many).workers == 0
     assert sweep_files(sample("lenet"), spec=many, verify=True).workers == 3

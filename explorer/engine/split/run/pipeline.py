@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, EngineDied
 from explorer.base.units import many_text
+from explorer.engine.profile.load import processors
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.engine.split.manifest import Manifest, ManifestTensor
@@ -30,7 +31,7 @@ from explorer.engine.split.run import cluster
 from explorer.engine.split.schedule import forecast
 from explorer.facts.split.run import PipelineRun, StageRun
 from explorer.facts.split.schedule import ScheduledWork
-from explorer.host import child, processor, scratch
+from explorer.host import child, scratch
 from explorer.host.stopped_children import StoppedChildren
 
 _LOOK = 0.05
@@ -171,7 +172,7 @@ def _told(
         for at, file in enumerate(files)
     ]
     notes = []
-    there = len(processor.processors())
+    there = processors()
     if workers:
         notes.append("the times of the stages are by the clocks of their machines")
         if (several := len(set(workers))) < len(files):
