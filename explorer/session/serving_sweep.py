@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from explorer.engine import sweep as engine
 from explorer.engine.serving import sweep
-from explorer.engine.sweep.measure import SweepSession
 from explorer.facts.roofline import Machine
 from explorer.facts.serving.sweep import ServingSweep, ServingSweepSpec
 from explorer.session.files import opened
@@ -72,15 +70,13 @@ def _subject(session: Session, on_progress: OnProgress) -> sweep.ServedModel:
         name=models.label(models.current),
         door=session,
         content=partial(session.parts.server.content, None, on_progress),
-        opener=partial(_opener, source, options),
+        opener=lambda content: partial(
+            worker_model, partial(module_anew, reopen), source, options, _content, content
+        ),
         opening={name: models.options[name] for name in MATTERS},
         words=shlex.join(opening_words(models.options)),
         stays=models.module is not None,
     )
-
-
-def _opener(source: str, options: Mapping[str, Any], content: str) -> Callable[[], SweepSession]:
-    return partial(worker_model, partial(module_anew, reopen), source, options, _content, content)
 
 
 def _content(session: Any) -> str:

@@ -134,7 +134,9 @@ class _Scope:
             if id(node) in led:
                 # an operator without a kernel of its own is opened: its pieces lead to what it makes
                 for piece in filter(None, map(makers.get, node.inputs)):
-                    if id(piece) in led or not (_moves(piece) or _is_piece(piece)):
+                    if id(piece) in led or not (
+                        _moves(piece) or not piece.name or piece.name.startswith(_PIECES)
+                    ):
                         continue
                     led[id(piece)] = led[id(node)]
                     if not _moves(piece):
@@ -148,10 +150,6 @@ class _Scope:
         for node in sorted(nameless, key=lambda node: owner[id(node)]):
             counts[node.op] = counts.get(node.op, -1) + 1
             yield unnamed(node.op, counts[node.op]), owner[id(node)]
-
-
-def _is_piece(node: Node) -> bool:
-    return not node.name or node.name.startswith(_PIECES)
 
 
 def _moves(node: Node) -> bool:

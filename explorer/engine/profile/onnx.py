@@ -231,6 +231,7 @@ class _MeasuredGraph(Struct):
             seen, otherwise = self.check.now()
             notes = (*notes, otherwise) if otherwise else notes
         first = next(iter(self.subject.feeds.values()), None)
+        weights = sum(layer.weight_bytes_read or 0 for layer in self.layers if not layer.group)
         conditions = Conditions(
             warmup=spec.warmup,
             stopped=self.stopped,
@@ -244,7 +245,7 @@ class _MeasuredGraph(Struct):
             optimize=self.level,
             inputs=self.subject.inputs,
             machine=machine,
-            model=TimeModel(seen, _weights(self.layers)) if seen is not None and seen.probes else None,
+            model=TimeModel(seen, weights) if seen is not None and seen.probes else None,
             load="; ".join(filter(None, (watch.words(spread(self.wall)), slower))),
             notes=notes,
             recording=tuple(self.recording),
@@ -339,11 +340,6 @@ def _owners(
 def _weight(node: Node, layer: Layer) -> tuple[bool, int, int]:
     """What decides which of several layers in one kernel has its time: bodies, MACs, bytes."""
     return bool(subgraphs(node)), 0 if layer.group else layer.macs or 0, bytes_moved(layer) or 0
-
-
-def _weights(layers: Sequence[Layer]) -> int:
-    """Bytes of weights that a run reads."""
-    return sum(layer.weight_bytes_read or 0 for layer in layers if not layer.group)
 
 
 def _failed(

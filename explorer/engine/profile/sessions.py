@@ -51,7 +51,8 @@ class TimedSessions(TimedRuns):
     ) -> None:
         super().__init__(spec.record)
         self._feeds, self._level, self._place = feeds, level, place
-        self._made = skeleton(model, folder=(folder := _folder(model)))
+        folder = os.path.dirname(os.path.abspath(model.path)) if model.path else os.getcwd()
+        self._made = skeleton(model, folder=folder)
 
         def session(**more: Any) -> Any:
             options = _options(spec, level, folder)
@@ -116,10 +117,6 @@ class TimedSessions(TimedRuns):
         """The path of the profile."""
         path: str = self._observed.end_profiling()
         return path
-
-
-def _folder(model: Model) -> str:
-    return os.path.dirname(os.path.abspath(model.path)) if model.path else os.getcwd()
 
 
 def _options(spec: ProfileSpec, level: str, folder: str) -> Any:

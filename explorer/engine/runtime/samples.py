@@ -238,7 +238,8 @@ def headers(path: str) -> dict[str, ArrayEntry]:
         raise
     except Exception:
         # a broken archive or header raises whatever its bytes happen to ask for
-        raise _unreadable(path) from None
+        what, hint = "this is no .npy or .npz file with plain arrays", "numpy.save writes one"
+        raise Misuse(what, where=path, hint=hint) from None
 
 
 def _header(name: str, file: IO[bytes]) -> ArrayEntry:
@@ -249,10 +250,6 @@ def _header(name: str, file: IO[bytes]) -> ArrayEntry:
     if dtype.hasobject or dtype.names or any(size < 0 for size in shape):
         raise ValueError("no plain numbers")
     return ArrayEntry(name, dtype, fortran, tuple(int(size) for size in shape))
-
-
-def _unreadable(path: str) -> Misuse:
-    return Misuse("this is no .npy or .npz file with plain arrays", where=path, hint="numpy.save writes one")
 
 
 def pieces(path: str, entry: ArrayEntry) -> Iterator[Array]:

@@ -38,14 +38,15 @@ def forecast(
         micro_batches: That go through it.
         schedule: Of a training step.
     """
-    works = laid_out(seconds, links, [_forwards(micro_batches)] * len(seconds))
-    steps = laid_out(
-        seconds, links, [[*order] for order in _orders(len(seconds), micro_batches, schedule)], BACKWARD
-    )
+    stages = len(seconds)
+    forwards: list[tuple[Work, int]] = [("forward", at) for at in range(micro_batches)]
+    ahead = [in_flight(at, stages, micro_batches, schedule) for at in range(stages)]
+    works = laid_out(seconds, links, [forwards] * stages)
+    steps = laid_out(seconds, links, [[*_order(one, micro_batches)] for one in ahead], BACKWARD)
     ended = max(one.end for one in works)
     trained = max(one.end for one in steps)
     busy = micro_batches * sum(seconds)
-    whole = len(seconds) * ended
+    whole = stages * ended
     return PipelineForecast(
         micro_batches,
         sum(seconds) + sum(links),
@@ -55,23 +56,14 @@ def forecast(
         ended,
         schedule,
         trained,
-        1 - busy * (1 + BACKWARD) / (len(seconds) * trained) if trained else 0.0,
+        1 - busy * (1 + BACKWARD) / (stages * trained) if trained else 0.0,
         tuple(works[:_SHOWN]),
         tuple(steps[:_SHOWN]),
     )
 
 
-def _forwards(micro_batches: int) -> list[tuple[Work, int]]:
-    return [("forward", at) for at in range(micro_batches)]
-
-
-def _orders(stages: int, micro_batches: int, schedule: Schedule) -> Iterator[Iterator[tuple[Work, int]]]:
-    """What each stage does, in order."""
-    for stage in range(stages):
-        yield _order(in_flight(stage, stages, micro_batches, schedule), micro_batches)
-
-
 def _order(ahead: int, micro_batches: int) -> Iterator[tuple[Work, int]]:
+    """What a stage does in a training step, so many forward passes ahead of the backward ones."""
     for at in range(micro_batches + ahead):
         # the last forward pass that may begin is followed by a backward one
         if at < micro_batches:

@@ -42,19 +42,15 @@ def stage_maker(
     """What makes single stages, from a first unit to before another; see `stage_models`."""
     born = {value.name: value.born for value in units.values}
     dies = {value.name: value.dies for value in units.values}
-    rest = _unmade(model, units)
+    made = {name for at in units.positions for name in model.graph.nodes[at].outputs}
+    # outputs of the graph that no unit makes: an input or a constant that is handed out
+    rest = tuple([value.name for value in model.graph.outputs if value.name not in made])
 
     def stage(first: int, last: int) -> Model:
         mine = range(first, last)
         return _stage(model, units, mine, born, dies, types, rest if last == len(units.positions) else ())
 
     return stage
-
-
-def _unmade(model: Model, units: GraphUnits) -> tuple[str, ...]:
-    """Outputs of the graph that no unit makes: an input or a constant that is handed out."""
-    made = {name for at in units.positions for name in model.graph.nodes[at].outputs}
-    return tuple([value.name for value in model.graph.outputs if value.name not in made])
 
 
 def _stage(

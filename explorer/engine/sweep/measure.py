@@ -201,7 +201,9 @@ def prove_row(
             verdict_kind=evidence.verdict_kind,
             verdict=evidence.verdict,
             worst_error=evidence.worst_error,
-            tiled_bytes=_size(folder) if result.output else None,
+            tiled_bytes=sum(entry.stat().st_size for entry in os.scandir(folder) if entry.is_file())
+            if result.output
+            else None,
             proof_seconds=time.perf_counter() - started,
         )
     except (Cancelled, MissingExtra):
@@ -212,10 +214,6 @@ def prove_row(
         )
     finally:
         made.remove()
-
-
-def _size(folder: str) -> int:
-    return sum(entry.stat().st_size for entry in os.scandir(folder) if entry.is_file())
 
 
 _ONE = threading.Lock()

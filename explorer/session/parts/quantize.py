@@ -17,7 +17,7 @@ from explorer.base.errors import Misuse, nearest
 from explorer.engine import shapes
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
-from explorer.engine.graph.model import FileSpan, Model, Tensor
+from explorer.engine.graph.model import FileSpan, Model
 from explorer.engine.progress import report
 from explorer.engine.quantize import calibration
 from explorer.engine.quantize.answer import answer
@@ -179,7 +179,8 @@ class Quantizer:
         chosen = replace(chosen, choices=sound(chosen.choices, grids))
         made = quantized(chosen.model, chosen.choices, grids, self._declared(chosen))
         step = partial(report, on_progress, cancel, "comparing")
-        if sum(tensor.nbytes for tensor in made.graph.initializers.values() if _is_new(tensor)) <= _IN_MEMORY:
+        stored = made.graph.initializers.values()
+        if sum(one.nbytes for one in stored if not isinstance(one.payload, FileSpan)) <= _IN_MEMORY:
             # the runtime maps the other weights where the original has them
             there = replace(made, path=self._graph(None).path)
             outputs = original.agreement(there, step)
@@ -289,11 +290,6 @@ def _saturation(choices: Sequence[LayerChoice]) -> tuple[str, ...]:
     taken = [(c.weight, c.input) for c in choices if not c.reason and c.weight is not None and c.input]
     bytes_ = [w for w, x in taken if w.element_type == "int8" and x.element_type in ("int8", "uint8")]
     return (_SATURATES,) if bytes_ and saturates_bytes() else ()
-
-
-def _is_new(tensor: Tensor) -> bool:
-    """Whether the bytes of a tensor are made by the quantization."""
-    return not isinstance(tensor.payload, FileSpan)
 
 
 def _stamp(path: str) -> tuple[tuple[str, int, int], ...]:

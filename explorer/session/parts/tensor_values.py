@@ -26,6 +26,8 @@ from explorer.settings.slices import parse_slice
 from explorer.settings.statistics import parse_statistics
 
 OUTLIERS = 10
+_QUANTIZED = ("quantized", "blocks", "float16", "bfloat16")
+"""What stands behind the name of a weight in a model that stores it quantized."""
 
 
 class TensorNumbers:
@@ -168,7 +170,7 @@ class TensorNumbers:
         leaves, of_group = _leaving(rows, name)
         name = leaves or name
         if name not in known:
-            held_as = next((other for other in _quantized_names(name) if other in stored), None)
+            held_as = next((other for word in _QUANTIZED if (other := f"{name}_{word}") in stored), None)
             if held_as is not None:
                 return self._sliced(of, held_as, input, seed, on_progress, cancel)
             raise Misuse(
@@ -219,11 +221,6 @@ def _lying_alike(sliced: SlicedTensor, other: SlicedTensor) -> SlicedTensor:
     """A packed weight the way round that the other one lies: a row for each output, or a column."""
     opened = sliced.numbers.opened
     return sliced if opened is None else replace(sliced, numbers=opened(other.numbers.by_rows))
-
-
-def _quantized_names(weight: str) -> list[str]:
-    """What a weight may be called in a model that stores it quantized."""
-    return [f"{weight}_{word}" for word in ("quantized", "blocks", "float16", "bfloat16")]
 
 
 def _drawn(

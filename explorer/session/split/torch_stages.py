@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -22,7 +23,7 @@ from explorer.engine.split import manifest
 from explorer.engine.split.costs import live_bytes
 from explorer.engine.split.search import CutSequence, StageSearch
 from explorer.engine.split.stages import StageDraft, split_figures, stage_spans
-from explorer.engine.split.torch import proof, stages
+from explorer.engine.split.torch import pipeline_script, proof, stages
 from explorer.engine.split.torch.sequence import check, exported, names, program_sequence, random_calls
 from explorer.engine.split.torch.stages import ModuleStages, StageModule
 from explorer.engine.values.torch_activations import drawn_inputs
@@ -140,7 +141,7 @@ class TorchSplitter:
                 stage_folder.check_free(output, name, overwrite)
             infos, made = self._saved(found, parts, first, place)
             found = replace(found, stages=tuple(made))
-            stages.write_script(os.path.join(place, stages.SCRIPT))
+            shutil.copyfile(pipeline_script.__file__, os.path.join(place, stages.SCRIPT))
             with open(temporary, "wb") as file:
                 file.write(manifest.encoded(self._manifest(found, parts, infos)))
             if prove:

@@ -113,7 +113,8 @@ def measure(
     if unsure := sum(not is_settled(one) for one in every):
         notes.append(f"not sure to 5 %: {many_text(unsure, 'median')} of {len(every):,}")
     peaks = tuple(_peaks(found))
-    best = [one.seconds for one in found for peak in peaks if _reached(peak, one)]
+    reached = {(peak.dtype, peak.sizes) for peak in peaks}
+    best = [one.seconds for one in found if (one.dtype, one.sizes) in reached]
     load = watch.words(max([added, *best], key=lambda one: one.p90 / max(one.p10, 1e-12)))
     return MeasuredMachine(
         processor=told.name,
@@ -244,10 +245,6 @@ def _peaks(found: Sequence[KernelTime]) -> Iterator[PeakRate]:
             yield PeakRate(
                 dtype, best.macs_per_second, best.macs / took.high, best.macs / took.low, best.sizes
             )
-
-
-def _reached(peak: PeakRate, one: KernelTime) -> bool:
-    return (peak.dtype, peak.sizes) == (one.dtype, one.sizes)
 
 
 def _streamed(told: Surroundings) -> int:

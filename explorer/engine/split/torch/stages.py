@@ -4,7 +4,6 @@ our search says, and gives weights that several stages use to each of them.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,6 @@ from torch.fx.node import Node
 from torch.utils._pytree import tree_leaves
 
 from explorer.base.errors import BadModel
-from explorer.engine.split.torch import pipeline_script
 from explorer.host.optional_packages import error_line
 from explorer.host.output_files import check_room
 
@@ -173,8 +171,3 @@ def in_turn(
         made = module(*[known[name] for name in stage.reads])
         known.update(zip(stage.makes, made if isinstance(made, (tuple, list)) else (made,), strict=True))
     return known
-
-
-def write_script(path: str) -> None:
-    """The script that trains the stages, beside them."""
-    shutil.copyfile(pipeline_script.__file__, path)
