@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import lru_cache
 from typing import Any
 
@@ -64,7 +64,8 @@ def split(
     parts = stage_models(subject.model, search.units, found.places, infer(subject.model).values)
     spans = stage_spans(search, found.places)
     made = [_stage(search, part, mine, subject.dims) for part, mine in zip(parts, spans, strict=True)]
-    return split_figures(search, found, made, _shared(parts), others=not spec.cuts), parts
+    shared = in_several(part.graph.initializers.keys() for part in parts)
+    return split_figures(search, found, made, shared, others=not spec.cuts), parts
 
 
 class StageDraft:
@@ -114,7 +115,8 @@ def graph_draft(subject: SplitSubject, search: StageSearch) -> StageDraft:
         return part, _stage(search, part, range(first, last), subject.dims)
 
     def shared(places: Sequence[int]) -> list[str]:
-        return _shared([counted(mine.start, mine.stop)[0] for mine in stage_spans(search, places)])
+        parts = (counted(mine.start, mine.stop)[0] for mine in stage_spans(search, places))
+        return in_several(part.graph.initializers.keys() for part in parts)
 
     return StageDraft(search, lambda mine: counted(mine.start, mine.stop)[1], shared)
 
@@ -211,12 +213,11 @@ def _cut(search: StageSearch, place: int) -> StageCut:
     return StageCut(crossed, tensors, search.path(place), seconds)
 
 
-def _shared(parts: Sequence[Model]) -> list[str]:
-    """Stored tensors that several stages have."""
+def in_several(stored: Iterable[Set[str]]) -> list[str]:
+    """Names of tensors that several stages store, of what each stores."""
     seen: set[str] = set()
     found: dict[str, None] = {}
-    for part in parts:
-        names = set(part.graph.initializers)
+    for names in stored:
         found.update(dict.fromkeys(sorted(seen & names)))
         seen |= names
     return list(found)

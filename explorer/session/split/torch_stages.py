@@ -22,7 +22,7 @@ from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.engine.split import manifest
 from explorer.engine.split.costs import live_bytes
 from explorer.engine.split.search import CutSequence, StageSearch
-from explorer.engine.split.stages import StageDraft, split_figures, stage_spans
+from explorer.engine.split.stages import StageDraft, in_several, split_figures, stage_spans
 from explorer.engine.split.torch import pipeline_script, proof, stages
 from explorer.engine.split.torch.sequence import check, exported, names, program_sequence, random_calls
 from explorer.engine.split.torch.stages import ModuleStages, StageModule
@@ -270,13 +270,8 @@ def _stage(search: StageSearch, mine: range) -> Stage:
 
 def _shared(search: StageSearch, places: Sequence[int]) -> list[str]:
     """What several stages store."""
-    seen: set[str] = set()
-    found: dict[str, None] = {}
-    for mine in stage_spans(search, places):
-        held = {name for unit in mine for name in search.units.stored[unit]}
-        found.update(dict.fromkeys(sorted(seen & held)))
-        seen |= held
-    return list(found)
+    spans = stage_spans(search, places)
+    return in_several({name for unit in mine for name in search.units.stored[unit]} for mine in spans)
 
 
 def _weights(parts: Sequence[StageModule]) -> list[manifest.ManifestWeight]:
