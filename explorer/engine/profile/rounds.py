@@ -78,24 +78,19 @@ def timed(
     check_threads(spec.threads)
     report(on_progress, cancel, "loading")
     watch: LoadWatch | None = None
+    fewest = _COMPARED if len(every) > 1 else 1
     for _ in range(spec.repeat):
         with tempfile.TemporaryDirectory(dir=scratch) as place, ExitStack() as stack, gc_pause():
             for at, one in enumerate(every):
                 os.mkdir(folder := os.path.join(place, str(at)))
                 one.load(spec, folder, stack)
-                fewest = _COMPARED if len(every) > 1 else 1
-                one.trying(partial(_warm_up, spec=spec, cancel=cancel, fewest=fewest))
+                one.trying(lambda runs: runs.warm_up(spec, fewest, cancel))
             watch = watch or LoadWatch(spec.threads or processors())
             _alternate(every, spec, watch, on_progress, cancel)
             for one in every:
                 one.take()
     assert watch is not None
     return [one.timed(spec, watch, machine) for one in every]
-
-
-def _warm_up(runs: TimedRuns, *, spec: ProfileSpec, cancel: Cancel, fewest: int) -> None:
-    runs.fewest = max(runs.fewest, fewest)
-    runs.warm_up(spec, cancel)
 
 
 def _alternate(
@@ -114,19 +109,9 @@ def _alternate(
     going = True
     while going:
         found = [
-            one.trying(partial(_block, room=one.room, watch=watch, step=step, stop=why)) for one in every
+            one.trying(partial(TimedRuns.block, room=one.room, watch=watch, step=step, stop=why))
+            for one in every
         ]
         for one, stopped in zip(every, found, strict=True):
             one.stopped = stopped or one.stopped
         going = None in found
-
-
-def _block(
-    runs: TimedRuns,
-    room: int,
-    watch: LoadWatch,
-    step: Callable[[int], None],
-    stop: Callable[[Sequence[float]], Stopped | None],
-) -> Stopped | None:
-    """See `TimedRuns.block`; of a model that has as many runs as were asked for no more are made."""
-    return "steps" if stop(runs.wall) == "steps" else runs.block(room, watch, step, stop)

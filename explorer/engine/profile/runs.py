@@ -71,8 +71,9 @@ class TimedRuns:
         """Seconds of one run, under the profiler or not."""
         raise NotImplementedError
 
-    def warm_up(self, spec: ProfileSpec, cancel: Cancel) -> None:
+    def warm_up(self, spec: ProfileSpec, fewest: int, cancel: Cancel) -> None:
         """Runs that are not timed: the runtime plans its memory in the first."""
+        self.fewest = max(self.fewest, fewest)
         began = time.perf_counter()
         for step in range(max(1, spec.warmup)):
             stop_if(cancel)
@@ -96,8 +97,10 @@ class TimedRuns:
             room: Runs under the profiler that are kept.
             watch: Looks at what else runs meanwhile.
             step: Told before each run how many were made.
-            stop: Says of the times so far why no more are needed.
+            stop: Says of the times so far why no more are needed: at once where all asked for are made.
         """
+        if stop(self.wall) == "steps":
+            return "steps"
         short = not self.wall or self.wall[-1] < _SHORT
         wait_idle()  # threads of the session before would take processors from this one
         if short:  # its own wake up in a run that nobody counts

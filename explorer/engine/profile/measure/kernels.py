@@ -238,17 +238,12 @@ def _of_convs(run: KernelRun, count: int) -> tuple[Sequence[float], float] | Non
 
 
 def _bound_to(session: Any, graph: Graph, feeds: Mapping[str, Array]) -> Run:
-    held = [(value.name, _on_host(feeds[value.name], str(value.dtype))) for value in graph.inputs]
-    return _bound(session, held, [value.name for value in graph.outputs])
-
-
-def _bound(session: Any, inputs: Sequence[tuple[str, Any]], outputs: Sequence[str]) -> Run:
     """A run whose inputs lie where they lie, and whose outputs stay where the runtime makes them."""
     binding = session.io_binding()
-    for name, value in inputs:
-        binding.bind_ortvalue_input(name, value)
-    for name in outputs:
-        binding.bind_output(name)
+    for value in graph.inputs:
+        binding.bind_ortvalue_input(value.name, _on_host(feeds[value.name], str(value.dtype)))
+    for value in graph.outputs:
+        binding.bind_output(value.name)
     return lambda: session.run_with_iobinding(binding)
 
 
