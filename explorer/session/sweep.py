@@ -263,7 +263,6 @@ def beside(fact: Sweep, chosen: str) -> FigureTable:
 def _subject(
     session: SweepSession, models: Models, reopen: Reopen, on_progress: OnProgress
 ) -> engine.Subject:
-    """A session's current model."""
     options = models.options
     opening = {name: options[name] for name in MATTERS}
     return engine.Subject(

@@ -366,7 +366,6 @@ def _calls(tree: TreeRows, item: Item) -> list[Item]:
 
 
 def _box(tree: TreeRows, item: Item, around: int | None) -> GraphBox:
-    """The box of an item."""
     row = item.rows[0]
     layer = tree.layers[row]
     inside = tree.shown[tree.ends[item.rows[-1]]] - tree.shown[row]

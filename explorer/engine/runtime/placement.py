@@ -183,7 +183,6 @@ def _boundaries(wires: _Wires, of_node: Sequence[str], rows: _Rows) -> list[Boun
 def _fused(
     told: Assignment, works: Sequence[Work], of_node: Sequence[str], rows: _Rows
 ) -> Iterator[FusedLayers]:
-    """Layers that run as one operator."""
     places = {node_name(at): at for at in range(len(of_node))}
     for names in told.compiled:
         work = [places[name] for name in names if name in places]

@@ -287,7 +287,6 @@ class _Answer:
         )
 
     def _held(self, form: ClosedForm, context: int) -> int:
-        """Bytes of the cache of one sequence."""
         found = form.at(context)
         if found is not None:
             return found
@@ -406,7 +405,6 @@ class _Answer:
         return found
 
     def _cached(self, context: int) -> dict[int, float]:
-        """Bytes of the cache, by layer."""
         found: dict[int, float] = {}
         for one in self.passes.cache(context)[1]:
             size = one.tensor.numel() * element_bits(one, self.types.kv_bits) / 8

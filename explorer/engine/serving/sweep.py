@@ -102,7 +102,6 @@ _OF_LAYOUT = (
 
 
 def _rows(blank: ServingRow, fact: Serving) -> list[ServingRow]:
-    """The rows of one question."""
     where = blank.context, blank.batch
     if blank.devices == 1:
         time_ = next(one for one in fact.times if (one.context, one.batch) == where)

@@ -76,7 +76,6 @@ class Editor:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> Edit:
-        """One more state."""
         models = self._models
         model = models.graph(models.current, on_progress)
         done: list[str] = []

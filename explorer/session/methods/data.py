@@ -9,8 +9,6 @@ from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import Cancel, OnProgress
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from explorer.facts.evaluate.evaluation import Evaluation, Task
     from explorer.facts.evaluate.training_run import TrainingRun
 

@@ -178,7 +178,6 @@ Prove = Callable[[State], Verification]
 
 
 def _column(state: State, hardware: Hardware | None, proof: Verification | None) -> Figures:
-    """The figures of a state."""
     models, at = state
     examined = models.examined(at)
     machine, tiled = roofline_machine(hardware), examined.info.tiled

@@ -229,7 +229,6 @@ class Exporter:
         return scripts.Step(entry, {**kept, "trust": trust, "dims": sizes}, at, before)
 
     def _write(self, path: str, text: str, overwrite: bool, *, executable: bool = False) -> None:
-        """Writes a file of text."""
         self._models.check_target(path, overwrite)
         with output_files.atomic_write(path, overwrite=overwrite, executable=executable) as temporary:
             with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:

@@ -155,16 +155,7 @@ class Quantizer:
             seconds=time.perf_counter() - started,
             notes=(*models.random_weights(), *_saturation(chosen.choices)),
         )
-        models.append(
-            HistoryEntry(
-                label=f"quantize {label(spec)}",
-                path=target,
-                command=result.command,
-                saved=output or "",
-                quantize=request,
-                quantization=result,
-            )
-        )
+        models.append(quantized_state(request, result, target, output))
         return result
 
     def trial(self, request: QuantizeRequest, on_progress: OnProgress, cancel: Cancel) -> Quantization:
@@ -299,7 +290,15 @@ def _stamp(path: str) -> tuple[tuple[str, int, int], ...]:
     return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in seen)
 
 
-def label(spec: QuantizeSpec) -> str:
+def quantized_state(
+    request: QuantizeRequest, fact: Quantization, path: str | None, output: str | None, **more: Any
+) -> HistoryEntry:
+    """The state that a quantization makes, in a file or, without a path, as a module."""
+    named, saved = f"quantize {_label(request.spec)}", output or ""
+    return HistoryEntry(named, path, fact.command, saved=saved, quantize=request, quantization=fact, **more)
+
+
+def _label(spec: QuantizeSpec) -> str:
     """What a state is called: 'int8', 'weight int4, input int8', 'int8, 2 layers by hand'."""
     parts = [(part, getattr(spec, part)) for part in ("weight", "input")]
     named = ", ".join(f"{part} {fmt}" for part, fmt in parts if fmt != "float32") or "some layers"

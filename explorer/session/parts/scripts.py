@@ -219,7 +219,6 @@ def _known_by_its_plan(entry: HistoryEntry) -> TileSpec:
 
 
 def _proof(entry: HistoryEntry) -> list[str]:
-    """The options of the proof."""
     proof = entry.verification
     if proof is None:
         return ["--no-verify"]

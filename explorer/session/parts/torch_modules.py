@@ -27,13 +27,13 @@ from explorer.engine.costs.compare import torchinfo
 from explorer.engine.models.torch.module import TorchModel
 from explorer.engine.quantize.settings import in_force
 from explorer.engine.tiling.layers import with_sites_found
-from explorer.facts import Analysis, HistoryEntry, Plan, TileResult, TileSpec
+from explorer.facts import Analysis, Plan, TileResult, TileSpec
 from explorer.facts.comparison import TorchinfoTable
 from explorer.facts.quantize import Quantization, QuantizeRequest, QuantizeSpec
 from explorer.facts.settings import QuantizeSettings
 from explorer.session.parts import scripts
 from explorer.session.parts.models import Cancel, Models, OnProgress
-from explorer.session.parts.quantize import label
+from explorer.session.parts.quantize import quantized_state
 from explorer.settings.parse import dynamic_words
 
 if TYPE_CHECKING:
@@ -116,18 +116,8 @@ class ModuleMaker:
     ) -> Quantization:
         """Quantizes the current state as a module, which becomes the current one; `how` as for `quantize`."""
         made, models = self._quantized(request, output, None, on_progress, **how), self._models
-        command = self.command(request, output, {})
-        fact = replace(made.fact, command=command)
-        entry = HistoryEntry(
-            label=f"quantize {label(request.spec)}",
-            path=None,
-            command=command,
-            saved=output or "",
-            quantize=request,
-            quantization=fact,
-            ranges=made.ranges,
-        )
-        models.append(entry, made.opened)
+        fact = replace(made.fact, command=self.command(request, output, {}))
+        models.append(quantized_state(request, fact, None, output, ranges=made.ranges), made.opened)
         return fact
 
     def _quantized(

@@ -43,7 +43,6 @@ def _backward(loss: str, target: str | None) -> Backward:
 
 
 def _only(path: str) -> InputArray:
-    """The one array of a file."""
     found = list(read_input(path).arrays.values())
     if len(found) != 1:
         raise Misuse(f"it holds {len(found):,} arrays, and one is needed", where=path)

@@ -99,7 +99,6 @@ def _check_output(output: str, overwrite: bool, input: str | None) -> None:
 
 
 def _saved(found: Manifest, outputs: Sequence[Mapping[str, Array]], output: str, overwrite: bool) -> str:
-    """Writes what came out."""
     arrays: dict[str, Any] = {one.name: _stacked([out[one.name] for out in outputs]) for one in found.outputs}
     with output_files.atomic_write(output, overwrite=overwrite) as temporary:
         np.savez(temporary, **arrays)

@@ -196,7 +196,6 @@ class Splitter:
         return replace(found, output=kept, seconds=time.perf_counter() - started)
 
     def _keep(self, at: int, path: str, spec: PartSpec, found: Extraction, verify: bool, seed: int) -> None:
-        """The part becomes the current state."""
         models = self._models
         if at != models.current:
             models.history = states.go(models.history, at)

@@ -269,7 +269,6 @@ def _stage(search: StageSearch, mine: range) -> Stage:
 
 
 def _shared(search: StageSearch, places: Sequence[int]) -> list[str]:
-    """What several stages store."""
     spans = stage_spans(search, places)
     return in_several({name for unit in mine for name in search.units.stored[unit]} for mine in spans)
 

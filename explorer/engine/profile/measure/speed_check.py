@@ -76,7 +76,6 @@ class SpeedCheck:
             self._networks += self._times(self._kernels.network(network(1)))
 
     def _times(self, run: Run) -> list[float]:
-        """Seconds of some runs."""
         self._idle()
         found = []
         for _ in range(_WARM + _RUNS):

@@ -206,7 +206,6 @@ def _load(how: Mapping[str, Any]) -> int:
 
 
 def _run(how: Mapping[str, Any], passing: Passing) -> Passing:
-    """A stage's run of a micro-batch."""
     names, outputs, run = _stage(how)
     values, times = passing
     began = time.time()
