@@ -46,6 +46,9 @@ QUANTIZED = (
 STEPS = (np.int8, np.uint8, np.int16)
 """Types of quantized numbers."""
 
+ROUNDING = frozenset({"QuantizeLinear", "Conv", "ConvTranspose", "MatMul", "Gemm"})
+"""Operators at which a quantized model rounds: to 8 bits behind each layer, or in front of each product."""
+
 Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Array]
 

@@ -103,7 +103,7 @@ def _compare(job: ConversionJob, interpreter: Any, model: Model, quantized: bool
     session = RuntimeSession(model, what="the file that was written")
     names = [value.name for value in model.graph.outputs]
     results = _ordered(interpreter, names)
-    layers = sum(node.op in _ROUNDING for node in model.graph.nodes) if quantized else None
+    layers = sum(node.op in comparison.ROUNDING for node in model.graph.nodes) if quantized else None
 
     def before(feeds: Feeds) -> list[Array]:
         return _numbers(_run(interpreter, model, results, feeds, job), results)
@@ -113,10 +113,6 @@ def _compare(job: ConversionJob, interpreter: Any, model: Model, quantized: bool
         return _numbers([found[name] for name in names], results)
 
     return comparison.compare_runs(job, model, before, after, drawn, layers)
-
-
-_ROUNDING = frozenset({"QuantizeLinear", "Conv", "ConvTranspose", "MatMul", "Gemm"})
-"""Operators at which a quantized model rounds: to 8 bits behind each layer, or in front of each product."""
 
 
 def _is_quantized(detail: Mapping[str, Any]) -> bool:

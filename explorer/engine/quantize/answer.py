@@ -73,21 +73,14 @@ def answer(
     ]
     kinds = Counter(layer.op for layer in found)
     changed = Counter(layer.op for layer in found if not layer.reason)
-    losses = [
-        (one.weight_snr_db if one.output_snr_db is None else one.output_snr_db, one.name) for one in found
-    ]
-    rank = [(loss, name) for loss, name in losses if loss is not None]
+    rank = [(loss, layer.name) for layer in found if (loss := _loss(layer)) is not None]
     return Quantization(
         tuple(OperatorCount(op, n, changed[op], n - changed[op]) for op, n in kinds.items()),
         tuple(found),
         QuantizeTotals(
             _bytes(weight_bytes, choices, grid_of, kept), _all_bitops(choices, found, rows, float_bits)
         ),
-        tuple(
-            OutputAgreement(name, one.snr_db, one.cosine, one.top1, one.top5, one.rows)
-            for name, one in (outputs or {}).items()
-            if one.elements or one.nonfinite
-        ),
+        tuple(_output(name, one) for name, one in (outputs or {}).items() if one.elements or one.nonfinite),
         worst=min(rank)[1] if rank else "",
         accumulator_bits=accumulator_bits,
         overflows=tuple(
@@ -96,6 +89,14 @@ def answer(
             if layer.accumulator is not None and 0 < accumulator_bits < layer.accumulator.bits
         ),
     )
+
+
+def _loss(layer: QuantizedLayer) -> float | None:
+    return layer.weight_snr_db if layer.output_snr_db is None else layer.output_snr_db
+
+
+def _output(name: str, one: Agreement) -> OutputAgreement:
+    return OutputAgreement(name, one.snr_db, one.cosine, one.top1, one.top5, one.rows)
 
 
 def _layer(

@@ -44,10 +44,9 @@ class OriginalRuns:
         read = {operand.value for layer in find_layers(model, known, {}) for operand in layer.of("input")}
         self._seen = {name: ValueDistribution(fine=fine) for name in sorted(read)}
         self._outputs: dict[str, list[Any]] = {value.name: [] for value in model.graph.outputs}
-        looked = dict.fromkeys((*self._seen, *self._outputs))
-        found = {info.name: info for info in infos(model, looked, samples)}
-        for name in [name for name in self._seen if found[name].dtype not in FLOATS]:
-            del self._seen[name]
+        for info in infos(model, [*self._seen], samples):
+            if info.dtype not in FLOATS:
+                del self._seen[info.name]
         looked = dict.fromkeys((*self._seen, *self._outputs))
         observe_values(model, looked, samples, self._take, step)
 

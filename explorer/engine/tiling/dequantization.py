@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from explorer.engine.graph.model import DerivedPayload, Node, Tensor
+from explorer.engine.number_formats.number_format import Grid, along
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -36,18 +37,12 @@ def dequantize(node: Node, stored: Callable[[str], Tensor | None]) -> Tensor | N
 
 
 def _floats(x: Tensor, scale: Tensor, zero: Tensor | None, axis: int, block: int) -> bytes:
-    steps = _along(scale.array(), x.shape, axis, block)
+    zeros = np.zeros((), np.int32) if zero is None else zero.array().astype(np.int32)
+    shared = scale.elements == 1
+    grid = Grid(scale.array(), zeros, None if shared else axis, block if len(scale.shape) > 1 else 0)
+    steps = along(grid.scale, x.shape, grid)
     whole = x.array().astype(np.int32)
     if zero is not None:
-        whole -= _along(zero.array().astype(np.int32), x.shape, axis, block)
+        whole -= along(grid.zero, x.shape, grid)
     made: Array = np.multiply(whole.astype(scale.dtype), steps, dtype=scale.dtype)
     return made.tobytes()
-
-
-def _along(values: Array, shape: tuple[int, ...], axis: int, block: int) -> Array:
-    """One for every element: for the whole tensor, for each index along an axis, or for blocks along it."""
-    if values.size == 1:
-        return values.reshape(())
-    if values.ndim == 1:
-        return values.reshape([-1 if i == axis % len(shape) else 1 for i in range(len(shape))])
-    return np.repeat(values, block, axis)[tuple(slice(n) for n in shape)]

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.verdicts import weakest
-from explorer.engine.convert.comparison import Feeds, compare_runs
+from explorer.engine.convert.comparison import ROUNDING, Feeds, compare_runs
 from explorer.engine.convert.job import ConversionJob, ConversionResult, tensor_infos
 from explorer.engine.convert.rebatching.batch_axis import Array, BatchAxis
 from explorer.engine.convert.rebatching.rewrite import RebatchedModel, rebatched
@@ -31,8 +31,6 @@ from explorer.facts import Verification
 
 _OPEN = 8, 1, 3
 """Batches at which an open one is tried."""
-
-_ROUNDING = frozenset({"QuantizeLinear", "Conv", "ConvTranspose", "MatMul", "Gemm"})
 
 
 def rebatching(
@@ -118,7 +116,7 @@ def _at_size(
             _stacked([part[name] for part in parts], made.batched.get(name), made.old, size) for name in names
         ]
 
-    layers = sum(n.op in _ROUNDING for n in model.graph.nodes) if run.quantises(model) else None
+    layers = sum(n.op in ROUNDING for n in model.graph.nodes) if run.quantises(model) else None
     drawn = plan_inputs(written, dims)
     others = draw(drawn, job.seed + job.draws)
     evidence = compare_runs(job, written, before, after, drawn, layers)

@@ -32,15 +32,7 @@ class FunctionBody(GraphBuilder):
     def flag(self, name: str) -> str:
         """An integer attribute of the call, as 0.0 or 1.0."""
         whole = self.add("Constant", (), f"{name}_int", attributes={"value_int": AttributeRef(name, INTEGER)})
-        return self.truth(whole, name)
-
-    def truth(self, x: str, label: str) -> str:
-        """A bool or an integer as a float."""
-        return self.cast(x, "float32", label)
-
-    def result(self, op: str, *inputs: str) -> None:
-        """The last operator, whose output is the function's."""
-        self.add(op, inputs, "Y")
+        return self.cast(whole, "float32", name)
 
 
 def log_of_two(to: FunctionBody, x: str, label: str) -> str:

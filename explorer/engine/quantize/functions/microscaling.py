@@ -28,7 +28,7 @@ def function(fmt: Microscaling, opset: int) -> Function:
     joined = to.of("Reshape", "joined", to.of("Mul", "rounded", near, scale), sizes["filled"])
     starts, axes = to.integers((0,), "starts"), to.integers((1,), "axes")
     kept = to.of("Slice", "kept", joined, starts, sizes["length"], axes)
-    to.result("Reshape", kept, sizes["shape"])
+    to.of("Reshape", "Y", kept, sizes["shape"])
     return Function(DOMAIN, fmt.name, ("X",), ("Y",), tuple(to.nodes), {"": opset}, ("axis",))
 
 
@@ -73,8 +73,9 @@ def _scale(to: FunctionBody, blocks: str, reach: int) -> str:
     # the logarithm may be one off beside a power of two; the power itself says so
     near = to.of("Floor", "block_floor", log)
     power = to.of("Pow", "block_power", two, near)
-    high = to.truth(to.of("Greater", "is_high", power, known), "one_high")
-    low = to.truth(to.of("LessOrEqual", "is_low", to.of("Mul", "twice", power, two), known), "one_low")
+    high = to.cast(to.of("Greater", "is_high", power, known), "float32", "one_high")
+    below = to.of("LessOrEqual", "is_low", to.of("Mul", "twice", power, two), known)
+    low = to.cast(below, "float32", "one_low")
     exponent = to.of("Add", "block_exponent", to.of("Sub", "block_lower", near, high), low)
     shared = to.of("Sub", "shared", exponent, to.real(reach, "reach"))
     nothing = to.of("Mul", "nothing", blocks, to.real(0, "zero"))

@@ -53,7 +53,7 @@ def int_quant(opset: int) -> Function:
     moved = to.of("Add", "moved", to.of("Div", "scaled", "X", "scale"), "zeropt")
     clipped = to.of("Max", "clipped", to.of("Min", "clipped_above", moved, largest), least)
     whole = to.of("Sub", "whole", to.of("Round", "code", clipped), "zeropt")
-    to.result("Mul", whole, "scale")
+    to.of("Mul", "Y", whole, "scale")
     inputs = ("X", "scale", "zeropt", "bitwidth")
     return _function("IntQuant", inputs, to, {"rounding_mode": ROUNDING}, "signed", "narrow")
 
@@ -91,7 +91,7 @@ def float_quant(opset: int) -> Function:
     clipped = to.of("Max", "clipped", above, to.of("Neg", "least", largest))
     step = step_of(to, clipped, to.of("Sub", "least_exponent", one, "exponent_bias"), last)
     near = to.of("Mul", "near", to.of("Round", "code", to.of("Div", "steps", clipped, step)), step)
-    to.result("Mul", near, "scale")
+    to.of("Mul", "Y", near, "scale")
     inputs = ("X", "scale", "exponent_bitwidth", "mantissa_bitwidth", "exponent_bias", "max_val")
     flags = {"has_inf": 0, "has_nan": 0, "has_subnormal": 1, "saturation": 1}
     return _function("FloatQuant", inputs, to, {**flags, "rounding_mode": ROUNDING})
@@ -122,7 +122,7 @@ def bipolar_quant(opset: int) -> Function:
     to = FunctionBody.of_opset(opset)
     above = to.of("GreaterOrEqual", "above", "X", to.real(0, "zero"))
     sign = to.of("Where", "sign", above, to.real(1, "one"), to.real(-1, "minus_one"))
-    to.result("Mul", sign, "scale")
+    to.of("Mul", "Y", sign, "scale")
     return _function("BipolarQuant", ("X", "scale"), to, {})
 
 

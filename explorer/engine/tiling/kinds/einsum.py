@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -116,16 +115,6 @@ def _groups(left: str, right: str, out: str) -> tuple[str, str, str, str]:
     return batch, rows, depth, columns
 
 
-def _size(
-    sizes: Mapping[str, int], opened: Mapping[str, tuple[int, int]], letter: str, given: Sequence[str]
-) -> Size:
-    """Length of the axis of a letter: known, or the axis of an input that it is."""
-    if letter not in opened:
-        return sizes[letter]
-    which, axis = opened[letter]
-    return given[min(which, len(given) - 1)], axis
-
-
 def _operand(
     at: int,
     term: str,
@@ -175,11 +164,13 @@ def _site(
     stacked = B != 1 or "batch" in dynamic
     weight = _weight(context, names[1], right, groups, sizes)
     inputs = (names[0],) if isinstance(weight, Weight) or names[0] == names[1] else tuple(names)
-    size = partial(_size, sizes, opened)
+
+    def size(letter: str, given: Sequence[str]) -> Size:
+        which, axis = opened.get(letter, (0, 0))
+        return (given[min(which, len(given) - 1)], axis) if letter in opened else sizes[letter]
 
     def length(group: str, given: Sequence[str]) -> Size:
-        known = [c for c in group if c not in opened]
-        if len(known) == len(group):
+        if opened.keys().isdisjoint(group):
             return math.prod(sizes[c] for c in group)
         return -1 if len(group) > 1 else size(group, given)
 
