@@ -132,7 +132,7 @@ def table(fact: LayerTable, tool: str, sha256: str | None = None) -> Document:
 def overlay(fact: Overlay) -> Document:
     """Where figures from outside come from, and what of them is of this model; the figures are columns."""
     names = ("sources", "columns", "rows", "matched", "layers", "unmatched", "ambiguous", "notes")
-    return {name: to_json(getattr(fact, name)) for name in names}
+    return picked_fields(fact, names)
 
 
 def _placement(fact: Placement) -> Document:
@@ -143,14 +143,7 @@ def _placement(fact: Placement) -> Document:
 def ops(fact: Info, stats: Sequence[OpStat], tool: str, sha256: str | None = None) -> Document:
     """The document of `explorer ops`: that of `info` and a row for every operator type."""
     rows = [
-        {
-            "op": stat.op,
-            "count": stat.count,
-            "macs": stat.macs,
-            "params": stat.params,
-            "elementwise_ops": stat.elementwise_ops,
-            "attributes": {name: range_record(span) for name, span in stat.attributes.items()},
-        }
+        {**record_of(stat), "attributes": {name: range_record(s) for name, s in stat.attributes.items()}}
         for stat in stats
     ]
     return {**info(fact, tool, sha256), "ops": rows}
@@ -287,9 +280,7 @@ def weights(about: Info, fact: Weights, tool: str, sha256: str | None = None) ->
     return {
         **info(about, tool, sha256),
         "tensors": [stats_record(stats) for stats in fact.tensors],
-        "tied": to_json(fact.tied),
-        "duplicates": to_json(fact.duplicates),
-        "notes": list(fact.notes),
+        **picked_fields(fact, ("tied", "duplicates", "notes")),
         "statistics": [statistics_record(row) for row in fact.statistics],
     }
 
@@ -302,8 +293,7 @@ def activations(about: Info, fact: Activations, tool: str, sha256: str | None = 
         "tensors": [stats_record(stats) for stats in fact.tensors],
         "skipped": [{"layer": layer, "reason": reason} for layer, reason in fact.skipped],
         "output": fact.output or None,
-        "seconds": fact.seconds,
-        "notes": list(fact.notes),
+        **picked_fields(fact, ("seconds", "notes")),
         "statistics": [statistics_record(row) for row in fact.statistics],
     }
 
@@ -398,29 +388,14 @@ def tile(
         "plan": plan(fact.plan),
         "output": fact.output or None,
         "verification": None if fact.verification is None else record_of(fact.verification),
-        "command": fact.command,
-        "seconds": to_json(fact.seconds),
+        **picked_fields(fact, ("command", "seconds")),
         **({} if first is None else {"quantization": record_of(first)}),
     }
 
 
 def plan(fact: Plan) -> Document:
     """A plan as `tile` nests it."""
-    return {
-        "tile": list(fact.tile),
-        "edges": fact.edges,
-        "form": fact.form,
-        "sites": [picked_fields(site, _SITE) for site in fact.sites],
-        "products": fact.products,
-        "macs": fact.macs,
-        "macs_total": fact.macs_total,
-        "skipped": to_json(fact.skipped),
-        "dims": to_json(fact.dims),
-        "free": list(fact.free),
-        "decomposed": list(fact.decomposed),
-        "accumulator_bits": fact.accumulator_bits,
-        "overflows": list(fact.overflows),
-    }
+    return {**record_of(fact), "sites": [picked_fields(site, _SITE) for site in fact.sites]}
 
 
 def of_fact(about: Info, fact: Struct, tool: str, sha256: str | None = None) -> Document:
@@ -443,9 +418,7 @@ def history(
     """The document of `explorer history`: the states of a session, and which is the current one."""
     states = [
         {
-            "name": entry.name,
-            "label": entry.label,
-            "command": entry.command,
+            **picked_fields(entry, ("name", "label", "command")),
             "saved": entry.saved or None,
             "products": None if entry.plan is None else entry.plan.products,
             "passed": None if entry.verification is None else entry.verification.passed,
@@ -494,10 +467,7 @@ def diff(fact: Diff, tool: str) -> Document:
     """The document of `explorer diff`: by operator, row by row, and the totals of both sides."""
     return {
         **envelope(tool),
-        "before": fact.before,
-        "after": fact.after,
-        "equal": fact.equal,
-        "summary": to_json(fact.summary),
+        **picked_fields(fact, ("before", "after", "equal", "summary")),
         "nodes": [_node(row) for row in fact.nodes],
         "totals": {"before": totals_record(fact.totals_before), "after": totals_record(fact.totals_after)},
     }
@@ -513,9 +483,7 @@ def tree_diff(fact: TreeDiff, tool: str) -> Document:
     """The document of `explorer diff --tree`: both trees row by row; `nodes` is what differs in no row."""
     return {
         **envelope(tool),
-        "before": fact.before,
-        "after": fact.after,
-        "equal": fact.equal,
+        **picked_fields(fact, ("before", "after", "equal")),
         "summary": [],
         "nodes": [_node(row) for row in fact.graph],
         "totals": {"before": totals_record(fact.totals_before), "after": totals_record(fact.totals_after)},

@@ -6,13 +6,14 @@ these, so it is a plain class.
 
 from __future__ import annotations
 
+from explorer.base.errors import Misuse
 from explorer.base.exit_codes import IF_DONE
 from explorer.base.record import field, record
 from explorer.cli.arguments.options import OPTIONS, Option
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import Any
 
 MODEL_HELP = (
@@ -49,6 +50,16 @@ class ParsedArgs:
             "observe": self.observe,
             "past": self.past,
         }
+
+    def refuse(self, keys: Iterable[str], what: str, hint: str = "") -> None:
+        """Refuses the first of some options, by their keys, that was typed.
+
+        Raises:
+            Misuse: One was.
+        """
+        for key in keys:
+            if key in self.explicit:
+                raise Misuse(what, where=f"--{key.replace('_', '-')}", hint=hint)
 
     def writing(self, *, draws: int) -> dict[str, Any]:
         """How a result is proved and written; `draws` where they were not typed."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from explorer.base.errors import Misuse
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, TABLE, Option
 from explorer.cli.output.answer import Answer
@@ -49,9 +48,8 @@ _BATCH = Option(
 
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    for option in ("loss", "target"):
-        if getattr(given, option) is not None and not given.backward:
-            raise Misuse("it is of what flows back", where=f"--{option}", hint="--backward")
+    if not given.backward:
+        given.refuse(("loss", "target"), "it is of what flows back", "--backward")
 
     def ask(session: Session, info: Info) -> tuple[Info, Activations]:
         found = session.activations(

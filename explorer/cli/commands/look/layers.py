@@ -64,11 +64,8 @@ def _table(given: ParsedArgs, session: Session) -> LayerTable:
 
 def _one(given: ParsedArgs, progress: ProgressLine) -> Answer:
     """One layer, what it is connected to, and what figures from outside say of it."""
-    asked = given.explicit - {"overlay"}
-    shaping = next((name for name in (*_TABLE, "csv", "compare", "style") if name in asked), "")
-    if shaping:
-        hint = "leave --layer out, or type --json"
-        raise Misuse("one layer is no table", where=f"--{shaping.replace('_', '-')}", hint=hint)
+    shaping = [name for name in (*_TABLE, "csv", "compare", "style") if name != "overlay"]
+    given.refuse(shaping, "one layer is no table", "leave --layer out, or type --json")
     return about(
         given,
         progress,

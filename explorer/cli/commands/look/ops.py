@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from explorer.base.errors import Misuse
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, TABLE, Option
 from explorer.cli.output.answer import Answer
@@ -12,8 +11,7 @@ from explorer.cli.output.progress import ProgressLine
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     if not given.fx:
-        if idle := sorted(given.explicit & {"stat", "input", "seed"}):
-            raise Misuse("it is of the nodes of torch.fx", where=f"--{idle[0]}", hint="--fx")
+        given.refuse(("input", "seed", "stat"), "it is of the nodes of torch.fx", "--fx")
         return about(given, progress, lambda session, info: (info, session.ops()), "ops", "look.ops", "ops")
     how = {"stat": given.stat, "input": given.input, "seed": given.seed, "on_progress": progress}
     return about(

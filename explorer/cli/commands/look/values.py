@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import explorer
-from explorer.base.errors import Misuse
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, PRINTING, Option
 from explorer.cli.output.answer import Answer, plain, present
@@ -40,10 +39,10 @@ _OWN = (
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     name = given.models[1]
     drawn = given.map is not None
-    for option in ("slice", "before_name", "output") if drawn else ("at", "rows", "columns"):
-        if option in given.explicit:
-            flag = f"--{option.replace('_', '-')}"
-            raise Misuse("it does not go with --map" if drawn else "it goes with --map", where=flag)
+    if drawn:
+        given.refuse(("slice", "before_name", "output"), "it does not go with --map")
+    else:
+        given.refuse(("at", "rows", "columns"), "it goes with --map")
     with explorer.Session(given.models[0], **given.opening) as session:
         shared = {"input": given.input, "seed": given.seed, "on_progress": progress}
         fact = (

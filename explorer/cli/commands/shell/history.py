@@ -30,8 +30,9 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     output = given.output and os.path.abspath(given.output)
     model = given.models[0] if given.models else None
     comparing = given.beside is not None
-    if not comparing and (idle := sorted(given.explicit & {"machine", "verify", "draws", "seed"})):
-        raise Misuse("says something of --beside alone", where=f"--{idle[0]}", hint="add --beside STATES")
+    if not comparing:
+        idle = ("draws", "machine", "seed", "verify")
+        given.refuse(idle, "says something of --beside alone", "add --beside STATES")
     machine = hardware(given)
     # who is only told what was done runs nothing; what is compared is opened
     kept, saved = saved_sessions.find(model, os.environ, trust=given.trust or not comparing)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import explorer
-from explorer.base.errors import Misuse
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import HARDWARE, MACHINE_SETTINGS, PRINTING, Option
 from explorer.cli.output.answer import Answer, plain, present
@@ -33,11 +32,12 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         fact = _measured(given, progress)
     elif given.save is None:
         fact = machines.listed()
-        _only_to_measure(given)
-        _only_with_save(given)
+        given.refuse(_OF_MEASURING, *_NOT_MEASURED)
+        given.refuse((*_SETTINGS, "machine"), "this is for a machine that is saved", "add --save NAME")
     else:
-        _only_to_measure(given)
-        fact = machine_file.add_machine(given.save, given.machine, _typed(given), overwrite=given.force)
+        given.refuse(_OF_MEASURING, *_NOT_MEASURED)
+        typed = {key: getattr(given, key) for key in _SETTINGS if getattr(given, key) is not None}
+        fact = machine_file.add_machine(given.save, given.machine, typed, overwrite=given.force)
     return Answer(
         lambda: plain(fact),
         lambda: present("shell.machines").machines(fact, saved=given.save is not None or given.measure),
@@ -45,12 +45,8 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
 
 
 def _measured(given: ParsedArgs, progress: ProgressLine) -> Machines:
-    if typed := [*_typed(given), *(["machine"] if given.machine is not None else [])]:
-        raise Misuse(
-            "a machine that is measured takes no settings",
-            where=f"--{typed[0].replace('_', '-')}",
-            hint="leave it out; the config file can be changed afterwards",
-        )
+    hint = "leave it out; the config file can be changed afterwards"
+    given.refuse((*_SETTINGS, "machine"), "a machine that is measured takes no settings", hint)
     more = {} if given.save is None else {"name": given.save}
     return explorer.measure_machine(
         threads=given.threads,
@@ -61,29 +57,9 @@ def _measured(given: ParsedArgs, progress: ProgressLine) -> Machines:
     )
 
 
-def _typed(given: ParsedArgs) -> dict[str, str]:
-    keys = [flag.removeprefix("--").replace("-", "_") for flag in MACHINE_SETTINGS]
-    return {key: getattr(given, key) for key in keys if getattr(given, key) is not None}
-
-
-def _only_with_save(given: ParsedArgs) -> None:
-    typed = next(iter(_typed(given)), "machine" if given.machine is not None else "")
-    if typed:
-        raise Misuse(
-            "this is for a machine that is saved",
-            where=f"--{typed.replace('_', '-')}",
-            hint="add --save NAME",
-        )
-
-
-def _only_to_measure(given: ParsedArgs) -> None:
-    for key in ("threads", "time_limit"):
-        if key in given.explicit:
-            raise Misuse(
-                "this is for a machine that is measured",
-                where=f"--{key.replace('_', '-')}",
-                hint="add --measure",
-            )
+_OF_MEASURING = ("threads", "time_limit")
+_NOT_MEASURED = "this is for a machine that is measured", "add --measure"
+_SETTINGS = tuple(flag.removeprefix("--").replace("-", "_") for flag in MACHINE_SETTINGS)
 
 
 COMMAND = Command(

@@ -8,10 +8,10 @@ from explorer.base.exit_codes import BAD_INPUT, DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import KEPT_IN, MACHINE, OPENING, SCHEDULER, TABLE, Option
 from explorer.cli.arguments.records import named_machine, rate
+from explorer.cli.commands.tiling.sweep import say_what_is_kept, without_figures
 from explorer.cli.output.answer import Answer, document, plain, plots, present, tool
 from explorer.cli.output.progress import ProgressLine
 from explorer.host.output_files import atomic_write, check_target
-from explorer.process import supervisor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,8 +76,8 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     machine = named_machine(given)
     if given.sweep:
         return _swept(given, machine, progress)
-    if idle := sorted(given.explicit & {"output", "workers", "scheduler"}):
-        raise Misuse("keeps and spreads the rows of a sweep", where=f"--{idle[0]}", hint="add --sweep")
+    idle = ("output", "scheduler", "workers")
+    given.refuse(idle, "keeps and spreads the rows of a sweep", "add --sweep")
     spec = _spec(given)
     _check_plot(given)
     found: list[tuple[Info, Serving, str | None]] = []
@@ -99,10 +99,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
 def _swept(given: ParsedArgs, machine: Machine | None, progress: ProgressLine) -> Answer:
     if given.plot is not None:
         raise Misuse("is of one model at one type", where="--plot", hint="leave it or --sweep out")
-    kept = f"what was done is kept in {given.output}; the same command goes on from there"
-    supervisor.if_stopped(
-        f"stopped; {kept if given.output else 'nothing was kept; with -o FILE it would be'}"
-    )
+    say_what_is_kept(given)
     types = {name: getattr(given, name) or ("",) for name in ("dtype", "kv_dtype")}
     fact = explorer.sweep_serving(
         *given.models,
@@ -112,16 +109,12 @@ def _swept(given: ParsedArgs, machine: Machine | None, progress: ProgressLine) -
         **{name: getattr(given, name) for name in ("output", "scheduler", "workers")},
         **given.opening,
     )
-    bad = fact.failed
-    said = [why if why.startswith(f"{name}:") else f"{name}: {why}" for name, why in bad.items()]
-    if single := sum(bool(row.error) and row.model not in bad for row in fact.rows):
-        said.append(f"{single:,} of {len(fact.rows):,} rows have no figures")
     return Answer(
         lambda: plain(fact),
         lambda: present("tiling.sweep_serving").serving_sweep(fact),
         "rows",
-        warning="; ".join(said),
-        outcome="some failed" if bad else "done",
+        warning=without_figures(fact.rows, fact.failed),
+        outcome="some failed" if fact.failed else "done",
     )
 
 

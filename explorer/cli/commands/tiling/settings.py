@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from explorer.base.errors import Misuse
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, TABLE, Option
 from explorer.cli.arguments.quantize import FORMATS
@@ -23,9 +22,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
             "quantize.settings",
             "layers",
         )
-    if typed := sorted(given.explicit & {option.key for option in _OF_FORMATS}):
-        flag = f"--{typed[0].replace('_', '-')}"
-        raise Misuse("says nothing of tiles", where=flag, hint="add --formats")
+    given.refuse(sorted(option.key for option in _OF_FORMATS), "says nothing of tiles", "add --formats")
     spec = tile_spec(given)
     return about(
         given,

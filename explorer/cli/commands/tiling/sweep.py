@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
+    from explorer.base.errors import ModelRow
     from explorer.facts.evaluate.training_sweep import TrainingSweep
     from explorer.facts.quantize import FormatRow, FormatSweep
-    from explorer.facts.sweep import Sweep, SweepSpec
+    from explorer.facts.sweep import SweepSpec
     from explorer.report.blocks import Scatter
 
 
@@ -54,17 +55,17 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     if (formats := _formats(given, progress, shown, held)) is not None:
         return formats
     if shown:
-        if idle := sorted(given.explicit - _OF_RESULTS):
-            flag = "--" + idle[0].replace("_", "-")
-            raise Misuse("says nothing of results that are only shown", where=flag, hint="name the model")
+        idle = sorted(given.explicit - _OF_RESULTS)
+        given.refuse(idle, "says nothing of results that are only shown", "name the model")
         fact, bad = sweep.results(given.models[0]), {}
     else:
         if given.scalesim is not None:
             for target in (given.scalesim, _layout_beside(given.scalesim)):
                 check_target(target, overwrite=given.force, models=given.models, weights=())
-        fact = _swept(
-            given,
-            progress,
+        say_what_is_kept(given)
+        fact = explorer.sweep_files(
+            *given.models,
+            on_progress=progress,
             spec=_combined(given),
             hardware=hardware(given),
             order=given.order,
@@ -88,24 +89,21 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
             _layout_beside(given.scalesim): text.scalesim_layout(fact.layers),
         }
         for target, lines in written.items():
-            with atomic_write(target, overwrite=given.force) as temporary:
-                with open(temporary, "w", encoding="utf-8") as file:
-                    file.write(lines)
+            _write(lines, target, given)
     proofs = [row.verdict_kind for row in fact.rows if row.verdict_kind is not None]
     return Answer(
         lambda: document().sweep(fact, tool(), figures),
         lambda: present("tiling.sweep").sweep(fact, figures),
         "rows" if figures is None else "compared",
-        warning=_without(fact, bad),
+        warning=without_figures(fact.rows, bad),
         outcome="some failed" if bad else weakest(proofs),
     )
 
 
 def _servings(given: ParsedArgs) -> Answer:
     """The answer where a file of results holds layouts of serving and nothing else."""
-    if idle := sorted(given.explicit - {"json", "csv", "quiet", "memory"}):
-        flag = "--" + idle[0].replace("_", "-")
-        raise Misuse("says nothing of results that are only shown", where=flag, hint="leave it out")
+    idle = sorted(given.explicit - {"json", "csv", "quiet", "memory"})
+    given.refuse(idle, "says nothing of results that are only shown", "leave it out")
     fact = _sweeps().serving_results(given.models[0])
     return Answer(lambda: plain(fact), lambda: present("tiling.sweep_serving").serving_sweep(fact), "rows")
 
@@ -113,18 +111,16 @@ def _servings(given: ParsedArgs) -> Answer:
 def _formats(given: ParsedArgs, progress: ProgressLine, shown: bool, held: Sequence[str]) -> Answer | None:
     """The answer where number formats are tried, or a file of results holds nothing else; else None."""
     if given.quantize is None and (not shown or "formats" not in held or "tilings" in held):
-        if idle := sorted(given.explicit & {option.key for option in FORMAT_SWEEP}):
-            flag = "--" + idle[0].replace("_", "-")
-            raise Misuse("says nothing of tilings", where=flag, hint="name formats: --quantize int8,fixed8.4")
+        idle = sorted(option.key for option in FORMAT_SWEEP)
+        given.refuse(idle, "says nothing of tilings", "name formats: --quantize int8,fixed8.4")
         return None
-    allowed = _OF_FORMAT_RESULTS if shown else None
-    unused = given.explicit & _OF_TILINGS if allowed is None else given.explicit - allowed
-    if unused:
-        flag = "--" + min(unused).replace("_", "-")
-        raise Misuse("says nothing of number formats", where=flag, hint="leave it out")
+    unused = given.explicit - _OF_FORMAT_RESULTS if shown else _OF_TILINGS
+    given.refuse(sorted(unused), "says nothing of number formats", "leave it out")
     take = _taken(given)
     if given.plot is not None:
-        _check_plot(given)
+        if not _is_page(given.plot):
+            plots().check(given.plot)
+        check_target(given.plot, overwrite=given.force, models=given.models, weights=())
     fact = (
         _sweeps().format_results(given.models[0], given.quantize or ())
         if shown
@@ -133,7 +129,9 @@ def _formats(given: ParsedArgs, progress: ProgressLine, shown: bool, held: Seque
     # what cannot be written is refused before anything is
     row = None if take is None else _row(fact, take[0])
     front = [] if given.plot is None else _front(fact, given)
-    written = None if row is None or take is None else _write_formats(row, take[1], given)
+    written = None if row is None or take is None else take[1]
+    if row is not None and written is not None:
+        _write(row.config or "[quantize]\n", written, given)
     if given.plot is not None:
         _draw(fact, front, given)
     bad = fact.failed
@@ -141,7 +139,7 @@ def _formats(given: ParsedArgs, progress: ProgressLine, shown: bool, held: Seque
         lambda: document().format_sweep(fact, tool()),
         lambda: present("quantize.sweep").format_sweep(fact, written, given.cost, given.plot),
         "choices",
-        warning=_without(fact, bad),
+        warning=without_figures(fact.rows, bad),
         outcome="some failed" if bad else "done" if all(one.met for one in fact.mixed) else "limits missed",
     )
 
@@ -169,22 +167,13 @@ def _row(fact: FormatSweep, number: str) -> FormatRow:
     return found[0]
 
 
-def _write_formats(row: FormatRow, path: str, given: ParsedArgs) -> str:
-    """Writes the formats of a row, and says where."""
+def _write(text: str, path: str, given: ParsedArgs) -> None:
     with atomic_write(path, overwrite=given.force) as temporary:
         with open(temporary, "w", encoding="utf-8") as file:
-            file.write(row.config or "[quantize]\n")
-    return path
+            file.write(text)
 
 
 _PAGES = (".html", ".md")
-
-
-def _check_plot(given: ParsedArgs) -> None:
-    """Refuses what cannot be drawn into, before any work is done."""
-    if not _is_page(given.plot):
-        plots().check(given.plot)
-    check_target(given.plot, overwrite=given.force, models=given.models, weights=())
 
 
 def _is_page(path: str) -> bool:
@@ -213,7 +202,7 @@ def _draw(fact: FormatSweep, front: Sequence[Scatter], given: ParsedArgs) -> Non
 
 
 def _swept_formats(given: ParsedArgs, progress: ProgressLine) -> FormatSweep:
-    _say_what_is_kept(given)
+    say_what_is_kept(given)
     spec = explorer.FormatSweepSpec(
         given.quantize,
         given.per_layer,
@@ -232,12 +221,10 @@ def _swept_formats(given: ParsedArgs, progress: ProgressLine) -> FormatSweep:
 def _trainings(given: ParsedArgs, progress: ProgressLine, shown: bool) -> Answer | None:
     """The answer where trainings are asked for, or a file of results holds nothing else; else None."""
     if not shown and not given.train:
-        if idle := given.explicit & _OWN_OF_TRAININGS:
-            raise Misuse("needs --train", where="--" + min(idle), hint="leave it out")
+        given.refuse(sorted(_OWN_OF_TRAININGS), "needs --train", "leave it out")
         return None
-    if idle := given.explicit - (_OF_TRAINING_RESULTS if shown else _OF_TRAININGS):
-        flag = "--" + min(idle).replace("_", "-")
-        raise Misuse("says nothing of trainings", where=flag, hint="leave it out")
+    idle = sorted(given.explicit - (_OF_TRAINING_RESULTS if shown else _OF_TRAININGS))
+    given.refuse(idle, "says nothing of trainings", "leave it out")
     row, colon, path = (given.take or "1:").partition(":")
     if not (row.isdecimal() and colon) or bool(given.take) != bool(path):
         raise Misuse(f"'{given.take}' is no row and file", where="--take", hint="write 1:best.ckpt")
@@ -260,7 +247,7 @@ def _trained(given: ParsedArgs, progress: ProgressLine, take: tuple[int, str] | 
         raise Misuse("needs samples", where="--train", hint="add --data FILE")
     if len(given.models) > 1:
         raise Misuse("one model is trained at a time", where=given.models[1], hint="leave it out")
-    _say_what_is_kept(given)
+    say_what_is_kept(given)
     how = {
         name: getattr(given, name) for name in ("trials", "seed", "output", "scheduler", "workers", "held")
     }
@@ -269,12 +256,12 @@ def _trained(given: ParsedArgs, progress: ProgressLine, take: tuple[int, str] | 
         return session.sweep_training(given.data, given.train, **samples(given), **how)
 
 
-def _without(fact: Sweep | FormatSweep, bad: Mapping[str, str]) -> str:
-    """What there are no figures of: whole models, and why, and single tilings; '' if there are all."""
+def without_figures(rows: Sequence[ModelRow], bad: Mapping[str, str]) -> str:
+    """What there are no figures of: whole models, and why, and single rows; '' if there are all."""
     said = [why if why.startswith(f"{name}:") else f"{name}: {why}" for name, why in bad.items()]
-    single = sum(bool(row.error) and row.model not in bad for row in fact.rows)
+    single = sum(bool(row.error) and row.model not in bad for row in rows)
     if single:
-        said.append(f"{single:,} of {len(fact.rows):,} rows have no figures")
+        said.append(f"{single:,} of {len(rows):,} rows have no figures")
     return "; ".join(said)
 
 
@@ -296,13 +283,8 @@ _OF_TRAININGS = {
 }
 
 
-def _swept(given: ParsedArgs, progress: ProgressLine, **how: Any) -> Sweep:
-    """A sweep; one that is stopped says what became of what was done."""
-    _say_what_is_kept(given)
-    return explorer.sweep_files(*given.models, on_progress=progress, **how)
-
-
-def _say_what_is_kept(given: ParsedArgs) -> None:
+def say_what_is_kept(given: ParsedArgs) -> None:
+    """Has a sweep that is stopped say what became of what was done."""
     kept = f"what was done is kept in {given.output}; the same command goes on from there"
     supervisor.if_stopped(
         f"stopped; {kept if given.output else 'nothing was kept; with -o FILE it would be'}"
