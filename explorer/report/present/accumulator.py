@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from explorer.base.units import printable
 from explorer.facts.quantize import Accumulator
-from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Span, Table
+from explorer.report.blocks import Block, Column, Line, Paragraph, Span, table_of
 from explorer.report.present.figures import plain
 
 
@@ -29,19 +29,15 @@ def overflows(bits: int, sums: Mapping[str, Accumulator]) -> list[Block]:
         said = f"an accumulator of {bits} bits holds every sum, whatever the inputs: {most} are needed"
         return [Line(), Line((Span(said, "good"),), 2)]
     limit = f"{(1 << (bits - 1)) - 1:,}"
-    rows: list[tuple[Cell, ...]] = [
+    table = table_of(
+        narrow,
         (
-            Span(printable(name), "strong"),
-            plain(sums[name].depth),
-            Span(str(sums[name].bits), "warning"),
-            Span(f"{sums[name].reach:,}"),
-            plain(sums[name].channel),
-        )
-        for name in narrow
-    ]
-    columns = (
-        Column(f"overflows {bits} bits", shrink=True),
-        *(Column(word, "right") for word in ("K", "bits needed", "a sum reaches", "in channel")),
+            (Column(f"overflows {bits} bits", shrink=True), lambda name: Span(printable(name), "strong")),
+            (Column("K", "right"), lambda name: plain(sums[name].depth)),
+            (Column("bits needed", "right"), lambda name: Span(str(sums[name].bits), "warning")),
+            (Column("a sum reaches", "right"), lambda name: Span(f"{sums[name].reach:,}")),
+            (Column("in channel", "right"), lambda name: plain(sums[name].channel)),
+        ),
     )
     note = f"Sums are held to {limit} either way; for each sum told there is an input that makes it."
-    return [Line(), Table(columns, rows), Paragraph(note, "quiet")]
+    return [Line(), table, Paragraph(note, "quiet")]

@@ -207,17 +207,16 @@ def _worst(fact: Quantization, changed: Sequence[QuantizedLayer]) -> list[Block]
 def _left(fact: Quantization) -> Table:
     """What stayed as it was, and why."""
     left = [layer for layer in fact.layers if layer.reason]
-    groups = alike(left, lambda layer: (layer.op, layer.reason))
-    rows: list[tuple[Cell, ...]] = [
+    return table_of(
+        alike(left, lambda layer: (layer.op, layer.reason)),
         (
-            printable(and_more([layer.name for layer in some])),
-            some[0].op,
-            Span(printable(some[0].reason), "warning"),
-        )
-        for some in groups
-    ]
-    return Table(
-        (Column("left as it was", shrink=True), Column("operator", role="quiet"), Column("why")), rows
+            (
+                Column("left as it was", shrink=True),
+                lambda some: printable(and_more([layer.name for layer in some])),
+            ),
+            (Column("operator", role="quiet"), lambda some: some[0].op),
+            (Column("why"), lambda some: Span(printable(some[0].reason), "warning")),
+        ),
     )
 
 
@@ -240,26 +239,18 @@ def _share(pair: BeforeAfter) -> Cell:
 def outputs(found: Sequence[OutputAgreement]) -> Table:
     """How far the outputs of the model agree with the original's."""
     ranked, five = (any(getattr(one, name) is not None for one in found) for name in ("top1", "top5"))
-    rows: list[tuple[Cell, ...]] = [
-        (
-            printable(one.name),
-            decibels(one.snr_db),
-            "?" if one.cosine is None else f"{one.cosine:.6f}",
-            *([_share_of(one.top1)] if ranked else []),
-            *([_share_of(one.top5)] if five else []),
-            *([plain(one.samples)] if ranked else []),
-        )
-        for one in found
+    columns: list[tuple[Column, Callable[[OutputAgreement], Cell]]] = [
+        (Column("output", shrink=True), lambda one: printable(one.name)),
+        (Column("SNR dB", "right"), lambda one: decibels(one.snr_db)),
+        (Column("cosine", "right", drop=3), lambda one: "?" if one.cosine is None else f"{one.cosine:.6f}"),
     ]
-    columns = (
-        Column("output", shrink=True),
-        Column("SNR dB", "right"),
-        Column("cosine", "right", drop=3),
-        *([Column("top-1 agrees", "right")] if ranked else []),
-        *([Column("top-5", "right")] if five else []),
-        *([Column("rows", "right", drop=2)] if ranked else []),
-    )
-    return Table(columns, rows)
+    if ranked:
+        columns.append((Column("top-1 agrees", "right"), lambda one: _share_of(one.top1)))
+    if five:
+        columns.append((Column("top-5", "right"), lambda one: _share_of(one.top5)))
+    if ranked:
+        columns.append((Column("rows", "right", drop=2), lambda one: plain(one.samples)))
+    return table_of(found, columns)
 
 
 def _share_of(share: float | None) -> Cell:

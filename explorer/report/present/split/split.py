@@ -9,7 +9,7 @@ from operator import itemgetter
 from explorer.base.units import bytes_text, count_text, many_text, rate_text, seconds_text
 from explorer.facts import Info, OutputEvidence
 from explorer.facts.split.schedule import PipelineForecast, ScheduledWork
-from explorer.facts.split.split import Split, Stage, StageCount, StepProof
+from explorer.facts.split.split import Split, StageCount, StepProof
 from explorer.report.blocks import (
     Block,
     Cell,
@@ -20,7 +20,6 @@ from explorer.report.blocks import (
     Line,
     Paragraph,
     Role,
-    Rows,
     Span,
     Table,
     table_of,
@@ -195,23 +194,20 @@ def cut_table(fact: Split) -> Table:
 
 def training_table(fact: Split) -> Table:
     """Memory of a training step: a row a stage."""
-    columns = (
-        Column("stage", "right"),
-        Column("parameters", "right"),
-        Column("gradients", "right", drop=2),
-        Column("optimizer", "right", drop=3),
-        Column("kept a micro-batch", "right", drop=1),
-        Column("in flight", "right"),
-        Column("training", "right"),
+    steps = [one.training for one in fact.stages if one.training is not None]
+    return table_of(
+        range(len(steps)),
+        (
+            (Column("stage", "right"), lambda at: plain(at + 1)),
+            (Column("parameters", "right"), lambda at: size(steps[at].parameters)),
+            (Column("gradients", "right", drop=2), lambda at: size(steps[at].gradients)),
+            (Column("optimizer", "right", drop=3), lambda at: size(steps[at].optimizer)),
+            (Column("kept a micro-batch", "right", drop=1), lambda at: size(steps[at].activations)),
+            (Column("in flight", "right"), lambda at: plain(steps[at].in_flight)),
+            (Column("training", "right"), lambda at: size(steps[at].total)),
+        ),
+        what="stages",
     )
-
-    def row(numbered: tuple[int, Stage]) -> tuple[str | Span, ...]:
-        at, one = numbered[0], numbered[1].training
-        assert one is not None
-        kept = (size(one.parameters), size(one.gradients), size(one.optimizer), size(one.activations))
-        return (plain(at + 1), *kept, plain(one.in_flight), size(one.total))
-
-    return Table(columns, Rows(row, tuple(enumerate(fact.stages))), what="stages")
 
 
 def pipeline_blocks(fact: Split) -> list[Block]:

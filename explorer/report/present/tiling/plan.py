@@ -27,7 +27,6 @@ from explorer.report.blocks import (
     Line,
     Paragraph,
     Role,
-    Rows,
     Span,
     Table,
     table_of,
@@ -205,8 +204,8 @@ def by_order(fact: PlanCost) -> tuple[Line, Table]:
             Span(bytes_text(total.traffic), "good" if total.traffic == least else ""),
             f"{total.traffic / least:,.2f} x" if least else "",
             _intensity(total.intensity),
-            "" if total.cycles is None else count_text(total.cycles),
-            "" if total.seconds is None else seconds_text(total.seconds),
+            _cycles(total.cycles),
+            _time(total.seconds),
         )
         for total in fact.orders
     ]
@@ -235,63 +234,60 @@ def _sites(fact: PlanCost) -> list[Block]:
     if len(groups) < len(fact.sites):
         many = f"{len(fact.sites):,} matmuls in {len(groups):,} rows: those that are alike share one"
         said = [Paragraph(f"{many}, with the figures of each; --json lists all.", "quiet")]
-    rows = Rows(lambda group: _site_row(group[0], and_more([site.name for site in group])), groups)
-    return [*said, Table(_site_columns(fact), rows, what="matmuls")]
+
+    def name(group: Sequence[SiteCost]) -> Cell:
+        site, names = group[0], and_more([site.name for site in group])
+        many = (f"x {site.batch:,}" if site.batch > 1 else "", runs_text(site.calls))
+        remark = ", ".join(filter(None, many))
+        return (Span(names), Span(f"  {remark}", "quiet")) if remark else names
+
+    def of_first(cell: Callable[[SiteCost], Cell]) -> Callable[[Sequence[SiteCost]], Cell]:
+        return lambda group: cell(group[0])
+
+    columns = [(column, of_first(cell)) for column, cell in _site_columns(fact)]
+    return [*said, table_of(groups, [(Column("matmul", shrink=True), name), *columns], what="matmuls")]
 
 
 def site_figures(fact: PlanCost, name: str) -> list[Field]:
     """What one matmul costs, beside how it is cut."""
     site = next(site for site in fact.sites if site.name == name)
-    cells = list(zip(_site_columns(fact), _site_row(site, site.name), strict=True))
-    return [Field(column.title, cell) for column, cell in cells[_COST:] if column.title]
+    return [Field(column.title, cell(site)) for column, cell in _site_columns(fact)[6:] if column.title]
 
 
-_COST = 7
-"""The first column of what a matmul costs."""
-
-
-def _site_columns(fact: PlanCost) -> tuple[Column, ...]:
+def _site_columns(fact: PlanCost) -> Sequence[tuple[Column, Callable[[SiteCost], Cell]]]:
+    """Sizes of a matmul, and from the seventh on what it costs."""
+    cycles, time = _time_columns(fact)
     return (
-        Column("matmul", shrink=True),
-        Column("M", "right", drop=5),
-        Column("K", "right", drop=5),
-        Column("N", "right", drop=5),
-        Column("tile matmuls", "right", drop=3),
-        Column("utilization", "right", drop=2),
-        Column("padding", "right", drop=7),
-        Column("order"),
-        Column("no reuse", "right", drop=6),
-        Column("traffic", "right"),
-        Column("x lower bound", "right", drop=1),
-        Column("FLOPs/byte", "right", drop=8),
-        Column("buffer", "right", drop=4),
-        *_time_columns(fact),
-        Column("limit" if fact.total.memory_bound is not None else "", drop=9),
+        (Column("M", "right", drop=5), lambda one: exact_text(one.M)),
+        (Column("K", "right", drop=5), lambda one: exact_text(one.K)),
+        (Column("N", "right", drop=5), lambda one: exact_text(one.N)),
+        (Column("tile matmuls", "right", drop=3), lambda one: exact_text(one.products)),
+        (Column("utilization", "right", drop=2), lambda one: percent_text(one.utilisation, 1)),
+        (Column("padding", "right", drop=7), lambda one: percent_text(one.padded_share, 1)),
+        (Column("order"), lambda one: one.order),
+        (Column("no reuse", "right", drop=6), lambda one: bytes_text(one.traffic_without_reuse)),
+        (Column("traffic", "right"), lambda one: bytes_text(one.chosen.traffic)),
+        (Column("x lower bound", "right", drop=1), lambda one: f"{one.ratio:,.2f}"),
+        (Column("FLOPs/byte", "right", drop=8), lambda one: _intensity(one.chosen.intensity)),
+        (
+            Column("buffer", "right", drop=4),
+            lambda one: Span(bytes_text(one.buffer), "bad" if one.fits is False else ""),
+        ),
+        (cycles, lambda one: _cycles(one.chosen.cycles)),
+        (time, lambda one: _time(one.chosen.seconds)),
+        (
+            Column("limit" if fact.total.memory_bound is not None else "", drop=9),
+            lambda one: Span(one.chosen.bound, _BOUND[one.chosen.bound]),
+        ),
     )
 
 
-def _site_row(site: SiteCost, name: str) -> tuple[Cell, ...]:
-    chosen = site.chosen
-    many = [f"x {site.batch:,}" if site.batch > 1 else "", runs_text(site.calls)]
-    remark = ", ".join(text for text in many if text)
-    return (
-        (Span(name), Span(f"  {remark}", "quiet")) if remark else name,
-        exact_text(site.M),
-        exact_text(site.K),
-        exact_text(site.N),
-        exact_text(site.products),
-        percent_text(site.utilisation, 1),
-        percent_text(site.padded_share, 1),
-        site.order,
-        bytes_text(site.traffic_without_reuse),
-        bytes_text(chosen.traffic),
-        f"{site.ratio:,.2f}",
-        _intensity(chosen.intensity),
-        Span(bytes_text(site.buffer), "bad" if site.fits is False else ""),
-        "" if chosen.cycles is None else count_text(chosen.cycles),
-        "" if chosen.seconds is None else seconds_text(chosen.seconds),
-        Span(chosen.bound, _BOUND[chosen.bound]),
-    )
+def _cycles(value: int | None) -> str:
+    return "" if value is None else count_text(value)
+
+
+def _time(value: float | None) -> str:
+    return "" if value is None else seconds_text(value)
 
 
 def systolic(fact: PlanCost) -> tuple[Line, Table]:
@@ -299,29 +295,21 @@ def systolic(fact: PlanCost) -> tuple[Line, Table]:
     machine, rows = fact.hardware, fact.systolic
     size = "" if machine.array is None else f"{machine.array[0]} x {machine.array[1]}"
     timed = any(row.total is not None for row in rows)
-    table = Table(
+    table = table_of(
+        rows,
         (
-            Column("dataflow"),
-            Column("tile by tile", "right"),
-            Column("with moving" if timed else "", "right"),
-            Column("time" if timed and machine.clock is not None else "", "right"),
-            Column("in one go", "right", drop=1),
-            Column("as SCALE-Sim 3", "right", drop=2),
-        ),
-        [
+            (Column("dataflow"), lambda row: row.dataflow),
+            (Column("tile by tile", "right"), lambda row: count_text(row.cycles)),
+            (Column("with moving" if timed else "", "right"), lambda row: _cycles(row.total)),
             (
-                row.dataflow,
-                count_text(row.cycles),
-                "" if row.total is None else count_text(row.total),
-                "" if row.seconds is None else seconds_text(row.seconds),
-                Span(count_text(row.whole), "quiet"),
-                Span(count_text(row.scalesim), "quiet"),
-            )
-            for row in rows
-        ],
+                Column("time" if timed and machine.clock is not None else "", "right"),
+                lambda row: _time(row.seconds),
+            ),
+            (Column("in one go", "right", drop=1), lambda row: Span(count_text(row.whole), "quiet")),
+            (Column("as SCALE-Sim 3", "right", drop=2), lambda row: Span(count_text(row.scalesim), "quiet")),
+        ),
     )
-    head = Line(Span(f"cycles of a systolic array, {size}", "strong"))
-    return head, table
+    return Line(Span(f"cycles of a systolic array, {size}", "strong")), table
 
 
 _DRAINED = (
@@ -352,7 +340,7 @@ def _orders(site: SiteCost) -> Table:
         (Column("writes of C", "right", drop=4), lambda one: bytes_text(one.c_write_bytes)),
         (Column("traffic", "right"), lambda one: Span(bytes_text(one.traffic), "strong")),
         (Column("FLOPs/byte", "right", drop=6), lambda one: _intensity(one.intensity)),
-        (Column("cycles", "right"), lambda one: "" if one.cycles is None else count_text(one.cycles)),
+        (Column("cycles", "right"), lambda one: _cycles(one.cycles)),
         (Column("limit", drop=7), lambda one: Span(one.bound, _BOUND[one.bound])),
     ]
     return table_of(site.orders, columns[: 10 if bound else 9 if timed else 8])

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from explorer.base.units import count_text, dims_text, edges_text, exact_text, runs_text, seconds_text
 from explorer.facts import Diff, Plan, SitePlan, SkippedSite, TileResult
 from explorer.facts.quantize import Quantization
-from explorer.report.blocks import Block, Cell, Column, Field, Line, Paragraph, Role, Span, Table
+from explorer.report.blocks import Block, Cell, Column, Field, Line, Paragraph, Role, Span, Table, table_of
 from explorer.report.present.accumulator import overflows
 from explorer.report.present.compare.diff import changes
 from explorer.report.present.compare.verify import evidence, to_blame
@@ -275,22 +275,18 @@ def left_out(fact: Plan) -> tuple[Table, list[list[SkippedSite]]]:
         kinds.setdefault((skip.op, skip.reason), []).append(skip)
     groups = sorted(kinds.values(), key=lambda group: -sum(skip.macs or 0 for skip in group))
 
-    def row(group: list[SkippedSite]) -> tuple[Cell, ...]:
+    def share(group: list[SkippedSite]) -> str:
         macs = [skip.macs for skip in group if skip.macs is not None]
-        known = fact.macs_total and len(macs) == len(group)
-        return (
-            exact_text(len(group)),
-            group[0].op,
-            Span(and_more([skip.name for skip in group]), "quiet"),
-            share_text(sum(macs), fact.macs_total) if known else "",
-            Span(group[0].reason, "warning"),
-        )
+        return share_text(sum(macs), fact.macs_total) if fact.macs_total and len(macs) == len(group) else ""
 
-    columns = (
-        Column("", "right"),
-        Column("left as it was"),
-        Column("", shrink=True, drop=2),
-        Column("of the MACs", "right", drop=1),
-        Column(""),
+    table = table_of(
+        groups,
+        (
+            (Column("", "right"), lambda group: exact_text(len(group))),
+            (Column("left as it was"), lambda group: group[0].op),
+            (Column("", shrink=True, drop=2), lambda group: Span(and_more([s.name for s in group]), "quiet")),
+            (Column("of the MACs", "right", drop=1), share),
+            (Column(""), lambda group: Span(group[0].reason, "warning")),
+        ),
     )
-    return Table(columns, [row(group) for group in groups]), groups
+    return table, groups
