@@ -194,13 +194,12 @@ def table_of(
     columns: Sequence[tuple[Column, Callable[[Item], Cell]]],
     indent: int = 2,
     what: str = "",
-    more: str = "--csv has all",
     around: int = 0,
 ) -> Table:
     """A row for each item, by columns and what stands in them; the rest as for `Table`."""
     cells = [cell for _, cell in columns]
     rows = Rows(lambda item: tuple([cell(item) for cell in cells]), items)
-    return Table([column for column, _ in columns], rows, indent, what, more, around)
+    return Table([column for column, _ in columns], rows, indent, what, around=around)
 
 
 class SharedRows(Sequence[Sequence[Cell]]):

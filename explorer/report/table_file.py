@@ -57,13 +57,13 @@ def _tool() -> str:
     return f"explorer {__version__}"
 
 
-def write_document(document: dict[str, Any], rows: str, path: str, overwrite: bool = True) -> None:
+def write_document(document: dict[str, Any], rows: str, path: str) -> None:
     """Writes a document to `path`, a .json; or of it the list `rows`, a .csv.
 
     Raises:
         Misuse: Another ending, or the file cannot be written.
     """
-    with written(document_text(document, rows, path), path, overwrite):
+    with written(document_text(document, rows, path), path):
         pass
 
 

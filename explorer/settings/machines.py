@@ -43,6 +43,7 @@ from explorer.facts.roofline import Machine, Machines, NamedMachine
 from explorer.host import input_files, processor
 from explorer.settings.machine_presets import PRESETS
 from explorer.settings.parse import parse_bytes
+from explorer.settings.tables import TABLES
 
 Unit = Literal["macs", "bytes", "hertz"]
 
@@ -143,8 +144,6 @@ def _cycle(value: Any, where: str, unit: Unit) -> float:
 
 
 _MOST = 1 << 62
-_OTHER_TABLES = ("tile", "site", "quantize", "step")
-"""Tables that another option reads in the same file."""
 
 
 def _buffer(value: Any, where: str) -> int:
@@ -469,7 +468,7 @@ def hardware(named: str, config: str | None = None, where: str = "--machine") ->
             return _named(name or next(iter(found)), found, path, where)
         several = f"write {path}:{next(iter(found))}" if found else "write [machine.NAME]"
         raise Misuse(f"it holds {len(found)} machines", where=path, hint=several)
-    said = content.get("profile", {key: value for key, value in content.items() if key not in _OTHER_TABLES})
+    said = content.get("profile", {key: value for key, value in content.items() if key not in TABLES})
     if name or not said:
         raise Misuse("it holds no machines", where=path, hint="write macs_per_cycle, bytes_per_cycle, clock")
     return _profile(os.path.splitext(os.path.basename(path))[0], said, path, path)

@@ -208,19 +208,23 @@ def parse_span(text: str, where: str) -> tuple[int, int]:
     return parse_count(first, where, 0), parse_count(last, where, 0)
 
 
-def parse_limit(text: str | None, where: str) -> float | None:
-    """A number of 0 or more; None for nothing.
+def parse_limit(text: str, where: str) -> float:
+    """A number of 0 or more.
 
     Raises:
         Misuse: It is not one.
     """
-    try:
-        number = float(text) if text is not None else None
-    except ValueError:
-        number = -1.0
-    if number is not None and not 0 <= number < float("inf"):
+    number = _number(text)
+    if not 0 <= number < float("inf"):
         raise Misuse(f"'{text}' is not a number of 0 or more", where=where)
     return number
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return -1.0
 
 
 _RANGE_HINT = "write batch, or sequence=1:32k"
@@ -232,10 +236,7 @@ def parse_share(text: str, where: str) -> float:
     Raises:
         Misuse: It is not one.
     """
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
+    number = _number(text)
     if not 0 < number < 1:
         raise Misuse(f"'{text}' is not a number between 0 and 1", where=where)
     return number
@@ -373,14 +374,12 @@ def parse_card(text: str, where: str = "--card") -> int:
     return size
 
 
-def parse_memory(text: str | None, where: str = "--memory") -> int | None:
+def parse_memory(text: str, where: str = "--memory") -> int:
     """A size of memory in bytes, in powers of 1024: '8G', '512M', '1.5GiB', '2000000000'.
 
     Raises:
         Misuse: It is no size, less than the program itself needs, or the system cannot limit memory.
     """
-    if text is None:
-        return None
     size = int(min(parse_bytes(text), 1 << 62))  # more than a system can be told is no limit either
     if size < 0:
         raise Misuse(f"'{text}' is not a size", where=where, hint="write 8G or 512M")
@@ -402,14 +401,12 @@ def parse_providers(text: str, where: str) -> tuple[str, ...]:
     return () if text.strip().lower() == "all" else parse_names(text, where)
 
 
-def parse_names(text: str | None, where: str) -> tuple[str, ...]:
+def parse_names(text: str, where: str) -> tuple[str, ...]:
     """Names between commas: 'image,mask'.
 
     Raises:
         Misuse: One is empty, or stands there twice.
     """
-    if text is None:
-        return ()
     names = tuple(piece.strip() for piece in text.split(","))
     if not all(names):
         raise Misuse(f"'{text}' has an empty name", where=where, hint="write names between commas: a,b")

@@ -189,7 +189,6 @@ def test_open_dimensions_that_cannot_be_read(text: str, says: str) -> None:
 
 def test_names_between_commas() -> None:
     assert parse_names("image, mask:0", "--input-names") == ("image", "mask:0")
-    assert parse_names(None, "--input-names") == ()
     for text, says in (("a,,b", "an empty name"), ("", "an empty name"), ("a,b,a", "'a' stands there twice")):
         with pytest.raises(Misuse, match=says):
             parse_names(text, "--input-names")

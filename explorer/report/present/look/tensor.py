@@ -15,8 +15,6 @@ from explorer.report.present.look.values import figures
 LEVELS = " ░▒▓█"
 """Magnitudes from 0 to the largest, where there are no colours."""
 
-Grid = Sequence[Sequence[Cell]]
-
 
 def tensor_values(fact: TensorValues) -> list[Block]:
     """The answer of `explorer values`: the numbers of a slice, what is stored, another model beside."""

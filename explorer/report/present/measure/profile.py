@@ -16,7 +16,6 @@ from explorer.report.blocks import (
     Heading,
     Line,
     Paragraph,
-    Role,
     Span,
     Table,
     table_of,
@@ -309,11 +308,6 @@ def _batches(fact: ProfileSeries) -> Table:
             (Column("overhead", "right", drop=2), lambda at: seconds(batches[at].overhead_seconds)),
         ),
     )
-
-
-def signed(value: float, role: Role = "figure") -> Span:
-    """A difference or a rest, which may be below nothing."""
-    return Span(f"{'-' * (value < 0)}{seconds_text(abs(value))}", role, value=value)
 
 
 def _modules(fact: Profile, limit: int) -> Table:
