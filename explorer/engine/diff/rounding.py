@@ -6,9 +6,8 @@ its own, and who reads a rounded value reads that value.
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,10 +20,8 @@ from explorer.engine.diff.quantizers import MX_DOMAIN, quantizer_values
 from explorer.engine.graph.model import DTYPES, Node, Tensor
 from explorer.engine.graph.tile_metadata import DOMAIN as TILES
 from explorer.engine.values.agreement import Agreement
-from explorer.engine.values.numbers import Numbers, Scales
+from explorer.engine.values.numbers import Numbers
 from explorer.engine.values.slices.packed_weights import opened_weights
-from explorer.engine.values.slices.read import dequantized
-from explorer.settings.slices import Selection
 
 QUANTIZERS = frozenset({"qonnx.custom_op.general", MX_DOMAIN})
 """Domains of functions that round a value to a format."""
@@ -419,11 +416,10 @@ def rounded_text(node: Node, found: RoundedNode, side: DefUse, original: Mapping
     """
     agreement = Agreement()
     for slot, rounding in _weights(found, side)[1].items():
-        with contextlib.suppress(BadModel):  # what cannot be read is told without
-            if rounding.packed is not None:
-                _compare_packed(agreement, side, rounding.packed, node, original.get(slot))
-            else:
-                _compare(agreement, side, rounding, original.get(slot))
+        if rounding.packed is not None:
+            _compare_packed(agreement, side, rounding.packed, node, original.get(slot))
+        else:
+            _compare(agreement, side, rounding, original.get(slot))
     snr = agreement.snr_db if agreement.elements else None
     said = "" if snr is None else f", {snr:.1f} dB" if math.isfinite(snr) else ", exact"
     return f"{node.op} -> {formats_text(found, side)}{said}"
@@ -461,20 +457,30 @@ def _compare(agreement: Agreement, side: DefUse, rounding: Rounding, original: T
     if original is None or original.shape != codes.shape or not codes.shape:
         return
     maker = side.nodes[rounding.nodes[-1]] if rounding.nodes else None
-    if maker is not None and maker.domain in QUANTIZERS:
-        made = quantizer_values(maker, side.stored) if maker.inputs[0] == rounding.source else None
-        if made is not None:
-            agreement.add(original.array().reshape(-1, 1), made.reshape(-1, 1))
+    try:
+        if maker is not None and maker.domain in QUANTIZERS:
+            made = quantizer_values(maker, side.stored) if maker.inputs[0] == rounding.source else None
+            if made is not None:
+                agreement.add(original.array().reshape(-1, 1), made.reshape(-1, 1))
+            return
+        was, now = original.array(), codes.array()
+        scale, zero = (
+            side.stored[n].array() if n in side.stored else None for n in (rounding.scale, rounding.zero)
+        )
+    except BadModel:
         return
-    was, now = original.array(), codes.array()
-    scale, zero = (
-        side.stored[n].array() if n in side.stored else None for n in (rounding.scale, rounding.zero)
-    )
     if scale is None and not codes.dtype.startswith(_NARROW):
         return
-    scale = np.ones((), np.float32) if scale is None else scale.astype(np.float32)
-    scales = Scales(lambda: scale, None if zero is None else lambda: zero, rounding.axis, rounding.block)
-    _add_parts(agreement, was, lambda at, end: now[at:end], scales)
+    axis = rounding.axis % len(codes.shape)
+    rows = max(1, _SLAB // max(1, codes.elements // max(1, codes.shape[0])))
+    rows = -(-rows // max(1, rounding.block)) * max(1, rounding.block)
+    for at in range(0, codes.shape[0], rows):
+        part = slice(at, at + rows)
+        values = now[part].astype(np.float32)
+        for what, table in ((np.subtract, zero), (np.multiply, scale)):
+            if table is not None:
+                values = what(values, _along(table, values.shape, axis, rounding.block, part))
+        agreement.add(was[part].reshape(-1, 1), values.reshape(-1, 1))
 
 
 def _compare_packed(
@@ -488,21 +494,32 @@ def _compare_packed(
     codes = side.stored[name]
     numbers = unpack(Numbers(name, codes.dtype, codes.shape, codes.nbytes, lambda: iter(())))
     (k, n), scales = numbers.shape, numbers.scales
-    was = original.array()
-    was = was.T if node.attributes.get("transB") else was
-    if was.shape != (k, n) or scales is None or numbers.part is None:
+    try:
+        was = original.array()
+        was = was.T if node.attributes.get("transB") else was
+        if was.shape != (k, n) or scales is None or scales.zero is None or numbers.part is None:
+            return
+        scale, zero = scales.scale().astype(np.float32), scales.zero().astype(np.float32)
+        rows = max(1, _SLAB // n // scales.block) * scales.block
+        for at in range(0, k, rows):
+            end = min(at + rows, k)
+            values = np.concatenate(list(numbers.part(at * n, end * n))).reshape(-1, n).astype(np.float32)
+            here = slice(at // scales.block, -(-end // scales.block))
+            values -= np.repeat(zero[here], scales.block, 0)[: end - at]
+            values *= np.repeat(scale[here], scales.block, 0)[: end - at]
+            agreement.add(was[at:end].reshape(-1, 1), values.reshape(-1, 1))
+    except BadModel:
         return
-    part, scale = numbers.part, scales.scale().astype(np.float32)
-    single = replace(scales, scale=lambda: scale)
-    _add_parts(agreement, was, lambda at, end: np.concatenate(list(part(at * n, end * n))), single)
 
 
-def _add_parts(agreement: Agreement, original: Any, codes: Callable[[int, int], Any], scales: Scales) -> None:
-    """Adds a weight beside what its codes stand for, some rows at a time; `codes` gives those of rows."""
-    length, *rest = original.shape
-    rows = max(1, _SLAB // max(1, math.prod(rest)))
-    for at in range(0, length, rows):
-        part = Selection((range(at, min(at + rows, length)), *map(range, rest)))
-        here = codes(part.indices[0][0], part.indices[0][-1] + 1).reshape(part.sizes)
-        values = dequantized(here, scales, part)[0]
-        agreement.add(original[at : at + rows].reshape(-1, 1), values.reshape(-1, 1))
+def _along(table: Any, shape: tuple[int, ...], axis: int, block: int, rows: slice) -> Any:
+    """Scales or zero points of some rows, of a shape that goes with them."""
+    table = table.astype(np.float32)
+    if table.ndim == 0 or table.size == 1:
+        return table.reshape(())
+    if block:
+        own = slice(rows.start // block, -(-rows.stop // block)) if axis == 0 else rows
+        return np.repeat(table[own], block, axis)[tuple(slice(n) for n in shape)]
+    return (table[rows] if axis == 0 else table).reshape(
+        [-1 if at == axis else 1 for at in range(len(shape))]
+    )
