@@ -2,7 +2,7 @@
 
 A row is a kilobyte of objects; of a million tensors nobody looks at more than a few hundred. Here a row is
 a place in a few arrays and what the header said of its tensor. Rows are equal to those that
-`analysis.tree_rows` makes of the same tensors, which is what is used where there are few, and where a
+`costs.layer_rows` makes of the same tensors, which is what is used where there are few, and where a
 tensor has several names or two rows would have the same path.
 """
 

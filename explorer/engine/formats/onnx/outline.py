@@ -1,6 +1,6 @@
 """Outline of an ONNX file: its nodes and initializers by their headers, one at a time.
 
-The reader (`onnx_reader`) makes everything that an analysis needs of every node; this one makes a row and
+The reader (`reader`) makes everything that an analysis needs of every node; this one makes a row and
 forgets it, so that a file of any size is looked at in the memory of one row. It knows less and checks less:
 what a node means is not asked, and what cannot be is said in the row's note instead of refusing the file.
 

@@ -1,7 +1,7 @@
 """ONNX reader: a file to a `Model`, without reading its weights.
 
 The file is mapped and walked by its length prefixes; a weight becomes the place where its bytes lie.
-Files come from strangers: lengths and nesting are checked here, sizes and external paths in `onnx_tensor`,
+Files come from strangers: lengths and nesting are checked here, sizes and external paths in `tensors`,
 once, so that everything behind these modules may trust what a model holds.
 
 Field numbers are those of onnx.proto (IR version 13).

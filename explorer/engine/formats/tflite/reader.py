@@ -1,7 +1,7 @@
 """TensorFlow Lite reader: what a file says, every index and offset checked: tensors, operators, buffers.
 
 The structure is read over the map, payloads stay where they are: inside the flatbuffer, or behind it, where
-files above 2 GiB keep them. An outline is made of this alone; `tflite_graph` makes a model of it.
+files above 2 GiB keep them. An outline is made of this alone; `graph` makes a model of it.
 
 Slots are the numbers of the fields in schema.fbs, in the order in which they stand there; a flatbuffer's
 fields never change their numbers.

@@ -393,7 +393,7 @@ def checkpoint(saved: SavedFile, format: str) -> Checkpoint:
     """What a checkpoint is made of.
 
     Args:
-        saved: From `checkpoint_reader.read`.
+        saved: From `checkpoint.read`.
         format: Name of the format.
 
     Raises:

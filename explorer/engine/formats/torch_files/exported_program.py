@@ -1,7 +1,7 @@
 """Exported program (.pt2), what it is made of: operators with shapes, the modules they ran in, source lines.
 
 All of it is JSON in the archive. It is read here with the standard library alone, as far as an outline and
-a layer tree without torch need it; who rebuilds the program reads it more closely (`torch_graph`).
+a layer tree without torch need it; who rebuilds the program reads it more closely (`torch_replay`).
 """
 
 from __future__ import annotations

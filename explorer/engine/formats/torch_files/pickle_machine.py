@@ -117,7 +117,7 @@ def checked_key(key: Any) -> Any:
     """`key` if it is safe to hash.
 
     Raises:
-        Broken: It is no key, or a tuple so nested that hashing it would not end.
+        PickleError: It is no key, or a tuple so nested that hashing it would not end.
     """
     if isinstance(key, tuple):
         if len(key) > KEY or not all(isinstance(part, (*PLAIN, Global)) for part in key):

@@ -349,7 +349,7 @@ def load(machine: Pickle) -> Any:
     """What a pickle describes; `machine.at` is behind it afterwards.
 
     Raises:
-        Broken: It is no pickle, or not one of a model.
+        PickleError: It is no pickle, or not one of a model.
     """
     content, table = machine.content, _TABLE
     try:

@@ -298,7 +298,7 @@ def _persistent(pid: Any) -> Any:
     """What an object outside the pickle stands for: a storage, or the class that a legacy file calls so.
 
     Raises:
-        Broken: It is neither.
+        PickleError: It is neither.
     """
     if isinstance(pid, tuple) and len(pid) >= 2 and pid[0] == "module" and isinstance(pid[1], Global):
         return pid[1]

@@ -2,7 +2,7 @@
 
 The tree is in a pickle, the classes are in text. Both are read as data, and the text not even parsed: a
 line says what it declares or calls, so a large model's code is looked through in milliseconds, without
-torch. Who analyses the model parses it (`torch_code`).
+torch. Who analyses the model parses it (`torch_replay`).
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ def call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], device: torc
         device: Where tensors are made that are made from nothing.
 
     Raises:
-        Unknown: It is not known, or may not be called.
+        UnknownOperator: It is not known, or may not be called.
     """
     root, _, rest = name.partition(".")
     if rest in ("device", "prim.device"):
@@ -73,7 +73,7 @@ def tensors(
     """Calls one of torch's operators by library and name; the overload follows from the arguments.
 
     Raises:
-        Unknown: It is not known, or may not be called.
+        UnknownOperator: It is not known, or may not be called.
     """
     name = _SIGNS.get(name, name)
     if library not in LIBRARIES or name in FORBIDDEN or name.startswith("__"):
@@ -100,7 +100,7 @@ def _sized(found: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Looks at the sizes of what is computed from constants, before it is: these are real, and take time.
 
     Raises:
-        Unknown: They are larger than any constant of a model.
+        UnknownOperator: They are larger than any constant of a model.
     """
 
     def without_values(value: Any) -> Any:

@@ -78,7 +78,7 @@ def configurations(
         tensors: Of the file.
 
     Raises:
-        Unbuilt: The metadata lacks what every model has.
+        BuildError: The metadata lacks what every model has.
     """
     from transformers.integrations.ggml import GGUF_CONFIG_DEFAULTS_MAPPING, GGUF_CONFIG_MAPPING
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING

@@ -51,7 +51,7 @@ def built(
         files: Those that hold the values, where the folder may have others, too.
 
     Raises:
-        Unbuilt: transformers has no such architecture, or cannot build it of this.
+        BuildError: transformers has no such architecture, or cannot build it of this.
         BadModel: The configuration asks for more than any model has.
         MissingExtra: transformers is not installed, or is broken.
     """
@@ -126,7 +126,7 @@ def _architecture(transformers: Any, source: str, config: Mapping[str, Any], tru
     """The class to build, and the configuration as that class has it.
 
     Raises:
-        Unbuilt: There is none.
+        BuildError: There is none.
     """
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 

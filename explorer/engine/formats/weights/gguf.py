@@ -225,7 +225,7 @@ class _Reader:
             raise BadModel(what, where=found.path)
         found.version = version
         # the shortest tensor takes 24 bytes, the shortest pair 13
-        tensors, pairs = self.count("Q", 24, "tensors"), self.count("Q", 13, "keys")
+        tensors, pairs = self.count(24, "tensors"), self.count(13, "keys")
         for _ in range(pairs):
             key = self.text("a key")
             if key in found.metadata:
@@ -258,9 +258,9 @@ class _Reader:
         """The next number."""
         return self.numbers(letter)[0]
 
-    def count(self, letter: str, least: int, what: str) -> int:
+    def count(self, least: int, what: str) -> int:
         """How many things follow, of at least so many bytes each."""
-        found = self.number(letter)
+        found = self.number("Q")
         if found > _MOST or found * least > self.size - self.at:
             self.broken(f"it announces {found:,} {what} with {self.size - self.at:,} bytes left")
         return found

@@ -84,7 +84,7 @@ def open_pickled(source: str, options: OpenOptions, found: Checkpoint) -> Opened
         ) from error
     except (Exception, SystemExit) as error:
         raise BadModel(f"torch cannot load it ({error_line(error)})", where=source) from error
-    module = _at(loaded, path, torch.nn.Module)
+    module = _at(loaded, path)
     if module is None:
         raise BadModel(f"there is no nn.Module at '{path}' once it is loaded", where=source)
     made = of(module, source=source)
@@ -93,9 +93,9 @@ def open_pickled(source: str, options: OpenOptions, found: Checkpoint) -> Opened
     return RebuiltModule("checkpoint", source, options, made)
 
 
-def _at(loaded: Any, path: str, kind: type) -> Any:
+def _at(loaded: Any, path: str) -> torch.nn.Module | None:
     """The module at a path in what was loaded: keys of dictionaries, places in lists."""
-    while path and not isinstance(loaded, kind):
+    while path and not isinstance(loaded, torch.nn.Module):
         if isinstance(loaded, dict):
             key = next((k for k in loaded if path == str(k) or path.startswith(f"{k}.")), None)
             if key is None:
@@ -108,4 +108,4 @@ def _at(loaded: Any, path: str, kind: type) -> Any:
             loaded = loaded[int(first)]
         else:
             return None
-    return loaded if isinstance(loaded, kind) else None
+    return loaded if isinstance(loaded, torch.nn.Module) else None

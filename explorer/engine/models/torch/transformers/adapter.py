@@ -89,7 +89,7 @@ def _base(contents: TensorIndex) -> str:
     """The folder of the base: by its path, from here or beside the adapter, or in Hugging Face's cache.
 
     Raises:
-        Unbuilt: It is not on this machine.
+        BuildError: It is not on this machine.
     """
     name = str(contents.config["base_model_name_or_path"])
     folder = contents.source if os.path.isdir(contents.source) else os.path.dirname(contents.source)
@@ -116,7 +116,7 @@ def _notes(contents: TensorIndex, base: ConfiguredModule, folder: str) -> Iterat
     """What the adapter is to its base.
 
     Raises:
-        Unbuilt: It is of another base.
+        BuildError: It is of another base.
     """
     own = {name: tuple(p.shape) for name, p in base.loaded.meta().named_parameters()}
     read = products = replaced = 0

@@ -245,7 +245,7 @@ def _check(match: matching.NameMatch, teller: str, *, whole: bool = False) -> No
         whole: All of it has to be in the files: who described it left much to be guessed.
 
     Raises:
-        Unbuilt: They do.
+        BuildError: They do.
     """
     if match.contradictions:
         count = len(match.contradictions)
