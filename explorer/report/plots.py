@@ -145,7 +145,7 @@ def _memory(axes: Axes, about: Info, fact: Memory) -> None:
         left = fact.peak_step < len(live) / 2
         axes.plot([fact.peak_step], [fact.peak_bytes], "o", color=_RED, markersize=5)
         axes.annotate(
-            f"peak {bytes_text(fact.peak_bytes)}, {_short(at.path) or 'inputs'}",
+            f"peak {bytes_text(fact.peak_bytes)}, {pictures.short(at.path) or 'inputs'}",
             (fact.peak_step, fact.peak_bytes),
             xytext=(6 if left else -6, 14),
             textcoords="offset points",
@@ -174,7 +174,7 @@ def _marks(fact: Roofline) -> list[_Mark]:
         points.sort(key=lambda p: -p.share)
         more = f" and {len(points) - 1} more" if len(points) > 1 else ""
         share = sum(p.share for p in points)
-        label = f"{_short(points[0].path)}{more}, {100 * share:.0f} %"
+        label = f"{pictures.short(points[0].path)}{more}, {100 * share:.0f} %"
         marks.append(_Mark(points[0].intensity or 0, share, limit, label))
     return sorted(marks, key=lambda mark: -mark.share)
 
@@ -256,7 +256,7 @@ def _rate_ticks(axes: Axes, across: float, upwards: float) -> None:
 def _operators(axes: Axes, about: Info, stats: Sequence[OpStat]) -> None:
     """Counts as bars; the share of the MACs beside each."""
     shown = sorted(stats, key=lambda stat: stat.count)[-_BARS:]
-    bars = axes.barh([_short(stat.op) for stat in shown], [stat.count for stat in shown], color=_BLUE)
+    bars = axes.barh([pictures.short(stat.op) for stat in shown], [stat.count for stat in shown], color=_BLUE)
     labels = [
         f"{stat.count:,}" + (f"   {count_text(stat.macs)} MACs" if stat.macs != 0 else "") for stat in shown
     ]
@@ -292,7 +292,7 @@ def _blame(axes: Axes, about: None, fact: Blame) -> None:
     if fact.first is not None and (size := probes[fact.first].introduced or probes[fact.first].relative):
         left = fact.first < len(probes) / 2
         axes.annotate(
-            f"first: {_short(probes[fact.first].layer)}",
+            f"first: {pictures.short(probes[fact.first].layer)}",
             (fact.first, size),
             xytext=(6 if left else -6, 10),
             textcoords="offset points",
@@ -377,7 +377,7 @@ def _training(axes: Axes, about: Info | None, fact: TrainingMemory) -> None:
             axes.annotate(phase, (begins, 1), xycoords=("data", "axes fraction"), color=_GREY, va="top")
     at = first.moments[first.peak]
     axes.plot([first.peak], [first.peak_bytes], "o", color=_RED, markersize=5)
-    where = _short(at.path) or at.phase
+    where = pictures.short(at.path) or at.phase
     title = f"Training step, batch {first.batch}, {fact.optimizer}"
     axes.set_title(
         f"{title}{f' of {_name(about)}' if about else ''}: peak {bytes_text(first.peak_bytes)}, {where}"
@@ -444,8 +444,3 @@ _DRAW: dict[str, Callable[[Any, Any, Any], None]] = {
 
 def _name(about: Info) -> str:
     return printable(os.path.basename(about.model.source))
-
-
-def _short(path: str) -> str:
-    path = printable(path)
-    return path if len(path) <= 40 else f"…{path[-39:]}"

@@ -13,6 +13,7 @@ import shlex
 import signal
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
 
 from textual_serve.app_service import AppService
 from textual_serve.download_manager import DownloadManager
@@ -34,20 +35,12 @@ _OF_THE_SERVER = ("SSH_", "TMUX", "STY", "TERM", "NO_COLOR", "COLORTERM", "COLUM
 """Beginnings of the names of variables about the terminal of the server, which is not the visitor's."""
 
 
-class BrowserPage:
-    """The page that shows a session.
+class BrowserPage(NamedTuple):
+    """The page that shows a session, by what its web socket does."""
 
-    Args:
-        write_bytes, write_str, close: Of its web socket.
-    """
-
-    def __init__(
-        self,
-        write_bytes: Callable[[bytes], Awaitable[None]],
-        write_str: Callable[[str], Awaitable[None]],
-        close: Callable[[], Awaitable[object]],
-    ) -> None:
-        self.write_bytes, self.write_str, self.close = write_bytes, write_str, close
+    write_bytes: Callable[[bytes], Awaitable[None]]
+    write_str: Callable[[str], Awaitable[None]]
+    close: Callable[[], Awaitable[object]]
 
 
 class VisitorSession(AppService):

@@ -18,7 +18,7 @@ from explorer.facts import Analysis, Info, OpStat
 from explorer.facts.profile.profile import ordered
 from explorer.report.blocks import Block, Chart, Paragraph
 from explorer.report.flame.picture import flame_of
-from explorer.report.html.draw import html, markdown
+from explorer.report.html.draw import Sections, html, markdown
 from explorer.report.present.look.info import totals_blocks
 from explorer.report.present.look.memory import memory_blocks
 from explorer.report.present.look.ops import ops_blocks
@@ -55,10 +55,6 @@ class PageFacts(Struct, frozen=True):
     weights: Weights | None = None
     measured: tuple[Profile, Sequence[float]] | None = None
     missing: tuple[tuple[str, str], ...] = ()
-
-
-Section = tuple[str, Sequence[Block]]
-"""A title, and what stands below it."""
 
 
 def check(path: str) -> None:
@@ -140,9 +136,9 @@ def write_blocks(title: str, blocks: Sequence[Block], path: str, tool: str) -> N
         file.write(text)
 
 
-def _sections(fact: PageFacts) -> list[Section]:
+def _sections(fact: PageFacts) -> Sections:
     info = fact.analysis.info
-    sections: list[Section] = [
+    sections: list[tuple[str, Sequence[Block]]] = [
         ("Totals", totals_blocks(info)),
         ("Operators", [Chart("operators", fact.ops), *ops_blocks(info, fact.ops)]),
         ("Layers", layers_blocks(fact.analysis)),
@@ -175,4 +171,4 @@ def _measured(about: Analysis, profile: Profile, seconds: Sequence[float]) -> li
     ]
 
 
-_WRITERS: dict[str, Callable[[str, list[Section], Info | None, str], str]] = {".html": html, ".md": markdown}
+_WRITERS: dict[str, Callable[[str, Sections, Info | None, str], str]] = {".html": html, ".md": markdown}

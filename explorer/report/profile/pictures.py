@@ -32,7 +32,7 @@ def time(axes: Axes, about: Info, fact: Timed) -> None:
     high = [max(0.0, one.seconds.p90 - one.seconds.median) for one in shown if one.seconds]
     places = range(len(shown))
     axes.barh(places, medians, xerr=[low, high], color=_COLORS[0], ecolor=_GREY, error_kw={"elinewidth": 1})
-    axes.set_yticks(places, [_short(one.path) for one in shown], fontsize=7)
+    axes.set_yticks(places, [short(one.path) for one in shown], fontsize=7)
     axes.set_xlabel(f"time of a run; lines from p10 to p90 ({len(shown):,} of {len(timed):,} layers)")
     _heading(axes, about, profile, "Time")
 
@@ -50,7 +50,7 @@ def timeline(axes: Axes, about: Info, fact: Timed) -> None:
         spans = [(frame.start, frame.seconds) for frame in lanes[name]]
         color = _GREY if lanes[name][0].category != "kernel" else _COLORS[place % len(_COLORS)]
         axes.broken_barh(spans, (place - 0.4, 0.8), color=color, linewidth=0)
-    axes.set_yticks(range(len(names)), [_short(name) for name in names], fontsize=7)
+    axes.set_yticks(range(len(names)), [short(name) for name in names], fontsize=7)
     axes.invert_yaxis()
     axes.set_xlabel("medians, end to end in the order of the layers: no recording")
     _heading(axes, about, profile, "A run")
@@ -97,6 +97,7 @@ def _heading(axes: Axes, about: Info, profile: Profile, what: str) -> None:
     axes.xaxis.set_major_formatter(lambda value, _: seconds_text(max(0.0, value)))
 
 
-def _short(name: str) -> str:
+def short(name: str) -> str:
+    """A name that fits beside an axis: its end, where it is too long."""
     name = printable(name)
     return name if len(name) <= _LETTERS else f"…{name[1 - _LETTERS :]}"
