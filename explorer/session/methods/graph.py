@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -85,11 +86,8 @@ def graph(
     row_of, ends = partial(figures.row, models), None
     if between is not None:
         ends = row_of(between[0], index, "--from"), row_of(between[1], index, "--to")
-    opened: list[int | tuple[int, int]] = []
-    for one in unfold:
-        # who gives a row, as the screen does of what it looks for, means what is around it
-        named = figures.groups(models, one, index, "--unfold") if isinstance(one, str) else [one]
-        opened += named
+    # who gives a row, as the screen does of what it looks for, means what is around it
+    opened = [figures.groups(models, x, index, "--unfold") if isinstance(x, str) else [x] for x in unfold]
     with _others_named(examined.analysis.layers, between or ()):
         drawing = session.parts.graphs.draw(
             examined,
@@ -97,7 +95,7 @@ def graph(
             None if layer is None else row_of(layer, index),
             depth=depth,
             steps=steps,
-            unfold=opened,
+            unfold=[*chain.from_iterable(opened)],
             between=ends,
             nested=nested,
             outside=figures.outside(models, overlay, index),

@@ -215,6 +215,8 @@ CASES: list[tuple[str, list[Node], dict[str, Any], tuple[Any, ...]]] = [
      {"x": ("B", 1, "N", 4), "z": ("H", 4, "M")}, ("B", "H", "N", "M")),
     ("Einsum", [Node("Einsum", ["x", "z"], ["y"], attributes={"equation": "bij,bjk->bik"})],
      {"x": ("B", "N", 4), "z": ("B", 4, "M")}, ("B", "N", "M")),
+    ("Einsum that stretches", [Node("Einsum", ["x", "z"], ["y"], attributes={"equation": "bij,bjk->bik"})],
+     {"x": ("B", "N", 4), "z": (1, 4, "M")}, ("B", "N", "M")),
 ]  # fmt: skip
 
 WEIGHTS = {

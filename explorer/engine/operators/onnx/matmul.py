@@ -104,8 +104,10 @@ def _einsum_shape(call: Call) -> Answer:
         if len(term) != len(shape):
             return None
         for letter, size in zip(term, shape, strict=True):
-            known = sizes.get(letter)
-            if known is None or known == 1 or (isinstance(size, int) and not isinstance(known, int)):
+            known = sizes.setdefault(letter, size)
+            # an axis of 1 is stretched to what another operand has there, whatever that will be
+            better = known is None or (isinstance(size, int) and not isinstance(known, int))
+            if known == 1 or (size != 1 and better):
                 sizes[letter] = size
     if not arrow:
         right = "".join(sorted(c for c in sizes if left.count(c) == 1))
