@@ -340,7 +340,6 @@ def _code() -> Callable[[str], None]:
     import torch
 
     from explorer.base.errors import ExplorerError
-    from explorer.engine.formats.torch_replay.torchscript import _Host
     from explorer.engine.formats.torch_replay.torchscript_interpreter import (
         Code,
         ScriptError,
@@ -358,8 +357,7 @@ def _code() -> Callable[[str], None]:
             return
         code = Code(lambda name: text if name == "code/__torch__.py" else None, path)
         made = code.class_of("__torch__.Net")
-        host = _Host(code, torch.device("meta"))
-        machine = ScriptInterpreter(code, host)
+        machine = ScriptInterpreter(code, torch.device("meta"))
         x = torch.ones(2, 2, device="meta")
         functions = [*code.functions.values(), *(made.methods.values() if made else ())]
         for function in functions[:4]:
