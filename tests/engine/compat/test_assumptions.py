@@ -1,4 +1,4 @@
-"""Every assumption about another library says what it assumes, where it was seen, and what happens without it."""
+"""An assumption about another library says what it assumes, where it was seen and what happens without it."""
 
 import ast
 from pathlib import Path
