@@ -1,0 +1,149 @@
+"""Tested versions of Python and every library: one table for error lines, `explorer doctor`, `tests.compat`.
+
+A version outside its range is never refused. It is named where something fails, because it is a likely cause.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib import metadata
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = [
+    "TESTED",
+    "VersionRange",
+    "installed_version",
+    "is_tested",
+    "origins",
+    "version_note",
+]
+
+
+class VersionRange(NamedTuple):
+    """The oldest and the newest release of a package that the tests passed with."""
+
+    package: str
+    """As pip knows it; `python` for Python itself."""
+    lowest: str
+    """The lower bound in pyproject.toml."""
+    highest: str
+    """The newest one: later patches of the same release are inside."""
+    module: str = ""
+    """What is imported, where that is called otherwise than the package."""
+
+
+TESTED = (
+    VersionRange("python", "3.11", "3.13"),
+    VersionRange("dask", "2025.1", "2026.8"),
+    VersionRange("distributed", "2025.1", "2026.8"),
+    VersionRange("gguf", "0.19", "0.19"),
+    VersionRange("grandalf", "0.8", "0.8"),
+    VersionRange("jinja2", "3.1", "3.1"),
+    VersionRange("lightning", "2.5", "2.6"),
+    VersionRange("matplotlib", "3.9", "3.11"),
+    VersionRange("ml_dtypes", "0.5", "0.6"),
+    VersionRange("msgspec", "0.19", "0.22"),
+    VersionRange("numpy", "2.0", "2.5"),
+    VersionRange("onnx", "1.19", "1.23"),
+    VersionRange("onnxruntime", "1.23", "1.32"),
+    VersionRange("onnxscript", "0.5", "0.7"),
+    VersionRange("rich", "14.1", "15.0"),
+    VersionRange("tensorboardX", "2.6", "2.6"),
+    VersionRange("tensorflow", "2.16", "2.21"),
+    VersionRange("textual", "8.2.8", "8.2"),
+    VersionRange("textual-serve", "1.1.3", "1.1", module="textual_serve"),
+    VersionRange("tf2onnx", "1.17", "1.17"),
+    VersionRange("tflite", "2.18", "2.18"),
+    VersionRange("threadpoolctl", "3.5", "3.8"),
+    VersionRange("tomlkit", "0.13", "0.15"),
+    VersionRange("torch", "2.9", "2.15"),
+    VersionRange("torchao", "0.18", "0.18"),
+    VersionRange("torchinfo", "1.8", "1.8"),
+    VersionRange("torchvision", "0.24", "0.29"),
+    VersionRange("transformers", "5.0", "5.24"),
+)
+"""A row for each dependency and each package of an extra that users install, in the order of the alphabet."""
+
+_ROWS = {row.package: row for row in TESTED}
+_PACKAGES = {row.module or row.package: row.package for row in TESTED}
+"""The package, by the name that is imported."""
+
+
+def installed_version(package: str) -> str:
+    """The installed version of a package, as its metadata tells it, or "" where it is not installed."""
+    if package == "python":
+        return ".".join(map(str, sys.version_info[:3]))
+    try:
+        return metadata.version(package) or ""
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def is_tested(package: str, version: str) -> bool:
+    """Whether a version of a package lies inside the tested range.
+
+    Args:
+        package: As pip knows it; one without a row counts as tested.
+        version: Like `2.14.1+cpu`. What is no number, and what follows it, is left out.
+    """
+    row = _ROWS.get(package)
+    numbers = _numbers(version)
+    if row is None or not numbers:
+        return True
+    highest = _numbers(row.highest)
+    return _numbers(row.lowest) <= numbers and numbers[: len(highest)] <= highest
+
+
+def version_note(package: str) -> str:
+    """A note like `tested with transformers 5.0 to 5.24; 5.31.0 is installed`, or "" inside the range."""
+    version = installed_version(package)
+    if not version or is_tested(package, version):
+        return ""
+    row = _ROWS[package]
+    name = "Python" if package == "python" else package
+    span = row.lowest if row.lowest == row.highest else f"{row.lowest} to {row.highest}"
+    return f"tested with {name} {span}; {version} is installed"
+
+
+def origins(error: BaseException) -> list[str]:
+    """Packages of the table that a failure comes from: nearest to the failure first.
+
+    Read from the error itself, the modules of its traceback, and the errors that it was raised from.
+    """
+    names = [name.partition(".")[0] for one in _chain(error) for name in _modules(one)]
+    return list(dict.fromkeys(_PACKAGES[name] for name in names if name in _PACKAGES))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    match = re.match(r"\d+(\.\d+)*", version)
+    return tuple(int(part) for part in match.group().split(".")) if match else ()
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__cause__ or current.__context__
+
+
+def _modules(error: BaseException) -> Iterator[str]:
+    """Modules that an error names: what was asked for something it lacks, its class, its traceback."""
+    if isinstance(error, ImportError):
+        yield error.name or ""
+    if isinstance(error, AttributeError) and error.obj is not None:
+        owner = error.obj
+        module = getattr(owner, "__name__", None) if isinstance(owner, type(sys)) else type(owner).__module__
+        yield module or ""
+    yield type(error).__module__
+    frames = []
+    step = error.__traceback__
+    while step is not None:
+        frames.append(step.tb_frame.f_globals.get("__name__") or "")
+        step = step.tb_next
+    yield from reversed(frames)
