@@ -46,21 +46,42 @@ def _transforms(call: AtenCall) -> Cost:
 # -- matrices
 
 
-def _side(call: AtenCall) -> tuple[tuple[int, ...], int]:
+def _matrix(call: AtenCall) -> tuple[tuple[int, ...], int, int]:
+    """Batch, rows and columns of the operand."""
     *batch, rows, columns = call.sizes()
-    return tuple(batch), min(rows, columns)
+    return tuple(batch), rows, columns
+
+
+def _elimination_operations(rows: int, columns: int) -> int:
+    """Operations of Gaussian elimination on one matrix.
+
+    Pivot k divides the rows - k - 1 elements below it. Each of these rows then takes a product and a
+    difference for each of the columns - k - 1 elements to the right.
+    """
+    pivots, below, right = min(rows, columns), rows - 1, columns - 1
+    # the sum of (below - k) (1 + 2 (right - k)) over k < pivots
+    first = pivots * below * (1 + 2 * right)
+    falling = (1 + 2 * right + 2 * below) * (pivots * (pivots - 1) // 2)
+    return first - falling + (pivots - 1) * pivots * (2 * pivots - 1) // 3 if pivots else 0
 
 
 def _elimination(call: AtenCall) -> Cost:
-    """Gaussian elimination: below each pivot one division a row, then a product and a sum per element."""
-    batch, m = _side(call)
-    each = (m - 1) * m * (2 * m - 1) // 3 + m * (m - 1) // 2 + max(m - 1, 0)
+    """An LU factorization of a matrix of any shape."""
+    batch, rows, columns = _matrix(call)
+    each = _elimination_operations(rows, columns)
+    return _about(cost_formulas.elementwise(f"elimination of {rows}x{columns}", (*batch, each)))
+
+
+def _determinant(call: AtenCall) -> Cost:
+    """Elimination, then the product of the M pivots."""
+    batch, m, _ = _matrix(call)
+    each = _elimination_operations(m, m) + max(m - 1, 0)
     return _about(cost_formulas.elementwise(f"elimination of {m}x{m}", (*batch, each)))
 
 
 def _inverse(call: AtenCall) -> Cost:
     """Gauss-Jordan: each of M pivots scales a row of 2M and takes it off the others."""
-    batch, m = _side(call)
+    batch, m, _ = _matrix(call)
     return _about(
         cost_formulas.elementwise(
             f"inverse of {m}x{m} by Gauss-Jordan", (*batch, m * (2 * m + (m - 1) * 4 * m))
@@ -70,7 +91,7 @@ def _inverse(call: AtenCall) -> Cost:
 
 def _solution(call: AtenCall) -> Cost:
     """Elimination, then a forward and a backward substitution of 2 M^2 for every right-hand side."""
-    _, m = _side(call)
+    m = call.sizes()[-1]
     eliminated = _elimination(call)
     right = math.prod(call.out_sizes()) // m if m else 0
     return cost_formulas.adding(eliminated, "substitution", (right, m, m), 2)
@@ -84,14 +105,14 @@ def _triangular(call: AtenCall) -> Cost:
 
 def _cholesky(call: AtenCall) -> Cost:
     """A product and a sum for every i >= j > k, M (M^2 - 1) / 6 of them, and a row of each pivot scaled."""
-    batch, m = _side(call)
+    batch, m, _ = _matrix(call)
     return _about(
         cost_formulas.elementwise(f"Cholesky of {m}x{m}", (*batch, (m**3 - m) // 3 + m * (m + 1) // 2))
     )
 
 
 def _about(cost: Cost) -> Cost:
-    return cost_formulas.bounded(cost, "counted as its textbook elimination; other ways take fewer or more")
+    return cost_formulas.bounded(cost, "counted as its textbook elimination; other ways take fewer")
 
 
 def _iterated(what: str, on: str = "the values") -> Rule:
@@ -101,7 +122,8 @@ def _iterated(what: str, on: str = "the values") -> Rule:
 
 _RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("_fft_r2c", "_fft_c2r", "_fft_c2c"), _transforms),
-    **dict.fromkeys(("_linalg_det", "_linalg_slogdet", "linalg_lu_factor_ex", "linalg_lu"), _elimination),
+    **dict.fromkeys(("_linalg_det", "_linalg_slogdet"), _determinant),
+    **dict.fromkeys(("linalg_lu_factor_ex", "linalg_lu"), _elimination),
     "linalg_inv_ex": _inverse,
     "_linalg_solve_ex": _solution,
     "linalg_solve_triangular": _triangular,
