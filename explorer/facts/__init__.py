@@ -208,7 +208,7 @@ class Totals(Struct, frozen=True):
         activation_bytes_peak: Largest set of tensors live at one step of the execution order.
         peak_at: The path of the layer at which the peak occurs.
         peak_tensors: The tensors live there, largest first (at most 16).
-        coverage: Share of nodes whose cost is known, 0 to 1.
+        coverage: Share of nodes of which every figure is known, 0 to 1: operations and bytes.
         status: Of `macs` and `flops`: 'exact'; 'bound', they are at most this; 'assumed', they may be more or
             less; 'unknown', they are at least this, because the cost of some nodes is not known.
         activation_bytes_functional: nn.Module only: outputs of functional operators, which are not

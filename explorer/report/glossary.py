@@ -50,7 +50,7 @@ GLOSSARY: tuple[Term, ...] = (
     Term("inferred", "A shape that follows from the shapes before it."),
     Term("seen", "A shape that a run of the model had.", ("observed",)),
     Term("upper bound", "A figure that depends on the data: it is at most this.", ("bound",)),
-    Term("coverage", "The share of the nodes whose cost is known."),
+    Term("coverage", "The share of the nodes of which every figure is known."),
     Term("peak", "The most bytes of activations that are live at one step of the execution."),
     Term("live", "Made already, and still to be read."),
     Term("site", "A matmul that can be tiled.", ("matmul", "matmuls")),

@@ -14,7 +14,7 @@ from msgspec import Struct
 from explorer.engine.costs.layer_tree import CostFigures, Scope
 from explorer.engine.costs.memory.liveness import ExecutionStep, Named
 from explorer.engine.costs.onnx.scopes import ScopedName
-from explorer.engine.costs.onnx.values import VIEWS, GraphContext, learned, parameters, view_of
+from explorer.engine.costs.onnx.values import GraphContext, learned, parameters
 from explorer.engine.graph.model import Node
 from explorer.facts import Layer, TensorInfo
 
@@ -125,10 +125,8 @@ class OperatorLeaf(Struct, eq=False, gc=False):
         read: Sequence[Hashable] = [n for n in node.inputs if n and n not in stored and n not in constants]
         made: list[tuple[Hashable, TensorInfo | Named, int | None]] = []
         if sizes:
-            outputs = node.outputs
-            made = [(n, (values, n), s) for n, s in zip(filter(None, outputs), sizes, strict=False)]
-            if node.op in VIEWS and outputs[0] and (source := view_of(node)) and source in stored:
-                del made[0]
+            named = zip(filter(None, node.outputs), sizes, strict=False)
+            made = [(n, (values, n), s) for n, s in named if n not in stored]
         if context.number or context.keys:
             # in a body, a value may be the caller's under another name
             read = [context.key(str(name)) for name in read]

@@ -185,7 +185,7 @@ def parameter_places(context: GraphContext, node: Node) -> list[tuple[int, int, 
         input, and the bits of one value where bytes hold several, else 8.
     """
     found: list[tuple[int, int, int]] = []
-    if node.op in _ALIASES and all(n in context.stored for n in node.inputs if n):
+    if is_alias(context, node):
         return found
     for index, name in enumerate(node.inputs):
         for at, entry in enumerate(context.stored.get(name, ())):
@@ -223,6 +223,11 @@ def learned(context: GraphContext, node: Node) -> list[StoredValue]:
     return found
 
 
+def is_alias(context: GraphContext, node: Node) -> bool:
+    """Whether the output of a node is a stored tensor in another guise: no activation, but a weight."""
+    return node.op in _ALIASES and any(node.inputs) and all(n in context.stored for n in node.inputs if n)
+
+
 def hand_on(context: GraphContext, node: Node) -> None:
     """Remembers outputs that are a stored tensor: constants, and parameters in another guise."""
     if not node.outputs:
@@ -237,7 +242,7 @@ def hand_on(context: GraphContext, node: Node) -> None:
                 context.storage_ids[name] = PLAIN
         elif isinstance(sparse := node.attributes.get("sparse_value"), FileSpan):
             stored[name] = (_of_sparse(onnx_tensor.sparse(sparse), name, owner),)
-    elif node.op in _ALIASES and node.inputs and all(n in stored for n in node.inputs if n):
+    elif is_alias(context, node):
         if node.op == "DequantizeLinear":
             entries = [e for n in node.inputs for e in stored.get(n, ())]
             found = tuple([replace(e, quantized=True) for e in entries])

@@ -25,6 +25,7 @@ from explorer.engine.costs.onnx.values import (
     GraphContext,
     StoredValue,
     hand_on,
+    is_alias,
     learned,
     nbytes,
     parameter_places,
@@ -266,15 +267,18 @@ class GraphVisitor:
         carried = sum(entry.size for entry in learned(context, node))
         scale = context.trips if isinstance(context.trips, int) else None
         written = scaled(moved.written, scale)
+        status, reason = cost.status, cost.reason
+        if status != "unknown" and None in (moved.read, moved.written):
+            status, reason = "unknown", _UNSIZED
         return OperatorFigures(
             macs=cost.macs,
             elementwise_ops=cost.elementwise_ops,
             bytes_read=scaled(whole((moved.read, carried)), scale),
             bytes_written=written,
-            activation_bytes=written,
+            activation_bytes=0 if is_alias(context, node) else written,
             weight_bytes_read=scaled(whole((moved.weights, carried)), scale),
-            status=cost.status,
-            reason=cost.reason,
+            status=status,
+            reason=reason,
             formula=cost.formula,
             parameters=chosen,
             sizes=moved.made,
@@ -308,6 +312,8 @@ class GraphVisitor:
             return replace(cost, status="bound", reason=reason)
         return cost
 
+
+_UNSIZED = "the size of a tensor that it reads or writes is not known, so its bytes are in no sum"
 
 MAX_REMEMBERED = 8_192
 """Kinds of nodes that are kept from one model to the next, about 1 KB each."""

@@ -831,3 +831,47 @@ def test_nothing_of_a_model_waits_for_the_garbage_collector(sample: Callable[[st
         assert gc.collect(0) == 0, "all that was made meanwhile is young"
     finally:
         gc.enable()
+
+
+# -- weights under another type or shape; sizes that nobody knows ---------------------------------
+
+
+@pytest.mark.parametrize(
+    ("aliases", "weight"),
+    [
+        ([Node("Identity", ("w",), ("v",))], (64, 32)),
+        ([Node("Transpose", ("w",), ("v",), attributes={"perm": (1, 0)})], (32, 64)),
+        ([Node("Cast", ("w",), ("v",), attributes={"to": 1})], ("float16", (64, 32))),
+        (
+            [
+                Node("DequantizeLinear", ("w", "scale"), ("floats",)),
+                Node("Transpose", ("floats",), ("v",), attributes={"perm": (1, 0)}),
+            ],
+            ("int8", (32, 64)),
+        ),
+    ],
+)
+def test_a_weight_under_another_type_or_shape_is_in_no_activation_figure(
+    build: Build, aliases: list[Node], weight: Any
+) -> None:
+    weights = {"w": weight, "scale": np.float32(0.5)}
+    model = build(
+        [*aliases, Node("MatMul", ("x", "v"), ("y",))], inputs={"x": (2, 64)}, outputs=["y"], weights=weights
+    )
+    totals = analyse(model).info.totals
+    assert totals.activation_bytes_sum == 2 * 32 * 4
+    assert totals.activation_bytes_peak == 2 * 64 * 4 + 2 * 32 * 4
+    assert totals.coverage == 1.0
+
+
+def test_a_node_whose_output_has_no_known_shape_makes_every_sum_a_lower_bound(build: Build) -> None:
+    nodes = [Node("MatMul", ("x", "w"), ("m",)), Node("Reshape", ("m", "target"), ("y",))]
+    inputs = {"x": (2, 64), "target": ("int64", (2,))}
+    analysis = analyse(build(nodes, inputs=inputs, outputs=["y"], weights={"w": (64, 32)}))
+    totals = analysis.info.totals
+    assert totals.macs == 2 * 64 * 32
+    assert totals.coverage == 0.5
+    assert (totals.status, totals.sign) == ("unknown", ">= ")
+    reshape = next(layer for layer in analysis.layers if layer.kind == "Reshape")
+    assert reshape.status == "unknown"
+    assert "size of a tensor" in reshape.reason

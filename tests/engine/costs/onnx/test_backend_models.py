@@ -28,11 +28,16 @@ def _data() -> Path:
 
 MODELS = sorted(str(p.relative_to(_data())) for p in _data().rglob("*.onnx"))
 
-#: models of which not every node has a cost, and why
+#: models in which some figure of a node is not known, by the beginning of their names, and why
 UNCOUNTED = {
-    "simple/test_gradient_of_add/model.onnx": "a step of training",
-    "simple/test_gradient_of_add_and_mul/model.onnx": "a step of training",
+    "simple/test_gradient_of_add": "a step of training",
+    "simple/test_sequence_model": "the size of a tensor",
+    "simple/test_strnorm_model": "the size of a tensor",
 }
+
+
+def uncounted(name: str) -> str | None:
+    return next((reason for start, reason in UNCOUNTED.items() if name.startswith(start)), None)
 
 
 @cache
@@ -42,7 +47,7 @@ def analysed(name: str) -> Analysis:
 
 def test_the_models_are_all_there() -> None:
     assert len(MODELS) >= 149
-    assert set(UNCOUNTED) <= set(MODELS)
+    assert all(any(name.startswith(start) for name in MODELS) for start in UNCOUNTED)
 
 
 @pytest.mark.sampled(15)
@@ -50,9 +55,12 @@ def test_the_models_are_all_there() -> None:
 def test_every_model_of_onnx_is_counted_in_full_or_says_why_not(name: str) -> None:
     analysis = analysed(name)
     reasons = [x.reason for x in analysis.layers if not x.group and x.status == "unknown"]
-    if name in UNCOUNTED:
+    expected = uncounted(name)
+    if expected is not None:
         assert reasons
-        assert all(UNCOUNTED[name] in reason for reason in reasons)
+        assert all(expected in reason for reason in reasons)
+        assert analysis.info.totals.coverage < 1
+        assert analysis.info.totals.sign == ">= "
     else:
         assert analysis.info.totals.coverage == 1.0
         assert analysis.info.totals.macs is not None

@@ -282,7 +282,7 @@ def test_eliminations_are_bounds_and_iterations_are_unknown() -> None:
     assert "depends on the values" in svd.layers[0].reason
 
 
-@pytest.mark.parametrize("rows, columns", [(1, 1), (5, 5), (12, 4), (4, 12), (1, 7), (7, 1), (0, 3)])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 1), (5, 5), (12, 4), (4, 12), (1, 7), (7, 1), (0, 3)])
 def test_an_elimination_counts_every_row_and_column_of_a_matrix_that_is_not_square(
     rows: int, columns: int
 ) -> None:
