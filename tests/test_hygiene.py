@@ -121,6 +121,57 @@ def test_the_public_api_is_what_the_package_says() -> None:
         _ = explorer.nonsense
 
 
+DRAWING = ("matplotlib", "PIL", "fontTools", "contourpy", "kiwisolver", "cycler", "dateutil", "pyparsing")
+"""matplotlib and what comes with it alone."""
+WITHOUT_PICTURES = (
+    *("info {0}", "outline {0}", "list sample_models", "layers {0}", "ops {0}", "memory {0}"),
+    *("training {0}", "formats", "machines"),
+    *("weights {0}", "activations {0}", "values {0} fc3"),
+    *("compare {0} {0}", "graph {0} -o {1}/graph.svg", "plan {0} --tile 64", "settings {0} --tile 64"),
+    *(
+        "fold sample_models/mobilenet_small.onnx -o {1}/folded.onnx",
+        "rebatch {0} 2 -o {1}/two.onnx",
+        "roofline {0} --machine h100",
+    ),
+    *("tile {0} -o {1}/tiled.onnx --draws 1", "verify {0} {1}/tiled.onnx --draws 1", "blame {0} {0}"),
+    *("diff {0} {1}/tiled.onnx", "quantize {0} --to int8 -o {1}/int8.onnx", "profile {0} --steps 2"),
+    *("sweep {0} --tile 16,32 --machine h100", "split {0} -n 2", "compare {0} {0} --markdown"),
+)
+PICTURES = (
+    *("plot {0} -o {1}/memory.svg", "plot {0} --what operators -o {1}/operators.png"),
+    *("report {0} -o {1}/page.html", "report {0} -o {1}/page.md", "blame {0} {0} --plot {1}/error.svg"),
+    *("split {0} -n 2 --plot {1}/pipeline.svg", "sweep {0} --quantize int8 --plot {1}/front.html"),
+    *("sweep {0} --quantize int8,int4 --plot {1}/front.png", "serving {0} --plot {1}/serving.svg"),
+)
+
+
+def test_only_pictures_need_what_draws_them(tmp_path: Path) -> None:
+    """The extra `plot` is a quarter of an installation: all else works without, and what needs it says so."""
+    model = ROOT / "sample_models" / "lenet.onnx"
+    code = (
+        "import contextlib, io, json, sys\n"
+        f"for name in {DRAWING!r}: sys.modules[name] = None\n"
+        "from explorer.cli.main import main\n"
+        "import explorer.tui.app, explorer.tui.screen.main, explorer.process.server\n"
+        "for words in sys.argv[1:]:\n"
+        "    with contextlib.redirect_stdout(io.StringIO()) as out:\n"
+        "        with contextlib.redirect_stderr(io.StringIO()) as err:\n"
+        "            code = main([*words.split(), '--quiet'])\n"
+        "    print(json.dumps([words, code, err.getvalue()]))\n"
+    )
+    commands = [words.format(model, tmp_path) for words in (*WITHOUT_PICTURES, *PICTURES)]
+    words = [sys.executable, "-c", code, *commands]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT)
+    ends = [json.loads(line) for line in done.stdout.splitlines()]
+    many = len(WITHOUT_PICTURES)
+    assert [end for end in ends[:many] if end[1] not in (0, 1) or end[2]] == []
+    for asked, code, said in ends[many:]:
+        target = asked.split()[-1]
+        lacks = "this needs matplotlib, which is not installed; type: pip install 'explorer-nn[plot]'"
+        assert (code, said) == (2, f"explorer: {target}: {lacks}\n"), asked
+        assert not Path(target).exists()
+
+
 def test_no_path_of_anybodys_machine_is_in_the_project() -> None:
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True)
     if listed.returncode:

@@ -100,6 +100,7 @@ class EngineDied(ExplorerError):
 _EXTRAS = {
     **dict.fromkeys(("torch", "torchvision", "torchinfo", "onnxscript"), "torch"),
     "transformers": "transformers",
+    "matplotlib": "plot",
     **dict.fromkeys(("tensorflow", "tf2onnx"), "tensorflow"),
     **dict.fromkeys(("dask", "distributed"), "sweep"),
     "lightning": "train",

@@ -1,8 +1,8 @@
 """Plots as SVG or PNG, by matplotlib: memory, roofline, operators, error growth, a pipeline.
 
-matplotlib is the library that draws without a display, writes both formats, and is everywhere already;
-it takes 0.3 s to import, so only who asks for a picture pays for it. Names out of a model file are drawn
-as plain characters: matplotlib would read `$` as mathematics.
+matplotlib draws without a display and writes both formats. It takes 100 MB and 0.3 s to import, so it is an
+extra, imported when a picture is drawn. Names out of a model file are drawn as plain characters: matplotlib
+would read `$` as mathematics.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from explorer.facts.roofline import Roofline, RooflinePoint
 from explorer.facts.split.schedule import Work
 from explorer.facts.split.split import Split
 from explorer.facts.training import Holding, TrainingMemory
+from explorer.host.optional_packages import require
 from explorer.report.blocks import Axis, Scatter
 from explorer.report.flame.picture import flame
 from explorer.report.flame.picture import flame_of as flame_of
@@ -48,13 +49,27 @@ _SHORT = 1000.0
 
 
 def check(path: str) -> None:
-    """Refuses a file whose ending is no format of ours, before any work is done.
+    """Refuses a picture that cannot be drawn, before any work is done.
 
     Raises:
         Misuse: The ending is neither .svg nor .png.
+        MissingExtra: matplotlib is not installed, or is broken.
     """
     if os.path.splitext(path)[1].lower() not in _ENDINGS:
         raise Misuse("the ending says the format", where=path, hint="use .svg or .png")
+    check_library(path)
+
+
+def check_library(path: str) -> None:
+    """Refuses pictures where nothing can draw them.
+
+    Args:
+        path: The picture, or the page that they stand in.
+
+    Raises:
+        MissingExtra: matplotlib is not installed, or is broken.
+    """
+    require("matplotlib.backends.backend_agg", path)
 
 
 def write(what: str, about: Info | None, fact: Any, path: str) -> None:

@@ -16,6 +16,7 @@ from explorer.base.errors import ExplorerError, Misuse
 from explorer.base.units import printable
 from explorer.facts import Analysis, Info, OpStat
 from explorer.facts.profile.profile import ordered
+from explorer.report import plots
 from explorer.report.blocks import Block, Chart, Paragraph
 from explorer.report.flame.picture import flame_of
 from explorer.report.html.draw import Sections, html, markdown
@@ -58,13 +59,15 @@ class PageFacts(Struct, frozen=True):
 
 
 def check(path: str) -> None:
-    """Refuses a file whose ending is no format of ours, before any work is done.
+    """Refuses a page that cannot be written, before any work is done.
 
     Raises:
         Misuse: The ending is neither .html nor .md.
+        MissingExtra: matplotlib, which draws its pictures, is not installed, or is broken.
     """
     if os.path.splitext(path)[1].lower() not in _WRITERS:
         raise Misuse("the ending says the format", where=path, hint="use .html or .md")
+    plots.check_library(path)
 
 
 def gather(

@@ -118,8 +118,8 @@ def _formats(given: ParsedArgs, progress: ProgressLine, shown: bool, held: Seque
     given.refuse(sorted(unused), "says nothing of number formats", "leave it out")
     take = _taken(given)
     if given.plot is not None:
-        if not _is_page(given.plot):
-            plots().check(given.plot)
+        draws = plots()
+        (draws.check_library if _is_page(given.plot) else draws.check)(given.plot)
         check_target(given.plot, overwrite=given.force, models=given.models, weights=())
     fact = (
         _sweeps().format_results(given.models[0], given.quantize or ())
