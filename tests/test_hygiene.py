@@ -121,7 +121,7 @@ def test_the_public_api_is_what_the_package_says() -> None:
         _ = explorer.nonsense
 
 
-DRAWING = ("matplotlib", "PIL", "fontTools", "contourpy", "kiwisolver", "cycler", "dateutil", "pyparsing")
+DRAWING = ("matplotlib", "PIL", "fontTools", "contourpy", "kiwisolver", "cycler", "dateutil")
 """matplotlib and what comes with it alone."""
 WITHOUT_PICTURES = (
     *("info {0}", "outline {0}", "list sample_models", "layers {0}", "ops {0}", "memory {0}"),
