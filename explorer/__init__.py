@@ -154,6 +154,10 @@ def __getattr__(name: str) -> Any:
     if name in _HOME:
         from importlib import import_module
 
+        if name == "to_torch":
+            from explorer.host.system import check_supported
+
+            check_supported("explorer.to_torch")
         return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module 'explorer' has no attribute '{name}'")
 

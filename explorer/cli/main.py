@@ -24,6 +24,7 @@ from explorer.cli.output.answer import tool
 from explorer.cli.output.printing import print_answer, print_pieces
 from explorer.cli.output.progress import ProgressLine
 from explorer.host import SWITCH
+from explorer.host.system import check_supported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -96,6 +97,8 @@ def _dispatch(typed: Sequence[str], *, alone: bool) -> int:
 
         print_pieces([help_text(command, VERBS)])
         return DONE
+    if not command.anywhere:
+        check_supported(command.prog)
     if given.no_cache:
         os.environ[SWITCH] = "1"  # also for the processes that this one starts
     _keep_inputs(command, given)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from explorer.host.system import user_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,8 +13,5 @@ SWITCH = "EXPLORER_NO_CACHE"
 
 
 def cache_home(environment: Mapping[str, str]) -> str:
-    """The folder of all caches: of the XDG base directories the one for what can be made again."""
-    base = environment.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(base):  # the specification: a relative path is to be ignored
-        base = os.path.join(environment.get("HOME") or os.path.expanduser("~"), ".cache")
-    return os.path.join(base, "explorer")
+    """The folder of all caches: what is in it can be made again."""
+    return user_folder("cache", environment)

@@ -18,7 +18,8 @@ def command(module: str, *words: str) -> list[str]:
 def end_with(alive: int) -> None:
     """Has the system kill this process when nobody holds the other end of a pipe any more, however that came.
 
-    Linux alone can; the work may be in native code, where no thread of Python's gets a turn.
+    Linux alone can. Elsewhere a thread waits for it, which gets no turn while native code keeps the
+    interpreter's lock.
 
     Args:
         alive: The end of the pipe that could be read; the process that this one goes with holds the other.
@@ -32,6 +33,14 @@ def end_with(alive: int) -> None:
         fcntl.fcntl(alive, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(alive, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(alive, fcntl.F_SETFL, fcntl.fcntl(alive, fcntl.F_GETFL) | os.O_ASYNC)
+    else:
+        import threading
+
+        def wait() -> None:
+            select.select([alive], [], [])
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        threading.Thread(target=wait, name="parent", daemon=True).start()
     if select.select([alive], [], [], 0)[0]:
         os._exit(2)
 

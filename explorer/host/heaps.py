@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 _MORE = 1 << 25
@@ -38,8 +37,9 @@ def give_back(above: int = 0) -> None:
 
 def resident(pid: int | None = None) -> int:
     """Bytes of memory that a process holds, this one or another; 0 where the system does not say."""
+    import psutil  # 12 ms, where somebody asks
+
     try:
-        with open(f"/proc/{pid or 'self'}/statm", "rb") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
+        return int(psutil.Process(pid).memory_info().rss)
+    except (OSError, psutil.Error):
         return 0

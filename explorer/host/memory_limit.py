@@ -21,6 +21,7 @@ import sys
 
 from explorer.base.errors import ExplorerError
 from explorer.base.units import bytes_text
+from explorer.host.system import is_linux
 
 _SAID = re.compile(
     r"bad_?alloc|bad allocation|allocation (still )?failed"
@@ -40,7 +41,9 @@ _spare = bytearray()
 
 
 def apply(limit: int) -> None:
-    """Limits this process, for good."""
+    """Limits this process, for good; a system that cannot is left alone."""
+    if not is_linux():
+        return
     import resource
 
     _, hard = resource.getrlimit(resource.RLIMIT_DATA)
@@ -57,7 +60,7 @@ def keep_spare() -> None:
 
 def in_force() -> int | None:
     """Bytes that this process may take, if they are limited."""
-    if not sys.platform.startswith("linux"):
+    if not is_linux():
         return None
     import resource
 
@@ -101,7 +104,7 @@ def words(limit: int) -> str:
 
 def machine() -> int | None:
     """The memory of this machine in bytes; None where it cannot be limited."""
-    if not sys.platform.startswith("linux"):
+    if not is_linux():
         return None
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 

@@ -6,16 +6,19 @@ import glob
 import os
 import platform
 import re
+import sys
 
 _CPU = "/sys/devices/system/cpu"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _SYSCONF = ((1, "SC_LEVEL1_DCACHE_SIZE"), (2, "SC_LEVEL2_CACHE_SIZE"), (3, "SC_LEVEL3_CACHE_SIZE"))
+_SYSCTL = ((1, "hw.l1dcachesize"), (2, "hw.l2cachesize"), (3, "hw.l3cachesize"))
 
 
 def name() -> str:
     """What the system calls the processor; its architecture where there is no name."""
     found = re.search(r"^(?:model name|Model|Hardware)\s*:\s*(.+)$", _text("/proc/cpuinfo"), re.MULTILINE)
-    return (found[1].strip() if found else platform.processor()) or platform.machine()
+    called = found[1].strip() if found else _told_by_macos("machdep.cpu.brand_string")
+    return called or platform.processor() or platform.machine()
 
 
 def processors() -> tuple[int, ...]:
@@ -28,33 +31,56 @@ def processors() -> tuple[int, ...]:
 def cores(root: str = _CPU) -> int:
     """Cores that this process may use: of a core with two threads one counts."""
     mine = processors()
+    if not os.path.isdir(root):
+        import psutil
+
+        return min(psutil.cpu_count(logical=False) or len(mine), len(mine))
     alike = {_text(f"{root}/cpu{at}/topology/thread_siblings_list").strip() or str(at) for at in mine}
     return len(alike)
 
 
 def caches(root: str = _CPU) -> tuple[tuple[int, int, int], ...]:
     """(level, bytes, processors that share it) of each cache for data; 0 processors where it is not told."""
-    found = set()
+    found: set[tuple[int, int, int]] = set()
     for folder in glob.glob(f"{root}/cpu{processors()[0]}/cache/index*"):
         size = re.fullmatch(r"(\d+)([KMG]?)", _text(f"{folder}/size").strip())
         level = _text(f"{folder}/level").strip()
         if size and level.isdecimal() and _text(f"{folder}/type").strip() != "Instruction":
             shared = _listed(_text(f"{folder}/shared_cpu_list"))
             found.add((int(level), int(size[1]) * _UNITS[size[2]], shared))
-    told = ((level, _configured(key), 0) for level, key in _SYSCONF)
+    told = [(level, _configured(key), 0) for level, key in _SYSCONF]
+    told += [(level, int(_told_by_macos(key) or 0), 0) for level, key in _SYSCTL]
     return tuple(sorted(found)) or tuple(one for one in told if one[1] > 0)
 
 
 def free_bytes() -> int | None:
     """Memory that can be had without others giving theirs up; None where it is not told."""
-    found = re.search(r"^MemAvailable:\s*(\d+) kB", _text("/proc/meminfo"), re.MULTILINE)
-    return int(found[1]) << 10 if found else None
+    import psutil
+
+    try:
+        return int(psutil.virtual_memory().available)
+    except (OSError, psutil.Error):
+        return None
 
 
 def saturates_bytes() -> bool:
     """Whether it is an x86 without VNNI, where onnxruntime adds two products of bytes in 16 bits."""
     flags = re.search(r"^flags\s*:(.*)$", _text("/proc/cpuinfo"), re.MULTILINE)
-    return flags is not None and re.search(r"\b(avx512_|avx_)vnni\b", flags[1]) is None
+    told = flags[1] if flags else _told_by_macos("machdep.cpu.leaf7_features").lower()
+    return bool(told) and re.search(r"\b(avx512_?|avx_)vnni\b", told) is None
+
+
+def _told_by_macos(key: str) -> str:
+    """A value of the kernel's; '' where it has none, and on other systems."""
+    if sys.platform != "darwin":
+        return ""
+    import subprocess
+
+    try:
+        asked = subprocess.run(["/usr/sbin/sysctl", "-n", key], capture_output=True, text=True, timeout=5)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return asked.stdout.strip()
 
 
 def _configured(key: str) -> int:

@@ -1,6 +1,6 @@
 """Scratch folders, which do not stay: the work takes them away, or, where it was killed, the next one.
 
-Each is locked (flock on the folder itself) for as long as a process works in it. The system lets the lock go
+Each is locked (the folder itself) for as long as a process works in it. The system lets the lock go
 when that process ends, however it ends, so what can be locked belongs to nobody any more; no list of process
 ids goes stale. Where a file system has no such locks nothing is ever taken for left behind.
 """
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import re
 import time
+
+from explorer.host.locks import try_lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -157,11 +158,12 @@ def _locked(path: str, made: bool) -> int | None:
     except OSError:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if not made or isinstance(error, BlockingIOError):
-            os.close(descriptor)
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
+        free = try_lock(descriptor)
+    except OSError:  # a file system without locks
+        free = made
+    if not free:
+        os.close(descriptor)
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
     with contextlib.suppress(OSError):
         if os.path.samestat(os.fstat(descriptor), os.lstat(path)):
             return descriptor

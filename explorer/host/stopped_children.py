@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
+
+import psutil
 
 from explorer.base.errors import EngineDied
 
@@ -13,10 +14,7 @@ LIMIT = 10.0
 
 
 class StoppedChildren:
-    """How long which children of this process have been stopped.
-
-    Linux alone tells of them without taking the news from whoever waits for their end.
-    """
+    """How long which children of this process have been stopped."""
 
     def __init__(self) -> None:
         self._since: dict[int, float] = {}
@@ -43,9 +41,7 @@ class StoppedChildren:
 
 
 def _is_stopped(pid: int) -> bool:
-    if not hasattr(os, "waitid"):
-        return False
     try:
-        return os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None
-    except ChildProcessError:  # it ended, and was waited for
+        return psutil.Process(pid).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+    except psutil.Error:  # it ended, and was waited for
         return False

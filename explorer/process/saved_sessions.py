@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import math
 import os
 import shutil
@@ -37,6 +36,7 @@ from explorer.facts.cost import Hardware
 from explorer.facts.models.listing import KeptSession
 from explorer.facts.roofline import Machine
 from explorer.host import scratch
+from explorer.host.locks import try_lock
 from explorer.process.screen_choices import state_folder
 from explorer.settings import machines
 
@@ -49,6 +49,8 @@ _MOST_BYTES = 64 << 20
 _MOST_OPENED = 10_000
 _MOST_LISTED = 100
 """Sessions that a list shows: each is read."""
+_LOOKS, _LOOKING = 6, 0.002
+"""How often, and seconds between, a lock is tried by who only looks: another who looks holds it for less."""
 _WEEK = 7 * 86_400.0
 """Seconds after which a session that nobody resumed is cleared away."""
 
@@ -361,25 +363,28 @@ def _changed(folder: str) -> float:
 
 def _waits(folder: str) -> bool:
     """Whether nobody has a session; who only looks does not stand in the way of another who looks."""
-    lock = _take(folder, fcntl.LOCK_SH)
-    if lock is not None:
-        os.close(lock)
-    return lock is not None
+    for _ in range(_LOOKS):
+        if (lock := _take(folder)) is not None:
+            os.close(lock)
+            return True
+        time.sleep(_LOOKING)
+    return False
 
 
-def _take(folder: str, kind: int = fcntl.LOCK_EX) -> int | None:
+def _take(folder: str) -> int | None:
     """The lock of a session, None if somebody has it or it cannot be had."""
     try:
         lock = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError:
         return None
     try:
-        fcntl.flock(lock, kind | fcntl.LOCK_NB)
-        os.fchmod(lock, 0o600)
+        if try_lock(lock):
+            os.fchmod(lock, 0o600)
+            return lock
     except OSError:
-        os.close(lock)
-        return None
-    return lock
+        pass
+    os.close(lock)
+    return None
 
 
 def _read(folder: str) -> SavedSession:

@@ -16,6 +16,8 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from explorer.host.system import user_folder
+
 _FILE = "screen.json"
 _MOST_BYTES = 1 << 16
 LEFTMOST, RIGHTMOST = 20, 80
@@ -78,11 +80,8 @@ class ScreenChoices(Struct, frozen=True, omit_defaults=True):
 
 
 def state_folder(environment: Mapping[str, str]) -> str:
-    """Our folder among the user's state, as the XDG base directories have it."""
-    state = environment.get("XDG_STATE_HOME", "")
-    if not os.path.isabs(state):  # the specification: a relative path is to be ignored
-        state = os.path.join(environment.get("HOME") or os.path.expanduser("~"), ".local", "state")
-    return os.path.join(state, "explorer")
+    """Our folder among the user's state."""
+    return user_folder("state", environment)
 
 
 def stored_choices(environment: Mapping[str, str]) -> ScreenChoices:

@@ -35,6 +35,9 @@ _SLICE = 250
 _PACE = 0.25
 """Seconds between two words about the same phase; a screen looks half as often."""
 
+_LOOK = 0.05
+"""Seconds between two looks at a header's process; one that ended keeps its number for so long."""
+
 _OWN = ("close", "restore")
 """Methods of the session that are this end's to call."""
 
@@ -161,10 +164,10 @@ def _fork_off(source: str, seen: int, *others: Connection) -> Callable[[], None]
 
     def wait() -> None:
         nonlocal ended
-        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-        with lock:  # from here on another process may have its number
-            ended = True
-            os.waitpid(child, 0)
+        while not ended:
+            time.sleep(_LOOK)
+            with lock:  # once it was waited for, another process may have its number
+                ended = os.waitpid(child, os.WNOHANG)[0] != 0
 
     def stop() -> None:
         with lock:

@@ -62,5 +62,8 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         from importlib import import_module
 
+        from explorer.host.system import check_supported
+
+        check_supported(f"explorer.{name}")
         return getattr(import_module(f"explorer.session.{_HOMES.get(name, 'files')}"), name)
     raise AttributeError(f"module 'explorer.session' has no attribute '{name}'")

@@ -41,6 +41,7 @@ from explorer.facts.cost import Hardware
 from explorer.facts.profile.machine import MeasuredMachine
 from explorer.facts.roofline import Machine, Machines, NamedMachine
 from explorer.host import input_files, processor
+from explorer.host.system import user_folder
 from explorer.settings.machine_presets import PRESETS
 from explorer.settings.parse import parse_bytes
 from explorer.settings.tables import TABLES
@@ -274,8 +275,7 @@ def config_path(environment: Mapping[str, str] | None = None) -> str:
     env = os.environ if environment is None else environment
     if env.get("EXPLORER_CONFIG"):
         return env["EXPLORER_CONFIG"]
-    base = env.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
-    return os.path.join(base, "explorer", "config.toml")
+    return os.path.join(user_folder("config", env), "config.toml")
 
 
 @functools.cache

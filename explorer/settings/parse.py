@@ -7,10 +7,10 @@ to what cannot be read. Standard library only.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 
 from explorer.base.errors import Misuse, nearest
+from explorer.host.system import is_linux
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -387,7 +387,7 @@ def parse_memory(text: str, where: str = "--memory") -> int:
         raise Misuse(
             f"'{text}' is less than the program itself needs", where=where, hint="write 512M or more"
         )
-    if not sys.platform.startswith("linux"):
+    if not is_linux():
         raise Misuse("memory can be limited on Linux only", where=where, hint="leave it out")
     return size
 

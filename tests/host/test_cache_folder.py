@@ -149,7 +149,9 @@ def test_two_that_write_and_read_at_once_disturb_nobody(folder: CacheFolder) -> 
     assert wrong == []
 
 
-def test_it_lies_where_the_system_keeps_what_can_be_made_again() -> None:
+def test_it_lies_where_the_system_keeps_what_can_be_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/h")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     assert cache_home({"XDG_CACHE_HOME": "/caches"}) == "/caches/explorer"
     assert cache_home({"XDG_CACHE_HOME": "relative", "HOME": "/h"}) == "/h/.cache/explorer"
     assert cache_home({"HOME": "/h"}) == "/h/.cache/explorer"

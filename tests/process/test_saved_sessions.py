@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import math
 import os
 import shutil
 import stat
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.facts import History, HistoryEntry, OutputEvidence, Plan, Verification
 from explorer.facts.roofline import Machine
+from explorer.host.locks import try_lock
 from explorer.process import saved_sessions
 from explorer.process.saved_sessions import Opening, SavedSession, ScreenState, SessionStore
 
@@ -93,17 +94,19 @@ def test_who_looks_at_what_waits_hides_nothing_from_another_who_looks(
     kept = begun(env)
     kept.save(tiled(kept))
     kept.release()
-    flock, others = fcntl.flock, list[object]()
+    others: list[Future[int]] = []
 
-    def meanwhile(lock: int, kind: int) -> None:
-        flock(lock, kind)
+    def meanwhile(lock: int) -> bool:
+        taken = try_lock(lock)
         if not others:
-            others.append(None)
-            others.append(len(saved_sessions.kept_sessions(env)))
+            others.append(pool.submit(lambda: len(saved_sessions.kept_sessions(env))))
+            time.sleep(0.004)
+        return taken
 
-    monkeypatch.setattr(fcntl, "flock", meanwhile)
-    assert len(saved_sessions.kept_sessions(env)) == 1
-    assert others[1:] == [1]
+    with ThreadPoolExecutor() as pool:
+        monkeypatch.setattr(saved_sessions, "try_lock", meanwhile)
+        assert len(saved_sessions.kept_sessions(env)) == 1
+        assert others[0].result() == 1
 
 
 def test_the_newest_session_is_resumed_or_that_of_the_model_named(env: Env, tmp_path: Path) -> None:
@@ -281,7 +284,9 @@ def test_a_disk_that_takes_nothing_does_not_end_the_screen(env: Env) -> None:
     assert kept.save(SavedSession("net", "/", Opening())) is False
 
 
-def test_states_lie_where_the_desktops_convention_says() -> None:
+def test_states_lie_where_the_desktops_convention_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/h")
+    monkeypatch.delenv("XDG_STATE_HOME", raising=False)
     assert saved_sessions.home({"XDG_STATE_HOME": "/s"}) == "/s/explorer/sessions"
     assert saved_sessions.home({"XDG_STATE_HOME": "s", "HOME": "/h"}) == "/h/.local/state/explorer/sessions"
     assert saved_sessions.home({"HOME": "/h"}) == "/h/.local/state/explorer/sessions"

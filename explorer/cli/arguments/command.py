@@ -89,6 +89,7 @@ class Command:
         needs: Options without which it cannot answer.
         instant: It looks at headers at most: nothing of a model's runs and nothing is written, so nothing
             has to be kept in check around it.
+        anywhere: It runs on Windows too; the others need WSL there.
         subject: What `models` are.
         words: All that they may be, if they are no models.
         meaning: What one is, in words, if it is neither.
@@ -109,6 +110,7 @@ class Command:
     manual: str = ""
     needs: tuple[str, ...] = ()
     instant: bool = False
+    anywhere: bool = False
     subject: str = "model"
     words: tuple[str, ...] = ()
     meaning: str = ""

@@ -29,6 +29,7 @@ from explorer.engine.proof.verdict import Grounds, verdict_of
 from explorer.engine.runtime.random_inputs import RandomInput, draw
 from explorer.engine.runtime.torch_arrays import NUMPY_TYPES, as_array, as_tensor
 from explorer.facts import OutputEvidence, Verification
+from explorer.host import processor
 from explorer.host.optional_packages import error_line
 
 if TYPE_CHECKING:
@@ -353,9 +354,9 @@ def _source_runs(
 def _in_float64(model: nn.Module) -> tuple[nn.Module | None, str]:
     """A copy with everything in double precision; None and why, where there is no room for one."""
     needed = 2 * sum(t.nbytes for t in (*model.parameters(), *model.buffers()))
-    with contextlib.suppress(ValueError, OSError):
-        if needed > os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2:
-            return None, f"none: it would take {bytes_text(needed)}"
+    free = processor.free_bytes()
+    if free is not None and needed > free // 2:
+        return None, f"none: it would take {bytes_text(needed)}"
     try:
         return copy.deepcopy(model).double(), ""
     except Exception as error:

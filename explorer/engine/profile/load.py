@@ -8,7 +8,6 @@ not tell how busy it was, for threads of one program take it from each other, to
 from __future__ import annotations
 
 import os
-import resource
 import time
 from collections.abc import Callable
 
@@ -63,7 +62,7 @@ class LoadWatch:
         self,
         threads: int,
         *,
-        switches: Callable[[], int] = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw,
+        switches: Callable[[], int] = lambda: _switches(),
         busy: Callable[[], tuple[float, float] | None] = lambda: _busy(),
         average: Callable[[], float | None] = lambda: _average(),
         clock: Callable[[], float] = time.monotonic,
@@ -117,17 +116,30 @@ _LONG = 0.2
 """The same of what the system counts in hundredths of a second."""
 
 
+def _switches() -> int:
+    import resource  # psutil counts those of the main thread alone
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+
+
 def _busy() -> tuple[float, float] | None:
-    """Seconds for which the processors that we may use were busy, and our own part of them (Linux)."""
+    """Seconds for which the processors that we may use were busy, and our own part of them."""
+    import psutil
+
     try:
-        with open("/proc/stat", encoding="ascii") as file:
-            lines = [line.split() for line in file if line.startswith("cpu")]
-    except OSError:
+        times = psutil.cpu_times(percpu=True)
+    except (OSError, psutil.Error):
         return None
-    mine = {f"cpu{at}" for at in os.sched_getaffinity(0)}
-    # user, nice, system; idle and waiting are left out; interrupts, what a hypervisor took
-    ticks = sum(sum(map(int, (*words[1:4], *words[6:9]))) for words in lines if words[0] in mine)
-    return ticks / os.sysconf("SC_CLK_TCK"), time.process_time()
+    mine = processor.processors()
+    if len(times) <= mine[-1]:  # some are switched off, so that places are no numbers
+        return None
+    # idle and waiting are left out
+    busy = sum(getattr(times[at], name, 0.0) for at in mine for name in _BUSY)
+    return busy, time.process_time()
+
+
+_BUSY = ("user", "nice", "system", "irq", "softirq", "steal")
+"""Times of a processor, as far as a system tells them: work, interrupts, what a hypervisor took."""
 
 
 def _average() -> float | None:

@@ -22,6 +22,7 @@ from explorer.engine.formats.torch_module.modules import dtype_name, is_lazy
 from explorer.engine.formats.torch_module.width_mismatch import failure
 from explorer.engine.runtime.torch_arrays import as_array
 from explorer.engine.values.numbers import Array, Numbers, Scales, rows_in_slabs
+from explorer.host import processor
 
 if TYPE_CHECKING:
     from torch import nn
@@ -44,7 +45,7 @@ def materialised(loaded: LoadedModule, bind: Callable[[], BoundInputs]) -> nn.Mo
         BadModel: The model cannot be built.
     """
     needed = sum(t.numel() * t.element_size() for t in loaded.meta().parameters() if not is_lazy(t))
-    free = _free_memory()
+    free = processor.free_bytes()
     if free is not None and needed > free and not loaded.trained:
         raise Misuse(
             f"its weights take {bytes_text(needed)} and {bytes_text(free)} of memory are free",
@@ -81,18 +82,6 @@ def _after_first_input(module: nn.Module, bound: BoundInputs, loaded: LoadedModu
         said = said.replace("the model failed: ", "the model failed on its first input: ", 1)
         raise BadModel(said, where=loaded.source) from error
     return module
-
-
-def _free_memory() -> int | None:
-    """Bytes that can be had without swapping; None where the system does not say."""
-    try:
-        with open("/proc/meminfo", encoding="ascii") as lines:
-            for line in lines:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except (OSError, ValueError, IndexError):
-        pass
-    return None
 
 
 def stored(module: nn.Module) -> list[Numbers]:

@@ -84,20 +84,19 @@ def _read(path: str, offset: int, length: int) -> Iterator[memoryview]:
     """
     buffer = memoryview(bytearray(min(length, _SLAB)))
     descriptor, _ = open_regular(path)
-    try:
+    with open(descriptor, "rb", buffering=0) as file:
+        file.seek(offset)
         done = 0
         while done < length:
             wanted = min(length - done, _SLAB)
             try:
-                got = os.preadv(descriptor, [buffer[:wanted]], offset + done)
+                got = file.readinto(buffer[:wanted])
             except OSError as error:
                 raise BadModel(f"cannot be read: {error.strerror}", where=path) from None
             if not got:
                 raise BadModel("has become shorter while it was read", where=path)
             yield buffer[:got]
             done += got
-    finally:
-        os.close(descriptor)
 
 
 def copying(pieces: Sequence[BundledTensor]) -> str:

@@ -162,8 +162,10 @@ def _read(descriptor: int, offset: int, length: int) -> mmap.mmap:
     """Bytes of a file, in memory that can be given back page by page."""
     text = mmap.mmap(-1, length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     done = 0
-    while done < length and (more := os.preadv(descriptor, [memoryview(text)[done:]], offset + done)):
-        done += more
+    with open(descriptor, "rb", buffering=0, closefd=False) as file:
+        file.seek(offset)
+        while done < length and (more := file.readinto(memoryview(text)[done:])):
+            done += more
     return text
 
 

@@ -1,0 +1,65 @@
+"""Operating systems: which ones the program runs on, and where each keeps a user's files.
+
+Linux and macOS run everything. On Windows the package imports, `--help` and `--version` answer, and
+`explorer doctor` says what is missing; all else is left to WSL, which runs Linux.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from explorer.base.errors import Misuse
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Literal
+
+    Kind = Literal["cache", "config", "state"]
+
+NOWHERE = os.path.join(os.devnull, "explorer")
+"""The folder of a user without a home: nothing is in it, and nothing can be written to it."""
+
+
+def check_supported(where: str = "") -> None:
+    """Refuses Windows, where signals, forks and file locks do not work as the program needs them.
+
+    Raises:
+        Misuse: The system is Windows; the line names WSL.
+    """
+    if os.name == "nt":
+        raise Misuse(
+            "this does not run on Windows itself",
+            where=where,
+            hint="install WSL (`wsl --install` in PowerShell), then install and run explorer inside it",
+        )
+
+
+def user_folder(kind: Kind, environment: Mapping[str, str]) -> str:
+    """The program's own folder for one kind of files; `NOWHERE` for a user without a home folder.
+
+    Linux and macOS alike have the XDG base directories: `XDG_CACHE_HOME` or `~/.cache`, and so on.
+    """
+    base = environment.get(f"XDG_{kind.upper()}_HOME", "")
+    if not os.path.isabs(base):  # the specification: a relative path is to be ignored
+        base = _default_base(kind)
+    return os.path.join(base, "explorer") if base else NOWHERE
+
+
+def _default_base(kind: Kind) -> str:
+    """The folder of all programs' files of one kind, where no variable names another; '' for none."""
+    import platformdirs  # 20 ms, unless Textual has imported it
+    import platformdirs.unix
+
+    dirs = platformdirs.PlatformDirs() if os.name == "nt" else platformdirs.unix.Unix()
+    try:
+        base = str(getattr(dirs, f"user_{kind}_dir"))
+    except RuntimeError:  # there is no home
+        return ""
+    return base if os.path.isabs(base) else ""
+
+
+def is_linux() -> bool:
+    """Whether this is Linux, the one system that can limit memory as `--memory` needs it."""
+    return sys.platform.startswith("linux")
