@@ -1,6 +1,6 @@
 """Other operating systems, as far as they can be acted out here: what Linux alone has is taken away.
 
-A `sitecustomize` does it at the start of every Python that gets `environment`, children of the program too. It
+A `sitecustomize` does it at the start of every Python that gets `environment`, children too. It
 shows that nothing is asked of a system that lacks it. How macOS and Windows themselves behave it cannot show.
 """
 
@@ -16,8 +16,8 @@ import explorer
 ROOT = Path(explorer.__file__).parents[1]
 
 _COMMON = """
-import builtins, collections, importlib.abc, importlib.metadata, os, pathlib, platform, shutil, signal, socket, sys
-import tempfile
+import builtins, collections, importlib.abc, importlib.metadata, os, pathlib, platform, shutil, signal
+import socket, sys, tempfile
 
 def without(module, *names):
     for name in names:
@@ -59,17 +59,16 @@ builtins.open = shut(builtins.open)
 for name in ("open", "stat", "lstat", "listdir", "scandir", "readlink"):
     setattr(os, name, shut(getattr(os, name)))
 without(os, "sched_getaffinity", "sched_setaffinity", "posix_fadvise", "posix_fallocate", "memfd_create",
-        "pidfd_open", "waitid", "preadv", "pwritev", "O_PATH", "O_TMPFILE", "O_DIRECT", "O_NOATIME", "O_LARGEFILE",
-        "getresuid", "getresgid", "unshare", "setns", "eventfd", "splice", "copy_file_range", "getrandom",
-        "sched_getscheduler", "P_PIDFD", "P_PID", "WNOWAIT", "WEXITED", "WSTOPPED")
+    "pidfd_open", "waitid", "preadv", "pwritev", "O_PATH", "O_TMPFILE", "O_DIRECT", "O_NOATIME",
+    "O_LARGEFILE", "getresuid", "getresgid", "unshare", "setns", "eventfd", "splice", "copy_file_range",
+    "getrandom", "sched_getscheduler", "P_PIDFD", "P_PID", "WNOWAIT", "WEXITED", "WSTOPPED")
 without(signal, "sigwaitinfo", "sigtimedwait", "SIGRTMIN", "SIGRTMAX", "SIGPWR", "SIGSTKFLT", "SIGPOLL",
-        "SIGCLD", "pidfd_send_signal")
+    "SIGCLD", "pidfd_send_signal")
 without(socket, "AF_NETLINK", "AF_PACKET", "SOCK_CLOEXEC", "SOCK_NONBLOCK")
-import fcntl, mmap, resource, select
+import fcntl, mmap, resource
 without(fcntl, "F_SETSIG", "F_GETSIG", "F_SETPIPE_SZ", "F_GETPIPE_SZ", "F_ADD_SEALS", "F_OFD_SETLK")
 without(mmap, "MADV_HUGEPAGE", "MADV_DONTDUMP", "MADV_REMOVE", "MAP_POPULATE")
 without(resource, "prlimit", "RLIMIT_SIGPENDING", "RLIMIT_MSGQUEUE")
-without(select, "epoll", "EPOLLIN")
 names = {n: v for n, v in os.sysconf_names.items() if not n.startswith(("SC_AVPHYS", "SC_LEVEL"))}
 os.sysconf_names = names
 asked = os.sysconf
@@ -82,7 +81,6 @@ about = collections.namedtuple("uname_result", "sysname nodename release version
 os.uname = lambda: about("Darwin", "mac", "24.0.0", "Darwin Kernel", "arm64")
 sys.modules["_scproxy"] = types.ModuleType("_scproxy")
 sys.modules["_scproxy"]._get_proxy_settings = sys.modules["_scproxy"]._get_proxies = dict
-platform.mac_ver  # asks a file that is not there, and says so
 setrlimit = resource.setrlimit
 def limited(which, limits):
     assert which != resource.RLIMIT_DATA, "macOS counts no maps under this limit"
@@ -96,25 +94,26 @@ _WINDOWS = (
     _COMMON
     + """
 import subprocess
-sys.meta_path.insert(0, Missing("fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "readline", "posix",
-                                "curses", "_curses", "syslog", "crypt", "spwd"))
-without(os, "fork", "forkpty", "register_at_fork", "getuid", "geteuid", "getgid", "getegid", "setuid", "getgroups",
-        "pread", "preadv", "pwrite", "pwritev", "O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK", "O_DIRECTORY", "O_ASYNC",
-        "O_PATH", "O_TMPFILE", "sched_getaffinity", "sched_setaffinity", "killpg", "setsid", "getpgid", "setpgid",
-        "mkfifo", "mknod", "nice", "fchmod", "fchown", "chown", "lchown", "wait", "waitid", "waitstatus_to_exitcode",
-        "WNOHANG", "WUNTRACED", "WIFSTOPPED", "WIFEXITED", "WEXITSTATUS", "sysconf", "sysconf_names", "uname",
-        "getloadavg", "statvfs", "openpty", "ttyname", "tcgetpgrp", "ctermid", "memfd_create", "pidfd_open",
-        "posix_spawn", "posix_fadvise", "umask", "confstr", "pathconf", "getpriority", "initgroups", "P_PID")
-without(signal, "SIGHUP", "SIGKILL", "SIGWINCH", "SIGTSTP", "SIGSTOP", "SIGCONT", "SIGCHLD", "SIGUSR1", "SIGUSR2",
-        "SIGALRM", "SIGPIPE", "SIGPROF", "SIGQUIT", "SIGTTIN", "SIGTTOU", "SIG_BLOCK", "SIG_SETMASK", "SIG_UNBLOCK",
-        "setitimer", "getitimer", "ITIMER_PROF", "ITIMER_REAL", "alarm", "pause", "pthread_sigmask", "sigwait",
-        "siginterrupt", "pthread_kill")
+sys.meta_path.insert(0, Missing(
+    "fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "readline", "posix", "curses", "syslog"
+))
+without(os, "fork", "forkpty", "register_at_fork", "getuid", "geteuid", "getgid", "getegid", "setuid",
+    "getgroups", "pread", "preadv", "pwrite", "pwritev", "O_NOFOLLOW", "O_CLOEXEC", "O_NONBLOCK",
+    "O_DIRECTORY", "O_ASYNC", "O_PATH", "O_TMPFILE", "sched_getaffinity", "sched_setaffinity", "killpg",
+    "setsid", "getpgid", "setpgid", "mkfifo", "mknod", "nice", "fchmod", "fchown", "chown", "lchown",
+    "wait", "waitid", "waitstatus_to_exitcode", "WNOHANG", "WUNTRACED", "WIFSTOPPED", "WIFEXITED",
+    "WEXITSTATUS", "sysconf", "sysconf_names", "uname", "getloadavg", "statvfs", "openpty", "ttyname",
+    "tcgetpgrp", "ctermid", "memfd_create", "pidfd_open", "posix_spawn", "posix_fadvise", "umask",
+    "confstr", "pathconf", "getpriority", "initgroups", "P_PID")
+without(signal, "SIGHUP", "SIGKILL", "SIGWINCH", "SIGTSTP", "SIGSTOP", "SIGCONT", "SIGCHLD", "SIGUSR1",
+    "SIGUSR2", "SIGALRM", "SIGPIPE", "SIGPROF", "SIGQUIT", "SIGTTIN", "SIGTTOU", "SIG_BLOCK",
+    "SIG_SETMASK", "SIG_UNBLOCK", "setitimer", "getitimer", "ITIMER_PROF", "ITIMER_REAL", "alarm",
+    "pause", "pthread_sigmask", "sigwait", "siginterrupt", "pthread_kill")
 without(socket, "AF_UNIX", "AF_NETLINK", "AF_PACKET", "send_fds", "recv_fds")
 import select
 without(select, "poll", "epoll")
 without(sys.modules["time"], "tzset")
 pathlib.WindowsPath = pathlib.PosixPath  # files still lie here
-system = platform.system
 platform.system = lambda: "Windows"
 sys.platform, os.name = "win32", "nt"
 """
@@ -122,10 +121,10 @@ sys.platform, os.name = "win32", "nt"
 
 
 def environment(system: str, folder: Path) -> dict[str, str]:
-    """Variables with which every Python that starts takes itself to run on `system`: 'macos' or 'windows'."""
+    """Variables with which every Python that starts takes itself to run on linux, macos or windows."""
     site = folder / f"site-{system}"
     site.mkdir(exist_ok=True)
-    code = {"macos": _MACOS, "windows": _WINDOWS}[system]
+    code = {"linux": "", "macos": _MACOS, "windows": _WINDOWS}[system]
     (site / "sitecustomize.py").write_text(code, encoding="utf-8")
     kept = {name: value for name, value in os.environ.items() if not name.startswith("XDG_")}
     folders = {f"XDG_{kind}_HOME": str(folder / kind.lower()) for kind in ("CACHE", "CONFIG", "STATE")}

@@ -88,7 +88,13 @@ def _fail(message: str, code: int) -> int:
 
 def _dispatch(typed: Sequence[str], *, alone: bool) -> int:
     _hold_standard_streams()
-    command, given = parser.read(typed, VERBS)
+    anywhere = bool(typed) and typed[0] in VERBS and VERBS[typed[0]].anywhere
+    try:
+        command, given = parser.read(typed, VERBS)
+    except Misuse:
+        if not anywhere:
+            check_supported()
+        raise
     if given.version:
         print_pieces([tool(), "\n"])
         return DONE
@@ -97,8 +103,8 @@ def _dispatch(typed: Sequence[str], *, alone: bool) -> int:
 
         print_pieces([help_text(command, VERBS)])
         return DONE
-    if not command.anywhere:
-        check_supported(command.prog)
+    if not anywhere:
+        check_supported()
     if given.no_cache:
         os.environ[SWITCH] = "1"  # also for the processes that this one starts
     _keep_inputs(command, given)

@@ -147,7 +147,8 @@ def test_a_folder_is_no_config_file(tmp_path: Path) -> None:
         machines.hardware_profiles(str(tmp_path))
 
 
-def test_the_config_file_lies_where_the_desktop_says() -> None:
+def test_the_config_file_lies_where_the_desktop_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
     assert machines.config_path({"EXPLORER_CONFIG": "/here.toml"}) == "/here.toml"
     assert machines.config_path({"XDG_CONFIG_HOME": "/cfg"}) == "/cfg/explorer/config.toml"
     assert machines.config_path({}).endswith("/.config/explorer/config.toml")

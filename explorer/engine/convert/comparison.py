@@ -8,10 +8,8 @@ other sizes than the one that the exporter saw.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import math
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
