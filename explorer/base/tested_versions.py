@@ -7,23 +7,29 @@ from __future__ import annotations
 
 import re
 import sys
-from importlib import metadata
-from typing import TYPE_CHECKING, NamedTuple
 
+from explorer.base.record import record
+
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = [
     "TESTED",
     "VersionRange",
+    "error_chain",
     "installed_version",
     "is_tested",
+    "release",
     "origins",
+    "package_of",
+    "tested_range",
     "version_note",
 ]
 
 
-class VersionRange(NamedTuple):
+@record
+class VersionRange:
     """The oldest and the newest release of a package that the tests passed with."""
 
     package: str
@@ -77,10 +83,22 @@ def installed_version(package: str) -> str:
     """The installed version of a package, as its metadata tells it, or "" where it is not installed."""
     if package == "python":
         return ".".join(map(str, sys.version_info[:3]))
+    from importlib import metadata  # 20 ms
+
     try:
         return metadata.version(package) or ""
     except metadata.PackageNotFoundError:
         return ""
+
+
+def package_of(module: str) -> str:
+    """The package of the table that a dotted module name belongs to; "" for none."""
+    return _PACKAGES.get(module.partition(".")[0], "")
+
+
+def tested_range(package: str) -> VersionRange | None:
+    """The row of a package; None where there is none."""
+    return _ROWS.get(package)
 
 
 def is_tested(package: str, version: str) -> bool:
@@ -91,11 +109,11 @@ def is_tested(package: str, version: str) -> bool:
         version: Like `2.14.1+cpu`. What is no number, and what follows it, is left out.
     """
     row = _ROWS.get(package)
-    numbers = _numbers(version)
+    numbers = release(version)
     if row is None or not numbers:
         return True
-    highest = _numbers(row.highest)
-    return _numbers(row.lowest) <= numbers and numbers[: len(highest)] <= highest
+    highest = release(row.highest)
+    return release(row.lowest) <= numbers and numbers[: len(highest)] <= highest
 
 
 def version_note(package: str) -> str:
@@ -114,16 +132,18 @@ def origins(error: BaseException) -> list[str]:
 
     Read from the error itself, the modules of its traceback, and the errors that it was raised from.
     """
-    names = [name.partition(".")[0] for one in _chain(error) for name in _modules(one)]
+    names = [name.partition(".")[0] for one in error_chain(error) for name in _modules(one)]
     return list(dict.fromkeys(_PACKAGES[name] for name in names if name in _PACKAGES))
 
 
-def _numbers(version: str) -> tuple[int, ...]:
+def release(version: str) -> tuple[int, ...]:
+    """The release of a version, to compare it: (2, 14, 1) of `2.14.1+cpu`; empty where it begins otherwise."""
     match = re.match(r"\d+(\.\d+)*", version)
     return tuple(int(part) for part in match.group().split(".")) if match else ()
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def error_chain(error: BaseException) -> Iterator[BaseException]:
+    """An error, and those that it was raised from."""
     seen: set[int] = set()
     current: BaseException | None = error
     while current is not None and id(current) not in seen:
