@@ -137,7 +137,7 @@ def origins(error: BaseException) -> list[str]:
 
 
 def release(version: str) -> tuple[int, ...]:
-    """The release of a version, to compare it: (2, 14, 1) of `2.14.1+cpu`; empty where it begins otherwise."""
+    """The release of a version, to compare: (2, 14, 1) of `2.14.1+cpu`; empty where it is no number."""
     match = re.match(r"\d+(\.\d+)*", version)
     return tuple(int(part) for part in match.group().split(".")) if match else ()
 
