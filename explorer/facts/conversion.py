@@ -46,6 +46,8 @@ class Conversion(Struct, frozen=True):
         verification: Evidence from running both; None when it was not asked for, or there is nothing to run.
         stored: Evidence from comparing bytes, where tensors are all there is.
         notes: What is worth knowing: what was guessed, what is not in the result.
+        unknown: (name, why) of what the source holds and nobody understood: neither a tensor that was copied
+            nor a value that became metadata. With `verify` nothing is written then.
         command: What does the same on the command line; empty for an nn.Module object.
     """
 
@@ -61,6 +63,7 @@ class Conversion(Struct, frozen=True):
     verification: Verification | None = None
     stored: StoredEvidence | None = None
     notes: tuple[str, ...] = ()
+    unknown: tuple[tuple[str, str], ...] = ()
     command: str = ""
     seconds: float = 0.0
 
@@ -71,9 +74,14 @@ class Conversion(Struct, frozen=True):
 
     @property
     def verdict_kind(self) -> VerdictKind:
-        """What was shown of the result; 'equal' also where nothing was asked for."""
+        """What was shown of the result; 'equal' also where nothing was asked for.
+
+        'different' where something of the source is missing because it was not understood.
+        """
         ran = [] if self.verification is None else [self.verification.verdict_kind]
         bytewise: list[VerdictKind] = []
         if self.stored is not None:
             bytewise.append("equal" if self.stored.passed else "different")
+        if self.unknown:
+            bytewise.append("different")
         return weakest([*ran, *bytewise])

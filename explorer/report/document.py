@@ -448,7 +448,7 @@ def conversion(fact: Conversion, tool: str) -> Document:
         "inputs": [tensor_record(t) for t in fact.inputs],
         "outputs": [tensor_record(t) for t in fact.outputs],
         "verification": None if fact.verification is None else record_of(fact.verification),
-        **picked_fields(fact, ("stored", "notes", "command", "seconds")),
+        **picked_fields(fact, ("stored", "notes", "unknown", "command", "seconds")),
     }
 
 

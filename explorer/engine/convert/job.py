@@ -121,6 +121,7 @@ class ConversionResult(Struct, frozen=True):
     verification: Verification | None = None
     stored: StoredEvidence | None = None
     notes: tuple[str, ...] = ()
+    unknown: tuple[tuple[str, str], ...] = ()
 
 
 def tensor_infos(values: Iterable[Value]) -> tuple[TensorInfo, ...]:

@@ -54,6 +54,8 @@ class StoredTensor:
         identity: The same for names that are one stored tensor; None: it is nobody else's.
         trainable: Whether it is a parameter with requires_grad; None if the format does not say.
         unread: Why its values cannot be read; empty if they can.
+        numbers: How many numbers of the model it stands for, where those are not its own: the first inner
+            tensor of a tensor subclass stands for all of the whole, the others for none.
     """
 
     name: str
@@ -65,11 +67,12 @@ class StoredTensor:
     identity: Hashable = None
     trainable: bool | None = None
     unread: str = ""
+    numbers: int | None = None
 
     @property
     def elements(self) -> int:
-        """How many numbers."""
-        return prod(self.shape)
+        """How many numbers of the model it stands for."""
+        return prod(self.shape) if self.numbers is None else self.numbers
 
     @property
     def last(self) -> str:
@@ -99,6 +102,7 @@ class TensorIndex:
         why: Why nothing is known of the work that the model does.
         missing: Files and tensors that belong to the model and are not there.
         config: What is said of the architecture, by the keys of config.json or of a file's own metadata.
+        unclaimed: (name, why) of data in the files that is in none of the tensors.
     """
 
     format: str
@@ -113,6 +117,7 @@ class TensorIndex:
     why: str = NO_GRAPH
     missing: Sequence[str] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
+    unclaimed: Sequence[tuple[str, str]] = ()
 
 
 @record

@@ -2,7 +2,8 @@
 
 A checkpoint, a safetensors file and a folder of shards become the same list: names as a state_dict has
 them, and for each what hands its bytes out, 16 MiB at a time, straight from the file. What a checkpoint
-holds beside the model (an optimizer, an averaged copy) is left behind, and that is said.
+holds beside the model (an optimizer, an averaged copy) is left behind, and that is said. Values that are no
+tensors become metadata; what is neither a tensor nor text is named as not understood.
 """
 
 from __future__ import annotations
@@ -17,10 +18,12 @@ from typing import Any, NamedTuple
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import bytes_text, many_text, printable
 from explorer.engine.convert.job import ConversionJob
+from explorer.engine.convert.tensor_files.checkpoint_values import METADATA, plain, values_of
 from explorer.engine.formats.files import open_regular
 from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, named_few
 from explorer.engine.formats.torch_files import checkpoint, checkpoint_modules
-from explorer.engine.formats.torch_files.tensors import TensorSpec
+from explorer.engine.formats.torch_files.checkpoint_modules import holds_data
+from explorer.engine.formats.torch_files.tensors import TensorSpec, WrappedTensor
 from explorer.engine.formats.weights import safetensors
 from explorer.engine.models.opened_model import OpenOptions
 from explorer.engine.models.torch.described_file import DescribedFile
@@ -28,16 +31,10 @@ from explorer.engine.models.torch.described_file import DescribedFile
 VERSIONS = "torch.state_dict._metadata"
 """The key under which safetensors' metadata keeps, as JSON, the versions that torch notes in a state_dict."""
 
-METADATA = "metadata"
-"""The attribute of a state_dict in which safetensors' metadata is kept."""
-
 _SLAB = 1 << 24
 
-_TEXT = 1 << 20
-"""Characters of what is taken along beside the tensors, for each key."""
-_KEYS = 4096
-_VALUES = 1 << 20
-_DEPTH = 8
+_DEPTH = 32
+"""Containers around a tensor's value, at most."""
 
 
 class BundledTensor(NamedTuple):
@@ -68,12 +65,16 @@ class StateDict(NamedTuple):
         metadata: What the writer said, by key.
         versions: What torch noted of the modules (`_metadata` of a state_dict); None if nothing.
         notes: What is worth knowing.
+        unknown: What of the source is neither a tensor that can be copied nor text: its name, and why.
+        left: How many tensors beside the model are left behind.
     """
 
     pieces: Sequence[BundledTensor]
     metadata: Mapping[str, str]
     versions: Any
     notes: Sequence[str]
+    unknown: Sequence[tuple[str, str]] = ()
+    left: int = 0
 
 
 def _read(path: str, offset: int, length: int) -> Iterator[memoryview]:
@@ -139,13 +140,27 @@ def gather(job: ConversionJob) -> StateDict:
         raise BadModel(what, where=job.source, hint="fetch them first")
     metadata: dict[str, str] = {}
     strides: dict[str, Sequence[int]] = {}
+    notes: list[str] = []
+    unknown = list(contents.unclaimed)
     for path in contents.files:
         if path.endswith(".safetensors") or job.opened.format == "safetensors":
-            for key, text in safetensors.read(path).metadata.items():
+            header = safetensors.read(path)
+            for key, text in header.metadata.items():
                 metadata.setdefault(key, text)
+            if header.unused:
+                what = f"{bytes_text(header.unused)} that no tensor is of"
+                unknown.append((os.path.basename(path), what))
         else:
-            strides |= checkpoint_modules.checkpoint(checkpoint.read(path), "checkpoint").strides
-    return _bundle(contents.tensors, strides, metadata, job.source)
+            saved = checkpoint.read(path)
+            found = checkpoint_modules.checkpoint(saved, "checkpoint")
+            strides |= found.strides
+            beside = values_of(saved.root, found, "")
+            for key, text in beside.metadata.items():
+                metadata.setdefault(key, text)
+            notes += [note for note in beside.notes if note not in notes]
+            unknown += beside.unknown
+    bundle = _bundle(contents.tensors, strides, metadata, job.source)
+    return bundle._replace(notes=[*notes, *bundle.notes], unknown=unknown)
 
 
 def of_safetensors(path: str) -> StateDict:
@@ -173,24 +188,29 @@ def of_checkpoint(path: str) -> StateDict:
     prefix = f"{key}." if key else ""
     if not all(t.name.startswith(prefix) for t in tensors):
         prefix = ""
-    metadata, dropped = _beside(saved.root, state)
+    beside = values_of(saved.root, found, key if prefix else "")
     notes = []
     if prefix:
         notes.append(f"the state_dict is what the checkpoint holds under '{printable(key)}'")
     left = sorted(set(found.roles.values()))
+    count = sum(1 for t in found.contents.tensors if t.name in found.roles)
     if left:
-        count = sum(1 for t in found.contents.tensors if t.name in found.roles)
         notes.append(f"{many_text(count, 'tensor')} beside the model left behind: {', '.join(left)}")
-    if dropped:
-        notes.append(f"left behind, as no text: {named_few(dropped)}")
     attributes = getattr(state, "state", None)
     attributes = attributes if isinstance(attributes, dict) else {}
     kept = attributes.get(METADATA)
-    if isinstance(kept, dict) and all(isinstance(t, str) for pair in kept.items() for t in pair):
-        metadata = {**kept, **metadata}
-    bundle = _bundle(tensors, found.strides, metadata, path, prefix)
+    if not isinstance(kept, dict) or not all(isinstance(t, str) for pair in kept.items() for t in pair):
+        kept = {}
+    bundle = _bundle(tensors, found.strides, kept, path, prefix)
+    names = {piece.name for piece in bundle.pieces}
+    # a text that is the name of a tensor would be read as a second name of it
+    said = {key: json.dumps(text) if text in names else text for key, text in beside.metadata.items()}
     return bundle._replace(
-        versions=_plain(attributes.get("_metadata")) or bundle.versions, notes=[*notes, *bundle.notes]
+        metadata={**bundle.metadata, **said},
+        versions=plain(attributes.get("_metadata")) or bundle.versions,
+        notes=[*notes, *beside.notes, *bundle.notes],
+        unknown=(*found.unclaimed, *beside.unknown),
+        left=count,
     )
 
 
@@ -204,9 +224,11 @@ def _bundle(
     """Pieces of stored tensors, without a prefix of their names; with names that the metadata says are
     another's put back.
     """
-    for tensor in tensors:
-        if tensor.unread:
-            raise BadModel(f"'{printable(tensor.name)}' cannot be copied: {tensor.unread}", where=source)
+    unread = [tensor for tensor in tensors if tensor.unread]
+    if unread:
+        more = f"; {named_few([t.name for t in unread[1:]])} neither" if unread[1:] else ""
+        what = f"'{printable(unread[0].name)}' cannot be copied: {unread[0].unread}{printable(more)}"
+        raise BadModel(what, where=source)
     gathered = _gathered(tensors, strides)
     made = (_piece(t, t.name[len(prefix) :], strides.get(t.name), gathered) for t in tensors)
     pieces = {piece.name: piece for piece in made}
@@ -221,7 +243,7 @@ def _bundle(
     text = metadata.get(VERSIONS)
     if text is not None:
         try:
-            versions = _plain(json.loads(text))
+            versions = plain(json.loads(text))
         except (ValueError, RecursionError):
             versions = None
         if versions is not None:
@@ -268,72 +290,10 @@ def _apart(tensors: Sequence[StoredTensor]) -> list[str]:
     return [what] if count else []
 
 
-# what a checkpoint holds beside the tensors
-
-
 def _state_dict(root: Any, roles: Mapping[str, str]) -> tuple[str, Any]:
     """The key under which the model's tensors lie, and what lies there; '' for the whole."""
-    if not isinstance(root, dict) or any(isinstance(v, TensorSpec) for v in root.values()):
+    if not isinstance(root, dict) or any(isinstance(v, (TensorSpec, WrappedTensor)) for v in root.values()):
         return "", root
     beside = {name.partition(".")[0] for name in roles}
-    keys = [key for key, value in root.items() if str(key) not in beside and _holds_tensors(value)]
+    keys = [key for key, value in root.items() if str(key) not in beside and holds_data(value)]
     return (str(keys[0]), root[keys[0]]) if len(keys) == 1 and isinstance(keys[0], str) else ("", root)
-
-
-def _holds_tensors(value: Any) -> bool:
-    stack, seen = [value], 0
-    while stack and seen < _KEYS:
-        seen += 1
-        item = stack.pop()
-        if isinstance(item, TensorSpec):
-            return True
-        if isinstance(item, dict):
-            stack.extend(item.values())
-        elif isinstance(item, (list, tuple)):
-            stack.extend(item)
-        elif hasattr(item, "state"):
-            stack.append(item.state)
-    return False
-
-
-def _beside(root: Any, state: Any) -> tuple[dict[str, str], list[str]]:
-    """Plain values beside a state_dict as text (text as it is, all else as JSON), and keys of the rest."""
-    if not isinstance(root, dict) or root is state:
-        return {}, []
-    found: dict[str, str] = {}
-    dropped = []
-    for key, value in list(root.items())[:_KEYS]:
-        if value is state or _holds_tensors(value):
-            continue
-        plain = _plain(value)
-        text = value if isinstance(value, str) else json.dumps(plain) if plain is not None else ""
-        if isinstance(key, str) and text and len(text) <= _TEXT:
-            found[key] = text
-        elif value is not None:
-            dropped.append(str(key)[:100])
-    return found, dropped
-
-
-def _plain(value: Any) -> Any:
-    """A value of numbers, text, lists and dictionaries of them; None if it is anything else, or too much."""
-    left = _VALUES
-
-    def plain(value: Any, depth: int) -> Any:
-        nonlocal left
-        left -= 1
-        if left < 0 or depth > _DEPTH:
-            raise ValueError("too much")
-        if isinstance(value, (str, bool, float)):
-            return value
-        if isinstance(value, int) and value.bit_length() <= 64:
-            return value
-        if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-            return {key: plain(item, depth + 1) for key, item in value.items()}
-        if isinstance(value, (list, tuple)):
-            return [plain(item, depth + 1) for item in value]
-        raise ValueError("something else")
-
-    try:
-        return plain(value, 0)
-    except ValueError:
-        return None

@@ -18,7 +18,8 @@ from explorer.base.errors import BadModel
 from explorer.base.units import printable
 from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.convert.tensor_files import write as tensors
-from explorer.engine.convert.tensor_files.bundle import METADATA, BundledTensor, StateDict, of_checkpoint
+from explorer.engine.convert.tensor_files.bundle import BundledTensor, StateDict, of_checkpoint
+from explorer.engine.convert.tensor_files.checkpoint_values import METADATA
 from explorer.engine.formats.torch_files.tensors import BYTES
 
 _STORAGES = {

@@ -34,7 +34,12 @@ def convert(
     check_room(job, bundle.pieces)
     notes = write(bundle)
     evidence = compare(job, bundle, reread(job.path)) if job.verify else None
-    return ConversionResult(how=copying(bundle.pieces), stored=evidence, notes=(*bundle.notes, *notes))
+    return ConversionResult(
+        how=copying(bundle.pieces),
+        stored=evidence,
+        notes=(*bundle.notes, *notes),
+        unknown=tuple(bundle.unknown),
+    )
 
 
 def compare(job: ConversionJob, source: StateDict, result: StateDict) -> StoredEvidence:
@@ -80,8 +85,11 @@ def compare(job: ConversionJob, source: StateDict, result: StateDict) -> StoredE
             job.tell("comparing byte for byte", at, len(before))
     differing += [(name, "it is not in the source") for name in sorted(written)]
     differing += [(name, "it is not in the result") for name in _lost_metadata(source, result)]
+    differing += [(name, f"it is not understood: {why}") for name, why in source.unknown]
     count = f"{many_text(len(before), 'tensor')}, {bytes_text(nbytes)}"
     verdict = f"equal byte for byte: {count}"
+    if source.left:
+        verdict += f"; not compared: {many_text(source.left, 'tensor')} beside the model"
     if differing:
         name, why = differing[0]
         verdict = f"different: {len(differing):,} of {count}: '{printable(name)}': {why}"

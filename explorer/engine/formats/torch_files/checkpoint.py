@@ -12,7 +12,7 @@ import mmap
 import os
 
 from explorer.base.errors import BadModel
-from explorer.base.record import record
+from explorer.base.record import field, record
 from explorer.base.units import printable
 from explorer.engine.formats.files import open_regular
 from explorer.engine.formats.torch_files.pickle_machine import ByteSpan, PickleError, ReducedObject
@@ -58,6 +58,7 @@ class SavedFile:
         place: Where a storage lies: its first byte in the file, None if it is in no file as it is.
         swapped: Whether the values are stored in the other byte order.
         base: Where the pickle's own bytes begin in the file; None if they are packed.
+        storages: Type and elements of every storage that the pickle names, by its key.
     """
 
     source: str
@@ -68,6 +69,7 @@ class SavedFile:
     place: Callable[[StorageRef], int | None]
     swapped: bool = False
     base: int | None = 0
+    storages: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
 
 def read(source: str, *, places: bool = True) -> SavedFile:
@@ -113,7 +115,8 @@ def _zip(source: str, places: bool) -> SavedFile:
         raise BadModel("this is a zip archive, and no model of torch's is in it", where=source)
     if archive.size_of("data.pkl") > PICKLE_BYTES:
         raise BadModel("its pickle is longer than any model's", where=source)
-    machine = lenient(archive.read("data.pkl"), more=_MORE)
+    storages: dict[str, tuple[str, int]] = {}
+    machine = lenient(archive.read("data.pkl"), more=_MORE, storages=storages)
     try:
         root = load(machine)
     except PickleError as error:
@@ -132,7 +135,7 @@ def _zip(source: str, places: bool) -> SavedFile:
         return archive.start_of(name) if places else 0
 
     base = None if archive.entries["data.pkl"].method else archive.start_of("data.pkl")
-    return SavedFile(source, "zip", root, machine.named, archive.size, place, swapped, base)
+    return SavedFile(source, "zip", root, machine.named, archive.size, place, swapped, base, storages)
 
 
 # -- the magic number
@@ -159,7 +162,7 @@ def _legacy(source: str, content: Content, size: int) -> SavedFile:
         return found + ref.start * BYTES.get(ref.dtype, 1)
 
     swapped = system.get("little_endian") is False
-    return SavedFile(source, "legacy", root, machine.named, size, place, swapped)
+    return SavedFile(source, "legacy", root, machine.named, size, place, swapped, 0, storages)
 
 
 def _places(
@@ -190,6 +193,7 @@ def _places(
 def _plain(source: str, content: Content, size: int) -> SavedFile:
     """A plain pickle: its storages are checkpoints of their own, as bytes inside it."""
     inner: dict[str, int | None] = {}
+    storages: dict[str, tuple[str, int]] = {}
 
     def from_bytes(held: Any) -> StorageRef:
         if isinstance(held, bytes):
@@ -203,6 +207,7 @@ def _plain(source: str, content: Content, size: int) -> SavedFile:
         inside = saved.place(saved.root)
         key = str(len(inner))
         inner[key] = held.at + inside if held.content is content and inside is not None else None
+        storages[key] = saved.root.dtype, saved.root.elements
         return StorageRef(key, saved.root.dtype, saved.root.elements)
 
     makers: dict[tuple[str, str], Callable[..., Any]] = {
@@ -211,7 +216,9 @@ def _plain(source: str, content: Content, size: int) -> SavedFile:
     }
     machine = lenient(content, more=makers)
     root = load(machine)
-    return SavedFile(source, "pickle", root, machine.named, size, lambda ref: inner.get(ref.key))
+    return SavedFile(
+        source, "pickle", root, machine.named, size, lambda ref: inner.get(ref.key), storages=storages
+    )
 
 
 def _encoded(text: Any, how: Any = "utf-8") -> bytes:

@@ -12,7 +12,7 @@ from math import prod
 from explorer.base.errors import BadModel
 from explorer.base.outline import Outline
 from explorer.base.record import field, record
-from explorer.base.units import bytes_text
+from explorer.base.units import bytes_text, many_text
 from explorer.engine.formats.module_index import ModulePart, outline_rows
 from explorer.engine.formats.tensor_index import (
     NO_GRAPH,
@@ -23,7 +23,7 @@ from explorer.engine.formats.tensor_index import (
 )
 from explorer.engine.formats.torch_files.checkpoint import SavedFile, array_type, calls, read
 from explorer.engine.formats.torch_files.pickle_machine import PLAIN, ByteSpan, Global, ReducedObject
-from explorer.engine.formats.torch_files.tensors import BYTES, Device, TensorSpec
+from explorer.engine.formats.torch_files.tensors import BYTES, Device, StorageRef, TensorSpec, WrappedTensor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,7 +58,12 @@ ROLES = {
 }
 """What lies under these keys of a dictionary, in lower case."""
 
-_UNREAD = {"meta": "it is on the meta device", "sparse": "it is a sparse tensor"}
+_UNREAD = {
+    "meta": "it is on the meta device",
+    "sparse": "it is a sparse tensor",
+    "conj": "its numbers are the complex conjugates of those that are stored",
+    "neg": "its numbers are the negatives of those that are stored",
+}
 """Why the values of a tensor that is not strided are not read."""
 
 
@@ -73,6 +78,9 @@ class Checkpoint:
         strides: Of those tensors that do not lie in one piece, in elements.
         notes: What is to be said of a tensor, by its name.
         roles: What a tensor is for that is no part of the model, by its name.
+        wrapped: Tensors that the file keeps as others, by their paths.
+        unclaimed: Data of the file that is in none of the tensors: its name, and why.
+        renamed: Names that the file does not have, because two paths are called alike or one is too long.
         swapped: Whether values are stored in the other byte order.
         form: 'zip', 'legacy' or 'pickle'.
     """
@@ -83,6 +91,9 @@ class Checkpoint:
     strides: dict[str, tuple[int, ...]] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     roles: dict[str, str] = field(default_factory=dict)
+    wrapped: dict[str, WrappedTensor] = field(default_factory=dict)
+    unclaimed: list[tuple[str, str]] = field(default_factory=list)
+    renamed: list[str] = field(default_factory=list)
     swapped: bool = False
     form: str = ""
 
@@ -100,6 +111,7 @@ class _Walk:
         self.seen: set[int] = set()
         self.first: dict[Any, str] = {}
         self.storages: dict[str, tuple[str, int]] = {}
+        self.bare: set[str] = set()
         self.values: list[tuple[str, str]] = []
         self.left = 0
         self.again: list[str] = []
@@ -108,7 +120,9 @@ class _Walk:
     def run(self) -> None:
         """Goes through everything, depth first and in order; a list of a million is not copied."""
         stack = [iter([("", self.saved.root)])]
-        levels: list[tuple[str, str, int, bool]] = [("", "", 0, True)]
+        # of each level: its path, what it is for, its depth, whether its keys say what is under them, and
+        # whether it is an attribute of a tensor, of which nothing is a parameter
+        levels: list[tuple[str, str, int, bool, bool]] = [("", "", 0, True, False)]
         while stack:
             entry = next(stack[-1], None)
             if entry is None:
@@ -116,12 +130,20 @@ class _Walk:
                 levels.pop()
                 continue
             key, value = entry
-            above, role, depth, telling = levels[-1]
+            above, role, depth, telling, attribute = levels[-1]
             path = _joined(above, key)
             if telling and not role:
                 role = _role(above, key, value)
             if isinstance(value, TensorSpec):
-                self.loose(path, value, role, depth)
+                self.loose(path, value, role, depth, attribute)
+            elif isinstance(value, WrappedTensor):
+                self.often_named(value)
+                within = self.wrap(path, value, role, self.beside(role, depth), 0 if attribute else None)
+                stack.append(iter(within))
+                levels.append(("", role, depth, False, True))
+            elif isinstance(value, StorageRef):
+                self.bare.add(value.key)
+                self.found.unclaimed.append((path or "storage", "a storage that no tensor is of"))
             elif isinstance(value, (*PLAIN, Global, Device, ByteSpan)):
                 self.value(path, value)
             elif id(value) in self.seen and value:
@@ -137,7 +159,16 @@ class _Walk:
                     # how a module calls what is in it says nothing
                     module = _is_module(value)
                     inner = depth + 1 if path and module else depth
-                    levels.append((path, role, inner, telling and not module))
+                    levels.append((path, role, inner, telling and not module, attribute))
+        self.leftover()
+
+    def leftover(self) -> None:
+        """Notes storages that the pickle names and no tensor of the walk is of."""
+        for key, (dtype, elements) in self.saved.storages.items():
+            if key in self.storages or key in self.bare:
+                continue
+            size = bytes_text(elements * BYTES.get(dtype, 1))
+            self.found.unclaimed.append((f"storage {key}", f"{size} of {dtype} that no tensor is of"))
 
     def opened(self, path: str, value: Any, role: str, depth: int) -> Iterable[tuple[str, Any]] | None:
         """What is inside a container, a module or an object; None if that is nothing, or noted already."""
@@ -170,11 +201,60 @@ class _Walk:
         self.names[name] = times + 1
         return self.unique(f"{name}#{times + 1}") if times else name
 
-    def loose(self, path: str, spec: TensorSpec, role: str, depth: int) -> None:
-        """A tensor that belongs to no module."""
-        times = self.times[id(spec)] = self.times.get(id(spec), 0) + 1
+    def often_named(self, item: object) -> None:
+        """Refuses an object that is named more often than any model does."""
+        times = self.times[id(item)] = self.times.get(id(item), 0) + 1
         self.often(times)
-        self.beside(role, depth).append(self.tensor(path or "tensor", spec, role))
+
+    def loose(self, path: str, spec: TensorSpec, role: str, depth: int, attribute: bool) -> None:
+        """A tensor that belongs to no module."""
+        self.often_named(spec)
+        numbers = 0 if attribute else None
+        self.beside(role, depth).append(self.tensor(path or "tensor", spec, role, numbers=numbers))
+
+    def wrap(
+        self,
+        path: str,
+        value: WrappedTensor,
+        role: str,
+        into: list[StoredTensor],
+        numbers: int | None,
+        trained: bool | None = None,
+        depth: int = 0,
+    ) -> list[tuple[str, Any]]:
+        """Notes a tensor that the file keeps as others.
+
+        Args:
+            path: Its name.
+            value: What the file says of it.
+            role: What it is for; '' for the model.
+            into: Takes its inner tensors.
+            numbers: How many numbers of the model it stands for; None: those of its shape.
+            trained: Whether it is trained, if its place says so.
+            depth: How many tensors it is inside of.
+
+        Returns:
+            What else it holds, by whole path.
+        """
+        if depth > DEPTH:
+            raise BadModel("it is nested deeper than any model", where=self.saved.source)
+        self.found.wrapped.setdefault(path, value)
+        if numbers is None and value.shape is not None:
+            numbers = prod(value.shape)
+        if trained is None and value.parameter:
+            trained = value.requires_grad
+        rest = []
+        for key, item in value.inner.items():
+            name = _joined(path, _name(key)) if key else path
+            if isinstance(item, TensorSpec):
+                into.append(self.tensor(name or "tensor", item, role, trained, numbers=numbers))
+                numbers = 0
+            elif isinstance(item, WrappedTensor):
+                rest += self.wrap(name, item, role, into, numbers, trained, depth + 1)
+                numbers = 0
+            elif not isinstance(item, (*PLAIN, Global, Device)):
+                rest.append((name, item))
+        return rest
 
     def beside(self, role: str, depth: int) -> list[StoredTensor]:
         """Where a tensor goes that belongs to no module."""
@@ -207,17 +287,43 @@ class _Walk:
         self.found.parts.append(part)
         for table, into in (("_parameters", part.parameters), ("_buffers", part.buffers)):
             for key, item in state[table].items() if isinstance(state.get(table), dict) else ():
+                name = _joined(path, _name(key))
                 if isinstance(item, TensorSpec):
                     trained = item.requires_grad if table == "_parameters" else False
-                    into.append(self.tensor(_joined(path, _name(key)), item, role, trained))
+                    into.append(self.tensor(name, item, role, trained))
+                elif isinstance(item, WrappedTensor):
+                    trained = item.requires_grad if table == "_parameters" else False
+                    children += self.below(path, self.wrap(name, item, role, into, None, trained))
+                elif item is not None:
+                    children.append((_name(key), item))
         for key, item in state.items():
+            # a tensor that is neither: torch does not move it with the model, but it is in the file
+            name = _joined(path, _name(key))
             if isinstance(item, TensorSpec):
-                # a tensor that is neither: torch does not move it with the model, but it is in the file
-                part.buffers.append(self.tensor(_joined(path, _name(key)), item, role, False))
+                part.buffers.append(self.tensor(name, item, role, False))
+            elif isinstance(item, WrappedTensor):
+                children += self.below(path, self.wrap(name, item, role, part.buffers, None, False))
+            elif key not in _TABLES and holds_data(item):
+                children.append((_name(key), item))
         return children
 
-    def tensor(self, name: str, spec: TensorSpec, role: str, trained: bool | None = None) -> StoredTensor:
-        name = self.unique(name)
+    def below(self, path: str, held: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+        """What tensors hold beside tensors, with names as inside of a module."""
+        return [(name[len(path) + 1 :] if path else name, item) for name, item in held]
+
+    def tensor(
+        self,
+        name: str,
+        spec: TensorSpec,
+        role: str,
+        trained: bool | None = None,
+        *,
+        numbers: int | None = None,
+    ) -> StoredTensor:
+        """What the file stores of one tensor; `numbers` as in `StoredTensor`."""
+        asked, name = name, self.unique(name)
+        if name != asked or len(name) > NAME:
+            self.found.renamed.append(name)
         ref, width = spec.storage, BYTES.get(spec.dtype, 0)
         held = ref.elements * BYTES.get(ref.dtype, 0)
         nbytes, identity, offset = 0, None, 0
@@ -246,7 +352,16 @@ class _Walk:
         if spec.parameter and trained is None:
             trained = spec.requires_grad
         stored = StoredTensor(
-            name, spec.dtype, spec.shape, nbytes, self.saved.source, offset, identity, trained, unread
+            name,
+            spec.dtype,
+            spec.shape,
+            nbytes,
+            self.saved.source,
+            offset,
+            identity,
+            trained,
+            unread,
+            numbers,
         )
         self.tensors.append(stored)
         return stored
@@ -266,23 +381,16 @@ class _Walk:
 
     def array(self, path: str, value: ReducedObject, role: str, depth: int) -> bool:
         """Whether an object is an array of numpy's; then it is noted."""
-        if not value.qualname.endswith("multiarray._reconstruct"):
+        found = _array_of(value)
+        if found is None:
             return False
-        state = value.state if isinstance(value.state, tuple) else ()
-        if len(state) != 5 or not isinstance(state[1], tuple) or not isinstance(state[2], ReducedObject):
-            return False
-        shape, turned, held = state[1], state[3], state[4]
-        dtype, swapped = array_type(state[2])
-        if any(type(n) is not int or not 0 <= n < 1 << 40 for n in shape) or len(shape) > 64:
-            return False
+        dtype, swapped, shape, turned, held = found
         unread = "it is an array of numpy's that the file holds packed"
         offset, length = 0, len(held) if isinstance(held, bytes) else 0
         if isinstance(held, ByteSpan):
             length = held.size
             if self.saved.base is not None and not turned and not swapped and dtype in BYTES:
                 offset, unread = self.saved.base + held.at, ""
-        if prod(shape) * BYTES.get(dtype, 0) != length:
-            return False
         name = self.unique(path or "array")
         if role:
             self.found.roles[name] = role
@@ -290,6 +398,52 @@ class _Walk:
         self.beside(role, depth).append(stored)
         self.tensors.append(stored)
         return True
+
+
+_TABLES = frozenset({
+    "_modules", "_parameters", "_buffers", "_backward_hooks", "_backward_pre_hooks", "_forward_hooks",
+    "_forward_pre_hooks", "_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks",
+    "_load_state_dict_post_hooks", "_non_persistent_buffers_set",
+})  # fmt: skip
+"""Attributes that every module has: what holds its tensors and modules, and its hooks."""
+
+
+def _array_of(value: ReducedObject) -> tuple[str, bool, tuple[int, ...], Any, Any] | None:
+    """Of an array of numpy's its type, whether its bytes are in the other order, its shape, whether its axes
+    are, and its bytes; None for another object, and for an array of anything but numbers.
+    """
+    if not value.qualname.endswith("multiarray._reconstruct"):
+        return None
+    state = value.state if isinstance(value.state, tuple) else ()
+    if len(state) != 5 or not isinstance(state[1], tuple) or not isinstance(state[2], ReducedObject):
+        return None
+    shape, turned, held = state[1], state[3], state[4]
+    dtype, swapped = array_type(state[2])
+    if any(type(n) is not int or not 0 <= n < 1 << 40 for n in shape) or len(shape) > 64:
+        return None
+    length = held.size if isinstance(held, ByteSpan) else len(held) if isinstance(held, bytes) else 0
+    return None if prod(shape) * BYTES.get(dtype, 0) != length else (dtype, swapped, shape, turned, held)
+
+
+def is_array(value: Any) -> bool:
+    """Whether an object is an array of numpy's whose numbers lie one behind the other."""
+    return isinstance(value, ReducedObject) and _array_of(value) is not None
+
+
+def holds_data(value: Any, most: int = 4096) -> bool:
+    """Whether a container or an object holds tensors or storages, or more than `most` objects."""
+    stack, seen = [value], set[int]()
+    while stack:
+        item = stack.pop()
+        if isinstance(item, (TensorSpec, WrappedTensor, StorageRef)) or len(seen) > most:
+            return True
+        if isinstance(item, (*PLAIN, Global, Device, ByteSpan)) or id(item) in seen:
+            continue
+        seen.add(id(item))
+        if is_array(item):
+            return True
+        stack.extend(inner for _, inner in _inside(item))
+    return False
 
 
 def _is_module(value: Any) -> bool:
@@ -333,7 +487,7 @@ def _only_values(value: Any) -> bool:
 def _role(path: str, key: str, item: Any) -> str:
     """What lies under a key that is no part of the model; '' if it may be."""
     known = ROLES.get(key.lower(), "") if not path else ""
-    if isinstance(item, TensorSpec) and "rng" not in key:
+    if isinstance(item, (TensorSpec, WrappedTensor)) and "rng" not in key:
         return ""  # a parameter may be called anything
     if isinstance(item, dict) and "state" in item and "param_groups" in item:
         return _OPTIMIZER
@@ -421,6 +575,7 @@ def checkpoint(saved: SavedFile, format: str) -> Checkpoint:
         notes=tuple(_notes(walk)),
         kinds={part.path: part.kind for part in found.parts if part.kind},
         why=PICKLED if found.whole else NO_GRAPH,
+        unclaimed=found.unclaimed,
     )
     return found
 
@@ -462,11 +617,31 @@ def _notes(walk: _Walk) -> Iterator[str]:
                 f"loading it with torch would import {len(rest):,} names of code, none of which was run:"
                 f" {named_few(rest, 12)}"
             )
+    kinds = _by_kind(walk.found.wrapped)
+    for kind, names in kinds.items():
+        yield (
+            f"{many_text(len(names), 'tensor')} of {kind} kept as other tensors: {named_few(names)};"
+            " parameters are those of the whole, bytes those of the tensors that are stored"
+        )
+    if walk.found.unclaimed:
+        lost = [f"{name} ({why})" for name, why in walk.found.unclaimed]
+        yield f"data that is not understood: {named_few(lost)}"
     tied = [f"{name} {note}" for name, note in walk.found.notes.items() if note.startswith("tied")]
     if tied:
         yield f"{len(tied):,} tied tensors: {named_few(tied)}"
     if walk.again:
         yield f"the same object once more: {named_few(walk.again)}"
+
+
+def _by_kind(wrapped: Mapping[str, WrappedTensor]) -> dict[str, list[str]]:
+    """Paths of tensors that are kept as others, by their class."""
+    groups: dict[str, list[str]] = {}
+    for path, tensor in wrapped.items():
+        if list(tensor.inner) != [""] and any(
+            isinstance(item, (TensorSpec, WrappedTensor)) for key, item in tensor.inner.items() if key
+        ):
+            groups.setdefault(_name(tensor.kind) or "an unnamed class", []).append(path)
+    return groups
 
 
 def outline(source: str) -> Outline:

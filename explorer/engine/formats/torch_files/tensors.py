@@ -11,7 +11,7 @@ from math import prod
 from operator import mul
 
 from explorer.base.errors import BadModel
-from explorer.base.record import record
+from explorer.base.record import field, record
 from explorer.base.units import printable
 from explorer.engine.formats.torch_files.pickle_machine import (
     Global,
@@ -103,7 +103,8 @@ class TensorSpec:
     """A tensor as a file describes it: a place in a storage. Strides and offset are in elements.
 
     `storage` is None where the file holds no values (a tensor of the meta device); `layout` is 'strided', or
-    says what kind of tensor this only holds the values of; `parameter`: whether it was saved as one.
+    says what kind of tensor this only holds the values of ('meta', 'sparse'), or what is still to be done to
+    them ('conj', 'neg'); `parameter`: whether it was saved as one.
     """
 
     storage: StorageRef
@@ -137,6 +138,27 @@ class TensorSpec:
     def contiguous(self) -> bool:
         """Whether its elements lie one behind the other, in order."""
         return in_order(self.shape, self.stride)
+
+
+@record
+class WrappedTensor:
+    """A tensor that a file keeps as other tensors: a subclass, a quantized tensor, a nested one.
+
+    Attributes:
+        kind: Its class or layout: 'torchao.quantization.Int8Tensor', 'quantized'.
+        dtype: What its users see; empty where the file does not say.
+        shape: Likewise; None where the file does not say, or where rows have several lengths.
+        inner: What it is made of, by attribute: tensors, and values that say how they go together. '' is the
+            tensor that carries the name of the whole.
+        requires_grad, parameter: As of a `TensorSpec`.
+    """
+
+    kind: str
+    dtype: str = ""
+    shape: tuple[int, ...] | None = None
+    inner: dict[str, Any] = field(default_factory=dict)
+    requires_grad: bool = False
+    parameter: bool = False
 
 
 def in_order(shape: Sequence[int], strides: Sequence[int]) -> bool:
@@ -182,15 +204,23 @@ def _tensor(storage: Any, offset: int, shape: Sequence[int], stride: Sequence[in
     if not isinstance(storage, StorageRef):
         raise ValueError("a tensor has no storage")
     dtype = rest[2] if len(rest) > 2 and isinstance(rest[2], str) else storage.dtype
-    return checked(TensorSpec(storage, dtype, offset, tuple(shape), tuple(stride), rest[:1] == (True,)))
+    spec = checked(TensorSpec(storage, dtype, offset, tuple(shape), tuple(stride), rest[:1] == (True,)))
+    # behind the hooks, and behind the type of version 3: what is still to be done to the stored numbers
+    pending = next((item for item in rest[2:4] if isinstance(item, dict)), {})
+    spec.layout = next((bit for bit in ("conj", "neg") if pending.get(bit) is True), spec.layout)
+    return spec
 
 
-def _parameter(data: Any, requires_grad: bool = True, *rest: Any) -> Any:
-    if not isinstance(data, TensorSpec):
+def _parameter(data: Any, requires_grad: bool = True, hooks: Any = None, state: Any = None) -> Any:
+    made: TensorSpec | WrappedTensor
+    if isinstance(data, WrappedTensor):
+        made = WrappedTensor(data.kind, data.dtype, data.shape, data.inner, bool(requires_grad), True)
+    elif isinstance(data, TensorSpec):
+        place = data.storage, data.dtype, data.offset, data.shape, data.stride
+        made = TensorSpec(*place, bool(requires_grad), True, data.layout)
+    else:
         return data
-    return TensorSpec(
-        data.storage, data.dtype, data.offset, data.shape, data.stride, bool(requires_grad), True, data.layout
-    )
+    return _with_attributes(made, _PARAMETER, state)
 
 
 def _sizes(value: Any = ()) -> tuple[Any, ...]:
@@ -223,11 +253,70 @@ def _is_shape(value: Any) -> bool:
     return isinstance(value, (tuple, list)) and all(type(n) is int and 0 <= n < _SIZES for n in value)
 
 
-def _rebuilt(func: Any, kind: Any, args: Any, state: Any) -> Any:
-    """A subclass of Tensor: the tensor that it is one of."""
+def _subclass(kind: Any, dtype: Any = "", shape: Any = None, *rest: Any) -> WrappedTensor:
+    """A subclass that has no numbers of its own: its attributes, which come as its state, hold them."""
+    made = WrappedTensor(_name_of(kind), dtype if isinstance(dtype, str) else "")
+    made.shape = tuple(shape) if _is_shape(shape) else None
+    made.requires_grad = rest[-1:] == (True,)
+    return made
+
+
+def _nested(values: Any, *places: Any) -> WrappedTensor:
+    """A nested tensor in the layout of before 'jagged': all numbers in one, and where each tensor lies."""
+    names = ("sizes", "strides", "storage_offsets")
+    made = WrappedTensor("nested", getattr(values, "dtype", ""))
+    made.inner = {"values": values, **dict(zip(names, places, strict=False))}
+    return made
+
+
+def _quantized(storage: Any, offset: int, shape: Any, stride: Any, quantizer: Any, *rest: Any) -> Any:
+    """A tensor of torch's quantized types: integers under its own name, and what they are times."""
+    whole = _tensor(storage, offset, shape, stride, *rest[:1])
+    scheme, *how = quantizer if isinstance(quantizer, tuple) and quantizer else ("",)
+    names = ("scale", "zero_point") if len(how) == 2 else ("scales", "zero_points", "axis")
+    inner = {"": whole, "scheme": scheme, **dict(zip(names, how, strict=False))}
+    return WrappedTensor("quantized", whole.dtype, whole.shape, inner, whole.requires_grad)
+
+
+def _moved(data: Any, dtype: Any, device: Any, requires_grad: Any = False) -> Any:
+    """A tensor of a device that stores none itself: its numbers as a tensor of the processor, or numpy's."""
+    inner = {"data": data, "device": device}
+    return WrappedTensor("moved", str(dtype), getattr(data, "shape", None), inner, requires_grad is True)
+
+
+def _rebuilt(func: Any, kind: Any, args: Any, state: Any = None) -> Any:
+    """A subclass of Tensor: what it is made of, and what else it holds."""
+    called = _name_of(kind)
     if isinstance(func, Global) and func.make is not None and isinstance(args, tuple):
-        return func.make(*args)
-    return ReducedObject(func, args if isinstance(args, tuple) else ())
+        made = func.make(*args)
+    else:
+        given = args if isinstance(args, tuple) else (args,)
+        held = dict(zip(map(str, range(len(given))), given, strict=True))
+        if len(given) == 1 and isinstance(given[0], dict):
+            held = {str(key): value for key, value in given[0].items()}  # its constructor's arguments
+        made = WrappedTensor(called, inner=held)
+    return _with_attributes(made, called, state)
+
+
+def _with_attributes(made: Any, kind: str, state: Any) -> Any:
+    """A tensor with what else its object holds; plain ones that hold nothing else stay what they are."""
+    parts = state if isinstance(state, tuple) else (state,)
+    attributes = {str(key): item for part in parts if isinstance(part, dict) for key, item in part.items()}
+    if isinstance(made, WrappedTensor):
+        made.kind = kind if made.kind != "quantized" and kind != _PARAMETER else made.kind
+        known = {id(item) for item in made.inner.values() if isinstance(item, (TensorSpec, WrappedTensor))}
+        made.inner |= {key: item for key, item in attributes.items() if id(item) not in known}
+    elif isinstance(made, TensorSpec) and attributes:
+        inner = {"": made, **attributes}
+        return WrappedTensor(kind, made.dtype, made.shape, inner, made.requires_grad, made.parameter)
+    return made
+
+
+_PARAMETER = "torch.nn.parameter.Parameter"
+
+
+def _name_of(kind: Any) -> str:
+    return kind.qualname if isinstance(kind, (Global, ReducedObject)) else ""
 
 
 class _Storage(Global):
@@ -265,7 +354,13 @@ _MORE: dict[tuple[str, str], Callable[..., Any]] = {
     ("torch._utils", "_rebuild_meta_tensor_no_storage"): _no_values,
     ("torch._utils", "_rebuild_sparse_tensor"): _sparse,
     ("torch._utils", "_rebuild_sparse_csr_tensor"): _sparse,
+    ("torch._utils", "_rebuild_qtensor"): _quantized,
+    ("torch._utils", "_rebuild_wrapper_subclass"): _subclass,
+    ("torch._utils", "_rebuild_nested_tensor"): _nested,
+    ("torch._utils", "_rebuild_device_tensor_from_numpy"): _moved,
+    ("torch._utils", "_rebuild_device_tensor_from_cpu_tensor"): _moved,
     ("torch._tensor", "_rebuild_from_type_v2"): _rebuilt,
+    ("torch._tensor", "_rebuild_from_type"): _rebuilt,
     ("torch", "Size"): _sizes,
 }
 """What stands for further calls in checkpoints."""

@@ -72,14 +72,15 @@ def contents(source: str) -> TensorIndex:
     folder = folder or "."
     notes: list[str] = []
     lacking: list[str] = []
+    unclaimed: list[tuple[str, str]] = []
     if name.endswith(INDEX):
-        tensors, files, metadata = _indexed(folder, name, notes, lacking)
+        tensors, files, metadata = _indexed(folder, name, notes, lacking, unclaimed)
     else:
         files = [name] if name else _loose(folder)
         if not files and _is_bare(folder):
             tensors, metadata = [], {}
         else:
-            tensors, metadata = _together(folder, files, notes, lacking)
+            tensors, metadata = _together(folder, files, notes, lacking, unclaimed)
     paths = [os.path.join(folder, file) for file in files]
     if not paths:
         notes.append(NO_WEIGHTS)
@@ -104,6 +105,7 @@ def contents(source: str) -> TensorIndex:
         producer=shortened(_text(architecture[:3])) if isinstance(architecture, list) else "",
         missing=lacking,
         config=config,
+        unclaimed=unclaimed,
     )
 
 
@@ -163,8 +165,10 @@ def _inside(folder: str, name: str, root: str = "") -> str:
 # the weights
 
 
-def _one(path: str, notes: list[str]) -> tuple[list[StoredTensor], Mapping[str, str]]:
-    """The tensors of one file, and what is said of it."""
+def _one(
+    path: str, notes: list[str], unclaimed: list[tuple[str, str]]
+) -> tuple[list[StoredTensor], Mapping[str, str]]:
+    """The tensors of one file, and what is said of it; `unclaimed` gets its data that is in no tensor."""
     if path.endswith(".safetensors"):
         header = safetensors.read(path)
         notes += header.notes
@@ -173,6 +177,7 @@ def _one(path: str, notes: list[str]) -> tuple[list[StoredTensor], Mapping[str, 
 
     found = read_checkpoint(path, FORMAT.name)
     notes += [note for note in found.contents.notes if note not in notes]
+    unclaimed += found.unclaimed
     for tensor in found.contents.tensors:
         if tensor.name in found.strides and not tensor.unread:
             tensor.unread = "it does not lie in one piece in its file"
@@ -183,7 +188,11 @@ def _one(path: str, notes: list[str]) -> tuple[list[StoredTensor], Mapping[str, 
 
 
 def _together(
-    folder: str, files: Sequence[str], notes: list[str], lacking: list[str]
+    folder: str,
+    files: Sequence[str],
+    notes: list[str],
+    lacking: list[str],
+    unclaimed: list[tuple[str, str]],
 ) -> tuple[list[StoredTensor], Mapping[str, str]]:
     """The tensors of files that no index binds together, and what is said of them; `lacking` gets the names
     of parts that are not there.
@@ -200,7 +209,7 @@ def _together(
     found: dict[str, StoredTensor] = {}
     metadata: Mapping[str, str] = {}
     for file in files:
-        tensors, metadata = _one(_inside(folder, file), notes)
+        tensors, metadata = _one(_inside(folder, file), notes, unclaimed)
         for tensor in tensors:
             if tensor.name in found:
                 raise BadModel(f"'{printable(tensor.name)}' is in two of its files", where=folder)
@@ -209,7 +218,7 @@ def _together(
 
 
 def _indexed(
-    folder: str, name: str, notes: list[str], lacking: list[str]
+    folder: str, name: str, notes: list[str], lacking: list[str], unclaimed: list[tuple[str, str]]
 ) -> tuple[list[StoredTensor], list[str], Mapping[str, str]]:
     """The tensors of all files that an index names, and what it says of the whole; `lacking` gets the names
     of files and tensors that are not there.
@@ -232,9 +241,10 @@ def _indexed(
     found: dict[str, StoredTensor] = {}
     extra: list[str] = []
     for file in present:
-        for tensor in _one(paths[file], notes)[0]:
+        for tensor in _one(paths[file], notes, unclaimed)[0]:
             if named.get(tensor.name, file) != file:
                 extra.append(f"{tensor.name} in {file}")
+                unclaimed.append((f"{tensor.name} in {file}", "the index says that it is in another file"))
                 continue
             if tensor.name not in named:
                 extra.append(tensor.name)

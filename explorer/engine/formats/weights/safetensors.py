@@ -99,6 +99,7 @@ class SafetensorsHeader:
         notes: What is unusual.
         partial: Of a file that was cut off, its tensors are wanted all the same.
         cut: That it was.
+        unused: Bytes that belong to no tensor.
     """
 
     path: str
@@ -109,6 +110,7 @@ class SafetensorsHeader:
     notes: list[str] = field(default_factory=list)
     partial: bool = False
     cut: BadModel | None = None
+    unused: int = 0
 
 
 def read(path: str) -> SafetensorsHeader:
@@ -130,9 +132,9 @@ def _whole(header: SafetensorsHeader, text: mmap.mmap) -> SafetensorsHeader:
     finally:
         if collects:
             gc.enable()
-    unused = 0 if header.cut else unused_bytes(header.tensors, header.length, header.size)
-    if unused:
-        header.notes.append(f"{unused:,} bytes of {os.path.basename(header.path)} belong to no tensor")
+    header.unused = 0 if header.cut else unused_bytes(header.tensors, header.length, header.size)
+    if header.unused:
+        header.notes.append(f"{header.unused:,} bytes of {os.path.basename(header.path)} belong to no tensor")
     return header
 
 

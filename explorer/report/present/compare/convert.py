@@ -32,12 +32,23 @@ def conversion(fact: Conversion) -> list[Block]:
         blocks += [*_stored(fact.stored), Line()]
     if fact.verification is None and fact.stored is None:
         blocks += [Paragraph("not compared with the source", "warning"), Line()]
+        if fact.unknown:
+            blocks += [*_unknown(fact), Line()]
     if not fact.output:
         return [
             *blocks,
             Paragraph("nothing was written; --no-verify writes it without the comparison", "bad"),
         ]
     return [*blocks, *written(fact.output, bytes_text(fact.file_bytes), seconds_text(fact.seconds))]
+
+
+def _unknown(fact: Conversion) -> list[Block]:
+    """What of the source is not in the file that was written without a comparison."""
+    rows = Rows(lambda one: (Span(printable(one[0]), "bad"), one[1]), fact.unknown)
+    return [
+        Paragraph("not in the file, as it is not understood:", "bad"),
+        Table((Column("name", shrink=True), Column("why")), rows, what="names", more="--json has all"),
+    ]
 
 
 def _stored(fact: StoredEvidence) -> list[Block]:

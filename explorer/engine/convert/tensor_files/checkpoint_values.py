@@ -1,0 +1,290 @@
+"""Values of a checkpoint that are no tensors, as text: what a conversion of its tensors takes along.
+
+Every leaf of a checkpoint is one of three: a tensor, which is copied; a value, which becomes metadata (text
+as it is, everything else as JSON, an object as its class with what it was made of); or not understood, and
+then it is named. Nothing is left out in silence.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from explorer.base.units import many_text
+from explorer.engine.formats.tensor_index import named_few
+from explorer.engine.formats.torch_files.checkpoint import array_type
+from explorer.engine.formats.torch_files.checkpoint_modules import Checkpoint, holds_data, is_array
+from explorer.engine.formats.torch_files.pickle_machine import ByteSpan, Global, PickledDict, ReducedObject
+from explorer.engine.formats.torch_files.tensors import Device, TensorSpec, WrappedTensor
+
+METADATA = "metadata"
+"""The attribute of a state_dict in which safetensors' metadata is kept."""
+
+_TEXT = 1 << 24
+"""Characters of one value as text, at most."""
+_VALUES = 1 << 20
+_DEPTH = 32
+
+_PLAIN_CLASSES = ("torch.nn.parameter.Parameter", "torch.Tensor", "torch._tensor.Tensor", "")
+"""Classes of tensors that hold nothing but their numbers."""
+
+_NUMBERS: Mapping[str, str] = {
+    "float16": "e",
+    "float32": "f",
+    "float64": "d",
+    "bool": "?",
+    "int8": "b",
+    "int16": "h",
+    "int32": "i",
+    "int64": "q",
+    "uint8": "B",
+    "uint16": "H",
+    "uint32": "I",
+    "uint64": "Q",
+}
+"""struct's codes of types that a scalar of numpy's may have."""
+
+
+class CheckpointValues(NamedTuple):
+    """What a checkpoint holds that is no tensor.
+
+    Attributes:
+        metadata: Text by key.
+        notes: What is left behind on purpose.
+        unknown: What is not understood: its name, and why.
+    """
+
+    metadata: dict[str, str]
+    notes: list[str]
+    unknown: list[tuple[str, str]]
+
+
+def values_of(root: Any, found: Checkpoint, prefix: str) -> CheckpointValues:
+    """The values of a checkpoint that are no tensors, as text by their paths.
+
+    Args:
+        root: What was saved.
+        found: Its tensors.
+        prefix: The key under which the model's tensors lie, which their names lose; '' for none.
+    """
+    values = CheckpointValues({}, [], [])
+    skipped = {name.partition(".")[0] for name in found.roles}
+    for path, value in _values(root, skipped):
+        name = path.removeprefix(f"{prefix}.") if prefix else path
+        text = _text(value)
+        if text is None:
+            values.unknown.append((path, _why(value)))
+        elif text:
+            values.metadata.setdefault(name, text)
+    bare: dict[str, int] = {}
+    apart: dict[str, list[str]] = {}
+    for path, tensor in found.wrapped.items():
+        if path.partition(".")[0] in skipped:
+            continue
+        attributes = {key: item for key, item in tensor.inner.items() if not _is_tensor(item)}
+        if tensor.kind in _PLAIN_CLASSES and len(attributes) + ("" in tensor.inner) == len(tensor.inner):
+            bare |= dict.fromkeys(attributes, 0)
+            continue
+        apart.setdefault(tensor.kind or "an unnamed class", []).append(path)
+        described = _wrapper_text(tensor, attributes)
+        if described is None:
+            values.unknown.append((path, f"attributes of {tensor.kind} cannot be written as text"))
+        else:
+            values.metadata.setdefault(path.removeprefix(f"{prefix}.") if prefix else path, described)
+    for kind, paths in apart.items():
+        count = many_text(len(paths), "tensor")
+        values.notes.append(
+            f"{count} of {kind} written as what the file keeps of it, with its attributes in the metadata:"
+            f" {named_few(paths)}; code that loads them has to put them together"
+        )
+    if bare:
+        values.notes.append(f"attributes of parameters left behind: {named_few(sorted(bare))}")
+    if found.whole:
+        kinds = named_few(sorted({kind for _, kind in found.whole}))
+        values.notes.append(f"left behind: the code and the settings of {kinds}")
+    if found.renamed:
+        count = many_text(len(found.renamed), "tensor")
+        values.notes.append(
+            f"{count} renamed, as another has the name, or it is long: {named_few(found.renamed)}"
+        )
+    return values
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, (TensorSpec, WrappedTensor)) or is_array(value)
+
+
+def _values(root: Any, skipped: set[str]) -> Iterator[tuple[str, Any]]:
+    """Paths and values of what holds no tensor, the outermost that holds none; modules are passed over."""
+    stack: list[tuple[str, Any, int]] = [("", root, 0)]
+    seen: dict[int, str] = {}
+    while stack:
+        path, value, depth = stack.pop()
+        if _is_tensor(value) or (path and not depth - 1 and path in skipped and holds_data(value)):
+            continue
+        if not holds_data(value):
+            if path:
+                yield path, value
+            continue
+        if id(value) in seen:
+            yield path, {"same object": seen[id(value)]}
+            continue
+        seen[id(value)] = path
+        if isinstance(value, PickledDict) and isinstance(value.state, dict) and path:
+            for key, item in value.state.items():
+                if key != METADATA and not (depth == 1 and key == "_metadata"):
+                    yield f"{path}.{key}", item
+        inner = list(_children(value))
+        if isinstance(value, ReducedObject):
+            if _is_module(value):
+                continue
+            yield path or "class", {"class": value.qualname}
+        stack.extend((f"{path}.{key}" if path else key, item, depth + 1) for key, item in reversed(inner))
+
+
+def _is_module(value: ReducedObject) -> bool:
+    return isinstance(value.state, dict) and isinstance(value.state.get("_modules"), dict)
+
+
+def _children(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        yield from ((str(key), item) for key, item in value.items())
+    elif isinstance(value, (list, tuple)):
+        yield from ((str(at), item) for at, item in enumerate(value))
+    elif isinstance(value, ReducedObject):
+        for group in (value.state, value.args, value.items):
+            yield from _children(group)
+        yield from ((str(key), item) for key, item in value.pairs)
+
+
+def _why(value: Any) -> str:
+    kind = value.qualname if isinstance(value, ReducedObject) else type(value).__name__
+    return f"{kind or 'an object'} cannot be written as text"
+
+
+def _text(value: Any) -> str | None:
+    """A value as text: text as it is, everything else as JSON; None if it cannot be written so."""
+    if isinstance(value, str):
+        return value if len(value) <= _TEXT else None
+    described = _walked(value, _described)
+    return None if described is _NOTHING else _json(described)
+
+
+def _json(value: Any) -> str | None:
+    try:
+        text = json.dumps(value)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return text if len(text) <= _TEXT else None
+
+
+def _wrapper_text(tensor: WrappedTensor, attributes: Mapping[str, Any]) -> str | None:
+    """What a tensor is that is kept as others: its class, what its users see, its attributes."""
+    described = _walked(dict(attributes), _described)
+    if described is _NOTHING:
+        return None
+    inner = [key for key, item in tensor.inner.items() if key and _is_tensor(item)]
+    shape = None if tensor.shape is None else list(tensor.shape)
+    about = {"class": tensor.kind, "dtype": tensor.dtype, "shape": shape, "inner": inner}
+    return _json({**about, "attributes": described})
+
+
+# -- values as JSON
+
+_NOTHING = object()
+
+
+def _walked(value: Any, more: Callable[[Any, Callable[[Any], Any]], Any]) -> Any:
+    """A value as JSON has it; `_NOTHING` if it is something else, or too much.
+
+    Args:
+        value: Of a pickle.
+        more: What stands for a value that JSON does not have, given a function for what is inside.
+    """
+    left, depth = _VALUES, 0
+
+    def walk(value: Any) -> Any:
+        nonlocal left, depth
+        left -= 1
+        depth += 1
+        if left < 0 or depth > _DEPTH:
+            raise ValueError("too much")
+        try:
+            if value is None or isinstance(value, (str, bool, int, float)):
+                return value
+            if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+                return {key: walk(item) for key, item in value.items()}
+            if isinstance(value, (list, tuple)):
+                return [walk(item) for item in value]
+            return more(value, walk)
+        finally:
+            depth -= 1
+
+    try:
+        return walk(value)
+    except ValueError:
+        return _NOTHING
+
+
+def plain(value: Any) -> Any:
+    """A value of numbers, text, lists and dictionaries of them; None if it is anything else, or too much."""
+
+    def refuse(value: Any, walk: Callable[[Any], Any]) -> Any:
+        raise ValueError("something else")
+
+    found = _walked(value, refuse)
+    return None if found is _NOTHING else found
+
+
+def _described(value: Any, walk: Callable[[Any], Any]) -> Any:
+    """What stands in JSON for a value that JSON has not.
+
+    Raises:
+        ValueError: Nothing can.
+    """
+    if isinstance(value, dict):
+        return {"dict": [[walk(key), walk(item)] for key, item in value.items()]}
+    if isinstance(value, Global):
+        return {"name": value.qualname}
+    if isinstance(value, Device):
+        return value.kind if value.index is None else f"{value.kind}:{value.index}"
+    if isinstance(value, ByteSpan):
+        if value.size > _TEXT:
+            raise ValueError("too much")
+        return {"bytes": bytes(value.read(value.size)).hex()}
+    if isinstance(value, bytes):
+        return {"bytes": value.hex()}
+    if _is_tensor(value):
+        return {"tensor": "beside"}
+    if isinstance(value, ReducedObject):
+        number = _number(value)
+        return _object(value, walk) if number is None else number
+    raise ValueError("something else")
+
+
+def _object(value: ReducedObject, walk: Callable[[Any], Any]) -> dict[str, Any]:
+    kind = {"class": value.qualname} if value.qualname else {"class of": walk(value.kind)}
+    parts: Sequence[tuple[str, Any]] = (
+        ("args", value.args),
+        ("state", value.state),
+        ("items", value.items),
+        ("pairs", value.pairs),
+    )
+    return {**kind, **{key: walk(part) for key, part in parts if part}}
+
+
+def _number(value: ReducedObject) -> float | int | bool | None:
+    """What a scalar of numpy's is; None if the object is none."""
+    if not value.qualname.endswith("multiarray.scalar") or len(value.args) != 2:
+        return None
+    described, raw = value.args
+    if not isinstance(described, ReducedObject) or not isinstance(raw, bytes):
+        return None
+    dtype, swapped = array_type(described)
+    code = _NUMBERS.get(dtype)
+    if code is None or struct.calcsize(code) != len(raw):
+        return None
+    number: float | int | bool = struct.unpack(f"{'>' if swapped else '<'}{code}", raw)[0]
+    return number
