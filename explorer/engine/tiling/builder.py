@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from explorer.base.errors import Misuse
 from explorer.engine.graph.model import (
     Function,
     Graph,
@@ -29,6 +30,17 @@ from explorer.engine.graph.tile_metadata import DOMAIN, MNK_KEY, SITE_KEY
 if TYPE_CHECKING:
     import numpy as np
 
+SINCE = {
+    "ConstantOfShape": 9,
+    "Expand": 8,
+    "MatMulInteger": 10,
+    "Mod": 10,
+    "QuantizeLinear": 10,
+    "Round": 11,
+    "Scan": 9,
+}
+"""The operator set that introduced an operator, of those written here that opset 7 does not have."""
+
 Size = int | tuple[str, int]
 """A length: a number, or that of a value along an axis, known at run time only."""
 
@@ -40,7 +52,7 @@ class Emission(Struct):
         opset: Version of the default operator set.
         taken: Every name in use; new names avoid it.
         functions: Those of the domain, by name: the model's own, and what tiling adds.
-        named: Names of functions that were asked for, and what these are called.
+        named: What functions that were asked for are called, by their name and operator set.
         roots: What stands before a slash in names that were taken at the beginning.
         bundles: Weights that are held together, by what they are cut from.
         quantized: Whether the model dequantizes values, so that what a body reads is `set_apart`.
@@ -51,7 +63,7 @@ class Emission(Struct):
     initializers: dict[str, Tensor] = field(default_factory=dict)
     functions: dict[str, Function] = field(default_factory=dict)
     stored: dict[tuple[Any, ...], str] = field(default_factory=dict)
-    named: dict[str, str] = field(default_factory=dict)
+    named: dict[tuple[str, int], str] = field(default_factory=dict)
     roots: set[str] = field(default_factory=set)
     bundles: dict[tuple[Any, ...], WeightBundle] = field(default_factory=dict)
     quantized: bool = False
@@ -96,12 +108,13 @@ class Emission(Struct):
             inputs: Of the function.
             write: Writes its body; returns its outputs.
         """
-        if name not in self.named:
+        key = name, self.opset
+        if key not in self.named:
             body = GraphBuilder(self, "", "")
             outputs = tuple(write(body))
-            made = Function(DOMAIN, name, tuple(inputs), outputs, tuple(body.nodes), {"": self.opset})
-            self.named[name] = self.define(made)
-        return self.named[name]
+            function = Function(DOMAIN, name, tuple(inputs), outputs, tuple(body.nodes), {"": self.opset})
+            self.named[key] = self.define(function)
+        return self.named[key]
 
     def define(self, made: Function) -> str:
         """Registers a function; returns what it is called.
@@ -167,6 +180,11 @@ class GraphBuilder(Struct):
         attributes: Mapping[str, Any] | None = None,
     ) -> str:
         """Adds a node; its outputs are `outputs`, or one called after `label`. Returns the first."""
+        if not domain and self.emission.opset < SINCE.get(op, 0):
+            raise Misuse(
+                f"this tiling needs the operator {op}, which opset {self.emission.opset} does not have",
+                hint=f"write the model with opset {SINCE[op]} or later first (explorer convert --opset)",
+            )
         names = tuple(outputs) if outputs is not None else (self.value(label),)
         metadata = {SITE_KEY: self.site} if self.site else {}
         if mnk:
@@ -313,8 +331,22 @@ class GraphBuilder(Struct):
         inputs = (x, self.integers(pads, f"{label}_sizes"))
         return self.add("Pad", (*inputs, fill) if fill else inputs, label)
 
-    def expand(self, x: str, shape: Sequence[Size], label: str) -> str:
-        """`x` repeated along axes of length 1 until it has this shape."""
+    def expand(self, x: str, shape: Sequence[Size], label: str, own: Sequence[int]) -> str:
+        """`x` repeated along axes of length 1 until it has this shape.
+
+        Args:
+            x: What is repeated.
+            shape: What it becomes.
+            label: Of the node.
+            own: The shape of `x`, which may have fewer axes. Operator sets without Expand need it.
+        """
+        if self.emission.opset < SINCE["Expand"]:
+            missing = (1,) * (len(shape) - len(own))
+            if missing:
+                x = self.reshape(x, (*missing, *own), f"{label}_axes")
+            pairs = zip(shape, (*missing, *own), strict=True)
+            repeats = [size if here == 1 and isinstance(size, int) else 1 for size, here in pairs]
+            return self.add("Tile", (x, self.integers(repeats, f"{label}_repeats")), label)
         return self.add("Expand", (x, self.read_sizes(shape, f"{label}_shape")), label)
 
     def split(self, x: str, sizes: Sequence[int], axis: int, outputs: Sequence[str], label: str) -> None:

@@ -452,6 +452,7 @@ _RULES: Mapping[str, Rule] = {
     "Squeeze": _moving(lambda a, use: np.squeeze(a, use.integers(1, "axes"))),
     "Sub": _reckoned(np.subtract),
     "Sum": _sum,
+    "Tile": _moving(lambda a, use: np.tile(a, use.integers(1, "repeats") or ())),
     "Transpose": _moving(lambda a, use: a.transpose(use.attributes.get("perm"))),
     "Unsqueeze": _moving(lambda a, use: np.expand_dims(a, use.integers(1, "axes") or ())),
 }

@@ -30,7 +30,8 @@ class StoredOperand:
         self.weight = weight
         self.K = K
         self.at = 0 if weight.batch == 1 else at
-        self.key = (weight.name, weight.transposed, weight.layout, self.at, K)
+        # what it holds, never what it is called: two branches may each have a weight of one name
+        self.key = (weight.tensor, weight.transposed, weight.layout, self.at, K)
         self.named = weight.name if weight.batch == 1 or at is None else f"{weight.name}/{at}"
 
     def each(self, builder: GraphBuilder) -> Sequence[WholeOperand]:
@@ -68,7 +69,7 @@ class StoredOperand:
                 return weight.name
             stored = weight.tensor
             return builder.emission.store(
-                (weight.name, "as stored"),
+                (stored, "as stored"),
                 f"{weight.name}/matrix",
                 lambda name: Tensor(name, stored.dtype, stored.shape, stored.payload),
             )

@@ -168,6 +168,11 @@ class _Side(Struct, frozen=True):
         """Rows and columns, as (axes from behind)."""
         return (-1, -2) if self.turn else (-2, -1)
 
+    @property
+    def arrived(self) -> tuple[int, ...]:
+        """The axes, from behind, in the order in which the matrices have them."""
+        return (*range(-len(self.shape), -2), *self.matrix)
+
 
 def _side(context: SiteContext, name: str, at: int, turn: bool, left: bool) -> _Side:
     shape = context.shape(name)
@@ -217,7 +222,8 @@ class _Pairs(Struct, frozen=True):
             return builder.reshape(x, wanted, f"{label}_matrix")
         if not all(_has(side, gives, axis) for gives, axis in self.lead):
             each = [other.size(axis, inputs) for other, axis in self.lead]
-            x = builder.expand(x, (*each, r, c), f"{label}_each")
+            own = side.shape[-1:] if side.vector else tuple(side.shape[axis] for axis in side.arrived)
+            x = builder.expand(x, (*each, r, c), f"{label}_each", own)
         if len(self.lead) == 1 and not side.vector:
             return x
         return builder.reshape(x, (-1 if "batch" in self.dynamic else self.stack, r, c), f"{label}_matrix")

@@ -96,7 +96,9 @@ def _numbers(context: SiteContext, name: str) -> Array:
 def _store(
     context: SiteContext, name: str, dtype: str, shape: tuple[int, ...], make: Callable[[], Array]
 ) -> None:
-    """Makes stored codes known by a name."""
+    """Makes stored codes known by a name, once: sites that share a weight share its codes."""
+    if name in context.constants.derived:
+        return
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     payload = DerivedPayload(size, lambda: np.ascontiguousarray(make().astype(dtype)).tobytes())
     context.constants.derived[name] = Tensor(name, dtype, shape, payload), tuple(range(len(shape)))
