@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fuzz import __main__ as fuzz
 from tests.fuzz.limits import attempt, bounded_memory
 from tests.fuzz.targets import TARGETS
 
@@ -44,3 +45,33 @@ def test_the_corpus_stays_small() -> None:
     assert len(files) > 500
     assert sum(path.stat().st_size for path in files) < 1 << 20
     assert {path.parent.name for path in files} == set(TARGETS)
+
+
+@pytest.mark.parametrize(
+    ("starts", "log", "says"),
+    [
+        (51, "Traceback\nModuleNotFoundError: No module named 'atheris'\n\n", "No module named 'atheris'"),
+        (2, "", "the hunt said nothing"),
+        (0, "", "no time was left for it"),
+    ],
+)
+def test_a_hunt_that_tried_nothing_fails(
+    starts: int,
+    log: str,
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def hunted(name: str, folder: Path, minutes: float) -> tuple[int, int, float]:
+        folder.mkdir()
+        (folder / "log.txt").write_text(log)
+        return 0, starts, 3.0
+
+    monkeypatch.setattr(fuzz, "hunted", hunted)
+    monkeypatch.setattr("sys.argv", ["fuzz", "gguf", "--minutes", "0", "--out", str(tmp_path)])
+    assert fuzz.main() == 1
+    printed = capsys.readouterr()
+    assert "0 inputs" in printed.out
+    assert printed.err.startswith("nothing was fuzzed: ")
+    assert says in printed.err

@@ -16,7 +16,7 @@ TOPICS = (
     *("tiling", "proof", "cost", "quantize"),
     "number_formats",
     *("formats", "python", "ssh", "cluster", "glossary", "verbs", "options", "keys", "json"),
-    *("speed", "changes"),
+    *("versions", "speed", "changes"),
 )
 """The pages, in the order in which one would read them."""
 

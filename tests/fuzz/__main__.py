@@ -115,6 +115,12 @@ def take(name: str, folder: Path) -> tuple[int, int]:
     return len(kept), sum(map(len, kept))
 
 
+def _last_line(log: Path) -> str:
+    """The last line that the hunt wrote: what it died of."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else "the hunt said nothing"
+
+
 def main() -> int:
     """See the package."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
@@ -144,7 +150,10 @@ def main() -> int:
     if given.keep:
         files, size = take(given.target, folder)
         print(f"  kept: {files} files, {size:,} bytes")
-    return 1 if finds else 0
+    if not tried:
+        why = _last_line(folder / "log.txt") if starts else "no time was left for it"
+        print(f"nothing was fuzzed: {why}", file=sys.stderr)
+    return 1 if finds or not tried else 0
 
 
 if __name__ == "__main__":

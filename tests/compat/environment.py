@@ -1,0 +1,133 @@
+"""One environment: versions resolved, installed, tried, deleted."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ET
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tests.compat.version_sets import VersionSet, extras, name_of, test_tools
+from tests.resolver import ROOT, compile_pins, run_uv
+
+__all__ = ["Outcome", "Unresolved", "resolve", "run_tests"]
+
+SUITE = ("tests/compat", "tests/engine/costs/aten")
+LIMIT = 1800
+"""Seconds for the tests of one environment: ten times what they take."""
+
+
+class Unresolved(Exception):
+    """No versions fit together, or none can be installed; the message is uv's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the tests of one set came to."""
+
+    name: str
+    versions: dict[str, str]
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    seconds: float = 0.0
+    first_failure: str = ""
+    same_as: str = ""
+    """The set whose versions are the same, and which was run."""
+
+    @property
+    def is_good(self) -> bool:
+        return not self.first_failure and self.passed > 0
+
+
+def resolve(asked: VersionSet) -> dict[str, str]:
+    """Versions by package, for this Python on this machine.
+
+    Raises:
+        Unresolved: Nothing fits.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        more = Path(folder) / "tools.txt"
+        more.write_text("\n".join([*test_tools(), *asked.requirements]))
+        done = compile_pins(extras(), more, "--python", sys.executable, *asked.options)
+    if done.returncode:
+        raise Unresolved(done.stderr.strip())
+    lines = (line.partition("==") for line in done.stdout.splitlines() if "==" in line)
+    return {name_of(name): version for name, _, version in lines}
+
+
+def run_tests(asked: VersionSet, versions: dict[str, str], folder: Path) -> Outcome:
+    """Installs these versions into an environment in `folder`, and runs the tests there.
+
+    Raises:
+        Unresolved: A package cannot be installed here.
+    """
+    began = time.monotonic()
+    python = _install(versions, folder)
+    report = folder / "report.xml"
+    options = ["-q", "-p", "no:cacheprovider", f"--junit-xml={report}", "--basetemp", folder / "tests"]
+    command = [python, "-m", "pytest", *SUITE, *options]
+    try:
+        done = subprocess.run(
+            list(map(str, command)),
+            cwd=ROOT,
+            env={
+                **os.environ,
+                "PYTHONPATH": str(ROOT),
+                "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}",
+            },
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=LIMIT,
+        )
+        ending = (done.stdout + done.stderr).strip()
+    except subprocess.TimeoutExpired:
+        ending = f"the tests were not done after {LIMIT} s"
+    outcome = replace(_counted(report), name=asked.name, versions=versions, seconds=time.monotonic() - began)
+    if not outcome.passed and not outcome.first_failure:  # pytest itself did not start
+        return replace(outcome, failed=1, first_failure=_last_line(ending))
+    return outcome
+
+
+def _install(versions: dict[str, str], folder: Path) -> Path:
+    environment, pins = folder / "environment", folder / "pins.txt"
+    pins.write_text("".join(f"{name}=={version}\n" for name, version in versions.items()))
+    python = environment / ("Scripts" if os.name == "nt" else "bin") / "python"
+    for words in (
+        ("venv", "--quiet", "--python", sys.executable, environment),
+        ("pip", "install", "--quiet", "--no-deps", "--python", python, "--requirement", pins),
+        ("pip", "install", "--quiet", "--no-deps", "--python", python, "--editable", "."),
+    ):
+        done = run_uv(*words, seconds=3600)
+        if done.returncode:
+            raise Unresolved(done.stderr.strip())
+    return python
+
+
+def _counted(report: Path) -> Outcome:
+    """The numbers of pytest's report; nothing where there is none."""
+    if not report.exists():
+        return Outcome("", {})
+    cases = list(ET.parse(report).getroot().iter("testcase"))
+    bad = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
+    skipped = sum(case.find("skipped") is not None for case in cases)
+    first = ""
+    if bad:
+        element = bad[0].find("failure")
+        element = bad[0].find("error") if element is None else element
+        assert element is not None
+        why = (element.get("message") or "").strip().splitlines()
+        first = f"{bad[0].get('name')}: {why[0] if why else 'no message'}"
+    return Outcome("", {}, len(cases) - len(bad) - skipped, len(bad), skipped, first_failure=first)
+
+
+def _last_line(text: str) -> str:
+    """The last line of a program that says something, or that it said nothing."""
+    lines = [line.strip() for line in text.splitlines() if re.search(r"\w", line)]
+    return lines[-1] if lines else "no output"
