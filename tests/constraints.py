@@ -1,9 +1,9 @@
 """Tested versions of every dependency: `python -m tests.constraints` writes `tests/constraints.txt`.
 
-The file holds the versions that the suite last passed with, for every Python and platform at once. The README's
-test command installs with it, so that a commit passes next year with what it passes with today. Versions in the
-file stay as they are while they fit `pyproject.toml`; `--upgrade` takes the newest releases. Run the suite and
-`python -m tests.compat --set tested` before you commit the file.
+The file holds the versions that the suite last passed with, for every Python and platform at once. The
+README's test command installs with it, so that a commit passes next year with what it passes with today.
+Versions in the file stay as they are while they fit `pyproject.toml`; `--upgrade` takes the newest releases.
+Run the suite and `python -m tests.compat --set tested` before you commit the file.
 
 torch and torchvision stand in it as ranges, because some machines cap them. Packages that torch pins itself
 (CUDA and Triton) are left out, because each torch pins its own versions of them.
@@ -24,7 +24,7 @@ __all__ = ["FILE", "RANGES", "extras", "pins", "write"]
 
 FILE = ROOT / "tests" / "constraints.txt"
 RANGES = {"torch": ">=2.14,<2.16", "torchvision": ">=0.29,<0.30"}
-"""Packages that the file gives as a range; the suite passed with the lowest and the highest version of each."""
+"""Packages that the file gives as a range: the suite passed with its lowest and its highest version."""
 TORCHS_OWN = re.compile(r"(nvidia|cuda)-|triton\b")
 HEADER = """\
 # Versions that the test suite last passed with. `python -m tests.constraints` writes this file.

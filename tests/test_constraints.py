@@ -27,7 +27,8 @@ def direct() -> list[Requirement]:
     """What the README's test command asks for."""
     project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = [line for extra in constraints.extras() for line in project["optional-dependencies"][extra]]
-    return [Requirement(line) for line in [*project["dependencies"], *extras]]
+    asked = [Requirement(line) for line in [*project["dependencies"], *extras]]
+    return [one for one in asked if one.name != project["name"]]
 
 
 def test_the_readmes_test_command_installs_the_versions_of_the_file() -> None:

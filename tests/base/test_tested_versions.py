@@ -12,7 +12,7 @@ from explorer.base import tested_versions
 from explorer.base.tested_versions import TESTED, is_tested, origins, version_note
 
 PYPROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
-NOT_USERS = {"bench", "docs", "fuzz", "test"}
+NOT_USERS = {"bench", "compat", "docs", "fuzz", "test"}
 """Extras of whoever works on the program."""
 
 

@@ -6,6 +6,7 @@
     python -m tests.compat --write           and writes the table into the manual's page `versions`
     python -m pytest tests/compat            runs the tests with the versions that are installed here
 
-It needs uv (the extra `compat`) and a package index. An environment takes 5 to 8 GB on the disk, most of it linked
-from uv's cache, and is deleted after its run. The suite leaves this folder out: what it tests has its own tests there.
+It needs uv (the extra `compat`) and a package index. An environment takes 5 to 8 GB on the disk, most of it
+linked from uv's cache, and is deleted after its run. The suite leaves this folder out: it has longer tests of
+the same subjects.
 """

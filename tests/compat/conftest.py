@@ -1,4 +1,4 @@
-"""These tests run where somebody names this folder: what they try has longer tests of its own in the suite."""
+"""These tests run where somebody names this folder: the suite has longer tests of the same subjects."""
 
 from __future__ import annotations
 

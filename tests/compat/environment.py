@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.compat.version_sets import VersionSet, extras, name_of, test_tools
 from tests.resolver import ROOT, compile_pins, run_uv
 
-__all__ = ["Outcome", "Unresolved", "resolve", "run_tests"]
+__all__ = ["Outcome", "Unresolved", "counted", "resolve", "run_tests"]
 
 SUITE = ("tests/compat", "tests/engine/costs/aten")
 LIMIT = 1800
@@ -89,7 +89,7 @@ def run_tests(asked: VersionSet, versions: dict[str, str], folder: Path) -> Outc
         ending = (done.stdout + done.stderr).strip()
     except subprocess.TimeoutExpired:
         ending = f"the tests were not done after {LIMIT} s"
-    outcome = replace(_counted(report), name=asked.name, versions=versions, seconds=time.monotonic() - began)
+    outcome = replace(counted(report), name=asked.name, versions=versions, seconds=time.monotonic() - began)
     if not outcome.passed and not outcome.first_failure:  # pytest itself did not start
         return replace(outcome, failed=1, first_failure=_last_line(ending))
     return outcome
@@ -110,7 +110,7 @@ def _install(versions: dict[str, str], folder: Path) -> Path:
     return python
 
 
-def _counted(report: Path) -> Outcome:
+def counted(report: Path) -> Outcome:
     """The numbers of pytest's report; nothing where there is none."""
     if not report.exists():
         return Outcome("", {})

@@ -1,4 +1,4 @@
-"""Small configurations of eight architectures of transformers, and what they count: the same in every version."""
+"""Small configurations of eight architectures of transformers, and their figures in every version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A module as an ONNX file by both of torch's exporters, and as a program and TorchScript: the same results."""
+"""A module written by both of torch's ONNX exporters, as a program and as TorchScript: the same results."""
 
 from __future__ import annotations
 
