@@ -7,6 +7,8 @@ sends it across its pipe. Anything else that escapes is a bug and keeps its trac
 
 from __future__ import annotations
 
+from explorer.base.extras import EXTRAS, extra_command
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -83,7 +85,7 @@ class UnknownShape(Misuse):
 
 
 class MissingExtra(ExplorerError):
-    """A package that this model needs is not installed; the hint is the command that installs it."""
+    """A package that this needs is not installed, too old or broken; the hint is what mends it."""
 
 
 class Cancelled(ExplorerError):
@@ -97,23 +99,9 @@ class EngineDied(ExplorerError):
     """The engine's process ended without an answer (crash, out of memory, kill)."""
 
 
-_EXTRAS = {
-    **dict.fromkeys(("torch", "torchvision", "torchinfo", "onnxscript"), "torch"),
-    "transformers": "transformers",
-    "matplotlib": "plot",
-    **dict.fromkeys(("tensorflow", "tf2onnx"), "tensorflow"),
-    **dict.fromkeys(("dask", "distributed"), "sweep"),
-    "lightning": "train",
-    "torchao": "torchao",
-    "tensorboardX": "tensorboard",
-    "textual_serve": "serve",
-}
-"""The extra that brings a package, by the package's name."""
-
-
 def install_command(package: str = "torch") -> str:
     """What installs an optional package."""
-    return f"pip install 'explorer-nn[{_EXTRAS[package]}]'"
+    return extra_command(EXTRAS[package])
 
 
 _NO_ARRAY = ("array is too big", "Maximum allowed dimension", "maximum possible size")
@@ -124,10 +112,8 @@ def beyond(error: Exception) -> ExplorerError | None:
     """What to say of a model whose figures no number holds, or whose parts no stack does; else None.
 
     Only files that were made to do so get here, loops of 2^62 turns in loops of 2^62 turns, and work that
-    needs an optional package where nobody looked whether there is one.
+    needs a package that is missing, broken or too old.
     """
-    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in _EXTRAS:
-        return missing(error)
     if isinstance(error, RecursionError):
         return BadModel("the model is nested deeper than can be followed")
     if isinstance(error, OverflowError) or (isinstance(error, ValueError) and "integer string" in str(error)):
@@ -136,7 +122,20 @@ def beyond(error: Exception) -> ExplorerError | None:
         return BadModel("a tensor of this model is larger than any memory")
     if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
         return BadModel("a name in this model holds half of a character, which cannot be written")
-    return None
+    return broken_package(error)
+
+
+def broken_package(error: BaseException, where: str = "") -> MissingExtra | None:
+    """What to say of a failure that a missing, broken or old package explains; None where none does.
+
+    Args:
+        error: Tells which.
+        where: What needs the package.
+    """
+    from explorer.base.installation import import_fault  # for failures alone
+
+    fault = import_fault(error)
+    return None if fault is None else MissingExtra(fault.what, where=where, hint=fault.hint)
 
 
 def missing(error: ModuleNotFoundError, package: str = "", where: str = "") -> MissingExtra:

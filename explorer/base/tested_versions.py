@@ -23,7 +23,7 @@ __all__ = [
     "release",
     "origins",
     "package_of",
-    "tested_range",
+    "version_range",
     "version_note",
 ]
 
@@ -99,7 +99,7 @@ def package_of(module: str) -> str:
     return _PACKAGES.get(module.partition(".")[0], "")
 
 
-def tested_range(package: str) -> VersionRange | None:
+def version_range(package: str) -> VersionRange | None:
     """The row of a package; None where there is none."""
     return _ROWS.get(package)
 

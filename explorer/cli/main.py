@@ -109,6 +109,10 @@ def _dispatch(typed: Sequence[str], *, alone: bool) -> int:
         os.environ[SWITCH] = "1"  # also for the processes that this one starts
     _keep_inputs(command, given)
     run = command.run
+    if not command.instant:
+        from explorer.host.optional_packages import check_version  # what reads headers alone needs no package
+
+        check_version()
     if run is None:
         from explorer.cli import screen  # Textual, which no verb waits for
 

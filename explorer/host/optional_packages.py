@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from explorer.base.errors import MissingExtra, install_command, missing
+from explorer.base.errors import MissingExtra, broken_package, install_command, missing
 
 
 @contextlib.contextmanager
@@ -52,6 +52,23 @@ def error_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
 
 
+def check_version(module: str = "", source: str = "") -> None:
+    """Refuses a package that is too old, without importing it.
+
+    Args:
+        module: The package of an extra, by the name that is imported; '' for those of every installation.
+        source: What needs it.
+
+    Raises:
+        MissingExtra: It is older than pyproject's lower bound.
+    """
+    from explorer.base.installation import outdated  # 2 ms that a header does not wait for
+
+    fault = outdated(module)
+    if fault is not None:
+        raise MissingExtra(fault.what, where=source, hint=fault.hint)
+
+
 def require(package: str, source: str) -> Any:
     """Imports a package of an extra, or a module of ours that needs torch.
 
@@ -60,16 +77,19 @@ def require(package: str, source: str) -> Any:
         source: What the user asked for, which needs it.
 
     Raises:
-        MissingExtra: It is not installed, or is broken.
+        MissingExtra: It is not installed, older than can be used, or broken.
     """
     name = package.partition(".")[0]
     extra = "torch" if name == "explorer" else name
+    check_version(extra, source)
     try:
         return importlib.import_module(package)
-    except ModuleNotFoundError as error:
-        raise missing(error, extra, source) from error
     except Exception as error:
         # one that does not fit its numpy or protobuf raises whatever it stumbles over
+        if (said := broken_package(error, source)) is not None:
+            raise said from error
+        if isinstance(error, ModuleNotFoundError):
+            raise missing(error, extra, source) from error
         raise MissingExtra(
             f"{name} is installed but cannot be imported ({error_line(error)})",
             where=source,

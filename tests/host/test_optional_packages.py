@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from explorer.base import errors
+from explorer.base import extras
 from explorer.base.errors import MissingExtra
 from explorer.host.optional_packages import error_line, require, silence
 
@@ -52,7 +52,7 @@ def test_a_package_that_cannot_be_had_is_named_with_what_to_type(
     monkeypatch.syspath_prepend(str(tmp_path))
     if code is not None:
         (tmp_path / "outsider_x.py").write_text(code)
-    monkeypatch.setitem(errors._EXTRAS, "outsider_x", "it")
+    monkeypatch.setitem(extras.EXTRAS, "outsider_x", "it")
     with pytest.raises(MissingExtra) as caught:
         require("outsider_x.inner" if code is None else "outsider_x", "m.onnx")
     assert said_of_it in caught.value.what

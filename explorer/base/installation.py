@@ -1,0 +1,266 @@
+"""Installed packages as they lie on disk: their versions, whether their files are there, what mends them.
+
+Read from the names of folders and the lists of files that pip leaves: a broken package is never imported.
+A start takes a millisecond to see a version that is too old.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from explorer.base.extras import extra_command, extra_of
+from explorer.base.record import record
+from explorer.base.tested_versions import TESTED, error_chain, origins, package_of, release, version_range
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from explorer.base.tested_versions import VersionRange
+
+_TESTS = {"test", "tests"}
+_CODE = (".py", ".pyd", ".dll", ".dylib", ".so")
+
+
+@record
+class Distribution:
+    """A package that pip installed.
+
+    Args:
+        version: As its metadata tells it; '' where it does not.
+        folder: Where its modules lie.
+        metadata: The folder of its metadata.
+    """
+
+    version: str
+    folder: str
+    metadata: str
+
+
+@record
+class Fault:
+    """What is wrong with a package, and what mends it.
+
+    Args:
+        command: What to type; '' where no command mends it.
+        advice: What to do instead.
+    """
+
+    what: str
+    command: str
+    advice: str = ""
+
+    @property
+    def hint(self) -> str:
+        """The next step in words."""
+        return f"type: {self.command}" if self.command else self.advice
+
+
+def module_name(row: VersionRange) -> str:
+    """The name that is imported of a package of the table."""
+    return row.module or row.package
+
+
+def extra_name(row: VersionRange) -> str:
+    """The extra that brings a package of the table; '' for what every installation has."""
+    return extra_of(module_name(row))
+
+
+def distributions(folders: Sequence[str] | None = None) -> dict[str, Distribution]:
+    """The installed packages by their names in lower case, with '_' for '-' and '.'.
+
+    Args:
+        folders: Where modules are looked for, the first one first; by default `sys.path`.
+    """
+    every: dict[str, Distribution] = {}
+    for folder in sys.path if folders is None else folders:
+        here: dict[str, Distribution] = {}
+        try:
+            entries = os.listdir(folder or os.curdir)
+        except OSError:
+            continue  # an archive, or a folder that is gone
+        for entry in entries:
+            if not entry.endswith((".dist-info", ".egg-info")):
+                continue
+            name, _, rest = entry[: -len(".dist-info")].partition("-")
+            key, version = _key(name), rest.partition("-")[0]
+            # an upgrade into a folder (pip install --target) leaves the older metadata beside the newer
+            if key not in here or release(version) > release(here[key].version):
+                here[key] = Distribution(version, folder, os.path.join(folder, entry))
+        every = {**here, **every}
+    return every
+
+
+def distribution(row: VersionRange, known: Mapping[str, Distribution]) -> Distribution | None:
+    """The installed package of a row of the table; None where it is not installed."""
+    return known.get(_key(row.package))
+
+
+def install_command(row: VersionRange) -> str:
+    """What installs or upgrades a package; of an extra all that belongs together."""
+    extra = extra_name(row)
+    return extra_command(extra) if extra else f"pip install '{row.package}>={row.lowest}'"
+
+
+def repair_command(row: VersionRange, version: str) -> str:
+    """What installs a package anew as it was: `pip install` alone is content with what is left of it."""
+    exact = f"=={version.partition('+')[0]}" if version else ""
+    return f"pip install --force-reinstall --no-deps {row.package}{exact}"
+
+
+def age_fault(row: VersionRange, version: str) -> Fault | None:
+    """What to say of a version that is too old; None of one that is not."""
+    if not release(version) or release(version) >= release(row.lowest):
+        return None
+    what = f"{row.package} {version} is installed; {row.lowest} or newer is needed"
+    return Fault(what, install_command(row))
+
+
+def outdated(module: str = "") -> Fault | None:
+    """The first package that is too old.
+
+    Args:
+        module: The only one that is looked at; '' for those that every installation has.
+    """
+    rows = [row for row in TESTED[1:] if (module_name(row) == module if module else not extra_name(row))]
+    known = distributions()
+    faults = (age_fault(row, held.version) for row in rows if (held := distribution(row, known)) is not None)
+    return next((fault for fault in faults if fault is not None), None)
+
+
+def missing_files(held: Distribution) -> list[str]:
+    """Code files of a package that pip wrote and that are not there, or are empty and were not.
+
+    Tests are left out: small images are made by removing them.
+    """
+    try:
+        with open(os.path.join(held.metadata, "RECORD"), encoding="utf-8", errors="replace") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return []
+    folders: dict[str, list[tuple[str, bool]]] = {}
+    for line in lines:
+        path, _, rest = line.partition(",")
+        folder, _, name = path.rpartition("/")
+        if _is_code(name) and not path.startswith(("..", "/")) and not _TESTS & {*folder.split("/")}:
+            folders.setdefault(folder, []).append((name, not rest.endswith(",0")))
+    gone = []
+    for folder, names in folders.items():
+        place = os.path.join(held.folder, folder)
+        try:
+            there = set(os.listdir(place))
+        except OSError:
+            there = set()
+        for name, has_content in names:
+            path = os.path.join(place, name)
+            # the size of thousands of sources takes longer to ask for than an answer may take
+            if name not in there or (has_content and not name.endswith(".py") and not os.path.getsize(path)):
+                gone.append(f"{folder}/{name}" if folder else name)
+    return gone
+
+
+def imported_place(module: str) -> str | None:
+    """The folder that a package is imported from, without importing it.
+
+    Returns:
+        None where nothing is imported, '' where a folder without code is.
+    """
+    if module in sys.modules and sys.modules[module] is None:
+        return None
+    from importlib.machinery import PathFinder
+
+    spec = PathFinder.find_spec(module)
+    if spec is None:
+        return None
+    if not spec.origin:
+        return ""
+    place = os.path.dirname(spec.origin)
+    return place if spec.submodule_search_locations is None else os.path.dirname(place)
+
+
+def missing_fault(row: VersionRange) -> Fault:
+    """What to say of a package that is not installed."""
+    return Fault(f"this needs {module_name(row)}, which is not installed", install_command(row))
+
+
+def file_fault(row: VersionRange, held: Distribution | None) -> Fault | None:
+    """What is wrong with the files of a package, as far as their names tell; None where nothing is."""
+    place = imported_place(module_name(row))
+    if held is None:
+        return None if place else missing_fault(row)
+    if place is None and module_name(row) in sys.modules:
+        return missing_fault(row)  # whoever called us keeps it from being imported
+    called = f"{row.package} {held.version}".strip()
+    gone = missing_files(held)
+    if gone or not place:
+        some = f"{len(gone):,} of its files are missing ({gone[0]})" if gone else "its files are missing"
+        if len(gone) == 1:
+            some = f"its file {gone[0]} is missing"
+        return Fault(f"{called} is installed but {some}", repair_command(row, held.version))
+    if not _same(place, held.folder) and not _is_editable(held):
+        what = f"{row.package} is imported from {place}, not from {held.folder} where {called} is installed"
+        return Fault(what, "", f"take {place} off PYTHONPATH, or rename {module_name(row)} there")
+    return None
+
+
+def import_fault(error: BaseException) -> Fault | None:
+    """What to say of a failure that a broken, missing or shadowed package explains; None where none does."""
+    row = _imported(error)
+    known = distributions()
+    for one in (row,) if row else filter(None, map(version_range, origins(error))):
+        held = distribution(one, known)
+        fault = (held and age_fault(one, held.version)) or file_fault(one, held)
+        if fault is not None:
+            return fault
+    if row is None:
+        return None
+    held = distribution(row, known)
+    reason = " ".join(str(error).split())[:200]
+    called = f"{row.package} {held.version if held else ''}".strip()
+    what = f"{called} is installed but cannot be imported ({type(error).__name__}: {reason})"
+    lacks = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
+    if lacks and package_of(lacks) != row.package:
+        return Fault(f"{called} needs {lacks}, which is not installed", install_command(row))
+    return Fault(what, repair_command(row, held.version if held else ""))
+
+
+def _imported(error: BaseException) -> VersionRange | None:
+    """The package that failed while it was imported; None where none did."""
+    for one in error_chain(error):
+        # a module's own level runs while it is imported, and only then
+        packages = [package_of(name) for name in _importing(one)]
+        named = package_of(one.name or "") if isinstance(one, ImportError) else ""
+        for package in filter(None, (named, *reversed(packages))):
+            return version_range(package)
+    return None
+
+
+def _importing(error: BaseException) -> list[str]:
+    names, step = [], error.__traceback__
+    while step is not None:
+        frame = step.tb_frame
+        if frame.f_code.co_name == "<module>":
+            names.append(frame.f_globals.get("__name__") or "")
+        step = step.tb_next
+    return names
+
+
+def _is_editable(held: Distribution) -> bool:
+    try:
+        with open(os.path.join(held.metadata, "direct_url.json"), encoding="utf-8") as file:
+            return '"editable": true' in file.read()
+    except (OSError, ValueError):
+        return False
+
+
+def _same(first: str, second: str) -> bool:
+    return os.path.realpath(first) == os.path.realpath(second or os.curdir)
+
+
+def _is_code(name: str) -> bool:
+    return name.endswith(_CODE) or ".so." in name
+
+
+def _key(name: str) -> str:
+    return name.replace("-", "_").replace(".", "_").lower()
