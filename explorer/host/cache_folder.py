@@ -15,6 +15,8 @@ import time
 
 from msgspec import Struct
 
+from explorer.host import own_files
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,41 +77,20 @@ class CacheFolder:
 
     def _content(self, name: str) -> bytes | None:
         """A file of the user's own, which nobody else can write, in a folder of which the same is true."""
-        if not _is_ours(os.lstat(self.path), stat.S_ISDIR):
+        about = os.lstat(self.path)
+        if not stat.S_ISDIR(about.st_mode) or not own_files.is_ours(about):
             return None
-        descriptor = os.open(
-            os.path.join(self.path, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        )
-        with open(descriptor, "rb") as file:
-            about = os.fstat(descriptor)
-            if not _is_ours(about, stat.S_ISREG) or about.st_size > self.most_bytes:
-                return None
-            return file.read(self.most_bytes + 1)
+        return own_files.read(os.path.join(self.path, name), self.most_bytes)
 
     def write(self, name: str, content: bytes) -> bool:
         """Puts something under a name, all of it or nothing; whether that was possible."""
         if len(content) > self.most_bytes // 4:
             return False
-        new = os.path.join(self.path, f".{os.getpid()}-{os.urandom(4).hex()}.new")
         try:
-            os.makedirs(self.path, mode=0o700, exist_ok=True)
-            about = os.lstat(self.path)
-            if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid():
-                return False
-            if about.st_mode & 0o077:
-                os.chmod(self.path, 0o700)
+            own_files.make_folder(self.path)
             self._make_room(len(content))
-            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            own_files.write(os.path.join(self.path, name), _MAGIC, _checksum(name, content), content)
         except OSError:
-            return False
-        try:
-            with open(descriptor, "wb") as file:
-                os.fchmod(descriptor, 0o600)
-                file.writelines((_MAGIC, _checksum(name, content), content))
-            os.replace(new, os.path.join(self.path, name))
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(new)
             return False
         return True
 
@@ -143,11 +124,6 @@ class CacheFolder:
                     about = entry.stat(follow_symlinks=False)
                     if stat.S_ISREG(about.st_mode):
                         yield about.st_mtime, about.st_size, entry.path
-
-
-def _is_ours(about: os.stat_result, kind: object) -> bool:
-    """Whether a file or folder is the user's own, and nobody else may write it."""
-    return bool(kind(about.st_mode)) and about.st_uid == os.getuid() and not about.st_mode & 0o022  # type: ignore[operator]
 
 
 def _checksum(name: str, content: bytes | memoryview) -> bytes:

@@ -12,6 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 from msgspec import Struct
 
+from explorer.base.errors import Misuse
+from explorer.host import input_files
+
 _STEP = 1 << 22
 
 
@@ -75,13 +78,15 @@ def digest(files: Sequence[FileRead]) -> bytes | None:
         try:
             if os.path.realpath(file.path) != file.real:
                 return None
-            descriptor = os.open(file.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            with open(descriptor, "rb", buffering=0):
-                if os.fstat(descriptor).st_size != file.size:
+            descriptor, size = input_files.descriptor(file.path)
+            try:
+                if size != file.size:
                     return None
                 for part in _parts(descriptor, file.spans):
                     found.update(part)
-        except (OSError, ValueError):
+            finally:
+                os.close(descriptor)
+        except (OSError, ValueError, Misuse):
             return None
         found.update(msgspec.msgpack.encode(file))
     return found.digest()

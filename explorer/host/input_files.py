@@ -1,23 +1,118 @@
-"""Input files that a user names: regular ones, up to a size. A device has no end, and a pipe may wait."""
+"""Input files: the one door to every file that a user names, in an option, a dialog or a call.
+
+A device has no end, a pipe waits for a writer, and a visitor of `explorer serve` may read one folder only. A
+reader that opens a path by itself forgets one of these, so `tests/host/test_file_door.py` finds every reader
+that does. Files that are written go through `output_files`, the program's own state through `own_files`.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
-import re
 import stat
-import tomllib
-from typing import Any
 
 from explorer.base.errors import Misuse
 from explorer.host import confinement
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import mmap
+    from collections.abc import Iterator
+    from io import BufferedReader
+    from typing import Any, TextIO
+    from zipfile import ZipFile
+
 MOST_BYTES = 16 << 20
-QUOTED = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'')
-"""Texts of TOML, but for those of several lines."""
-_DEEP = re.compile(r"(?<![\w-])(?:[\w-]+[ \t]*\.[ \t]*){64}")
-"""A key of so many parts; reading one takes a time that grows with their square."""
-_AT = re.compile(r"\s*\(at (?:line (\d+), column \d+|end of document)\)$")
+"""Size limit of a file that somebody writes by hand: a configuration, a list of rules."""
+QUOTED = r'"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\''
+"""Pattern of a string of TOML on one line."""
+_DEEP = r"(?<![\w-])(?:[\w-]+[ \t]*\.[ \t]*){64}"
+"""Pattern of a key of so many parts: reading one takes a time that grows with their square."""
+_AT = r"\s*\(at (?:line (\d+), column \d+|end of document)\)$"
+
+# names that only some systems have; a pipe waits for its writer where O_NONBLOCK is missing
+_READING = os.O_RDONLY
+for _name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY", "O_NOINHERIT"):
+    _READING |= getattr(os, _name, 0)
+
+
+def check(path: str, *, own: bool = False) -> os.stat_result:
+    """Checks a file that a library opens by its name; what `descriptor` refuses is refused here.
+
+    Raises:
+        Misuse: It lies outside the served folder.
+        OSError: It is missing, or no regular file.
+    """
+    if not own:
+        confinement.check(path)
+    try:
+        about = os.stat(path)
+    except ValueError as error:  # a name with a NUL
+        raise OSError(errno.EINVAL, str(error)) from None
+    _check_regular(about)
+    return about
+
+
+def descriptor(path: str, *, own: bool = False) -> tuple[int, int]:
+    """Opens a regular file for reading.
+
+    Args:
+        path: Its path.
+        own: The program chose the path, and no user did: no folder confines it.
+
+    Returns:
+        The descriptor, which the caller closes, and the size of the file in bytes.
+
+    Raises:
+        Misuse: It lies outside the served folder.
+        OSError: It cannot be read, or is no regular file.
+    """
+    # before it is opened: opening a device may do something, and why a file does not open tells of it
+    check(path, own=own)
+    opened = os.open(path, _READING)
+    try:
+        about = os.fstat(opened)
+        _check_regular(about)
+        if not own:
+            confinement.check_opened(path, about)
+    except BaseException:
+        os.close(opened)
+        raise
+    return opened, about.st_size
+
+
+def _check_regular(about: os.stat_result) -> None:
+    if stat.S_ISDIR(about.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(about.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file")
+
+
+def binary(path: str, *, own: bool = False) -> BufferedReader:
+    """Opens a file of bytes for reading.
+
+    Raises:
+        Misuse, OSError: As `descriptor`.
+    """
+    return open(descriptor(path, own=own)[0], "rb")
+
+
+def text(
+    path: str,
+    *,
+    own: bool = False,
+    encoding: str = "utf-8",
+    errors: str = "strict",
+    newline: str | None = None,
+) -> TextIO:
+    """Opens a file of text for reading.
+
+    Raises:
+        Misuse, OSError: As `descriptor`.
+    """
+    number = descriptor(path, own=own)[0]
+    return open(number, encoding=encoding, errors=errors, newline=newline)
 
 
 def content(path: str, *, own: bool = False, most: int = MOST_BYTES) -> bytes:
@@ -25,23 +120,84 @@ def content(path: str, *, own: bool = False, most: int = MOST_BYTES) -> bytes:
 
     Args:
         path: Its path.
-        own: It is the program's own configuration, which nobody typed.
-        most: Bytes that it may have.
+        own: As for `descriptor`.
+        most: Largest size in bytes.
 
     Raises:
-        Misuse: It lies where this process reads nothing (`confinement`).
-        OSError: It cannot be read, is no regular file, or is larger than anybody would write.
+        Misuse: It lies outside the served folder.
+        OSError: It cannot be read, is no regular file, or is larger than `most`.
     """
-    if not own:
-        confinement.check(path)
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file")
+    with binary(path, own=own) as file:
         data = file.read(most + 1)
     if len(data) > most:
         raise OSError(errno.EFBIG, f"it has more than {most >> 20} MiB")
     return data
+
+
+def mapping(opened: int, size: int, *, private: bool = False) -> mmap.mmap:
+    """The bytes of an open file as memory, of which the kernel reads what is looked at.
+
+    Args:
+        opened: Its descriptor; the map stays when it is closed.
+        size: Bytes from the start, at least one.
+        private: The memory can be written to, and the file stays as it is.
+
+    Raises:
+        OSError: There is no room for it.
+        ValueError: The file is shorter.
+    """
+    import mmap  # 1 ms that a command which maps nothing does not pay
+
+    return mmap.mmap(opened, size, access=mmap.ACCESS_COPY if private else mmap.ACCESS_READ)
+
+
+@contextlib.contextmanager
+def archive(path: str) -> Iterator[ZipFile]:
+    """A zip archive, open for reading while the block lasts.
+
+    Raises:
+        Misuse, OSError: As `descriptor`.
+        zipfile.BadZipFile: It is none.
+    """
+    from zipfile import ZipFile  # 7 ms that a command which reads no archive does not pay
+
+    with binary(path) as file, ZipFile(file) as opened:
+        yield opened
+
+
+def mapped(path: str, *, private: bool = False) -> mmap.mmap:
+    """A file as memory, see `mapping`.
+
+    Raises:
+        Misuse, OSError: As `descriptor`.
+        ValueError: It is empty.
+    """
+    opened, size = descriptor(path)
+    try:
+        if not size:
+            raise ValueError("the file is empty")
+        return mapping(opened, size, private=private)
+    finally:
+        os.close(opened)
+
+
+def no_read_ahead(mapped: mmap.mmap) -> None:
+    """Keeps the kernel from reading weights around every header that is looked at, where it can be told."""
+    import mmap
+
+    if hasattr(mmap, "MADV_RANDOM"):
+        mapped.madvise(mmap.MADV_RANDOM)
+
+
+def names(folder: str) -> list[str]:
+    """Names in a folder.
+
+    Raises:
+        Misuse: It lies outside the served folder.
+        OSError: It cannot be read.
+    """
+    confinement.check(folder)
+    return os.listdir(folder)
 
 
 def toml(data: bytes | str, path: str) -> tuple[str, dict[str, Any]]:
@@ -50,17 +206,21 @@ def toml(data: bytes | str, path: str) -> tuple[str, dict[str, Any]]:
     Raises:
         Misuse: It is no TOML; the line is named.
     """
+    # 5 ms that a command without a configuration does not pay
+    import re
+    import tomllib
+
     try:
         text = data.decode("utf-8-sig") if isinstance(data, bytes) else data
     except UnicodeDecodeError:
         raise Misuse("this is not TOML: it is no text in UTF-8", where=path) from None
-    if deep := _DEEP.search(QUOTED.sub("q", text)):
+    if deep := re.search(_DEEP, re.sub(QUOTED, "q", text)):
         line = deep.string.count("\n", 0, deep.start()) + 1
         raise Misuse("a key has too many parts", where=f"{path}:{line}")
     try:
         return text, tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a number may have more digits than Python reads
         said = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
-        at = _AT.search(said)
+        at = re.search(_AT, said)
         where = f"{path}:{at[1]}" if at and at[1] else path
-        raise Misuse(f"this is not TOML: {_AT.sub('', said)}", where=where) from None
+        raise Misuse(f"this is not TOML: {re.sub(_AT, '', said)}", where=where) from None

@@ -11,6 +11,7 @@ import errno
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import IO
 
 from explorer.base.errors import Misuse
 from explorer.host import confinement, scratch
@@ -88,13 +89,39 @@ def _files(model: str) -> tuple[str, ...]:
 
 
 def _check_confined(path: str) -> None:
-    if not scratch.is_private(path):
-        confinement.check(path)
+    confinement.check(path, written=True)
 
 
 def _same_file(a: str, b: str) -> bool:
     """Whether both exist and are one file, by whatever names."""
     return os.path.exists(a) and os.path.exists(b) and os.path.samefile(a, b)
+
+
+def binary(path: str, *, read: bool = False) -> IO[bytes]:
+    """Opens a file to write bytes to, empty: one that `atomic_write` names, or of a temporary folder.
+
+    Args:
+        path: Its path.
+        read: It can be read again, too.
+
+    Raises:
+        Misuse: It lies where this process writes nothing (`confinement`).
+        OSError: It cannot be written.
+    """
+    _check_confined(path)
+    return open(path, "w+b" if read else "wb")
+
+
+def descriptor(path: str) -> int:
+    """The same without a file of Python's; the caller closes it."""
+    _check_confined(path)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o666)
+
+
+def text(path: str, *, errors: str = "strict") -> IO[str]:
+    """The same for text in UTF-8."""
+    _check_confined(path)
+    return open(path, "w", encoding="utf-8", errors=errors)
 
 
 class Discard(Exception):

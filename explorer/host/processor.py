@@ -8,6 +8,8 @@ import platform
 import re
 import sys
 
+from explorer.host import input_files
+
 _CPU = "/sys/devices/system/cpu"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _SYSCONF = ((1, "SC_LEVEL1_DCACHE_SIZE"), (2, "SC_LEVEL2_CACHE_SIZE"), (3, "SC_LEVEL3_CACHE_SIZE"))
@@ -98,7 +100,7 @@ def _listed(text: str) -> int:
 
 def _text(path: str) -> str:
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
+        with input_files.text(path, own=True, errors="replace") as file:
             return file.read()
     except OSError:
         return ""

@@ -10,6 +10,7 @@ import os
 import re
 
 from explorer.base.errors import Misuse, nearest
+from explorer.host import input_files
 
 TOPICS = (
     *("tutorial", "tasks", "counting", "filter", "overlay", "profile", "split", "serving", "fold", "edit"),
@@ -31,7 +32,7 @@ def page(topic: str) -> str:
         raise Misuse(
             "no such topic", where=topic, hint=nearest(topic, TOPICS) or f"there are {', '.join(TOPICS)}"
         )
-    with open(os.path.join(os.path.dirname(__file__), f"{topic}.md"), encoding="utf-8") as file:
+    with input_files.text(os.path.join(os.path.dirname(__file__), f"{topic}.md"), own=True) as file:
         return re.sub(r"<!--.*?-->\n", "", file.read())
 
 

@@ -25,7 +25,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from explorer.base.errors import Cancelled, EngineDied, ExplorerError
-from explorer.host import child, heaps, memory_limit, output_files, scratch
+from explorer.host import child, heaps, input_files, memory_limit, output_files, scratch
 from explorer.session.cache.rows import RowPages
 
 if TYPE_CHECKING:
@@ -389,7 +389,8 @@ class EngineProcess:
 
     def _log(self, begins: int) -> list[str]:
         """The last lines of the log from byte `begins` on, without empty ones."""
-        with contextlib.suppress(OSError), open(os.path.join(self._workdir, "engine.log"), "rb") as log:
+        path = os.path.join(self._workdir, "engine.log")
+        with contextlib.suppress(OSError), input_files.binary(path, own=True) as log:
             log.seek(max(os.fstat(log.fileno()).st_size - 4096, begins))
             lines = log.read().decode("utf-8", "replace").splitlines()
             return [line.strip() for line in lines if line.strip()]

@@ -18,10 +18,12 @@ from msgspec.structs import replace
 
 from explorer.facts import Info
 from explorer.facts.models.listing import RecentModel
-from explorer.process.saved_sessions import Opening, home, own_bytes
+from explorer.host import own_files
+from explorer.process.saved_sessions import Opening, home
 
 MOST = 40
 _FILE = "recent.msgpack"
+_MOST_BYTES = 16 << 20
 _LONGEST = 4096
 """Characters of a source."""
 
@@ -40,7 +42,9 @@ def _path(environment: Mapping[str, str]) -> str:
 def openings(environment: Mapping[str, str]) -> list[RecentOpening]:
     """What was opened, the newest first."""
     try:
-        found = msgspec.msgpack.decode(own_bytes(_path(environment)), type=list[RecentOpening])
+        found = msgspec.msgpack.decode(
+            own_files.read(_path(environment), _MOST_BYTES), type=list[RecentOpening]
+        )
     except (OSError, msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return []
     return [
@@ -93,14 +97,10 @@ def forget(source: str, environment: Mapping[str, str]) -> None:
 
 
 def _write(models: list[RecentOpening], environment: Mapping[str, str]) -> None:
-    path = _path(environment)
-    new = f"{path}.{os.getpid()}.new"
     with contextlib.suppress(OSError, UnicodeEncodeError, OverflowError, TypeError):
-        data = msgspec.msgpack.encode(models)
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(data)
-        os.replace(new, path)
+        data, path = msgspec.msgpack.encode(models), _path(environment)
+        own_files.make_folder(os.path.dirname(path))
+        own_files.write(path, data)
 
 
 def _exists(path: str) -> bool:

@@ -15,13 +15,10 @@ MessagePack and not JSON, because evidence of a verification may hold an infinit
 from __future__ import annotations
 
 import contextlib
-import errno
 import math
 import os
 import shutil
-import stat
 import tempfile
-import threading
 import time
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -35,7 +32,7 @@ from explorer.facts import History, HistoryEntry
 from explorer.facts.cost import Hardware
 from explorer.facts.models.listing import KeptSession
 from explorer.facts.roofline import Machine
-from explorer.host import scratch
+from explorer.host import own_files, scratch
 from explorer.host.locks import try_lock
 from explorer.process.screen_choices import state_folder
 from explorer.settings import machines
@@ -165,15 +162,8 @@ class SessionStore:
         view = replace(saved.view, opened=saved.view.opened[:_MOST_OPENED])
         history = saved.history and _inside(saved.history, self.folder)
         path = os.path.join(self.folder, _FILE)
-        # a signal may come while another thread is writing
-        new = f"{path}.{threading.get_ident()}.new"
         try:
-            data = msgspec.msgpack.encode(replace(saved, view=view, history=history))
-            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            os.fchmod(descriptor, 0o600)
-            with open(descriptor, "wb") as file:
-                file.write(data)
-            os.replace(new, path)
+            own_files.write(path, msgspec.msgpack.encode(replace(saved, view=view, history=history)))
         except (OSError, OverflowError, TypeError, ValueError):
             return False
         return True
@@ -215,8 +205,8 @@ def begin(environment: Mapping[str, str]) -> SessionStore | None:
     """A new session's folder, which only the user may read; None where none can be made."""
     base = home(environment)
     try:
-        os.makedirs(base, mode=0o700, exist_ok=True)
-        os.chmod(base, 0o700)
+        own_files.make_folder(state_folder(environment))
+        own_files.make_folder(base)
         folder = tempfile.mkdtemp(prefix=time.strftime("%Y%m%d-%H%M%S-"), dir=base)
         os.chmod(folder, 0o700)
         lock = _take(folder)
@@ -396,7 +386,7 @@ def _read(folder: str) -> SavedSession:
         return BadModel(f"the session{what}", where=path, hint=hint)
 
     try:
-        data = own_bytes(path)
+        data = own_files.read(path, _MOST_BYTES)
     except OSError as error:
         raise broken(f" cannot be read: {error.strerror}") from None
     try:
@@ -435,20 +425,6 @@ _UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 
 class _Version(Struct):
     version: int
-
-
-def own_bytes(path: str) -> bytes:
-    """A file of the user's own, that nobody else can write, of a size that can be meant."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with open(descriptor, "rb") as file:
-        about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode):
-            raise OSError(errno.EINVAL, "it is no file")
-        if about.st_uid != os.getuid() or about.st_mode & 0o022:
-            raise OSError(errno.EPERM, "others can write it")
-        if about.st_size > _MOST_BYTES:
-            raise OSError(errno.EFBIG, "it is too large")
-        return file.read(_MOST_BYTES)
 
 
 def _inside(history: History, folder: str) -> History:

@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from explorer.host import own_files
 from explorer.host.system import user_folder
 
 _FILE = "screen.json"
@@ -87,8 +88,8 @@ def state_folder(environment: Mapping[str, str]) -> str:
 def stored_choices(environment: Mapping[str, str]) -> ScreenChoices:
     """What was chosen last; what holds at first where nothing was, or it cannot be read."""
     try:
-        with open(os.path.join(state_folder(environment), _FILE), "rb") as file:
-            return msgspec.json.decode(file.read(_MOST_BYTES), type=ScreenChoices)
+        data = own_files.read(os.path.join(state_folder(environment), _FILE), _MOST_BYTES)
+        return msgspec.json.decode(data, type=ScreenChoices)
     except (OSError, ValueError, RecursionError):  # msgspec's own are ValueErrors
         return ScreenChoices()
 
@@ -99,12 +100,9 @@ def keep(choices: ScreenChoices, environment: Mapping[str, str]) -> bool:
     choices = choices.after(stored_choices(environment))
     while len(written := msgspec.json.encode(choices)) > _MOST_BYTES and choices.others:
         choices = replace(choices, others=choices.others[:-1])
-    new = f"{path}.{os.getpid()}.new"
     try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        with open(new, "wb") as file:
-            file.write(written)
-        os.replace(new, path)
+        own_files.make_folder(os.path.dirname(path))
+        own_files.write(path, written)
     except OSError:
         return False
     return True

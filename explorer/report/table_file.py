@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from explorer.base.errors import Misuse
 from explorer.base.version import __version__
-from explorer.host.output_files import atomic_write
+from explorer.host import output_files
 from explorer.report.csv_table import csv_text
 from explorer.report.document import layers as layers_document
 from explorer.report.document import overlay
@@ -88,7 +88,7 @@ def written(text: str, path: str, overwrite: bool = True) -> Iterator[None]:
     Raises:
         Misuse: It cannot be written.
     """
-    with atomic_write(path, overwrite=overwrite) as temporary:
-        with open(temporary, "w", encoding="utf-8") as file:
+    with output_files.atomic_write(path, overwrite=overwrite) as temporary:
+        with output_files.text(temporary) as file:
             file.write(text)
         yield

@@ -18,7 +18,7 @@ from explorer.base.errors import Misuse
 from explorer.facts.cost import Hardware
 from explorer.facts.profile.machine import MeasuredMachine
 from explorer.facts.roofline import Machines, NamedMachine
-from explorer.host import input_files, output_files
+from explorer.host import input_files, output_files, own_files
 from explorer.settings.machines import (
     MEASURED,
     Unit,
@@ -141,12 +141,17 @@ def save_machine(
     content = _with_machine(_text(path), path, name, settings, overwrite, measured)
     folder = os.path.dirname(os.path.abspath(path))
     try:
-        os.makedirs(folder, exist_ok=True)
+        if config is None:
+            own_files.make_folder(folder)
+        else:
+            os.makedirs(folder, exist_ok=True)
     except OSError as error:
         raise Misuse(f"cannot be made: {error.strerror}", where=folder) from None
     with output_files.atomic_write(path, overwrite=True) as temporary:
-        with open(temporary, "w", encoding="utf-8") as file:
+        with output_files.text(temporary) as file:
             file.write(content)
+        if config is None:
+            os.chmod(temporary, own_files.PRIVATE_FILE)
     return replace(machine_of(settings, name), origin=path)
 
 

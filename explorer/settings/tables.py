@@ -9,6 +9,7 @@ into lines of braces.
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -160,7 +161,7 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
             begun = number
         goes_on, statement = bool(statement), f"{statement}{line}\n"
         # a value of several lines may end here; each time it takes a look at all of them to know
-        if goes_on and not ('"""' in line or "'''" in line or "]" in input_files.QUOTED.sub("", line)):
+        if goes_on and not ('"""' in line or "'''" in line or "]" in re.sub(input_files.QUOTED, "", line)):
             continue
         try:
             tomllib.loads(statement)

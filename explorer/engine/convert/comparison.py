@@ -27,7 +27,7 @@ from explorer.engine.proof.verdict import Grounds, verdict_of
 from explorer.engine.runtime.random_inputs import RandomInput, draw
 from explorer.engine.runtime.torch_arrays import NUMPY_TYPES, as_array, as_tensor
 from explorer.facts import OutputEvidence, Verification
-from explorer.host import processor
+from explorer.host import input_files, processor
 from explorer.host.optional_packages import error_line
 
 if TYPE_CHECKING:
@@ -299,13 +299,15 @@ def _torchscript(path: str) -> Any:
     import torch
 
     load: Any = torch.jit.load
-    return load(path, map_location="cpu").eval()
+    with input_files.binary(path) as file:
+        return load(file, map_location="cpu").eval()
 
 
 def _program(path: str) -> Any:
     import torch
 
-    return torch.export.load(path).module()
+    with input_files.binary(path) as file:
+        return torch.export.load(file).module()
 
 
 LOADERS: Mapping[str, Callable[[str], Any]] = {"torchscript": _torchscript, "torch.export": _program}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice, tee
@@ -21,7 +20,7 @@ from explorer.base.errors import Misuse, nearest
 from explorer.base.units import bytes_text, printable, shape_text
 from explorer.engine.runtime import samples
 from explorer.engine.runtime.input_files import Array, InputSpec
-from explorer.host import confinement, memory_limit
+from explorer.host import input_files, memory_limit
 
 TABLE = "the table"
 """What the columns of a table that go in are called together."""
@@ -163,7 +162,6 @@ def read(path: str, *, labels: str = "", inputs: Sequence[str] = (), width: Widt
     Raises:
         Misuse: It cannot be read, or has no such array or column.
     """
-    confinement.check(path)
     if path.lower().endswith((".csv", ".tsv", ".txt")):
         return _table(path, labels, inputs, width)
     entries = samples.headers(path)
@@ -277,9 +275,7 @@ def _table(path: str, labels: str, inputs: Sequence[str], width: Width) -> DataF
 def _lines(path: str) -> Iterator[tuple[int, list[str]]]:
     """The lines that are not empty, as cells, and their numbers."""
     try:
-        if not os.path.isfile(path):
-            raise Misuse("there is no such file", where=path)
-        with open(path, encoding="utf-8-sig", newline="") as file:
+        with input_files.text(path, encoding="utf-8-sig", newline="") as file:
             head = file.readline(1 << 20)
             file.seek(0)
             mark = max(",;\t", key=head.count)

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import mmap
 import os
-import stat
 
 from explorer.base.errors import BadModel
+from explorer.host import input_files
+from explorer.host.confinement import blobs_of
 
-
-def blobs_of(folder: str) -> str:
-    """Where the files of a folder of huggingface_hub's cache lie; '' for any other.
-
-    models--NAME/snapshots/REVISION/FILE is a link to models--NAME/blobs/DIGEST, the one way in which files
-    of a model may lead out of its folder.
-
-    Args:
-        folder: Without links, see `os.path.realpath`.
-    """
-    parts = folder.split(os.sep)
-    for at in range(2, len(parts)):
-        if parts[at - 1] == "snapshots" and parts[at - 2].startswith("models--"):
-            return os.sep.join([*parts[: at - 1], "blobs"])
-    return ""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import mmap
 
 
 def is_inside(path: str, folder: str) -> bool:
@@ -57,34 +45,29 @@ def open_regular(path: str) -> tuple[int, int]:
 
     Raises:
         BadModel: It is missing, may not be read, or is no regular file (a pipe would wait for a writer).
+        Misuse: It lies outside the served folder.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise BadModel(f"cannot be read: {reason}", where=path) from None
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode):
-        os.close(descriptor)
-        raise BadModel("is not a regular file", where=path)
-    return descriptor, found.st_size
+        return input_files.descriptor(path)
+    except OSError as error:
+        raise BadModel(f"cannot be read: {error.strerror or error}", where=path) from None
 
 
 def mapped(path: str) -> mmap.mmap:
     """A file as memory, of which the kernel reads what is looked at.
 
     Raises:
-        BadModel: As `open_regular`, or it is empty.
+        BadModel, Misuse: As `open_regular`, or it is empty.
     """
     descriptor, size = open_regular(path)
     try:
         if not size:
             raise BadModel("the file is empty", where=path)
-        data = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
-    except OSError as error:
-        raise BadModel(f"cannot be read: {error.strerror or error}", where=path) from None
+        data = input_files.mapping(descriptor, size)
+    except (OSError, ValueError) as error:
+        raise BadModel(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=path) from None
     finally:
         os.close(descriptor)
     # read-ahead would pull in weights around every header
-    data.madvise(mmap.MADV_RANDOM)
+    input_files.no_read_ahead(data)
     return data

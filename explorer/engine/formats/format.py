@@ -11,7 +11,9 @@ import os
 import stat
 from importlib import import_module
 
+from explorer.base.errors import Misuse
 from explorer.base.record import record
+from explorer.host import input_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -65,13 +67,15 @@ class SourceProbe:
         self.size = found.st_size
         try:
             # without a file of Python's: one read, and nothing more of the file is touched
-            descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor, self.size = input_files.descriptor(source)
             try:
                 self.head = os.read(descriptor, HEAD_BYTES)
             finally:
                 os.close(descriptor)
         except OSError as error:
             self.unreadable = error.strerror or str(error)
+        except Misuse as error:  # outside the served folder
+            self.unreadable = error.what
 
     @property
     def is_zip(self) -> bool:

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel
 from explorer.engine.graph.dtypes import ELEMENT_TYPES, numpy_type, unpacked
 from explorer.facts import Dim
+from explorer.host import input_files
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,15 +65,13 @@ class Source:
     def __init__(self, path: str) -> None:
         self.path = path
         self.looked: set[tuple[int, int]] = set()
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor, self.size = input_files.descriptor(path)
         try:
-            self.size = os.fstat(descriptor).st_size
             # an empty file cannot be mapped; an empty buffer behaves the same to every reader
             self.map: mmap.mmap | bytes = b""
             if self.size:
-                self.map = mmap.mmap(descriptor, self.size, access=mmap.ACCESS_READ)
-                # read-ahead would pull in weights around every header that we hop to
-                self.map.madvise(mmap.MADV_RANDOM)
+                self.map = input_files.mapping(descriptor, self.size)
+                input_files.no_read_ahead(self.map)
         finally:
             os.close(descriptor)
 

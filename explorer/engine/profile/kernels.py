@@ -16,6 +16,7 @@ from msgspec import Struct, field
 
 from explorer.base.errors import BadModel
 from explorer.engine.graph.model import CONTROL_FLOW
+from explorer.host import input_files
 
 _END = "_kernel_time"
 _BROKEN = re.compile(r'"dur" :(\d+),"ts" :(\d+),"ph" : "X","name" :"(.*)_kernel_time","args" : \{', re.DOTALL)
@@ -77,7 +78,7 @@ def kernel_runs(path: str) -> Iterator[KernelRun]:
     """
     run, last = KernelRun(), ""
     inner: list[tuple[int, int]] = []
-    with open(path, encoding="utf-8", errors="replace") as lines:
+    with input_files.text(path, errors="replace") as lines:
         for line in lines:
             last = line.strip() or last
             event = _event(line)

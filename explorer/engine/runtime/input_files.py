@@ -13,6 +13,7 @@ from msgspec import Struct
 from explorer.base.errors import Misuse, nearest
 from explorer.base.units import printable, shape_text
 from explorer.facts import Shape
+from explorer.host import input_files
 
 Array = np.ndarray[Any, Any]
 
@@ -155,12 +156,9 @@ def read_input(path: str) -> InputArrays:
     Raises:
         Misuse: It cannot be read, or is neither.
     """
-    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
-        # opening a pipe would wait for somebody to write into it
-        raise Misuse("this is not a regular file", where=path, hint="numpy.save writes one")
     try:
         # arrays of Python objects are refused: unpickling them runs what their maker wants
-        with open(path, "rb") as file:
+        with input_files.binary(path) as file:
             loaded: Any = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
                 return InputArrays(path, {"": loaded})

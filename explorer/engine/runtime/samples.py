@@ -19,9 +19,17 @@ from msgspec.structs import replace
 from explorer.base.errors import Misuse
 from explorer.base.units import printable
 from explorer.engine.graph.model import Model
-from explorer.engine.runtime.input_files import Array, InputArrays, InputSpec, check_unpacked, rows_of_run
+from explorer.engine.runtime.input_files import (
+    Array,
+    InputArrays,
+    InputSpec,
+    check_unpacked,
+    read_input,
+    rows_of_run,
+)
 from explorer.engine.runtime.random_inputs import InputShapes, draw, plan_inputs
 from explorer.facts import Shape
+from explorer.host import input_files
 
 Feeds = dict[str, Array]
 
@@ -109,9 +117,12 @@ def read_samples(
 
 
 def _files(path: str) -> list[str]:
-    if not os.path.isdir(path):
+    try:
+        names = sorted(name for name in input_files.names(path) if name.endswith(_SUFFIXES))
+    except (NotADirectoryError, FileNotFoundError):
         return [path]
-    names = sorted(name for name in os.listdir(path) if name.endswith(_SUFFIXES))
+    except OSError as error:
+        raise Misuse(f"cannot be read: {error.strerror or error}", where=path) from None
     if not names:
         raise Misuse("this folder has no .npy or .npz file", where=path, hint="numpy.savez writes one")
     return [os.path.join(path, name) for name in names]
@@ -218,14 +229,12 @@ def headers(path: str) -> dict[str, ArrayEntry]:
     Raises:
         Misuse: It cannot be read, or is neither .npy nor .npz.
     """
-    if os.path.exists(path) and not os.path.isfile(path):
-        raise Misuse("this is not a regular file", where=path, hint="numpy.save writes one")
     try:
-        with open(path, "rb") as file:
+        with input_files.binary(path) as file:
             if not zipfile.is_zipfile(file):
                 file.seek(0)
                 return {"": _header("", file)}
-        with zipfile.ZipFile(path) as archive:
+        with input_files.archive(path) as archive:
             check_unpacked(archive, path)
             found = {}
             for name in archive.namelist():
@@ -256,8 +265,7 @@ def pieces(path: str, entry: ArrayEntry) -> Iterator[Array]:
     """An array's samples in order, read as they are asked for."""
     if entry.fortran and entry.count > 1:
         # the first axis runs fastest: no sample lies together
-        loaded = np.load(path, allow_pickle=False)
-        whole = loaded[entry.key.removesuffix(".npy")] if entry.key else loaded
+        whole = read_input(path).arrays[entry.key.removesuffix(".npy")]
         rows = entry.rows
         for at in range(entry.count):
             yield np.ascontiguousarray(whole[at * rows : (at + 1) * rows]).reshape(entry.shape)
@@ -281,8 +289,8 @@ def pieces(path: str, entry: ArrayEntry) -> Iterator[Array]:
 def _opened(path: str, key: str) -> Iterator[IO[bytes]]:
     """An array's file, in an archive if it has a name there."""
     if not key:
-        with open(path, "rb") as file:
+        with input_files.binary(path) as file:
             yield file
         return
-    with zipfile.ZipFile(path) as archive, archive.open(key) as file:
+    with input_files.archive(path) as archive, archive.open(key) as file:
         yield file

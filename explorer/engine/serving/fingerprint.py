@@ -12,9 +12,12 @@ from torch import nn
 
 from explorer.engine.formats.torch_module.modules import registered
 from explorer.engine.formats.torch_module.stored_form import of_own
+from explorer.host import input_files
 
 _LIBRARIES = ("torch", "transformers")
 """Whose version stands for their code."""
+_MOST_CODE = 1 << 30
+"""Bytes of a file that a class is written in, which may be a library in machine code."""
 
 
 def module_content(model: nn.Module) -> str:
@@ -24,8 +27,7 @@ def module_content(model: nn.Module) -> str:
         digest.update(piece.encode())
         digest.update(b"\0")
     for path in _files(model):
-        with open(path, "rb") as file:
-            digest.update(file.read())
+        digest.update(input_files.content(path, own=True, most=_MOST_CODE))
     return digest.hexdigest()
 
 

@@ -92,10 +92,11 @@ def read(folder: str) -> Manifest:
         BadModel: It is broken, or a stage's file is missing, outside the folder, or another than was written.
     """
     path = os.path.join(folder, NAME)
-    if not os.path.isdir(folder) or not os.path.isfile(path):
-        raise Misuse(
-            f"there is no {NAME}", where=folder, hint="explorer split MODEL -n 2 -o FOLDER writes one"
-        )
+    try:
+        input_files.check(path)
+    except OSError:
+        hint = "explorer split MODEL -n 2 -o FOLDER writes one"
+        raise Misuse(f"there is no {NAME}", where=folder, hint=hint) from None
     found = listed(path)
     for name, digest in files(found).items():
         _check(os.path.join(folder, name), digest)
@@ -152,7 +153,7 @@ def _check_wiring(found: Manifest, path: str) -> None:
 
 def sha256(path: str) -> str:
     """Digest of a file."""
-    with open(path, "rb") as file:
+    with input_files.binary(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -27,6 +27,7 @@ from explorer.engine.split.extract import UnitEdges, chosen_units
 from explorer.engine.split.torch.sequence import draws, module_of, random_calls, rows_of
 from explorer.facts import Layer
 from explorer.facts.split.part import PartSpec
+from explorer.host import input_files
 from explorer.host.optional_packages import error_line
 
 _ATTENTION = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
@@ -272,8 +273,11 @@ def read_back(part: ExtractedModule, path: str) -> tuple[torch.Tensor, ...]:
     """What the part gives on the whole's own values, with what a written file holds."""
     with torch.no_grad():
         if path.lower().endswith(".pt2"):
-            return tuple(tree_leaves(torch.export.load(path).module()(*part.given)))
-        stored = torch.load(path, weights_only=True)
+            with input_files.binary(path) as file:
+                program = torch.export.load(file)
+            return tuple(tree_leaves(program.module()(*part.given)))
+        with input_files.binary(path) as file:
+            stored = torch.load(file, weights_only=True)
         own = dict(part.module.named_parameters()) | dict(part.module.named_buffers())
         # torch takes other kernels for weights that do not train, which round otherwise
         call = {

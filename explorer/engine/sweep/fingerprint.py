@@ -14,6 +14,7 @@ from explorer.engine.graph.model import Graph, Model, Node, Tensor, subgraphs
 from explorer.engine.progress import Cancel, stop_if
 from explorer.facts import TileSpec, to_json
 from explorer.facts.cost import Hardware
+from explorer.host import input_files
 
 _BLOCK = 1 << 20
 
@@ -52,9 +53,7 @@ def fingerprint(files: Sequence[str], cancel: Cancel = None) -> str:
     digest = hashlib.sha256()
     for at, path in enumerate(files):
         try:
-            if os.path.exists(path) and not os.path.isfile(path):  # a pipe would wait
-                raise BadModel("this is not a regular file", where=path)
-            with open(path, "rb", buffering=0) as file:
+            with input_files.binary(path) as file:
                 size = os.fstat(file.fileno()).st_size
                 digest.update(f"{os.path.basename(path) if at else ''}\0{size}\0".encode())
                 while block := file.read(_BLOCK):

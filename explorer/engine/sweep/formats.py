@@ -35,6 +35,7 @@ from explorer.facts.quantize import (
     QuantizeRule,
     QuantizeSpec,
 )
+from explorer.host import input_files
 from explorer.settings.quantize import BY_HAND, as_toml, for_layer, parse_formats
 
 CONFIG = "formats.toml"
@@ -451,7 +452,9 @@ def _content(path: str) -> str:
     """Digest of the samples: a file, or all of a folder in the order of their names."""
     if not os.path.exists(path):
         raise Misuse("there is no such file", where=path)
-    names = sorted(os.path.join(path, name) for name in os.listdir(path)) if os.path.isdir(path) else [path]
+    names = [path]
+    if os.path.isdir(path):
+        names = sorted(os.path.join(path, name) for name in input_files.names(path))
     try:
         return fingerprint([name for name in names if os.path.isfile(name)])
     except BadModel as error:

@@ -18,7 +18,7 @@ from typing import IO, Any
 from explorer.base.errors import EngineDied, ExplorerError, MissingExtra, Misuse
 from explorer.engine.profile.load import processors
 from explorer.engine.progress import Cancel, stop_if
-from explorer.host import child, processor, scratch
+from explorer.host import child, output_files, processor, scratch
 
 AGAIN = "what was done is kept, with -o: the same command goes on from there"
 LOOK = 0.05
@@ -183,7 +183,7 @@ class _Pool:
 
 @contextlib.contextmanager
 def _pool(count: int) -> Iterator[_Pool]:
-    with scratch.folder() as folder, open(os.path.join(folder, "log"), "w+b") as log:
+    with scratch.folder() as folder, output_files.binary(os.path.join(folder, "log"), read=True) as log:
         pool = _Pool(folder, log, count)
         try:
             for _ in range(count):

@@ -21,6 +21,7 @@ from explorer.facts.evaluate.training_sweep import TrainingTrial
 from explorer.facts.quantize import FormatRow
 from explorer.facts.serving.sweep import ServingRow
 from explorer.facts.sweep import SweepRow
+from explorer.host import input_files
 
 _APPLICATION = 0x58505357
 """SQLite's mark of whose file it is: 'XPSW'."""
@@ -105,7 +106,7 @@ class _Layout(Generic[Row]):
 def is_store(path: str) -> bool:
     """Whether this is a file of sweep results."""
     try:
-        with open(path, "rb") as file:
+        with input_files.binary(path) as file:
             head = file.read(100)
     except OSError:
         return False
@@ -130,6 +131,8 @@ class Store(Generic[Row]):
         self._layout = _Layout(kind)
         if path is not None:
             _check(path, changed)
+            if os.path.exists(path):
+                _read_check(path)
         with self._told():
             self._file = sqlite3.connect(path or ":memory:", timeout=_BUSY, isolation_level=None)
             (version,) = self._file.execute("PRAGMA user_version").fetchone()
@@ -211,6 +214,13 @@ def holds(path: str, kind: type[msgspec.Struct]) -> bool:
     """Whether a file of results has a row of a kind."""
     with Store(kind, path, changed=False) as store:
         return next(store.rows(), None) is not None
+
+
+def _read_check(path: str) -> None:
+    try:
+        input_files.check(path)
+    except OSError as error:
+        raise Misuse(f"cannot be opened: {error.strerror or error}", where=path) from None
 
 
 def _check(path: str, changed: bool) -> None:

@@ -19,8 +19,7 @@ from explorer.engine.sweep.measure import SweepSession, Task
 from explorer.engine.sweep.processes import Done
 from explorer.engine.sweep.store import Store, TrainedWeights
 from explorer.facts.evaluate.training_sweep import TrainingSweep, TrainingTrial
-from explorer.host import scratch
-from explorer.host.output_files import atomic_write
+from explorer.host import input_files, output_files, scratch
 
 Take = tuple[int, str, bool] | None
 """The row whose checkpoint is written, where, and whether over another file."""
@@ -51,7 +50,7 @@ class TrainingTask(Task, frozen=True, kw_only=True):
             with scratch.folder() as folder:
                 path = os.path.join(folder, "best.ckpt")
                 run = door.train(self.files[0], output=path, cancel=cancel, **self.how, **how)
-                with open(path, "rb") as file:
+                with input_files.binary(path) as file:
                     yield TrainedWeights(row.key, file.read())
         except (Cancelled, MissingExtra):
             raise
@@ -173,7 +172,10 @@ def _answer(rows: Sequence[TrainingTrial], weights: Store[TrainedWeights], take:
         if found is None:
             what, hint = f"there is no row {at} with figures", f"there are {len(trials):,}"
             raise Misuse(what, where="--take", hint=hint)
-        with atomic_write(path, overwrite=overwrite) as temporary, open(temporary, "wb") as file:
+        with (
+            output_files.atomic_write(path, overwrite=overwrite) as temporary,
+            output_files.binary(temporary) as file,
+        ):
             file.write(found.content)
     names = ("data", "task", "samples", "held", "parameters", "seed", "weights")
     same = {name: getattr(best, name) for name in names}

@@ -26,6 +26,7 @@ from explorer.engine.values.statistics import measure
 from explorer.engine.values.weights import check_axis, statistics_rows
 from explorer.facts import Layer, Progress
 from explorer.facts.values import Activations, StatisticsRow, TensorStats
+from explorer.host import output_files
 from explorer.host.output_files import atomic_write
 from explorer.settings.statistics import EVERYTHING, AskedStatistics, Choice
 
@@ -90,7 +91,8 @@ class ActivationArchive:
     """An .npz file that is written entry by entry."""
 
     def __init__(self, path: str) -> None:
-        self._zip = zipfile.ZipFile(path, "w", zipfile.ZIP_STORED)
+        self._file = output_files.binary(path)
+        self._zip = zipfile.ZipFile(self._file, "w", zipfile.ZIP_STORED)
         self._names: set[str] = set()
 
     def __enter__(self) -> ActivationArchive:
@@ -98,6 +100,7 @@ class ActivationArchive:
 
     def __exit__(self, *_: object) -> None:
         self._zip.close()
+        self._file.close()
 
     def add(self, name: str, numbers: Numbers) -> None:
         """Writes one tensor, a slab at a time.

@@ -17,6 +17,7 @@ from explorer.engine.values.ggml import codes as ggml_codes
 from explorer.engine.values.ggml import dequantize as ggml_blocks
 from explorer.engine.values.numbers import Array, Numbers, Slabs, StoredCodes, rows_in_slabs
 from explorer.engine.values.onnx_tensors import part_of_tensor, slabs_of_tensor
+from explorer.host import input_files
 
 _PLAIN = frozenset(d.name for d in DTYPES.values() if d.bits)
 """Types of which one number after the other lies in the file."""
@@ -132,7 +133,7 @@ def _strided(tensor: StoredTensor, stride: Sequence[int]) -> Slabs:
     def slabs() -> Iterator[Array]:
         kind = numpy_type(tensor.dtype)
         try:
-            mapped = np.memmap(tensor.path, np.uint8, "r")
+            mapped = input_files.mapped(tensor.path)
             steps = tuple(step * kind.itemsize for step in stride)
             view: Array = np.ndarray(tensor.shape, kind, mapped, tensor.offset, steps)
         except (OSError, ValueError, TypeError) as error:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 from explorer.base.errors import Misuse
 from explorer.facts.graph.drawing import GraphDrawing, NodeFigures
+from explorer.host import output_files
 from explorer.report.graph.dot import dot
 from explorer.report.graph.node_data import node_data
 from explorer.report.graph.page import page
@@ -39,7 +40,7 @@ def write(fact: GraphDrawing | NodeFigures, color: str, format: str, path: str) 
         format: The ending that the file will have.
         path: Where to write.
     """
-    with open(path, "w", encoding="utf-8") as file:
+    with output_files.text(path) as file:
         if isinstance(fact, NodeFigures):
             file.writelines(pieces(node_data(fact)))
         else:

@@ -16,6 +16,7 @@ from explorer.base.errors import ExplorerError, Misuse
 from explorer.base.units import printable
 from explorer.facts import Analysis, Info, OpStat
 from explorer.facts.profile.profile import ordered
+from explorer.host import output_files
 from explorer.report import plots
 from explorer.report.blocks import Block, Chart, Paragraph
 from explorer.report.flame.picture import flame_of
@@ -128,14 +129,14 @@ def write(fact: PageFacts, path: str, tool: str) -> None:
     drawn = _WRITERS[os.path.splitext(path)[1].lower()]
     info = fact.analysis.info
     text = drawn(printable(os.path.basename(info.model.source)), _sections(fact), info, tool)
-    with open(path, "w", encoding="utf-8") as file:
+    with output_files.text(path) as file:
         file.write(text)
 
 
 def write_blocks(title: str, blocks: Sequence[Block], path: str, tool: str) -> None:
     """Writes what a verb answers as a page of its own; the ending of `path` says as what."""
     text = _WRITERS[os.path.splitext(path)[1].lower()](title, [(title, blocks)], None, tool)
-    with open(path, "w", encoding="utf-8") as file:
+    with output_files.text(path) as file:
         file.write(text)
 
 

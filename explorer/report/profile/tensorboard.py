@@ -15,6 +15,7 @@ from contextlib import contextmanager
 
 from explorer.base.errors import Misuse
 from explorer.facts.profile.profile import Profile
+from explorer.host import input_files, output_files
 from explorer.host.optional_packages import require
 from explorer.host.output_files import atomic_write, made_folder
 
@@ -50,18 +51,22 @@ def written(profiles: Sequence[Profile], folder: str) -> Iterator[str]:
     writer = require("tensorboardX", "--tensorboard").SummaryWriter
     with tempfile.TemporaryDirectory() as place:
         # two of one second are two files
-        with writer(place, filename_suffix=f".{uuid.uuid4().hex[:8]}") as events:
+        with writer(place, filename_suffix=f".{uuid.uuid4().hex[:8]}") as log:
             for profile in profiles:
                 step = profile.batch or profile.rows or 1
                 for tag, value in _scalars(profile):
-                    events.add_scalar(tag, value, step)
+                    log.add_scalar(tag, value, step)
                 times = [one.seconds.median for one in profile.layers if one.seconds is not None]
                 if times:
-                    events.add_histogram("layer_seconds", times, step)
+                    log.add_histogram("layer_seconds", times, step)
         (name,) = os.listdir(place)
         target = os.path.join(folder, name)
         with made_folder(folder), atomic_write(target) as temporary:
-            shutil.copyfile(os.path.join(place, name), temporary)
+            with (
+                input_files.binary(os.path.join(place, name), own=True) as events,
+                output_files.binary(temporary) as file,
+            ):
+                shutil.copyfileobj(events, file)
             yield target
 
 

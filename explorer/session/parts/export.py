@@ -231,5 +231,5 @@ class Exporter:
     def _write(self, path: str, text: str, overwrite: bool, *, executable: bool = False) -> None:
         self._models.check_target(path, overwrite)
         with output_files.atomic_write(path, overwrite=overwrite, executable=executable) as temporary:
-            with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
+            with output_files.text(temporary, errors="surrogateescape") as file:
                 file.write(text)

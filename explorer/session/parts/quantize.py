@@ -35,7 +35,7 @@ from explorer.facts import Analysis, HistoryEntry, TensorInfo
 from explorer.facts.quantize import Quantization, QuantizeRequest, QuantizeSpec
 from explorer.facts.settings import QuantizeSettings
 from explorer.facts.tiling import scope_of
-from explorer.host import output_files, scratch
+from explorer.host import input_files, output_files, scratch
 from explorer.host.processor import saturates_bytes
 from explorer.session.parts import history as states
 from explorer.session.parts import scripts
@@ -285,7 +285,9 @@ def _saturation(choices: Sequence[LayerChoice]) -> tuple[str, ...]:
 
 def _stamp(path: str) -> tuple[tuple[str, int, int], ...]:
     """What tells that samples are still the same: of each file its name, its time and its size."""
-    names = [os.path.join(path, name) for name in os.listdir(path)] if os.path.isdir(path) else [path]
+    names = [path]
+    if os.path.isdir(path):
+        names = [os.path.join(path, name) for name in input_files.names(path)]
     seen = [(name, os.stat(name)) for name in sorted(names) if os.path.exists(name)]
     return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in seen)
 

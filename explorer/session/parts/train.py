@@ -15,10 +15,14 @@ from explorer.engine import convert
 from explorer.engine.evaluate import data_file
 from explorer.engine.progress import OnProgress
 from explorer.facts.evaluate.training_run import TrainingRun
+from explorer.host import input_files
 from explorer.host.optional_packages import require, silence
 from explorer.host.output_files import atomic_write
 from explorer.session.parts.evaluate import module_inputs
 from explorer.session.parts.models import Models
+
+_MOST_CODE = 1 << 30
+"""Bytes of a file that a class is written in, which may be a library in machine code."""
 
 
 def trained(
@@ -64,8 +68,7 @@ def _contents(module: Any) -> Iterator[bytes]:
         yield tensor.detach().cpu().double().numpy().tobytes() if hasattr(tensor, "detach") else b""
     homes = {sys.modules.get(type(layer).__module__) for layer in module.modules()}
     for path in sorted(path for home in homes if (path := getattr(home, "__file__", None))):
-        with open(path, "rb") as file:
-            yield file.read()
+        yield input_files.content(path, own=True, most=_MOST_CODE)
 
 
 def _module(models: Models, on_progress: OnProgress = None) -> Any:

@@ -50,7 +50,7 @@ def make_model(
     proto = net.model(f"explorer {__version__}")
     onnx.checker.check_model(proto, full_check=True)
     with output_files.atomic_write(output, overwrite=overwrite) as temporary:
-        with open(temporary, "wb") as file:
+        with output_files.binary(temporary) as file:
             file.write(proto.SerializeToString(deterministic=True))
     model = validate(reader.read(output))
     totals = examine(model).info.totals

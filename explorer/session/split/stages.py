@@ -278,7 +278,7 @@ class Splitter:
                 found = self._proved(subject, found, place, seed, on_progress, cancel)
                 if not _passed(found):
                     raise output_files.Discard
-            with open(temporary, "wb") as file:
+            with output_files.binary(temporary) as file:
                 file.write(manifest.encoded(self._manifest(subject.model, found, parts)))
         return replace(found, output=output) if _passed(found) else found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -31,7 +30,7 @@ from explorer.engine.values.torch_tensors import materialised
 from explorer.facts import TensorInfo
 from explorer.facts.roofline import Machine
 from explorer.facts.split.split import Split, SplitSpec, Stage
-from explorer.host import output_files
+from explorer.host import input_files, output_files
 from explorer.session.parts.models import Models
 from explorer.session.split import stage_folder
 
@@ -141,8 +140,9 @@ class TorchSplitter:
                 stage_folder.check_free(output, name, overwrite)
             infos, made = self._saved(found, parts, first, place)
             found = replace(found, stages=tuple(made))
-            shutil.copyfile(pipeline_script.__file__, os.path.join(place, stages.SCRIPT))
-            with open(temporary, "wb") as file:
+            with output_files.binary(os.path.join(place, stages.SCRIPT)) as file:
+                file.write(input_files.content(pipeline_script.__file__, own=True))
+            with output_files.binary(temporary) as file:
                 file.write(manifest.encoded(self._manifest(found, parts, infos)))
             if prove:
                 found = self._proved(found, parts, module, bound, first, texts, place)

@@ -131,7 +131,7 @@ def picture(context: CommandContext) -> None:
     def write(path: str, overwrite: bool, again: Callable[[], None]) -> None:
         try:
             with output_files.atomic_write(path, overwrite=overwrite) as temporary:
-                with open(temporary, "w", encoding="utf-8") as file:
+                with output_files.text(temporary) as file:
                     file.write(drawn)
         except ExplorerError as error:
             context.fail("Picture", error, again)

@@ -8,6 +8,7 @@ from explorer.cli.arguments.options import OPENING, PRINTING, Option
 from explorer.cli.output.answer import Answer, present
 from explorer.cli.output.model_answer import output_file
 from explorer.cli.output.progress import ProgressLine
+from explorer.host import output_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
             return
         from explorer.tui.pages.graph import plain  # with rich, for this kind of file alone
 
-        with open(path, "w", encoding="utf-8") as file:
+        with output_files.text(path) as file:
             file.writelines(plain(fact))
 
     answer = output_file(given, progress, ask, save)

@@ -60,7 +60,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
                 )
                 output_files.check_target(output, overwrite=given.force, models=[saved.source], weights=())
                 with output_files.atomic_write(output, overwrite=given.force, executable=True) as temporary:
-                    with open(temporary, "w", encoding="utf-8", errors="surrogateescape") as file:
+                    with output_files.text(temporary, errors="surrogateescape") as file:
                         file.write(text)
     finally:
         kept.release()

@@ -15,7 +15,7 @@ from explorer.cli.arguments.records import hardware, tile_spec, tiles
 from explorer.cli.arguments.training import TRAINING_SWEEP, samples
 from explorer.cli.output.answer import Answer, document, plain, plots, present, tool
 from explorer.cli.output.progress import ProgressLine
-from explorer.host.output_files import atomic_write, check_target
+from explorer.host import output_files
 from explorer.process import supervisor
 
 TYPE_CHECKING = False
@@ -61,7 +61,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     else:
         if given.scalesim is not None:
             for target in (given.scalesim, _layout_beside(given.scalesim)):
-                check_target(target, overwrite=given.force, models=given.models, weights=())
+                output_files.check_target(target, overwrite=given.force, models=given.models, weights=())
         say_what_is_kept(given)
         fact = explorer.sweep_files(
             *given.models,
@@ -120,7 +120,7 @@ def _formats(given: ParsedArgs, progress: ProgressLine, shown: bool, held: Seque
     if given.plot is not None:
         draws = plots()
         (draws.check_library if _is_page(given.plot) else draws.check)(given.plot)
-        check_target(given.plot, overwrite=given.force, models=given.models, weights=())
+        output_files.check_target(given.plot, overwrite=given.force, models=given.models, weights=())
     fact = (
         _sweeps().format_results(given.models[0], given.quantize or ())
         if shown
@@ -151,7 +151,7 @@ def _taken(given: ParsedArgs) -> tuple[str, str] | None:
     row, _, path = given.take.partition(":")
     if not path or not (row == "found" or row.isdigit()):
         raise Misuse(f"'{given.take}' is no row and file", where="--take", hint="write 7:formats.toml")
-    check_target(path, overwrite=given.force, models=given.models, weights=())
+    output_files.check_target(path, overwrite=given.force, models=given.models, weights=())
     return row, path
 
 
@@ -168,8 +168,8 @@ def _row(fact: FormatSweep, number: str) -> FormatRow:
 
 
 def _write(text: str, path: str, given: ParsedArgs) -> None:
-    with atomic_write(path, overwrite=given.force) as temporary:
-        with open(temporary, "w", encoding="utf-8") as file:
+    with output_files.atomic_write(path, overwrite=given.force) as temporary:
+        with output_files.text(temporary) as file:
             file.write(text)
 
 
@@ -192,7 +192,7 @@ def _front(fact: FormatSweep, given: ParsedArgs) -> list[Scatter]:
 def _draw(fact: FormatSweep, front: Sequence[Scatter], given: ParsedArgs) -> None:
     """Draws the front; a page has the whole answer."""
     text = present("quantize.sweep")
-    with atomic_write(given.plot, overwrite=given.force) as temporary:
+    with output_files.atomic_write(given.plot, overwrite=given.force) as temporary:
         if _is_page(given.plot):
             from explorer.report.html.page import write_blocks  # jinja2, and the help reads this file
 

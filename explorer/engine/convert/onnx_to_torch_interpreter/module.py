@@ -16,6 +16,7 @@ from explorer.engine.convert.onnx_to_torch_interpreter.call import as_tensor, to
 from explorer.engine.convert.onnx_to_torch_interpreter.domain import TorchDomain, can_run
 from explorer.engine.graph.interpreter import Interpreter
 from explorer.engine.graph.model import FileSpan, Model, Node, Tensor, subgraphs
+from explorer.host import input_files
 
 _SIZES = 1024
 """Elements up to which a list of int64 is taken for sizes, axes or indices rather than for data."""
@@ -201,8 +202,7 @@ def _loaded(tensor: Tensor, maps: dict[int, mmap.mmap]) -> torch.Tensor:
     if isinstance(payload, FileSpan) and payload.offset % kind.itemsize == 0:
         key = id(payload.source)
         if key not in maps:
-            with open(payload.source.path, "rb") as file:
-                maps[key] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            maps[key] = input_files.mapped(payload.source.path, private=True)
         flat = torch.frombuffer(maps[key], dtype=kind, count=tensor.elements, offset=payload.offset)
         return flat.reshape(tensor.shape)
     return torch.frombuffer(bytearray(payload.view()), dtype=kind).reshape(tensor.shape)

@@ -18,6 +18,7 @@ from explorer.engine.convert.tensor_files import write as tensors
 from explorer.engine.convert.tensor_files.bundle import VERSIONS, BundledTensor, StateDict, of_safetensors
 from explorer.engine.formats.tensor_index import named_few
 from explorer.engine.formats.weights.safetensors import DTYPES, HEADER_BYTES
+from explorer.host import output_files
 
 _CODES = {spelling: (code, rank) for rank, (code, (spelling, _)) in enumerate(DTYPES.items())}
 
@@ -37,7 +38,7 @@ def convert(job: ConversionJob) -> ConversionResult:
             metadata[VERSIONS] = json.dumps(bundle.versions)
         metadata.setdefault("format", "pt")
         head = _header(kept, metadata, job.source)
-        with open(job.path, "wb") as out:
+        with output_files.binary(job.path) as out:
             out.write(len(head).to_bytes(8, "little"))
             out.write(head)
             for at, piece in enumerate(kept):

@@ -21,6 +21,7 @@ from explorer.engine.convert.tensor_files import write as tensors
 from explorer.engine.convert.tensor_files.bundle import BundledTensor, StateDict, of_checkpoint
 from explorer.engine.convert.tensor_files.checkpoint_values import METADATA
 from explorer.engine.formats.torch_files.tensors import BYTES
+from explorer.host import output_files
 
 _STORAGES = {
     "uint8": "ByteStorage",
@@ -79,7 +80,7 @@ def _write(path: str, bundle: StateDict, tell: Callable[[int], None]) -> None:
             storages[identity] = len(first)
             first.append(piece)
         keys.append(storages[identity])
-    with open(path, "wb") as out, zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
+    with output_files.binary(path) as out, zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
         _entry(archive, out, f"{_FOLDER}/data.pkl", _pickle(bundle, keys))
         _entry(archive, out, f"{_FOLDER}/.format_version", [b"1"])
         _entry(archive, out, f"{_FOLDER}/.storage_alignment", [str(_ALIGNMENT).encode()])

@@ -10,7 +10,6 @@ Field numbers are those of onnx.proto (IR version 13).
 from __future__ import annotations
 
 import os
-import stat
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -72,13 +71,9 @@ def read(path: str) -> Model:
         BadModel: The file is missing, is not an ONNX model, or contradicts itself.
     """
     try:
-        # opening a pipe would wait for a writer that may never come
-        kind = os.stat(path).st_mode
-        if stat.S_ISDIR(kind):
-            raise BadModel("this is a directory, not a model", where=path, hint="name a file in it")
-        if not stat.S_ISREG(kind):
-            raise BadModel("this is not a regular file", where=path)
         source = Source(path)
+    except IsADirectoryError:
+        raise BadModel("this is a directory, not a model", where=path, hint="name a file in it") from None
     except FileNotFoundError:
         folder = os.path.dirname(path) or "."
         beside = sorted(os.listdir(folder)) if os.path.isdir(folder) else []

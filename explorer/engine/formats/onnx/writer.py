@@ -37,6 +37,7 @@ from explorer.engine.graph.model import (
 from explorer.engine.graph.repeated_nodes import NodeRun, Tensors, WeightBundle, node_sequence
 from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.facts import Progress
+from explorer.host import output_files
 
 Part = bytes | Payload
 Piece = bytes | bytearray | memoryview
@@ -474,7 +475,7 @@ def _stream(parts: _Parts, path: str, on_progress: OnProgress, cancel: Cancel) -
     What can be made by itself is made and written by whichever has time; for what must be made in order,
     the other one writes while the next piece is made.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    descriptor = output_files.descriptor(path)
     beside = _Beside(descriptor)
     offset = 0
     try:

@@ -8,7 +8,6 @@ the values that were saved, tensors as places in the file, classes and functions
 
 from __future__ import annotations
 
-import mmap
 import os
 
 from explorer.base.errors import BadModel
@@ -19,6 +18,7 @@ from explorer.engine.formats.torch_files.pickle_machine import ByteSpan, PickleE
 from explorer.engine.formats.torch_files.pickle_steps import load
 from explorer.engine.formats.torch_files.tensors import BYTES, StorageRef, broken, lenient
 from explorer.engine.formats.torch_files.zip_archive import ZipArchive
+from explorer.host import input_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def read(source: str, *, places: bool = True) -> SavedFile:
             )
         if not head:
             raise BadModel("the file is empty", where=source)
-        content = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        content = input_files.mapping(descriptor, size)
     finally:
         os.close(descriptor)
     try:

@@ -16,6 +16,7 @@ import zlib
 from explorer.base.errors import BadModel
 from explorer.base.record import record
 from explorer.base.units import printable
+from explorer.host import input_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -188,8 +189,7 @@ class ZipArchive:
         self._fd = -1
         try:
             # open until nobody has it any more: weights are read when they are asked for
-            self._fd = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
-            self.size = os.fstat(self._fd).st_size
+            self._fd, self.size = input_files.descriptor(path)
             found = directory(self.raw, self.size)
         except (OSError, ValueError, BadModel) as error:
             said = error if isinstance(error, BadModel) else _broken()
@@ -222,10 +222,8 @@ class ZipArchive:
     def data(self) -> mmap.mmap:
         """The whole file, mapped."""
         if self._map is None:
-            import mmap
-
             # copy on write: whoever changes a tensor in place must not reach the file
-            self._map = mmap.mmap(self._fd, 0, access=mmap.ACCESS_COPY)
+            self._map = input_files.mapping(self._fd, self.size, private=True)
         return self._map
 
     def size_of(self, name: str) -> int:

@@ -26,6 +26,7 @@ from explorer.engine.formats.tensor_index import (
     shortened,
     unused_bytes,
 )
+from explorer.host import input_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ def read(path: str, *, partial: bool = False) -> GgufHeader:
             raise BadModel("is no GGUF file: it does not begin with GGUF", where=path)
         if size < _SHORTEST:
             raise BadModel(f"is cut off: it has {size} bytes", where=path, hint=_AGAIN)
-        with mmap.mmap(descriptor, size, access=mmap.ACCESS_READ) as data:
+        with input_files.mapping(descriptor, size) as data:
             return _Reader(GgufHeader(path, size, partial=partial), data).header()
     except OSError as error:
         raise BadModel(f"cannot be read: {error.strerror}", where=path) from None

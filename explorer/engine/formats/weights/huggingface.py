@@ -12,7 +12,7 @@ import os
 
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
-from explorer.engine.formats.files import blobs_of, open_regular
+from explorer.engine.formats.files import open_regular
 from explorer.engine.formats.format import Format, SourceProbe, named
 from explorer.engine.formats.tensor_index import (
     OF_THOSE_HERE,
@@ -28,6 +28,7 @@ from explorer.engine.formats.tensor_index import (
 )
 from explorer.engine.formats.weights import safetensors
 from explorer.engine.formats.weights.stored_forms import logical
+from explorer.host.confinement import blobs_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from explorer.engine.models.opened_model import OpenedModel, OpenOptions
 from explorer.engine.models.torch.module import TorchModel
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.facts import Info
+from explorer.host import input_files
 from explorer.host.file_reads import FileRead, whole
 from explorer.host.optional_packages import error_line, search_here, silence
 
@@ -69,6 +70,7 @@ def open_pickled(source: str, options: OpenOptions, found: Checkpoint) -> Opened
     Raises:
         BadModel: A class of the module cannot be imported here, or loading fails.
     """
+    input_files.check(source)
     search_here()
     path, qualname = found.whole[0]
     try:

@@ -12,6 +12,7 @@ import os
 from typing import TYPE_CHECKING
 
 from explorer.facts.models.listing import NamedModel
+from explorer.host import input_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -39,7 +40,7 @@ def torchvision_models() -> tuple[NamedModel, ...] | None:
 def _in_file(path: str) -> Iterator[tuple[str, int | None]]:
     """The names that a file registers, and how many parameters each has."""
     try:
-        with open(path, encoding="utf-8") as file:
+        with input_files.text(path, own=True) as file:
             tree = ast.parse(file.read(_LONGEST))
     except (OSError, ValueError, SyntaxError):
         return

@@ -18,7 +18,7 @@ from explorer.engine.graph.model import Model, graphs
 from explorer.engine.quantize.choice import LayerChoice, is_called
 from explorer.engine.quantize.functions import LEAST_OPSET
 from explorer.engine.quantize.layers import Part
-from explorer.host import scratch
+from explorer.host import output_files, scratch
 
 _OF_TYPES = {"int8": 10, "uint8": 10, "int32": 10, "float16": 6, "bfloat16": 13}
 """Operator sets whose QuantizeLinear and DequantizeLinear, or Cast, has a type."""
@@ -76,7 +76,7 @@ def raised(model: Model, opset: int) -> Model:
         raise Misuse(f"{what}, and cannot be raised to it: {said}", hint=later) from None
     with scratch.folder() as folder:
         path = f"{folder}/raised.onnx"
-        with open(path, "wb") as file:
+        with output_files.binary(path) as file:
             file.write(made)
         found = validate(reader.read(path))
     origins = {node.outputs[:1]: node.metadata for node in model.graph.nodes}

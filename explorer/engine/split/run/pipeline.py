@@ -31,7 +31,7 @@ from explorer.engine.split.run import cluster
 from explorer.engine.split.schedule import forecast
 from explorer.facts.split.run import PipelineRun, StageRun
 from explorer.facts.split.schedule import ScheduledWork
-from explorer.host import child, scratch
+from explorer.host import child, output_files, scratch
 from explorer.host.stopped_children import StoppedChildren
 
 _LOOK = 0.05
@@ -356,7 +356,7 @@ def _stages(hows: Sequence[Mapping[str, Any]]) -> Iterator[_Line]:
     ends: list[int] = []
     pipes: list[Connection] = []
     line: _Line | None = None
-    with scratch.folder() as place, open(os.path.join(place, "log"), "w+b") as log:
+    with scratch.folder() as place, output_files.binary(os.path.join(place, "log"), read=True) as log:
         try:
             before, first = os.pipe()
             ends += [before, first]

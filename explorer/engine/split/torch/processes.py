@@ -16,7 +16,7 @@ import torch.distributed as dist
 from explorer.base.errors import BadModel, EngineDied
 from explorer.engine.progress import Cancel, stop_if
 from explorer.engine.split.torch.stages import SCRIPT
-from explorer.host import child
+from explorer.host import child, input_files, output_files
 from explorer.host.output_files import check_room
 from explorer.host.stopped_children import StoppedChildren
 
@@ -68,7 +68,7 @@ def steps(
         stack.callback(_end, processes)
         for rank in range(len(files)):
             around = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(len(files)), **address}
-            log = stack.enter_context(open(os.path.join(place, f"log{rank}"), "wb"))
+            log = stack.enter_context(output_files.binary(os.path.join(place, f"log{rank}")))
             alive, living = os.pipe()  # one for each: the system tells of a pipe's end one process alone
             stack.callback(os.close, living)
             module = "explorer.engine.split.torch.script_process"
@@ -80,12 +80,14 @@ def steps(
                 os.close(alive)
         _await(processes, files, place, cancel)
     return {
-        name: [
-            torch.load(os.path.join(place, f"{name}-stage{at + 1}.pt"), weights_only=True)
-            for at in range(len(files))
-        ]
+        name: [_loaded(os.path.join(place, f"{name}-stage{at + 1}.pt")) for at in range(len(files))]
         for name in schedules
     }
+
+
+def _loaded(path: str) -> Any:
+    with input_files.binary(path) as file:
+        return torch.load(file, weights_only=True)
 
 
 def _await(
@@ -114,7 +116,7 @@ def _check(processes: Sequence[subprocess.Popen[bytes]], files: Sequence[str], p
             where=files[at],
             hint="the other stages were stopped; for want of memory?",
         )
-    with open(os.path.join(place, f"log{at}"), errors="replace") as log:
+    with input_files.text(os.path.join(place, f"log{at}"), errors="replace") as log:
         said = [line.strip() for line in log if line.strip()]
     raise BadModel(f"stage {at + 1} failed: {said[-1] if said else f'exit code {code}'}", where=files[at])
 

@@ -28,7 +28,7 @@ from explorer.engine.split.torch import pipeline_script, processes
 from explorer.engine.split.torch.stages import ModuleStages, in_turn
 from explorer.facts import OutputEvidence, Verification
 from explorer.facts.split.split import StepProof
-from explorer.host import scratch
+from explorer.host import input_files, scratch
 
 _REFERENCE = "none: what rounding may do is reckoned from the depth of the model"
 SCHEDULES: tuple[Literal["gpipe", "1f1b"], ...] = ("gpipe", "1f1b")
@@ -97,7 +97,7 @@ def prove(
     report(on_progress, cancel, "running the whole")
     with _one_thread():
         whole = whole_step(module, call, batches)
-        modules = [torch.export.load(os.path.join(folder, file)).module() for file in files]
+        modules = [_module(os.path.join(folder, file)) for file in files]
         rows = _in_a_row(parts, modules, batches)
     depth = _depth(module)
     outputs, other = _compared(parts.outputs, whole.outputs, rows, depth), _other_weight(module, modules)
@@ -120,6 +120,11 @@ def prove(
         seconds=time.perf_counter() - started,
     )
     return evidence, all(one.equal for one in outputs), tuple(steps)
+
+
+def _module(path: str) -> Any:
+    with input_files.binary(path) as file:
+        return torch.export.load(file).module()
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from explorer.engine.values.slices.read import dequantized, parts, read
 from explorer.engine.values.slices.ulps import ulps
 from explorer.facts import TensorInfo
 from explorer.facts.values import TensorValues, ValuesBefore
-from explorer.host.output_files import atomic_write
+from explorer.host import output_files
 from explorer.settings.slices import Selection, edges
 
 MOST = 10_000
@@ -169,7 +169,10 @@ def _write(
     cancel: Cancel,
 ) -> None:
     """All numbers of a slice into an .npy file, a piece at a time."""
-    with atomic_write(output, overwrite=overwrite) as temporary, open(temporary, "wb") as file:
+    with (
+        output_files.atomic_write(output, overwrite=overwrite) as temporary,
+        output_files.binary(temporary) as file,
+    ):
         header = {"descr": kind.str, "fortran_order": False, "shape": selection.shape}
         np.lib.format.write_array_header_2_0(file, header)
         for part in parts(selection):

@@ -14,7 +14,7 @@ from textual.binding import BindingType
 
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.facts.quantize import FormatCost, FormatRow, FormatSweep, MixedPrecision, QuantizeRequest
-from explorer.host.output_files import atomic_write
+from explorer.host import output_files
 from explorer.report.blocks import Table
 from explorer.report.present.quantize.sweep import format_sweep, front_plots, row_blocks, rows_table
 from explorer.report.scatter import scatter_lines
@@ -277,8 +277,8 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
             return
 
         def work(path: str, overwrite: bool) -> None:
-            with atomic_write(path, overwrite=overwrite) as temporary:
-                with open(temporary, "w", encoding="utf-8") as file:
+            with output_files.atomic_write(path, overwrite=overwrite) as temporary:
+                with output_files.text(temporary) as file:
                     file.write(row.config or "[quantize]\n")
 
         def done(path: str) -> None:

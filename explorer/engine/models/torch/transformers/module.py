@@ -31,6 +31,7 @@ from explorer.engine.models.torch.module import TorchModel
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.engine.values.numbers import Numbers
 from explorer.facts import Info, Layer
+from explorer.host import input_files
 from explorer.host.file_reads import FileRead, read_of, whole
 from explorer.host.optional_packages import require
 
@@ -127,7 +128,7 @@ def _header(path: str) -> FileRead:
     Raises:
         OSError: It is gone.
     """
-    with open(path, "rb") as file:
+    with input_files.binary(path) as file:
         length = int.from_bytes(file.read(8), "little")
     return read_of(path, os.path.getsize(path), ((0, 8 + length),))
 

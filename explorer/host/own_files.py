@@ -1,0 +1,94 @@
+"""Own files: the program's state, caches and configuration, which only their user may read or write.
+
+Anybody may have put something there: a pipe, a link, a file that others can write. Reading waits for nothing
+and trusts no such file; writing makes folders and files private, whatever umask says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+
+PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
+
+_READING = os.O_RDONLY
+_WRITING = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+for _name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"):
+    _READING |= getattr(os, _name, 0)
+    _WRITING |= getattr(os, _name, 0)
+
+
+def is_ours(about: os.stat_result) -> bool:
+    """Whether a file or folder is the user's own, and nobody else may write it; true where no system says."""
+    return not hasattr(os, "getuid") or (about.st_uid == os.getuid() and not about.st_mode & 0o022)
+
+
+def read(path: str, most: int) -> bytes:
+    """All of a file of the user's own.
+
+    Args:
+        path: Its path; a link is refused.
+        most: Largest size in bytes.
+
+    Raises:
+        OSError: It cannot be read, is no regular file, is larger than `most`, or others can write it.
+    """
+    descriptor = os.open(path, _READING)
+    with open(descriptor, "rb") as file:
+        about = os.fstat(descriptor)
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        if not is_ours(about):
+            raise OSError(errno.EPERM, "others can write it")
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, "it is too large")
+    return data
+
+
+def write(path: str, *parts: bytes) -> None:
+    """Replaces a file of a folder that `make_folder` made, all or nothing.
+
+    Raises:
+        OSError: It cannot be written; the old one stays.
+    """
+    folder = os.path.dirname(path)
+    # a name that nobody can guess: two processes, or two threads, may write at once
+    new = os.path.join(folder, f".{os.getpid()}-{os.urandom(4).hex()}.new")
+    descriptor = os.open(new, _WRITING, PRIVATE_FILE)
+    try:
+        with open(descriptor, "wb") as file:
+            if hasattr(os, "fchmod"):  # umask may have taken the user's own bits away
+                os.fchmod(descriptor, PRIVATE_FILE)
+            file.writelines(parts)
+        os.replace(new, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(new)
+        raise
+
+
+def make_folder(path: str) -> None:
+    """Makes a folder, and those above it that are missing, which only the user may read.
+
+    One that is there, and the user's own, is closed to others.
+
+    Raises:
+        OSError: It cannot be made, or is no folder.
+    """
+    missing = [path]
+    while (above := os.path.dirname(missing[-1])) not in ("", missing[-1]) and not os.path.lexists(above):
+        missing.append(above)
+    for one in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            # `os.makedirs` gives its mode to the last folder only
+            os.mkdir(one, PRIVATE_FOLDER)
+    about = os.lstat(path)
+    if not stat.S_ISDIR(about.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+    if hasattr(os, "getuid") and about.st_uid != os.getuid():
+        raise PermissionError(errno.EPERM, "it belongs to somebody else", path)
+    if about.st_mode & 0o077 and hasattr(os, "getuid"):
+        os.chmod(path, PRIVATE_FOLDER)
