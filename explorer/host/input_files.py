@@ -19,7 +19,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import mmap
     from collections.abc import Iterator
-    from io import BufferedReader
+    from io import BufferedReader, FileIO
     from typing import Any, TextIO
     from zipfile import ZipFile
 
@@ -87,6 +87,16 @@ def _check_regular(about: os.stat_result) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not stat.S_ISREG(about.st_mode):
         raise OSError(errno.EINVAL, "it is not a regular file")
+
+
+def unbuffered(opened: int, *, close: bool = True) -> FileIO:
+    """The bytes of a descriptor that `descriptor` gave.
+
+    Args:
+        opened: It.
+        close: Closing the file closes the descriptor.
+    """
+    return open(opened, "rb", buffering=0, closefd=close)
 
 
 def binary(path: str, *, own: bool = False) -> BufferedReader:

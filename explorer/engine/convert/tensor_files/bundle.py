@@ -27,6 +27,7 @@ from explorer.engine.formats.torch_files.tensors import TensorSpec, WrappedTenso
 from explorer.engine.formats.weights import safetensors
 from explorer.engine.models.opened_model import OpenOptions
 from explorer.engine.models.torch.described_file import DescribedFile
+from explorer.host import input_files
 
 VERSIONS = "torch.state_dict._metadata"
 """The key under which safetensors' metadata keeps, as JSON, the versions that torch notes in a state_dict."""
@@ -85,7 +86,7 @@ def _read(path: str, offset: int, length: int) -> Iterator[memoryview]:
     """
     buffer = memoryview(bytearray(min(length, _SLAB)))
     descriptor, _ = open_regular(path)
-    with open(descriptor, "rb", buffering=0) as file:
+    with input_files.unbuffered(descriptor) as file:
         file.seek(offset)
         done = 0
         while done < length:

@@ -27,6 +27,7 @@ from explorer.engine.formats.tensor_index import (
     shortened,
     unused_bytes,
 )
+from explorer.host import input_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ def _read(descriptor: int, offset: int, length: int) -> mmap.mmap:
     """Bytes of a file, in memory that can be given back page by page."""
     text = mmap.mmap(-1, length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     done = 0
-    with open(descriptor, "rb", buffering=0, closefd=False) as file:
+    with input_files.unbuffered(descriptor, close=False) as file:
         file.seek(offset)
         while done < length and (more := file.readinto(memoryview(text)[done:])):
             done += more
