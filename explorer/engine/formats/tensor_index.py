@@ -29,6 +29,9 @@ OF_THOSE_STORED = ": types, parameters and bytes are those of the integers and s
 TYPES_OF_THOSE_STORED = ": types and bytes are those of the integers and scales that are stored"
 """What a note of quantized weights goes on with, where nothing tells what they stand for."""
 
+COUNTED_AS_STORED = ": parameters are counted as stored, the model has more"
+"""What a note of packed weights goes on with, where nothing tells how many weights an integer holds."""
+
 NO_GRAPH = "the file holds tensors and no graph"
 """Why nothing is known of the work."""
 

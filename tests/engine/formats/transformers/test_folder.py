@@ -262,6 +262,34 @@ def test_a_model_that_sees_reads_a_text_where_nobody_says_more_and_a_picture_wit
     assert seen.totals.coverage == 1
 
 
+@pytest.mark.parametrize(
+    ("method", "settings"), [("gptq", {"bits": 4, "group_size": 64}), ("awq", {"bits": 4, "group_size": 32})]
+)
+def test_no_note_says_that_a_model_has_more_parameters_than_were_counted(
+    tmp_path: Path, method: str, settings: dict[str, int]
+) -> None:
+    def packed() -> folders.Tensors:
+        for name, kind, shape in small_tensors():
+            if ".mlp." not in name:
+                yield name, kind, shape
+                continue
+            rows, columns = shape
+            groups = columns // settings["group_size"]
+            front = name.removesuffix(".weight")
+            gptq = method == "gptq"
+            yield f"{front}.qweight", "I32", (columns // 8, rows) if gptq else (columns, rows // 8)
+            yield f"{front}.qzeros", "I32", (groups, rows // 8)
+            yield f"{front}.scales", "F16", (groups, rows)
+
+    config = small(quantization_config={"quant_method": method, **settings})
+    path = folders.folder(tmp_path / "model", config, packed())
+    with Session(path) as session:
+        info = session.info()
+    assert info.totals.params == sum(_count(shape) for _, _, shape in small_tensors())
+    assert not [note for note in info.model.notes if "has more" in note]
+    assert [note for note in info.model.notes if "several quantized weights in each integer" in note]
+
+
 def test_quantized_weights_have_the_bytes_of_their_file(tmp_path: Path) -> None:
     def packed() -> folders.Tensors:
         for name, kind, shape in small_tensors():

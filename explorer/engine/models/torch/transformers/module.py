@@ -17,7 +17,13 @@ from torch import nn
 from explorer.base.errors import BadModel
 from explorer.base.units import many_text, printable
 from explorer.engine.costs.memory.liveness import AnalysisResult, MadeRows
-from explorer.engine.formats.tensor_index import OF_THOSE_HERE, OF_THOSE_STORED, TensorIndex, named_few
+from explorer.engine.formats.tensor_index import (
+    COUNTED_AS_STORED,
+    OF_THOSE_HERE,
+    OF_THOSE_STORED,
+    TensorIndex,
+    named_few,
+)
 from explorer.engine.formats.torch_module import stored_form
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.transformers import gguf_config, matching
@@ -88,7 +94,10 @@ class ConfiguredModule(TorchModel):
         """What is said of the module, and of its files."""
         contents = self.file.contents
         # the module has the parameters of missing files, too, and those that integers stand for
-        said = (note.removesuffix(OF_THOSE_HERE).partition(OF_THOSE_STORED)[0] for note in contents.notes)
+        said = (
+            note.removesuffix(OF_THOSE_HERE).partition(OF_THOSE_STORED)[0].removesuffix(COUNTED_AS_STORED)
+            for note in contents.notes
+        )
         notes = tuple(dict.fromkeys((*info.model.notes, *said, *fact_notes(contents.facts))))
         about = replace(
             info.model,
