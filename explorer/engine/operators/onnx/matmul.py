@@ -55,12 +55,11 @@ def _turned(shape: Shape, matrix: object, batch: object) -> Shape:
 
 
 def _fused_shape(call: Call) -> Answer:
-    """A product whose operands may be turned first, by attributes."""
-    if call.whole("transBatchA", 0) or call.whole("transBatchB", 0):
-        return None
+    """A product whose operands may be transposed first, by attributes."""
     a, b = call.known(0), call.known(1)
-    a = a and _turned(a, call.whole("transA", 0), 0)
-    return ((call.dtype(0), _product_shape(a, b and _turned(b, call.whole("transB", 0), 0))),)
+    a = a and _turned(a, call.whole("transA", 0), call.whole("transBatchA", 0))
+    b = b and _turned(b, call.whole("transB", 0), call.whole("transBatchB", 0))
+    return ((call.dtype(0), _product_shape(a, b)),)
 
 
 def _gemm_shape(call: Call, second: int = 1) -> Answer:
