@@ -2,7 +2,8 @@
 
 textual-serve asks nobody who he is. Here every path, and the web socket, needs a visitor's cookie, and the
 one way to a cookie is the link with the token that the server prints. What the browser sends is keys, sizes
-and focus: it can name no option of the program.
+and focus: it can name no option of the program. Connections come through a gate (`web.gate`), and the server
+answers to its own names alone: another name in `Host` is a page that had its own name point here.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import html
+import ipaddress
+import itertools
+import logging
 import os
 import re
 import secrets
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import aiohttp_jinja2
@@ -26,12 +30,17 @@ from explorer.base.errors import Misuse
 from explorer.host import scratch
 from explorer.process.saved_sessions import Opening
 from explorer.web import screen
+from explorer.web.gate import Gate
 from explorer.web.visitor import BrowserPage, VisitorSession
 
 _KEPT = 3600.0
 """Seconds that a session waits for its page to come back."""
 _MOST = 16
 """Sessions at once; each has an engine of its own."""
+_MOST_VISITORS = 256
+"""Cookies that are known at once."""
+_MOST_LINES = 2
+"""Web sockets of a visitor: the page that shows the session, and one that takes its place."""
 _LARGEST = 1 << 20
 """Bytes of a message from a page: keys, or a text that was pasted."""
 _BROKEN = (AssertionError, AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError)
@@ -47,6 +56,8 @@ _POLICY = (
     " img-src 'self' data:; font-src 'self' data:; connect-src 'self' ws://{host} wss://{host};"
     " frame-ancestors 'none'"
 )
+_HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([\w.-]+))(?::[0-9]{1,5})?", re.ASCII)
+"""Host of a request: an address of IPv6 in brackets, or a name or an address, and a port."""
 _ELSEWHERE = re.compile(r"<link[^>]*//fonts\.googleapis\.com[^>]*>")
 """The page loads nothing from elsewhere; its template would ask Google for a font."""
 _FOCUS = (
@@ -54,6 +65,8 @@ _FOCUS = (
     "document.querySelector('.xterm-helper-textarea')?.focus())</script>"
 )
 """Keys go to the screen at once, and not only behind a click."""
+_LOGGERS = ("aiohttp", "asyncio", "textual-serve")
+"""Libraries that tell the terminal of every request that is none, with a traceback."""
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -89,7 +102,9 @@ class ScreenServer(Server):
         self.token = secrets.token_urlsafe(32)
         self._words, self._folder = words, folder
         self._states = scratch.Folder()
+        self._numbers = itertools.count()
         self._visitors: dict[str, VisitorSession] = {}
+        self._gate: Gate | None = None
 
     async def run(self, ready: Callable[[str], None]) -> None:
         """Serves until SIGINT or SIGTERM comes; then every session has ended.
@@ -103,19 +118,28 @@ class ScreenServer(Server):
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, ended.set)
-        runner = web.AppRunner(await self._make_app(), access_log=None, shutdown_timeout=1)
+        loop.set_exception_handler(lambda loop, context: None)
+        for name in _LOGGERS:
+            logging.getLogger(name).addHandler(logging.NullHandler())
+            logging.getLogger(name).propagate = False
+        runner = web.AppRunner(
+            await self._make_app(), access_log=None, shutdown_timeout=1, lingering_time=0, keepalive_timeout=1
+        )
         try:
             await runner.setup()
+            assert runner.server is not None
+            self._gate = Gate(runner.server)
             try:
-                await web.TCPSite(runner, self.host, self.port).start()
+                self.port = await self._gate.listen(self.host, self.port)
             except OSError as error:
                 where, reason = f"{self.host}:{self.port}", error.strerror or str(error)
                 hint = "choose another --port or --host"
                 raise Misuse(f"cannot listen there: {reason}", where=where, hint=hint) from None
-            self.port = runner.addresses[0][1]
             ready(self.link)
             await ended.wait()
         finally:
+            if self._gate is not None:
+                self._gate.close()
             await runner.cleanup()
             self._states.remove()
 
@@ -138,24 +162,54 @@ class ScreenServer(Server):
     @web.middleware
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         """Lets a visitor through, makes one of who brings the token, and tells others nothing."""
+        try:
+            response = await self._answer(request, handler)
+        except web.HTTPException as error:
+            error.headers.update(_HEADERS)
+            error.force_close()
+            raise
+        if not response.prepared:
+            response.headers.update(_HEADERS)
+            response.force_close()  # the next request comes through the gate, too
+        return response
+
+    async def _answer(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
+        if not self._is_named(request.headers.getall("Host", [])):
+            text = "This is no address of `explorer serve`; open the link that it printed.\n"
+            return web.Response(status=421, text=text)
         origin = request.headers.get("Origin")
         known = request.cookies.get(self.cookie) in self._visitors
         if origin is not None and origin.partition("://")[2] != request.host:
             known = False  # the page of another server, in the same browser
-        elif secrets.compare_digest(request.query.get("token", "").encode(), self.token.encode()):
+        elif request.method == "GET" and request.path == "/" and self._is_token(request.query):
             return self._welcome(known)
         if not known:
             text = "Open the link that `explorer serve` printed.\n"
-            return web.Response(status=403, text=text, headers=_HEADERS)
-        try:
-            response = await handler(request)
-        except web.HTTPException as error:
-            error.headers.update(_HEADERS)
-            raise
+            return web.Response(status=403, text=text)
+        response = await handler(request)
         if not response.prepared:
-            policy = _POLICY.format(host=request.host)
-            response.headers.update({**_HEADERS, "Content-Security-Policy": policy})
+            response.headers["Content-Security-Policy"] = _POLICY.format(host=request.host)
         return response
+
+    def _is_token(self, query: Mapping[str, str]) -> bool:
+        given = query.get("token", "").encode("utf-8", "surrogateescape")
+        return secrets.compare_digest(given, self.token.encode())
+
+    def _is_named(self, hosts: Sequence[str]) -> bool:
+        """Whether a request names this server: by an address, which no name server can turn elsewhere, or a
+        name of this machine; the port may be a tunnel's.
+        """
+        if len(hosts) != 1:
+            return False
+        matched = _HOST.fullmatch(hosts[0])
+        if matched is None:
+            return False
+        name = (matched[1] or matched[2]).lower()
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return name in {"localhost", self.host.lower(), socket.gethostname().lower()}
+        return True
 
     def _welcome(self, known: bool) -> web.Response:
         """Leads from the link to the page, so that the token leaves the address bar.
@@ -167,11 +221,18 @@ class ScreenServer(Server):
             text=f"{text}<title>{html.escape(self.title)}</title>", content_type="text/html", headers=_HEADERS
         )
         if not known:
+            self._forget()
             visitor = secrets.token_urlsafe(32)
-            state = os.path.join(self._states.path, str(len(self._visitors)))
+            state = os.path.join(self._states.path, str(next(self._numbers)))
             self._visitors[visitor] = VisitorSession(self._words, self._folder, state)
             response.set_cookie(self.cookie, visitor, httponly=True, samesite="Strict")
         return response
+
+    def _forget(self) -> None:
+        """Forgets the oldest visitors without a session: each link that is followed makes one."""
+        idle = [key for key, visitor in self._visitors.items() if not visitor.running and not visitor.watched]
+        for key in idle[: max(len(self._visitors) + 1 - _MOST_VISITORS, 0)]:
+            del self._visitors[key]
 
     async def handle_index(self, request: web.Request) -> web.Response:
         """The page; its addresses are those by which the browser found it, through whatever tunnel."""
@@ -192,6 +253,7 @@ class ScreenServer(Server):
         width, height = (to_int(request.query.get(name, ""), 80) for name in ("width", "height"))
         visitor = self._visitors[request.cookies[self.cookie]]
         await websocket.prepare(request)
+        self._keep(request, visitor)
         if not visitor.running and not await self._has_room():
             await websocket.send_bytes(b"explorer: too many sessions are open here; come back later\r\n")
             await websocket.close()
@@ -205,6 +267,15 @@ class ScreenServer(Server):
             visitor.leave(page, _KEPT)
         await websocket.close()
         return websocket
+
+    def _keep(self, request: web.Request, visitor: VisitorSession) -> None:
+        """Lets the line of a visitor stay open, in place of those before it."""
+        if self._gate is None or request.transport is None:
+            return
+        self._gate.keep(request.transport)
+        visitor.lines.append(request.transport)
+        while len(visitor.lines) > _MOST_LINES:
+            self._gate.drop(visitor.lines.pop(0))
 
     async def handle_download(self, request: web.Request) -> web.StreamResponse:
         """Nothing: the screen writes its files into the folder."""

@@ -63,6 +63,8 @@ class VisitorSession(AppService):
         self._words, self._folder, self._state = words, folder, state
         self._page: BrowserPage | None = None
         self._last: asyncio.TimerHandle | None = None
+        self.lines: list[asyncio.BaseTransport] = []
+        """Web sockets of its pages, the newest last."""
 
     @property
     def running(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
@@ -15,13 +16,21 @@ from tests.terminal import ROOT
 class Served:
     """A running `explorer serve`, its link, and the address without the token."""
 
-    def __init__(self, source: Path) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "explorer", "serve", str(source), "--port", "0"],
-            stdout=subprocess.PIPE,
-            cwd=ROOT,
-            text=True,
-        )
+    def __init__(self, source: Path, errors: Path | None = None, files: int | None = None) -> None:
+        """Starts it.
+
+        Args:
+            source: What is served.
+            errors: Where standard error goes; None leaves it alone.
+            files: Files that it may have open at once.
+        """
+        command = [sys.executable, "-m", "explorer", "serve", str(source), "--port", "0"]
+        if files is not None:
+            command = ["sh", "-c", f'ulimit -n {files}; exec "$@"', "sh", *command]
+        with errors.open("wb") if errors is not None else contextlib.nullcontext() as stderr:
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=stderr, cwd=ROOT, text=True
+            )
         assert self.process.stdout is not None
         self.link = self.process.stdout.readline().strip()
         self.said = self.process.stdout.readline()
