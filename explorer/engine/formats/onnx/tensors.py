@@ -50,19 +50,23 @@ def sparse(span: FileSpan) -> tuple[Tensor, tuple[int, ...], int]:
     """
     reader = TensorReader(span.source)
     values: Tensor | None = None
-    indices = 0
+    places: Tensor | None = None
     dims: list[int] = []
     for number, wire, _, at, end in fields(reader.data, span.offset, span.offset + span.size):
         if number == 1 and wire == 2:
             values = reader.tensor(at, end)
         elif number == 2 and wire == 2:
-            indices = reader.tensor(at, end).nbytes
+            places = reader.tensor(at, end)
         elif number == 3:
             dims.extend(packed_varints(reader.data, at, end) if wire == 2 else [at])
     shape = tuple(signed(d) for d in dims)
     if values is None or any(d < 0 for d in shape) or math.prod(shape) > _MAX_ELEMENTS:
         raise BadModel("a sparse tensor has no values or impossible dimensions", where=span.source.path)
-    return values, shape, indices
+    stored = values.elements
+    if places is None or places.dtype != "int64" or places.shape not in ((stored,), (stored, len(shape))):
+        what = f"sparse tensor '{values.name}' holds {stored:,} values, and its indices are not of so many"
+        raise BadModel(what, where=span.source.path)
+    return values, shape, places.nbytes
 
 
 def sparse_spans(graph: Graph) -> Iterator[FileSpan]:

@@ -302,7 +302,7 @@ class _Maker:
                 if other < len(around) and (data := around[other].data) is not None:
                     beside += data[1]
         if tensor.sparse and payload is not None and bits:
-            held = min(payload.size * 8 // bits, count)
+            held = _held(tensor, payload.size, bits, count)
         elif payload is not None and bits and payload.size != needed:
             raise BadModel(
                 f"tensor '{name}' of shape {list(shape)} and type {tensor.dtype} needs {needed:,} bytes"
@@ -541,6 +541,24 @@ class _Maker:
             trips = f"{label or outputs[0]}/iterations"
             self.made_up[trips] = int64_tensor(trips, [count])
         return Node("Loop", (trips, "", *inputs), outputs, name=label, attributes={"body": loop})
+
+
+def _held(tensor: FileTensor, size: int, bits: int, count: int) -> int:
+    """How many of the `count` numbers of a sparse tensor are stored, in `size` bytes.
+
+    Raises:
+        BadModel: Its indices name another number, more than there are, or the bytes are no whole numbers.
+    """
+    held = tensor.values if tensor.values is not None else size * 8 // bits
+    needed = (held * bits + 7) // 8
+    if size != needed:
+        raise BadModel(
+            f"tensor '{tensor.name}' is sparse: its {held:,} numbers of type {tensor.dtype} need {needed:,}"
+            f" bytes and it has {size:,}"
+        )
+    if held > count:
+        raise BadModel(f"tensor '{tensor.name}' is sparse, and stores {held:,} of {count:,} numbers")
+    return held
 
 
 def _running(operator: TfliteOperator) -> tuple[str, ...]:

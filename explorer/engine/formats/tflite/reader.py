@@ -17,6 +17,8 @@ from explorer.engine.formats.tflite.flatbuffer import FlatTable, ReadBudget, roo
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from explorer.engine.formats.onnx.protobuf_wire import Buffer
 
 MAX_RANK = 64
@@ -90,6 +92,7 @@ class TfliteTensor:
         variable: Whether it keeps its values from one run to the next.
         sparse: Whether only a part of it is stored.
         indices: Bytes that say which part.
+        values: How many numbers a sparse tensor stores, by its indices; None where they do not say.
         quantization: None if its elements are what they say.
     """
 
@@ -104,6 +107,7 @@ class TfliteTensor:
         "signature",
         "sparse",
         "type",
+        "values",
         "variable",
     )
 
@@ -127,7 +131,9 @@ class TfliteTensor:
         self.variable = bool(table.number(5, "B"))
         sparsity = table.table(6)
         self.sparse = sparsity is not None
-        self.indices = 0 if sparsity is None else sum(map(_indices, sparsity.tables(2)))
+        dimensions = [] if sparsity is None else sparsity.tables(2)
+        self.indices = sum(map(_indices, dimensions))
+        self.values = _values(dimensions)
         quantization = table.table(4)
         found = TfliteQuantization(quantization) if quantization is not None else None
         # converters leave an empty record, or one of the smallest and largest values only
@@ -318,6 +324,23 @@ def _indices(dimension: FlatTable) -> int:
         if vector is not None:
             total += vector.vector(0, _INDEX_BYTES[number])[1] * _INDEX_BYTES[number]
     return total
+
+
+def _values(dimensions: Sequence[FlatTable]) -> int | None:
+    """Values that a sparse tensor stores, by its dimensions; None where these do not say.
+
+    From the outermost to the innermost a dense dimension has as many of each before it, and a sparse one as
+    many as it has indices.
+    """
+    count = 1
+    for dimension in dimensions:
+        if not dimension.number(0, "b"):
+            count *= max(dimension.number(1, "i"), 0)
+            continue
+        number = dimension.number(4, "B")
+        vector = dimension.table(5) if 0 < number < len(_INDEX_BYTES) else None
+        count = vector.vector(0, _INDEX_BYTES[number])[1] if vector is not None else 0
+    return count if dimensions else None
 
 
 def _inside(offset: int, count: int, size: int, what: str) -> tuple[int, int]:
