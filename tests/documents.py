@@ -32,6 +32,7 @@ from explorer.facts.external import overlay, placement
 from explorer.facts.models import listing
 from explorer.facts.serving import serving
 from explorer.facts.sizes import curves, decode
+from explorer.host import doctor
 from explorer.host.cache_folder import CacheUsage
 
 __all__ = ["DOCUMENTS", "schema", "tables"]
@@ -204,6 +205,13 @@ ServingFigures = record(
 )
 Training = record(training.Training, fields(training.Training, leave=("layers",)))
 
+PYTHON_HERE, MACHINE_HERE, TERMINAL_HERE, FOLDER_HERE, PACKAGE_HERE, EXTRA_HERE, PROBLEM = (
+    record(about, fields(about))
+    for about in (
+        *(doctor.PythonHere, doctor.MachineHere, doctor.TerminalHere, doctor.FolderHere),
+        *(doctor.PackageHere, doctor.ExtraHere, doctor.Problem),
+    )
+)
 Overlay = record(overlay.Overlay, fields(overlay.Overlay, leave=("figures",)))
 Placement = record(placement.Placement, fields(placement.Placement, leave=("providers",)))
 
@@ -318,6 +326,17 @@ DOCUMENTS: dict[str, Fields] = {
     },
     "values": {**HEAD, **fields(values.TensorValues)},
     "cache": {**HEAD, **fields(CacheUsage)},
+    "doctor": {
+        **HEAD,
+        "explorer": str,
+        "python": PYTHON_HERE,
+        "machine": MACHINE_HERE,
+        "terminal": TERMINAL_HERE,
+        "folders": list[FOLDER_HERE],
+        "packages": list[PACKAGE_HERE],
+        "extras": list[EXTRA_HERE],
+        "problems": list[PROBLEM],
+    },
     "list": {**HEAD, **fields(listing.ModelListing)},
     "machines": {**HEAD, **fields(roofline.Machines)},
     "convert": {

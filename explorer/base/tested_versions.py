@@ -23,6 +23,7 @@ __all__ = [
     "release",
     "origins",
     "package_of",
+    "range_text",
     "version_range",
     "version_note",
 ]
@@ -104,6 +105,11 @@ def version_range(package: str) -> VersionRange | None:
     return _ROWS.get(package)
 
 
+def range_text(row: VersionRange) -> str:
+    """The tested versions in words: `5.0 to 5.24`."""
+    return row.lowest if row.lowest == row.highest else f"{row.lowest} to {row.highest}"
+
+
 def is_tested(package: str, version: str) -> bool:
     """Whether a version of a package lies inside the tested range.
 
@@ -126,8 +132,7 @@ def version_note(package: str) -> str:
         return ""
     row = _ROWS[package]
     name = "Python" if package == "python" else package
-    span = row.lowest if row.lowest == row.highest else f"{row.lowest} to {row.highest}"
-    return f"tested with {name} {span}; {version} is installed"
+    return f"tested with {name} {range_text(row)}; {version} is installed"
 
 
 def origins(error: BaseException) -> list[str]:

@@ -1,0 +1,35 @@
+"""`explorer doctor`: what is installed, on which machine, what is wrong with it, and what mends it."""
+
+from __future__ import annotations
+
+from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.options import PRINTING, Option
+from explorer.cli.output.answer import Answer, head
+
+
+def _run(given: ParsedArgs, progress: object) -> Answer:
+    # the help reads this file, which needs neither
+    from explorer.host.doctor import checkup
+    from explorer.report import doctor
+
+    fact = checkup(extras=given.extras)
+    outcome = "something is wrong" if fact.problems else "nothing is wrong"
+    if given.json:
+        return Answer(pieces=lambda: doctor.as_json(fact, head()), outcome=outcome)
+    return Answer(pieces=lambda: doctor.as_text(fact), outcome=outcome)
+
+
+COMMAND = Command(
+    "doctor",
+    "what is installed here, what is wrong with it, and the command that mends it",
+    (),
+    (Option("--extras", "import the packages of extras, too, which takes seconds"), *PRINTING),
+    ("explorer doctor", "explorer doctor --json", "explorer doctor --extras"),
+    _run,
+    usage="doctor",
+    manual="what is installed here beside the versions that the tests passed with, the machine, the terminal,"
+    " and the folders that are written; what is wrong, with the command that mends it: for a bug report",
+    instant=True,
+    anywhere=True,
+    exits={"nothing is wrong": 0, "something is wrong": 1},
+)

@@ -1,0 +1,526 @@
+"""Doctor: what is installed here, what the machine and its terminal are, what is wrong, and what mends it.
+
+It answers where nothing else does, so it needs the standard library alone: facts, which need msgspec, are no
+part of it. Each part that fails is a problem of its own instead of the end of all.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from typing import Literal
+
+from explorer.base import installation
+from explorer.base.extras import EXTRAS, extra_command
+from explorer.base.installation import Fault, module_name
+from explorer.base.record import record
+from explorer.base.tested_versions import TESTED, installed_version, is_tested, range_text, release
+from explorer.base.version import __version__
+from explorer.host.imports import ImportTrial
+from explorer.host.system import NOWHERE, user_folder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Any, TypeVar
+
+    from explorer.base.installation import Distribution
+    from explorer.host.system import Kind
+
+    T = TypeVar("T")
+    U = TypeVar("U")
+
+
+@record
+class Problem:
+    """What is wrong.
+
+    Attributes:
+        what: In a line.
+        command: What mends it; empty where no command does.
+        advice: What to do, where no command does.
+    """
+
+    what: str
+    command: str
+    advice: str
+
+
+@record
+class PythonHere:
+    """The Python that runs the program.
+
+    Attributes:
+        executable: Its path.
+        tested: The versions that the tests passed with.
+        program: The folder of the program's own code.
+    """
+
+    version: str
+    executable: str
+    tested: str
+    program: str
+
+
+@record
+class PackageHere:
+    """A package that the program uses.
+
+    Attributes:
+        package: As pip knows it.
+        version: That is installed; null where none is, empty where it is not told.
+        tested: The versions that the tests passed with.
+        extra: That brings it; empty for what every installation has.
+        state: What of it is wrong, if anything; a newer version than those tested is not.
+    """
+
+    package: str
+    version: str | None
+    tested: str
+    extra: str
+    state: Literal["fine", "newer", "absent", "missing", "old", "broken"]
+
+
+@record
+class ExtraHere:
+    """An extra.
+
+    Attributes:
+        lacks: Packages of it that are not installed.
+        command: What installs it.
+    """
+
+    name: str
+    installed: bool
+    lacks: tuple[str, ...]
+    command: str
+
+
+@record
+class FolderHere:
+    """A folder that the program keeps files in.
+
+    Attributes:
+        use: What for.
+        path: Of the folder; of the config, of the file.
+        exists: It is there.
+        writable: It can be written, or made.
+    """
+
+    use: Literal["config", "cache", "state", "temporary"]
+    path: str
+    exists: bool
+    writable: bool
+
+
+@record
+class TerminalHere:
+    """The terminal.
+
+    Attributes:
+        columns: Its width in cells; null where there is no terminal.
+        rows: Its height.
+        name: What TERM says.
+        colors: How many it shows; 0 where NO_COLOR or TERM say so.
+        encoding: Of standard output.
+        over_ssh: The session comes over SSH.
+        inside: What stands between: tmux or screen; empty for neither.
+    """
+
+    columns: int | None
+    rows: int | None
+    name: str
+    colors: int
+    encoding: str
+    over_ssh: bool
+    inside: str
+
+
+@record
+class MachineHere:
+    """The machine.
+
+    Attributes:
+        system: Operating system, its release, the processor's architecture, the C library.
+        processor: Its name.
+        processors: That this process may use.
+        memory_bytes: Of the machine, or of the container where that has less; null where it is not told.
+        free_bytes: That can be had now; null where it is not told.
+        gpus: Their names.
+        gpu_sources: Where GPUs were looked for.
+    """
+
+    system: str
+    processor: str
+    processors: int
+    memory_bytes: int | None
+    free_bytes: int | None
+    gpus: tuple[str, ...]
+    gpu_sources: tuple[str, ...]
+
+
+@record
+class Checkup:
+    """All that `explorer doctor` looked at."""
+
+    explorer: str
+    python: PythonHere
+    machine: MachineHere
+    terminal: TerminalHere
+    folders: tuple[FolderHere, ...]
+    packages: tuple[PackageHere, ...]
+    extras: tuple[ExtraHere, ...]
+    problems: tuple[Problem, ...]
+
+
+def checkup(*, extras: bool = False) -> Checkup:
+    """Looks at everything.
+
+    Args:
+        extras: Whether packages of extras are imported, too, which takes seconds.
+    """
+    problems: list[Problem] = []
+    known = installation.distributions()
+    tried = [row for row in TESTED[1:] if extras or not installation.extra_name(row)]
+    tried = [row for row in tried if installation.distribution(row, known) is not None]
+    # nothing of it is of use on Windows
+    names = [] if os.name == "nt" else map(module_name, tried)
+    trial = _asked(lambda: ImportTrial(names), None, "imports cannot be tried", problems)
+    python, machine, terminal = _python(known, problems), _machine(problems), _terminal(problems)
+    folders = tuple(_folders(problems))
+    packages = _packages(known, trial, problems)
+    return Checkup(
+        __version__, python, machine, terminal, folders, packages, tuple(_extras(packages)), tuple(problems)
+    )
+
+
+def short_path(text: str) -> str:
+    """A text with '~' for the user's home: what is pasted into a bug report names nobody."""
+    import re
+
+    for home in {os.environ.get("HOME", "").rstrip("/\\"), os.path.expanduser("~").rstrip("/\\")}:
+        if len(home) > 1:
+            text = re.sub(rf"(?<![\w/.-]){re.escape(home)}(?![\w.-])", "~", text)
+    return text
+
+
+def _add(problem: Problem, problems: list[Problem]) -> None:
+    if not any(one.what == problem.what for one in problems):
+        problems.append(problem)
+
+
+def _problem(fault: Fault) -> Problem:
+    return Problem(short_path(fault.what), _pip(fault.command), short_path(fault.advice))
+
+
+def _pip(command: str) -> str:
+    """A command of pip's, for the environment that this is."""
+    if not command.startswith("pip "):
+        return command
+    import shutil
+
+    folder = os.path.dirname(sys.executable)
+    found = shutil.which("pip")
+    if found and os.path.dirname(os.path.realpath(found)) == os.path.realpath(folder):
+        return command
+    python = short_path(sys.executable)
+    if installation.imported_place("pip") is None:
+        return f"uv pip{command.removeprefix('pip').replace(' install', f' install --python {python}', 1)}"
+    return f"{python} -m {command}"
+
+
+def _asked(ask: Callable[[], T], otherwise: U, what: str, problems: list[Problem]) -> T | U:
+    """What `ask` returns; where it fails, that is a problem."""
+    try:
+        return ask()
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        fault = installation.import_fault(error)
+        problem = Problem(f"{what}: {short_path(reason)}", "", "") if fault is None else _problem(fault)
+        _add(problem, problems)
+        return otherwise
+
+
+# -- Python and its packages
+
+
+def _python(known: Mapping[str, Distribution], problems: list[Problem]) -> PythonHere:
+    row = TESTED[0]
+    version = installed_version("python")
+    if release(version) < release(row.lowest):
+        what = f"Python {version} runs this; {row.lowest} or newer is needed"
+        problems.append(Problem(what, f"python{row.highest} -m venv .venv", ""))
+    program = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    held = known.get("explorer_nn")
+    if held is not None and os.path.realpath(held.folder) == os.path.realpath(os.path.dirname(program)):
+        gone = installation.missing_files(held)
+        if gone:
+            what = f"{len(gone):,} files of the program itself are missing ({gone[0]})"
+            problems.append(Problem(what, _pip("pip install --force-reinstall --no-deps explorer-nn"), ""))
+    return PythonHere(version, short_path(sys.executable or "?"), range_text(row), short_path(program))
+
+
+_STANDS_ON = {
+    **dict.fromkeys(("gguf", "ml_dtypes", "onnx", "onnxruntime"), "numpy"),
+    "textual": "rich",
+    **dict.fromkeys(
+        ("torchvision", "torchinfo", "onnxscript", "transformers", "torchao", "lightning"), "torch"
+    ),
+}
+"""Packages that cannot be imported where another cannot be."""
+
+
+def _packages(
+    known: Mapping[str, Distribution], trial: ImportTrial | None, problems: list[Problem]
+) -> tuple[PackageHere, ...]:
+    states: dict[str, PackageHere] = {}
+    for row in TESTED[1:]:
+        extra = installation.extra_name(row)
+        held = installation.distribution(row, known)
+        version = None if held is None else held.version
+        state: Any = "fine" if held is None or is_tested(row.package, held.version) else "newer"
+        fault = None if held is None else installation.age_fault(row, held.version)
+        if fault is not None:
+            state = "old"
+        else:
+            fault = installation.file_fault(row, held)
+            if held is None and fault is not None:
+                fault = None if extra else Fault(f"{row.package} is not installed", fault.command)
+                state = "absent" if extra else "missing"
+            elif fault is not None:
+                state = "broken"
+        if fault is not None:
+            _add(_problem(fault), problems)
+        version = "" if version is None and state == "fine" else version
+        states[module_name(row)] = PackageHere(row.package, version, range_text(row), extra, state)
+    well = ("fine", "newer")
+    for module, fault in (trial.faults() if trial else {}).items():
+        below = states.get(_STANDS_ON.get(module, ""))
+        if states[module].state in well:
+            states[module].state = "broken"
+            # what stands on a broken package is whole again when that is
+            if below is None or below.state in well:
+                _add(_problem(fault), problems)
+    return tuple(states.values())
+
+
+def _extras(packages: Sequence[PackageHere]) -> Iterator[ExtraHere]:
+    for name in dict.fromkeys(EXTRAS.values()):
+        mine = [one for one in packages if one.extra == name]
+        lacks = tuple(one.package for one in mine if one.state == "absent")
+        yield ExtraHere(name, not lacks, lacks, extra_command(name))
+
+
+# -- folders
+
+
+def _folders(problems: list[Problem]) -> Iterator[FolderHere]:
+    kinds: tuple[tuple[Kind, str], ...] = (
+        ("config", "machines cannot be saved"),
+        ("cache", "models are analyzed anew each time"),
+        ("state", "sessions cannot be resumed"),
+    )
+    for kind, loss in kinds:
+        folder = _asked(lambda kind=kind: user_folder(kind, os.environ), "?", f"the {kind} folder", problems)  # type: ignore[misc]
+        path = folder
+        if kind == "config":
+            path = os.environ.get("EXPLORER_CONFIG") or os.path.join(folder, "config.toml")
+            folder = os.path.dirname(path) or os.curdir
+            _check_config(path, problems)
+        near = _nearest(folder)
+        writable = folder != "?" and _is_writable(near) and not (path != folder and os.path.isdir(path))
+        if not writable and folder != "?":
+            what = f"nothing can be written to {short_path(folder)}: {loss}"
+            problems.append(Problem(what, _mend(kind, near), ""))
+        shown = "none: there is no home folder" if folder.startswith(NOWHERE) else short_path(path)
+        yield FolderHere(kind, shown, os.path.exists(path), writable)
+    yield _temporary(problems)
+
+
+def _temporary(problems: list[Problem]) -> FolderHere:
+    import tempfile
+
+    try:
+        path = tempfile.gettempdir()
+    except OSError:
+        path = os.environ.get("TMPDIR", "/tmp")
+        what = "there is no folder for temporary files: no model can be tiled or run"
+        problems.append(Problem(what, "export TMPDIR=~/tmp && mkdir -p ~/tmp", ""))
+        return FolderHere("temporary", short_path(path), os.path.exists(path), False)
+    return FolderHere("temporary", short_path(path), True, True)
+
+
+def _check_config(path: str, problems: list[Problem]) -> None:
+    try:
+        with open(path, "rb") as file:
+            import tomllib
+
+            tomllib.load(file)
+    except FileNotFoundError:
+        pass
+    except NotADirectoryError:
+        pass
+    except OSError as error:
+        problems.append(
+            Problem(f"{short_path(path)} cannot be read: {error.strerror}", "", "set EXPLORER_CONFIG")
+        )
+    except ValueError as error:
+        reason = " ".join(str(error).split())[:120]
+        problems.append(Problem(f"{short_path(path)} is not TOML: {reason}", "", "correct that line"))
+
+
+def _nearest(path: str) -> str:
+    """The folder itself, or the nearest one above it that is there."""
+    path = os.path.abspath(path)
+    while not os.path.lexists(path) and os.path.dirname(path) != path:
+        path = os.path.dirname(path)
+    return path
+
+
+def _is_writable(folder: str) -> bool:
+    return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)
+
+
+def _mend(kind: str, near: str) -> str:
+    """A command after which the folder can be written."""
+    import shlex
+
+    mine = getattr(os, "getuid", lambda: None)()
+    place = short_path(near)
+    quoted = place if shlex.quote(place[1:]) == place[1:] else shlex.quote(near)
+    try:
+        about = os.stat(near)
+    except OSError:
+        about = None
+    home = os.path.expanduser("~")
+    if about is not None and os.path.isdir(near) and f"{near}/".startswith(f"{home}/") and mine:
+        return f"chmod u+rwx {quoted}" if about.st_uid == mine else f'sudo chown -R "$USER" {quoted}'
+    import tempfile
+
+    return f"export XDG_{kind.upper()}_HOME={tempfile.gettempdir()}/explorer-{kind}"
+
+
+# -- the terminal
+
+
+def _terminal(problems: list[Problem]) -> TerminalHere:
+    environment = os.environ
+    size = next(filter(None, map(_size, (1, 2, 0))), None)
+    name = environment.get("TERM", "")
+    encoding = getattr(sys.stdout, "encoding", None) or "?"
+    if size is not None and not encoding.lower().replace("-", "").startswith("utf"):
+        what = f"standard output is {encoding}: lines and bars are drawn in plain letters"
+        problems.append(Problem(what, "export LC_ALL=C.UTF-8", ""))
+    inside = "tmux" if environment.get("TMUX") else "screen" if environment.get("STY") else ""
+    ssh = any(environment.get(key) for key in ("SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY"))
+    columns, rows = size or (None, None)
+    return TerminalHere(columns, rows, name, _colors(environment), encoding.lower(), ssh, inside)
+
+
+def _size(number: int) -> tuple[int, int] | None:
+    try:
+        columns, rows = os.get_terminal_size(number)
+    except (OSError, ValueError, AttributeError):
+        return None
+    return (columns, rows) if columns > 0 else None
+
+
+def _colors(environment: Mapping[str, str]) -> int:
+    name = environment.get("TERM", "")
+    if "NO_COLOR" in environment or name == "dumb":
+        return 0
+    if environment.get("COLORTERM", "").lower() in ("truecolor", "24bit"):
+        return 1 << 24
+    return 256 if "256color" in name else 16 if name else 0
+
+
+# -- the machine
+
+
+def _machine(problems: list[Problem]) -> MachineHere:
+    from explorer.host import processor
+
+    name = _asked(processor.name, platform.machine(), "the processor", problems)
+    many = _asked(lambda: len(processor.processors()), os.cpu_count() or 1, "the processors", problems)
+    memory, gpus = _asked(_memory, None, "the memory", problems), _asked(_gpus, None, "the GPU", problems)
+    whole, free = memory or (None, None)
+    names, sources = gpus or ((), ())
+    if os.name == "nt":
+        what = "this is Windows: only --help, --version and doctor answer"
+        problems.append(Problem(what, "wsl --install", ""))
+    return MachineHere(_system(), name, many, whole, free, names, sources)
+
+
+def _system() -> str:
+    if sys.platform == "darwin":
+        parts = ["macOS", platform.mac_ver()[0], platform.machine()]
+    else:
+        parts = [platform.system(), platform.release(), platform.machine()]
+    library = " ".join(filter(None, platform.libc_ver())) if sys.platform.startswith("linux") else ""
+    return ", ".join(filter(None, (" ".join(filter(None, parts)), library)))
+
+
+def _memory() -> tuple[int | None, int | None]:
+    import psutil
+
+    memory = psutil.virtual_memory()
+    whole, free = int(memory.total), int(memory.available)
+    limit = _text("/sys/fs/cgroup/memory.max").strip()
+    if limit.isdecimal() and 0 < int(limit) < whole:
+        used = _text("/sys/fs/cgroup/memory.current").strip()
+        free = min(free, int(limit) - int(used)) if used.isdecimal() else min(free, int(limit))
+        whole = int(limit)
+    return whole, free
+
+
+_DRIVERS = "/proc/driver/nvidia/gpus"
+
+
+def _gpus() -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names of GPUs and where they were looked for: drivers' own files first, which takes no process."""
+    looked: list[str] = []
+    names: list[str] = []
+    if sys.platform.startswith("linux"):
+        looked += [_DRIVERS, "/dev/kfd"]
+        try:
+            cards = sorted(os.listdir(_DRIVERS))
+        except OSError:
+            cards = []
+        for card in cards:
+            lines = _text(f"{_DRIVERS}/{card}/information").splitlines()
+            told = [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
+            names.append(told[0] if told and told[0] else "NVIDIA GPU")
+        if os.path.exists("/dev/kfd"):
+            names.append("AMD GPU (ROCm)")
+    if sys.platform == "darwin" and platform.machine() == "arm64":
+        return ("Apple GPU (Metal)",), ("the processor",)
+    if not names:
+        looked.append("nvidia-smi")
+        names += _nvidia_smi()
+    return tuple(names), tuple(looked)
+
+
+def _nvidia_smi() -> list[str]:
+    import shutil
+    import subprocess
+
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    words = [program, "--query-gpu=name", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(
+            words, capture_output=True, text=True, errors="replace", timeout=5, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""

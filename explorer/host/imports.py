@@ -1,0 +1,121 @@
+"""Imports of packages tried in processes of their own: one that raises, crashes or hangs harms nobody."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+
+from explorer.base.extras import extra_of
+from explorer.base.installation import (
+    Fault,
+    distribution,
+    distributions,
+    install_command,
+    module_name,
+    repair_command,
+)
+from explorer.base.tested_versions import TESTED
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_SECONDS = 20.0
+_FIRST = {"numpy", "rich", "torch"}
+_UNUSED = {"tflite"}
+"""Read a module at a time by the program: its own import takes all of them."""
+_TOGETHER = {"onnxruntime": "numpy", "ml_dtypes": "numpy", "gguf": "numpy", "numpy": "numpy", "onnx": "onnx"}
+"""Processes of the packages that take longest; all others of an installation share one."""
+_LACKS = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
+_CODE = """
+import json, os, sys
+answers = os.fdopen(os.dup(1), "w")
+nothing = os.open(os.devnull, os.O_WRONLY)
+os.dup2(nothing, 1)
+os.dup2(nothing, 2)
+sys.path[:] = json.loads(sys.argv[1])
+for name in sys.argv[2:]:
+    print(name, file=answers, flush=True)
+    reason = ""
+    try:
+        __import__(name)
+    except BaseException as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+    print(reason, file=answers, flush=True)
+answers.flush()
+os._exit(0)
+"""
+
+
+class ImportTrial:
+    """Imports of packages in a few processes, which begin at once.
+
+    Args:
+        modules: Top names.
+    """
+
+    def __init__(self, modules: Iterable[str]) -> None:
+        groups: dict[str, list[str]] = {}
+        # what most others stand on comes first: they fail as it does
+        for module in sorted(modules, key=lambda name: name not in _FIRST):
+            if module not in _UNUSED:
+                groups.setdefault(_TOGETHER.get(module, extra_of(module)), []).append(module)
+        path = json.dumps([folder for folder in sys.path if isinstance(folder, str)])
+        self._until = time.monotonic() + _SECONDS * max(1, len(groups) // 3)
+        self._children = [(names, _child(path, names)) for names in groups.values()]
+
+    def faults(self) -> dict[str, Fault]:
+        """What is wrong with those that cannot be imported, by module, when all have been tried."""
+        every: dict[str, str] = {}
+        for names, child in self._children:
+            late = False
+            try:
+                out, _ = child.communicate(timeout=max(0.1, self._until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                late = True
+                child.kill()
+                out, _ = child.communicate()
+            lines = out.splitlines()
+            reasons = dict(zip(lines[::2], lines[1::2], strict=False))
+            begun = lines[-1] if len(lines) % 2 else ""
+            if begun:
+                reasons[begun] = "it takes too long" if late else f"it ends the process ({child.returncode})"
+            every |= {name: reason for name, reason in reasons.items() if name in names and reason}
+        return _told_once({name: _fault(name, reason) for name, reason in every.items()}, every)
+
+
+def _child(path: str, names: Sequence[str]) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-I", "-c", _CODE, path, *names],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        errors="replace",
+    )
+
+
+def _fault(module: str, reason: str) -> Fault:
+    row = next(row for row in TESTED if module_name(row) == module)
+    held = distribution(row, distributions())
+    version = held.version if held else ""
+    called = f"{row.package} {version}".strip()
+    lacks = _LACKS.match(reason)
+    if lacks is not None and lacks[1].partition(".")[0] != module:
+        return Fault(f"{called} needs {lacks[1]}, which is not installed", install_command(row))
+    return Fault(f"{called} is installed but cannot be imported ({reason})", repair_command(row, version))
+
+
+def _told_once(faults: dict[str, Fault], reasons: dict[str, str]) -> dict[str, Fault]:
+    """Faults without those of packages that fail because another one does."""
+    first = {reason: name for name, reason in reversed(reasons.items())}
+    told = {name: fault for name, fault in faults.items() if first[reasons[name]] == name}
+    blamed = {name for name in told if not told[name].what.endswith("is not installed")}
+    return {
+        name: fault
+        for name, fault in told.items()
+        if not any(f"'{other}" in reasons[name] for other in blamed - {name})
+    }
