@@ -205,11 +205,11 @@ ServingFigures = record(
 )
 Training = record(training.Training, fields(training.Training, leave=("layers",)))
 
-PYTHON_HERE, MACHINE_HERE, TERMINAL_HERE, FOLDER_HERE, PACKAGE_HERE, EXTRA_HERE, PROBLEM = (
+PYTHON_INFO, MACHINE_INFO, TERMINAL_INFO, FOLDER_INFO, PACKAGE_INFO, EXTRA_INFO, PROBLEM = (
     record(about, fields(about))
     for about in (
-        *(doctor.PythonHere, doctor.MachineHere, doctor.TerminalHere, doctor.FolderHere),
-        *(doctor.PackageHere, doctor.ExtraHere, doctor.Problem),
+        *(doctor.PythonInfo, doctor.MachineInfo, doctor.TerminalInfo, doctor.FolderInfo),
+        *(doctor.PackageInfo, doctor.ExtraInfo, doctor.Problem),
     )
 )
 Overlay = record(overlay.Overlay, fields(overlay.Overlay, leave=("figures",)))
@@ -329,12 +329,12 @@ DOCUMENTS: dict[str, Fields] = {
     "doctor": {
         **HEAD,
         "explorer": str,
-        "python": PYTHON_HERE,
-        "machine": MACHINE_HERE,
-        "terminal": TERMINAL_HERE,
-        "folders": list[FOLDER_HERE],
-        "packages": list[PACKAGE_HERE],
-        "extras": list[EXTRA_HERE],
+        "python": PYTHON_INFO,
+        "machine": MACHINE_INFO,
+        "terminal": TERMINAL_INFO,
+        "folders": list[FOLDER_INFO],
+        "packages": list[PACKAGE_INFO],
+        "extras": list[EXTRA_INFO],
         "problems": list[PROBLEM],
     },
     "list": {**HEAD, **fields(listing.ModelListing)},
@@ -393,6 +393,7 @@ MADE_OF: dict[str, type] = {
     "activations": values.Activations,
     "values": values.TensorValues,
     "cache": CacheUsage,
+    "doctor": doctor.Checkup,
     "machines": roofline.Machines,
     "list": listing.ModelListing,
 }

@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 @record
 class Problem:
-    """What is wrong.
+    """One thing that is wrong.
 
     Attributes:
-        what: In a line.
-        command: What mends it; empty where no command does.
-        advice: What to do, where no command does.
+        what: The problem in one line.
+        command: The command that mends it; empty where none does.
+        advice: The next step where no command mends it; empty where one does, or where none is known.
     """
 
     what: str
@@ -48,13 +48,14 @@ class Problem:
 
 
 @record
-class PythonHere:
+class PythonInfo:
     """The Python that runs the program.
 
     Attributes:
+        version: Its version.
         executable: Its path.
         tested: The versions that the tests passed with.
-        program: The folder of the program's own code.
+        program: The folder of the program's code.
     """
 
     version: str
@@ -64,15 +65,15 @@ class PythonHere:
 
 
 @record
-class PackageHere:
+class PackageInfo:
     """A package that the program uses.
 
     Attributes:
-        package: As pip knows it.
-        version: That is installed; null where none is, empty where it is not told.
+        package: The name that pip knows.
+        version: The installed version; null where the package is absent, empty where its metadata is.
         tested: The versions that the tests passed with.
-        extra: That brings it; empty for what every installation has.
-        state: What of it is wrong, if anything; a newer version than those tested is not.
+        extra: The extra that brings the package; empty for a package of every installation.
+        state: `newer` than the tested versions is no problem, nor is an `absent` package of an extra.
     """
 
     package: str
@@ -83,12 +84,14 @@ class PackageHere:
 
 
 @record
-class ExtraHere:
+class ExtraInfo:
     """An extra.
 
     Attributes:
-        lacks: Packages of it that are not installed.
-        command: What installs it.
+        name: As in `pip install 'explorer-nn[NAME]'`.
+        installed: Whether each of its packages is installed.
+        lacks: Its packages that are not installed.
+        command: The command that installs it.
     """
 
     name: str
@@ -98,14 +101,14 @@ class ExtraHere:
 
 
 @record
-class FolderHere:
+class FolderInfo:
     """A folder that the program keeps files in.
 
     Attributes:
-        use: What for.
-        path: Of the folder; of the config, of the file.
-        exists: It is there.
-        writable: It can be written, or made.
+        use: What it holds.
+        path: The folder; for `config` the file.
+        exists: Whether it is there.
+        writable: Whether it can be written, or made.
     """
 
     use: Literal["config", "cache", "state", "temporary"]
@@ -115,21 +118,21 @@ class FolderHere:
 
 
 @record
-class TerminalHere:
+class TerminalInfo:
     """The terminal.
 
     Attributes:
-        columns: Its width in cells; null where there is no terminal.
-        rows: Its height.
-        name: What TERM says.
-        colors: How many it shows; 0 where NO_COLOR or TERM say so.
-        encoding: Of standard output.
-        over_ssh: The session comes over SSH.
-        inside: What stands between: tmux or screen; empty for neither.
+        width: Cells in a line; null without a terminal.
+        height: Lines; null without a terminal.
+        name: The variable TERM.
+        colors: How many colors it shows; 0 where NO_COLOR or TERM turns them off.
+        encoding: The encoding of standard output.
+        over_ssh: Whether the session comes over SSH.
+        inside: `tmux` or `screen`, where one of them stands between; else empty.
     """
 
-    columns: int | None
-    rows: int | None
+    width: int | None
+    height: int | None
     name: str
     colors: int
     encoding: str
@@ -138,17 +141,17 @@ class TerminalHere:
 
 
 @record
-class MachineHere:
+class MachineInfo:
     """The machine.
 
     Attributes:
-        system: Operating system, its release, the processor's architecture, the C library.
-        processor: Its name.
-        processors: That this process may use.
-        memory_bytes: Of the machine, or of the container where that has less; null where it is not told.
-        free_bytes: That can be had now; null where it is not told.
-        gpus: Their names.
-        gpu_sources: Where GPUs were looked for.
+        system: Operating system, its release, the architecture, the C library.
+        processor: The processor's name.
+        processors: Processors that this process may use.
+        memory_bytes: Memory of the machine, or of the container if that is less; null where unknown.
+        free_bytes: Memory that is free; null where unknown.
+        gpus: Names of the GPUs.
+        gpu_sources: Where the program looked for GPUs.
     """
 
     system: str
@@ -162,15 +165,26 @@ class MachineHere:
 
 @record
 class Checkup:
-    """All that `explorer doctor` looked at."""
+    """The answer of `explorer doctor`.
+
+    Attributes:
+        explorer: The program's version.
+        python: The Python that runs it.
+        machine: Processors, memory, GPUs.
+        terminal: Size, colors, encoding.
+        folders: Where files are kept.
+        packages: Each package that the program uses.
+        extras: Each extra.
+        problems: What is wrong; the exit code is 1 if anything is.
+    """
 
     explorer: str
-    python: PythonHere
-    machine: MachineHere
-    terminal: TerminalHere
-    folders: tuple[FolderHere, ...]
-    packages: tuple[PackageHere, ...]
-    extras: tuple[ExtraHere, ...]
+    python: PythonInfo
+    machine: MachineInfo
+    terminal: TerminalInfo
+    folders: tuple[FolderInfo, ...]
+    packages: tuple[PackageInfo, ...]
+    extras: tuple[ExtraInfo, ...]
     problems: tuple[Problem, ...]
 
 
@@ -245,7 +259,7 @@ def _asked(ask: Callable[[], T], otherwise: U, what: str, problems: list[Problem
 # -- Python and its packages
 
 
-def _python(known: Mapping[str, Distribution], problems: list[Problem]) -> PythonHere:
+def _python(known: Mapping[str, Distribution], problems: list[Problem]) -> PythonInfo:
     row = TESTED[0]
     version = installed_version("python")
     if release(version) < release(row.lowest):
@@ -258,7 +272,7 @@ def _python(known: Mapping[str, Distribution], problems: list[Problem]) -> Pytho
         if gone:
             what = f"{len(gone):,} files of the program itself are missing ({gone[0]})"
             problems.append(Problem(what, _pip("pip install --force-reinstall --no-deps explorer-nn"), ""))
-    return PythonHere(version, short_path(sys.executable or "?"), range_text(row), short_path(program))
+    return PythonInfo(version, short_path(sys.executable or "?"), range_text(row), short_path(program))
 
 
 _STANDS_ON = {
@@ -273,8 +287,8 @@ _STANDS_ON = {
 
 def _packages(
     known: Mapping[str, Distribution], trial: ImportTrial | None, problems: list[Problem]
-) -> tuple[PackageHere, ...]:
-    states: dict[str, PackageHere] = {}
+) -> tuple[PackageInfo, ...]:
+    states: dict[str, PackageInfo] = {}
     for row in TESTED[1:]:
         extra = installation.extra_name(row)
         held = installation.distribution(row, known)
@@ -293,7 +307,7 @@ def _packages(
         if fault is not None:
             _add(_problem(fault), problems)
         version = "" if version is None and state == "fine" else version
-        states[module_name(row)] = PackageHere(row.package, version, range_text(row), extra, state)
+        states[module_name(row)] = PackageInfo(row.package, version, range_text(row), extra, state)
     well = ("fine", "newer")
     for module, fault in (trial.faults() if trial else {}).items():
         below = states.get(_STANDS_ON.get(module, ""))
@@ -305,17 +319,17 @@ def _packages(
     return tuple(states.values())
 
 
-def _extras(packages: Sequence[PackageHere]) -> Iterator[ExtraHere]:
+def _extras(packages: Sequence[PackageInfo]) -> Iterator[ExtraInfo]:
     for name in dict.fromkeys(EXTRAS.values()):
         mine = [one for one in packages if one.extra == name]
         lacks = tuple(one.package for one in mine if one.state == "absent")
-        yield ExtraHere(name, not lacks, lacks, extra_command(name))
+        yield ExtraInfo(name, not lacks, lacks, extra_command(name))
 
 
 # -- folders
 
 
-def _folders(problems: list[Problem]) -> Iterator[FolderHere]:
+def _folders(problems: list[Problem]) -> Iterator[FolderInfo]:
     kinds: tuple[tuple[Kind, str], ...] = (
         ("config", "machines cannot be saved"),
         ("cache", "models are analyzed anew each time"),
@@ -334,11 +348,11 @@ def _folders(problems: list[Problem]) -> Iterator[FolderHere]:
             what = f"nothing can be written to {short_path(folder)}: {loss}"
             problems.append(Problem(what, _mend(kind, near), ""))
         shown = "none: there is no home folder" if folder.startswith(NOWHERE) else short_path(path)
-        yield FolderHere(kind, shown, os.path.exists(path), writable)
+        yield FolderInfo(kind, shown, os.path.exists(path), writable)
     yield _temporary(problems)
 
 
-def _temporary(problems: list[Problem]) -> FolderHere:
+def _temporary(problems: list[Problem]) -> FolderInfo:
     import tempfile
 
     try:
@@ -347,8 +361,8 @@ def _temporary(problems: list[Problem]) -> FolderHere:
         path = os.environ.get("TMPDIR", "/tmp")
         what = "there is no folder for temporary files: no model can be tiled or run"
         problems.append(Problem(what, "export TMPDIR=~/tmp && mkdir -p ~/tmp", ""))
-        return FolderHere("temporary", short_path(path), os.path.exists(path), False)
-    return FolderHere("temporary", short_path(path), True, True)
+        return FolderInfo("temporary", short_path(path), os.path.exists(path), False)
+    return FolderInfo("temporary", short_path(path), True, True)
 
 
 def _check_config(path: str, problems: list[Problem]) -> None:
@@ -404,7 +418,7 @@ def _mend(kind: str, near: str) -> str:
 # -- the terminal
 
 
-def _terminal(problems: list[Problem]) -> TerminalHere:
+def _terminal(problems: list[Problem]) -> TerminalInfo:
     environment = os.environ
     size = next(filter(None, map(_size, (1, 2, 0))), None)
     name = environment.get("TERM", "")
@@ -415,7 +429,7 @@ def _terminal(problems: list[Problem]) -> TerminalHere:
     inside = "tmux" if environment.get("TMUX") else "screen" if environment.get("STY") else ""
     ssh = any(environment.get(key) for key in ("SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY"))
     columns, rows = size or (None, None)
-    return TerminalHere(columns, rows, name, _colors(environment), encoding.lower(), ssh, inside)
+    return TerminalInfo(columns, rows, name, _colors(environment), encoding.lower(), ssh, inside)
 
 
 def _size(number: int) -> tuple[int, int] | None:
@@ -438,7 +452,7 @@ def _colors(environment: Mapping[str, str]) -> int:
 # -- the machine
 
 
-def _machine(problems: list[Problem]) -> MachineHere:
+def _machine(problems: list[Problem]) -> MachineInfo:
     from explorer.host import processor
 
     name = _asked(processor.name, platform.machine(), "the processor", problems)
@@ -449,7 +463,7 @@ def _machine(problems: list[Problem]) -> MachineHere:
     if os.name == "nt":
         what = "this is Windows: only --help, --version and doctor answer"
         problems.append(Problem(what, "wsl --install", ""))
-    return MachineHere(_system(), name, many, whole, free, names, sources)
+    return MachineInfo(_system(), name, many, whole, free, names, sources)
 
 
 def _system() -> str:

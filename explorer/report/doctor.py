@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-    from explorer.host.doctor import Checkup, FolderHere, PackageHere, TerminalHere
+    from explorer.host.doctor import Checkup, FolderInfo, PackageInfo, TerminalInfo
 
 _SIGNS = {"newer": ">", "missing": "!", "old": "!", "broken": "!"}
 _LABEL = 11
@@ -77,7 +77,7 @@ def _is_partial(fact: Checkup, extra: str) -> bool:
     return "absent" in mine and set(mine) != {"absent"}
 
 
-def _packages(packages: Sequence[PackageHere]) -> Iterator[str]:
+def _packages(packages: Sequence[PackageInfo]) -> Iterator[str]:
     """Two packages a line: a sign, the name, the version, the range that is tested."""
     half = (len(packages) + 1) // 2
     columns = [_column(packages[:half]), _column(packages[half:])]
@@ -85,7 +85,7 @@ def _packages(packages: Sequence[PackageHere]) -> Iterator[str]:
         yield "  ".join(column[at] for column in columns if at < len(column))
 
 
-def _column(packages: Sequence[PackageHere]) -> list[str]:
+def _column(packages: Sequence[PackageInfo]) -> list[str]:
     rows = [(" ", "package", "installed", "tested")]
     rows += [(_SIGNS.get(one.state, " "), one.package, _version(one), _range(one.tested)) for one in packages]
     wide = [max(len(row[at]) for row in rows) for at in range(4)]
@@ -95,7 +95,7 @@ def _column(packages: Sequence[PackageHere]) -> list[str]:
     ]
 
 
-def _version(one: PackageHere) -> str:
+def _version(one: PackageInfo) -> str:
     return "-" if one.version is None else one.version or "?"
 
 
@@ -105,18 +105,18 @@ def _range(tested: str) -> str:
     return low if not high else f"{low}-{high}.x" if low.startswith(f"{high}.") else f"{low}-{high}"
 
 
-def _terminal(one: TerminalHere) -> str:
-    if one.columns is None:
-        size = "none (the output is not shown by one)"
+def _terminal(one: TerminalInfo) -> str:
+    if one.width is None:
+        size = "none"
     else:
-        size = f"{one.columns} x {one.rows}"
+        size = f"{one.width} x {one.height}"
     colors = {0: "no colors", 1 << 24: "16.7 million colors"}.get(one.colors, f"{one.colors} colors")
     inside = f", in {one.inside}" if one.inside else ""
     where = "over SSH" if one.over_ssh else "not over SSH"
     return f"{size}, {one.name or 'TERM is not set'}, {colors}, {one.encoding}, {where}{inside}"
 
 
-def _folder(one: FolderHere) -> str:
+def _folder(one: FolderInfo) -> str:
     state = "" if one.exists else " (not there yet)" if one.writable else " (not there)"
     return f"{one.path}{state if one.writable else f'{state}, cannot be written'}"
 

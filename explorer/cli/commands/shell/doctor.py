@@ -21,7 +21,7 @@ def _run(given: ParsedArgs, progress: object) -> Answer:
 
 COMMAND = Command(
     "doctor",
-    "what is installed here, what is wrong with it, and the command that mends it",
+    "what is installed, what is wrong with it, and what mends it",
     (),
     (Option("--extras", "import the packages of extras, too, which takes seconds"), *PRINTING),
     ("explorer doctor", "explorer doctor --json", "explorer doctor --extras"),
