@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from explorer.engine.compat.transformers import window
 from explorer.engine.formats.torch_module.cache_tensors import CacheTensor
 from explorer.engine.serving.closed_forms import over_context
 from explorer.engine.serving.passes import Passes
@@ -20,8 +21,8 @@ _FEW = 5
 
 def windows(layers: Sequence[Any]) -> tuple[int, ...]:
     """Tokens from which on some layers keep no more, ascending; a window of w tokens has w - 1 behind it."""
-    found = {getattr(layer, "sliding_window", None) for layer in layers}
-    return tuple(sorted({w - 1 for w in found if isinstance(w, int) and w > 2}))
+    sizes = {window(layer) for layer in layers}
+    return tuple(sorted({size - 1 for size in sizes if size is not None and size > 2}))
 
 
 def element_bits(one: CacheTensor, bits: float | None) -> float:
@@ -66,15 +67,15 @@ def groups(passes: Passes, context: int) -> tuple[CacheGroup, ...]:
     for at, tensors in by_layer.items():
         layer = layers[at] if 0 <= at < len(layers) else None
         shapes = tuple([(one.name, tuple(one.tensor.shape[1:])) for one in tensors])
-        window = getattr(layer, "sliding_window", None)
+        most_kept = window(layer)
         kind = type(layer).__name__ if layer is not None else "states"
         elements = sum(one.tensor.numel() for one in tensors)
-        key = kind, shapes, more.get(at, 0) - few.get(at, 0), window, elements
+        key = kind, shapes, more.get(at, 0) - few.get(at, 0), most_kept, elements
         found[key] = found.get(key, 0) + 1
     return tuple(
         [
-            CacheGroup(kind, count, shapes, growing, window, elements * count)
-            for (kind, shapes, growing, window, elements), count in found.items()
+            CacheGroup(kind, count, shapes, growing, most_kept, elements * count)
+            for (kind, shapes, growing, most_kept, elements), count in found.items()
         ]
     )
 

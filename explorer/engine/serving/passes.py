@@ -7,8 +7,9 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from explorer.base.errors import BadModel
+from explorer.engine.compat.transformers import cache_layers
 from explorer.engine.costs.decode import module_step
-from explorer.engine.costs.decode.module_cache import OwnCache, layers_of, text_config
+from explorer.engine.costs.decode.module_cache import OwnCache, text_config
 from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.formats.torch_module.cache_tensors import CacheTensor, tensors_of
 from explorer.engine.serving.weights import WeightHolder, block_of, holders, read_bytes
@@ -148,7 +149,7 @@ class Passes:
     def cache(self, context: int) -> tuple[list[Any], tuple[CacheTensor, ...]]:
         """The layers of the cache behind so many tokens, and its tensors."""
         cache, _ = self.own.cache(context, 1, self.prompt_tokens)
-        return layers_of(cache), tensors_of(cache)
+        return cache_layers(cache), tensors_of(cache)
 
     @cached_property
     def looped(self) -> bool:

@@ -121,9 +121,9 @@ def test_experts_of_dbrx_are_what_torch_counts_with_gradients_on() -> None:
         own = module_cache.of_module(AutoModelForCausalLM.from_config(copy.deepcopy(config)).eval())
     model = AutoModelForCausalLM.from_config(config).eval()
     text, result = counted(model, gradients=True, input_ids=ids(PROMPT), use_cache=True)
-    cache = result.past_key_values
+    cache = getattr(result, own.name)
     nbytes = sum(one.nbytes for one in tensors_of(cache))
-    step, _ = counted(model, gradients=True, input_ids=ids(1), past_key_values=cache, use_cache=True)
+    step, _ = counted(model, gradients=True, **{"input_ids": ids(1), own.name: cache, "use_cache": True})
     behind = module_step.step_behind(own, own.step(PROMPT), PROMPT, 1).info.totals
     assert (behind.macs, behind.kv_cache_bytes) == (step, nbytes)
     assert module_step.examined(own, own.prompt(PROMPT), 1).info.totals.macs == text
@@ -253,9 +253,9 @@ def test_a_text_of_a_model_that_sees_is_counted_as_torch_does(name: str) -> None
         own = module_cache.of_module(AutoModelForImageTextToText.from_config(copy.deepcopy(config)).eval())
     model = AutoModelForImageTextToText.from_config(config).eval()
     text, result = counted(model, input_ids=ids(PROMPT), use_cache=True)
-    cache = result.past_key_values
+    cache = getattr(result, own.name)
     nbytes = sum(one.nbytes for one in tensors_of(cache))
-    step, _ = counted(model, input_ids=ids(1), past_key_values=cache, use_cache=True)
+    step, _ = counted(model, **{"input_ids": ids(1), own.name: cache, "use_cache": True})
     behind = module_step.step_behind(own, own.step(PROMPT), PROMPT, 1).info.totals
     assert (behind.macs, behind.kv_cache_bytes) == (step, nbytes)
     assert module_step.examined(own, own.prompt(PROMPT), 1).info.totals.macs == text
@@ -277,11 +277,11 @@ def test_an_encoder_decoder_is_counted_behind_what_its_encoder_read(name: str) -
     if hasattr(model, "set_experts_implementation"):
         model.set_experts_implementation("eager")
     text, result = counted(model, input_ids=ids(PROMPT), decoder_input_ids=ids(1), use_cache=True)
-    cache = result.past_key_values
+    cache = getattr(result, own.name)
     nbytes = sum(one.nbytes for one in tensors_of(cache))
     with torch.no_grad():
         encoded = model.get_encoder()(input_ids=ids(PROMPT))
-    read = {"encoder_outputs": encoded, "past_key_values": cache}
+    read = {"encoder_outputs": encoded, own.name: cache}
     step, _ = counted(model, decoder_input_ids=ids(1), use_cache=True, **read)
     behind = module_step.step_behind(own, own.step(1, 1, PROMPT), 1, 1).info.totals
     assert (behind.macs, behind.kv_cache_bytes) == (step, nbytes)

@@ -3,7 +3,8 @@
 torch works these out in Python, in general and therefore slowly: a millisecond for a batch norm. A rule
 here answers only the plain case (dense tensors of one floating-point dtype in the usual order of
 dimensions, arguments that fit) and leaves every other, and every error, to torch. So a rule can be
-missing, but must never say something else than torch; the tests compare them.
+missing, but must never say something else than torch; the tests compare them. A grouped product is answered
+where torch's meta kernel refuses it, too: its CPU kernel takes float32, and its meta kernel does since 2.15.
 """
 
 from __future__ import annotations
@@ -229,6 +230,36 @@ def _addmm(added: Any, x: Any, y: Any, **named: Any) -> Made | None:
     return _of(shape, x.dtype) if fits else None
 
 
+_GROUPED_TYPES = (torch.bfloat16, torch.float16, torch.float32)
+"""Types of grouped products on the CPU, from torch 2.9 on."""
+
+
+def _grouped_mm(
+    x: Any, y: Any, offsets: Any = None, bias: Any = None, out_dtype: torch.dtype | None = None
+) -> Made | None:
+    """Products of groups that share rows (2D by 3D), columns (3D by 2D), depth (2D by 2D) or nothing.
+
+    A row of the result begins at a multiple of 16 bytes, as in torch's kernels.
+    """
+    tensors = isinstance(x, torch.Tensor) and isinstance(y, torch.Tensor) and x.is_meta and y.is_meta
+    if not tensors or x.dtype != y.dtype or x.dtype not in _GROUPED_TYPES or bias is not None:
+        return None
+    ranks = x.dim(), y.dim()
+    grouped = isinstance(offsets, torch.Tensor) and offsets.dim() == 1
+    if not set(ranks) <= {2, 3} or x.shape[-1] != y.shape[-2] or grouped == (ranks == (3, 3)):
+        return None
+    stacks = [tensor.shape[0] for tensor in (x, y) if tensor.dim() == 3]
+    if grouped:
+        stacks.append(offsets.numel())
+    if len(set(stacks)) > 1:
+        return None
+    outer = stacks[:1] if ranks in ((2, 2), (3, 3)) else []
+    dtype = out_dtype or x.dtype
+    rows, columns, step = x.shape[-2], y.shape[-1], 16 // dtype.itemsize
+    width = -(-columns // step) * step
+    return [((*outer, rows, columns), (*(rows * width for _ in outer), width, 1), dtype)]
+
+
 def _triangle(x: Any, diagonal: int = 0) -> Made | None:
     """Of any type, such as the booleans of a causal mask."""
     usual = isinstance(x, torch.Tensor) and x.is_meta and x.dim() >= 2 and x.stride() == dense(x.shape)
@@ -320,6 +351,7 @@ RULES: dict[Any, Rule] = {
     _ATEN.mm.default: _mm,
     _ATEN.bmm.default: _bmm,
     _ATEN.addmm.default: _addmm,
+    **({_ATEN._grouped_mm.default: _grouped_mm} if hasattr(_ATEN, "_grouped_mm") else {}),
     _ATEN.where.self: _where,
     _ATEN.tril.default: _triangle,
     _ATEN.triu.default: _triangle,

@@ -186,7 +186,10 @@ TABLE: Mapping[str, OperatorRecord] = {
         ("_scaled_mm", "_weight_int8pack_mm", "_weight_int4pack_mm", "_weight_int4pack_mm_for_cpu"),
         OperatorRecord(_packed_matmul),
     ),
-    "_grouped_mm": OperatorRecord(_grouped_matmul, _PAIR),
+    # the second is transformers' own, for a torch without the first
+    **dict.fromkeys(
+        ("_grouped_mm", "transformers::grouped_mm_fallback"), OperatorRecord(_grouped_matmul, _PAIR)
+    ),
     "_scaled_grouped_mm": OperatorRecord(_grouped_matmul),
     **dict.fromkeys(("addmm", "baddbmm", "addmv", "_addmm_activation"), _ADDED),
     "addbmm": OperatorRecord(_summed_batch, _ADDED_PAIR),

@@ -18,26 +18,17 @@ from torch import nn
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import shape_text
+from explorer.engine.compat import transformers as compat
 from explorer.engine.costs.torch.branch_outcomes import traced
 from explorer.engine.formats.torch_module.cache_tensors import tensors_of
 from explorer.engine.formats.torch_module.configured_inputs import likely_shape
 from explorer.engine.progress import Cancel, stop_if
 
-_NAMES = ("past_key_values", "cache_params", "state")
-"""What a cache is called, as an argument of forward and as a part of what it returns."""
 _SHORT = 5
 """Tokens of a prompt from which a longer cache is grown; one more than the kernels of causal convolutions."""
 _GROWN = 3
 """Tokens by which a short cache is grown to see whether growing gives what a prompt leaves."""
-_HINT = "a step needs a forward with input_ids, past_key_values and use_cache, as those of transformers have"
-
-
-def layers_of(cache: Any) -> list[Any]:
-    """The layers of a cache of transformers, an encoder-decoder's own first; none of another cache."""
-    own = getattr(cache, "self_attention_cache", None)
-    if own is not None:
-        return [*layers_of(own), *layers_of(cache.cross_attention_cache)]
-    return list(getattr(cache, "layers", None) or ())
+_HINT = "a step needs a forward with input_ids and a cache, which it returns, as those of transformers have"
 
 
 class EncoderOutput(NamedTuple):
@@ -149,7 +140,7 @@ class OwnCache(Struct):
         if seen.failed:
             raise BadModel(f"it fails over a prompt: {seen.failed[1]}", where=type(self.model).__name__)
         result = seen.result
-        cache = result.get(self.name) if isinstance(result, Mapping) else getattr(result, self.name, None)
+        cache = compat.returned_cache(result, self.name)
         if cache is None:
             raise Misuse(
                 "its forward takes a cache and returns none, so nothing is known behind one",
@@ -191,14 +182,8 @@ def _ids(batch: int, tokens: int) -> torch.Tensor:
 
 def _longer(cache: Any, tokens: int) -> Any:
     """A cache with more tokens, which its layers take in as they do from a model; states stay."""
-    own = getattr(cache, "self_attention_cache", cache)
-    layers = layers_of(own)
-    if not layers:
+    if not compat.grow(cache, tokens):
         raise Misuse("its cache has no layers")
-    for layer in layers:
-        both = [getattr(layer, name, None) for name in ("keys", "values")]
-        if all(isinstance(t, torch.Tensor) and t.numel() for t in both):
-            layer.update(*(t.new_empty((*t.shape[:-2], tokens, t.shape[-1])) for t in both if t is not None))
     return cache
 
 
@@ -213,15 +198,45 @@ def of_module(model: nn.Module, source: str = "", *, cancel: Cancel = None) -> O
     Raises:
         Misuse: Its forward takes no cache.
     """
-    takes = _arguments(model)
-    name = next((name for name in _NAMES if name in takes), None)
+    arguments = compat.forward_arguments(model)
+    takes = _names(model, arguments)
     encoder = "decoder_input_ids" in takes
-    if name is None or not ("input_ids" in takes or encoder):
-        raise Misuse("it has no key-value cache of its own", where=source or type(model).__name__, hint=_HINT)
-    return OwnCache(model, name, takes, encoder, check=lambda done, modules: stop_if(cancel))
+
+    def check(done: int, modules: int) -> None:
+        stop_if(cancel)
+
+    if "input_ids" in takes or encoder:
+        name = compat.cache_argument(arguments)
+        own = OwnCache(model, name or "", takes, encoder, check=check)
+        own.name = name or _returned_argument(own, arguments)
+        if own.name:
+            return own
+    raise Misuse("it has no key-value cache of its own", where=source or type(model).__name__, hint=_HINT)
 
 
-def _arguments(model: nn.Module) -> frozenset[str]:
+def _returned_argument(own: OwnCache, arguments: Mapping[str, inspect.Parameter]) -> str:
+    """The optional argument that a forward returns as an object of tensors; '' where that is not clear.
+
+    It is returned under the argument's name, or it is the only optional argument and the only part of a tuple
+    that is no tensor.
+    """
+    optional = [name for name, one in arguments.items() if one.default is None]
+    if own.encoder or not optional:
+        return ""
+    seen = traced(own.model, (), own.prompt(_SHORT), check=own.check).seen
+    if seen.failed:
+        return ""
+    fields = compat.returned_fields(seen.result)
+    objects = [
+        name for name, part in fields.items() if not isinstance(part, torch.Tensor) and tensors_of(part)
+    ]
+    named = [name for name in objects if name in optional]
+    if named:
+        return named[0]
+    return optional[0] if isinstance(seen.result, tuple) and len(objects) == len(optional) == 1 else ""
+
+
+def _names(model: nn.Module, arguments: Mapping[str, inspect.Parameter]) -> frozenset[str]:
     """Names of the arguments of a forward; some of transformers hand `use_cache` on without naming it."""
     taken = inspect.signature(model.forward).parameters
     more = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in taken.values())
@@ -229,7 +244,7 @@ def _arguments(model: nn.Module) -> frozenset[str]:
     known = more and any(
         hasattr(one, "use_cache") for one in (getattr(model, "config", None), text_config(model))
     )
-    return frozenset((*taken, "use_cache")) if known else frozenset(taken)
+    return frozenset((*arguments, "use_cache")) if known else frozenset(arguments)
 
 
 @contextlib.contextmanager

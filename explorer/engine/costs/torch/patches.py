@@ -83,7 +83,35 @@ def _suppression_at_once(original: Any, note: Note) -> Any:
     return boxes._batched_nms_coordinate_trick
 
 
+def _no_autocast_on_shapes(original: Any, note: Note) -> Any:
+    """`torch.is_autocast_enabled`, which raises for the meta device: autocast is off there."""
+
+    @functools.wraps(original)
+    def enabled(*args: Any, **kwargs: Any) -> Any:
+        device = args[0] if args else kwargs.get("device_type")
+        return False if device == "meta" else original(*args, **kwargs)
+
+    return enabled
+
+
+def _autocast_of_shapes(original: Any, note: Note) -> Any:
+    """`torch.autocast`, which raises for the meta device: there it converts nothing, as the CPU's does."""
+
+    @functools.wraps(original)
+    def start(self: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
+        if device_type != "meta":
+            original(self, device_type, *args, **kwargs)
+            return
+        original(self, "cpu", *args, **kwargs)
+        if kwargs.get("enabled", True) and False not in args:
+            note("autocast: every tensor is counted in the type that it has without autocast")
+
+    return start
+
+
 STAND_INS: tuple[tuple[str, str, Wrap], ...] = (
+    ("torch", "is_autocast_enabled", _no_autocast_on_shapes),
+    ("torch", "autocast.__init__", _autocast_of_shapes),
     ("torchvision.models.detection.roi_heads", "paste_mask_in_image", _mask_of_whole_image),
     ("torchvision.models.detection.roi_heads", "RoIHeads.forward", _remembering_images),
     ("torchvision.models.detection.roi_heads", "heatmaps_to_keypoints", _heatmaps_of_whole_images),

@@ -22,8 +22,6 @@ from torch import nn
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse, nearest
 from explorer.engine.formats.torch_module.arguments import BoundInputs, Example
-from explorer.engine.formats.torch_module.late_compiler import put_off_compiler
-from explorer.engine.formats.torch_module.late_symbols import put_off_symbols
 from explorer.engine.formats.torch_module.meta_copy import emptied, sharing_values, without_values
 from explorer.engine.formats.torch_module.meta_init import UnfilledTensors, UninitialisedOnMeta
 from explorer.host.optional_packages import error_line, require, search_here, silence
@@ -151,8 +149,6 @@ def load(source: str, *, weights: str | None = None, seed: int = 0) -> LoadedMod
         Misuse: There is no such model, module, callable or set of weights.
         BadModel: The module or the callable fails.
     """
-    put_off_compiler()
-    put_off_symbols()
     if ":" in source:
         if weights is not None:
             raise Misuse(

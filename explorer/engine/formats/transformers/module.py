@@ -24,8 +24,7 @@ from explorer.base.errors import BadModel, ExplorerError
 from explorer.base.units import printable
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.transformers.config import MOST_MODULES, BuildError, check, own_code
-from explorer.engine.formats.transformers.imports import imported
-from explorer.host.optional_packages import error_line, silence
+from explorer.host.optional_packages import error_line, require, silence
 
 TOKENS = 128
 """Of one text, where nobody says how long it is."""
@@ -57,7 +56,7 @@ def built(
     """
     check(config, source)
     with silence(), _offline():
-        transformers = imported(source)
+        transformers = require("transformers", source)
         try:
             kind, settings = _architecture(transformers, source, config, trust)
         except (ExplorerError, BuildError):

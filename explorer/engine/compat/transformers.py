@@ -1,0 +1,176 @@
+"""transformers: caches of its models, and what its configurations and modules keep for themselves.
+
+Every function takes objects of transformers, or of code written like it; none imports transformers.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from types import FunctionType
+from typing import Any, get_args
+
+import torch
+from torch import nn
+
+_CACHE_NAMES = (
+    "cache",
+    "past_key_values",
+    "cache_params",
+    "state",
+    "past_key_value",
+    "layer_past",
+    "kv_cache",
+    "past_kv",
+    "past",
+)
+"""Names of a forward's cache, the newest of transformers first."""
+_CACHE_CLASS = re.compile(r"\b\w*Cache\b")
+
+
+def forward_arguments(model: nn.Module) -> dict[str, inspect.Parameter]:
+    """The arguments of a forward by name, with those that it only hands on.
+
+    Assumes: a forward of `**kwargs` hands them to the function that a decorator wraps, or to the first
+        submodule that takes tokens.
+    Seen: 5.0 to 5.24, whose decorators use functools.wraps.
+    Otherwise: the arguments that the signature names are all that is known.
+    """
+    arguments: dict[str, inspect.Parameter] = {}
+    for forward in _forwards(model):
+        parameters = inspect.signature(forward).parameters
+        for name, parameter in parameters.items():
+            if name != "self" and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+                arguments.setdefault(name, parameter)
+        if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters.values()):
+            break
+        if _takes_tokens(arguments) and cache_argument(arguments):
+            break
+    return arguments
+
+
+def _forwards(model: nn.Module) -> Iterator[Callable[..., Any]]:
+    """The module's forward, the functions in its decorators, then forwards of submodules that take tokens."""
+    yield model.forward
+    yield from _enclosed(getattr(model.forward, "__func__", model.forward), set())
+    for part in model.modules():
+        if part is not model and _takes_tokens(inspect.signature(part.forward).parameters):
+            yield part.forward
+
+
+def _enclosed(function: Any, seen: set[int]) -> Iterator[FunctionType]:
+    """The functions that a decorated function encloses, the outermost first."""
+    for cell in getattr(inspect.unwrap(function), "__closure__", None) or ():
+        try:
+            inner = cell.cell_contents
+        except ValueError:  # an empty cell
+            continue
+        if isinstance(inner, FunctionType) and id(inner) not in seen:
+            seen.add(id(inner))
+            yield inner
+            yield from _enclosed(inner, seen)
+
+
+def _takes_tokens(arguments: Mapping[str, Any]) -> bool:
+    return "input_ids" in arguments or "decoder_input_ids" in arguments
+
+
+def cache_argument(arguments: Mapping[str, inspect.Parameter]) -> str | None:
+    """The name of a forward's argument for a cache.
+
+    Assumes: the annotation names a class whose name ends in Cache; else the argument has a known name.
+    Seen: 5.0 to 5.23 (`past_key_values`, `cache_params`, `state`), 5.24 (`cache`).
+    Otherwise: None, and the caller looks at what the forward returns.
+    """
+    annotated = [name for name, one in arguments.items() if _names_cache(one.annotation)]
+    for names in ([name for name in _CACHE_NAMES if name in annotated], annotated):
+        if names:
+            return names[0]
+    return next((name for name in _CACHE_NAMES if name in arguments), None)
+
+
+def _names_cache(annotation: Any) -> bool:
+    """Whether an annotation is a class of caches, a text that names one, or a union or list of one."""
+    if isinstance(annotation, str):
+        return bool(_CACHE_CLASS.search(annotation))
+    if parts := get_args(annotation):
+        return any(map(_names_cache, parts))
+    if isinstance(annotation, type) and annotation is not inspect.Parameter.empty:
+        return any(base.__name__.endswith("Cache") for base in annotation.__mro__)
+    return bool(_CACHE_CLASS.search(getattr(annotation, "__forward_arg__", "")))
+
+
+def returned_cache(result: Any, argument: str) -> Any:
+    """The cache in what a forward returns; None for none.
+
+    Assumes: it has the argument's name, or another name of caches. In a tuple, or under another name, it is
+        the only object of a class called Cache, or else the only part that is no tensor.
+    Seen: 5.0 to 5.24, which return an object with the argument's name.
+    Otherwise: None, and the caller says that the forward returns no cache.
+    """
+    fields = returned_fields(result)
+    for name in (argument, *_CACHE_NAMES):
+        if fields.get(name) is not None:
+            return fields[name]
+    parts = [part for part in fields.values() if part is not None and not isinstance(part, torch.Tensor)]
+    named = [part for part in parts if any(k.__name__.endswith("Cache") for k in type(part).__mro__)]
+    if len(named) == 1:
+        return named[0]
+    return parts[0] if len(parts) == 1 and not named else None
+
+
+def returned_fields(result: Any) -> dict[str, Any]:
+    """What a forward returns, by name; parts of a tuple by their place.
+
+    Assumes: an output is a mapping, a tuple or an object whose attributes are its parts.
+    Seen: 5.0 to 5.24, whose outputs are mappings.
+    Otherwise: no fields.
+    """
+    if isinstance(result, Mapping):
+        return {str(name): part for name, part in result.items()}
+    if isinstance(result, tuple):
+        names = getattr(result, "_fields", None) or map(str, range(len(result)))
+        return dict(zip(names, result, strict=True))
+    return dict(getattr(result, "__dict__", {}))
+
+
+def cache_layers(cache: Any) -> list[Any]:
+    """The layers of a cache, an encoder-decoder's own first; none of a cache of another kind.
+
+    Assumes: `layers`; of an encoder-decoder `self_attention_cache` and `cross_attention_cache`.
+    Seen: 5.0 to 5.24.
+    Otherwise: an empty list; then no cache is grown, and each length is counted over a prompt of that length.
+    """
+    own = getattr(cache, "self_attention_cache", None)
+    if own is not None:
+        return [*cache_layers(own), *cache_layers(getattr(cache, "cross_attention_cache", None))]
+    return list(getattr(cache, "layers", None) or ())
+
+
+def grow(cache: Any, tokens: int) -> bool:
+    """Adds tokens to a cache, which its layers take in as they do from a model; states stay.
+
+    Assumes: layers have `keys` and `values`, tokens in the last axis but one, and `update(keys, values)`.
+    Seen: 5.0 to 5.24.
+    Otherwise: False, or what `update` raises; the caller compares a grown cache with one that a prompt left.
+    """
+    layers = cache_layers(getattr(cache, "self_attention_cache", cache))
+    for layer in layers:
+        both = [getattr(layer, name, None) for name in ("keys", "values")]
+        if all(isinstance(one, torch.Tensor) and one.numel() for one in both):
+            layer.update(
+                *(one.new_empty((*one.shape[:-2], tokens, one.shape[-1])) for one in both if one is not None)
+            )
+    return bool(layers)
+
+
+def window(layer: Any) -> int | None:
+    """The tokens that a layer of a cache keeps at most; None for all.
+
+    Assumes: `sliding_window`.
+    Seen: 5.0 to 5.24.
+    Otherwise: None; then the closed form finds no bend and says that its counts do not fit.
+    """
+    size = getattr(layer, "sliding_window", None)
+    return size if isinstance(size, int) else None
