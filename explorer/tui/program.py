@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events
-from textual._context import active_message_pump
-from textual.app import App
+from textual.await_complete import AwaitComplete
 from textual.driver import Driver
 from textual.screen import Screen
-from textual.worker import active_worker
 
 from explorer.base.errors import Misuse, internal
+from explorer.tui.compat import ReportingApp, asking_node, watch_workers
 from explorer.tui.models.open_models import Begin, ModelChoice, OpenModel, OpenModels
 from explorer.tui.screen.main import MainScreen
-from explorer.tui.state.workers import ClosingWorkers
 from explorer.tui.terminal import clipboard
 from explorer.tui.terminal.console import is_console
 from explorer.tui.terminal.key_order import KeysInOrder
@@ -38,7 +38,7 @@ def _nothing_begins(choice: ModelChoice) -> OpenModel:
     raise Misuse("this program opens one model", where=choice.source)
 
 
-class ExplorerApp(App[int]):
+class ExplorerApp(ReportingApp[int]):
     """Shows models, each in a stack of screens (a mode of Textual's) of its own.
 
     Args:
@@ -76,8 +76,9 @@ class ExplorerApp(App[int]):
         beside: str | None = None,
     ) -> None:
         self.last_key = 0.0
+        self._opened: set[str] = set()
         super().__init__(driver_class=_driver(remote))
-        self._workers = ClosingWorkers(self, self._work_failed)
+        watch_workers(self, self._work_failed)
         self._told: set[str] = set()
         self._keys = KeysInOrder(self, self._hand_on)
         self.remote, self._folder = remote, folder
@@ -109,29 +110,20 @@ class ExplorerApp(App[int]):
     def _work_failed(self, error: Exception) -> None:
         """An error in the background is told once, and what is on show stays; who looks for it has it end."""
         if self.main is None or os.environ.get("EXPLORER_TRACEBACK"):
-            self._handle_exception(error)
+            self.fail_with(error)
         elif repr(error) not in self._told:
             self._told.add(repr(error))
             self.main.fail(internal(error))
 
-    @property
-    def failure(self) -> BaseException | None:
-        """What the program failed with, if it did; of work in the background what that failed with."""
-        return getattr(self._exception, "error", self._exception)
-
-    def _fatal_error(self) -> None:
-        """End; whoever runs the program tells why, in a line and not in Textual's hundred."""
-        self._close_messages_no_wait()
-
     def copy_to_clipboard(self, text: str) -> None:
         """Send a text to the clipboard of the terminal, through the multiplexer that stands before it."""
-        self._clipboard = text
-        if self._driver is not None:
-            clipboard.send(text, os.environ, self._driver.write)
+        self.keep_clipboard(text)
+        if self.driver is not None:
+            clipboard.send(text, os.environ, self.driver.write)
 
     async def on_event(self, event: events.Event) -> None:
         """A key goes before whatever else is to be done; one behind the last is for nobody."""
-        if self._exit and isinstance(event, events.InputEvent):
+        if self.is_leaving and isinstance(event, events.InputEvent):
             return
         if isinstance(event, events.Key):
             self.last_key = time.monotonic()
@@ -141,12 +133,12 @@ class ExplorerApp(App[int]):
             await super().on_event(event)
 
     async def _hand_on(self, event: events.Event) -> None:
-        if not self._exit:
+        if not self.is_leaving:
             await super().on_event(event)
 
     def on_resize(self) -> None:
         """A terminal that was resized may show anything."""
-        forget = getattr(self._driver, "forget", None)
+        forget = getattr(self.driver, "forget", None)
         if forget is not None:
             forget()
 
@@ -159,12 +151,24 @@ class ExplorerApp(App[int]):
 
     def _asking_mode(self) -> str | None:
         """The stack whose screen asks for something; None for the one on show."""
-        worker = active_worker.get(None)
-        asking: Any = active_message_pump.get(None) if worker is None else worker.node
+        asking = asking_node()
         while asking is not None and not isinstance(asking, Screen):
-            asking = asking._parent
-        stacks = self._screen_stacks.items()
-        return next((mode for mode, stack in stacks if asking in stack), None)
+            asking = getattr(asking, "parent", None)
+        for mode in self._opened:
+            with contextlib.suppress(KeyError):  # a mode that was not switched to has no stack
+                if asking in self.get_screen_stack(mode):
+                    return mode
+        return None
+
+    def add_mode(self, mode: str, base_screen: str | Callable[[], Screen[Any]]) -> None:
+        """A stack of screens more."""
+        super().add_mode(mode, base_screen)
+        self._opened.add(mode)
+
+    def remove_mode(self, mode: str) -> AwaitComplete:
+        """A stack of screens less."""
+        self._opened.discard(mode)
+        return super().remove_mode(mode)
 
     # models
 
@@ -194,7 +198,7 @@ class ExplorerApp(App[int]):
             ExplorerError: There are too many, or the session to resume is gone.
         """
         model = self.models.begin(choice)
-        if model.mode not in self._modes:
+        if model.mode not in self._opened:
             self.add_mode(model.mode, lambda: self._screen_of(model))
         return model
 
@@ -216,7 +220,7 @@ class ExplorerApp(App[int]):
 
     def show_chooser(self) -> None:
         """No model is open: choose one."""
-        mode = next(f"choose-{n}" for n in range(1000) if f"choose-{n}" not in self._modes)
+        mode = next(f"choose-{n}" for n in range(1000) if f"choose-{n}" not in self._opened)
         self.add_mode(mode, self._chooser)
         self.switch_mode(mode)
 

@@ -23,6 +23,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import aiohttp_jinja2
+import jinja2
 from aiohttp import web
 from textual_serve.server import Server, to_int
 
@@ -30,6 +31,7 @@ from explorer.base.errors import Misuse
 from explorer.host import scratch
 from explorer.process.saved_sessions import Opening
 from explorer.web import screen
+from explorer.web.compat import obey
 from explorer.web.gate import Gate
 from explorer.web.visitor import BrowserPage, VisitorSession
 
@@ -123,7 +125,7 @@ class ScreenServer(Server):
             logging.getLogger(name).addHandler(logging.NullHandler())
             logging.getLogger(name).propagate = False
         runner = web.AppRunner(
-            await self._make_app(), access_log=None, shutdown_timeout=1, lingering_time=0, keepalive_timeout=1
+            self._application(), access_log=None, shutdown_timeout=1, lingering_time=0, keepalive_timeout=1
         )
         try:
             await runner.setup()
@@ -154,9 +156,17 @@ class ScreenServer(Server):
         """The name of the visitor's cookie; those of one host are shared by all its ports."""
         return f"explorer-{self.port}"
 
-    async def _make_app(self) -> web.Application:
-        app = await super()._make_app()
-        app.middlewares.append(self._guard)
+    def _application(self) -> web.Application:
+        app = web.Application(middlewares=[self._guard])
+        aiohttp_jinja2.setup(app, loader=jinja2.FileSystemLoader(self.templates_path))
+        app.add_routes(
+            [
+                web.get("/", self.handle_index, name="index"),
+                web.get("/ws", self.handle_websocket, name="websocket"),
+                web.static("/static", self.statics_path, name="static"),
+            ]
+        )
+        app.on_shutdown.append(self.on_shutdown)
         return app
 
     @web.middleware
@@ -262,7 +272,7 @@ class ScreenServer(Server):
         try:
             await visitor.show(page, width, height)
             with contextlib.suppress(*_BROKEN):
-                await self._process_messages(websocket, visitor)
+                await obey(websocket, visitor)
         finally:
             visitor.leave(page, _KEPT)
         await websocket.close()
@@ -277,10 +287,6 @@ class ScreenServer(Server):
         while len(visitor.lines) > _MOST_LINES:
             self._gate.drop(visitor.lines.pop(0))
 
-    async def handle_download(self, request: web.Request) -> web.StreamResponse:
-        """Nothing: the screen writes its files into the folder."""
-        raise web.HTTPNotFound
-
     async def _has_room(self) -> bool:
         """Whether one more session may begin; one that nobody watches makes room."""
         running = [visitor for visitor in self._visitors.values() if visitor.running]
@@ -288,9 +294,6 @@ class ScreenServer(Server):
             await alone.stop()
             return True
         return len(running) < _MOST
-
-    async def on_startup(self, app: web.Application) -> None:
-        """Nothing: who runs it is told when it can be followed."""
 
     async def on_shutdown(self, app: web.Application) -> None:
         """Ends every session."""

@@ -19,14 +19,13 @@ from textual_serve.app_service import AppService
 from textual_serve.download_manager import DownloadManager
 
 from explorer.host import confinement
+from explorer.web.compat import BEGIN
 from explorer.web.driver import REPAINT, PageDriver
 
 _FAREWELL = 5.0
 """Seconds that a program has to end when it is asked to."""
 _MOST_CELLS = 1000
 """Columns, or rows, of a page."""
-_BEGIN = b"__GANGLION__\n"
-"""What Textual's web driver says first."""
 _TERMINAL = "".join(
     f"\x1b[?{mode}" for mode in ("1049h", "1000h", "1003h", "1015h", "1006h", "25l", "2004h")
 ).encode()
@@ -62,6 +61,8 @@ class VisitorSession(AppService):
         )
         self._words, self._folder, self._state = words, folder, state
         self._page: BrowserPage | None = None
+        self._run: asyncio.Task[None] | None = None
+        self._program: Process | None = None
         self._last: asyncio.TimerHandle | None = None
         self.lines: list[asyncio.BaseTransport] = []
         """Web sockets of its pages, the newest last."""
@@ -69,7 +70,7 @@ class VisitorSession(AppService):
     @property
     def running(self) -> bool:
         """Whether there is a program."""
-        return self._task is not None and not self._task.done()
+        return self._run is not None and not self._run.done()
 
     @property
     def watched(self) -> bool:
@@ -107,7 +108,7 @@ class VisitorSession(AppService):
         """Ends the program, and returns when it has ended."""
         if self._last is not None:
             self._last.cancel()
-        task, process = self._task, self._process
+        task, process = self._run, self._program
         if task is None or process is None:
             return
         await self.send_meta({"type": "quit"})
@@ -120,7 +121,7 @@ class VisitorSession(AppService):
 
     async def run(self) -> None:
         """Hands on what the program says, until it ends."""
-        process = self._process
+        process = self._program
         assert process is not None
         assert process.stdout is not None
         assert process.stderr is not None
@@ -149,7 +150,7 @@ class VisitorSession(AppService):
                     size = int.from_bytes(await stdout.readexactly(4), "big")
                     await handlers[kind](await stdout.readexactly(size))
                 # the screen begins behind the list of models, in the same process
-                elif kind + await stdout.readline() == _BEGIN:
+                elif kind + await stdout.readline() == BEGIN:
                     began = True
         return began
 
@@ -158,13 +159,27 @@ class VisitorSession(AppService):
         if b'"exit"' not in data:
             await super().on_meta(data)
 
-    def _build_environment(self, width: int = 80, height: int = 24) -> dict[str, str]:
-        usual = super()._build_environment(width, height)
-        about = {name: value for name, value in usual.items() if name.startswith(_OF_THE_SERVER)}
-        kept = {name: value for name, value in usual.items() if name not in about}
+    @property
+    def stdin(self) -> asyncio.StreamWriter:
+        """Where the program reads what the page sends."""
+        assert self._program is not None
+        assert self._program.stdin is not None
+        return self._program.stdin
+
+    async def start(self, width: int, height: int) -> None:
+        """Starts the program, and what hands on what it says."""
+        await self._begin(width, height)
+        self._run = asyncio.create_task(self.run())
+
+    def _environment(self, width: int, height: int) -> dict[str, str]:
+        """The variables of the program: the server's, but for those about the server's terminal."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(_OF_THE_SERVER)}
         return {
             **kept,
             "COLUMNS": str(width),
+            "ROWS": str(height),
+            "TEXTUAL_FPS": "60",
+            "TEXTUAL_COLOR_SYSTEM": "truecolor",
             "TERM": "xterm-256color",
             "TEXTUAL_DRIVER": f"{PageDriver.__module__}:{PageDriver.__name__}",
             "TERM_PROGRAM": "textual",
@@ -172,18 +187,16 @@ class VisitorSession(AppService):
             confinement.VARIABLE: self._folder,
         }
 
-    async def _open_app_process(self, width: int = 80, height: int = 24) -> Process:
-        self._process = process = await asyncio.create_subprocess_exec(
+    async def _begin(self, width: int, height: int) -> None:
+        self._program = await asyncio.create_subprocess_exec(
             *self._words,
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,
             cwd=self._folder,
-            env=self._build_environment(width, height),
+            env=self._environment(width, height),
             start_new_session=True,  # Ctrl+C is the server's, which ends the program by asking
         )
-        self._stdin = process.stdin
-        return process
 
     async def _write_bytes(self, data: bytes) -> None:
         if self._page is not None:

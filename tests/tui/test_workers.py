@@ -8,7 +8,7 @@ from textual.app import App
 from textual.screen import Screen
 
 from explorer.base.errors import Misuse
-from explorer.tui.state.workers import ClosingWorkers
+from explorer.tui.compat import ClosingWorkers
 
 
 async def test_an_error_is_told_while_its_screen_is_there_and_ours_are_told_by_whoever_asked() -> None:

@@ -7,9 +7,7 @@ file is imported when its verb is asked for.
 from __future__ import annotations
 
 import os
-from _collections_abc import (
-    Mapping,  # collections.abc brings collections, which the header of a file needs not
-)
+from collections.abc import Mapping
 from importlib import import_module
 
 from explorer.cli.arguments.command import Command

@@ -8,21 +8,21 @@ that it stands for, and takes in the sum and the activation behind it without be
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from explorer.engine.compat.onnxruntime import (
+    BLOCKED_DOMAIN,
+    LAID_OUT,
+    LAYOUT_CHANGES,
+    blocked_value,
+    is_inserted_cast,
+    is_piece,
+    without_precision,
+)
 from explorer.engine.graph.model import Graph, Node, subgraphs
 from explorer.engine.graph.node_wires import NodeWires
 from explorer.engine.profile.flat_graph import named_in
 
-_BLOCKED = re.compile(r"(.*)_nchwc(?:_token_\d+)?", re.DOTALL)
-_BLOCKED_DOMAIN = "com.microsoft.nchwc"
-_CAST = "InsertedPrecisionFreeCast_"
-"""What stands before a value in another precision, and names the Cast that makes it."""
-_LAID_OUT = "ReorderOutput"
-_MOVES = frozenset(("ReorderInput", _LAID_OUT))
-_PIECES = ("_inlfunc_", "_if_")
-"""Before names of nodes out of an operator without a kernel, or out of the branch of an If that is known."""
 _SUMS = ("Add", "Sum")
 
 
@@ -65,7 +65,7 @@ class _Scope:
     def __init__(self, before: Graph, after: Graph, defaults: frozenset[str]) -> None:
         self.nodes, self.after = before.nodes, after
         # the last value of a blocked stretch is the original's own, once it is laid out as before
-        self.moved = {n.inputs[0]: n.outputs[0] for n in after.nodes if n.op == _LAID_OUT and _moves(n)}
+        self.moved = {n.inputs[0]: n.outputs[0] for n in after.nodes if n.op == LAID_OUT and _moves(n)}
         self.names = {node.name: at for at, node in enumerate(self.nodes)}
         self.wires = NodeWires(self.nodes, set(before.initializers) - defaults)
         self.maker = self.wires.maker
@@ -78,7 +78,7 @@ class _Scope:
         """The original nodes of each optimised one."""
         ends = {id(node): self._ends(node) for node in self.after.nodes}
         there = {value for values in ends.values() for value in values}
-        there |= {_plain(value) for node in self.after.nodes for value in node.inputs}
+        there |= {without_precision(value) for node in self.after.nodes for value in node.inputs}
         taken: dict[int, Node] = {}
         for node in self.after.nodes:
             for at in self.wires.between(ends[id(node)], there):
@@ -95,20 +95,20 @@ class _Scope:
         """The original values that an optimised node makes, whatever they are called there."""
         if _moves(node):
             return []
-        made = [_plain(self.moved.get(value, value)) for value in node.outputs]
+        made = [without_precision(self.moved.get(value, value)) for value in node.outputs]
         same = [value for value in made if value in self.maker]
         if same:
             return same
         if node.name in self.names:
             return [value for value in self.nodes[self.names[node.name]].outputs if value]
-        blocked = _BLOCKED.fullmatch(node.name)
-        if blocked and _plain(blocked[1]) in self.maker:
-            return [self._behind(node, _plain(blocked[1]))]
+        blocked = without_precision(blocked_value(node.name))
+        if blocked in self.maker:
+            return [self._behind(node, blocked)]
         return []
 
     def _behind(self, node: Node, value: str) -> str:
         """The value that a blocked node makes in truth: behind the sum and the activation that it took in."""
-        if node.domain == _BLOCKED_DOMAIN and node.op == "Conv":
+        if node.domain == BLOCKED_DOMAIN and node.op == "Conv":
             if len(node.inputs) > 3 and node.inputs[3]:
                 value = self._next(value, _SUMS)
             activation = node.attributes.get("activation")
@@ -134,9 +134,7 @@ class _Scope:
             if id(node) in led:
                 # an operator without a kernel of its own is opened: its pieces lead to what it makes
                 for piece in filter(None, map(makers.get, node.inputs)):
-                    if id(piece) in led or not (
-                        _moves(piece) or not piece.name or piece.name.startswith(_PIECES)
-                    ):
+                    if id(piece) in led or not (_moves(piece) or not piece.name or is_piece(piece.name)):
                         continue
                     led[id(piece)] = led[id(node)]
                     if not _moves(piece):
@@ -153,9 +151,4 @@ class _Scope:
 
 
 def _moves(node: Node) -> bool:
-    return node.op in _MOVES or (node.op == "Cast" and node.name.startswith(_CAST))
-
-
-def _plain(value: str) -> str:
-    """A value of the original by what it is called in another precision."""
-    return value.removeprefix(_CAST)
+    return node.op in LAYOUT_CHANGES or (node.op == "Cast" and is_inserted_cast(node.name))

@@ -15,11 +15,11 @@ import msgspec
 from msgspec import Struct, field
 
 from explorer.base.errors import BadModel
+from explorer.engine.compat.onnxruntime import timed_kernel
 from explorer.engine.graph.model import CONTROL_FLOW
 from explorer.host import input_files
 
-_END = "_kernel_time"
-_BROKEN = re.compile(r'"dur" :(\d+),"ts" :(\d+),"ph" : "X","name" :"(.*)_kernel_time","args" : \{', re.DOTALL)
+_BROKEN = re.compile(r'"dur" :(\d+),"ts" :(\d+),"ph" : "X","name" :"(.*_kernel_time)","args" : \{', re.DOTALL)
 _OP = re.compile(r'"op_name" : "([^"]*)"')
 
 
@@ -89,8 +89,8 @@ def kernel_runs(path: str) -> Iterator[KernelRun]:
                 run.end = run.start + int(event["dur"])
                 yield run
                 run, inner = KernelRun(), []
-            elif event["name"].endswith(_END):
-                _add(run, event, inner)
+            elif (name := timed_kernel(event["name"])) is not None:
+                _add(run, name, event, inner)
     if last != "]":
         raise BadModel(
             "onnxruntime could not write its profile whole",
@@ -113,12 +113,11 @@ def _event(line: str) -> Mapping[str, Any] | None:
         if found is None:
             return None
         op = _OP.search(text)
-        name = found[3] + _END
         args = {"op_name": op[1] if op else ""}
-        return {"name": name, "dur": int(found[1]), "ts": int(found[2]), "args": args}
+        return {"name": found[3], "dur": int(found[1]), "ts": int(found[2]), "args": args}
 
 
-def _add(run: KernelRun, event: Mapping[str, Any], inner: list[tuple[int, int]]) -> None:
+def _add(run: KernelRun, name: str, event: Mapping[str, Any], inner: list[tuple[int, int]]) -> None:
     """Adds an event; `inner` are those before it by start and duration that no carrier holds yet."""
     args, start, took = event["args"], int(event["ts"]), int(event["dur"])
     op, own = str(args.get("op_name", "")), took
@@ -126,7 +125,6 @@ def _add(run: KernelRun, event: Mapping[str, Any], inner: list[tuple[int, int]])
         while inner and inner[-1][0] >= start:
             own -= inner.pop()[1]
     inner.append((start, took))
-    name = str(event["name"]).removesuffix(_END)
     run.events.append(KernelEvent(name, op, start, start + took, int(event.get("tid", 0))))
     kernel = run.kernels.setdefault(name, RuntimeKernel(op))
     kernel.seconds += own * 1e-6

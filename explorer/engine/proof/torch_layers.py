@@ -8,15 +8,14 @@ in memory at a time. Every product that torch then does is seen in its dispatche
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from explorer.engine.compat.torch import DispatchMode, with_tensors
 from explorer.engine.proof.compare import OutputComparison, unit_roundoff
 from explorer.engine.proof.sites.reference import Reference
 from explorer.engine.proof.sites.rounding import LIMIT, chain_length, fault_of, largest_ratio
@@ -75,11 +74,11 @@ def site_evidence(
     return tuple(found[site.name, site.M] for site in plan.sites)
 
 
-class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Products(DispatchMode):
     """Counts the products of tiles, and notes what is none."""
 
     def __init__(self, site: SitePlan) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.site = site
         self.count = self.volume = 0
         self.wrong = ""
@@ -163,16 +162,14 @@ def _evidence(
 def _references(layer: Any, inputs: Sequence[Tensor]) -> list[Reference]:
     """What the layer should give for each input, in float64, by the forward of torch's own layer."""
     kind: Any = next(base for base in TILED if isinstance(layer, base))
-    wide = copy.copy(layer)
     bias = None if layer.bias is None else layer.bias.double()
     if bias is not None and kind is not nn.Linear:
         bias = bias.reshape(-1, *(1,) * len(layer.kernel_size))
-    wide._parameters = {"weight": layer.weight.double(), "bias": None}
+    weight = layer.weight.double()
+    wide = with_tensors(layer, {"weight": weight, "bias": None})
     products = [kind.forward(wide, x.double()) for x in inputs]
-    wide._parameters = {
-        "weight": wide.weight.abs_() if wide.weight is not layer.weight else wide.weight.abs()
-    }
-    wide._parameters["bias"] = None
+    sizes = weight.abs() if weight is layer.weight else weight.abs_()
+    wide = with_tensors(layer, {"weight": sizes, "bias": None})
     bounds = [kind.forward(wide, x.double().abs()) for x in inputs]
     added = torch.zeros((), dtype=torch.float64) if bias is None else bias
     return [

@@ -8,7 +8,6 @@ also the one place where onnxruntime's errors become one-line `ExplorerError`s.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +17,13 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
+from explorer.engine.compat.onnxruntime import (
+    ONE_ZERO_POINT,
+    PROPAGATION,
+    SIGNED_TO_UNSIGNED,
+    is_of_a_pass,
+    message,
+)
 from explorer.engine.formats.onnx.writer import skeleton
 from explorer.engine.graph.model import FileSpan, Model, Value
 from explorer.engine.graph.random_operators import all_nodes
@@ -42,17 +48,6 @@ _TYPES = {
 }
 """Element types by onnxruntime's name of the tensor type."""
 
-_SIGNED_TO_UNSIGNED = "Avx2WeightS8ToU8Transformer"
-"""What 'x64quantprecision' switches on. It leaves a product of signed bytes that gives signed bytes without a
-kernel, and fails where two nodes share a zero point; these have exact kernels anyway."""
-
-_ONE_ZERO_POINT = "QDQS8ToU8Transformer"
-"""What 'x64quantprecision' switches on, too: to a DequantizeLinear without a zero point it gives one, and one
-alone where it has scales along an axis, which the runtime then cannot run."""
-_PROPAGATION = "QDQPropagationTransformer"
-"""It writes a QuantizeLinear without a zero point behind a DequantizeLinear that has none: to unsigned bytes,
-of signed ones."""
-
 _Level = onnxruntime.GraphOptimizationLevel
 
 _LEVELS = (
@@ -62,11 +57,6 @@ _LEVELS = (
     ("disabled", _Level.ORT_DISABLE_ALL),
 )
 """Graph optimisation, the highest first: a pass may make of a sound graph one that the runtime refuses."""
-
-_ITS_FAULTS = ("Failed to find kernel", "Attempt to replace the existing tensor")
-
-_PREFIX = re.compile(r"^\s*\[ONNXRuntimeError\]\s*:\s*\d+\s*:\s*([A-Z_]+)\s*:\s*")
-_SOURCE_PLACE = re.compile(r"(/[\w./-]+\.(cc|h|cpp):\d+\s*)|(\bonnxruntime::\S+\s*)")
 
 
 def expose(model: Model, names: Sequence[str]) -> Model:
@@ -97,7 +87,7 @@ def _spoiling(model: Model) -> Sequence[str]:
     if not scales:
         return ()
     single = all(scale is not None and scale.elements == 1 for scale in scales)
-    return (_PROPAGATION,) if single else (_PROPAGATION, _ONE_ZERO_POINT)
+    return (PROPAGATION,) if single else (PROPAGATION, ONE_ZERO_POINT)
 
 
 class RuntimeSession:
@@ -161,7 +151,7 @@ class RuntimeSession:
         for name, level in _LEVELS if optimised else _LEVELS[-1:]:
             options.graph_optimization_level = level
             self.level = name if optimised else ""
-            for left_out in ([*spoiling], [*spoiling, _SIGNED_TO_UNSIGNED]):
+            for left_out in ([*spoiling], [*spoiling, SIGNED_TO_UNSIGNED]):
                 try:
                     self._session = onnxruntime.InferenceSession(
                         made, options, providers=["CPUExecutionProvider"], disabled_optimizers=left_out
@@ -169,7 +159,7 @@ class RuntimeSession:
                     return
                 except Exception as error:  # onnxruntime's own classes share no base below Exception
                     reasons.append(one_line(error))
-                    if not any(said in str(error) for said in _ITS_FAULTS):
+                    if not is_of_a_pass(error):
                         break
         raise BadModel(f"onnxruntime cannot load {what}: {reasons[0]}")
 
@@ -204,9 +194,5 @@ class RuntimeSession:
 
 def one_line(error: BaseException) -> str:
     """An onnxruntime error without its prefix, source places and line breaks; its kind if that is all."""
-    kind = _PREFIX.match(str(error))
-    text = _SOURCE_PLACE.sub("", _PREFIX.sub("", str(error)))
-    text = printable(" ".join(text.split())).rstrip(". ")
-    if not text and kind is not None:
-        text = kind[1].replace("_", " ").lower()
+    text = printable(message(error)).rstrip(". ")
     return text if len(text) <= _MESSAGE else text[: _MESSAGE - 3] + "..."

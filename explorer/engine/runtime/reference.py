@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from explorer.base.errors import BadModel
+from explorer.engine.compat.onnx import scan_along_any_axis
 from explorer.engine.formats.onnx.writer import skeleton
 from explorer.engine.graph.model import Model
 from explorer.engine.graph.random_operators import all_nodes
@@ -27,34 +28,6 @@ def has_bfloat16(model: Model) -> bool:
     return any(node.op != "Cast" and not stored.isdisjoint(node.inputs) for node in nodes)
 
 
-def _scan() -> Any:
-    """Scan as the evaluator has it, which stacks what it collects along the first axis only, along any."""
-    import numpy as np
-    from onnx.reference.ops import op_scan
-
-    untyped: Any = op_scan
-    first_axis: Any = untyped.Scan
-
-    class Scan(first_axis):  # type: ignore[misc]
-        op_domain = ""
-
-        def __init__(self, node: Any, params: Any) -> None:
-            super().__init__(node, params)
-            here: Any = self
-            self.along = tuple(here.scan_output_axes or ())
-            here.scan_output_axes = None
-
-        def _run(self, *args: Any, **options: Any) -> Any:
-            options.pop("scan_output_axes", None)
-            made = list(super()._run(*args, **options))
-            first = len(made) - len(self.along)
-            for at, axis in enumerate(self.along, first):
-                made[at] = np.moveaxis(made[at], 0, axis)
-            return tuple(made)
-
-    return Scan
-
-
 class Evaluator:
     """What `onnxruntime.InferenceSession` is for other models.
 
@@ -71,7 +44,7 @@ class Evaluator:
         proto = onnx.load_model_from_string(skeleton(model, folder=folder))
         load_external_data_for_model(proto, folder)
         try:
-            self._evaluator = ReferenceEvaluator(proto, new_ops=[_scan()])
+            self._evaluator = ReferenceEvaluator(proto, new_ops=scan_along_any_axis())
         except UnicodeDecodeError:
             raise BadModel("a string in it is not UTF-8, and so it does not run") from None
 

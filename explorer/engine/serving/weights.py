@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from msgspec import Struct
 from torch import nn
 
+from explorer.engine.compat.torch import parameters_of
 from explorer.engine.costs.decode.module_cache import text_config
 from explorer.engine.formats.torch_module.modules import registered
 from explorer.engine.formats.torch_module.stored_form import StoredForm, of_own
@@ -181,7 +182,7 @@ def all_experts(model: nn.Module, found: Sequence[WeightHolder]) -> list[str]:
     stacks = [
         p
         for one in found
-        for p in model.get_submodule(one.path)._parameters.values()
+        for p in parameters_of(model.get_submodule(one.path)).values()
         if p is not None and p.dim() > 2 and p.shape[0] == many
     ]
     if not stacks:

@@ -15,9 +15,9 @@ import torch
 from msgspec import Struct
 from torch import fx, nn
 from torch.fx.node import Node
-from torch.utils._pytree import tree_leaves
 
 from explorer.base.errors import BadModel, Misuse
+from explorer.engine.compat.torch import leaves
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.proof.outputs import run
@@ -100,7 +100,7 @@ def module_part(
         torch.manual_seed(seed)  # both draw alike, for they are one program
         seen, ends = _values(program, args, kwargs, {node.name for node in (*given, *handed)})
         torch.manual_seed(seed)
-        own_ends = [one for one in tree_leaves(model(*args, **kwargs)) if isinstance(one, torch.Tensor)]
+        own_ends = [one for one in leaves(model(*args, **kwargs)) if isinstance(one, torch.Tensor)]
     random = random_calls(calls)
     return ExtractedModule(
         module=part,
@@ -240,7 +240,7 @@ def _values(
                 seen[n.name] = found
             return found
 
-    inputs, stored = iter(tree_leaves((tuple(args), dict(kwargs)))), _stored(program)
+    inputs, stored = iter(leaves((tuple(args), dict(kwargs)))), _stored(program)
     feeds = [
         _held(program, stored[node.name]) if node.name in stored else next(inputs)
         for node in program.graph.nodes
@@ -248,7 +248,7 @@ def _values(
     ]
     ends = Watching(program.graph_module).run(*feeds)
     own = ends[len(ends) - len(program.graph_signature.user_outputs) :]
-    return seen, [one for one in tree_leaves(own) if isinstance(one, torch.Tensor)]
+    return seen, [one for one in leaves(own) if isinstance(one, torch.Tensor)]
 
 
 def identical(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -265,7 +265,7 @@ def save(part: ExtractedModule, path: str) -> None:
         return
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         program = torch.export.export(part.module, part.given, strict=False)
-    program._example_inputs = None
+    program.example_inputs = None
     torch.export.save(program, path)
 
 
@@ -275,7 +275,7 @@ def read_back(part: ExtractedModule, path: str) -> tuple[torch.Tensor, ...]:
         if path.lower().endswith(".pt2"):
             with input_files.binary(path) as file:
                 program = torch.export.load(file)
-            return tuple(tree_leaves(program.module()(*part.given)))
+            return tuple(leaves(program.module()(*part.given)))
         with input_files.binary(path) as file:
             stored = torch.load(file, weights_only=True)
         own = dict(part.module.named_parameters()) | dict(part.module.named_buffers())
@@ -285,4 +285,4 @@ def read_back(part: ExtractedModule, path: str) -> tuple[torch.Tensor, ...]:
             for name, one in own.items()
             if name in stored
         }
-        return tuple(tree_leaves(torch.func.functional_call(part.module, call, part.given)))
+        return tuple(leaves(torch.func.functional_call(part.module, call, part.given)))

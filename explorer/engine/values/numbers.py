@@ -131,8 +131,8 @@ def rows_in_slabs(values: Any) -> Iterator[Any]:
 def file_type(dtype: str) -> np.dtype[Any]:
     """The type in a file of numpy's: of a type that it has no word for float32, or 8 bits."""
     try:
-        kind = np.dtype(dtype)  # which finds ml_dtypes' types once those are imported
-        if kind.type.__module__ == "numpy":
+        kind = np.dtype(dtype)  # finds ml_dtypes' types, too, and says so
+        if kind.isbuiltin != 2:
             return kind
     except TypeError:
         pass

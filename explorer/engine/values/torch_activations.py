@@ -21,6 +21,7 @@ from torch import nn
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.base.units import printable, shape_text
+from explorer.engine.compat.torch import storage_key
 from explorer.engine.costs.torch.records import is_leaf
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.modules import dtype_name, tensors
@@ -178,12 +179,14 @@ def _heights(loaded: LoadedModule, bound: BoundInputs) -> dict[str, int]:
         return {}
     args, kwargs = bound.arguments(device="meta")
     given = [t for _, t in tensors([list(args), dict(kwargs)])]
-    names = {t.untyped_storage()._cdata: info.name for t, info in zip(given, bound.inputs, strict=False)}
+    names = {
+        storage_key(t.untyped_storage()): info.name for t, info in zip(given, bound.inputs, strict=False)
+    }
     found: dict[str, int] = {}
 
     def look(module: nn.Module, inputs: tuple[Any, ...]) -> None:
         if inputs and isinstance(inputs[0], torch.Tensor):
-            name = names.get(inputs[0].untyped_storage()._cdata)
+            name = names.get(storage_key(inputs[0].untyped_storage()))
             if name is not None:
                 rows = int(module.num_embeddings)  # type: ignore[arg-type]
                 found[name] = min(found.get(name, rows), rows)

@@ -17,7 +17,8 @@ from torch.nn.parameter import UninitializedBuffer
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import bytes_text
-from explorer.engine.costs.aten.packed_weights import is_packed, unpacked
+from explorer.engine.compat.torch import is_packed, storage_key
+from explorer.engine.costs.aten.packed_weights import unpacked
 from explorer.engine.formats.torch_module.modules import dtype_name, is_lazy
 from explorer.engine.formats.torch_module.width_mismatch import failure
 from explorer.engine.runtime.torch_arrays import as_array
@@ -130,7 +131,12 @@ def numbers_of(
         source.numel() * source.element_size(),
         partial(slabs, source),
         name.rpartition(".")[0] if layer is None else layer,
-        (source.untyped_storage()._cdata, source.storage_offset(), tuple(source.shape), source.stride()),
+        (
+            storage_key(source.untyped_storage()),
+            source.storage_offset(),
+            tuple(source.shape),
+            source.stride(),
+        ),
         trainable,
         zeros,
         scales=scales,

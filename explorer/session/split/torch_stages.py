@@ -34,6 +34,8 @@ from explorer.host import input_files, output_files
 from explorer.session.parts.models import Models
 from explorer.session.split import stage_folder
 
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 _BATCHES = 4
 """Micro-batches of the step that is the proof, where there are no more stages."""
 
@@ -111,12 +113,12 @@ class TorchSplitter:
         """What is to be known of stages that were exported in evaluation, at fixed sizes."""
         notes = [*bound.notes, "the stages take micro-batches of the sizes that are bound, and no others"]
         modules = list(self._opened.loaded.meta().modules())
-        if any(isinstance(one, nn.modules.batchnorm._BatchNorm) for one in modules):
+        if any(isinstance(one, _NORMS) for one in modules):
             notes.append(
                 "batch normalization uses the statistics that are stored: in training it would see each"
                 " micro-batch by itself, which is another batch than the whole's"
             )
-        if any(isinstance(one, nn.modules.dropout._DropoutNd) and getattr(one, "p", 0) for one in modules):
+        if any(isinstance(one, _DROPOUTS) and getattr(one, "p", 0) for one in modules):
             notes.append("dropout lets everything pass, as in evaluation")
         return tuple(notes)
 

@@ -103,7 +103,8 @@ class _Pane(PanelView):
             super().__init__()
             self.source, self.x, self.y = source, x, y
 
-    async def _on_click(self, event: events.Click) -> None:
+    async def on_click(self, event: events.Click) -> None:
+        """Handles a click."""
         self.post_message(self.BlockClicked(self, event.x, event.y))
 
 

@@ -12,9 +12,14 @@ from textual.css.stylesheet import Stylesheet
 class ParsedStylesheet(Stylesheet):
     """Forgets what it parsed when a colour changes, and not before."""
 
+    def __init__(self, *, variables: dict[str, str] | None = None) -> None:
+        super().__init__(variables=variables)
+        self._known = variables or {}
+
     def set_variables(self, variables: dict[str, str]) -> None:
         """Takes colours and sizes by name, which rules refer to."""
-        if variables != self._variables:
+        if variables != self._known:
+            self._known = variables
             super().set_variables(variables)
 
     def reparse(self) -> None:

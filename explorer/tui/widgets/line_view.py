@@ -15,7 +15,6 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 from textual import events
-from textual._styles_cache import StylesCache
 from textual.binding import Binding, BindingType
 from textual.filter import ANSIToTruecolor, LineFilter
 from textual.geometry import Region, Size
@@ -25,6 +24,7 @@ from textual.scrollbar import ScrollBar
 from textual.strip import Strip
 from textual.widget import Widget
 
+from explorer.tui.compat import keep_bar_lines, keep_plain_lines, update_scroll
 from explorer.tui.text.keys import MOVE, Key, bindings
 from explorer.tui.text.lines import BLANK, ROLES, Line
 from explorer.tui.widgets.cut_text import ROOM, whole_text
@@ -49,13 +49,6 @@ ROLE_CLASSES = {f"line--{role}" for role in ROLES} | {"line--cursor", "line--cur
 of them against the style sheet, several times before the first paint."""
 
 
-_AROUND = tuple(
-    f"{kind}_{side}" for kind in ("border", "outline") for side in ("top", "right", "bottom", "left")
-)
-_CHANGES = (*_AROUND, "padding", "hatch", "tint", "text_opacity")
-"""Rules by which a line is drawn otherwise than the widget made it."""
-
-
 class _WholeStrip(Strip):
     """A line that no other widget cuts is handed on as it is."""
 
@@ -67,42 +60,6 @@ class _WholeStrip(Strip):
         return [self] if cuts == [self.cell_length] else super().divide(cuts)
 
 
-class _PlainLines(StylesCache):
-    """Lines around which nothing is drawn, kept until they change.
-
-    Textual asks line by line after borders, padding and tints, in as much time as the lines take.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._plain: bool | None = None
-
-    def clear(self) -> None:
-        """All is to be drawn anew."""
-        super().clear()
-        self._plain = None
-
-    def render_widget(self, widget: Widget, crop: Region) -> list[Strip]:
-        """The lines of a part of it."""
-        assert isinstance(widget, RoleLines)
-        if self._plain is None:
-            changed = widget.styles.has_any_rules(*_CHANGES) or widget.opacity != 1.0
-            self._plain = not changed and not widget.get_line_filters()
-        width = widget.size.width
-        if not self._plain or crop.column_span != (0, width):
-            return super().render_widget(widget, crop)
-        if width != self._width:
-            self.clear()
-            self._width = width
-        widget.covered = widget.scrollbar_size_vertical
-        lines, dirty, wanted = self._cache, self._dirty_lines, crop.line_range
-        for y in wanted:
-            if y in dirty or y not in lines:
-                lines[y] = widget.strip(y, width)
-        dirty.difference_update(wanted)
-        return [lines[y] for y in wanted]
-
-
 class RoleLines(Widget):
     """A widget whose lines are made of roles; subclasses say what line `y` is.
 
@@ -112,7 +69,7 @@ class RoleLines(Widget):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._styles_cache = _PlainLines()
+        keep_plain_lines(self)
         self.covered = 0
         self._styles_drawn: dict[tuple[str, str], Style] = {}
 
@@ -165,29 +122,18 @@ class RoleLines(Widget):
         super().notify_style_update()
 
 
-class _BarLines(StylesCache):
-    """The lines of a scroll bar, each kind of them made once: Textual's makes four objects a line."""
-
-    def render_widget(self, widget: Widget, crop: Region) -> list[Strip]:
-        """The lines of a part of it."""
-        assert isinstance(widget, ScrollBar)
-        lines, dirty = self._cache, self._dirty_lines
-        if any(y in dirty or y not in lines for y in crop.line_range):
-            dirty.clear()
-            lines.update(enumerate(self._made(widget)))
-        return [lines[y].crop(*crop.column_span) for y in crop.line_range]
-
-    def _made(self, bar: ScrollBar) -> Iterator[Strip]:
-        app, size, base = bar.app, bar.size, bar.rich_style
-        options = app.console_options.update_dimensions(size.width, size.height)
-        made: dict[int, Strip] = {}
-        for segment in app.console.render(bar.render(), options):
-            if segment.text != "\n":
-                strip = made.get(id(segment))
-                if strip is None:
-                    under = Segment(segment.text, base + segment.style)
-                    strip = made[id(segment)] = _WholeStrip([under], size.width)
-                yield strip
+def _bar_lines(bar: ScrollBar) -> Iterator[Strip]:
+    """The lines of a scroll bar, each kind of them made once."""
+    app, size, base = bar.app, bar.size, bar.rich_style
+    options = app.console_options.update_dimensions(size.width, size.height)
+    made: dict[int, Strip] = {}
+    for segment in app.console.render(bar.render(), options):
+        if segment.text != "\n":
+            strip = made.get(id(segment))
+            if strip is None:
+                under = Segment(segment.text, base + segment.style)
+                strip = made[id(segment)] = _WholeStrip([under], size.width)
+            yield strip
 
 
 class _ScrollLines(RoleLines, ScrollView):
@@ -197,8 +143,7 @@ class _ScrollLines(RoleLines, ScrollView):
     def vertical_scrollbar(self) -> ScrollBar:
         """The bar beside them."""
         bar = super().vertical_scrollbar
-        if not isinstance(bar._styles_cache, _BarLines):
-            bar._styles_cache = _BarLines()
+        keep_bar_lines(bar, _bar_lines)
         return bar
 
     def on_mouse_move(self, event: events.MouseMove) -> None:
@@ -228,9 +173,7 @@ class _ScrollLines(RoleLines, ScrollView):
             else:
                 # as high as before, for which the whole screen need not be laid out anew
                 self.set_reactive(ScrollView.virtual_size, size)
-            # Textual looks at the scroll bar only when the widget's own size changes, and does not scroll
-            # what has no scroll bar
-            self._scroll_update(size)
+            update_scroll(self, size)
 
 
 class LineView(_ScrollLines, can_focus=True):
@@ -516,7 +459,8 @@ class LineList(_ScrollLines, can_focus=True):
         elif (parent := self.parent_of(self.cursor)) is not None:
             self.move_to(parent)
 
-    async def _on_click(self, event: events.Click) -> None:
+    async def on_click(self, event: events.Click) -> None:
+        """Handles a click."""
         index = event.y + self.scroll_offset.y
         if index >= self.row_count:
             return

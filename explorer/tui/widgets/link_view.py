@@ -85,7 +85,8 @@ class LinkView(LineView):
         if isinstance(line, Link):
             self.post_message(self.LinkFollowed(self, line.lead))
 
-    async def _on_click(self, event: events.Click) -> None:
+    async def on_click(self, event: events.Click) -> None:
+        """Handles a click."""
         y = event.y + self.scroll_offset.y
         if y in self._links():
             self._choose(y)

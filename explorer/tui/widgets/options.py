@@ -104,7 +104,8 @@ class OptionField(RoleLines, can_focus=True):
         self.refresh()
         self.post_message(self.OptionChanged(self))
 
-    async def _on_click(self, event: events.Click) -> None:
+    async def on_click(self, event: events.Click) -> None:
+        """Handles a click."""
         x, (start, stop) = self._room - 1, self._shown()
         for i, word in enumerate(self.words[start:stop], start):
             if x <= event.x < x + len(word) + 2:

@@ -95,7 +95,8 @@ class PlotView(LineView):
         if y < top or last >= top + height:
             self.scroll_to(y=y if y < top else last - height + 1, animate=False)
 
-    async def _on_click(self, event: events.Click) -> None:
+    async def on_click(self, event: events.Click) -> None:
+        """Handles a click."""
         found = self._pick(event.x, event.y + self.scroll_offset.y, self.size.width, self.size.height)
         if found is not None:
             self.move_to(found)

@@ -65,7 +65,8 @@ class PaneHead(_Lines):
             super().__init__()
             self.source, self.x = source, x
 
-    async def _on_click(self, event: events.Click) -> None:
+    async def on_click(self, event: events.Click) -> None:
+        """Handles a click."""
         self.post_message(self.HeadingClicked(self, event.x))
 
 
@@ -110,7 +111,8 @@ class KeyBar(_Lines):
             spans += [(key.shown, "key"), (f" {key.label}  ", "dim")]
         return tuple(spans)
 
-    async def _on_click(self, event: events.Click) -> None:
+    async def on_click(self, event: events.Click) -> None:
+        """Handles a click."""
         x = 1
         for key in self._shown(self.size.width):
             if x <= event.x < x + _cells(key) - 1:

@@ -21,7 +21,7 @@ from torch import nn  # noqa: E402
 from torchvision import models  # noqa: E402
 from torchvision.models import WeightsEnum  # noqa: E402
 
-from explorer.engine.costs.torch import patches  # noqa: E402
+from explorer.engine.compat import torchvision as patches  # noqa: E402
 from explorer.engine.costs.torch.analyse import examine  # noqa: E402
 from explorer.engine.formats.torch_module.loaded_module import load, of  # noqa: E402
 from explorer.facts import Analysis  # noqa: E402

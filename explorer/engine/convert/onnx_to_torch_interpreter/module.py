@@ -12,6 +12,7 @@ from torch import nn
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import printable
+from explorer.engine.compat.torch import children_of
 from explorer.engine.convert.onnx_to_torch_interpreter.call import as_tensor, torch_dtype
 from explorer.engine.convert.onnx_to_torch_interpreter.domain import TorchDomain, can_run
 from explorer.engine.graph.interpreter import Interpreter
@@ -123,7 +124,7 @@ class OnnxModule(nn.Module):
         holder: nn.Module = self
         if all((*path, last)):
             for piece in path:
-                inner = holder._modules.get(piece)
+                inner = children_of(holder).get(piece)
                 if inner is None and not hasattr(holder, piece):
                     inner = nn.Module()
                     holder.add_module(piece, inner)

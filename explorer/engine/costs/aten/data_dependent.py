@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from explorer.engine.compat.torch import schema_of
 from explorer.engine.costs.aten.expert_routing import EVENLY, Classes
 from explorer.engine.formats.torch_module.meta_copy import MOST_KEPT
 from explorer.engine.operators import cost_formulas
@@ -183,7 +184,7 @@ def answer(
     Returns:
         None for an operator that runs without values.
     """
-    row = BOUNDS.get(func._schema.name)
+    row = BOUNDS.get(schema_of(func).name)
     if row is None or not any(_no_values(a) for a in args):
         return None
     text = row[1]
@@ -199,7 +200,7 @@ def answer(
     result = row[0](args, most)
     if result is None:
         return None
-    if valued and not least and text is row[1] and func._schema.name == "aten::nonzero":
+    if valued and not least and text is row[1] and schema_of(func).name == "aten::nonzero":
         # every element is nonzero: then it is known which
         source = args[0]
         if 0 < result.numel() <= MOST_KEPT:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from explorer.engine.compat.torch import schema_of
 from explorer.engine.costs.aten.call import AtenCall, OperatorRecord
 from explorer.engine.costs.aten.elementwise import POINTWISE, REDUCTION
 from explorer.engine.costs.aten.table import TABLE, find
@@ -22,7 +23,7 @@ from explorer.engine.operators.gradients import Gradient, Want
 @cache
 def operator_of(func: Any) -> OperatorRecord | None:
     """What is known of an operator (an OpOverload)."""
-    found = find(func._schema.name)
+    found = find(schema_of(func).name)
     if found is None and _is_pointwise(func):
         return POINTWISE
     return REDUCTION if found is None and torch.Tag.reduction in func.tags else found
@@ -32,23 +33,25 @@ def _is_pointwise(func: Any) -> bool:
     """Whether torch says so, of the operator or of the one that does the same in place of its argument."""
     if torch.Tag.pointwise in func.tags:
         return True
-    name = func._schema.name.partition("::")[2]
+    name = schema_of(func).name.partition("::")[2]
     if not name.endswith("_") or func.namespace != "aten":
         return False
-    twin = getattr(getattr(torch.ops.aten, name[:-1], None), func._overloadname, None)
+    twin = getattr(
+        getattr(torch.ops.aten, name[:-1], None), (schema_of(func).overload_name or "default"), None
+    )
     return twin is not None and torch.Tag.pointwise in twin.tags
 
 
 @cache
 def _names(func: Any) -> tuple[str, ...]:
-    return tuple(argument.name for argument in func._schema.arguments)
+    return tuple(argument.name for argument in schema_of(func).arguments)
 
 
 def call_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> AtenCall:
     """A call of an operator, with its tensors (on any device) and what it returned."""
     arguments = {**dict(zip(_names(func), args, strict=False)), **kwargs}
     result = next(iter(out), None) if isinstance(out, (tuple, list)) else out
-    return AtenCall(func._schema.name.partition("::")[2], arguments, result)
+    return AtenCall(schema_of(func).name.partition("::")[2], arguments, result)
 
 
 def cost(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Cost:
@@ -62,7 +65,7 @@ def cost(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) ->
     """
     operator = operator_of(func)
     if operator is None:
-        return cost_formulas.unknown(f"no rule for the operator {func._schema.name}")
+        return cost_formulas.unknown(f"no rule for the operator {schema_of(func).name}")
     call = call_of(func, args, kwargs, out)
     if operator.one_type:
         # on the meta device a product of float16 with float32 goes unnoticed

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from explorer.engine.compat.torch import storage_key
+
 EVENLY = "assumed: each class of what is sorted by value (each expert) gets the same share"
 
 _CHOICES = {
@@ -255,4 +257,4 @@ def _chosen(args: Sequence[Any]) -> int | None:
 
 
 def _key(tensor: Any) -> int:
-    return int(tensor.untyped_storage()._cdata)
+    return storage_key(tensor.untyped_storage())

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from explorer.engine.compat.torch import schema_of, storage_key
 from explorer.engine.costs.aten import data_dependent, dispatch, meta_shapes
 from explorer.engine.costs.aten.call import OperatorRecord
 from explorer.engine.costs.aten.expert_routing import COUNTS
@@ -49,7 +50,7 @@ class AtenOperator:
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
-        schema = func._schema
+        schema = schema_of(func)
         self.name: str = schema.name
         self.short = self.name.partition("::")[2]
         self.mutates: bool = schema.is_mutable
@@ -221,8 +222,8 @@ def _repeated(
         return SAME, ()
     if operator.mutates or any(t.is_conj() or t.is_neg() for t in parts):
         return CALLED, ()
-    storages = {t.untyped_storage()._cdata for t in given}
-    made = {t.untyped_storage()._cdata for t in parts}
+    storages = {storage_key(t.untyped_storage()) for t in given}
+    made = {storage_key(t.untyped_storage()) for t in parts}
     if len(made) == len(parts) and not made & storages:
         return FRESH, tuple((t.shape, t.stride(), t.dtype) for t in parts)
     if source is None or not all(_is_view(t, source) for t in parts):
@@ -234,7 +235,7 @@ def _repeated(
 def _is_view(tensor: torch.Tensor, source: torch.Tensor) -> bool:
     return (
         tensor.dtype == source.dtype
-        and tensor.untyped_storage()._cdata == source.untyped_storage()._cdata
+        and storage_key(tensor.untyped_storage()) == storage_key(source.untyped_storage())
         and not source.is_conj()
         and not source.is_neg()
     )

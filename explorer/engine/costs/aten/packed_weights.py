@@ -17,13 +17,6 @@ from explorer.engine.costs.aten.call import AtenCall
 from explorer.engine.costs.aten.products import DYNAMIC_LINEAR
 from explorer.engine.costs.aten.recurrent import CELLS
 
-_PACKAGE = "torch.ao.nn.quantized"
-
-
-def is_packed(module: nn.Module) -> bool:
-    """Whether a module is a quantized layer of torch's, one row whatever modules it keeps its weights in."""
-    return type(module).__module__.startswith(_PACKAGE)
-
 
 def unpacked(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Weights and biases in the handles that a quantized module itself holds, by a name."""

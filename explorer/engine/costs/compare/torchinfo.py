@@ -19,6 +19,7 @@ from torch import nn
 
 from explorer.base.errors import BadModel, ExplorerError
 from explorer.base.units import printable
+from explorer.engine.compat.torch import parameters_of
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.runtime.torch_fastpath import restoring_modes
 from explorer.facts import Analysis, Layer
@@ -226,9 +227,9 @@ def _parts(layer: Layer, one: _ModuleCount | None, ours: int) -> Counter[str]:
     found[_BIAS] += one.biases
     if not weights:
         return found
-    if isinstance(module, nn.modules.conv._ConvTransposeNd):
+    if isinstance(module, (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)):
         found[_TRANSPOSED] += weights
-    elif isinstance(module, nn.modules.conv._ConvNd) and any(
+    elif isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) and any(
         len(out) == len(module.kernel_size) + 1 for out in one.outputs
     ):
         found[_UNBATCHED] += weights
@@ -299,7 +300,7 @@ def _outside_leaves(summary: Any, model: nn.Module) -> Iterator[nn.Parameter]:
     counted = {id(i.module) for i in summary.summary_list if i.is_leaf_layer}
     for module in model.modules():
         if id(module) not in counted:
-            yield from (p for p in module._parameters.values() if p is not None)
+            yield from (p for p in parameters_of(module).values() if p is not None)
 
 
 def _tied(model: nn.Module) -> list[tuple[nn.Parameter, list[str]]]:
@@ -307,7 +308,7 @@ def _tied(model: nn.Module) -> list[tuple[nn.Parameter, list[str]]]:
     names: defaultdict[int, list[str]] = defaultdict(list)
     known: dict[int, nn.Parameter] = {}
     for path, module in model.named_modules():
-        for name, parameter in module._parameters.items():
+        for name, parameter in parameters_of(module).items():
             if parameter is not None:
                 known[id(parameter)] = parameter
                 names[id(parameter)].append(f"{path}.{name}" if path else name)

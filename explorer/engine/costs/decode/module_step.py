@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
 from explorer.base.units import many_text, shape_text
+from explorer.engine.compat.torch import storage_key
 from explorer.engine.costs.decode import module_cache
 from explorer.engine.costs.decode.module_cache import OwnCache
 from explorer.engine.costs.decode.onnx_cache import summed
@@ -175,7 +176,7 @@ def _readers(cache: Sequence[CacheTensor], found: AnalysisResult) -> dict[int, i
     order = found.schedule
     left: dict[Hashable, int] = {}
     for one in cache:
-        key = one.tensor.untyped_storage()._cdata
+        key: Hashable = storage_key(one.tensor.untyped_storage())
         left[key] = left.get(key, 0) + one.nbytes
     rows: dict[int, int | None] = {}
     for step, row in zip(order.steps, order.rows, strict=True):

@@ -17,8 +17,8 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
+from explorer.engine.compat.torch import buffers_of, is_packed, parameters_of
 from explorer.engine.costs import layer_rows, layer_tree
-from explorer.engine.costs.aten.packed_weights import is_packed
 from explorer.engine.costs.memory import liveness
 from explorer.engine.costs.torch.autograd import Gradients
 from explorer.engine.costs.torch.branch_outcomes import Verdict, traced
@@ -210,7 +210,7 @@ def _totals(
 
 def _is_unsettled(module: nn.Module) -> bool:
     """Whether a module waits for its first input to know how large its parameters are."""
-    held = (*module._parameters.values(), *module._buffers.values())
+    held = (*parameters_of(module).values(), *buffers_of(module).values())
     return any(tensor is not None and is_lazy(tensor) for tensor in held)
 
 
@@ -353,7 +353,7 @@ def _adopt_own(row: Row, module: nn.Module | None, seen: Trace) -> None:
         return
     own = {}
     for owner, part in registered(module):
-        for short, parameter in part._parameters.items():
+        for short, parameter in parameters_of(part).items():
             if parameter is None or is_lazy(parameter):
                 continue
             name = f"{owner}.{short}" if owner else short
@@ -490,7 +490,7 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     own = vars(module)
-    held = own.get("_parameters", {}), own.get("_buffers", {})
+    held = parameters_of(module), buffers_of(module)
     for name, of_class in _constructor(type(module)):  # type: ignore[arg-type]
         # asking a module for what it has not takes longer than all the rest
         if of_class:
@@ -507,7 +507,7 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
             isinstance(value, (tuple, list)) and all(isinstance(v, (bool, int, float, str)) for v in value)
         ):
             found[name] = plain(value)
-        elif value is None and name == "bias" and "bias" in module._parameters:
+        elif value is None and name == "bias" and "bias" in parameters_of(module):
             found[name] = False
     return found
 

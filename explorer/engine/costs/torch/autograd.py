@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from msgspec import Struct, field
 
+from explorer.engine.compat.torch import storage_key
 from explorer.engine.costs.aten import dispatch
 from explorer.engine.costs.layer_tree import LayerLeaf
 from explorer.engine.costs.torch.records import Row, Trace
@@ -180,7 +181,7 @@ def _reached(result: Any) -> set[Any]:
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
+    return storage_key(tensor.untyped_storage())
 
 
 class _GradientTie(torch.autograd.Function):

@@ -17,9 +17,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from torch import nn
 
+from explorer.engine.compat import torchvision
 from explorer.engine.costs.aten import data_dependent
 from explorer.engine.costs.aten.expert_routing import EVENLY
-from explorer.engine.costs.torch import patches
 from explorer.engine.costs.torch.data_dependence import (
     ALTERNATIVES,
     ONCE,
@@ -144,7 +144,7 @@ def _through(
     best: tuple[Trace, AnswerPolicy] | None = None
     for _ in range(DECISIONS):
         taken: Counter[str] = Counter()
-        with patches.replaced(lambda text, taken=taken: taken.update([text])):  # type: ignore[misc]
+        with torchvision.replaced(lambda text, taken=taken: taken.update([text])):  # type: ignore[misc]
             seen = trace(model, args, kwargs, way=way, **options)
         seen.assumed.update(taken)
         if seen.endless is not None:

@@ -7,6 +7,7 @@ from functools import partial
 
 import torch
 
+from explorer.engine.compat.torch import buffers_of, storage_key
 from explorer.engine.costs.torch.records import Row, Trace
 from explorer.engine.costs.value_flow import ValueFlow
 from explorer.engine.formats.torch_module.modules import dtype_name, is_lazy, tensors
@@ -70,7 +71,7 @@ def _stored(seen: Trace) -> dict[int, str]:
     found = {
         _memory(buffer): f"{path}.{name}" if path else name
         for path, module in seen.named.items()
-        for name, buffer in module._buffers.items()
+        for name, buffer in buffers_of(module).items()
         if buffer is not None and not is_lazy(buffer)
     }
     found.update({stored.identity[0]: "" for stored in seen.parameters.values()})
@@ -79,7 +80,7 @@ def _stored(seen: Trace) -> dict[int, str]:
 
 def _memory(tensor: torch.Tensor) -> int:
     try:
-        return int(tensor.untyped_storage()._cdata)
+        return storage_key(tensor.untyped_storage())
     except NotImplementedError:
         # a tensor around tensors (vmap, sparse, nested) has no storage of its own
         return id(tensor)

@@ -20,6 +20,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from explorer.engine.compat.torch import (
+    buffers_of,
+    children_of,
+    has_global_hooks,
+    is_autocast,
+    layer_state,
+    parameters_of,
+    storage_key,
+)
 from explorer.engine.costs.aten import meta_cache
 from explorer.engine.formats.torch_module.modules import described, size_of, tensors
 from explorer.engine.operators.cost_formulas import Cost
@@ -129,13 +138,7 @@ def enabled() -> bool:
     """Whether layers may be answered whole now; drops the tapes when there are too many."""
     if len(_TAPES) > MOST:
         _TAPES.clear()
-    hooks = nn.modules.module
-    return not (
-        hooks._global_forward_hooks
-        or hooks._global_forward_pre_hooks
-        or hooks._global_backward_hooks
-        or hooks._global_backward_pre_hooks
-    )
+    return not has_global_hooks()
 
 
 def layer_call(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> LayerCall | None:
@@ -145,7 +148,7 @@ def layer_call(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> Layer
     """
     key: list[Any] = []
     stored: list[int] = []
-    if torch.is_grad_enabled() or torch._C._is_any_autocast_enabled() or not _settings(module, key, stored):
+    if torch.is_grad_enabled() or is_autocast() or not _settings(module, key, stored):
         return None
     given: list[torch.Tensor] = []
     if not meta_cache.read(args, key, given) or not given:
@@ -159,7 +162,7 @@ def layer_call(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> Layer
         if type(tensor) is not torch.Tensor:
             return None
         storage = tensor.untyped_storage()
-        addresses.append(storage._cdata)
+        addresses.append(storage_key(storage))
         key += (tensor.storage_offset(), storage.nbytes())
     if len(given) > 1:
         key += map(addresses.index, addresses)
@@ -183,12 +186,8 @@ def _settings(module: nn.Module, key: list[Any], stored: list[int]) -> bool:
         stored: Takes the storages of those.
     """
     kind = type(module)
-    own = vars(module)
-    if own["training"] or not kind.__module__.startswith("torch.nn.modules."):
-        return False
-    if own["_forward_hooks"] or own["_forward_pre_hooks"]:
-        return False
-    if own["_backward_hooks"] or own["_backward_pre_hooks"]:
+    own = layer_state(module)
+    if own is None:
         return False
     try:
         names, pick = _NAMES[kind, len(own)]
@@ -203,16 +202,16 @@ def _settings(module: nn.Module, key: list[Any], stored: list[int]) -> bool:
         if not _PLAIN.issuperset(map(type, values)):
             return False
     key += (kind, kind.forward, names, kinds, values)
-    for held in (own["_parameters"], own["_buffers"]):
+    for held in (parameters_of(module), buffers_of(module)):
         for name, tensor in held.items():
             if tensor is None:
                 key.append(name)
             elif type(tensor) in _TENSORS and tensor.is_meta:
                 key += (name, tensor.shape, tensor.stride(), tensor.dtype)
-                stored.append(tensor.untyped_storage()._cdata)
+                stored.append(storage_key(tensor.untyped_storage()))
             else:
                 return False
-    for child in own["_modules"].values():
+    for child in children_of(module).values():
         if child is not None and not _settings(child, key, stored):
             return False
     return True
@@ -247,7 +246,7 @@ def _tape(
 ) -> Tape | None:
     places: dict[int, int] = {}
     for tensor in given:
-        places.setdefault(tensor.untyped_storage()._cdata, len(places))
+        places.setdefault(storage_key(tensor.untyped_storage()), len(places))
     sources = len(places)
     moved = []
     for booking in bookings:
@@ -282,7 +281,7 @@ def _part(
     for at, tensor in enumerate(given):
         if part is tensor:
             return ResultTensor(meta_cache.SAME, at)
-    address = part.untyped_storage()._cdata
+    address = storage_key(part.untyped_storage())
     place = places.get(address)
     if place is None:
         return None
@@ -290,7 +289,7 @@ def _part(
         whole = part.storage_offset() == 0 and size_of(part) == part.untyped_storage().nbytes()
         return ResultTensor(meta_cache.FRESH, place, part.shape, part.stride(), part.dtype) if whole else None
     for at, tensor in enumerate(given):
-        if tensor.untyped_storage()._cdata == address and tensor.dtype == part.dtype:
+        if storage_key(tensor.untyped_storage()) == address and tensor.dtype == part.dtype:
             distance = part.storage_offset() - tensor.storage_offset()
             return ResultTensor(meta_cache.VIEWS, at, part.shape, part.stride(), distance)
     return None

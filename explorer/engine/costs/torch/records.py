@@ -15,7 +15,8 @@ import torch
 from msgspec import Struct, field
 from torch import nn
 
-from explorer.engine.costs.aten.packed_weights import is_packed, unpacked
+from explorer.engine.compat.torch import children_of, is_packed, parameters_of, schema_of, storage_key
+from explorer.engine.costs.aten.packed_weights import unpacked
 from explorer.engine.costs.torch.data_dependence import CodePlace, Kind
 from explorer.engine.formats.torch_module.modules import (
     described,
@@ -187,7 +188,7 @@ def is_opaque(module: nn.Module) -> bool:
 
 def is_leaf(module: nn.Module) -> bool:
     """Whether a module is one row of the tree: it has no children, or computes as one."""
-    return not any(child is not None for child in module._modules.values()) or is_opaque(module)
+    return not any(child is not None for child in children_of(module).values()) or is_opaque(module)
 
 
 def parameters(model: nn.Module) -> dict[str, ModuleParameter]:
@@ -195,10 +196,10 @@ def parameters(model: nn.Module) -> dict[str, ModuleParameter]:
     found: dict[str, ModuleParameter] = {}
     for owner, module in registered(model):
         stored = of_module(module)
-        for name, p in module._parameters.items():
+        for name, p in parameters_of(module).items():
             if p is None or is_lazy(p):
                 continue
-            identity = (p.untyped_storage()._cdata, int(p.storage_offset()), p.numel())
+            identity = (storage_key(p.untyped_storage()), int(p.storage_offset()), p.numel())
             how = stored.get(name) or StoredForm(dtype_name(p.dtype), p.nbytes)
             info = TensorInfo(name, how.dtype, tuple(p.shape), "declared")
             path = f"{owner}.{name}" if owner else name
@@ -253,7 +254,7 @@ def function_inputs(
 def call_attributes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The arguments of an operator that are not tensors, by their names in its schema."""
     found: dict[str, Any] = {}
-    for index, argument in enumerate(func._schema.arguments):
+    for index, argument in enumerate(schema_of(func).arguments):
         if index >= len(args) and argument.name not in kwargs:
             continue
         value = args[index] if index < len(args) else kwargs[argument.name]

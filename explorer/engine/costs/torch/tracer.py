@@ -22,12 +22,24 @@ from msgspec import Struct, field
 from torch import nn
 
 from explorer.base.errors import ExplorerError
+from explorer.engine.compat.torch import (
+    buffers_of,
+    hide,
+    is_of_torch,
+    listening,
+    mode_depths,
+    parameters_of,
+    schema_of,
+    show,
+    storage_key,
+    without_dispatch,
+)
 from explorer.engine.costs.aten import data_dependent, dispatch, meta_cache, packed_weights, recurrent
 from explorer.engine.costs.aten.expert_routing import COUNTS, EVENLY, WATCHED, Classes
 from explorer.engine.costs.torch import constant_values, layer_cache
 from explorer.engine.costs.torch.autograd import Gradients
 from explorer.engine.costs.torch.data_dependence import AnswerPolicy, Questions
-from explorer.engine.costs.torch.hooks import Functions, Operators, hide, listening, modes, show
+from explorer.engine.costs.torch.hooks import Functions, Operators
 from explorer.engine.costs.torch.records import (
     ModuleParameter,
     OperatorEvent,
@@ -57,7 +69,7 @@ class _Seat:
         self.path = path
         self.row: Row | None = None
         self.leaf = is_leaf(module)
-        self.absorbs = self.leaf and type(module).__module__.startswith("torch.")
+        self.absorbs = self.leaf and is_of_torch(module)
         # nobody asks what one of torch's own leaves calls, but for recurrent layers, which run in one piece
         self.quiet = self.absorbs and not isinstance(module, nn.RNNBase)
 
@@ -117,16 +129,16 @@ class _Watch:
         # a layer whose operators are asked for one by one has to run
         self.repeats = gradients is None and layer_cache.enabled()
         self.tape: list[layer_cache.Booking] | None = None
-        self.modes = (0, 0)
+        self.modes: tuple[int, int] | None = None
         self.unseen = 0
         self.parameters = parameters(model)
         self.weights: dict[int, list[ModuleParameter]] = {}
         for stored in self.parameters.values():
             self.weights.setdefault(stored.identity[0], []).append(stored)
         self.packed = _packed(self.named.values(), self.weights)
-        held = [b for m in self.named.values() for b in m._buffers.values() if b is not None]
+        held = [b for m in self.named.values() for b in buffers_of(m).values() if b is not None]
         buffers = [b for b in held if not is_lazy(b)]
-        self.constants = {b.untyped_storage()._cdata for b in buffers}
+        self.constants = {storage_key(b.untyped_storage()) for b in buffers}
         self.stored = self.constants | self.weights.keys()
         for path in self.named:
             parent, _, name = path.rpartition(".")
@@ -145,7 +157,14 @@ class _Watch:
             self.done += 1
             self.check(self.done, len(self.named))
             asked = tape = None
-            if hidden and seat.quiet and self.repeats and modes() == self.modes and not self.asked:
+            if (
+                hidden
+                and seat.quiet
+                and self.repeats
+                and self.modes
+                and mode_depths() == self.modes
+                and not self.asked
+            ):
                 asked = layer_cache.layer_call(module, args, kwargs)
             if asked is not None and asked.tape is not None and self.certain(asked.addresses):
                 tape = asked.tape
@@ -200,7 +219,7 @@ class _Watch:
 
     def play(self, row: Row, tape: layer_cache.Tape, asked: layer_cache.LayerCall) -> Any:
         """Books what a layer of the same kind did before, and returns what it would return."""
-        with torch._C._DisableTorchDispatch():
+        with without_dispatch():
             result, parts = layer_cache.results(tape, asked.given)
         places = list(dict.fromkeys(asked.addresses))
         # what nobody sees has no memory, not even an address
@@ -210,11 +229,11 @@ class _Watch:
         for part, made in zip(tape.parts, parts, strict=True):
             if part is not None and made is not None and part.how == meta_cache.FRESH:
                 storage = made.untyped_storage()
-                places[part.at] = storage._cdata
-                self.alive[storage._cdata] = storage
+                places[part.at] = storage_key(storage)
+                self.alive[storage_key(storage)] = storage
         for given in asked.given:
             storage = given.untyped_storage()
-            self.alive.setdefault(storage._cdata, storage)
+            self.alive.setdefault(storage_key(storage), storage)
         row.operators += len(tape.bookings)
         for cost, read, stored, written, used, wrote, moved in tape.bookings:
             row.add(cost)
@@ -325,7 +344,7 @@ class _Watch:
 
     def is_weight(self, tensor: torch.Tensor) -> bool:
         try:
-            return tensor.untyped_storage()._cdata in self.weights
+            return storage_key(tensor.untyped_storage()) in self.weights
         except NotImplementedError:
             # a tensor around tensors (vmap, sparse, nested) has no storage of its own
             return False
@@ -432,7 +451,7 @@ class _Watch:
         if operator.name == "aten::index" and not self.stale:
             args = constant_values.positions(args)
         if operator.mutates:
-            self.stale.update(t.untyped_storage()._cdata for t in given if not t.is_meta)
+            self.stale.update(storage_key(t.untyped_storage()) for t in given if not t.is_meta)
         return self.moved(args), {k: self.moved(v) for k, v in kwargs.items()}
 
     def book(
@@ -450,7 +469,7 @@ class _Watch:
     ) -> None:
         """Books one operator for all who watch: its row, its event, gradients."""
         if operator.name in WATCHED:
-            self.classes.note(operator.name, func._schema.overload_name, args, kwargs, out)
+            self.classes.note(operator.name, schema_of(func).overload_name, args, kwargs, out)
         assumption = ""
         if bounded is not None and operator.name not in data_dependent.VALUES:
             assumption, self.sized = bounded[1], True
@@ -473,7 +492,7 @@ class _Watch:
 
     def is_mixed(self, given: Sequence[torch.Tensor]) -> bool:
         """Whether a call has to go on without the values that some of its tensors have."""
-        if self.stale and any(t.untyped_storage()._cdata in self.stale for t in given if not t.is_meta):
+        if self.stale and any(storage_key(t.untyped_storage()) in self.stale for t in given if not t.is_meta):
             return True
         return _is_mixed(given)
 
@@ -503,7 +522,7 @@ class _Watch:
         reason = assumption
         for at, (t, size) in enumerate(zip(given, known.given, strict=True)):
             storage = t.untyped_storage()
-            key = storage._cdata
+            key = storage_key(storage)
             if key not in self.stored:
                 self.alive.setdefault(key, storage)
             elif key in self.weights:
@@ -520,7 +539,7 @@ class _Watch:
         mutates = operator is not None and operator.mutates
         for t, (dtype, shape, size) in zip(made, known.made, strict=True):
             storage = t.untyped_storage()
-            key = storage._cdata
+            key = storage_key(storage)
             self.alive.setdefault(key, storage)
             if reason:
                 self.bound[key] = reason
@@ -536,7 +555,7 @@ class _Watch:
                 self.tape.append(layer_cache.Booking(known.cost))
             return
         if given and operator is not None and operator.gathers:
-            table = given[0].untyped_storage()._cdata
+            table = storage_key(given[0].untyped_storage())
             inputs[table] = min(inputs[table], written)
         self.move(row, known.cost, inputs, outputs, written)
 
@@ -592,10 +611,10 @@ class _Watch:
                 twin = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
                 # the original is held as well: its id must not be given to another tensor
                 known = self.twins[id(value)] = (value, twin)
-                reason = self.bound.get(value.untyped_storage()._cdata)
+                reason = self.bound.get(storage_key(value.untyped_storage()))
                 if reason is not None:
-                    self.alive[twin.untyped_storage()._cdata] = twin.untyped_storage()
-                    self.bound[twin.untyped_storage()._cdata] = reason
+                    self.alive[storage_key(twin.untyped_storage())] = twin.untyped_storage()
+                    self.bound[storage_key(twin.untyped_storage())] = reason
             return known[1]
         if isinstance(value, (tuple, list)):
             return type(value)(self.moved(v) for v in value)
@@ -613,10 +632,10 @@ def _packed(
     found: dict[int, tuple[int, int]] = {}
     for module in modules:
         for name in of_module(module):
-            p = module._parameters.get(name)
+            p = parameters_of(module).get(name)
             if p is None or not p.nbytes:
                 continue
-            key = p.untyped_storage()._cdata
+            key = storage_key(p.untyped_storage())
             held = next((w.bytes for w in weights[key] if w.identity[1] == p.storage_offset()), p.nbytes)
             if held != p.nbytes:
                 found[key] = held, p.nbytes
@@ -639,7 +658,7 @@ def _bytes(value: Any) -> int:
 def _observed(model: nn.Module, watch: _Watch) -> Iterator[None]:
     """Eyes on every module, eval mode and no fast path, all put back at the end."""
     modules = watch.named.values()
-    with restoring_modes(modules), listening(watch):
+    with restoring_modes(modules), listening(watch.run):
         if any(module.training for module in modules):
             model.eval()
         yield
@@ -682,8 +701,8 @@ def trace(
     with _observed(model, watch), torch.set_grad_enabled(gradients is not None):
         try:
             with watch.functions, Operators(watch):
-                functions, operators = modes()
-                watch.modes = functions - 1, operators
+                depths = mode_depths()
+                watch.modes = None if depths is None else (depths[0] - 1, depths[1])
                 seen.result = model(*args, **kwargs)
         except ExplorerError:
             raise
@@ -696,7 +715,7 @@ def trace(
     seen.sized, seen.shared, seen.cut = watch.sized, watch.classes.used, watch.cut
     seen.given, seen.trail = given, watch.trail or seen.trail
     returned = [*(t for _, t in tensors(seen.result)), *cache_tensors.within(seen.result)]
-    seen.kept = tuple(t.untyped_storage()._cdata for t in returned)
+    seen.kept = tuple(storage_key(t.untyped_storage()) for t in returned)
     return seen
 
 
@@ -704,7 +723,7 @@ def _feeding(given: Sequence[torch.Tensor]) -> OperatorEvent:
     """The event that makes the tensors which a model is called with."""
     made = tuple(
         (
-            t.untyped_storage()._cdata,
+            storage_key(t.untyped_storage()),
             TensorInfo("input", dtype_name(t.dtype), tuple(t.shape), "declared"),
             t.untyped_storage().nbytes(),
         )
@@ -727,9 +746,12 @@ def _is_raised(error: BaseException) -> bool:
 
 def _seen_among(tensor: torch.Tensor, others: Sequence[torch.Tensor]) -> bool:
     """Whether one of the others is the same view of the same memory."""
-    key, place = tensor.untyped_storage()._cdata, (tensor.storage_offset(), tensor.shape, tensor.stride())
+    key, place = (
+        storage_key(tensor.untyped_storage()),
+        (tensor.storage_offset(), tensor.shape, tensor.stride()),
+    )
     return any(
         t is tensor
-        or (t.untyped_storage()._cdata == key and (t.storage_offset(), t.shape, t.stride()) == place)
+        or (storage_key(t.untyped_storage()) == key and (t.storage_offset(), t.shape, t.stride()) == place)
         for t in others
     )

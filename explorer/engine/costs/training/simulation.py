@@ -10,7 +10,6 @@ allocator's rounding and holes, the CUDA context.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,10 +21,19 @@ from typing import Any, Literal
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from explorer.base.errors import ExplorerError, Misuse, nearest
+from explorer.engine.compat.torch import (
+    DispatchMode,
+    attention_by,
+    buffers_of,
+    fused_attention,
+    parameters_of,
+    running_step,
+    step_number,
+    storage_key,
+)
 from explorer.engine.costs.aten import dispatch
 from explorer.engine.costs.training.memory import Allocation, Change, over_time
 from explorer.engine.formats.torch_module.arguments import BoundInputs
@@ -137,7 +145,7 @@ def _run(
         raise SimulationError("no parameter is trained")
     watch = _Births()
     for path, module in model.named_modules():
-        for stored in (*module._parameters.values(), *module._buffers.values()):
+        for stored in (*parameters_of(module).values(), *buffers_of(module).values()):
             if stored is not None:
                 watch.begin(stored, "parameters", path)
     for _, given in tensors([args, kwargs]):
@@ -152,7 +160,7 @@ def _run(
         stack.enter_context(torch.enable_grad())
         stack.enter_context(_followed(model, watch, checkpoints))
         stack.enter_context(_FusedAttention())
-        stack.enter_context(_attention_of_functional())
+        stack.enter_context(attention_by(_attention))
         stack.enter_context(watch)
         result = model(*args, **kwargs)
         outcome = [t for _, t in tensors(result) if t.requires_grad]
@@ -191,11 +199,11 @@ def _prepared(updates: torch.optim.Optimizer, trained: Sequence[torch.Tensor]) -
     return updates
 
 
-class _Births(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Births(DispatchMode):
     """Watches which operators make memory on the meta device, and when it is let go."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.phase: Phase = "forward"
         self.stack = [""]
         self.start: list[Allocation] = []
@@ -207,9 +215,9 @@ class _Births(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def begin(self, tensor: torch.Tensor, kind: Any, path: str) -> None:
         """Memory that is there before the step and after it."""
         storage = tensor.untyped_storage()
-        if tensor.is_meta and storage._cdata not in self._allocations:
+        if tensor.is_meta and storage_key(storage) not in self._allocations:
             allocation = Allocation(kind, path, storage.nbytes())
-            self._allocations[storage._cdata] = allocation, storage
+            self._allocations[storage_key(storage)] = allocation, storage
             self.start.append(allocation)
 
     def enter(self, path: str) -> None:
@@ -224,18 +232,20 @@ class _Births(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _mark(self, path: str) -> None:
         if self.phase == "forward":
-            self._places[0].append(torch._C._autograd._get_sequence_nr())
-            self._places[1].append(path)
+            number = step_number()
+            if number is not None:
+                self._places[0].append(number)
+                self._places[1].append(path)
 
     def path(self) -> str:
         """The module that runs; in the backward pass the one whose step of autograd's graph runs."""
         if self.phase != "backward" or len(self.stack) > 1:
             return self.stack[-1]
-        node = torch._C._current_autograd_node()
-        if node is None or type(node).__name__ == "AccumulateGrad":
+        step, number = running_step()
+        if step is None or step.name().endswith("AccumulateGrad"):
             return self.changes[-1].path if self.changes else ""
         numbers, paths = self._places
-        return paths[max(0, bisect_right(numbers, node._sequence_nr()) - 1)]
+        return "" if number is None else paths[max(0, bisect_right(numbers, number) - 1)]
 
     def change(self, allocation: Allocation, born: bool = True) -> None:
         """Books a birth or a death."""
@@ -244,13 +254,13 @@ class _Births(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def rename(self, tensor: torch.Tensor, kind: Any, path: str) -> None:
         """Says what memory turned out to be."""
-        known = self._allocations.get(tensor.untyped_storage()._cdata)
+        known = self._allocations.get(storage_key(tensor.untyped_storage()))
         if known is not None:
             known[0].kind, known[0].path = kind, path
 
     def _see(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
-        key = storage._cdata
+        key = storage_key(storage)
         if not tensor.is_meta or key in self._allocations:
             return
         forward = self.phase == "forward" or len(self.stack) > 1
@@ -318,26 +328,6 @@ def _attention(*args: Any, **kwargs: Any) -> Any:
     return _ATTENTION(*args, **kwargs) if fused is None else fused
 
 
-@contextmanager
-def _attention_of_functional() -> Iterator[None]:
-    """Attention as `torch.nn.functional` itself calls it, which no mode sees; in this thread alone."""
-    thread = threading.get_ident()
-
-    def attention(*args: Any, **kwargs: Any) -> Any:
-        return (_attention if threading.get_ident() == thread else _ATTENTION)(*args, **kwargs)
-
-    with _PATCHING:
-        vars(nn.functional)["scaled_dot_product_attention"] = attention
-        try:
-            yield
-        finally:
-            vars(nn.functional)["scaled_dot_product_attention"] = _ATTENTION
-
-
-_PATCHING = threading.RLock()
-"""One at a time puts functions of torch's in the place of others, and puts them back."""
-
-
 def _fused(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -358,6 +348,8 @@ def _fused(
         return None
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(attn_mask, 0.0)
-    fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    fused = fused_attention()
+    if fused is None:
+        return None
     out: torch.Tensor = fused(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)[0]
     return out

@@ -15,6 +15,7 @@ from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 
 from explorer.base.errors import MissingExtra
+from explorer.engine.compat.tflite import names_in, over_table
 from explorer.engine.formats.tflite.flatbuffer import CheckedTable, FlatTable
 
 TYPE_CHECKING = False
@@ -122,7 +123,7 @@ class _Field:
         self.name = _snake(accessor)
         self.accessor = accessor
         self.many = f"{accessor}Length" in vars(kind)
-        self.raw = self.many and "Uint8Flags" in getattr(kind, accessor).__code__.co_names
+        self.raw = self.many and "Uint8Flags" in names_in(kind, accessor)
         # StableHLO has paddings that are numbers
         self.enumeration = "" if self.many and accessor == "Padding" else _ENUMERATIONS.get(accessor, "")
 
@@ -160,9 +161,7 @@ class OptionsTable:
         self._kind = kind
         known = [entry for entry in vars(kind) if entry[0].isupper() and not _is_aid(entry)]
         self.fields: Sequence[_Field] = tuple([_Field(kind, entry) for entry in known])
-        self.flat = not any(
-            f.many or "String" in getattr(kind, f.accessor).__code__.co_names for f in self.fields
-        )
+        self.flat = not any(f.many or "String" in names_in(kind, f.accessor) for f in self.fields)
 
     def read(self, table: FlatTable) -> dict[str, Any]:
         """Values by name, defaults included where they mean something.
@@ -170,8 +169,7 @@ class OptionsTable:
         Raises:
             BadModel: The table contradicts itself.
         """
-        accessors = self._kind()
-        accessors._tab = CheckedTable(table)
+        accessors = over_table(self._kind, CheckedTable(table))
         return {
             field.name: field.read(accessors)
             for slot, field in enumerate(self.fields)

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from torch import nn
 
 from explorer.base.errors import Misuse, UnknownShape, nearest
+from explorer.engine.compat.torchvision import part_of
 from explorer.engine.formats.torch_module.arguments import BoundInputs, Example
 from explorer.engine.formats.torch_module.configured_inputs import candidates, likely_shape
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
@@ -304,13 +305,13 @@ _FLOW = (520, 960)
 
 def _torchvision_shapes(loaded: LoadedModule, model: nn.Module, inputs: int) -> list[Size]:
     """One shape per input of a torchvision model."""
-    kind = type(model).__module__
-    if ".optical_flow" in kind:
+    kind = part_of(model)
+    if kind == "optical_flow":
         return [(1, 3, *_FLOW)] * 2
-    if ".detection" in kind:
+    if kind == "detection":
         return [(1, 3, *_detection_size(model))]
     height, width = _image_size(loaded.source, model)
-    if ".video" in kind:
+    if kind == "video":
         return [(1, 3, _FRAMES, height, width)]
     return [(1, 3, height, width)] * max(inputs, 1)
 
@@ -351,7 +352,7 @@ def _one_each(images: TensorInfo) -> tuple[TensorInfo, ...]:
 
 
 def _takes_images(loaded: LoadedModule, model: nn.Module) -> bool:
-    return loaded.torchvision and ".detection" in type(model).__module__
+    return loaded.torchvision and part_of(model) == "detection"
 
 
 # -- what the first layer implies

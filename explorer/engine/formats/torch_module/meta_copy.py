@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
+from explorer.engine.compat.torch import MODULE_DICTS, is_of_torch, module_dicts, storage_key
 from explorer.engine.formats.torch_module.modules import is_lazy
 
 MOST_KEPT = 4096
@@ -42,14 +43,15 @@ def emptied(model: nn.Module) -> nn.Module:
         return without_values(model, numbers=True)
     twins = _twins(model, numbers=True)
     for module in model.modules():
-        for held in (module._parameters, module._buffers):
+        parameters, buffers, _ = module_dicts(module).values()
+        for held in (parameters, buffers):
             held.update({name: twins[id(tensor)] for name, tensor in held.items() if tensor is not None})
     return model
 
 
 def _twins(model: nn.Module, numbers: bool) -> dict[int, Any]:
     """What stands for each tensor, by its id; tensors that share storage share it there, too."""
-    of_torch = [m for m in model.modules() if type(m).__module__.startswith("torch.")]
+    of_torch = [m for m in model.modules() if is_of_torch(m)]
     own = {id(b) for m in of_torch for b in m.buffers(recurse=False)}
     storages: dict[int, Any] = {}
     memo: dict[int, Any] = {}
@@ -99,10 +101,10 @@ def _bare(tensor: torch.Tensor, storages: dict[int, Any]) -> torch.Tensor:
     if tensor.layout != torch.strided or tensor.is_quantized:
         return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
     storage = tensor.untyped_storage()
-    twin = storages.get(storage._cdata)
+    twin = storages.get(storage_key(storage))
     if twin is None:
         empty = torch.empty(storage.nbytes(), dtype=torch.uint8, device="meta")
-        twin = storages[storage._cdata] = empty.untyped_storage()
+        twin = storages[storage_key(storage)] = empty.untyped_storage()
     bare = torch.empty(0, dtype=tensor.dtype, device="meta")
     bare.set_(twin, tensor.storage_offset(), tensor.shape, tensor.stride())
     return bare
@@ -116,7 +118,7 @@ def _loose(model: nn.Module) -> Iterator[torch.Tensor]:
     """Tensors that modules hold beside their parameters and buffers: masks, tables, a computed weight."""
     for module in model.modules():
         for name, value in vars(module).items():
-            if name in ("_parameters", "_buffers", "_modules"):
+            if name in MODULE_DICTS:
                 continue
             if isinstance(value, torch.Tensor):
                 yield value
@@ -146,13 +148,13 @@ def _module_by_module(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
     for module in model.modules():
         twin = twins[id(module)] = module.__new__(type(module))
         vars(twin).update(vars(module))
-        for kind in ("_parameters", "_buffers"):
-            vars(twin)[kind] = {n: memo.get(id(t), t) for n, t in vars(module)[kind].items()}
+        for kind, held in module_dicts(module).items():
+            vars(twin)[kind] = {name: memo.get(id(one), one) for name, one in held.items()}
         for name, value in vars(module).items():
             if isinstance(value, torch.Tensor):
                 vars(twin)[name] = memo.get(id(value), value)
     for module in model.modules():
-        twin = twins[id(module)]
-        vars(twin)["_modules"] = {n: twins.get(id(m), m) for n, m in module._modules.items()}
+        children = module_dicts(twins[id(module)])[MODULE_DICTS[-1]]
+        children.update({name: twins.get(id(child), child) for name, child in children.items()})
     result: nn.Module = twins[id(model)]
     return result

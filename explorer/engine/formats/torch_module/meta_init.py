@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from explorer.engine.compat.torch import DispatchMode, schema_of
 
 _FILLS = frozenset(
     f"aten::{name}_"
@@ -22,18 +23,13 @@ _FILLS = frozenset(
 )  # fmt: skip
 
 
-class UnfilledTensors(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class UnfilledTensors(DispatchMode):
     """Leaves tensors of the meta device as they are where they would be filled."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        # what torch wraps around the method below otherwise imports the compiler
-        return False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func._schema.name in _FILLS and isinstance(args[0], torch.Tensor) and args[0].is_meta:
+        if schema_of(func).name in _FILLS and isinstance(args[0], torch.Tensor) and args[0].is_meta:
             return args[0]
         return func(*args, **(kwargs or {}))
 

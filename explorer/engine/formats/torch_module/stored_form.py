@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from torch import nn
 
+from explorer.engine.compat.torch import parameters_of
 from explorer.engine.formats.torch_module.modules import dtype_name
 
 _ATTRIBUTE = "_stored_as"
@@ -49,5 +50,5 @@ def forget(module: nn.Module) -> None:
 def of_own(module: nn.Module) -> dict[nn.Parameter, StoredForm]:
     """How the own parameters of a module are stored: as files hold them, else as they are."""
     known = of_module(module)
-    own = {name: p for name, p in module._parameters.items() if p is not None}
+    own = {name: p for name, p in parameters_of(module).items() if p is not None}
     return {p: known.get(name) or StoredForm(dtype_name(p.dtype), p.nbytes) for name, p in own.items()}

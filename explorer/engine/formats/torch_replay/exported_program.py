@@ -23,6 +23,7 @@ import torch
 
 from explorer.base.errors import BadModel, Misuse, nearest
 from explorer.base.units import printable, shape_text
+from explorer.engine.compat.torch import parameters_of
 from explorer.engine.formats.torch_files.exported_program import (
     DTYPES,
     SYMBOL,
@@ -238,7 +239,7 @@ def _build(
         tensor = storages.tensor(spec) if tensor is None else tensor
         add_tensor(twin_at(owner), name, tensor, parameter=parameter, trained=trained)
         if parameter:
-            tied[spec.identity] = twin_at(owner)._parameters[name]
+            tied[spec.identity] = parameters_of(twin_at(owner))[name]
     for _, _, fqn in program.stored:
         if fqn not in weights:
             raise BadModel(f"the archive lacks the weight '{printable(fqn)}'", where=archive.path)

@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
+
+from explorer.engine.compat.torch import schema_of, without_modes
 
 LIBRARIES = frozenset({"aten", "torchvision", "quantized", "quantized_decomposed"})
 """Operator libraries from which a file may call."""
@@ -109,7 +110,7 @@ def _sized(found: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     taken = sum(a.numel() for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor))
     try:
         # nobody who counts operators may see it: it is not part of the model
-        with _disable_current_modes():
+        with without_modes():
             made = found(
                 *(without_values(a) for a in args), **{name: without_values(a) for name, a in kwargs.items()}
             )
@@ -130,7 +131,7 @@ def _makes(packet: Any) -> bool:
     """Whether an operator makes a tensor on a device of its caller's choosing."""
     known = _MAKES.get(packet)
     if known is None:
-        schemas = [getattr(packet, o)._schema for o in packet.overloads()]
+        schemas = [schema_of(getattr(packet, o)) for o in packet.overloads()]
         known = _MAKES[packet] = any(a.name == "device" for s in schemas for a in s.arguments)
     return known
 
@@ -148,7 +149,7 @@ def _load_torchvision() -> None:
 def _recurrent(name: str) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         # through torch's function, as nn.LSTM does: whoever watches takes the layer in one piece
-        return getattr(torch._VF, name)(*args, **kwargs)
+        return getattr(torch, name)(*args, **kwargs)
 
     return run
 

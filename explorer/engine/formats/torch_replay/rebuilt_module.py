@@ -18,6 +18,7 @@ from torch import nn
 
 from explorer.base.errors import BadModel, ExplorerError
 from explorer.base.units import printable
+from explorer.engine.compat.torch import apply_of_module, children_of, parameters_of
 from explorer.engine.formats.torch_files.zip_archive import ZipArchive
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.modules import plain
@@ -43,7 +44,7 @@ class ReplayModule(nn.Module):
         return ""
 
     # recurrent layers keep a list of their weights beside the weights, which a twin does not have
-    _apply = nn.Module._apply
+    _apply = apply_of_module
     __setattr__ = nn.Module.__setattr__
     __setstate__ = nn.Module.__setstate__
 
@@ -177,14 +178,14 @@ def attributes(module: nn.Module, known: Mapping[str, Any]) -> None:
     """
     found = {**_from_weights(module), **known}
     for name, value in found.items():
-        taken = hasattr(nn.Module, name) or name in module._parameters or name in module._modules
+        taken = hasattr(nn.Module, name) or name in parameters_of(module) or name in children_of(module)
         if not taken and (isinstance(value, tuple) or plain(value) == value):
             object.__setattr__(module, name, value)
 
 
 def _from_weights(module: nn.Module) -> dict[str, Any]:
     """Arguments of a layer's constructor that its weights tell."""
-    weight = module._parameters.get("weight")
+    weight = parameters_of(module).get("weight")
     shape = tuple(weight.shape) if weight is not None else ()
     kind = type(module).__name__
     if kind == "Linear" and len(shape) == 2:

@@ -18,6 +18,7 @@ import torch
 
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
+from explorer.engine.compat.torch import parameters_of
 from explorer.engine.formats.torch_files.pickle_machine import ReducedObject
 from explorer.engine.formats.torch_files.tensors import Device, TensorSpec, strict
 from explorer.engine.formats.torch_files.torchscript import plain_name
@@ -143,7 +144,7 @@ class _Builder:
         twin.held["packed"] = state is not record.state
         for name, value in state.items():
             self.attribute(twin, kind, str(name), value)
-        for name in sorted(kind.parameters - set(twin._parameters)):
+        for name in sorted(kind.parameters - set(parameters_of(twin))):
             if name in state and state[name] is None:
                 twin.register_parameter(name, None)
         attributes(twin, {**_from_code(kind), **twin.held["values"], **kind.constants})
@@ -162,7 +163,7 @@ class _Builder:
             tensor = self.tied.get(value.identity)
             tensor = self.storages.tensor(value) if tensor is None else tensor
             add_tensor(twin, name, tensor, parameter=name in kind.parameters, trained=value.requires_grad)
-            if name in twin._parameters:
+            if name in parameters_of(twin):
                 self.tied[value.identity] = getattr(twin, name)
         elif name == "training":
             twin.training = bool(value)

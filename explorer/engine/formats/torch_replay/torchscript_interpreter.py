@@ -19,6 +19,7 @@ from msgspec import Struct, field
 
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
+from explorer.engine.compat.torch import buffers_of, children_of, parameters_of
 from explorer.engine.formats.torch_replay import operators
 from explorer.engine.formats.torch_replay.rebuilt_module import ReplayModule
 
@@ -463,7 +464,7 @@ class ScriptInterpreter:
 
     def _get(self, value: Any, name: str) -> Any:
         if isinstance(value, ReplayModule):
-            for table in (value._parameters, value._buffers, value._modules, value.held["values"]):
+            for table in (parameters_of(value), buffers_of(value), children_of(value), value.held["values"]):
                 if name in table:
                     return table[name]
             if name == "training":

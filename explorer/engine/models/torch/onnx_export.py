@@ -26,6 +26,7 @@ from onnx import numpy_helper
 from torch import nn
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse
+from explorer.engine.compat.torch import export_cause, no_merging_by_value
 from explorer.engine.costs.torch.signature import outputs_of
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.validate import validate
@@ -131,9 +132,12 @@ def export(
         except ExplorerError:
             raise
         except Exception as error:
-            if isinstance(full := _cause(error), OSError) and full.errno in (errno.ENOSPC, errno.EDQUOT):
+            if isinstance(full := export_cause(error), OSError) and full.errno in (
+                errno.ENOSPC,
+                errno.EDQUOT,
+            ):
                 raise full from None
-            reasons.append(error_line(_cause(error)))
+            reasons.append(error_line(export_cause(error)))
             with contextlib.suppress(OSError):
                 os.unlink(made)
             continue
@@ -166,13 +170,6 @@ def exported_graph(
     """The model as an ONNX graph, which is written to `path`; see `export`."""
     export(loaded, bound, path, on_progress)
     return validate(reader.read(path))
-
-
-def _cause(error: BaseException) -> BaseException:
-    """What went wrong inside: the newer exporter wraps it in pages of advice."""
-    while type(error).__module__.startswith("torch.onnx") and error.__cause__ is not None:
-        error = error.__cause__
-    return error
 
 
 def _ways(request: ExportRequest) -> tuple[tuple[str, int], ...]:
@@ -223,7 +220,7 @@ def _by_trace(
         **dict(zip(request.inputs, request.axes, strict=False)),
         **dict(zip(request.outputs, request.output_axes, strict=False)),
     }
-    with torch.no_grad(), _no_merging_by_value(), without_fastpath(), torch.random.fork_rng(devices=[]):
+    with torch.no_grad(), no_merging_by_value(), without_fastpath(), torch.random.fork_rng(devices=[]):
         torch.onnx.export(
             model,
             (*args, kwargs) if kwargs else tuple(args),
@@ -259,26 +256,6 @@ def _by_graph(
 
 
 _EXPORT = {"torchscript": _by_trace, "dynamo": _by_graph}
-
-
-@contextlib.contextmanager
-def _no_merging_by_value() -> Iterator[None]:
-    """Initializers are merged where they share memory, and not where they happen to be equal.
-
-    The exporter has this as the rule for training models only; without the switch (it is no public
-    API), the names of fresh biases and batch norms would collapse into one.
-    """
-    passes: Any = torch._C
-    name = "_jit_pass_onnx_deduplicate_initializers"
-    merge = getattr(passes, name, None)
-    if merge is None:
-        yield
-        return
-    setattr(passes, name, lambda graph, params, training: merge(graph, params, True))
-    try:
-        yield
-    finally:
-        setattr(passes, name, merge)
 
 
 @contextlib.contextmanager

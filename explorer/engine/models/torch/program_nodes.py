@@ -14,6 +14,7 @@ import torch
 from torch.fx.node import map_arg
 
 from explorer.base.errors import BadModel
+from explorer.engine.compat.torch import OpOverload
 from explorer.engine.costs.aten import dispatch
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
@@ -64,7 +65,7 @@ def _figures(node: Any, parameters: Mapping[str, str]) -> Figures:
         "macs": None,
         "ops": None,
     }
-    if isinstance(node.target, torch._ops.OpOverload):
+    if isinstance(node.target, OpOverload):
         args, kwargs = (map_arg(given, lambda at: at.meta.get("val")) for given in (node.args, node.kwargs))
         cost = dispatch.cost(node.target, args, kwargs, out)
         found |= {"macs": cost.macs, "ops": cost.elementwise_ops, "activations": _bytes(out)}

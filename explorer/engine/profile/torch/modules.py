@@ -22,7 +22,7 @@ from torch.profiler import profile, record_function
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.base.units import many_text, seconds_text
-from explorer.engine.costs.torch.hooks import listening
+from explorer.engine.compat.torch import listening
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.modules import named, tensors
 from explorer.engine.formats.torch_module.width_mismatch import failure
@@ -170,7 +170,7 @@ class _ModuleRuns(TimedRuns):
                     self.phases.setdefault(name, []).append(device.between(*marks))
                 return took
             with profile(activities=device.activities, profile_memory=True) as seen:
-                with listening(self):
+                with listening(self.run):
                     began = time.perf_counter()
                     self._step(args, kwargs, True)
                     device.wait()

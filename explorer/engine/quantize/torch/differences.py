@@ -10,6 +10,7 @@ import torch
 from msgspec import Struct
 from torch import nn
 
+from explorer.engine.compat.torch import forward_pre_hooks
 from explorer.engine.quantize.torch.layers import found_modules
 from explorer.engine.quantize.torch.rounding import InputRounding
 from explorer.engine.runtime.torch_arrays import as_array
@@ -108,7 +109,7 @@ def _tensors(layer: nn.Module) -> Iterator[tuple[str, torch.Tensor, torch.Tensor
 
 def _roundings(layer: nn.Module) -> list[tuple[str, float, float, int]]:
     """How what a layer is given is rounded."""
-    hooks = layer._forward_pre_hooks.values()
+    hooks = forward_pre_hooks(layer)
     return [(h.format.name, h.scale, h.zero, h.depth) for h in hooks if isinstance(h, InputRounding)]
 
 

@@ -16,6 +16,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils import parametrize
 
+from explorer.engine.compat.torch import forward_pre_hooks, makes_weight, parameters_of
 from explorer.engine.formats.torch_module.modules import dtype_name
 from explorer.engine.graph.model import ComputedPayload, Node, Tensor
 from explorer.engine.quantize.layers import Operand, QuantizableLayer, Sizes
@@ -170,13 +171,13 @@ def _unfit(layer: Any, kind: type[nn.Module], run: LayerRun | None, types: Seque
         return "a product of three operands takes no number format"
     if any(parametrize.is_parametrized(part) for part in layer.modules()):
         return "its weight is made by a parametrization"
-    hooks = [hook for part in layer.modules() for hook in part._forward_pre_hooks.values()]
-    if any(type(hook).__module__.startswith("torch.nn.utils.") for hook in hooks):
+    hooks = [hook for part in layer.modules() for hook in forward_pre_hooks(part)]
+    if any(makes_weight(hook) for hook in hooks):
         return "its weight is made by a hook"  # of weight_norm, spectral_norm, pruning
     if type(layer).forward is not kind.forward:
         return f"the class {type(layer).__name__} computes something of its own"
     weights = [tensor for name, tensor in layer.named_parameters() if "weight" in name]
-    if not weights or (hasattr(layer, "weight") and layer._parameters.get("weight") is None):
+    if not weights or (hasattr(layer, "weight") and parameters_of(layer).get("weight") is None):
         return "its weight is no parameter"
     if any(isinstance(tensor, UninitializedParameter) for tensor in weights):
         return "its shape is not known before it has run"

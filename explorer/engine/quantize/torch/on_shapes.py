@@ -11,6 +11,7 @@ import numpy as np
 from msgspec.structs import replace
 from torch import nn
 
+from explorer.engine.compat.torch import is_of_torch, parameters_of
 from explorer.engine.formats.torch_module.modules import dtype_name
 from explorer.engine.formats.torch_module.stored_form import StoredForm, of_own
 from explorer.engine.graph.model import ComputedPayload, Node, Tensor
@@ -77,8 +78,8 @@ def whole_rows(rows: Sequence[Layer], paths: Sequence[str]) -> tuple[Layer, ...]
 
 def _holds_stacks(layer: nn.Module) -> bool:
     """Whether it holds stacks of matrices itself, and is no layer of torch's."""
-    return not type(layer).__module__.startswith("torch.") and any(
-        p.dim() == 3 for p in layer._parameters.values() if p is not None
+    return not is_of_torch(layer) and any(
+        p.dim() == 3 for p in parameters_of(layer).values() if p is not None
     )
 
 
@@ -99,7 +100,7 @@ def _experts(path: str, layer: nn.Module, names: Mapping[int, str]) -> ModuleLay
     of all experts.
     """
     name = path or type(layer).__name__
-    held = [(one, p) for one, p in layer._parameters.items() if p is not None and p.dim() == 3]
+    held = [(one, p) for one, p in parameters_of(layer).items() if p is not None and p.dim() == 3]
     operands = [Operand("input", 0, f"{name} (input)")]
     for at, (one, parameter) in enumerate(held, 1):
         stored, axes = names.get(id(parameter), one), tuple(range(parameter.dim()))

@@ -15,6 +15,7 @@ import torch
 from torch.fx.node import Node, map_arg
 
 from explorer.base.errors import BadModel, Misuse
+from explorer.engine.compat.torch import OpOverload, is_higher_order, schema_of
 from explorer.engine.costs.aten import dispatch
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
@@ -59,7 +60,7 @@ def check(program: Any) -> None:
     signature = program.graph_signature
     stored = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     for node in program.graph.nodes:
-        if isinstance(node.target, torch._ops.HigherOrderOperator):
+        if is_higher_order(node.target):
             what = str(node.target)
             said = "turns gradients off or on" if "set_grad_enabled" in what else f"holds a graph ({what})"
             raise Misuse(
@@ -97,7 +98,7 @@ def draws(node: Any) -> bool:
     """Whether a call draws random numbers, by torch's own tag; dropout that drops nothing does not."""
     if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
         return False
-    arguments = node.target._schema.arguments
+    arguments = schema_of(node.target).arguments
     given = {one.name: one.default_value for one in arguments}
     given |= dict(zip([one.name for one in arguments], node.args, strict=False)) | dict(node.kwargs)
     return all(given[name] for name in _DROPS if name in given)
@@ -226,7 +227,7 @@ def _macs(calls: Sequence[Node], units: GraphUnits, layers: Sequence[Layer]) -> 
     """Multiply-accumulates of each call; where one has no rule those of the rows."""
     found = []
     for node in calls:
-        if not isinstance(node.target, torch._ops.OpOverload):
+        if not isinstance(node.target, OpOverload):
             if getattr(node.target, "__name__", "") != "getitem":
                 return _of_rows(units, layers)
             found.append(0)
@@ -284,8 +285,8 @@ def _base(node: Node) -> Node | None:
 
 
 def _arguments(node: Node) -> Iterator[tuple[Any, Any]]:
-    if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
-        arguments = node.target._schema.arguments
+    if node.op == "call_function" and isinstance(node.target, OpOverload):
+        arguments = schema_of(node.target).arguments
         named: Mapping[str, Any] = node.kwargs
         yield from zip(arguments, node.args, strict=False)
         yield from ((one, named[one.name]) for one in arguments if one.name in named)

@@ -12,9 +12,9 @@ from msgspec import Struct
 from torch import nn
 from torch.fx.graph import CodeGen
 from torch.fx.node import Node
-from torch.utils._pytree import tree_leaves
 
 from explorer.base.errors import BadModel
+from explorer.engine.compat.torch import leaves
 from explorer.host.optional_packages import error_line
 from explorer.host.output_files import check_room
 
@@ -99,7 +99,7 @@ def _named(split: Any, whole: nn.Module) -> ModuleStages:
                 names.setdefault(argument, own.name)
             calls.append((node, stage))
         elif node.op == "output":
-            ends = [one for one in tree_leaves(node.args) if isinstance(one, Node)]
+            ends = [one for one in leaves(node.args) if isinstance(one, Node)]
             for at, one in enumerate(ends):
                 outputs.append(names.setdefault(one, "output" if len(ends) == 1 else f"output.{at}"))
     canonical: dict[int, str] = {}
@@ -152,7 +152,7 @@ def save(stage: StageModule, values: Sequence[torch.Tensor], path: str, where: s
     try:
         with torch.enable_grad(), torch.random.fork_rng(devices=[]):
             program = torch.export.export(stage.module, tuple(values))
-        program._example_inputs = None
+        program.example_inputs = None
         tensors = (*program.state_dict.values(), *program.constants.values())
         check_room(path, sum(getattr(one, "nbytes", 0) for one in tensors))
         torch.export.save(program, path)

@@ -77,6 +77,17 @@ def _windows(x: Tensor, steps: tuple[tuple[int, int, int], ...], sizes: list[int
     return found.transpose(1, 2).reshape(-1, depth)
 
 
+def _padding(layer: Any) -> list[int]:
+    """The padding of a convolution as `functional.pad` takes it: before and behind, the last axis first."""
+    if layer.padding == "same":
+        totals = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]
+    elif layer.padding == "valid":
+        totals = [0] * len(layer.kernel_size)
+    else:
+        totals = [2 * size for size in layer.padding]
+    return [side for total in reversed(totals) for side in (total // 2, total - total // 2)]
+
+
 class _TiledConvolution(_TiledLayer):
     """A convolution as one product: a row for every place of the result, a column for every channel."""
 
@@ -87,9 +98,10 @@ class _TiledConvolution(_TiledLayer):
         alone = x.dim() == dims + 1
         if alone:
             x = x.unsqueeze(0)
-        if any(layer._reversed_padding_repeated_twice):
+        around = _padding(layer)
+        if any(around):
             mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-            x = functional.pad(x, layer._reversed_padding_repeated_twice, mode=mode)
+            x = functional.pad(x, around, mode=mode)
         steps = tuple(zip(layer.kernel_size, layer.dilation, layer.stride, strict=True))
         sizes = [(x.shape[2 + at] - d * (k - 1) - 1) // s + 1 for at, (k, d, s) in enumerate(steps)]
         depth = layer.in_channels * math.prod(layer.kernel_size)

@@ -10,6 +10,7 @@ import torch
 from torch import fx, nn
 
 from explorer.base.errors import BadModel, ExplorerError
+from explorer.engine.compat.torch import OpOverload
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.modules import described, tensors
@@ -150,8 +151,8 @@ def _target(node: fx.Node, module: fx.GraphModule) -> tuple[str, str]:
         held = getattr(module.get_submodule(holder), name, None)
         return str(target), "Parameter" if isinstance(held, nn.Parameter) else "Buffer"
     if node.op == "call_function":
-        if isinstance(target, torch._ops.OpOverload):
-            return str(target), target.namespace
+        if isinstance(target, OpOverload):
+            return str(target), str(node.target.namespace)  # type: ignore[union-attr]
         name = getattr(target, "__name__", str(target))
         return name, str(getattr(target, "__module__", "") or "torch").lstrip("_")
     return str(target), "Tensor" if node.op == "call_method" else ""

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from msgspec import Struct
 from torch import fx, nn
-from torch.utils import _pytree as pytree
 
 from explorer.base.errors import BadModel
+from explorer.engine.compat.torch import leaves
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.host.optional_packages import error_line
@@ -121,7 +121,7 @@ def _exported(
             failed = error
             continue
         assert isinstance(made, fx.GraphModule)
-        return TracedGraph(made, "torch.export", reason, pytree.tree_flatten((tuple(given[0]), given[1]))[0])
+        return TracedGraph(made, "torch.export", reason, leaves((tuple(given[0]), given[1])))
     assert failed is not None
     raise BadModel(
         f"torch.fx cannot trace it ({reason}), nor torch.export ({error_line(failed)})", where=loaded.source

@@ -1,11 +1,11 @@
-"""Patches of other libraries' functions that loop over values, while a model runs on shapes.
+"""Assumptions about torchvision: what detection models loop over, and which package a model is of.
 
 Mask R-CNN pastes every mask at the size of its box, and Keypoint R-CNN enlarges every heatmap to the size
 of its own: sizes that no shape implies. A tensor without values answers 1 when it is asked for one, which
 is no bound and may not even fit. Where the largest possible value is known (a box is never larger than the
 image that it was clipped to), the function is called with that, and the assumption is said.
 
-The originals are put back whatever happens. A library that is not imported is left alone.
+The originals are put back whatever happens. torchvision is never imported for it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
+
+from explorer.base.tested_versions import installed_version
 
 Note = Callable[[str], None]
 Wrap = Callable[[Any, Note], Any]
@@ -51,6 +54,8 @@ def _remembering_images(original: Any, note: Note) -> Any:
 
     @functools.wraps(original)
     def forward(self: Any, features: Any, proposals: Any, image_shapes: Any, targets: Any = None) -> Any:
+        for missing in _missing:
+            note(f"torchvision {_version()} has no {missing}: every box taken to have a side of 1")
         outer, _HERE.image = _HERE.image, tuple(max(sizes) for sizes in zip(*image_shapes, strict=True))
         try:
             return original(self, features, proposals, image_shapes, targets)
@@ -80,7 +85,7 @@ def _suppression_at_once(original: Any, note: Note) -> Any:
     at once, far apart. Both keep the same boxes; which is faster depends on their number.
     """
     boxes = sys.modules["torchvision.ops.boxes"]
-    return boxes._batched_nms_coordinate_trick
+    return getattr(boxes, "_batched_nms_coordinate_trick", original)
 
 
 def _no_autocast_on_shapes(original: Any, note: Note) -> Any:
@@ -133,6 +138,8 @@ _HERE = _ThreadState()
 _LOCK = threading.Lock()
 _users = 0
 _undo: list[Callable[[], None]] = []
+_missing: list[str] = []
+"""Functions of `STAND_INS` that an imported torchvision has not."""
 
 
 def _say(text: str) -> None:
@@ -152,9 +159,13 @@ def _only_here(original: Any, replacement: Any) -> Any:
 
 @contextmanager
 def replaced(note: Note) -> Iterator[None]:
-    """Puts every stand-in of an imported library in its place, and the originals back at the end.
+    """Puts every stand-in in its place, if torchvision is imported, and the originals back at the end.
 
     Several threads may do so at once: the first puts them there, the last takes them away.
+
+    Assumes: torchvision has the functions of `STAND_INS`, with these arguments, under these names.
+    Seen: torchvision 0.24 to 0.29.
+    Otherwise: the model runs with boxes of one pixel, and its figures are marked as assumed, with the reason.
 
     Args:
         note: Told the assumption, in words, each time that one is made in this thread.
@@ -175,15 +186,33 @@ def replaced(note: Note) -> Iterator[None]:
                 _undo.pop()()
 
 
+def part_of(model: nn.Module) -> str:
+    """The part of torchvision that a model is of: `detection`, `video`, `optical_flow`; "" for another.
+
+    Assumes: models are defined in packages of these names below `torchvision.models`.
+    Seen: torchvision 0.24 to 0.29.
+    Otherwise: the model is taken for one of images, and fails on one in a line that names `--input-shape`.
+    """
+    pieces = type(model).__module__.split(".")
+    return next((part for part in ("detection", "video", "optical_flow") if part in pieces), "")
+
+
+def _version() -> str:
+    return installed_version("torchvision")
+
+
 def _put_in_place() -> None:
+    _missing.clear()
     for module, attribute, wrap in STAND_INS:
         holder: Any = sys.modules.get(module)
+        if holder is None:
+            continue
         *outer, name = attribute.split(".")
         for piece in outer:
             holder = getattr(holder, piece, None)
         original = getattr(holder, name, None)
-        # another release of the library may have no such function: then there is nothing to replace
         if original is None:
+            _missing.append(attribute)
             continue
         setattr(holder, name, _only_here(original, wrap(original, _say)))
         _undo.append(functools.partial(setattr, holder, name, original))

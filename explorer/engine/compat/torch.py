@@ -1,0 +1,502 @@
+"""Assumptions about torch, beside what it documents. Only files that need torch import this one."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.modules import module as torch_module
+from torch.overrides import TorchFunctionMode
+from torch.utils import _python_dispatch
+
+from explorer.base.version_notes import unmet
+
+OpOverload: type = type(torch.ops.aten.add.Tensor)
+"""The class of an operator with its overload, by an operator that is documented."""
+
+MODULE_DICTS = ("_parameters", "_buffers", "_modules")
+"""Attributes of a module in which it keeps what is registered; see `module_dicts`."""
+
+# -- tensors
+
+
+def storage_key(storage: Any) -> int:
+    """A number that stands for a storage while it lives, equal for tensors that share it.
+
+    Assumes: `_cdata` of a storage is the address of its native part, on the meta device too.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: the key that `StorageWeakRef` of torch.multiprocessing has, which takes longer.
+    """
+    try:
+        return storage._cdata  # type: ignore[no-any-return]
+    except AttributeError:
+        return int(StorageWeakRef(storage).cdata)  # type: ignore[no-untyped-call]
+
+
+def leaves(values: Any) -> list[Any]:
+    """All that is in tuples, lists, dicts and registered classes, one within the other.
+
+    Assumes: `torch.utils._pytree.tree_leaves` lists them in the order in which torch.export has them.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: tuples, lists and dicts are walked here, and another container stays whole, which fails later.
+    """
+    try:
+        from torch.utils._pytree import tree_leaves
+    except ImportError:
+        return list(_walk(values))
+    return tree_leaves(values)
+
+
+def _walk(values: Any) -> Iterator[Any]:
+    if isinstance(values, Mapping):
+        values = tuple(values.values())
+    if isinstance(values, tuple | list):
+        for value in values:
+            yield from _walk(value)
+    else:
+        yield values
+
+
+# -- operators
+
+
+def schema_of(operator: Any) -> Any:
+    """The schema of an operator with its overload: its name, its arguments and their defaults.
+
+    Assumes: `_schema` of the operator is its schema.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: the schema that torch has registered under the operator's name, which takes longer; without it
+    one clear error.
+    """
+    try:
+        return operator._schema
+    except AttributeError:
+        name, _, overload = operator.name().partition(".")
+        with unmet("torch", "it does not tell the arguments of its operators"):
+            return torch._C._get_schema(name, overload)
+
+
+def is_higher_order(target: Any) -> bool:
+    """Whether a call in a graph is one of an operator that takes graphs.
+
+    Assumes: such an operator is a `torch._ops.HigherOrderOperator`.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: one whose namespace is `higher_order`.
+    """
+    kind = getattr(getattr(torch, "_ops", None), "HigherOrderOperator", None)
+    if kind is None:
+        return str(getattr(target, "namespace", "")) == "higher_order"
+    return isinstance(target, kind)
+
+
+# -- modules
+
+
+def parameters_of(module: nn.Module) -> Mapping[str, nn.Parameter | None]:
+    """The parameters that a module itself has, by name; None for one that was registered as None.
+
+    Assumes: `_parameters` of a module is that dictionary.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: what `named_parameters` says, which takes ten times as long and leaves out what is None.
+    """
+    try:
+        return module._parameters
+    except AttributeError:
+        return dict(module.named_parameters(recurse=False, remove_duplicate=False))
+
+
+def buffers_of(module: nn.Module) -> Mapping[str, torch.Tensor | None]:
+    """The buffers that a module itself has, by name; None for one that was registered as None.
+
+    Assumes: `_buffers` of a module is that dictionary.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: what `named_buffers` says, which takes ten times as long and leaves out what is None.
+    """
+    try:
+        return module._buffers
+    except AttributeError:
+        return dict(module.named_buffers(recurse=False, remove_duplicate=False))
+
+
+def children_of(module: nn.Module) -> Mapping[str, nn.Module | None]:
+    """The modules that a module itself has, by name, under each name; None for one registered as None.
+
+    Assumes: `_modules` of a module is that dictionary.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: what `named_modules` says of the names without a dot, which takes longer.
+    """
+    try:
+        return module._modules
+    except AttributeError:
+        named = module.named_modules(remove_duplicate=False)
+        return {name: child for name, child in named if name and "." not in name}
+
+
+def module_dicts(module: nn.Module) -> dict[str, dict[str, Any]]:
+    """The dictionaries of a module's parameters, buffers and modules, by the attribute that holds each.
+
+    Assumes: `vars(module)` has them as `MODULE_DICTS`, and a module is what they hold.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: one clear error where they are to be replaced.
+    """
+    with unmet("torch", "its modules do not keep their tensors where they did"):
+        return {name: vars(module)[name] for name in MODULE_DICTS}
+
+
+def with_tensors(module: nn.Module, tensors: Mapping[str, torch.Tensor | None]) -> Any:
+    """A shallow copy of a layer that has other tensors in the place of its parameters.
+
+    Assumes: a copy with another `_parameters` computes with those, parameters or plain tensors.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: a deep copy whose parameters are set one by one, which takes the memory of the layer again.
+    """
+    if "_parameters" in vars(module):
+        twin: Any = copy.copy(module)
+        twin._parameters = dict(tensors)
+        return twin
+    twin = copy.deepcopy(module)
+    for name, tensor in tensors.items():
+        setattr(twin, name, None if tensor is None else nn.Parameter(tensor, requires_grad=False))
+    return twin
+
+
+def forward_pre_hooks(module: nn.Module) -> list[Any]:
+    """The hooks that run before a module's forward.
+
+    Assumes: `_forward_pre_hooks` of a module holds them.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: one clear error: a module whose hooks cannot be seen is not quantized.
+    """
+    with unmet("torch", "it does not tell the hooks of a module"):
+        return list(module._forward_pre_hooks.values())
+
+
+def makes_weight(hook: Any) -> bool:
+    """Whether a hook computes a layer's weight: weight_norm, spectral_norm, pruning.
+
+    Assumes: the classes of such hooks are those of `torch.nn.utils`.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: the layer is left alone because its weight is no parameter, which is looked at by itself.
+    """
+    return type(hook).__module__.startswith("torch.nn.utils.")
+
+
+def is_of_torch(module: nn.Module) -> bool:
+    """Whether the class of a module is torch's own, and not a user's or another library's.
+
+    Assumes: such a class is defined below the package `torch`.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: the layer counts as a user's, and is looked into: more rows, the same sums.
+    """
+    return type(module).__module__.startswith("torch.")
+
+
+def is_packed(module: nn.Module) -> bool:
+    """Whether a module is a quantized layer of torch's, one row whatever modules it keeps its weights in.
+
+    Assumes: the classes of such layers are those of `torch.ao.nn.quantized`.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: the modules inside it are rows, whose work is not known.
+    """
+    return type(module).__module__.startswith("torch.ao.nn.quantized")
+
+
+def layer_state(module: nn.Module) -> dict[str, Any] | None:
+    """All that a layer of torch's holds, by attribute; None where it may do more than its class says.
+
+    Assumes: `vars` of a module in evaluation holds its settings, its tensors (`MODULE_DICTS`) and its hooks.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: None: no layer is answered by what another one did, which takes longer.
+    """
+    own = vars(module)
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    try:
+        plain = not own["training"] and type(module).__module__.startswith("torch.nn.modules.")
+        plain = plain and not any(own[name] for name in hooks)
+        return own if plain and all(name in own for name in MODULE_DICTS) else None
+    except KeyError:
+        return None
+
+
+def has_global_hooks() -> bool:
+    """Whether a hook hears every module of the process.
+
+    Assumes: `torch.nn.modules.module` keeps such hooks in four dictionaries.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: yes, so that every module is run, which takes longer.
+    """
+    kinds = ("forward_hooks", "forward_pre_hooks", "backward_hooks", "backward_pre_hooks")
+    return any(getattr(torch_module, f"_global_{kind}", True) for kind in kinds)
+
+
+apply_of_module: Callable[..., Any] = getattr(nn.Module, "_apply", nn.Module.apply)
+"""What `module.to` goes through, for a class that is to have the plain one back.
+
+Assumes: that is `nn.Module._apply`; the own one of recurrent layers needs their weights in a list.
+Seen: torch 2.9 to 2.15.
+Otherwise: nothing is put back: `to` of such a layer goes through its own.
+"""
+
+
+# -- what is watched while a module runs
+
+
+class DispatchMode(_python_dispatch.TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """What sees every call of an ATen operator, by its `__torch_dispatch__`.
+
+    Assumes: `torch.utils._python_dispatch` has `TorchDispatchMode`, as torch's manual says in passing; torch
+    wraps the method so that its compiler skips it unless `_should_skip_dynamo` says no.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: under another name of the question the first operator imports the compiler, in seconds.
+    Without the class nothing that needs torch opens, and the error line names the tested versions.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+@contextmanager
+def without_modes() -> Iterator[None]:
+    """Nobody who watches functions or operators sees what is called inside.
+
+    Assumes: `torch.utils._python_dispatch._disable_current_modes` takes all modes off for a while.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: one clear error, as what is called would be counted as part of the model.
+    """
+    with unmet("torch", "it does not take off those who watch its operators"):
+        modes = _python_dispatch._disable_current_modes
+    with modes():
+        yield
+
+
+@contextmanager
+def without_dispatch() -> Iterator[None]:
+    """Operators inside are seen by no `__torch_dispatch__`.
+
+    Assumes: `torch._C._DisableTorchDispatch` does that.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: all modes are taken off, which takes longer.
+    """
+    disabled = getattr(torch._C, "_DisableTorchDispatch", without_modes)
+    with disabled():
+        yield
+
+
+def hide(mode: TorchFunctionMode) -> bool:
+    """Takes a mode off the stack if it is the innermost one; says whether it was.
+
+    Assumes: `torch._C` tells the depth of the stack and its modes, and takes them off it.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: no: the mode stays, and hears what it has no use for, which takes longer.
+    """
+    try:
+        depth = torch._C._len_torch_function_stack()
+        if not depth or torch._C._get_function_stack_at(depth - 1) is not mode:
+            return False
+        take, _ = torch._C._pop_torch_function_stack, torch._C._push_on_torch_function_stack
+    except AttributeError:
+        return False
+    take()
+    return True
+
+
+def show(mode: TorchFunctionMode) -> None:
+    """Puts a mode that was hidden back.
+
+    Assumes: `torch._C` puts it onto the stack that `hide` took it from.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: `hide` has hidden nothing, and nobody asks.
+    """
+    torch._C._push_on_torch_function_stack(mode)
+
+
+def mode_depths() -> tuple[int, int] | None:
+    """How many modes there are that hear functions, and operators; None where that is not known.
+
+    Assumes: `torch._C` tells the depth of both stacks.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: None: no layer is answered by what another one did, which takes longer.
+    """
+    try:
+        return torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
+    except AttributeError:
+        return None
+
+
+def is_autocast() -> bool:
+    """Whether torch chooses types by itself on any device.
+
+    Assumes: `torch._C._is_any_autocast_enabled` answers for all devices at once.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: each kind of device is asked, which takes longer.
+    """
+    answer = getattr(torch._C, "_is_any_autocast_enabled", None)
+    if answer is not None:
+        return bool(answer())
+    return any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda", "mps", "xpu", "meta"))
+
+
+Run = Callable[[Callable[..., Any], nn.Module, Any, Any], Any]
+"""Makes a call of a module, and returns what it gives: of the call, the module, its arguments."""
+
+
+class _Watching(threading.local):
+    """Who makes the calls of modules in this thread."""
+
+    run: Run | None = None
+
+
+_WATCHING = _Watching()
+_CALLS = threading.Lock()
+_watchers = 0
+_plain_call: Callable[..., Any] = nn.Module.__call__
+
+
+def _watched_call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
+    run = _WATCHING.run
+    return _plain_call(self, *args, **kwargs) if run is None else run(_plain_call, self, args, kwargs)
+
+
+@contextmanager
+def listening(run: Run) -> Iterator[None]:
+    """Lets `run` make the calls of modules in this thread; other threads notice nothing.
+
+    One place instead of two hooks on each module: those take longer than all the rest, and would stay on the
+    model if the process were stopped.
+
+    Assumes: every call of a module goes through `nn.Module.__call__`, which may be replaced for a while.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: one clear error, as no module would be seen.
+    """
+    global _plain_call, _watchers
+    outer = _WATCHING.run
+    with unmet("torch", "its modules are called in another way"):
+        vars(nn.Module)["__call__"]
+    with _CALLS:
+        if not _watchers:
+            _plain_call = nn.Module.__call__
+            nn.Module.__call__ = _watched_call  # type: ignore[method-assign]
+        _watchers += 1
+    _WATCHING.run = run
+    try:
+        yield
+    finally:
+        _WATCHING.run = outer
+        with _CALLS:
+            _watchers -= 1
+            if not _watchers:
+                nn.Module.__call__ = _plain_call  # type: ignore[method-assign]
+
+
+_ATTENTION = nn.functional.scaled_dot_product_attention
+_PATCHING = threading.RLock()
+"""One at a time puts a function of torch's in the place of another, and puts it back."""
+
+
+@contextmanager
+def attention_by(function: Callable[..., Any]) -> Iterator[None]:
+    """`nn.functional.scaled_dot_product_attention` is `function` in this thread.
+
+    Assumes: modules call it as an attribute of `torch.nn.functional`.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: attention is not fused in a training step: its scores count as memory, an upper bound.
+    """
+    thread = threading.get_ident()
+
+    def attention(*args: Any, **kwargs: Any) -> Any:
+        return (function if threading.get_ident() == thread else _ATTENTION)(*args, **kwargs)
+
+    with _PATCHING:
+        vars(nn.functional)["scaled_dot_product_attention"] = attention
+        try:
+            yield
+        finally:
+            vars(nn.functional)["scaled_dot_product_attention"] = _ATTENTION
+
+
+def fused_attention() -> Any:
+    """The operator of attention without its matrix of scores, as a CPU has it; None where there is none.
+
+    Assumes: ATen has `_scaled_dot_product_flash_attention_for_cpu`.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: None: the scores count as memory of a training step, an upper bound.
+    """
+    return getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
+
+
+# -- autograd
+
+
+def step_number() -> int | None:
+    """The number that the next step of autograd's graph gets: later steps have larger ones.
+
+    Assumes: `torch._C._autograd._get_sequence_nr` tells it.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: None: memory of a backward pass belongs to the model, and to no module.
+    """
+    ask = getattr(getattr(torch._C, "_autograd", None), "_get_sequence_nr", None)
+    return None if ask is None else int(ask())
+
+
+def running_step() -> tuple[Any, int | None]:
+    """The step of autograd's graph that runs backward, and its number; None for what is not known.
+
+    Assumes: `torch._C._current_autograd_node` tells the step, and `_sequence_nr` of it its number.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: no number: memory of a backward pass belongs to the model, and to no module.
+    """
+    node = getattr(torch._C, "_current_autograd_node", lambda: None)()
+    number = getattr(node, "_sequence_nr", None)
+    return node, None if number is None else int(number())
+
+
+# -- exporters
+
+
+def export_cause(error: BaseException) -> BaseException:
+    """What went wrong inside of torch's ONNX exporter, which wraps it in pages of advice.
+
+    Assumes: the wrapping errors are classes of `torch.onnx` and have a cause.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: the exporter's own words are shown.
+    """
+    while type(error).__module__.startswith("torch.onnx") and error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+@contextlib.contextmanager
+def no_merging_by_value() -> Iterator[None]:
+    """The tracing exporter merges initializers that share memory, and not those that happen to be equal.
+
+    The exporter does so for training models alone: names of fresh biases and norms collapse into one.
+
+    Assumes: `torch._C._jit_pass_onnx_deduplicate_initializers` is the pass, whose last argument says how.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: equal initializers are one in the exported file; figures of the file say so.
+    """
+    passes: Any = torch._C
+    name = "_jit_pass_onnx_deduplicate_initializers"
+    merge = getattr(passes, name, None)
+    if merge is None:
+        yield
+        return
+    setattr(passes, name, lambda graph, params, training: merge(graph, params, True))
+    try:
+        yield
+    finally:
+        setattr(passes, name, merge)

@@ -1,0 +1,122 @@
+"""Names of other libraries that nobody documents: where the source uses them outside the rooms for them.
+
+A syntax tree shows no types. So a private attribute counts as foreign unless a class or a module of the
+program defines the name, and as foreign all the same where it is a well-known one of torch's.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+SOURCE = Path(__file__).parent.parent / "explorer"
+ROOMS = ("engine/compat/", "tui/compat.py", "web/compat.py")
+"""Where assumptions about other libraries stand."""
+
+_STANDARD = {"_asdict", "_exit", "_field_defaults", "_fields", "_getframe", "_make", "_replace"}
+"""Documented in Python's own manual in spite of the underscore."""
+_OF_TORCH = {
+    "_apply", "_backward_hooks", "_backward_pre_hooks", "_buffers", "_forward_hooks", "_forward_pre_hooks",
+    "_modules", "_ops", "_parameters", "_run",
+}  # fmt: skip
+"""Foreign wherever they are read from something else than `self`, though a class of ours has one too."""
+_BY_NAME = {"getattr", "hasattr", "setattr", "delattr"}
+_REGISTERED = {"engine/formats/torch_module/loaded_module.py", "engine/operators/user.py", "host/child.py"}
+"""Put a module of the user's or their own into `sys.modules`, as importlib's manual does."""
+
+
+def uses(folder: Path = SOURCE) -> list[str]:
+    """A line `file:line: what` for each use outside the rooms."""
+    files = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("*.py"))}
+    own = {name for tree in files.values() for name in defined(tree)} - _OF_TORCH
+    lines = []
+    for path, tree in files.items():
+        name = path.relative_to(folder).as_posix()
+        if not name.startswith(ROOMS):
+            lines += [
+                f"{name}:{line}: {what}" for line, what in found(tree, own, registers=name in _REGISTERED)
+            ]
+    return lines
+
+
+def is_private(name: str) -> bool:
+    return re.match(r"_[A-Za-z]", name) is not None and name not in _STANDARD
+
+
+def defined(tree: ast.AST) -> Iterator[str]:
+    """Private names that the source defines: functions, classes, attributes of `self`, fields, constants."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and is_self(node.value):
+            yield node.attr
+
+
+def is_self(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id in ("self", "cls")
+
+
+def found(tree: ast.AST, own: set[str], *, registers: bool = False) -> Iterator[tuple[int, str]]:
+    """Line and text of each use of what another library does not document."""
+    foreign: dict[str, str] = {}  # what is imported from elsewhere, by the name that it has here
+    for node in ast.walk(tree):
+        for name, where in imported(node):
+            if not where.startswith(("explorer", "__future__")):
+                foreign[name] = where
+                if any(is_private(piece) for piece in where.split(".")):
+                    yield node.lineno, f"imports {where}"
+    for node in ast.walk(tree):
+        text = ast.unparse(node) if isinstance(node, ast.expr) else ""
+        if isinstance(node, ast.Attribute):
+            value = node.value
+            operator = ast.unparse(value).startswith(("torch.ops.", "_ATEN"))  # a name of an operator
+            if is_private(node.attr) and not is_self(value) and not operator and node.attr not in own:
+                yield node.lineno, f"reads {text}"
+            if node.attr in ("__name__", "__module__", "__qualname__"):
+                continue
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _BY_NAME:
+            key = node.args[1] if len(node.args) > 1 else None
+            if isinstance(key, ast.Constant) and isinstance(key.value, str) and is_private(key.value):
+                yield node.lineno, f"reads {text}"
+            if node.func.id in ("setattr", "delattr") and base(node.args[0]) in foreign:
+                yield node.lineno, f"patches {text}"
+        if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
+            name = base(node)
+            if text.startswith("sys.modules"):
+                if not registers:
+                    yield node.lineno, f"writes {text}"
+            elif name in foreign and foreign[name].partition(".")[0] not in sys.stdlib_module_names:
+                yield node.lineno, f"patches {text}"
+        if isinstance(node, ast.Compare) and re.search(r"\.__(name|module|qualname)__\b", text):
+            if any(isinstance(one, ast.Constant) for one in (node.left, *node.comparators)):
+                yield node.lineno, f"compares {text}"
+        if isinstance(node, ast.Call) and re.search(
+            r"\.__(name|module|qualname)__\.(startswith|endswith)\(", text
+        ):
+            if isinstance(node.func, ast.Attribute) and node.func.attr in ("startswith", "endswith"):
+                yield node.lineno, f"compares {text}"
+
+
+def imported(node: ast.AST) -> Iterator[tuple[str, str]]:
+    """The names that an import binds, each with the dotted path of what it is."""
+    if isinstance(node, ast.Import):
+        for one in node.names:
+            yield (one.asname or one.name.partition(".")[0]), one.name
+    elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+        for one in node.names:
+            yield (one.asname or one.name), f"{node.module}.{one.name}"
+
+
+def base(node: ast.AST) -> str:
+    while isinstance(node, ast.Attribute | ast.Subscript | ast.Call):
+        node = node.func if isinstance(node, ast.Call) else node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+if __name__ == "__main__":
+    print("\n".join(uses()))
