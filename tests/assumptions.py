@@ -23,6 +23,7 @@ _OF_TORCH = {
     "_modules", "_ops", "_parameters", "_run",
 }  # fmt: skip
 """Foreign wherever they are read from something else than `self`, though a class of ours has one too."""
+_NAME_OF_CLASS = re.compile(r"\.__(name|module|qualname)__\b")
 _BY_NAME = {"getattr", "hasattr", "setattr", "delattr"}
 _REGISTERED = {"engine/formats/torch_module/loaded_module.py", "engine/operators/user.py", "host/child.py"}
 """Put a module of the user's or their own into `sys.modules`, as importlib's manual does."""
@@ -77,8 +78,6 @@ def found(tree: ast.AST, own: set[str], *, registers: bool = False) -> Iterator[
             operator = ast.unparse(value).startswith(("torch.ops.", "_ATEN"))  # a name of an operator
             if is_private(node.attr) and not is_self(value) and not operator and node.attr not in own:
                 yield node.lineno, f"reads {text}"
-            if node.attr in ("__name__", "__module__", "__qualname__"):
-                continue
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _BY_NAME:
             key = node.args[1] if len(node.args) > 1 else None
             if isinstance(key, ast.Constant) and isinstance(key.value, str) and is_private(key.value):
@@ -92,13 +91,13 @@ def found(tree: ast.AST, own: set[str], *, registers: bool = False) -> Iterator[
                     yield node.lineno, f"writes {text}"
             elif name in foreign and foreign[name].partition(".")[0] not in sys.stdlib_module_names:
                 yield node.lineno, f"patches {text}"
-        if isinstance(node, ast.Compare) and re.search(r"\.__(name|module|qualname)__\b", text):
-            if any(isinstance(one, ast.Constant) for one in (node.left, *node.comparators)):
+        if isinstance(node, ast.Compare) and _NAME_OF_CLASS.search(text):
+            texts = {one.value for one in (node.left, *node.comparators) if isinstance(one, ast.Constant)}
+            if texts - own:
                 yield node.lineno, f"compares {text}"
-        if isinstance(node, ast.Call) and re.search(
-            r"\.__(name|module|qualname)__\.(startswith|endswith)\(", text
-        ):
-            if isinstance(node.func, ast.Attribute) and node.func.attr in ("startswith", "endswith"):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            called = node.func
+            if called.attr in ("startswith", "endswith") and _NAME_OF_CLASS.search(ast.unparse(called.value)):
                 yield node.lineno, f"compares {text}"
 
 

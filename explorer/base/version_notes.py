@@ -1,15 +1,24 @@
-"""Notes of versions on errors: a library outside of its tested range is a likely cause of what fails in it."""
+"""Notes of versions on errors: a library outside of its tested range is a likely cause of a failure in it."""
 
 from __future__ import annotations
 
-from explorer.base.errors import BadModel, ExplorerError
-from explorer.base.tested_versions import installed_version, origins, version_note, version_range
+import sys
+
+from explorer.base.errors import BadModel, ExplorerError, beyond, internal
+from explorer.base.tested_versions import (
+    error_chain,
+    installed_version,
+    origins,
+    package_of,
+    version_note,
+    version_range,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["notes_of", "unmet", "with_note"]
+__all__ = ["at_hand", "explained", "internal_error", "notes_of", "unmet", "with_note"]
 
 
 class unmet:  # noqa: N801 - called like a function
@@ -41,8 +50,38 @@ class unmet:  # noqa: N801 - called like a function
 
 
 def notes_of(error: BaseException) -> list[str]:
-    """Notes like `tested with torch 2.9 to 2.15; 2.16 is installed`, of libraries that an error comes from."""
-    return [note for package in origins(error) if (note := version_note(package))]
+    """Notes like `tested with torch 2.9 to 2.15; 2.16 is installed`, of libraries that an error comes from.
+
+    A call with an argument that a library no longer has fails in the caller: where the error itself names no
+    library outside of its range, those that the failing function has at hand are looked at.
+    """
+    for packages in (origins(error), at_hand(error)):
+        notes = [note for package in packages if (note := version_note(package))]
+        if notes:
+            return notes
+    return []
+
+
+def at_hand(error: BaseException) -> list[str]:
+    """Packages of the table that the function which failed has values of."""
+    names: list[str] = []
+    for one in error_chain(error):
+        step = one.__traceback__
+        while step is not None and step.tb_next is not None:
+            step = step.tb_next
+        if step is not None:
+            frame = step.tb_frame
+            names += [_home(value) for value in (*frame.f_locals.values(), *frame.f_globals.values())]
+    return list(dict.fromkeys(package for name in names if (package := package_of(name))))
+
+
+def _home(value: object) -> str:
+    """The module that a value is, or is defined in, or its class is."""
+    try:
+        name = vars(value).get("__name__") if isinstance(value, type(sys)) else value.__module__
+    except (AttributeError, TypeError):
+        name = type(value).__module__
+    return name if isinstance(name, str) else ""
 
 
 def with_note(error: ExplorerError, cause: BaseException | None = None) -> ExplorerError:
@@ -50,9 +89,29 @@ def with_note(error: ExplorerError, cause: BaseException | None = None) -> Explo
 
     Args:
         error: What a user is told.
-        cause: What it was made of; by default its cause. An error without one comes from no library.
+        cause: What it was made of; by default what it was raised from, or while that was handled.
     """
-    cause = cause if cause is not None else error.__cause__
-    notes = notes_of(cause) if cause is not None else []
+    cause = cause or error.__cause__ or error.__context__
+    try:
+        notes = notes_of(cause) if cause is not None else []
+    except Exception:  # a broken installation, whose failure is to be told all the same
+        return error
     error.hint = "; ".join(filter(None, [error.hint, *(note for note in notes if note not in error.hint)]))
     return error
+
+
+def explained(error: Exception) -> ExplorerError:
+    """What is said of whatever failed, with notes of versions."""
+    if isinstance(error, ExplorerError):
+        return with_note(error)
+    said = beyond(error)
+    return internal_error(error) if said is None else with_note(said, error)
+
+
+def internal_error(error: BaseException) -> ExplorerError:
+    """What is said of an error of the program itself, with notes of versions, Python's among them."""
+    said = with_note(internal(error), error)
+    note = version_note("python")
+    if note and "tested with" not in said.hint:
+        said.hint = f"{said.hint}; {note}"
+    return said

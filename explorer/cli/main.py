@@ -14,7 +14,7 @@ import os
 import sys
 
 import explorer
-from explorer.base.errors import BadModel, Cancelled, ExplorerError, Misuse, beyond, internal
+from explorer.base.errors import BadModel, Cancelled, ExplorerError, Misuse
 from explorer.base.exit_codes import BAD_INPUT, DONE, INTERRUPTED
 from explorer.base.units import printable
 from explorer.cli.arguments import parser
@@ -68,13 +68,11 @@ def _in_one_line(work: Callable[[], int], memory: int | None = None) -> int:
             if memory_limit.is_met(error):
                 where = error.where if isinstance(error, ExplorerError) else ""
                 return _fail(str(memory_limit.out_of_memory(memory, where=where)), BAD_INPUT)
-        if isinstance(error, ExplorerError):
-            return _fail(str(error), BAD_INPUT)
-        if os.environ.get("EXPLORER_TRACEBACK"):
+        if os.environ.get("EXPLORER_TRACEBACK") and not isinstance(error, ExplorerError):
             raise
-        if (said := beyond(error)) is not None:
-            return _fail(str(said), BAD_INPUT)
-        return _fail(str(internal(error)), BAD_INPUT)
+        from explorer.base.version_notes import explained  # for failures alone
+
+        return _fail(str(explained(error)), BAD_INPUT)
 
 
 def _fail(message: str, code: int) -> int:

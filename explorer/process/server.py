@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 import explorer.session
 from explorer.base.errors import ExplorerError, beyond
+from explorer.base.version_notes import with_note
 from explorer.host import memory_limit, scratch
 from explorer.session.cache.rows import RowPages
 
@@ -123,7 +124,7 @@ def _serve(requests: Connection, answers: Connection, seen: int) -> None:
         except ExplorerError as error:
             # under a limit a library that cannot be loaded, or fails, has met it more often than not
             full = memory is not None and memory_limit.is_met(error)
-            failure = memory_limit.out_of_memory(memory, where=error.where) if full else error
+            failure = memory_limit.out_of_memory(memory, where=error.where) if full else with_note(error)
         except Exception as bug:
             full = memory_limit.is_met(bug)
             failure = memory_limit.out_of_memory(memory) if full else _one_line(bug, method)
@@ -213,12 +214,12 @@ def _session(setup: Mapping[str, Any], history: History | None) -> Session:
 
 def _one_line(bug: Exception, method: str) -> ExplorerError:
     """What the screen is told of a bug; the traceback goes to the log."""
-    if (said := beyond(bug)) is not None:
-        return said
-    import traceback
+    if (said := beyond(bug)) is None:
+        import traceback
 
-    traceback.print_exc()
-    return ExplorerError(f"{type(bug).__name__}: {bug}".splitlines()[0], where=method)
+        traceback.print_exc()
+        said = ExplorerError(f"{type(bug).__name__}: {bug}".splitlines()[0], where=method)
+    return with_note(said, bug)
 
 
 def main() -> None:

@@ -14,7 +14,8 @@ from textual.await_complete import AwaitComplete
 from textual.driver import Driver
 from textual.screen import Screen
 
-from explorer.base.errors import Misuse, internal
+from explorer.base.errors import Misuse
+from explorer.base.version_notes import internal_error
 from explorer.tui.compat import ReportingApp, asking_node, watch_workers
 from explorer.tui.models.open_models import Begin, ModelChoice, OpenModel, OpenModels
 from explorer.tui.screen.main import MainScreen
@@ -113,7 +114,7 @@ class ExplorerApp(ReportingApp[int]):
             self.fail_with(error)
         elif repr(error) not in self._told:
             self._told.add(repr(error))
-            self.main.fail(internal(error))
+            self.main.fail(internal_error(error))
 
     def copy_to_clipboard(self, text: str) -> None:
         """Send a text to the clipboard of the terminal, through the multiplexer that stands before it."""

@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection, wait
 from typing import IO, Any
 
 from explorer.base.errors import EngineDied, ExplorerError, MissingExtra, Misuse
+from explorer.base.version_notes import with_note
 from explorer.engine.profile.load import processors
 from explorer.engine.progress import Cancel, stop_if
 from explorer.host import child, output_files, processor, scratch
@@ -209,6 +210,6 @@ def _answer(task: Task) -> tuple[Any, ...] | ExplorerError:
     try:
         return task()
     except ExplorerError as error:
-        return error
+        return with_note(error)
     except Exception as error:
-        return ExplorerError(f"{type(error).__name__}: {error}")
+        return with_note(ExplorerError(f"{type(error).__name__}: {error}"), error)
