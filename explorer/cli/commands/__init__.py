@@ -7,14 +7,13 @@ file is imported when its verb is asked for.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from importlib import import_module
 
 from explorer.cli.arguments.command import Command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 _ORDER = (
     *("info", "outline", "list", "formats", "layers", "ops", "memory", "roofline", "sizes", "decode"),
@@ -29,8 +28,8 @@ _ALSO = {"machine": "machines"}
 """Other spellings of verbs."""
 
 
-class _Verbs(Mapping[str, Command]):
-    """The verbs by name."""
+class _Verbs:
+    """The verbs by name: a mapping without the class of one, whose module a file's header does not wait for."""
 
     def __init__(self) -> None:
         found: dict[str, str] = {}
@@ -59,5 +58,17 @@ class _Verbs(Mapping[str, Command]):
     def __len__(self) -> int:
         return len(self._folders)
 
+    def keys(self) -> Iterator[str]:
+        """The names."""
+        return iter(self)
 
-VERBS: Mapping[str, Command] = _Verbs()
+    def values(self) -> Iterator[Command]:
+        """The verbs, each imported when its turn comes."""
+        return (self[name] for name in self)
+
+    def items(self) -> Iterator[tuple[str, Command]]:
+        """Names and verbs."""
+        return ((name, self[name]) for name in self)
+
+
+VERBS: Mapping[str, Command] = _Verbs()  # type: ignore[assignment]
