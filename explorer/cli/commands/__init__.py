@@ -29,7 +29,7 @@ _ALSO = {"machine": "machines"}
 
 
 class _Verbs:
-    """The verbs by name: a mapping without the class of one, whose module a file's header does not wait for."""
+    """The verbs by name: a mapping, without the class of one, which the header of a file has no time for."""
 
     def __init__(self) -> None:
         found: dict[str, str] = {}
