@@ -18,6 +18,30 @@ def is_inside(path: str, folder: str) -> bool:
     return path.startswith(folder.rstrip(os.sep) + os.sep) or os.path.dirname(path) == blobs_of(folder)
 
 
+def named_inside(location: str, folder: str, model: str = "") -> str:
+    """Where a file lies that a model names, without links; '' where the name leads out of the model.
+
+    Inside is what lies below the folder of the model, below the folder of the file that the model is a link
+    to, or in the blobs of huggingface_hub's cache. An absolute name leads out, and so does one that climbs.
+
+    Args:
+        location: As the model names it.
+        folder: Of the model, as the user named it.
+        model: The model's own file; '' where it is the folder.
+    """
+    # a NUL ends a path for the system, but not for the check
+    if not location or "\0" in location or os.path.isabs(location):
+        return ""
+    if os.path.normpath(location).split(os.sep)[0] == os.pardir:
+        return ""
+    try:
+        target = os.path.realpath(os.path.join(folder, location))
+    except ValueError:  # half of a character, which no name of a file has
+        return ""
+    roots = [os.path.realpath(folder), *([os.path.dirname(os.path.realpath(model))] if model else ())]
+    return target if any(target == root or is_inside(target, root) for root in roots) else ""
+
+
 _POINTER = b"version https://git-lfs.github.com/spec/"
 
 

@@ -16,7 +16,7 @@ import stat
 from collections.abc import Iterator, Mapping
 
 from explorer.base.errors import BadModel
-from explorer.engine.formats.files import is_inside
+from explorer.engine.formats.files import named_inside
 from explorer.engine.formats.onnx import messages
 from explorer.engine.formats.onnx.protobuf_wire import Buffer, fields, packed_varints, signed
 from explorer.engine.graph.model import (
@@ -225,11 +225,8 @@ class TensorReader:
         """
         location = entries.get("location", "")
         where = f"{self.source.path}: tensor '{name}'"
-        # a NUL ends a path for the system, but not for the check
-        usable = bool(location) and "\0" not in location and not os.path.isabs(location)
-        target = os.path.realpath(os.path.join(self.folder, location)) if usable else ""
-        root = os.path.realpath(self.folder)
-        if not usable or not (target == root or is_inside(target, root)):
+        target = named_inside(location, self.folder, self.source.path)
+        if not target:
             raise BadModel(f"its external data '{location}' points outside the model's folder", where=where)
         try:
             offset = int(entries.get("offset", "0") or "0")

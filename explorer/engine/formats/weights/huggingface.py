@@ -12,7 +12,7 @@ import os
 
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
-from explorer.engine.formats.files import open_regular
+from explorer.engine.formats.files import named_inside, open_regular
 from explorer.engine.formats.format import Format, SourceProbe, named
 from explorer.engine.formats.tensor_index import (
     OF_THOSE_HERE,
@@ -28,7 +28,6 @@ from explorer.engine.formats.tensor_index import (
 )
 from explorer.engine.formats.weights import safetensors
 from explorer.engine.formats.weights.stored_forms import logical
-from explorer.host.confinement import blobs_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -70,18 +69,18 @@ def contents(source: str) -> TensorIndex:
         BadModel: A file is broken, the index is none, or there are neither weights nor a model_type.
     """
     folder, name = (source, _weights(source)) if os.path.isdir(source) else os.path.split(source)
-    folder = folder or "."
+    folder, model = folder or ".", "" if os.path.isdir(source) else source
     notes: list[str] = []
     lacking: list[str] = []
     unclaimed: list[tuple[str, str]] = []
     if name.endswith(INDEX):
-        tensors, files, metadata = _indexed(folder, name, notes, lacking, unclaimed)
+        tensors, files, metadata = _indexed(folder, name, model, notes, lacking, unclaimed)
     else:
         files = [name] if name else _loose(folder)
         if not files and _is_bare(folder):
             tensors, metadata = [], {}
         else:
-            tensors, metadata = _together(folder, files, notes, lacking, unclaimed)
+            tensors, metadata = _together(folder, files, model, notes, lacking, unclaimed)
     paths = [os.path.join(folder, file) for file in files]
     if not paths:
         notes.append(NO_WEIGHTS)
@@ -140,27 +139,21 @@ def _others(folder: str, name: str) -> list[str]:
     return sorted(n for n in found if not n.endswith(".bin") or n.startswith(_STEMS))
 
 
-def _inside(folder: str, name: str, root: str = "") -> str:
+def _inside(folder: str, name: str, model: str = "") -> str:
     """The path of a file of the model, which may not lead out of its folder.
 
     Args:
         folder: As the user named it.
         name: Of the file.
-        root: Where the folder is for real, if that is known.
+        model: The file that the user named in place of the folder.
 
     Raises:
-        BadModel: It does, and not into the cache that the folder is part of.
+        BadModel: It does, and neither to where `model` is a link to nor into the cache of the folder.
     """
-    path = os.path.join(folder, name)
-    plain = name and "\0" not in name and name == os.path.basename(name) and name not in (".", "..")
-    root = root or os.path.realpath(folder)
-    try:
-        target = os.path.realpath(path) if plain else ""
-    except ValueError:  # half of a character, which no name of a file has
-        plain = target = ""
-    if not plain or os.path.dirname(target) not in (root, blobs_of(root)):
+    plain = name == os.path.basename(name) and name not in (".", "..")
+    if not plain or not named_inside(name, folder, model):
         raise BadModel(f"'{printable(name)}' leads out of the model's folder", where=folder)
-    return path
+    return os.path.join(folder, name)
 
 
 # the weights
@@ -191,6 +184,7 @@ def _one(
 def _together(
     folder: str,
     files: Sequence[str],
+    model: str,
     notes: list[str],
     lacking: list[str],
     unclaimed: list[tuple[str, str]],
@@ -210,7 +204,7 @@ def _together(
     found: dict[str, StoredTensor] = {}
     metadata: Mapping[str, str] = {}
     for file in files:
-        tensors, metadata = _one(_inside(folder, file), notes, unclaimed)
+        tensors, metadata = _one(_inside(folder, file, model), notes, unclaimed)
         for tensor in tensors:
             if tensor.name in found:
                 raise BadModel(f"'{printable(tensor.name)}' is in two of its files", where=folder)
@@ -219,12 +213,17 @@ def _together(
 
 
 def _indexed(
-    folder: str, name: str, notes: list[str], lacking: list[str], unclaimed: list[tuple[str, str]]
+    folder: str,
+    name: str,
+    model: str,
+    notes: list[str],
+    lacking: list[str],
+    unclaimed: list[tuple[str, str]],
 ) -> tuple[list[StoredTensor], list[str], Mapping[str, str]]:
     """The tensors of all files that an index names, and what it says of the whole; `lacking` gets the names
     of files and tensors that are not there.
     """
-    path = _inside(folder, name)
+    path = _inside(folder, name, model)
     index = _json(path, _INDEX_BYTES)
     named = index.get("weight_map")
     if not isinstance(named, dict) or not all(isinstance(file, str) for file in named.values()):
@@ -233,8 +232,7 @@ def _indexed(
     if len(files) > _FILES:
         raise BadModel(f"names {len(files):,} files", where=path)
     # every name is judged before any file is touched
-    root = os.path.realpath(folder)
-    paths = {file: _inside(folder, file, root) for file in files}
+    paths = {file: _inside(folder, file, model) for file in files}
     absent = [file for file in files if not os.path.lexists(paths[file])]
     present = [file for file in files if os.path.lexists(paths[file])]
     if not present:

@@ -175,6 +175,42 @@ def test_external_data_elsewhere_is_refused(tmp_path: Path, entries: dict[str, s
     assert len(str(caught.value).splitlines()) == 1
 
 
+def linked(tmp_path: Path, location: str, store: str = "store") -> Path:
+    """A model that is a link into a store, as its data is: the layout of a download cache."""
+    (tmp_path / store / "deep").mkdir(parents=True)
+    folder = tmp_path / "view/main/onnx"
+    folder.mkdir(parents=True)
+    data = with_tensor(tensor_bytes(external={"location": location}))
+    Path(put(tmp_path / store, data)).rename(tmp_path / store / "m")
+    for place in (tmp_path, tmp_path / store, tmp_path / store / "deep"):
+        (place / "w").write_bytes(struct.pack("<2f", 3, 4))
+    (folder / "model.onnx").symlink_to(f"../../../{store}/m")
+    (folder / "beside.bin").symlink_to(f"../../../{store}/w")
+    (folder / "below.bin").symlink_to(f"../../../{store}/deep/w")
+    (folder / "out.bin").symlink_to("../../../w")
+    return folder / "model.onnx"
+
+
+@pytest.mark.parametrize("location", ["beside.bin", "below.bin"])
+def test_external_data_that_is_a_link_to_beside_the_linked_model_is_fine(
+    tmp_path: Path, location: str
+) -> None:
+    path = linked(tmp_path, location)
+    assert read(str(path)).graph.initializers["w"].array().tolist() == [3.0, 4.0]
+    second = tmp_path / "second.onnx"
+    second.symlink_to(path)
+    with pytest.raises(BadModel, match="cannot be read"):
+        read(str(second))  # the data is beside the first link alone
+
+
+@pytest.mark.parametrize("location", ["out.bin", "../../../store/w", "../../../store/deep/w", "../onnx/x"])
+def test_a_linked_model_names_nothing_else(tmp_path: Path, location: str) -> None:
+    with pytest.raises(BadModel, match="points outside the model's folder"):
+        read(str(linked(tmp_path, location)))
+    with pytest.raises(BadModel, match="points outside the model's folder"):
+        read(str(linked(tmp_path / "more", str(tmp_path / "more/store/w"))))
+
+
 def test_external_data_without_a_place_is_refused(tmp_path: Path) -> None:
     encoded = tensor_bytes(external={"offset": "0"})
     with pytest.raises(BadModel, match="points outside"):

@@ -300,6 +300,20 @@ def test_the_links_of_hugging_faces_cache_are_followed(tmp_path: Path) -> None:
     assert len(huggingface.contents(str(snapshot)).tensors) == 14
 
 
+def test_an_index_that_is_a_link_names_what_lies_beside_its_end(tmp_path: Path) -> None:
+    """Any download cache: a view full of links into a store."""
+    whole = folder(tmp_path / "whole")
+    store, view = tmp_path / "store", tmp_path / "view"
+    store.mkdir()
+    view.mkdir()
+    for number, file in enumerate(whole.iterdir()):
+        file.rename(store / str(number))
+        (view / file.name).symlink_to(os.path.join("../store", str(number)))
+    assert len(huggingface.contents(str(view / "model.safetensors.index.json")).tensors) == 14
+    with pytest.raises(BadModel, match="leads out of the model's folder"):
+        huggingface.contents(str(view))
+
+
 @pytest.mark.parametrize(
     "text",
     [
