@@ -15,7 +15,7 @@ from explorer.base.errors import BadModel
 from explorer.base.record import field, record
 from explorer.base.units import printable
 from explorer.engine.formats.files import open_regular
-from explorer.engine.formats.format import Format, named
+from explorer.engine.formats.format import Format, SourceProbe, named
 from explorer.engine.formats.tensor_index import (
     OF_THOSE_HERE,
     StoredTensor,
@@ -384,22 +384,22 @@ class _Reader:
 
 
 def contents(source: str) -> TensorIndex:
-    """What a GGUF file says of itself, and the others that belong to it.
+    """What a GGUF file says of itself, and the others that belong to it; or a folder of such files.
 
     Raises:
         BadModel: One is no GGUF file, is cut off, or says of itself what cannot be.
     """
-    return _index(source, read(source))
+    return _index(source, read(_first(source)))
 
 
 def _outline(source: str) -> Outline:
-    first = read(source, partial=True)
+    first = read(_first(source), partial=True)
     return outlined(_index(source, first), first.cut)
 
 
 def _index(source: str, first: GgufHeader) -> TensorIndex:
-    headers, missing = _parts(source, first)
-    notes = _part_notes(source, first, missing)
+    headers, missing = _parts(first)
+    notes = _part_notes(first, missing)
     tensors = [tensor for header in headers for tensor in header.tensors]
     names: set[str] = set()
     for tensor in tensors:
@@ -414,7 +414,9 @@ def _index(source: str, first: GgufHeader) -> TensorIndex:
     facts = [("GGUF", f"version {first.version}{', big-endian' if first.big_endian else ''}")]
     if elements:
         facts.append(("bits for each parameter", f"{8 * size / elements:.2f}"))
-    facts += [(key, _fact(key, value)) for key, value in headers[0].metadata.items()]
+    # what the model is stands in the first part alone
+    about = headers[0]
+    facts += [(key, _fact(key, value)) for key, value in about.metadata.items()]
     return TensorIndex(
         FORMAT.name,
         source,
@@ -424,7 +426,7 @@ def _index(source: str, first: GgufHeader) -> TensorIndex:
         facts=facts,
         notes=[*notes, *(note for header in headers for note in header.notes)],
         missing=missing,
-        config={**first.metadata, **first.arrays},
+        config={**about.metadata, **about.arrays},
     )
 
 
@@ -434,15 +436,46 @@ def _fact(key: str, value: float | str) -> str:
     return f"{value:.6g}" if isinstance(value, float) else shortened(str(value))
 
 
-def _parts(source: str, opened: GgufHeader) -> tuple[list[GgufHeader], list[str]]:
+_MODELS = (".safetensors", ".bin", ".pt", ".pth", ".onnx", ".tflite", ".ckpt", ".h5", ".msgpack")
+"""Endings of files that are models, too: a folder with one of these is more than a split GGUF model."""
+
+
+def _split_set(folder: str) -> list[str]:
+    """The parts of the one GGUF model that a folder holds, in order; empty for any other folder."""
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return []
+    parts = [name for name in names if name.endswith(".gguf")]
+    sets = {part and (part[0], part[2]) for part in map(part_of, parts)}
+    alone = len(sets) == 1 and None not in sets and not any(name.endswith(_MODELS) for name in names)
+    return parts if alone else []
+
+
+def _first(source: str) -> str:
+    """The file to begin with: of a folder its first part."""
+    if not os.path.isdir(source):
+        return source
+    parts = _split_set(source)
+    if not parts:
+        raise BadModel("this is a directory, not a model", where=source, hint="name a file in it")
+    return os.path.join(source, parts[0])
+
+
+def _recognise(probe: SourceProbe) -> bool:
+    return probe.head.startswith(_MAGIC) or (probe.is_dir and bool(_split_set(probe.source)))
+
+
+def _parts(opened: GgufHeader) -> tuple[list[GgufHeader], list[str]]:
     """The headers of all files of a model that is stored in several, and which of them are missing."""
-    part = part_of(os.path.basename(source))
+    folder, name = os.path.split(opened.path)
+    part = part_of(name)
     if part is None or part[2] != opened.metadata.get("split.count") or not 0 < part[1] <= part[2]:
         return [opened], []
     headers, missing = [], []
     for number in range(1, part[2] + 1):
         name = f"{part[0]}-{number:05d}-of-{part[2]:05d}.gguf"
-        path = os.path.join(os.path.dirname(source), name)
+        path = os.path.join(folder, name)
         if number == part[1]:
             headers.append(opened)
         elif os.path.exists(path):
@@ -452,9 +485,9 @@ def _parts(source: str, opened: GgufHeader) -> tuple[list[GgufHeader], list[str]
     return headers, missing
 
 
-def _part_notes(source: str, opened: GgufHeader, missing: Sequence[str]) -> list[str]:
+def _part_notes(opened: GgufHeader, missing: Sequence[str]) -> list[str]:
     """What is to be said of a model that is stored in several files."""
-    count, part = opened.metadata.get("split.count", 1), part_of(os.path.basename(source))
+    count, part = opened.metadata.get("split.count", 1), part_of(os.path.basename(opened.path))
     if not isinstance(count, int) or count < 2:
         return []
     if part is None or part[2] != count:
@@ -463,18 +496,20 @@ def _part_notes(source: str, opened: GgufHeader, missing: Sequence[str]) -> list
         ]
     if not missing:
         return []
-    return [f"{len(missing):,} of {count:,} parts are missing: {named_few(missing)}{OF_THOSE_HERE}"]
+    first = part[0] + f"-00001-of-{count:05d}.gguf"
+    lost = "; what the model is stands in the first, which is one of them" if first in missing else ""
+    return [f"{len(missing):,} of {count:,} parts are missing: {named_few(missing)}{lost}{OF_THOSE_HERE}"]
 
 
 FORMAT = Format(
     "gguf",
     "a GGUF file of llama.cpp's (.gguf)",
     label="GGUF",
-    recognise=lambda probe: probe.head.startswith(_MAGIC),
+    recognise=_recognise,
     open=named("models.torch.transformers:open_gguf"),
     tensors=contents,
     outline=_outline,
     endings=(".gguf",),
-    recognised="its first four bytes",
+    recognised="its first four bytes; a folder by the parts of one model in it",
     shows="tensors by module: quantization, shapes, bytes, values; metadata; with transformers its module",
 )

@@ -16,7 +16,7 @@ from gguf.quants import dequantize, quantize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from explorer.base.errors import BadModel, ExplorerError
+from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.engine.formats.weights import gguf as gguf_file
 from explorer.engine.models.registry import recognise
 from explorer.session import Session
@@ -129,6 +129,48 @@ def test_a_model_in_parts_opens_as_one_and_names_what_is_missing(tmp_path: Path)
         info = session.info()
     assert info.totals.params == 96
     assert any("1 of 3 parts are missing: big-00002-of-00003.gguf" in note for note in info.model.notes)
+
+
+def in_parts(folder: Path) -> list[Path]:
+    """A model in four parts, of which the first alone says what it is."""
+    folder.mkdir()
+    made = writer(folder / "wide.gguf", split_max_tensors=2)
+    made.add_block_count(3)
+    for block in range(7):
+        made.add_tensor(f"blk.{block}.weight", np.full(32, block, np.float32))
+    finish(made)
+    return sorted(folder.iterdir())
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_any_part_tells_what_the_first_one_does(tmp_path: Path, part: int) -> None:
+    parts = in_parts(tmp_path / "m")
+    assert len(parts) == 4
+    first, other = (gguf_file.contents(str(path)) for path in (parts[0], parts[part]))
+    assert other.config == first.config
+    assert other.config["llama.block_count"] == 3
+    assert dict(other.facts) == dict(first.facts)
+    assert [t.name for t in other.tensors] == [f"blk.{block}.weight" for block in range(7)]
+
+
+def test_without_the_first_part_that_is_said(tmp_path: Path) -> None:
+    parts = in_parts(tmp_path / "m")
+    parts[0].unlink()
+    found = gguf_file.contents(str(parts[2]))
+    assert [t.name for t in found.tensors] == [f"blk.{block}.weight" for block in range(2, 7)]
+    assert any("what the model is stands in the first" in note for note in found.notes)
+
+
+def test_a_folder_of_the_parts_of_one_model_opens(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    parts = in_parts(folder)
+    (folder / "README.md").write_text("a model")
+    with Session(folder) as session:
+        info = session.info()
+    assert (info.model.format, info.totals.params) == ("gguf", 224)
+    (folder / "other.gguf").write_bytes(parts[0].read_bytes())
+    with pytest.raises(Misuse, match="this is a directory, not a model; name a model in it"):
+        Session(folder).info()
 
 
 def test_a_big_endian_file_opens_and_says_that_its_values_are_not_read(tmp_path: Path) -> None:
