@@ -6,9 +6,11 @@ Everything here is of the plan, not of a graph: it holds for every form. Sizes a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
+
+from explorer.base.checked import Spec
 
 Bound = Literal["compute", "memory", ""]
 Dataflow = Literal["output-stationary", "weight-stationary", "input-stationary"]
@@ -25,7 +27,11 @@ ORDERS: dict[str, Dataflow] = {
 innermost one turns: that of C (the output), of B (the weight) or of A (the input)."""
 
 
-class Hardware(Struct, frozen=True):
+Rate = Annotated[float, Meta(gt=0)]
+"""Of something in a time."""
+
+
+class Hardware(Spec, frozen=True):
     """A machine as a cost is counted for it; what is None is not known, and what follows from it neither.
 
     Attributes:
@@ -42,14 +48,14 @@ class Hardware(Struct, frozen=True):
     """
 
     name: str = ""
-    macs_per_cycle: float | None = None
-    bytes_per_cycle: float | None = None
-    clock: float | None = None
-    buffer: int | None = None
+    macs_per_cycle: Rate | None = None
+    bytes_per_cycle: Rate | None = None
+    clock: Rate | None = None
+    buffer: Annotated[int, Meta(ge=1)] | None = None
     array: tuple[int, int] | None = None
     double_buffered: bool = True
-    peak_macs: float | None = None
-    bandwidth: float | None = None
+    peak_macs: Rate | None = None
+    bandwidth: Rate | None = None
     origin: str = ""
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from explorer.base.checked import Spec
 from explorer.base.errors import Misuse, failed_models
 from explorer.base.verdicts import VerdictKind
 from explorer.facts.cost import Hardware
@@ -22,7 +23,7 @@ OBJECTIVES = ("cycles", "traffic", "buffer")
 """Of two tilings that are equal in all others, the one with less of any of these is the better one."""
 
 
-class SweepSpec(Struct, frozen=True):
+class SweepSpec(Spec, frozen=True):
     """What is combined: every tile with every kind of edges, form and treatment of groups.
 
     Attributes:

@@ -6,10 +6,11 @@ Re-exported by `explorer.facts`; see there for the conventions.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
+from explorer.base.checked import Spec
 from explorer.facts.quantize import Accumulator
 
 Form = Literal["auto", "lab", "scan", "unrolled", "batched"]
@@ -20,7 +21,7 @@ MAX_TILE = 1 << 16
 """The longest side of a tile."""
 
 
-class TileRule(Struct, frozen=True):
+class TileRule(Spec, frozen=True):
     """What is asked of some sites only: a line of a configuration file, or a choice made by hand.
 
     A site is meant when every condition that is given holds. What is None is left to the next rule, and at
@@ -45,7 +46,7 @@ class TileRule(Struct, frozen=True):
     origin: str = ""
 
 
-class TileSpec(Struct, frozen=True):
+class TileSpec(Spec, frozen=True):
     """What the user asks of a tiling.
 
     Attributes:
@@ -71,7 +72,7 @@ class TileSpec(Struct, frozen=True):
     rules: tuple[TileRule, ...] = ()
     origins: tuple[tuple[str, str], ...] = ()
     config: str = ""
-    accumulator: int = 0
+    accumulator: Annotated[int, Meta(ge=0)] = 0
 
     @property
     def label(self) -> str:

@@ -6,15 +6,17 @@ Apart from the other facts because it is what exit codes, pictures and saved fil
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from explorer.base.checked import Spec
 from explorer.base.verdicts import VerdictKind
 
 __all__ = ["OutputEvidence", "RegionEvidence", "SiteEvidence", "Tolerance", "VerdictKind", "Verification"]
 
 
-class Tolerance(Struct, frozen=True):
+class Tolerance(Spec, frozen=True):
     """By how much two models may differ, quantized ones say; None asks for nothing.
 
     Attributes:
@@ -22,8 +24,8 @@ class Tolerance(Struct, frozen=True):
         snr: In dB, at most 10 log10(sum before**2 / sum (after - before)**2) of each output and draw.
     """
 
-    atol: float | None = None
-    rtol: float | None = None
+    atol: Annotated[float, Meta(ge=0)] | None = None
+    rtol: Annotated[float, Meta(ge=0)] | None = None
     snr: float | None = None
 
 

@@ -65,5 +65,12 @@ def __getattr__(name: str) -> Any:
         from explorer.host.system import check_supported
 
         check_supported(f"explorer.{name}")
-        return getattr(import_module(f"explorer.session.{_HOMES.get(name, 'files')}"), name)
+        found = getattr(import_module(f"explorer.session.{_HOMES.get(name, 'files')}"), name)
+        if not isinstance(found, type):
+            from explorer.base.checked import checked
+            from explorer.session.session import argument_type
+
+            found = checked(found, argument_type)
+        globals()[name] = found
+        return found
     raise AttributeError(f"module 'explorer.session' has no attribute '{name}'")

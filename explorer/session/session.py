@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
+from explorer.base.checked import check_methods
 from explorer.base.errors import BadModel, Misuse
 from explorer.host import input_files
 from explorer.session import headers, methods
@@ -360,6 +362,38 @@ class Session:
     script = methods.exports.script
     script_text = methods.exports.script_text
     keep_choices = methods.exports.keep_choices
+
+
+_ARGUMENTS = {
+    "explorer.engine.convert.job": ("ExporterName", "ScriptMethod"),
+    "explorer.facts.cost": ("Hardware",),
+    "explorer.facts.evaluate.evaluation": ("Task",),
+    "explorer.facts.external.machine": ("Machine",),
+    "explorer.facts.quantize": ("FormatSweepSpec", "QuantizeSpec"),
+    "explorer.facts.serving.spec": ("ServingSpec",),
+    "explorer.facts.split.edit": ("EditStep",),
+    "explorer.facts.split.part": ("PartSpec",),
+    "explorer.facts.split.split": ("SplitSpec", "StageForm"),
+    "explorer.facts.sweep": ("SweepSpec",),
+    "explorer.facts.training": ("Optimizer",),
+    "explorer.facts.verification": ("Tolerance",),
+}
+"""Records and choices that annotations of arguments name and their modules import for type checkers alone."""
+
+
+def argument_type(name: str) -> Any:
+    """What such a name stands for.
+
+    Raises:
+        KeyError: None of them is called so.
+    """
+    for home, names in _ARGUMENTS.items():
+        if name in names:
+            return getattr(import_module(home), name)
+    raise KeyError(name)
+
+
+check_methods(Session, argument_type)
 
 
 def reopen(path: str, **options: Any) -> Session:

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -240,16 +241,32 @@ def test_a_machine_gives_each_layer_its_least_time() -> None:
     [
         (ProfileSpec(threads=10_000), "--threads: 10,000 threads on"),
         (ProfileSpec(device="quantum"), "--device: onnxruntime has no 'quantum' here"),
-        (ProfileSpec(steps=0), "--steps: '0' is too few"),
-        (ProfileSpec(time_limit=0.0), "--time-limit: '0' is no time"),
-        (ProfileSpec(time_limit=float("nan")), "--time-limit: 'nan' is no time"),
-        (ProfileSpec(optimize="most"), "--optimize: there is no level 'most'; none, basic, extended, all"),
         (ProfileSpec(optimizer="adam"), "--optimizer: it takes the step of a training step; add --train"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(spec: ProfileSpec, said: str) -> None:
     with pytest.raises(Misuse, match=r".") as refused:
         _profile(SAMPLES / "lenet.onnx", spec)
+    assert str(refused.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ({"steps": 0}, "ProfileSpec.steps: 0 cannot be taken; give a whole number of at least 1 or None"),
+        ({"time_limit": 0.0}, "ProfileSpec.time_limit: 0.0 cannot be taken; give a number above 0"),
+        ({"time_limit": float("nan")}, "ProfileSpec.time_limit: nan cannot be taken"),
+        ({"time_limit": float("inf")}, "ProfileSpec.time_limit: inf cannot be taken"),
+        ({"seed": -1}, "ProfileSpec.seed: -1 cannot be taken"),
+        (
+            {"optimize": "most"},
+            "ProfileSpec.optimize: 'most' cannot be taken; give 'all', 'basic', 'extended', 'none' or None",
+        ),
+    ],
+)
+def test_what_no_model_can_be_timed_with_is_refused_before_one_is_named(field: Any, said: str) -> None:
+    with pytest.raises(Misuse) as refused:
+        ProfileSpec(**field)
     assert str(refused.value).startswith(said)
 
 

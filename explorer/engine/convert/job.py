@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from explorer.base.checked import Spec
 from explorer.base.errors import ExplorerError, Misuse
 from explorer.engine.graph.model import Value
 from explorer.engine.progress import Cancel, OnProgress, report
@@ -21,7 +22,14 @@ if TYPE_CHECKING:
     from explorer.engine.models.opened_model import OpenedModel
 
 
-class ConversionOptions(Struct, frozen=True):
+ExporterName = Literal["torchscript", "dynamo"]
+"""Which of torch's exporters writes ONNX."""
+
+ScriptMethod = Literal["trace", "script"]
+"""How TorchScript is made."""
+
+
+class ConversionOptions(Spec, frozen=True):
     """How the result should be; what is left out is the converter's to choose.
 
     Attributes:
@@ -34,12 +42,12 @@ class ConversionOptions(Struct, frozen=True):
         fold: Fold batch normalization, constants and what does nothing away.
     """
 
-    exporter: str | None = None
-    opset: int | None = None
+    exporter: ExporterName | None = None
+    opset: Annotated[int, Meta(ge=1)] | None = None
     input_names: tuple[str, ...] = ()
     output_names: tuple[str, ...] = ()
     dynamic: Mapping[str, Mapping[int, str]] = {}
-    method: str | None = None
+    method: ScriptMethod | None = None
     fold: bool = False
 
 

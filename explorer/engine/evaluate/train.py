@@ -12,16 +12,17 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import lightning
 import numpy as np
 import torch
-from msgspec import Struct
+from msgspec import Meta
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset, random_split
 
+from explorer.base.checked import Spec
 from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.engine.evaluate.data_file import DataFile, feed
 from explorer.engine.evaluate.score import metrics_of, task_of
@@ -44,13 +45,13 @@ _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 }
 
 
-class TrainingOptions(Struct, frozen=True):
+class TrainingOptions(Spec, frozen=True):
     """How a model is trained, as `Session.train` says; `save_to` is where the best weights are written."""
 
-    epochs: int = 20
-    rate: float = 1e-2
-    batch: int = 64
-    optimizer: str = "adam"
+    epochs: Annotated[int, Meta(ge=1)] = 20
+    rate: Annotated[float, Meta(gt=0)] = 1e-2
+    batch: Annotated[int, Meta(ge=1)] = 64
+    optimizer: Literal["adam", "sgd", "momentum"] = "adam"
     seed: int = 0
     held: float = 0.2
     task: Task | None = None

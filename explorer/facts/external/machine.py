@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Annotated
+
+from msgspec import Meta
+
+from explorer.base.checked import Spec
 
 
-class Machine(Struct, frozen=True):
+class Machine(Spec, frozen=True):
     """A machine as the roofline model sees it.
 
     Attributes:
@@ -16,6 +20,6 @@ class Machine(Struct, frozen=True):
     """
 
     name: str
-    peak_macs: float
-    bandwidth: float
+    peak_macs: Annotated[float, Meta(gt=0)]
+    bandwidth: Annotated[float, Meta(gt=0)]
     origin: str = "command line"

@@ -8,12 +8,19 @@ work of several layers, one of them has its time and the others say which.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from explorer.base.checked import Spec
 from explorer.facts.external.machine import Machine
 from explorer.facts.profile.recording import RecordedRun
+
+OptimizeLevel = Literal["none", "basic", "extended", "all"]
+"""How far onnxruntime rewrites a graph before it runs."""
+
+StepOptimizer = Literal["sgd", "momentum", "adam"]
+"""What takes a training step."""
 
 Stopped = Literal["settled", "steps", "time limit"]
 """Why no more runs were made: the median was sure, so many were asked for, or the time was over."""
@@ -23,7 +30,7 @@ SURE = 6
 """Samples from which on the least and the most hold the true median in 95 of 100 measurements."""
 
 
-class ProfileSpec(Struct, frozen=True):
+class ProfileSpec(Spec, frozen=True):
     """How a model is to be timed.
 
     Attributes:
@@ -41,18 +48,18 @@ class ProfileSpec(Struct, frozen=True):
         record: Runs under the profiler that are kept as they were, for a trace.
     """
 
-    optimize: str | None = None
-    threads: int | None = None
+    optimize: OptimizeLevel | None = None
+    threads: Annotated[int, Meta(ge=1)] | None = None
     device: str = "cpu"
-    warmup: int = 2
-    steps: int | None = None
-    repeat: int = 1
-    time_limit: float = 10.0
+    warmup: Annotated[int, Meta(ge=0)] = 2
+    steps: Annotated[int, Meta(ge=1)] | None = None
+    repeat: Annotated[int, Meta(ge=1)] = 1
+    time_limit: Annotated[float, Meta(gt=0, le=1e9)] = 10.0
     input: str | None = None
-    seed: int = 0
+    seed: Annotated[int, Meta(ge=0)] = 0
     train: bool = False
-    optimizer: str = "sgd"
-    record: int = 0
+    optimizer: StepOptimizer = "sgd"
+    record: Annotated[int, Meta(ge=0)] = 0
 
 
 class Spread(Struct, frozen=True):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta
+
+from explorer.base.checked import Spec
 
 Granularity = Literal["tensor", "channel"]
 QuantizeForm = Literal["auto", "qdq", "qoperator", "function", "torchao"]
@@ -14,7 +16,7 @@ PARTS = ("weight", "input", "bias")
 """What of a layer has a format of its own."""
 
 
-class QuantizeRule(Struct, frozen=True):
+class QuantizeRule(Spec, frozen=True):
     """What is asked of some layers only: a `[[quantize.site]]` table, or a choice made by hand.
 
     A layer is meant when every condition that is given holds. What is None is left to the next rule, and at
@@ -38,12 +40,12 @@ class QuantizeRule(Struct, frozen=True):
     bias: str | None = None
     granularity: Granularity | None = None
     symmetric: bool | None = None
-    block: int | None = None
+    block: Annotated[int, Meta(ge=0)] | None = None
     on: bool | None = None
     origin: str = ""
 
 
-class QuantizeSpec(Struct, frozen=True):
+class QuantizeSpec(Spec, frozen=True):
     """What the user asks of a quantization.
 
     Attributes:
@@ -76,11 +78,11 @@ class QuantizeSpec(Struct, frozen=True):
     bias: str = "auto"
     granularity: Granularity = "channel"
     symmetric: bool | None = None
-    block: int = 0
+    block: Annotated[int, Meta(ge=0)] = 0
     form: QuantizeForm = "auto"
     calibrator: Calibrator = "minmax"
-    percentile: float = 99.999
-    accumulator: int = 0
+    percentile: Annotated[float, Meta(gt=0, le=100)] = 99.999
+    accumulator: Annotated[int, Meta(ge=0)] = 0
     ops: tuple[str, ...] = ()
     sites: tuple[str, ...] = ()
     rules: tuple[QuantizeRule, ...] = ()
@@ -88,7 +90,7 @@ class QuantizeSpec(Struct, frozen=True):
     config: str = ""
 
 
-class QuantizeRequest(Struct, frozen=True):
+class QuantizeRequest(Spec, frozen=True):
     """What made a state: what was asked, and what its ranges were chosen on.
 
     Attributes:
@@ -100,6 +102,6 @@ class QuantizeRequest(Struct, frozen=True):
 
     spec: QuantizeSpec
     calibrate: str = ""
-    draws: int = 4
+    draws: Annotated[int, Meta(ge=1)] = 4
     seed: int = 0
     as_graph: bool = False

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from explorer.base.checked import Spec
 from explorer.base.errors import failed_models
 from explorer.facts.quantize.spec import QuantizeSpec
 
@@ -18,7 +19,7 @@ FormatCost = Literal["weights", "bitops"]
 """What a choice of number formats costs: bytes of weights, or BitOPs."""
 
 
-class FormatSweepSpec(Struct, frozen=True):
+class FormatSweepSpec(Spec, frozen=True):
     """What number formats are tried on.
 
     Attributes:
@@ -37,7 +38,7 @@ class FormatSweepSpec(Struct, frozen=True):
     snr: float | None = None
     base: QuantizeSpec = QuantizeSpec()
     calibrate: str = ""
-    draws: int = 4
+    draws: Annotated[int, Meta(ge=1)] = 4
     seed: int = 0
     cost: FormatCost = "weights"
 

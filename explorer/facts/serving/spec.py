@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import Annotated
+
+from msgspec import Meta
+
+from explorer.base.checked import Spec
+
+Count = Annotated[int, Meta(ge=1)]
+"""Of things of which there is at least one."""
 
 
-class ServingSpec(Struct, frozen=True):
+class ServingSpec(Spec, frozen=True):
     """A question about serving.
 
     Attributes:
@@ -20,11 +27,11 @@ class ServingSpec(Struct, frozen=True):
         links: Bytes per second between devices, each way; None where nobody says.
     """
 
-    prompt: int = 2048
-    contexts: tuple[int, ...] = (8192,)
-    batches: tuple[int, ...] = (1, 8, 32)
-    devices: tuple[int, ...] = (1,)
+    prompt: Count = 2048
+    contexts: tuple[Count, ...] = (8192,)
+    batches: tuple[Count, ...] = (1, 8, 32)
+    devices: tuple[Count, ...] = (1,)
     dtype: str = ""
     kv_dtype: str = ""
-    card: int | None = None
-    links: float | None = None
+    card: Count | None = None
+    links: Annotated[float, Meta(gt=0)] | None = None

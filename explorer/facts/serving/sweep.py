@@ -8,12 +8,13 @@ from itertools import product
 from msgspec import Struct
 from msgspec.structs import replace
 
+from explorer.base.checked import Spec
 from explorer.facts.pareto_front import nondominated
 from explorer.facts.serving.serving import ServingLimit
 from explorer.facts.serving.spec import ServingSpec
 
 
-class ServingSweepSpec(Struct, frozen=True):
+class ServingSweepSpec(Spec, frozen=True):
     """What is combined.
 
     Attributes:

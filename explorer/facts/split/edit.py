@@ -6,10 +6,12 @@ from typing import Literal
 
 from msgspec import Struct
 
+from explorer.base.checked import Spec
+
 EditKind = Literal["rename", "set", "delete", "replace_op"]
 
 
-class EditStep(Struct, frozen=True):
+class EditStep(Spec, frozen=True):
     """One step of an edit.
 
     Attributes:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from explorer.base.checked import Spec
 from explorer.facts import OutputEvidence, TensorInfo
 
 
-class PartSpec(Struct, frozen=True):
+class PartSpec(Spec, frozen=True):
     """Which part: layers, or what lies between some and others.
 
     Attributes:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
+from explorer.base.checked import Spec
 from explorer.facts import OutputEvidence, TensorInfo, Verification
 from explorer.facts.split.schedule import PipelineForecast
 
@@ -18,7 +19,7 @@ StageForm = Literal["onnx", "torch"]
 BALANCED: tuple[SplitBy, ...] = ("macs", "params", "memory", "training", "time")
 
 
-class SplitSpec(Struct, frozen=True):
+class SplitSpec(Spec, frozen=True):
     """How a model is to be cut.
 
     Attributes:
@@ -34,13 +35,13 @@ class SplitSpec(Struct, frozen=True):
         optimizer: Of a training step.
     """
 
-    stages: int | None = None
+    stages: Annotated[int, Meta(ge=1)] | None = None
     by: SplitBy = "macs"
-    stage_memory: int | None = None
+    stage_memory: Annotated[int, Meta(ge=1)] | None = None
     at: tuple[str, ...] = ()
     cuts: tuple[str, ...] = ()
-    links: float | None = None
-    micro_batches: int = 8
+    links: Annotated[float, Meta(gt=0)] | None = None
+    micro_batches: Annotated[int, Meta(ge=1)] = 8
     schedule: Literal["gpipe", "1f1b"] = "1f1b"
     optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
 

@@ -10,6 +10,7 @@ from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import Cancel, OnProgress
 
 if TYPE_CHECKING:
+    from explorer.engine.convert.job import ExporterName, ScriptMethod
     from explorer.facts.conversion import Conversion
 
 
@@ -45,12 +46,12 @@ def convert(
     session: Facade,
     output: str,
     *,
-    exporter: str | None = None,
+    exporter: ExporterName | None = None,
     opset: int | None = None,
     input_names: Sequence[str] = (),
     output_names: Sequence[str] = (),
     dynamic: Mapping[str, Mapping[int, str]] | None = None,
-    method: str | None = None,
+    method: ScriptMethod | None = None,
     fold: bool = False,
     overwrite: bool = False,
     verify: bool = True,

@@ -198,11 +198,11 @@ def ops(session: Facade, index: int | None = None) -> tuple[OpStat, ...]:
 
 def layers(
     session: Facade,
-    query: str = "",
-    columns: Sequence[str] = (),
+    query: str | None = "",
+    columns: Sequence[str] | None = (),
     *,
-    style: str = "tree",
-    sort: str = "",
+    style: str | None = "tree",
+    sort: str | None = "",
     depth: int | None = None,
     flat: bool = False,
     machine: Machine | None = None,
@@ -241,10 +241,10 @@ def layers(
     models = session.parts.models
     return computed.table(
         models,
-        query,
-        columns,
-        style=style,
-        sort=sort,
+        query or "",
+        columns or (),
+        style=style or "tree",
+        sort=sort or "",
         depth=depth,
         flat=flat,
         fold=fold_constants,

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from explorer.base.errors import Misuse
 from explorer.base.version import __version__
 from explorer.engine import convert
-from explorer.engine.convert.job import ConversionJob, ConversionOptions
+from explorer.engine.convert.job import ConversionJob, ConversionOptions, ExporterName, ScriptMethod
 from explorer.engine.formats.onnx import writer
 from explorer.engine.models.opened_model import dims_of
 from explorer.facts import TileSpec
@@ -76,12 +76,12 @@ class Exporter:
         self,
         output: str,
         *,
-        exporter: str | None,
+        exporter: ExporterName | None,
         opset: int | None,
         input_names: tuple[str, ...],
         output_names: tuple[str, ...],
         dynamic: Mapping[str, Mapping[int, str]],
-        method: str | None,
+        method: ScriptMethod | None,
         fold: bool,
         overwrite: bool,
         on_progress: OnProgress,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 
-from explorer.facts.profile.profile import ProfileSpec
+from explorer.facts.profile.profile import OptimizeLevel, ProfileSpec, StepOptimizer
 from explorer.facts.training import OPTIMIZERS
 from explorer.settings.parse import parse_count, path_word
 from explorer.tui.dialogs.dialogs import FormDialog
@@ -62,14 +62,14 @@ class ProfileRequest(NamedTuple):
         usual = ProfileSpec()
         seconds = parse_count(self.seconds, "time limit", 1) if self.seconds else usual.time_limit
         return ProfileSpec(
-            optimize=self.level or None,
+            optimize=cast("OptimizeLevel | None", self.level or None),
             threads=parse_count(self.threads, "threads", 1) if self.threads else None,
             device=self.device or usual.device,
             steps=parse_count(self.steps, "steps", 1) if self.steps else None,
             time_limit=float(seconds),
             input=self.input or None,
             train=bool(self.training),
-            optimizer=self.training or usual.optimizer,
+            optimizer=cast("StepOptimizer", self.training or usual.optimizer),
         )
 
     def words(self) -> list[str]:

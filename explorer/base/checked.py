@@ -1,0 +1,253 @@
+"""Checked records and arguments: a wrong name, type, choice or range is one clear error when it is given.
+
+`Spec` is what every record derives from that a user's Python makes: its fields are held against their
+annotations as it is made, whoever makes it. `checked` does the same for the arguments of a function. Both
+take what plainly means the right thing: a scalar of numpy's as a number, a path object as its text, a single
+value where several are meant as one of them.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from functools import cache, wraps
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from explorer.base.errors import Misuse
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_SHOWN = 80
+"""Characters of a wrong value in a message."""
+
+
+class _Checked(msgspec.StructMeta):
+    """Says which fields a record has where one is made with others."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().__call__(*args, **kwargs)
+        except TypeError as error:
+            wrong = next((name for name in kwargs if name not in self.__struct_fields__), None)
+            if wrong is None and len(args) + len(kwargs) > len(self.__struct_fields__):
+                wrong = f"argument {len(args)}"
+            what = str(error)[:1].lower() + str(error)[1:] if wrong is None else f"has no field '{wrong}'"
+            fields = ", ".join(self.__struct_fields__)
+            raise Misuse(what, where=self.__name__, hint=f"its fields: {fields}") from None
+
+
+class Spec(Struct, frozen=True, metaclass=_Checked):
+    """A record whose fields are checked when it is made.
+
+    Raises:
+        Misuse: A field has another type than its annotation says, or is none of its choices or outside of its
+            range; the message names field, value and what is allowed.
+    """
+
+    def __post_init__(self) -> None:
+        for name, kind in _fields(type(self)):
+            value = getattr(self, name)
+            taken = accepted(value, kind, f"{type(self).__name__}.{name}")
+            if taken is not value:
+                msgspec.structs.force_setattr(self, name, taken)
+
+
+@cache
+def _fields(kind: type[Struct]) -> tuple[tuple[str, Any], ...]:
+    return tuple((field.name, field.type) for field in msgspec.structs.fields(kind))
+
+
+def accepted(value: Any, kind: Any, where: str) -> Any:
+    """A value as its type has it: itself, or what it plainly means.
+
+    Args:
+        value: Whatever was given.
+        kind: A type that msgspec knows, with its limits (`Annotated[int, Meta(ge=0)]`).
+        where: Whose it is, for the message.
+
+    Raises:
+        Misuse: It is of another type, no choice, or outside of the range.
+    """
+    found = _converted(value, kind)
+    if found is _WRONG:
+        plain = _plain(value)
+        found = next(
+            (v for v in (_converted(plain, kind), _converted((plain,), kind)) if v is not _WRONG), _WRONG
+        )
+    if found is _WRONG or _has_nan(found):
+        text = repr(value)
+        shown = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+        raise Misuse(f"{shown} cannot be taken", where=where, hint=f"give {allowed(kind)}")
+    return found
+
+
+_WRONG = object()
+
+
+def _converted(value: Any, kind: Any) -> Any:
+    try:
+        return msgspec.convert(value, kind)
+    except (msgspec.ValidationError, OverflowError):
+        return _WRONG
+
+
+def _plain(value: Any) -> Any:
+    """A value in Python's own types, where it is another's scalar, array, path or text."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset, range)):
+        return tuple(_plain(item) for item in value)
+    convert = getattr(value, "tolist", None)  # numpy's and torch's scalars and arrays
+    return convert() if callable(convert) and not isinstance(value, type) else value
+
+
+def _has_nan(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_has_nan, value))
+    return isinstance(value, float) and math.isnan(value)
+
+
+# -- what is allowed, in words
+
+
+def allowed(kind: Any) -> str:
+    """What a type takes, for a person: `'tensor' or 'channel'`, `a whole number of at least 0`."""
+    return _words(msgspec.inspect.type_info(kind))
+
+
+_NAMES = {
+    "IntType": "a whole number",
+    "FloatType": "a number",
+    "BoolType": "True or False",
+    "StrType": "text",
+    "BytesType": "bytes",
+    "NoneType": "None",
+    "AnyType": "anything",
+}
+_LIMITS = {"ge": "of at least {}", "gt": "above {}", "le": "of at most {}", "lt": "below {}"}
+
+
+def _words(info: Any) -> str:
+    name = type(info).__name__
+    if name in _NAMES:
+        limits = [(getattr(info, key, None), words) for key, words in _LIMITS.items()]
+        return " ".join(
+            [_NAMES[name], *[words.format(limit) for limit, words in limits if limit is not None]]
+        )
+    if name in ("LiteralType", "UnionType"):
+        return _listed(_choices(info))
+    if name == "TupleType":
+        kinds = [_words(inner) for inner in info.item_types]
+        same = len(set(kinds)) == 1
+        return f"{len(kinds)} values, each {kinds[0]}" if same else f"values: {', '.join(kinds)}"
+    if name in ("VarTupleType", "ListType", "CollectionType", "SetType", "FrozenSetType"):
+        return f"values, each {_words(info.item_type)}"
+    if name == "DictType":
+        return f"a mapping from {_words(info.key_type)} to {_words(info.value_type)}"
+    kind = getattr(info, "cls", None)
+    return f"a {kind.__name__}" if isinstance(kind, type) else "another type"
+
+
+def _choices(info: Any) -> list[str]:
+    name = type(info).__name__
+    if name == "LiteralType":
+        return [repr(value) for value in info.values]
+    return (
+        [word for inner in info.types for word in _choices(inner)] if name == "UnionType" else [_words(info)]
+    )
+
+
+def _listed(words: list[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
+
+
+# -- arguments
+
+
+Find = Callable[[str], Any]
+"""What a name in an annotation stands for, where its module imports it for type checkers alone.
+
+Raises KeyError for a name that it does not know.
+"""
+
+
+class _Names(dict[str, Any]):
+    """Names in annotations: the module's own, then what `find` knows."""
+
+    def __init__(self, own: Mapping[str, Any], find: Find) -> None:
+        super().__init__(own)
+        self.find = find
+
+    def __missing__(self, name: str) -> Any:
+        return self.find(name)
+
+
+def checked(function: _F, find: Find) -> _F:
+    """The function, which holds its arguments against their annotations first.
+
+    An annotation whose names nobody knows checks nothing.
+    """
+    code = function.__code__
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    positional = names[: code.co_argcount]
+    kinds: dict[str, Any] = {}
+    label = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not kinds:
+            kinds.update(_kinds(function, names, find))
+        given = dict(zip(positional, args, strict=False))
+        for name, value in (given | kwargs).items():
+            kind = kinds.get(name)
+            if kind is None:
+                continue
+            if _converted(value, kind) is not _WRONG and not _has_nan(value):
+                continue
+            taken = accepted(value, kind, f"{label}({name})")
+            if name in given:
+                at = positional.index(name)
+                args = (*args[:at], taken, *args[at + 1 :])
+            else:
+                kwargs[name] = taken
+        return function(*args, **kwargs)
+
+    return call  # type: ignore[return-value]
+
+
+def _kinds(function: Callable[..., Any], names: tuple[str, ...], find: Find) -> dict[str, Any]:
+    """Types of a function's arguments, None for those that cannot be checked."""
+    known = _Names(function.__globals__, find)
+    kinds: dict[str, Any] = dict.fromkeys(names)
+    for name, text in function.__annotations__.items():
+        if name not in kinds:
+            continue
+        try:
+            kind = eval(text, {}, known) if isinstance(text, str) else text
+            msgspec.inspect.type_info(kind)
+            msgspec.convert(None, kind)
+        except msgspec.ValidationError:
+            pass
+        except (NameError, TypeError, KeyError, AttributeError):
+            continue
+        kinds[name] = kind
+    return kinds
+
+
+def check_methods(kind: type, find: Find) -> None:
+    """Has all public methods of a class check their arguments, as `checked` does."""
+    for name, member in list(vars(kind).items()):
+        if (
+            callable(member)
+            and hasattr(member, "__code__")
+            and (not name.startswith("_") or name == "__init__")
+        ):
+            setattr(kind, name, checked(member, find))
