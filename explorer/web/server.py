@@ -120,10 +120,7 @@ class ScreenServer(Server):
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, ended.set)
-        loop.set_exception_handler(lambda loop, context: None)
-        for name in _LOGGERS:
-            logging.getLogger(name).addHandler(logging.NullHandler())
-            logging.getLogger(name).propagate = False
+        self.quiet()
         runner = web.AppRunner(
             self._application(), access_log=None, shutdown_timeout=1, lingering_time=0, keepalive_timeout=1
         )
@@ -144,6 +141,13 @@ class ScreenServer(Server):
                 self._gate.close()
             await runner.cleanup()
             self._states.remove()
+
+    def quiet(self) -> None:
+        """Says nothing of clients: what they send would fill the log, and libraries add a traceback."""
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+        for name in _LOGGERS:
+            logging.getLogger(name).addHandler(logging.NullHandler())
+            logging.getLogger(name).propagate = False
 
     @property
     def link(self) -> str:

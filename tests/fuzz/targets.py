@@ -261,6 +261,79 @@ def _opened() -> Callable[[str], None]:
     return run
 
 
+def _values() -> Callable[[str], None]:
+    """Single tensors of a file of any format: their statistics, a slice, and the file as it is mapped."""
+    import torch  # noqa: F401 - see `_checkpoint`
+
+    from explorer.base.errors import ExplorerError
+    from explorer.session import Session
+
+    def run(path: str) -> None:
+        with Session(path, cache=False) as session:
+            session.open()
+            rows = session.weights(stat="bits").tensors[:8]
+            for row in rows:
+                for cut in ("", "0", "-1", "..., :2", "::3"):
+                    with contextlib.suppress(ExplorerError):  # of another rank, or of no numbers
+                        session.values(row.name, cut)
+                with contextlib.suppress(ExplorerError):
+                    session.heat_map(row.name)
+
+    return run
+
+
+def _converted() -> Callable[[str], None]:
+    """A file of tensors, or a graph, into every kind that it can become; what is written is opened again."""
+    import os
+
+    import torch  # noqa: F401 - see `_checkpoint`
+
+    from explorer.base.errors import ExplorerError
+    from explorer.session import Session
+
+    folder = _scratch()
+
+    def run(path: str) -> None:
+        with Session(path, cache=False) as session:
+            session.open()
+            for _, endings in session.conversions():
+                output = os.path.join(folder, f"out{endings[0]}")
+                with contextlib.suppress(ExplorerError):
+                    session.convert(output, overwrite=True, verify=False)
+                    with Session(output, cache=False) as written:
+                        written.open()
+
+    return run
+
+
+def _any_seeds() -> Iterator[bytes]:
+    """Files of every format whose numbers can be changed in place."""
+    for seeds in (_safetensors_seeds, _gguf_seeds, _tflite_seeds, _sparse_seeds, _onnx_seeds, _state_seeds):
+        yield from seeds()
+
+
+def _state_seeds() -> Iterator[bytes]:
+    import torch
+
+    weight = torch.arange(12.0).reshape(3, 4)
+    state = {"w": weight, "view": weight[1:, ::2], "t": weight.t(), "h": weight.half(), "b": weight > 3}
+    for old in (False, True):
+        buffer = io.BytesIO()
+        torch.save(state, buffer, _use_new_zipfile_serialization=not old)
+        yield buffer.getvalue()
+
+
+def _sparse_seeds() -> Iterator[bytes]:
+    import numpy as np
+
+    from tests.engine.formats.tflite.tflite_writer import Op, Sub, T, build
+
+    for dtype in ("float32", "int8"):
+        weight = T((5, 12), dtype, np.ones(6, dtype), "w", sparse=True)
+        tensors = [T((7, 12), dtype, name="x"), weight, T((7, 5), dtype, name="y")]
+        yield build(Sub(tensors, [Op("FULLY_CONNECTED", [0, 1], [2])], [0], [2]))
+
+
 def _checkpoint() -> Callable[[str], None]:
     import torch  # noqa: F401 - it takes a second, which no file shall be charged with
 
@@ -627,6 +700,106 @@ def _folder_seeds() -> Iterator[bytes]:
     yield json.dumps([index, config, header]).encode()
 
 
+# a language model's configuration
+
+
+def _serving() -> Callable[[str], None]:
+    """`explorer serving` of a folder whose settings a stranger wrote; its weights are those of its index."""
+    import torch  # noqa: F401 - see `_checkpoint`
+
+    from explorer.facts.serving.spec import ServingSpec
+    from explorer.session import Session
+
+    folder = Path(_scratch())
+    spec = ServingSpec(prompt=16, contexts=(32,), batches=(1, 2))
+
+    def run(path: str) -> None:
+        (folder / "config.json").write_bytes(Path(path).read_bytes())
+        with Session(str(folder), cache=False) as session:
+            session.serving(spec)
+
+    return run
+
+
+def _serving_seeds() -> Iterator[bytes]:
+    import json
+
+    small = {"hidden_size": 16, "num_hidden_layers": 1, "vocab_size": 32, "num_attention_heads": 2}
+    for kind, name, more in (
+        ("llama", "LlamaForCausalLM", {"intermediate_size": 32, "num_key_value_heads": 1}),
+        ("qwen3_moe", "Qwen3MoeForCausalLM", {"intermediate_size": 32, "num_experts": 2, "head_dim": 8}),
+        ("gpt2", "GPT2LMHeadModel", {"n_embd": 16, "n_layer": 1, "n_head": 2}),
+    ):
+        yield json.dumps({"architectures": [name], "model_type": kind, **small, **more}).encode()
+
+
+# the web server
+
+
+def _web() -> Callable[[str], None]:
+    """Whatever a client sends to `explorer serve`: the connection ends, and the terminal hears nothing."""
+    import asyncio
+    import logging
+
+    from explorer.web.gate import Gate
+    from explorer.web.server import served
+
+    heard: list[str] = []
+    folder = _scratch()
+
+    class Ear(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            heard.append(record.getMessage())
+
+    logging.getLogger().addHandler(Ear())
+
+    async def talk(data: bytes) -> None:
+        from aiohttp import web
+
+        server = served(".", folder, "127.0.0.1", 0)
+        server.quiet()
+        runner = web.AppRunner(await server._make_app(), access_log=None, lingering_time=0)
+        await runner.setup()
+        assert runner.server is not None
+        gate = Gate(runner.server)
+        port = await gate.listen("127.0.0.1", 0)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        try:
+            writer.write(data)
+            writer.write_eof()
+            with contextlib.suppress(ConnectionError):
+                answer = await asyncio.wait_for(reader.read(), 5)
+                assert b"Set-Cookie" not in answer
+                assert b"Traceback" not in answer
+        finally:
+            writer.close()
+            gate.close()
+            await runner.cleanup()
+            server._states.remove()
+
+    def run(path: str) -> None:
+        asyncio.run(talk(Path(path).read_bytes()))
+        assert not heard, heard.pop()
+
+    return run
+
+
+def _web_seeds() -> Iterator[bytes]:
+    host = b"Host: 127.0.0.1\r\n"
+    yield b"GET / HTTP/1.1\r\n" + host + b"Cookie: explorer-8000=x; a=b\r\nAccept: */*\r\n\r\n"
+    yield b"GET /?token=x HTTP/1.1\r\n" + host + b"Origin: http://127.0.0.1\r\n\r\n"
+    yield (
+        b"GET /ws?width=80&height=24 HTTP/1.1\r\n" + host + b"Upgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+    yield (
+        b"GET /static/%2e%2e/x HTTP/1.1\r\n"
+        + host
+        + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+    )
+    yield b"POST /download/x HTTP/1.0\r\nContent-Length: 5\r\n\r\nhello"
+
+
 # the screen's own state
 
 
@@ -723,6 +896,38 @@ TARGETS: dict[str, Target] = {
         _folder_seeds,
         mutators.json_text,
         "safetensors",
+    ),
+    "values": Target(
+        "single tensors of a file: statistics, slices, maps",
+        ".bin",
+        _values,
+        _any_seeds,
+        mutators.numbers,
+        "torch",
+    ),
+    "convert": Target(
+        "a file into every kind that it can become",
+        ".bin",
+        _converted,
+        _any_seeds,
+        mutators.numbers,
+        "torch",
+    ),
+    "serving": Target(
+        "the figures of serving a folder whose settings a stranger wrote",
+        ".json",
+        _serving,
+        _serving_seeds,
+        mutators.json_text,
+        "transformers",
+    ),
+    "web": Target(
+        "what a client sends to the web server, before it has shown the token",
+        ".http",
+        _web,
+        _web_seeds,
+        mutators.plain,
+        "textual_serve",
     ),
     "resume": Target("the state of a session on disk", ".msgpack", _resume, _resume_seeds),
     "code": Target(

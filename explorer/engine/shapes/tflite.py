@@ -241,7 +241,7 @@ class FileShapes(Inference):
 
         name = node.outputs[0]
         if node.op == "SHAPE":
-            shape = types.get(node.inputs[0], (None, None))[1]
+            shape = types.get(next(iter(node.inputs), ""), (None, None))[1]
             if shape is not None and None not in shape:
                 contents.set(name, np.array(shape, np.int64))
             return

@@ -538,6 +538,31 @@ def test_sparse_weights_have_as_many_parameters_as_are_stored(tmp_path: Path) ->
     assert (found.elements, found.zeros) == (60, 0.9)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "shape", "data", "says"),
+    [
+        ("float32", (5, 12), bytes(6 * 4 + 3), "6 numbers of type float32 need 24 bytes and it has 27"),
+        ("float16", (5, 12), bytes(2), "6 numbers of type float16 need 12 bytes and it has 2"),
+        ("int8", (2, 2), bytes(6), "stores 6 of 4 numbers"),
+    ],
+)
+def test_sparse_weights_are_held_against_their_indices(
+    tmp_path: Path, dtype: str, shape: tuple[int, ...], data: bytes, says: str
+) -> None:
+    tensors = [T((7, 2), name="x"), T(shape, dtype, data, "w", sparse=True), T(shape, name="y")]
+    path = write(tmp_path, Sub(tensors, [Op("DENSIFY", [1], [2])], [0], [2]))
+    for ask in (Session.open, Session.weights):
+        with Session(path) as session, pytest.raises(BadModel, match=says):
+            ask(session)
+
+
+def test_an_operator_without_its_input_has_a_shape_that_nobody_knows(tmp_path: Path) -> None:
+    tensors = [T((2, 3), name="x"), T((2,), "int32", name="y")]
+    path = write(tmp_path, Sub(tensors, [Op("SHAPE", [], [1])], [0], [1]))
+    with Session(path) as session:
+        assert session.open().totals.nodes == 1
+
+
 def grows(limit: int) -> list[Sub]:
     """A loop whose value is twice as long after every turn."""
     main, asks, body = loop(limit)

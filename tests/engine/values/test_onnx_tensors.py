@@ -198,3 +198,23 @@ def test_numbers_of_any_length_are_decoded_a_piece_at_a_time(kind: int, tmp_path
     finally:
         tracemalloc.stop()
     assert peak < SLAB
+
+
+@pytest.mark.parametrize(
+    ("indices", "dtype"), [(np.arange(2), 7), (np.arange(3).reshape(3, 1, 1), 7), (np.arange(3), 6)]
+)
+def test_indices_of_a_sparse_tensor_are_as_many_as_its_values(
+    tmp_path: Path, indices: Any, dtype: int
+) -> None:
+    places = helper.make_tensor("i", dtype, indices.shape, indices.reshape(-1))
+    wrong = helper.make_sparse_tensor(numpy_helper.from_array(np.ones(3, np.float32), "s"), places, [5, 8])
+    with pytest.raises(BadModel, match="'s' holds 3 values, and its indices are not of so many"):
+        tensors(tmp_path, sparse_initializer=[wrong])
+
+
+@pytest.mark.parametrize(("dtype", "field"), [(15, "int32_data"), (1, "int64_data"), (7, "float_data")])
+def test_numbers_in_the_field_of_another_type_are_refused(tmp_path: Path, dtype: int, field: str) -> None:
+    odd = onnx.TensorProto(name="odd", data_type=dtype, dims=[1])
+    getattr(odd, field).append(1)
+    with pytest.raises(BadModel, match="in the field of another type"):
+        tensors(tmp_path, odd)

@@ -38,6 +38,12 @@ _TYPED_WIRES = {4: (2, 5), 5: (2, 0), 7: (2, 0), 10: (2, 1), 11: (2, 0)}
 """TensorProto's typed data fields and how they may be encoded: packed, or one element a field."""
 
 
+_TYPED_FIELDS = {
+    "float32": 4, "complex64": 4, "int64": 7, "float64": 10, "complex128": 10, "uint32": 11, "uint64": 11,
+}  # fmt: skip
+"""The field that the numbers of a type are in; those of all others are in int32_data."""
+
+
 def sparse(span: FileSpan) -> tuple[Tensor, tuple[int, ...], int]:
     """What an encoded SparseTensorProto holds.
 
@@ -193,6 +199,8 @@ class TensorReader:
         which is put off until somebody asks for values.
         """
         number, wire, at, end = parts[0]
+        if any(part[0] != _TYPED_FIELDS.get(dtype, 5) for part in parts):
+            raise BadModel(f"a tensor of type {dtype} has its numbers in the field of another type")
         if len(parts) == 1 and wire == 2 and number in (4, 10):
             return self.span(at, end)
         if number in (4, 10):
