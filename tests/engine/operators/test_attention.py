@@ -203,11 +203,10 @@ def test_beside_a_causal_count_stands_what_the_visible_pairs_take(
 
 def test_torchs_own_counter_agrees(count: Count) -> None:
     torch = pytest.importorskip("torch")
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-    from torch.utils.flop_counter import FlopCounterMode
+    from tests.torch_counter import torch_counter
 
     q, k = torch.ones(2, 4, 5, 8), torch.ones(2, 4, 7, 8)
-    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+    with torch_counter() as counter:
         torch.nn.functional.scaled_dot_product_attention(q, k, k)
     ours = count("Attention", [(2, 4, 5, 8), (2, 4, 7, 8), (2, 4, 7, 8)], (2, 4, 5, 8))
     assert 2 * (ours.macs or 0) == counter.get_total_flops()

@@ -316,7 +316,7 @@ def test_a_deformed_convolution_costs_the_products_of_a_plain_one(count: Any, ca
 @given(convolutions(), st.booleans())
 def test_torchs_own_counter_agrees_on_convolutions(count: Any, case: dict[str, Any], turned: bool) -> None:
     torch = pytest.importorskip("torch")
-    from torch.utils.flop_counter import FlopCounterMode
+    from tests.torch_counter import torch_counter
 
     rank = len(case["x"]) - 2
     pads = case["pads"][:rank]
@@ -330,7 +330,7 @@ def test_torchs_own_counter_agrees_on_convolutions(count: Any, case: dict[str, A
         "padding": pads,
         "groups": case["group"],
     }
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+    with torch.no_grad(), torch_counter() as counter:
         try:
             y = op(torch.ones(case["x"], device="meta"), torch.ones(weight, device="meta"), **given_)
         except RuntimeError:

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -23,6 +21,7 @@ from explorer.engine.formats.torch_module.cache_tensors import tensors_of
 from explorer.engine.serving.serving import passes_of, served
 from explorer.facts.roofline import Machine
 from explorer.facts.serving.spec import ServingSpec
+from tests.torch_counter import torch_counter
 
 PROMPT = 21
 TINY: dict[str, Any] = {
@@ -80,8 +79,7 @@ def small(name: str, **changed: Any) -> Any:
 
 
 def counted(model: Any, *, gradients: bool = False, **given: Any) -> tuple[int, Any]:
-    counter = FlopCounterMode(display=False)
-    with torch.set_grad_enabled(gradients), counter, sdpa_kernel(SDPBackend.MATH):
+    with torch.set_grad_enabled(gradients), torch_counter() as counter:
         result = model(**given)
     return counter.get_total_flops() // 2, result
 

@@ -11,13 +11,13 @@ pytest.importorskip("torchvision")
 
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
-from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from explorer.base.errors import Cancelled, Misuse  # noqa: E402
 from explorer.engine.costs.operator_stats import operator_stats  # noqa: E402
 from explorer.engine.costs.torch.analyse import examine, examine_module  # noqa: E402
 from explorer.engine.formats.torch_module.loaded_module import load  # noqa: E402
 from explorer.facts import Analysis, Layer  # noqa: E402
+from tests.torch_counter import torch_counter  # noqa: E402
 
 
 def on_meta(make: Any, *shapes: tuple[int, ...], dtype: Any = None) -> Analysis:
@@ -311,7 +311,7 @@ def test_llama_70b_shape_without_140_gigabytes() -> None:
 def test_half_of_torchs_own_counter_with_gradients(make: Any, shape: Any) -> None:
     model = make().eval()
     inputs = [torch.randn(2, 10, 32)] * 3 if shape is None else [torch.randn(shape)]
-    with FlopCounterMode(display=False) as counter:
+    with torch_counter() as counter:
         model(*inputs)
     assert on_meta(make, *[tuple(t.shape) for t in inputs]).info.totals.macs == counter.get_total_flops() // 2
 

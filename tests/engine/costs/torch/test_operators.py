@@ -14,10 +14,10 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
-from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from explorer.engine.costs.torch.analyse import examine_module  # noqa: E402
 from explorer.facts import Analysis  # noqa: E402
+from tests.torch_counter import torch_counter  # noqa: E402
 
 INT = torch.int64
 
@@ -182,7 +182,7 @@ LESS = {
 @pytest.mark.parametrize("case", [*PRODUCTS, *CONVOLUTIONS, *ATTENTIONS], ids=lambda case: case[0])
 def test_half_of_what_torchs_counter_says_where_it_counts(case: Any) -> None:
     name, make, inputs, macs = case
-    with FlopCounterMode(display=False) as counter:
+    with torch_counter() as counter:
         make()(*[torch.rand(i, requires_grad=True) for i in inputs])
     assert counter.get_total_flops() // 2 == LESS.get(name, macs)
 

@@ -14,9 +14,9 @@ pytest.importorskip("hypothesis")
 from hypothesis import HealthCheck, assume, given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from torch import nn  # noqa: E402
-from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from explorer.engine.costs.torch.analyse import examine_module  # noqa: E402
+from tests.torch_counter import torch_counter  # noqa: E402
 
 quick = settings(
     max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.filter_too_much]
@@ -44,7 +44,7 @@ def macs(make: Any, *shapes: tuple[int, ...]) -> int:
 
 def counted(make: Any, *shapes: tuple[int, ...]) -> int:
     """Half of what torch's counter says, with gradients on."""
-    with FlopCounterMode(display=False) as counter:
+    with torch_counter() as counter:
         make()(*[torch.rand(s, requires_grad=True) for s in shapes])
     return int(counter.get_total_flops()) // 2
 

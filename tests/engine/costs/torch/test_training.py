@@ -15,7 +15,6 @@ pytest.importorskip("torchvision")
 
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
-from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from explorer.base.errors import Misuse  # noqa: E402
 from explorer.engine.costs.torch import training as training_torch  # noqa: E402
@@ -26,6 +25,7 @@ from explorer.engine.formats.torch_module.loaded_module import load  # noqa: E40
 from explorer.engine.operators import cost_formulas  # noqa: E402
 from explorer.facts.training import LayerTraining, Training  # noqa: E402
 from explorer.session import Session  # noqa: E402
+from tests.torch_counter import torch_counter  # noqa: E402
 
 
 def on_meta(make: Any, *inputs: Any, optimizer: Any = "sgd") -> Training:
@@ -49,12 +49,13 @@ def backward_of(model: Any, given: Any) -> int:
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        out = model(*given)
+        with torch_counter():  # the kernel of the backward pass is that of the forward pass
+            out = model(*given)
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
     while not isinstance(out, torch.Tensor):
         out = next(iter(out.values())) if isinstance(out, dict) else out[0]
-    with FlopCounterMode(display=False) as counter:
+    with torch_counter() as counter:
         out.sum().backward()
     return counter.get_total_flops() // 2
 

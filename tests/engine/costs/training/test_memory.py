@@ -12,13 +12,13 @@ torchvision = pytest.importorskip("torchvision")
 
 from torch import nn  # noqa: E402
 from torch.profiler import ProfilerActivity, profile  # noqa: E402
-from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from explorer.base.errors import Misuse  # noqa: E402
 from explorer.cli.main import main  # noqa: E402
 from explorer.engine.costs.training.memory import largest_batch  # noqa: E402
 from explorer.facts.training import StepMemory  # noqa: E402
 from explorer.session import Session  # noqa: E402
+from tests.torch_counter import torch_counter  # noqa: E402
 
 WITHIN = 0.02
 
@@ -204,7 +204,7 @@ def test_checkpointing_trades_kept_bytes_for_products() -> None:
 def step_flops(model: Any, given: Any) -> int:
     """What torch's own counter sees in a forward and a backward pass."""
     model.train()
-    with FlopCounterMode(display=False) as counter:
+    with torch_counter() as counter:
         model(given).sum().backward()
     return int(counter.get_total_flops())
 
