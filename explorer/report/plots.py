@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import math
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -69,6 +70,12 @@ def check_library(path: str) -> None:
     Raises:
         MissingExtra: matplotlib is not installed, or is broken.
     """
+    fonts = os.environ.get("MPLCONFIGDIR")
+    try:
+        if fonts:
+            os.makedirs(fonts, exist_ok=True)
+    except OSError:  # matplotlib would warn of it on each start
+        os.environ["MPLCONFIGDIR"] = os.path.join(tempfile.gettempdir(), "matplotlib")
     require("matplotlib.backends.backend_agg", path)
 
 

@@ -395,6 +395,8 @@ def _content(path: str, *, own: bool = False) -> dict[str, Any]:
     except FileNotFoundError:
         raise
     except OSError as error:
+        if own and isinstance(error, NotADirectoryError):  # a home that is none has no config file either
+            raise FileNotFoundError(path) from None
         raise Misuse(f"cannot be read ({error.strerror or error})", where=path) from None
 
 

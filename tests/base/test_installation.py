@@ -130,3 +130,30 @@ def test_every_row_of_the_table_names_a_command() -> None:
             f"pip install 'explorer-nn[{extra}]'" if extra else f"pip install '{row.package}>={row.lowest}'"
         )
         assert installation.install_command(row) == command
+
+
+def test_a_home_that_cannot_be_written_costs_what_is_kept_and_no_answer(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.write_text("a file")
+    variables = {
+        name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "EXPLORER_"))
+    }
+    variables |= {"HOME": str(home), "PYTHONPATH": str(ROOT)}
+
+    def explored(words: str) -> tuple[int, str]:
+        command = [sys.executable, "-m", "explorer", *words.split(), "--quiet"]
+        done = subprocess.run(command, capture_output=True, text=True, env=variables, cwd=tmp_path)
+        return done.returncode, done.stderr
+
+    works = (
+        f"info {LENET}",
+        f"tile {LENET} -o tiled.onnx --draws 1",
+        "machines",
+        "cache",
+        f"plot {LENET} -o a.svg",
+    )
+    assert [explored(words) for words in works] == [(0, "")] * len(works)
+    code, said = explored("machines --save npu --peak-macs 4T --bandwidth 100GB/s")
+    assert (code, said.count("\n")) == (2, 1)
+    assert f"{home}/.config/explorer" in said
+    assert home.read_text() == "a file"
