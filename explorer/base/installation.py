@@ -205,13 +205,16 @@ def file_fault(row: VersionRange, held: Distribution | None) -> Fault | None:
 
 
 def own_fault() -> Fault | None:
-    """What to say where files of the program itself are missing; None where none is, or pip did not install it."""
+    """What to say of missing files of the program itself; None where none is, or pip did not install it."""
     held = distributions().get("explorer_nn")
     here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     gone = missing_files(held) if held is not None and _same(held.folder, here) else []
     if held is None or not gone:
         return None
-    what = f"{len(gone):,} of the program's own files are missing ({gone[0]})"
+    some = (
+        f"{len(gone):,} of the program's own files are" if len(gone) > 1 else "a file of the program's own is"
+    )
+    what = f"{some} missing ({gone[0]})"
     return Fault(what, f"pip install --force-reinstall --no-deps {_own_source(held)}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -109,6 +110,19 @@ def test_a_folder_in_the_way_of_a_package_is_named(tmp_path: Path) -> None:
     assert err.startswith(f"explorer: numpy is imported from {tmp_path}, not from ")
     assert err.endswith(f"take {tmp_path} off PYTHONPATH, or rename numpy there\n")
     assert err.count("\n") == 1
+
+
+def test_a_missing_file_of_the_program_itself_is_a_line(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "explorer", tmp_path / "explorer", ignore=shutil.ignore_patterns("__pycache__"))
+    gone = "explorer/report/present/look/info.py"
+    package(tmp_path, "explorer_nn", "0.1.0", files=f"explorer/__init__.py {gone}")
+    (tmp_path / gone).unlink()
+    mends = "pip install --force-reinstall --no-deps explorer-nn"
+    says = f"a file of the program's own is missing ({gone}); type: {mends}"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-m", "explorer", "info", str(LENET)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"explorer: {says}\n")
 
 
 def test_the_first_folder_and_the_newest_metadata_in_it_count(tmp_path: Path) -> None:
