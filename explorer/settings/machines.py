@@ -392,8 +392,8 @@ def hardware_profiles(config: str | None = None) -> dict[str, Hardware]:
 def _content(path: str, *, own: bool = False) -> dict[str, Any]:
     try:
         return input_files.toml(input_files.content(path, own=own), path)[1]
-    except FileNotFoundError:
-        raise
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(path) from None
     except OSError as error:
         if own and isinstance(error, NotADirectoryError):  # a home that is none has no config file either
             raise FileNotFoundError(path) from None
