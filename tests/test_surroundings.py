@@ -86,9 +86,11 @@ def test_a_machine_that_cannot_be_kept_is_one_line(home: str, tmp_path: Path) ->
     before = _NO_HOME if home == "unset" else ""
     env = {"HOME": str(tmp_path / "file")}
     said = complaint(
-        explore("machines", "--add", "npu", "--peak", "1T", "--bandwidth", "10GB/s", before=before, env=env)
+        explore(
+            "machines", "--save", "npu", "--peak-macs", "1T", "--bandwidth", "10GB/s", before=before, env=env
+        )
     )
-    assert "explorer" in said
+    assert "cannot be" in said
 
 
 @pytest.mark.parametrize(
