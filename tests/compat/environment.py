@@ -18,6 +18,8 @@ from tests.resolver import ROOT, compile_pins, run_uv
 __all__ = ["Outcome", "Unresolved", "counted", "resolve", "run_tests"]
 
 SUITE = ("tests/compat", "tests/engine/costs/aten")
+BAD = ("failure", "error")
+"""How pytest's report tags what did not pass."""
 LIMIT = 1800
 """Seconds for the tests of one environment: ten times what they take."""
 
@@ -36,13 +38,14 @@ class Outcome:
     failed: int = 0
     skipped: int = 0
     seconds: float = 0.0
-    first_failure: str = ""
+    failures: tuple[str, ...] = ()
+    """Test and message of each failure; what kept the tests from starting is one, too."""
     same_as: str = ""
     """The set whose versions are the same, and which was run."""
 
     @property
     def is_good(self) -> bool:
-        return not self.first_failure and self.passed > 0
+        return not self.failures and self.passed > 0
 
 
 def resolve(asked: VersionSet) -> dict[str, str]:
@@ -90,8 +93,8 @@ def run_tests(asked: VersionSet, versions: dict[str, str], folder: Path) -> Outc
     except subprocess.TimeoutExpired:
         ending = f"the tests were not done after {LIMIT} s"
     outcome = replace(counted(report), name=asked.name, versions=versions, seconds=time.monotonic() - began)
-    if not outcome.passed and not outcome.first_failure:  # pytest itself did not start
-        return replace(outcome, failed=1, first_failure=_last_line(ending))
+    if not outcome.passed and not outcome.failures:  # pytest itself did not start
+        return replace(outcome, failed=1, failures=(_last_line(ending),))
     return outcome
 
 
@@ -115,16 +118,14 @@ def counted(report: Path) -> Outcome:
     if not report.exists():
         return Outcome("", {})
     cases = list(ET.parse(report).getroot().iter("testcase"))
-    bad = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
+    failures = [f"{case.get('name')}: {_message(part)}" for case in cases for part in case if part.tag in BAD]
     skipped = sum(case.find("skipped") is not None for case in cases)
-    first = ""
-    if bad:
-        element = bad[0].find("failure")
-        element = bad[0].find("error") if element is None else element
-        assert element is not None
-        why = (element.get("message") or "").strip().splitlines()
-        first = f"{bad[0].get('name')}: {why[0] if why else 'no message'}"
-    return Outcome("", {}, len(cases) - len(bad) - skipped, len(bad), skipped, first_failure=first)
+    passed = len(cases) - skipped - sum(any(part.tag in BAD for part in case) for case in cases)
+    return Outcome("", {}, passed, len(failures), skipped, failures=tuple(failures))
+
+
+def _message(failure: ET.Element) -> str:
+    return next(iter((failure.get("message") or "").strip().splitlines()), "no message")
 
 
 def _last_line(text: str) -> str:
