@@ -112,14 +112,15 @@ REPORT = """<testsuites><testsuite>
 <testcase name="a"/><testcase name="b"><skipped message="no"/></testcase>
 <testcase name="c[1]"><failure message="AssertionError: first&#10;second">at</failure></testcase>
 <testcase name="d"><error message="">at</error></testcase>
+<testcase name="e"><error message="collection failure">at\nE   ImportError: no x\n</error></testcase>
 </testsuite></testsuites>"""
 
 
 def test_a_report_of_pytest_is_counted(tmp_path: Path) -> None:
     (tmp_path / "report.xml").write_text(REPORT)
     found = environment.counted(tmp_path / "report.xml")
-    assert (found.passed, found.failed, found.skipped) == (1, 2, 1)
-    assert found.failures == ("c[1]: AssertionError: first", "d: no message")
+    assert (found.passed, found.failed, found.skipped) == (1, 3, 1)
+    assert found.failures == ("c[1]: AssertionError: first", "d: no message", "e: E   ImportError: no x")
     assert environment.counted(tmp_path / "none.xml").passed == 0
 
 

@@ -73,7 +73,17 @@ def run_tests(asked: VersionSet, versions: dict[str, str], folder: Path) -> Outc
     began = time.monotonic()
     python = _install(versions, folder)
     report = folder / "report.xml"
-    options = ["-q", "-p", "no:cacheprovider", f"--junit-xml={report}", "--basetemp", folder / "tests"]
+    options = [
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-W",
+        "default",
+        "--continue-on-collection-errors",
+        f"--junit-xml={report}",
+        "--basetemp",
+        folder / "tests",
+    ]
     command = [python, "-m", "pytest", *SUITE, *options]
     try:
         done = subprocess.run(
@@ -125,7 +135,10 @@ def counted(report: Path) -> Outcome:
 
 
 def _message(failure: ET.Element) -> str:
-    return next(iter((failure.get("message") or "").strip().splitlines()), "no message")
+    message = failure.get("message") or ""
+    if message == "collection failure":  # what happened stands at the end of its text
+        return _last_line(failure.text or "")
+    return next(iter(message.strip().splitlines()), "no message")
 
 
 def _last_line(text: str) -> str:

@@ -55,7 +55,16 @@ SETS = {
 DEVELOPERS_EXTRAS = {"bench", "compat", "docs", "fuzz", "tensorflow", "test"}
 """Extras that the tests of this folder do not need: tools, and a framework that caps numpy."""
 
-TOOLS = {"huggingface-hub", "hypothesis", "psutil", "pytest", "pytest-asyncio", "safetensors", "tensorboard"}
+TOOLS = {
+    "huggingface-hub",
+    "hypothesis",
+    "psutil",
+    "pyte",
+    "pytest",
+    "pytest-asyncio",
+    "safetensors",
+    "tensorboard",
+}
 """Packages of the extra `test` that the tests of this folder need."""
 
 
