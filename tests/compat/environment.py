@@ -12,7 +12,7 @@ import xml.etree.ElementTree as ET
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.compat.version_sets import VersionSet, extras, name_of, test_tools
+from tests.compat.version_sets import VersionSet, name_of, test_tools
 from tests.resolver import ROOT, compile_pins, run_uv
 
 __all__ = ["Outcome", "Unresolved", "counted", "resolve", "run_tests"]
@@ -57,7 +57,7 @@ def resolve(asked: VersionSet) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         more = Path(folder) / "tools.txt"
         more.write_text("\n".join([*test_tools(), *asked.requirements]))
-        done = compile_pins(extras(), more, "--python", sys.executable, *asked.options)
+        done = compile_pins(asked.extras, more, "--python", sys.executable, *asked.options)
     if done.returncode:
         raise Unresolved(done.stderr.strip())
     lines = (line.partition("==") for line in done.stdout.splitlines() if "==" in line)
