@@ -9,15 +9,21 @@ from msgspec import Struct
 
 from explorer.facts import Shape
 
-ProbeState = Literal["equal", "rounding", "inherited", "coarser", "introduced"]
+ProbeState = Literal["equal", "rounding", "inherited", "coarser", "introduced", "unjudged"]
 """What became of a value: bit for bit the same; within the rounding that the original shows itself; off,
 though its layer does nothing wrong with what it is given; off by what the coarser number types of its layer
-explain; off by more than that, with the original's own inputs."""
+explain; off by more than that, with the original's own inputs; its layer could not be run alone."""
 
-BlameKind = Literal["equal", "rounding", "fault", "spread", "coarser", "amplified", "unlike"]
+BlameKind = Literal["equal", "rounding", "fault", "spread", "coarser", "amplified", "undecided", "unlike"]
 """The answer: nothing differs; rounding only; some layers are at fault; most layers with weights add error,
 so no single one is at fault; coarser number types explain it; rounding that the model itself amplifies; the
-two cannot be compared."""
+models differ, and layers that could not be run alone may be at fault; the two cannot be compared."""
+
+
+Change = Literal["", "inserted", "removed", "replaced", "changed", "connected otherwise", "behind the fault"]
+"""What was done to the node at fault: the second model alone has it; the first alone has it; another operator
+stands in its place; its attributes, weights or inputs are others; it reads other values; '' for nothing that
+is known of; or the node only stands behind the fault, which no single change explains."""
 
 
 class Probe(Struct, frozen=True):
@@ -29,8 +35,10 @@ class Probe(Struct, frozen=True):
 
     Attributes:
         step: Position of the layer among the nodes of the first model.
-        layer, op: The node of the first model that makes the value.
-        layer_after: The node of the second model that makes it.
+        layer, op: The node of the first model that makes the value. Where error is introduced, the node at
+            fault: one that was inserted is in the second model alone.
+        layer_after: The node of the second model that makes the value, or the one at fault.
+        change: See `Change`.
         value, value_after: What the two call it.
         layers: How many nodes of the first model lie between this probe and those that it reads from.
         dtype, dtype_after: In numpy's spelling.
@@ -45,7 +53,7 @@ class Probe(Struct, frozen=True):
         introduced_noise: The same of the first model's layer against float64 on the same values.
         departs: The error is beyond what the first model's own noise explains.
         state: See `ProbeState`.
-        reason: In words, why it is `introduced` or `coarser`; '' otherwise.
+        reason: In words, why it is `introduced`, `coarser` or `unjudged`; '' otherwise.
         output: It is an output of the model.
         formats: Of the second model's layer, where it alone is quantized: 'int8, per channel'.
     """
@@ -74,6 +82,7 @@ class Probe(Struct, frozen=True):
     reason: str = ""
     output: bool = False
     formats: str = ""
+    change: Change = ""
 
 
 class Blame(Struct, frozen=True):

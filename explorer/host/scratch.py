@@ -13,7 +13,6 @@ import os
 import re
 import time
 
-from explorer.base.surroundings import no_temporary_folder
 from explorer.host.locks import try_lock
 
 TYPE_CHECKING = False
@@ -35,7 +34,7 @@ class Folder:
     """A new folder for temporary files, which only the user may read.
 
     Raises:
-        Misuse: There is nowhere to make one.
+        OSError: There is nowhere to make one.
     """
 
     def __init__(self) -> None:
@@ -58,11 +57,15 @@ def _bases() -> list[str]:
 
 
 def _make() -> tuple[str, int]:
+    failure: OSError | None = None
     for base in _bases():
         path = os.path.join(base, f"{_PREFIX}{os.urandom(8).hex()}")
-        with contextlib.suppress(OSError):
+        try:
             return path, claim(path)
-    raise no_temporary_folder(", ".join(dict.fromkeys(_bases())))
+        except OSError as error:
+            failure = failure or error
+    assert failure is not None
+    raise failure
 
 
 @contextlib.contextmanager

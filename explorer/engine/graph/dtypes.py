@@ -44,6 +44,11 @@ ELEMENT_TYPES = (
 """Code of TensorProto.DataType (onnx.proto, release 1.23), numpy's or ml_dtypes' spelling, width in bits."""
 
 
+def element_type(array: np.ndarray[Any, Any]) -> str:
+    """The element type of an array, as models name it: texts are objects in numpy, and 'string' here."""
+    return "string" if array.dtype.kind in "OUS" else str(array.dtype)
+
+
 def numpy_type(name: str) -> np.dtype[Any]:
     """The type of numpy, or of ml_dtypes, for an element type of a byte or more.
 

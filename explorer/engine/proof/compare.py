@@ -17,6 +17,9 @@ from msgspec import Struct, field
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.engine.values import agreement
 
+LIMIT = 8.0
+"""What |error| / (u |x| |W|) of a product of matrices may be where signs are mixed."""
+
 _SLACK = 4.0
 """Two runs of equal accuracy differ in RMS error by up to 2 or so; a fault, by orders of magnitude."""
 

@@ -34,6 +34,7 @@ from explorer.engine.proof.verdict import Grounds, verdict_of, verdict_within
 from explorer.engine.runtime import random_inputs
 from explorer.engine.runtime.input_files import InputArrays
 from explorer.engine.runtime.parallel import ended, in_background
+from explorer.engine.runtime.plain_form import plain
 from explorer.engine.runtime.reference import NOTE, has_bfloat16
 from explorer.engine.shapes import Inference
 from explorer.engine.tiling.decompose import decompose
@@ -88,10 +89,12 @@ def verify(
     started = time.perf_counter()
     if draws < 1:
         raise Misuse(f"{draws} draws prove nothing", where="--draws", hint="give 1 or more")
+    before, after = plain(before), plain(after)
     dims, input_shapes = dict(dims or {}), dict(input_shapes or {})
     if plan is None and torch_run is None:
         random_inputs.check_names(before, dims, input_shapes)
     try:
+        run.check_interface(before, after)
         names, ends = run.pair_inputs(before, after), run.pair_outputs(before, after)
     except run.InputMismatch as why:
         return _unlike(before, after, str(why), time.perf_counter() - started)
@@ -230,7 +233,7 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
             sites=proofs,
             draws=task.draws,
             planned=len({key_of(site) for site in plan.sites}) if plan is not None else 0,
-            nodes=matched.nodes - sum(key == found[key].output for key in matched.met),
+            nodes=matched.certain_nodes(matched.met),
             structural=not matched.unequal,
         )
         grounds = _ran(grounds, matched, runs, tried, task.seed)
@@ -317,7 +320,11 @@ def _ran(
     rounded = max((one.rounded for one in regions), default=0.0)
     if eased != whole and not (rounded and all(one.passed for one in regions)):
         return grounds
-    nodes = (grounds.nodes or 0) - len({at for one in regions for at in one.positions})
+    nodes = grounds.nodes
+    if all(one.passed for one in regions):
+        # what lies behind regions that give the same is equal by construction, too
+        changed = {at for one in regions for at in one.positions}
+        nodes = matched.nodes - len(matched.of_sites(matched.met)) - len(changed)
     return replace(
         grounds,
         whole=eased,

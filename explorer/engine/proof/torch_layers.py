@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from explorer.engine.compat.torch import DispatchMode, with_tensors
-from explorer.engine.proof.compare import OutputComparison, unit_roundoff
+from explorer.engine.proof.compare import LIMIT, OutputComparison, unit_roundoff
 from explorer.engine.proof.sites.reference import Reference
-from explorer.engine.proof.sites.rounding import LIMIT, chain_length, fault_of, largest_ratio
+from explorer.engine.proof.sites.rounding import chain_length, fault_of, largest_ratio
 from explorer.engine.runtime.torch_arrays import as_array
 from explorer.engine.tiling.torch.replace import TILED, rows_of
 from explorer.facts import Plan, SiteEvidence, SitePlan

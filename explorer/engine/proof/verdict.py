@@ -98,6 +98,10 @@ def _fault(grounds: Grounds) -> tuple[VerdictKind, str] | None:
         return "unproven", f"not proved: site '{printable(unfollowed.name)}': {unfollowed.reason}"
     if unproved is not None:
         return "unproven", f"not proved: {_named(unproved)}: {unproved.reason}"
+    if grounds.not_run:
+        nodes = many_text(grounds.nodes or 0, "node")
+        same = f"{nodes} equal by construction, but " if grounds.nodes else ""
+        return "unproven", f"not proved: {same}the models cannot be run: {grounds.not_run}"
     ends = (*grounds.whole, *grounds.torch)
     if not grounds.structural and not grounds.regions and ends and all(e.constant for e in ends):
         return "unproven", f"not proved: {_still(ends)}"
@@ -146,9 +150,7 @@ def _shown(grounds: Grounds) -> tuple[VerdictKind, str]:
             f"{many_text(len(tested), 'changed region')} tested alone on {tries} sets of values,"
             f" the model's own and dense random ones{same}"
         )
-    if grounds.not_run:
-        parts.append(f"the models were not run: {grounds.not_run}")
-    elif whole:
+    if whole:
         parts.append(_outputs(grounds, identical))
     parts += [*_remarks(grounds), *grounds.remarks]
     head = {"equal": "equal within rounding", "evidence": "equal on evidence"}[kind]

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from explorer.base.errors import Misuse, nearest
 from explorer.base.units import printable, shape_text
+from explorer.engine.graph.dtypes import element_type
 from explorer.facts import Shape
 from explorer.host import input_files
 
@@ -108,7 +109,7 @@ class InputArrays(Struct, frozen=True):
 
     def _check(self, wanted: InputSpec, array: Array) -> None:
         label = f"the input '{wanted.name}'"
-        if wanted.dtype is not None and str(array.dtype) != wanted.dtype:
+        if wanted.dtype is not None and element_type(array) != wanted.dtype:
             raise Misuse(
                 f"{label} is {array.dtype} there and {wanted.dtype} in the model",
                 where=self.path,

@@ -27,6 +27,7 @@ from explorer.engine.compat.onnxruntime import (
 from explorer.engine.formats.onnx.writer import skeleton
 from explorer.engine.graph.model import FileSpan, Model, Value
 from explorer.engine.graph.random_operators import all_nodes
+from explorer.engine.runtime.plain_form import plain
 from explorer.engine.runtime.reference import Evaluator, has_bfloat16
 
 Array = np.ndarray[Any, Any]
@@ -123,6 +124,7 @@ class RuntimeSession:
         sparing: bool = False,
     ) -> None:
         self.what = what
+        model = plain(model)
         folder = weights_folder(model)
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from explorer.base.errors import Misuse, nearest
 from explorer.base.units import printable, shape_text
-from explorer.engine.graph.dtypes import numpy_type
+from explorer.engine.graph.dtypes import element_type, numpy_type
 from explorer.engine.graph.model import Model, Node, Tensor, Value, graphs
 from explorer.engine.runtime.input_files import InputArrays, InputSpec
 from explorer.engine.runtime.onnxruntime import Array
@@ -32,7 +32,10 @@ _TABLE_AXIS = {"Gather": 0, "GatherElements": 0}
 
 
 class RandomInput(Struct, frozen=True):
-    """How one input is drawn: `low` and `high` bound integers (high excluded). `values` are given."""
+    """How one input is drawn: `low` and `high` bound integers (high excluded). `values` are given.
+
+    Texts are drawn from `words`.
+    """
 
     name: str
     dtype: str
@@ -41,6 +44,7 @@ class RandomInput(Struct, frozen=True):
     high: int = 0
     why: str = ""
     values: Array | None = None
+    words: tuple[str, ...] = ()
 
     def text(self) -> str:
         """For the report: 'ids: int64 [1, 128], 0 to 30521, rows of the table it indexes'."""
@@ -63,7 +67,7 @@ def plan_inputs(
 
     Raises:
         Misuse: A shape contradicts the declared one, or an input is of a kind that cannot be drawn
-            (sequences, strings).
+            (sequences).
     """
     dims, input_shapes = dims or {}, input_shapes or {}
     return tuple(_planned(model, value, dims, input_shapes.get(value.name)) for value in model.graph.feeds)
@@ -91,7 +95,7 @@ def given_inputs(
         ]
     )
     return tuple(
-        RandomInput(v.name, str(a.dtype), a.shape, why=f"from {given.path}", values=a)
+        RandomInput(v.name, element_type(a), a.shape, why=f"from {given.path}", values=a)
         for v in model.graph.feeds
         for a in (arrays[v.name],)
     )
@@ -154,8 +158,8 @@ def _planned(
     model: Model, value: Value, dims: Mapping[str, int], given: tuple[str | None, Shape] | None
 ) -> RandomInput:
     dtype = (given[0] if given else None) or value.dtype
-    if dtype is None or dtype == "string":
-        raise Misuse(f"input '{value.name}' is no tensor of numbers, so no value can be drawn for it")
+    if dtype is None:
+        raise Misuse(f"input '{value.name}' is no tensor, so no value can be drawn for it")
     if given is not None:
         shape = _bound(given[1], dims)
         declared = value.shape
@@ -170,6 +174,10 @@ def _planned(
         )
     else:
         shape = _bound(value.shape, dims)
+    if dtype == "string":
+        return RandomInput(
+            value.name, dtype, shape, why="texts that the model knows, and others", words=_words(model)
+        )
     rule = by_type(value.name, dtype, shape, lambda: _table_height(model, value.name))
     return RandomInput(value.name, dtype, shape, 1, 2) if rule.why == _MASK and prod(shape) <= 1 else rule
 
@@ -215,6 +223,9 @@ def draw(inputs: tuple[RandomInput, ...], seed: int) -> dict[str, Array]:
     for item in inputs:
         if item.values is not None:
             values[item.name] = item.values
+        elif item.words:
+            chosen = generator.integers(0, len(item.words), item.shape, dtype=np.int64)
+            values[item.name] = np.asarray(item.words, dtype=object)[chosen].reshape(item.shape)
         elif item.high:
             drawn = generator.integers(item.low, item.high, item.shape, dtype=np.int64)
             values[item.name] = np.asarray(drawn, dtype=item.dtype)
@@ -257,6 +268,28 @@ def _table_height(model: Model, name: str) -> int:
             elif node.op in _PASSING and aliases.intersection(node.inputs[:1]):
                 aliases.update(node.outputs)
     return min(heights, default=0)
+
+
+_UNKNOWN = ("", "a text that no model knows", "2.5", "A b-c, D!")
+"""Texts that are drawn beside those of the model, which may handle unknown ones in a way of its own."""
+
+_MOST_WORDS = 4096
+
+
+def _words(model: Model) -> tuple[str, ...]:
+    """Texts in the attributes of a model's nodes, such as the keys of a LabelEncoder, and a few others."""
+    found: dict[str, None] = {}
+    nodes = [node for graph in graphs(model.graph) for node in graph.nodes]
+    nodes += [node for function in model.functions.values() for node in function.nodes]
+    for node in nodes:
+        if node.domain in ("", "ai.onnx") and node.op != "Constant":
+            continue  # modes and directions
+        for value in node.attributes.values():
+            if isinstance(value, tuple) and value and isinstance(value[0], str):
+                found.update(dict.fromkeys(value))
+            if len(found) > _MOST_WORDS:
+                return tuple(found)[:_MOST_WORDS]
+    return (*found, *_UNKNOWN)
 
 
 def _constant(node: Node) -> Tensor | None:

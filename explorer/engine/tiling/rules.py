@@ -46,6 +46,9 @@ class SiteChoice(Struct, frozen=True):
     origins: Mapping[str, str]
 
 
+_LONGEST_SEARCH = 1.0
+"""Seconds that a user's regular expression may take on a name: some take longer than anybody lives."""
+
 SiteRule = TileRule | QuantizeRule
 Rule = TypeVar("Rule", bound=SiteRule)
 
@@ -56,14 +59,29 @@ def name_matcher(pattern: str, where: str) -> Callable[[str], Any]:
     A regular expression may be found anywhere in a name, a glob means all of it.
 
     Raises:
-        Misuse: The expression cannot be read.
+        Misuse: The expression cannot be read; or, as names are matched, it takes too long.
     """
     if not pattern.startswith("re:"):
         return re.compile(fnmatch.translate(pattern)).match
+    import regex  # 30 ms, and few patterns are regular expressions
+
     try:
-        return re.compile(pattern[3:]).search
-    except re.error as error:
+        search = regex.compile(pattern[3:]).search
+    except regex.error as error:
         raise Misuse(f"'{pattern}' is no regular expression ({error})", where=where) from None
+
+    def matches(name: str) -> Any:
+        try:
+            # without other threads, which a search of a few names would wait for
+            return search(name, timeout=_LONGEST_SEARCH, concurrent=False)
+        except TimeoutError:
+            raise Misuse(
+                f"'{pattern}' takes more than {_LONGEST_SEARCH:g} s on one name",
+                where=where,
+                hint="write it without repetitions inside repetitions, such as (a+)+",
+            ) from None
+
+    return matches
 
 
 class Rules(Generic[Rule]):

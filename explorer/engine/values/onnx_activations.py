@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.engine import shapes
-from explorer.engine.graph.dtypes import numpy_type
+from explorer.engine.graph.dtypes import element_type, numpy_type
 from explorer.engine.graph.model import DTYPES, Model, Node, dtype_code
 from explorer.engine.runtime.batching import batches
 from explorer.engine.runtime.input_files import InputSpec
@@ -76,7 +76,7 @@ def run(
             raise
         _hand_over(head, early, runs, asked, skipped)
         skipped[:0] = _after(path, error.what, wanted[len(early) :])
-    sizes = {} if asked.given is None else {n: (str(a.dtype), tuple(a.shape)) for n, a in feeds.items()}
+    sizes = {} if asked.given is None else {n: (element_type(a), tuple(a.shape)) for n, a in feeds.items()}
     return ActivationRun(texts, tuple(skipped), sizes)
 
 
@@ -230,13 +230,13 @@ def _sized(model: Model, wanted: Sequence[_Output], feeds: Mapping[str, Array]) 
     """The outputs with their shapes at these inputs, as far as inference goes."""
     if all(o.info.shape is not None and all(isinstance(d, int) for d in o.info.shape) for o in wanted):
         return list(wanted)
-    known = shapes.infer(model, None, {n: (str(a.dtype), a.shape) for n, a in feeds.items()}).values
+    known = shapes.infer(model, None, {n: (element_type(a), a.shape) for n, a in feeds.items()}).values
     return [replace(o, info=known.get(o.info.name, o.info)) for o in wanted]
 
 
 def _numbers(output: _Output, array: Array) -> Numbers:
     """What onnxruntime handed over, in the type that the graph has it in."""
-    name = output.info.dtype or str(array.dtype)
+    name = output.info.dtype or element_type(array)
     size = array.nbytes
     if name in WIDER:
         bits = DTYPES[dtype_code(name)].bits
@@ -244,5 +244,5 @@ def _numbers(output: _Output, array: Array) -> Numbers:
         if name.startswith(("float", "bfloat")):
             array = array.astype(numpy_type(name))
     else:
-        name = str(array.dtype)
+        name = element_type(array)
     return Numbers(output.info.name, name, array.shape, size, slabs_of(array), output.layer)

@@ -25,6 +25,7 @@ from explorer.engine.costs.value_flow import ValueFlow
 from explorer.engine.models.open_model import open_model
 from explorer.engine.models.opened_model import OpenedModel, OpenOptions, check_names, dims_of, with_rules
 from explorer.engine.progress import Cancel, OnProgress
+from explorer.engine.runtime.plain_form import plain
 from explorer.facts import Analysis, History, HistoryEntry, Layer, Progress
 from explorer.host import confinement, output_files, scratch
 from explorer.session.cache import analysis_cache
@@ -303,17 +304,17 @@ class Models:
             )
 
     def graph(self, at: int, on_progress: OnProgress = None) -> Model:
-        """The ONNX graph at a place of the history; the original is exported if it is none."""
+        """The ONNX graph at a place of the history, in plain form; the original is exported if it is none."""
         if self.is_module(at):
             own = os.path.join(self.workdir, f"module-{at}")  # all are called as the original is
             os.makedirs(own, mode=0o700, exist_ok=True)
             with scratch.private_files(own) as folder:
                 return self._module(at, on_progress).graph(folder, on_progress=on_progress)
         if at:
-            return self._state(at).model
+            return plain(self._state(at).model)
         if self._graph is None:
             with scratch.private_files(self.workdir) as folder:
-                self._graph = self.opened(0, on_progress).graph(folder, on_progress=on_progress)
+                self._graph = plain(self.opened(0, on_progress).graph(folder, on_progress=on_progress))
         return self._graph
 
     def sizes(self, at: int, model: Model) -> tuple[dict[str, int], dict[str, Any]]:

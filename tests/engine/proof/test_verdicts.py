@@ -187,10 +187,10 @@ def test_an_output_made_of_what_another_one_makes_later_is_tested_too(tmp_path: 
     after = [
         before[0],
         *before[2:],
-        node("Neg", ["u"], ["again"]),
+        node("Mul", ["u", "minus"], ["again"]),
         node("Clip", ["again", "", "k"], ["y"]),
     ]
-    weights = {"w": t.weight(8, 8), "k": np.float32(50)}
+    weights = {"w": t.weight(8, 8), "k": np.float32(50), "minus": np.float32(-1)}
     ends = {"outputs": ("y", "z")}
     a, b = pair(tmp_path, (before, after), {"x": (2, 8)}, (weights, weights), **ends)
     assert verify(a, b).verdict_kind == "evidence"
@@ -572,3 +572,65 @@ def test_an_identity_at_the_end_that_was_removed_is_no_difference(
     found = verify(a, b)
     assert found.verdict_kind == "evidence"
     assert [one.before for one in found.regions] == [f"{op}, Identity"], "v is y: it is not given to it"
+
+
+# what a verdict counts, and what an interface is
+
+
+def test_nothing_that_was_found_different_is_among_the_equal(tmp_path: Path) -> None:
+    model = onnx.load(SAMPLES / "mobilenet_small.onnx")
+    layers = [n for n in model.graph.node if n.op_type in ("Conv", "Gemm")]
+    stored = {tensor.name: tensor for tensor in model.graph.initializer}
+    before = reader.read(str(SAMPLES / "mobilenet_small.onnx"))
+    order = [n.name for n in before.graph.nodes]
+    for changed_layers in (layers, layers[len(layers) // 2 :]):
+        other = onnx.ModelProto()
+        other.CopyFrom(model)
+        for layer in changed_layers:
+            values = numpy_helper.to_array(stored[layer.input[1]])
+            tensor = next(t for t in other.graph.initializer if t.name == layer.input[1])
+            tensor.CopyFrom(numpy_helper.from_array(values * np.float32(1.5), layer.input[1]))
+        found = verify(before, saved(other, tmp_path / "other.onnx"))
+        assert found.verdict_kind == "different"
+        # what stands before the first of them is the same, and of what stands behind it the constants
+        constants = sum(n.op == "Constant" for n in before.graph.nodes)
+        assert found.nodes is not None
+        assert found.nodes <= order.index(changed_layers[0].name) + constants
+    assert found.nodes > 0
+
+
+def test_swapped_inputs_are_different(tmp_path: Path) -> None:
+    nodes = [node("Sub", ["a", "b"], ["y"])]
+    paths = []
+    for at, names in enumerate(("ab", "ba")):
+        info = [helper.make_tensor_value_info(name, 1, (2, 3)) for name in names]
+        graph = helper.make_graph(nodes, "g", info, [helper.make_tensor_value_info("y", 1, (2, 3))])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        paths.append(saved(model, tmp_path / f"{at}.onnx"))
+    found = verify(*paths)
+    assert found.verdict == "different: the inputs stand in another order: 'b', 'a'"
+    assert verify(paths[0], paths[0]).passed
+
+
+def test_an_input_that_a_caller_may_replace_is_no_constant(tmp_path: Path) -> None:
+    nodes = [node("Gemm", ["x", "w", "b"], ["y"])]
+    stored = [numpy_helper.from_array(t.weight(4, 3), "w"), numpy_helper.from_array(t.weight(3), "b")]
+    models = []
+    for at, replaceable in enumerate((("x", "b"), ("x",))):
+        sizes = {"x": (2, 4), "b": (3,)}
+        info = [helper.make_tensor_value_info(name, 1, sizes[name]) for name in replaceable]
+        graph = helper.make_graph(nodes, "g", info, [helper.make_tensor_value_info("y", 1, (2, 3))], stored)
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        models.append(saved(model, tmp_path / f"{at}.onnx"))
+    said = "'b' is an input that a caller may give in the {} model, and a constant or missing in the other"
+    for pair_, which in ((models, "first"), (models[::-1], "second")):
+        found = verify(*pair_)
+        assert (found.verdict_kind, found.verdict) == ("different", f"different: {said.format(which)}")
+    assert verify(models[0], models[0]).passed
+
+
+def test_the_limit_of_a_product_is_written_once() -> None:
+    import explorer.engine.proof.sites as sites
+
+    for path in Path(sites.__path__[0]).glob("*.py"):
+        assert "= 8.0" not in path.read_text(), path

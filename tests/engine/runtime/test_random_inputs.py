@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
@@ -76,9 +77,16 @@ def test_symbolic_sizes_are_bound_and_one_otherwise(tmp_path: Path) -> None:
         plan_inputs(model, {}, {"x": (None, (2, 8))})
 
 
-def test_strings_cannot_be_drawn(tmp_path: Path) -> None:
-    node = helper.make_node("Identity", ["x"], ["y"])
-    kinds = {"x": TensorProto.STRING, "y": TensorProto.STRING}
-    model = t.model(tmp_path / "m.onnx", [node], {"x": (2,)}, {}, dtypes=kinds)
-    with pytest.raises(Misuse, match="input 'x' is no tensor of numbers"):
-        plan_inputs(model)
+def test_strings_are_those_that_the_model_knows_and_others(tmp_path: Path) -> None:
+    words = {"keys_strings": ["red", "green"], "values_int64s": [1, 2]}
+    encoder = helper.make_node("LabelEncoder", ["x"], ["y"], domain="ai.onnx.ml", **words)
+    info = [helper.make_tensor_value_info("x", TensorProto.STRING, (64,))]
+    info.append(helper.make_tensor_value_info("y", TensorProto.INT64, (64,)))
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 2)]
+    graph = helper.make_graph([encoder], "g", info[:1], info[1:])
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / "m.onnx")
+    plan = plan_inputs(t.reader.read(str(tmp_path / "m.onnx")))
+    drawn = draw(plan, 0)["x"]
+    assert {"red", "green"} < set(drawn)
+    assert drawn.shape == (64,)
+    assert (drawn == draw(plan, 0)["x"]).all()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from explorer.base.errors import Misuse
-from explorer.engine.tiling.rules import choose
+from explorer.engine.tiling.rules import choose, name_matcher
 from explorer.facts import TileRule, TileSpec
 
 SITE = ("/encoder/fc1/Gemm", "Gemm", (64, 400, 120))
@@ -87,3 +87,19 @@ def test_what_a_programs_rule_cannot_ask_for_is_refused_with_its_place(
 def test_conditions_that_cannot_be_read_are_refused_with_their_place(shape: str) -> None:
     with pytest.raises(Misuse, match=r"npu\.toml:7.*is no condition on a shape"):
         chosen(TileRule(shape=shape, on=False, origin="npu.toml:7"))
+
+
+@pytest.mark.parametrize(("pattern", "name"), [("re:(x|xx)+$", "x" * 80 + "!"), ("re:(x+)+!", "x" * 5000)])
+def test_a_regular_expression_that_would_never_end_is_refused(pattern: str, name: str) -> None:
+    matches = name_matcher(pattern, "--site")
+    with pytest.raises(Misuse, match="takes more than 1 s on one name") as caught:
+        matches(name)
+    assert "--site" in str(caught.value)
+
+
+def test_other_regular_expressions_match_as_ever() -> None:
+    with pytest.raises(Misuse, match="is no regular expression"):
+        name_matcher("re:(", "--site")
+    assert name_matcher("re:conv[0-9]+$", "--site")("features.conv12")
+    assert not name_matcher("re:conv[0-9]+$", "--site")("conv")
+    assert not name_matcher("re:^(([a-z])+.)+[A-Z]([a-z])+$", "--site")("a" * 60)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import explorer
-from explorer.base.exit_codes import DIFFERENT, DONE
+from explorer.base.exit_codes import DIFFERENT, DONE, UNPROVEN
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, SEVERAL_SIZES, TABLE, Option
 from explorer.cli.output.answer import Answer, document, plots, present, tool
@@ -25,7 +25,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         lambda: document().blame(fact, tool()),
         lambda: present("compare.blame").blame(fact, given.limit, given.plot or ""),
         "probes",
-        outcome="only rounding" if fact.same else "different",
+        outcome="only rounding" if fact.same else "undecided" if fact.kind == "undecided" else "different",
     )
 
 
@@ -48,7 +48,7 @@ COMMAND = Command(
         "explorer blame a.onnx b.onnx --draws 10 --json",
     ),
     _run,
-    exits={"only rounding": DONE, "different": DIFFERENT},
+    exits={"only rounding": DONE, "different": DIFFERENT, "undecided": UNPROVEN},
     usage="blame A B",
     manual="where two models part: the first layer that introduces more than rounding, and how the error"
     " grows"

@@ -11,12 +11,13 @@ from explorer.engine.diff.def_use import DefUse
 from explorer.engine.diff.rounding import QUANTIZERS, fold_rounding, formats_text
 from explorer.engine.graph.model import DTYPES, Model, Node, Tensor, subgraphs
 from explorer.engine.graph.tile_metadata import SITE_KEY
+from explorer.engine.proof.blame.changed_nodes import changed_nodes
 from explorer.engine.proof.blame.probe import LayerProbe
 from explorer.engine.proof.compare import OutputComparison, unit_roundoff
 from explorer.engine.proof.outputs.run import depth_of
 from explorer.engine.proof.regions.trials import ComparedValue, Trial
 from explorer.engine.proof.structure.probes import GraphProducers, Region, region_model
-from explorer.facts.blame import Probe, ProbeState
+from explorer.facts.blame import Change, Probe, ProbeState
 
 _COARSE = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 _QUANTISED = math.inf
@@ -28,6 +29,7 @@ class Judge:
     def __init__(self, probing: LayerProbe, rows: Mapping[str, float]) -> None:
         self.one, self.other = probing.one, probing.other
         self.places = probing.places
+        self.named = probing.named
         self.rows = rows
         self.depth = depth_of(self.one.model)
         self.coarse: dict[int, tuple[float, str]] = {}
@@ -47,14 +49,23 @@ class Judge:
             yield self._probe(place, departs, state, reason, trial, place.pair.before in ends)
 
     def _state(self, place: ComparedValue, growth: float) -> tuple[ProbeState, str, Trial | None]:
-        """What the layer alone does: 'introduced', 'coarser', or 'rounding' for neither; why; the trial."""
+        """What the layer alone does: one of 'introduced', 'coarser', 'unjudged' and 'rounding'.
+
+        Returns:
+            (the state; why; the trial that shows it).
+        """
         depth = max(depth_of(region_model(self.one, place.before)), 1)
         was = self._coarsest(self.one, place.before, place.dtypes[0])
         now = self._coarsest(self.other, place.after, place.dtypes[1])
         coarser = now[0] > max(was[0], unit_roundoff(place.dtypes[0]))
-        shown = max(place.alone, key=lambda t: _relative(t.figures) or 0.0, default=None)
+        shown = max(
+            (t for t in place.alone if not t.not_run), key=lambda t: _relative(t.figures) or 0.0, default=None
+        )
         found: tuple[ProbeState, str, Trial | None] = ("rounding", "", shown)
         for trial in place.alone:
+            if trial.not_run:
+                found = "unjudged", f"it could not be run alone: {trial.not_run}", None
+                continue
             reason = self._excess(place, trial, depth, growth, None)
             if not reason:
                 continue
@@ -128,10 +139,14 @@ class Judge:
     ) -> Probe:
         at = self.one.producer[place.pair.before]
         node, twin = self.one.nodes[at], self.other.nodes[self.other.producer[place.pair.after]]
+        change: Change = ""
+        if state == "introduced":
+            change, at, node, twin = self._at_fault(place, (at, node, twin))
         figures = place.whole.figures
         seen = bool(figures.elements)
         relative = _relative(figures) if place.float else None
-        alone = trial.figures if trial is not None and place.float and not trial.fault else None
+        ran = trial is not None and not trial.fault and not trial.not_run
+        alone = trial.figures if trial is not None and ran and place.float else None
         live = [i for i in place.before.nodes if not self.one.live.isdisjoint(self.one.nodes[i].outputs)]
         return Probe(
             step=at,
@@ -158,7 +173,27 @@ class Judge:
             reason=printable(reason),
             output=output,
             formats=self.formats.get(self.other.producer[place.pair.after], ""),
+            change=change,
         )
+
+    def _at_fault(
+        self, place: ComparedValue, makers: tuple[int, Node, Node]
+    ) -> tuple[Change, int, Node, Node]:
+        """What was done where a layer introduces error, and to which nodes; `makers` give the value.
+
+        Returns:
+            (the change; where it is among the nodes of the first model; the nodes of both models).
+        """
+        at, node, twin = makers
+        found = changed_nodes(self.one, self.other, (place.before, place.after), self.named)
+        if not found.change:
+            return "behind the fault", at, node, twin
+        if found.before:
+            at = found.before[0]
+            node = self.one.nodes[at]
+        if found.after:
+            twin = self.other.nodes[found.after[0]]
+        return found.change, at, node if found.before else twin, twin
 
 
 def _formats(before: Model, after: Model) -> dict[int, str]:

@@ -14,6 +14,7 @@ from msgspec import Struct
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
 from explorer.engine import shapes
+from explorer.engine.graph.dtypes import element_type
 from explorer.engine.graph.model import DTYPES, Model, dtype_code
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.proof.compare import OutputComparison, unit_roundoff
@@ -90,6 +91,7 @@ class LayerProbe:
         one, other: The two graphs.
         places: In the execution order of the original.
         unpaired: Values of the original that are no place, and why.
+        named: The original's names of values of the other model.
         chunks: In how many parts the values were looked at.
         held: Most bytes that one part was reckoned to hold.
 
@@ -140,7 +142,7 @@ class LayerProbe:
         self._dtypes = {p.after: str(types_after[p.after]) for p in usable}
         declared = {v.name: v.dtype for v in after.graph.feeds}
         self._dtypes.update((inputs[d.name], declared[inputs[d.name]] or d.dtype) for d in drawn)
-        self._named = {b: a for a, b in inputs.items()} | {p.after: p.before for p in usable}
+        self.named = {b: a for a, b in inputs.items()} | {p.after: p.before for p in usable}
         stops, stops_after = {p.before for p in usable}, {p.after for p in usable}
         self.places: list[trials.ComparedValue] = []
         for pair in usable:
@@ -209,7 +211,7 @@ class LayerProbe:
 
     def _given(self, place: trials.ComparedValue) -> set[str]:
         """What the layers of a place read, by the original's names."""
-        return {*place.before.given, *(self._named[name] for name in place.after.given)}
+        return {*place.before.given, *(self.named[name] for name in place.after.given)}
 
     def _whole(self, chunk: Sequence[trials.ComparedValue], done: int) -> Feeds:
         """Both models on every draw.
@@ -226,7 +228,7 @@ class LayerProbe:
             old = self._first.run(feeds, wanted)
             there = {self.inputs[name]: value for name, value in feeds.items()}
             new = self._second.run(
-                {name: value.astype(self._dtypes[name], copy=False) for name, value in there.items()},
+                {name: trials.in_type(value, self._dtypes[name]) for name, value in there.items()},
                 [p.pair.after for p in chunk],
             )
             for offset, place in enumerate(chunk):
@@ -256,10 +258,8 @@ class LayerProbe:
                     place.alone.clear()
                     self._alone([place], values)
             else:
-                trial = trials.Trial(
-                    OutputComparison(group[0].whole.figures.roundoff), fault=printable(str(error))
-                )
-                group[0].alone.append(trial)
+                figures = OutputComparison(group[0].whole.figures.roundoff)
+                group[0].alone.append(trials.Trial(figures, not_run=printable(str(error))))
 
     def _tried(self, group: Sequence[trials.ComparedValue], values: Feeds) -> None:
         names = {name for place in group for name in self._given(place)}
@@ -271,7 +271,7 @@ class LayerProbe:
         ):
             read = {name for region in regions for name in region.given}
             own = wiring is self.one
-            dtypes = {name: str(given[name].dtype) if own else self._dtypes[name] for name in read}
+            dtypes = {name: element_type(given[name]) if own else self._dtypes[name] for name in read}
             model, outputs = cut_out(wiring, regions, dtypes)
             sides.append((RuntimeSession(model, what=what, optimise=False), outputs, dtypes))
         (first, outputs, read_first), (second, outputs_after, dtypes_after) = sides
@@ -295,10 +295,10 @@ class LayerProbe:
         self, group: Sequence[trials.ComparedValue], given: Feeds, alone: _Alone, *, into: int = 0
     ) -> None:
         """One run of the layers of both models on the same values: a new trial, or `into` the last one."""
-        roundings = {self._named[name]: dtype for name, dtype in alone.dtypes.items()}
+        roundings = {self.named[name]: dtype for name, dtype in alone.dtypes.items()}
         here = {name: trials.as_given(given[name], roundings.get(name)) for name in alone.read}
         there = {
-            name: trials.as_given(given[self._named[name]], dtype).astype(dtype, copy=False)
+            name: trials.in_type(trials.as_given(given[self.named[name]], dtype), dtype)
             for name, dtype in alone.dtypes.items()
         }
         old = alone.first.run(here, [alone.outputs[p.pair.before] for p in group])

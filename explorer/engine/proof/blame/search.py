@@ -32,6 +32,7 @@ from explorer.engine.proof.sites.recovery import recover_plan
 from explorer.engine.proof.structure.probes import GraphProducers, Pair, Region
 from explorer.engine.runtime import random_inputs
 from explorer.engine.runtime.input_files import InputArrays
+from explorer.engine.runtime.plain_form import plain
 from explorer.facts import Plan
 from explorer.facts.blame import Blame, BlameKind, Probe
 
@@ -51,7 +52,7 @@ grow with the square root."""
 
 _ORDER: tuple[BlameKind, ...] = (
     *("fault", "spread", "coarser"),
-    *("amplified", "rounding", "equal", "unlike"),
+    *("undecided", "amplified", "rounding", "equal", "unlike"),
 )
 """Of answers for several sizes the first of these is given."""
 
@@ -97,6 +98,7 @@ def blame(
     started = time.perf_counter()
     if draws < 1:
         raise Misuse(f"{draws} draws show nothing", where="--draws", hint="give 1 or more")
+    before, after = plain(before), plain(after)
     before, after = opened_as(before, after), opened_as(after, before)
     plan = recover_plan(after)
     if plan is None:
@@ -175,7 +177,7 @@ def _looked(
 
 def _holds(wide: str | None, narrow: str) -> bool:
     """Whether values of the second type go into the first one as they are."""
-    return wide is None or wide == narrow or bool(np.can_cast(narrow, wide))
+    return wide in (None, narrow) or "string" in (wide, narrow) or bool(np.can_cast(narrow, wide))
 
 
 def _ends(before: Model, after: Model) -> list[Pair]:
@@ -298,8 +300,10 @@ def _kind(
     if coarser:
         return "coarser"
     if any(p.departs for p in probes):
-        return "amplified"
-    return "equal" if all(p.state == "equal" for p in probes) else "rounding"
+        return "undecided" if any(p.state == "unjudged" for p in probes) else "amplified"
+    # a layer that could not be run alone was seen where the models ran
+    same = all(p.state == "equal" or (p.state == "unjudged" and p.max_abs == 0) for p in probes)
+    return "equal" if same else "rounding"
 
 
 def _verdict(
@@ -313,16 +317,20 @@ def _verdict(
     count = "1 value" if len(probes) == 1 else f"{len(probes):,} values"
     if kind == "unlike":
         return "different: the two models have no value in common that could be compared"
-    if kind == "equal":
-        return f"equal bit for bit at {count}"
-    if kind == "rounding":
-        return f"equal within rounding at {count}"
+    if kind in ("equal", "rounding"):
+        unseen = sum(p.state == "unjudged" for p in probes)
+        alone = f"; {many_text(unseen, 'layer')} could not be run alone" if unseen else ""
+        return f"equal {'bit for bit' if kind == 'equal' else 'within rounding'} at {count}{alone}"
     if kind == "amplified":
         off = next(p for p in probes if p.departs)
         return (
             f"departs, though no layer introduces more than rounding: first beyond the original's noise at"
             f" {_named(off)}; the model amplifies it"
         )
+    if kind == "undecided":
+        off = next(p for p in probes if p.departs)
+        one = next(p for p in probes if p.state == "unjudged")
+        return f"not decided: first off at {_named(off)}, and {_named(one)} {one.reason[3:]}"
     top = ""
     if most is not None and (own := probes[most].introduced) is not None:
         top = f", most in {_named(probes[most])} ({100 * own:.2g} % of its size)"
@@ -343,7 +351,19 @@ def _verdict(
     ends = [p for p in probes if p.output]
     shown = any(p.departs for p in ends) or not ends
     hidden = "" if shown else "; the outputs do not show it on these inputs"
-    return f"departs first in {_named(first)}: {first.reason}{others}{hidden}"
+    return f"departs first in {_named(first)}{_change(first)}: {first.reason}{others}{hidden}"
+
+
+def _change(probe: Probe) -> str:
+    """What was done to the node at fault: ', which was inserted'."""
+    if not probe.change:
+        return ""
+    if probe.change == "behind the fault":
+        return ", which stands behind the fault"
+    renamed = probe.change != "inserted" and probe.layer_after != probe.layer
+    other = f" ('{printable(probe.layer_after)}' in the other model)" if renamed else ""
+    is_or_was = "is" if probe.change == "connected otherwise" else "was"
+    return f", which {is_or_was} {probe.change}{other}"
 
 
 def _named(probe: Probe) -> str:

@@ -16,6 +16,8 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Cancelled
 from explorer.base.units import many_text, printable, shape_text
+from explorer.engine.graph.dtypes import element_type
+from explorer.engine.graph.interpreter import reads
 from explorer.engine.graph.model import DTYPES, Model, Value
 from explorer.engine.graph.random_operators import all_nodes
 from explorer.engine.progress import Cancel
@@ -111,6 +113,26 @@ def pair_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> dic
         if not known or not _fits(a, b):
             raise InputMismatch(f"input {_declared(a)} is {_declared(b)} in the other model")
     return {a.name: b.name for a, b in pairs}
+
+
+def check_interface(before: Model, after: Model) -> None:
+    """Refuses two models that a caller cannot use in the same way, though they take the same inputs.
+
+    Raises:
+        InputMismatch: Their inputs stand in another order, which callers who give them by position see; or
+            a caller may replace a stored tensor of one of them, which the other one keeps.
+    """
+    first, second = ([v.name for v in m.graph.feeds] for m in (before, after))
+    if any(name in first and first.index(name) != at for at, name in enumerate(second)):
+        named = ", ".join(f"'{printable(name)}'" for name in second[:_NAMED])
+        raise InputMismatch(f"the inputs stand in another order: {named}")
+    for one, other, which in ((before, after, "first"), (after, before, "second")):
+        for name in sorted(one.defaults - other.defaults):
+            if any(name in reads(node) for node in one.graph.nodes):
+                raise InputMismatch(
+                    f"'{printable(name)}' is an input that a caller may give in the {which} model,"
+                    " and a constant or missing in the other"
+                )
 
 
 def pair_outputs(before: Model, after: Model) -> list[Pair]:
@@ -363,7 +385,7 @@ def _evidence(
         same = all(identical(a, b) for a, b in zip(old, new, strict=True))
         return _nothing(name, "", (), note + ("equal" if same else "values differ"), passed=same)
     constant = len(old) > 1 and all(v.shape == old[0].shape and not (v != old[0]).any() for v in old[1:])
-    kind, shape = str(old[0].dtype), tuple(old[0].shape)
+    kind, shape = element_type(old[0]), tuple(old[0].shape)
     for a, b in zip(old, new, strict=True):
         if a.dtype != b.dtype:
             return _nothing(name, kind, shape, f"{a.dtype} in one model, {b.dtype} in the other")

@@ -20,6 +20,7 @@ from explorer.engine.graph.model import Model, Node, Tensor
 from explorer.engine.progress import Cancel
 from explorer.engine.proof.meanings import Original
 from explorer.engine.proof.regions.trials import COMPARABLE
+from explorer.engine.proof.structure.inferred_types import InferredTypes
 from explorer.engine.proof.structure.probes import GraphProducers, Pair, Region, pair_values
 from explorer.engine.proof.structure.value_numbers import GraphNumbers, ValueNumbers
 from explorer.facts import TensorInfo
@@ -98,20 +99,54 @@ class Correspondence:
         self._table = ValueNumbers([before, after], cancel)
         given = {name: self._table.number("input", name) for name in inputs}
         self.cut_off: list[Pair] = []
+        declared = {value.name: value.dtype for value in before.graph.feeds}
+        self._table.sources.dtypes.update(
+            (number, dtype) for name, number in given.items() if (dtype := declared.get(name)) is not None
+        )
+        self._given = given
         self._given_after = {inputs[name]: number for name, number in given.items()}
-        self._first = GraphNumbers(self._table, before, given, site=partial(_site_before, sites))
+        self._ranks: tuple[InferredTypes, InferredTypes] | None = None
+        self.unequal = self._number()
+        if self.unequal:
+            # axes that count from the end, and types, take an inference of either graph
+            self._ranks = InferredTypes(before), InferredTypes(after)
+            self.unequal = self._number()
+        self.nodes = self._first.nodes
+
+    def _number(self) -> list[Pair]:
+        """Numbers both graphs; returns the outputs that are not equal by it."""
+        types = self._ranks[0] if self._ranks is not None else None
+        site = partial(_site_before, self._sites)
+        self._first = GraphNumbers(self._table, self.before, self._given, site=site, types=types)
         second = self._second({})
         self._certain = {*self._first.values.values()}.intersection(second.values.values())
-        pairs = [(self._first.values[p.before], second.values[p.after], p) for p in outputs]
-        self.unequal = [p for a, b, p in pairs if a != b]
-        self.nodes = self._first.nodes
         self.met = self._first.sites & second.sites
+        return [p for p in self.outputs if self._first.values[p.before] != second.values[p.after]]
 
     def _second(self, assumed: Mapping[str, int]) -> GraphNumbers:
         def site(path: tuple[str, ...], name: str, node: Node) -> Original | None:
             return self._sites.get("/".join((*path, name)))
 
-        return GraphNumbers(self._table, self.after, self._given_after, site=site, assumed=assumed)
+        types = self._ranks[1] if self._ranks is not None else None
+        return GraphNumbers(
+            self._table, self.after, self._given_after, site=site, assumed=assumed, types=types
+        )
+
+    def certain_nodes(self, sites: Collection[str]) -> int:
+        """Nodes behind the outputs whose values both graphs have by construction; `sites` are left out."""
+        first = self._first
+        aside = self.of_sites(sites)
+        return sum(
+            id(node) in first.followed
+            and at not in aside
+            and any(first.values.get(name) in self._certain for name in node.outputs if name)
+            for at, node in enumerate(self.before.graph.nodes)
+        )
+
+    def of_sites(self, sites: Collection[str]) -> set[int]:
+        """Positions of the nodes of the main graph that are products of sites, of these keys."""
+        nodes = enumerate(self.before.graph.nodes if sites else ())
+        return {at for at, node in nodes if any(name in sites for name in node.outputs)}
 
     def regions(self, dropped: set[str], through: Mapping[str, Collection[str]]) -> list[ChangedRegion]:
         """The regions in the order of the original.

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
 from explorer.base.verdicts import NOT_NEEDED
+from explorer.engine.graph.dtypes import element_type
 from explorer.engine.graph.model import Model, Node
 from explorer.engine.graph.random_operators import NOT_SHARED
 from explorer.engine.graph.random_operators import draws as draws_random
@@ -271,7 +272,7 @@ class _Runner:
                 assert self._session is not None
                 feeds |= self._session.run(inputs, [*wanted, *self._ahead(wanted)])
             self._fetched[id(one), seed] = feeds
-            self._types.update((name, str(value.dtype)) for name, value in feeds.items())
+            self._types.update((name, element_type(value)) for name, value in feeds.items())
         return {name: feeds[name] for name in names}
 
     def _ahead(self, wanted: Sequence[str]) -> Iterator[str]:
@@ -583,8 +584,8 @@ class _Runner:
         if found.passed:
             return found
         given = {n: pairs[0][2][n] for n in region.before.given}
-        part = region_model(self.one, region.before, {n: str(v.dtype) for n, v in given.items()})
-        few = independent(part, [RandomInput(n, str(v.dtype), v.shape) for n, v in given.items()])
+        part = region_model(self.one, region.before, {n: element_type(v) for n, v in given.items()})
+        few = independent(part, [RandomInput(n, element_type(v), v.shape) for n, v in given.items()])
         fewest = min(few.values(), default=old.draws[0][0].size)
         noise = replace(noise, independent=dict.fromkeys(name, fewest))
         (found,) = outputs.compare(old, new, truth, noise)

@@ -25,7 +25,6 @@ from explorer.engine.fold.fold import fold_away
 from explorer.engine.graph.constant_nodes import constant_of
 from explorer.engine.graph.model import Graph, Inline, Model, Node, Tensor
 from explorer.engine.proof.structure.probes import GraphProducers
-from explorer.engine.proof.structure.value_numbers import unused
 from explorer.engine.runtime.onnxruntime import Array
 
 _PLACES: Mapping[str, Collection[int]] = {
@@ -215,7 +214,7 @@ class _Comparison:
     def _attributes(
         self, a: Node, b: Node, stored: Sequence[ChainMap[str, Tensor]], position: int | None
     ) -> Iterator[StoredDifference]:
-        for name in sorted({*a.attributes, *b.attributes} - _SHAPES - {*unused(a)}):
+        for name in sorted({*a.attributes, *b.attributes} - _SHAPES - {*_unused(a)}):
             x, y = (
                 node.attributes[name] if name in node.attributes else _default(model, node, name)
                 for model, node in zip(self.sides, (a, b), strict=True)
@@ -356,3 +355,14 @@ def constants_of(
     """The constants that nodes of a graph can name, in graphs `around` it too."""
     made = {node.outputs[0]: tensor for node in nodes if (tensor := constant_of(node)) is not None}
     return ChainMap(made, dict(stored), *around)
+
+
+def _unused(node: Node) -> Collection[str]:
+    """Attributes of a node that change nothing in what it computes."""
+    if node.domain:
+        return ()
+    if node.op == "Gemm":
+        return () if len(node.inputs) > 2 and node.inputs[2] else ("beta",)
+    if node.op == "BatchNormalization":
+        return ("momentum",) if len(node.outputs) == 1 else ()
+    return ()

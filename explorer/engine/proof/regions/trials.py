@@ -35,19 +35,21 @@ class Trial(Struct):
 
     Attributes:
         figures: The comparison, over all draws.
-        fault: What is wrong beyond figures: another shape, or the layer cannot be run.
+        fault: What is wrong beyond figures: another shape.
+        not_run: Why the layer could not be run; then nothing was seen of it.
         differing: Elements that are not equal; only counted for what is no float.
     """
 
     figures: OutputComparison
     fault: str = ""
+    not_run: str = ""
     differing: int = 0
     elements: int = 0
 
     @property
     def equal(self) -> bool:
         """Bit for bit the same, as far as seen."""
-        return self.figures.equal and not self.fault
+        return self.figures.equal and not self.fault and not self.not_run
 
 
 class ComparedValue(Struct):
@@ -98,10 +100,15 @@ def add(trial: Trial, a: Array, b: Array, true: Array | None) -> None:
 
 def as_given(value: Array, dtype: str | None) -> Array:
     """The value as far as the other model's type can hold it, so that both layers are given the same."""
-    if dtype is None or value.dtype == dtype or np.can_cast(value.dtype, dtype):
+    if dtype in (None, "string") or value.dtype == dtype or np.can_cast(value.dtype, dtype):
         return value
     with np.errstate(over="ignore"):
         return value.astype(dtype).astype(value.dtype)
+
+
+def in_type(value: Array, dtype: str) -> Array:
+    """The value in an element type; texts stay what they are."""
+    return value if dtype == "string" else value.astype(dtype, copy=False)
 
 
 def seed_of(name: str) -> int:
@@ -111,7 +118,7 @@ def seed_of(name: str) -> int:
 
 def undecided(trial: Trial) -> bool:
     """Whether two layers differ by so little that rounding could hide a fault."""
-    if trial.equal or trial.fault:
+    if trial.equal or trial.fault or trial.not_run:
         return False
     before, after = trial.figures.rms_before, trial.figures.rms_after
     return before is None or after is None or after <= _PLAIN * before

@@ -11,14 +11,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from explorer.engine.proof.compare import OutputComparison, unit_roundoff
+from explorer.engine.proof.compare import LIMIT, OutputComparison, unit_roundoff
 from explorer.engine.proof.meanings import ProductSpec
 from explorer.engine.runtime.onnxruntime import Array
 
 SATURATES = "onnxruntime saturates products of unsigned with signed bytes on this processor"
-
-_FLOAT_LIMIT = 8.0
-"""What |error| / (u |x| |W|) of an original in floats may be against the exact sum."""
 
 
 def dense_integers(x: Array, seed: tuple[int, ...]) -> Array:
@@ -87,7 +84,7 @@ def _of_original(
     assert meaning.integers is not None
     if floats and meaning.integers.scale is not None and bound is not None:
         allowed = (
-            _FLOAT_LIMIT
+            LIMIT
             * unit_roundoff(str(theirs.dtype))
             * (bound * meaning.integers.scale(meaning.added) + np.abs(exact))
         )

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from msgspec.structs import replace
 
+from explorer.engine.graph.dtypes import element_type
 from explorer.engine.graph.interpreter import Wiring, reads
 from explorer.engine.graph.model import Function, Graph, Model, Node, Value, subgraphs
 from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
@@ -98,7 +99,7 @@ def run_nodes(
     threads: int | None = None,
 ) -> dict[str, Array]:
     """Runs some nodes of a model by themselves: see `run_part`."""
-    given = tuple(Value(n, str(v.dtype), v.shape) for n, v in feeds.items())
+    given = tuple(Value(n, element_type(v), v.shape) for n, v in feeds.items())
     return part_session(model, nodes, given, outputs, what, threads).run(dict(feeds))
 
 

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
+from explorer.engine.graph.dtypes import element_type
 from explorer.engine.graph.interpreter import Wiring
 from explorer.engine.graph.model import DTYPES, Model, sources
 from explorer.engine.progress import Cancel
@@ -191,7 +192,7 @@ class SiteProof:
                 return
             if drawn is self.drawn:
                 for name, value in values.items():
-                    self.seen[name] = TensorInfo(name, str(value.dtype), tuple(value.shape), "observed")
+                    self.seen[name] = TensorInfo(name, element_type(value), tuple(value.shape), "observed")
             if any(site.place for site in group):
                 self._places(drawn)  # once for all of them
             if any(key_of(site) in large for site in group):

@@ -14,13 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from explorer.engine.proof.compare import SLAB, OutputComparison
+from explorer.engine.proof.compare import LIMIT, SLAB, OutputComparison
 from explorer.engine.proof.sites.reference import Reference
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.facts import SitePlan
-
-LIMIT = 8.0
-"""What |error| / (u |x| |W|) may be where signs are mixed."""
 
 _SAME_SIGN = 1.5
 """Times the square root of the additions in a row, times |x W| / (|x| |W|): what it may be where they are

@@ -17,11 +17,11 @@ from msgspec import Struct
 
 from explorer.engine.graph.interpreter import Wiring
 from explorer.engine.graph.model import Model
-from explorer.engine.proof.compare import SLAB, OutputComparison, unit_roundoff
+from explorer.engine.proof.compare import LIMIT, SLAB, OutputComparison, unit_roundoff
 from explorer.engine.proof.meanings import Original, ProductSpec, Rows
 from explorer.engine.proof.sites.exact import compare_exact, dense_codes, dense_integers
 from explorer.engine.proof.sites.reference import references, rows_of
-from explorer.engine.proof.sites.rounding import LIMIT, chain_length, fault_of, largest_ratio, smallest
+from explorer.engine.proof.sites.rounding import chain_length, fault_of, largest_ratio, smallest
 from explorer.engine.proof.sites.row_blocks import run_some
 from explorer.engine.proof.sites.runner import Runner, Sessions
 from explorer.engine.runtime.onnxruntime import Array

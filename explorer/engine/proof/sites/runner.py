@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from explorer.base.errors import Cancelled
+from explorer.engine.graph.dtypes import element_type
 from explorer.engine.graph.interpreter import Wiring, reads
 from explorer.engine.graph.model import Function, Model, Node, Value
 from explorer.engine.proof.meanings import Original
@@ -69,7 +70,7 @@ class Runner:
 
     def run_nodes(self, nodes: Sequence[Node], feeds: Mapping[str, Array]) -> Array:
         """The site's output, made by other nodes than its own."""
-        given = tuple(Value(name, str(value.dtype), value.shape) for name, value in feeds.items())
+        given = tuple(Value(name, element_type(value), value.shape) for name, value in feeds.items())
         return self._session(nodes, given, [self.site.output]).run(feeds)[self.site.output]
 
     def _in_columns(self, join: Node, values: list[dict[str, Array]]) -> None:
@@ -139,7 +140,7 @@ class Runner:
             if name in initializers
         }
         inputs = [{n: tiles[n] if n in tiles else known[n] for n in outer} for known in values]
-        kinds = tuple((names[n], str(v.dtype), v.shape) for n, v in inputs[0].items())
+        kinds = tuple((names[n], element_type(v), v.shape) for n, v in inputs[0].items())
         key = (tuple(_signature(n, names) for n in nodes), kinds)
         if key not in sessions:
             alike = [
@@ -159,7 +160,7 @@ class Runner:
         own = {o for n in nodes for o in n.outputs}
         read = dict.fromkeys(name for n in nodes for name in reads(n))
         inputs = [name for name in read if name in values[0] and name not in own]
-        given = tuple(Value(n, str(values[0][n].dtype), values[0][n].shape) for n in inputs)
+        given = tuple(Value(n, element_type(values[0][n]), values[0][n].shape) for n in inputs)
         if self.sessions is None:
             session = self._session(nodes, given, outputs)
         else:

@@ -16,9 +16,8 @@ from explorer.base.errors import BadModel
 from explorer.base.units import printable
 from explorer.engine.graph.interpreter import Wiring
 from explorer.engine.graph.model import Model
-from explorer.engine.proof.compare import OutputComparison
+from explorer.engine.proof.compare import LIMIT, OutputComparison
 from explorer.engine.proof.meanings import Original, ProductSpec
-from explorer.engine.proof.sites.rounding import LIMIT
 from explorer.engine.proof.sites.run import SiteRun, run_site
 from explorer.engine.proof.sites.runner import Sessions
 from explorer.engine.proof.structure.walk import walk

@@ -1,17 +1,18 @@
 """Global value numbering: values of two graphs that are equal by construction get the same number.
 
 A value is what its operator, its attributes, its constants (every bit of them, whatever they are called) and
-the numbers of what it reads make of it. That needs no run, and holds for every input. Names mean nothing
-here: an inlined function, a renamed value, a Constant in place of an initializer, an Identity in between
-change no number. What a compiler does inside one graph to find a value that it has already (Alpern, Wegman
-and Zadeck, "Detecting equality of variables in programs", POPL 1988) is done across two.
+the numbers of what it reads make of it. That needs no run, and holds for every input. Names and spellings
+(`normal_form`) mean nothing here: an inlined function, a renamed value, a Constant in place of an
+initializer, an Identity in between change no number. What a compiler does inside one graph to find a value
+that it has already (Alpern, Wegman and Zadeck, "Detecting equality of variables in programs", POPL 1988) is
+done across two.
 
 A tiled site is numbered by the product that it is proved to be and by what it multiplies, on both sides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
@@ -23,7 +24,11 @@ from explorer.engine.graph.model import AttributeRef, Function, Graph, Model, No
 from explorer.engine.graph.random_operators import RANDOM
 from explorer.engine.progress import Cancel
 from explorer.engine.proof.meanings import Original
+from explorer.engine.proof.structure.normal_form import MANY_OUTPUTS, NormalNode, Sources, made, normalize
 from explorer.engine.shapes.subgraphs import body_name, call_name
+from explorer.facts import TensorInfo
+
+Types = Callable[[tuple[str, ...], str], TensorInfo | None]
 
 _ABSENT = 0
 """Number of an input that is left out."""
@@ -34,17 +39,6 @@ stand for more than anybody can."""
 
 _DEEPEST = 64
 """Calls and bodies inside each other."""
-
-
-def unused(node: Node) -> Collection[str]:
-    """Attributes of a node that change nothing in what it computes."""
-    if node.domain:
-        return ()
-    if node.op == "Gemm":
-        return () if len(node.inputs) > 2 and node.inputs[2] else ("beta",)
-    if node.op == "BatchNormalization":
-        return ("momentum",) if len(node.outputs) == 1 else ()
-    return ()
 
 
 class ValueNumbers:
@@ -66,6 +60,9 @@ class ValueNumbers:
                     versions.setdefault(domain, set()).add(version)
         self._mixed = {domain for domain, found in versions.items() if len(found) > 1}
         self._since: dict[tuple[str, str, int], int] = {}
+        self.sources = Sources()
+        self.tensors: dict[int, Tensor] = {}
+        """Stored tensors by their number."""
 
     def number(self, *form: Any) -> int:
         """The number of whatever is described so."""
@@ -78,22 +75,38 @@ class ValueNumbers:
         for known, number in bucket:
             if known is tensor or (has_bytes and self._forms.equal_content(known, tensor)):
                 return number
-        bucket.append((tensor, self.number("stored", len(self._table))))
-        return bucket[-1][1]
+        number = self.number("stored", len(self._table))
+        bucket.append((tensor, number))
+        self.tensors[number] = tensor
+        self.sources.dtypes[number] = tensor.dtype
+        return number
 
-    def operator(self, node: Node, opsets: Mapping[str, int]) -> Form:
-        """What a node computes, its attributes aside: the operator in the version that the model means."""
-        if node.domain not in self._mixed:
-            return node.key
-        key = node.domain, node.op, opsets.get(node.domain, 0)
-        if key not in self._since:
+    def operator(self, key: tuple[str, str, str], opset: int) -> Form:
+        """What a node computes, its attributes aside: the operator in the version that the model means.
+
+        Args:
+            key: Domain, operator and overload.
+            opset: Version of the domain's operator set.
+        """
+        domain, op, _ = key
+        if domain not in self._mixed:
+            return key
+        version = domain, op, opset
+        if version not in self._since:
             import onnx.defs  # 200 ms, and only models of different operator sets need it
 
             try:
-                self._since[key] = onnx.defs.get_schema(node.op, key[2], node.domain).since_version
+                self._since[version] = onnx.defs.get_schema(op, opset, domain).since_version
             except onnx.defs.SchemaError:
-                self._since[key] = key[2]
-        return (*node.key, self._since[key])
+                self._since[version] = opset
+        return (*key, self._since[version])
+
+
+class _Bound(Struct, frozen=True):
+    """An attribute of a call: its value and the form of that, as the caller means it."""
+
+    value: Any
+    form: Form
 
 
 class _Scope(Struct, eq=False):
@@ -109,7 +122,7 @@ class _Scope(Struct, eq=False):
     opsets: Mapping[str, int]
     parent: _Scope | None = None
     path: tuple[str, ...] = ()
-    bindings: Mapping[str, Form] | None = None
+    bindings: Mapping[str, _Bound] | None = None
     depth: int = 0
     bodies: int = 0
     makers: dict[str, Node] = field(default_factory=dict)
@@ -128,11 +141,13 @@ class GraphNumbers:
         site: The product behind a value, by the path of its graph, its name and the node that makes it, where
             one is proved; None for any other.
         assumed: Values of the main graph with numbers that they are to have, though nothing shows it.
+        types: Gives what is inferred of a value, by the path of its graph and its name; None: nothing is.
 
     Attributes:
         values: Numbers by name, of the main graph.
         derived: What `assumed` values would be numbered without the assumption.
-        nodes: How many nodes of the main graph were followed.
+        followed: Ids of the nodes of the main graph that were followed.
+        nodes: How many those are.
         sites: Keys of the sites that were met.
     """
 
@@ -144,11 +159,13 @@ class GraphNumbers:
         *,
         site: Callable[[tuple[str, ...], str, Node], Original | None],
         assumed: Mapping[str, int] | None = None,
+        types: Types | None = None,
     ) -> None:
         self.table = table
         self.model = model
         self.site = site
         self.assumed = assumed or {}
+        self.types = types
         self.derived: dict[str, int] = {}
         self.sites: set[str] = set()
         self._drawn: dict[Form, int] = {}
@@ -161,11 +178,10 @@ class GraphNumbers:
             for name in model.defaults
         }
         self._main = _Scope(graph.nodes, graph.initializers, {**replaceable, **inputs}, model.opsets)
-        followed: set[int] = set()
-        self._followed = followed
+        self.followed: set[int] = set()
         self._of([value.name for value in graph.outputs], self._main)
         self.values = self._main.known
-        self.nodes = len(followed)
+        self.nodes = len(self.followed)
 
     def _of(self, names: Sequence[str], scope: _Scope) -> list[int]:
         """Numbers of values, and on the way of all that they depend on; without recursion along a graph."""
@@ -215,7 +231,7 @@ class GraphNumbers:
         key = "/".join((*scope.path, name))
         self.sites.add(key)
         if scope is self._main:
-            self._followed.add(id(scope.makers[name]))
+            self.followed.add(id(scope.makers[name]))
         given = tuple(scope.known[n] for n in product.inputs)
         self._set(name, self.table.number("site", key, given), scope)
 
@@ -228,12 +244,12 @@ class GraphNumbers:
     def _node(self, node: Node, scope: _Scope) -> None:
         self._left -= 1
         if scope is self._main:
-            self._followed.add(id(node))
+            self.followed.add(id(node))
         given = [scope.known.get(name, _ABSENT) if name else _ABSENT for name in node.inputs]
         while given and given[-1] == _ABSENT:
             given.pop()
-        made = self._made(node, given, scope)
-        for name, number in zip(node.outputs, made, strict=False):
+        numbers = self._made(node, given, scope)
+        for name, number in zip(node.outputs, numbers, strict=False):
             if name:
                 self._set(name, number, scope)
 
@@ -246,32 +262,110 @@ class GraphNumbers:
             return self._call(function, node, given, scope)
         if not node.domain and node.op == "Identity" and len(given) == 1:
             return given
-        if (tensor := constant_of(node)) is not None:
-            return [self.table.content(tensor)]
-        attributes = tuple(
-            (name, value)
-            for name in sorted(node.attributes.keys() - unused(node))
-            if (value := self._attribute(node, name, node.attributes[name], scope)) is not None
+        attributes, bound = self._attributes(node, scope)
+        if node.op == "Constant" and not node.domain:
+            tensor = constant_of(node.with_attributes(attributes) if bound else node)
+            if tensor is not None:
+                return [self.table.content(tensor)]
+        normal = self._normal(node, given, attributes, scope)
+        if normal.same is not None:
+            return [normal.same, *(self.table.number("beside", id(node), at) for at in node.outputs[1:])]
+        forms = tuple(
+            (name, item)
+            for name in sorted(normal.attributes)
+            if (item := self._form(node, name, normal.attributes[name], bound, scope)) is not None
         )
-        form: Form = (self.table.operator(node, scope.opsets), tuple(given), attributes, len(node.outputs))
+        several = node.domain or node.op in MANY_OUTPUTS
+        operator = self.table.operator((normal.domain, normal.op, node.overload), normal.opset)
+        form: Form = (operator, tuple(normal.given), forms, len(node.outputs) if several else 0)
         if (node.op in RANDOM and not node.domain) or (node.op == "Dropout" and len(given) > 2):
             # two draws are two values; the first of one graph is the first of the other
             self._draws += 1
             self._drawn[form] = self._drawn.get(form, 0) + 1
             form = (*form, "draw", self._drawn[form])
         number = self.table.number("node", form)
-        return [self.table.number("output", number, at) for at in range(len(node.outputs))]
+        outputs = [self.table.number("output", number, at) for at in range(len(node.outputs))]
+        made(normal, outputs[0])
+        return outputs
+
+    def _attributes(self, node: Node, scope: _Scope) -> tuple[dict[str, Any], dict[str, _Bound]]:
+        """The attributes of a node, references resolved; and those that were references."""
+        values: dict[str, Any] = {}
+        bound: dict[str, _Bound] = {}
+        for name, value in node.attributes.items():
+            if isinstance(value, AttributeRef):
+                item = (scope.bindings or {}).get(value.name)
+                if item is not None:  # else the caller gives none, and the operator's default holds
+                    values[name], bound[name] = item.value, item
+            else:
+                values[name] = value
+        return values, bound
+
+    def _normal(
+        self, node: Node, given: Sequence[int], attributes: dict[str, Any], scope: _Scope
+    ) -> NormalNode:
+        """The node in normal form."""
+        table = self.table
+
+        def info(at: int) -> TensorInfo | None:
+            if self.types is None or at >= len(node.inputs) or not node.inputs[at]:
+                return None
+            return self.types(scope.path, node.inputs[at])
+
+        def rank(at: int) -> int | None:
+            stored = table.tensors.get(given[at]) if at < len(given) else None
+            if stored is not None:
+                return len(stored.shape)
+            found = info(at)
+            return len(found.shape) if found is not None and found.shape is not None else None
+
+        def dtype(at: int) -> str | None:
+            known = table.sources.dtypes.get(given[at]) if at < len(given) else None
+            if known is not None:
+                return known
+            found = info(at)
+            return found.dtype if found is not None else None
+
+        outputs = max((at for at, name in enumerate(node.outputs, 1) if name), default=0)
+        normal = NormalNode(
+            node.domain,
+            node.op,
+            scope.opsets.get(node.domain, 0),
+            list(given),
+            attributes,
+            outputs,
+            lambda at: table.tensors.get(given[at]) if at < len(given) else None,
+            rank,
+            dtype,
+            table.sources,
+        )
+        normalize(normal)
+        return normal
+
+    def _form(
+        self, node: Node, name: str, value: Any, bound: Mapping[str, _Bound], scope: _Scope
+    ) -> Form | None:
+        """The form of an attribute in normal form; one that the caller gave has it already."""
+        item = bound.get(name)
+        return (
+            item.form
+            if item is not None and item.value is value
+            else self._attribute(node, name, value, scope)
+        )
 
     def _call(self, function: Function, node: Node, given: list[int], scope: _Scope) -> list[int]:
         """A function's outputs: those of its body, in place of the call."""
         own = {**function.defaults, **node.attributes}
-        bindings = {
-            name: item
-            for name, value in own.items()
-            if (item := self._attribute(node, name, value, scope)) is not None
-        }
+        bindings: dict[str, _Bound] = {}
+        for name, value in own.items():
+            if isinstance(value, AttributeRef):
+                if (outer := (scope.bindings or {}).get(value.name)) is not None:
+                    bindings[name] = outer
+            elif (item := self._attribute(node, name, value, scope)) is not None:
+                bindings[name] = _Bound(value, item)
         # functions that call each other twice each are followed once for each set of inputs
-        form: Form = id(function), scope.bodies, tuple(given), tuple(sorted(bindings.items()))
+        forms = tuple((name, bindings[name].form) for name in sorted(bindings))
+        form: Form = id(function), scope.bodies, tuple(given), forms
         if form in self._called:
             return self._called[form]
         draws = self._draws
@@ -286,10 +380,10 @@ class GraphNumbers:
             depth=scope.depth + 1,
             bodies=scope.bodies,
         )
-        made = self._of(function.outputs, inner)
+        outputs = self._of(function.outputs, inner)
         if draws == self._draws:
-            self._called[form] = made
-        return made
+            self._called[form] = outputs
+        return outputs
 
     def _body(self, node: Node, attribute: str, graph: Graph, scope: _Scope) -> Form:
         """A body as a function of its inputs and of what it takes from around."""
@@ -314,7 +408,8 @@ class GraphNumbers:
         if isinstance(value, Tensor):
             return "tensor", self.table.content(value)
         if isinstance(value, AttributeRef):
-            return (scope.bindings or {}).get(value.name)
+            item = (scope.bindings or {}).get(value.name)
+            return item.form if item is not None else None
         if isinstance(value, Graph):
             return "graph", self._body(node, name, value, scope)
         if isinstance(value, (tuple, list)):

@@ -29,6 +29,7 @@ STATES: Mapping[str, tuple[str, Role]] = {
     "inherited": ("inherited", "warning"),
     "coarser": ("number type", "warning"),
     "introduced": ("INTRODUCED", "bad"),
+    "unjudged": ("not run alone", "warning"),
 }
 """What a value's state is called, and its role."""
 
@@ -39,6 +40,7 @@ _CLAIMS = {
     "spread": "DEPARTS THROUGHOUT",
     "coarser": "DEPARTS BY ITS NUMBER TYPES",
     "amplified": "DEPARTS BY ROUNDING THAT GROWS",
+    "undecided": "NOT DECIDED",
     "unlike": "CANNOT BE COMPARED",
 }
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -169,6 +171,8 @@ def _first(probe: Probe, fact: Blame) -> list[tuple[Cell, ...]]:
     ]
     if probe.nonfinite:
         rows.append(("NaN or Inf", Span(exact_text(probe.nonfinite), "bad"), "that the original has not"))
+    if probe.change:
+        rows.append(("change", Span(probe.change, "bad"), ""))
     if probe.formats:
         rows.append(("formats", "", f"{probe.op} -> {_formats(probe)}"))
     if probe.reason:

@@ -1,0 +1,196 @@
+"""Changed nodes of a region: which one was inserted, removed, replaced, changed or connected otherwise.
+
+A value is where two models are compared; a fault is in a node. What makes a value in one model and in the
+other is a few nodes, most of which are the same: those are taken away from the front, where they compute the
+same from the same, and from the back, where the same operators read what the changed node makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from explorer.engine.diff.forms import Forms, literal_form
+from explorer.engine.graph.constant_nodes import constant_of
+from explorer.engine.graph.model import Node, Tensor
+from explorer.engine.graph.schema_defaults import default_attributes
+from explorer.engine.proof.structure.probes import GraphProducers, Region
+from explorer.facts.blame import Change
+
+
+class ChangedNodes(Struct, frozen=True):
+    """What differs between two regions that make one value.
+
+    Attributes:
+        change: What was done; '' where no single change explains it.
+        before, after: Positions of the nodes that differ, in execution order.
+    """
+
+    change: Change
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+
+def changed_nodes(
+    one: GraphProducers,
+    other: GraphProducers,
+    regions: tuple[Region, Region],
+    named: Mapping[str, str],
+) -> ChangedNodes:
+    """The nodes in which two regions differ.
+
+    Args:
+        one: The first graph.
+        other: The second graph.
+        regions: What makes the value in either.
+        named: Names of the first graph for values of the second that are the same.
+    """
+    forms = _Forms()
+    sides = _Side(one, regions[0], {}, forms), _Side(other, regions[1], named, forms)
+    shared = set(sides[0].numbers.values()) & set(sides[1].numbers.values())
+    left, right = ({at for at in side.live if not side.has(at, shared)} for side in sides)
+    rewired = _peel(sides, left, right)
+    if not left and not right:
+        return ChangedNodes("connected otherwise", *rewired) if rewired else ChangedNodes("", (), ())
+    kind: Change = "removed" if not right else "inserted" if not left else "replaced"
+    if len(left) == len(right) == 1:
+        a, b = one.nodes[next(iter(left))], other.nodes[next(iter(right))]
+        kind = "changed" if a.key == b.key else "replaced"
+    return ChangedNodes(kind, tuple(sorted(left)), tuple(sorted(right)))
+
+
+class _Forms:
+    """What both sides number together."""
+
+    def __init__(self) -> None:
+        self.forms = Forms()
+        self._numbers: dict[Any, int] = {}
+        self._tensors: list[tuple[Tensor, int]] = []
+
+    def number(self, form: Any) -> int:
+        return self._numbers.setdefault(form, len(self._numbers))
+
+    def stored(self, tensor: Tensor) -> int:
+        bucket = self.forms.sample(tensor)
+        for known, number in self._tensors:
+            if known is tensor or (
+                self.forms.sample(known) == bucket and self.forms.equal_content(known, tensor)
+            ):
+                return number
+        self._tensors.append((tensor, self.number(("stored", len(self._tensors)))))
+        return self._tensors[-1][1]
+
+
+class _Side:
+    """One region, its nodes numbered from what it is given on.
+
+    Attributes:
+        numbers: Of values, by name: equal numbers in both regions are equal values.
+        live: Positions of the nodes that depend on what is given; the others are constants.
+        local: Of each live node what it is without what flows into it.
+    """
+
+    def __init__(
+        self, wiring: GraphProducers, region: Region, named: Mapping[str, str], forms: _Forms
+    ) -> None:
+        self.wiring, self.region, self.forms = wiring, region, forms
+        self.opset = wiring.model.opset
+        self.numbers: dict[str, int] = {}
+        self.live: list[int] = []
+        self.local: dict[int, int] = {}
+        flowing = set(region.given)
+        for name in region.given:
+            self.numbers[name] = forms.number(("given", named.get(name, name)))
+        for at in region.nodes:
+            node = wiring.nodes[at]
+            reads = wiring.reads[at]
+            live = any(name in flowing for name in reads)
+            inputs = tuple(self._of(name) for name in node.inputs)
+            captured = tuple(self._of(name) for name in reads if name not in node.inputs)
+            own = self._own(node)
+            whole = forms.number(("node", own, inputs, captured))
+            if live:
+                self.live.append(at)
+                flowing.update(filter(None, node.outputs))
+                fixed = tuple("" if name in flowing else self._of(name) for name in node.inputs)
+                self.local[at] = forms.number(("local", own, fixed))
+            single = constant_of(node)
+            if not node.domain and node.op == "Identity" and inputs:
+                self.numbers[node.outputs[0]] = inputs[0]
+                continue
+            for slot, name in enumerate(node.outputs):
+                if name:
+                    self.numbers[name] = (
+                        forms.stored(single) if single is not None else forms.number(("output", whole, slot))
+                    )
+
+    def _of(self, name: str) -> int:
+        if name not in self.numbers:
+            tensor = self.wiring.model.graph.initializers.get(name)
+            if tensor is not None:
+                self.numbers[name] = self.forms.stored(tensor)
+            else:
+                self.numbers[name] = self.forms.number(("given", name) if name else "absent")
+        return self.numbers[name]
+
+    def _own(self, node: Node) -> int:
+        """The number of an operator with its attributes."""
+        values = {**default_attributes(node.domain, node.op, self.opset), **node.attributes}
+        plain = tuple((name, self._attribute(values[name])) for name in sorted(values))
+        return self.forms.number((node.key, plain))
+
+    def _attribute(self, value: Any) -> Any:
+        if (form := literal_form(value)) is not None:
+            return form
+        if isinstance(value, (tuple, list)):
+            return tuple(self._attribute(item) for item in value)
+        if isinstance(value, Tensor):
+            return self.forms.stored(value)
+        return self.forms.forms.attribute(self.wiring.model, value)
+
+    def has(self, at: int, shared: set[int]) -> bool:
+        """Whether all that a node makes is made in the other region, too."""
+        made = [name for name in self.wiring.nodes[at].outputs if name]
+        return all(self.numbers[name] in shared for name in made)
+
+
+def _peel(
+    sides: tuple[_Side, _Side], left: set[int], right: set[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Takes the nodes away that are the same from the back on.
+
+    Returns:
+        The first pair that was taken away though both read what is known, and not the same; None without one.
+    """
+    one, other = sides
+    pending = [(one.region.value, other.region.value)]
+    rewired: list[tuple[int, int]] = []
+    seen: set[tuple[str, str]] = set()
+    while pending:
+        pair = pending.pop()
+        if pair in seen:
+            continue
+        seen.add(pair)
+        a, b = (side.wiring.producer.get(name) for side, name in zip(sides, pair, strict=True))
+        if a is None or b is None or a not in left or b not in right or one.local[a] != other.local[b]:
+            continue
+        first, second = one.wiring.nodes[a], other.wiring.nodes[b]
+        if len(first.inputs) != len(second.inputs):
+            continue
+        left.discard(a)
+        right.discard(b)
+        inputs = list(zip(first.inputs, second.inputs, strict=True))
+        pending += inputs
+        apart = [(x, y) for x, y in inputs if one.numbers.get(x) != other.numbers.get(y)]
+        known = [
+            not ({one.wiring.producer.get(x)} & left) and not ({other.wiring.producer.get(y)} & right)
+            for x, y in apart
+        ]
+        if apart and all(known):
+            rewired.append((a, b))
+    if not rewired:
+        return None
+    a, b = min(rewired)
+    return (a,), (b,)

@@ -1,0 +1,644 @@
+"""Normal form of a node: one spelling for what ONNX lets a file say in several ways.
+
+Schema defaults are filled in; what changes nothing is left out; axes count from the front; the letters of an
+Einsum are those of the alphabet in order; operands that may trade places stand in one order. Every rule here
+holds for all inputs and to the bit, so that two nodes of one normal form are equal by construction. A rule
+that needs the rank or the type of a value is left out where inference does not give it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from string import ascii_letters
+from typing import Any
+
+import numpy as np
+from msgspec import Struct, field
+
+from explorer.engine.graph.model import DTYPES, Tensor
+from explorer.engine.graph.schema_defaults import default_attributes
+
+Ints = tuple[int, ...]
+
+_SMALL = 64
+"""Elements up to which a stored tensor is read as axes, sizes or a scalar."""
+
+
+class NormalNode(Struct):
+    """A node on its way to normal form.
+
+    Attributes:
+        domain, op: The operator.
+        opset: Version of its operator set that the model means.
+        given: Numbers of its inputs; in place of a number a form, where what is stored there has one.
+        attributes: Values by name, references resolved; those without one are not there.
+        outputs: How many outputs it has, those without a name at the end left out.
+        stored: The stored tensor behind an input; None for any other value.
+        rank: How many axes an input has; None where it is not known.
+        dtype: Element type of an input; None where it is not known.
+        sources: What is known of how values are made; rules keep it up.
+        same: The number that the node's only output has already, if it is that of another value.
+    """
+
+    domain: str
+    op: str
+    opset: int
+    given: list[Any]
+    attributes: dict[str, Any]
+    outputs: int
+    stored: Callable[[int], Tensor | None]
+    rank: Callable[[int], int | None]
+    dtype: Callable[[int], str | None]
+    sources: Sources
+    same: int | None = None
+
+    def numbers(self, at: int) -> np.ndarray[Any, Any] | None:
+        """The stored numbers behind an input, as far as they are few; None for any other value."""
+        if at >= len(self.given) or not isinstance(self.given[at], int):
+            return None
+        tensor = self.stored(at)
+        if tensor is None or tensor.payload is None or tensor.dtype == "string" or tensor.elements > _SMALL:
+            return None
+        return tensor.array()
+
+    def ints(self, at: int) -> Ints | None:
+        """The same of integers, as a flat list."""
+        values = self.numbers(at)
+        if values is None or values.dtype.kind not in "iu":
+            return None
+        return tuple(int(value) for value in values.reshape(-1))
+
+    def absent(self, at: int) -> None:
+        """Leaves an input out."""
+        if at < len(self.given):
+            self.given[at] = 0
+        self.trim()
+
+    def trim(self) -> None:
+        """Takes absent inputs off the end."""
+        while self.given and self.given[-1] == 0:
+            self.given.pop()
+
+    def drop(self, name: str, trivial: Callable[[Any], bool]) -> None:
+        """Leaves an attribute out where its value is trivial."""
+        if name in self.attributes and trivial(self.attributes[name]):
+            del self.attributes[name]
+
+
+class Sources(Struct):
+    """How values are made, for rules that look through one node at the next; by the value's number.
+
+    Attributes:
+        dtypes: Element types, as far as they follow from the numbers alone.
+        casts: What was cast, and its type.
+        transposes: What was transposed, and how.
+        reshaped: What was given another shape.
+        turned: What was negated, by the operator that undoes itself.
+    """
+
+    dtypes: dict[int, str] = field(default_factory=dict)
+    casts: dict[int, tuple[int, str]] = field(default_factory=dict)
+    transposes: dict[int, tuple[int, Ints]] = field(default_factory=dict)
+    reshaped: dict[int, int] = field(default_factory=dict)
+    turned: dict[tuple[str, int], int] = field(default_factory=dict)
+
+
+Rule = Callable[[NormalNode], None]
+
+
+def normalize(node: NormalNode) -> None:
+    """Brings a node to normal form, in place."""
+    node.attributes = {**default_attributes(node.domain, node.op, node.opset), **node.attributes}
+    for rule in _RULES.get((node.domain, node.op), ()):
+        rule(node)
+        if node.same is not None:
+            return
+
+
+def made(node: NormalNode, number: int) -> None:
+    """Notes how the first output of a node in normal form, of this number, is made."""
+    if node.domain or not node.given or not isinstance(node.given[0], int):
+        return
+    x = node.given[0]
+    sources = node.sources
+    if node.op == "Cast":
+        code, dtype = node.attributes.get("to"), node.dtype(0)
+        if isinstance(code, int) and code in DTYPES:
+            sources.dtypes[number] = DTYPES[code].name
+        if dtype is not None:
+            sources.casts[number] = x, dtype
+    elif node.op == "Transpose" and (perm := _perm(node)) is not None:
+        sources.transposes[number] = x, perm
+    elif node.op in _RESHAPES:
+        sources.reshaped[number] = sources.reshaped.get(x, x)
+    elif node.op in _INVOLUTIONS:
+        sources.turned[node.op, number] = x
+
+
+# what counts from the front
+
+
+def _from_front(name: str, more: int = 0) -> Rule:
+    """An axis of the first input, or of what has `more` axes."""
+
+    def rule(node: NormalNode) -> None:
+        rank, axis = node.rank(0), node.attributes.get(name)
+        if rank is not None and isinstance(axis, int) and axis < 0:
+            node.attributes[name] = axis + rank + more
+
+    return rule
+
+
+def _axes_from_front(name: str) -> Rule:
+    def rule(node: NormalNode) -> None:
+        rank, axes = node.rank(0), node.attributes.get(name)
+        if rank is not None and isinstance(axes, tuple):
+            node.attributes[name] = tuple(axis + rank if axis < 0 else axis for axis in axes)
+
+    return rule
+
+
+def _listed_axes(node: NormalNode) -> Ints | None:
+    """The axes of a Squeeze, an Unsqueeze or a reduction: an attribute or a stored input."""
+    axes = node.attributes.get("axes")
+    return axes if isinstance(axes, tuple) else node.ints(1)
+
+
+def _reduction(node: NormalNode) -> None:
+    """Axes in order, as an attribute; all of them are none."""
+    axes, rank = _listed_axes(node), node.rank(0)
+    if axes:
+        if rank is not None:
+            axes = tuple(sorted({axis % rank for axis in axes if -rank <= axis < rank}))
+        node.attributes.pop("noop_with_empty_axes", None)
+        if len(node.given) > 1:
+            node.absent(1)
+        node.attributes["axes"] = axes
+        if rank is not None and axes == tuple(range(rank)):
+            del node.attributes["axes"]
+            node.attributes["noop_with_empty_axes"] = 0
+    elif axes is not None or len(node.given) == 1:
+        # no axes are all of them, or none, as the other attribute says
+        node.attributes.pop("axes", None)
+        if len(node.given) > 1:
+            node.absent(1)
+
+
+def _squeezed(more: bool) -> Rule:
+    """Axes in order, as an attribute."""
+
+    def rule(node: NormalNode) -> None:
+        axes, rank = _listed_axes(node), node.rank(0)
+        if axes is None:
+            return
+        if rank is not None:
+            rank += len(axes) if more else 0
+            axes = tuple(sorted(axis + rank if axis < 0 else axis for axis in axes))
+        if len(node.given) > 1:
+            node.absent(1)
+        node.attributes["axes"] = axes
+
+    return rule
+
+
+def _slice(node: NormalNode) -> None:
+    """Axes from the front, where all are listed as none; steps of 1 as none."""
+    starts = node.ints(1)
+    if starts is None:
+        return
+    steps = node.ints(4)
+    if steps is not None and all(step == 1 for step in steps):
+        node.absent(4)
+    axes = node.ints(3) if len(node.given) > 3 and node.given[3] != 0 else tuple(range(len(starts)))
+    if axes is None:
+        return
+    rank = node.rank(0)
+    if rank is not None:
+        axes = tuple(axis + rank if axis < 0 else axis for axis in axes)
+    ends, counts = node.ints(2), len(starts)
+    node.given += [0] * (4 - len(node.given))
+    node.given[3] = ("axes", axes)
+    node.given[1] = ("starts", starts)
+    if ends is not None and len(ends) == counts:
+        node.given[2] = ("ends", ends)
+
+
+def _axis_input(node: NormalNode) -> None:
+    """An axis that is an input."""
+    axes, rank = node.ints(1), node.rank(0)
+    if axes is not None and len(axes) == 1:
+        axis = axes[0] + rank if rank is not None and axes[0] < 0 else axes[0]
+        node.given[1] = ("axis", axis)
+
+
+# what slides over images
+
+
+def _ones(value: Any) -> bool:
+    return isinstance(value, tuple) and all(item == 1 for item in value)
+
+
+def _zeros(value: Any) -> bool:
+    return isinstance(value, tuple) and all(item == 0 for item in value)
+
+
+def _kernel(at: int) -> Rule:
+    """A kernel's shape is that of the stored kernel."""
+
+    def rule(node: NormalNode) -> None:
+        kernel = node.stored(at) if at < len(node.given) and isinstance(node.given[at], int) else None
+        if kernel is None:
+            return
+        size = tuple(kernel.shape[2:])
+        _same_size(node, size)
+        node.drop("kernel_shape", lambda value: tuple(value) == size)
+
+    return rule
+
+
+def _pooled(node: NormalNode) -> None:
+    kernel = node.attributes.get("kernel_shape")
+    if node.op == "MaxPool" and isinstance(kernel, tuple):
+        _same_size(node, kernel)
+
+
+def _same_size(node: NormalNode, kernel: Ints) -> None:
+    """Pads in place of SAME_UPPER, where windows move by one: then they are the same for every size."""
+    attributes = node.attributes
+    if attributes.get("auto_pad") != "SAME_UPPER" or node.op not in ("Conv", "MaxPool"):
+        return
+    if not _ones(attributes.get("strides", ())) or attributes.get("ceil_mode", 0):
+        return
+    dilations = attributes.get("dilations") or (1,) * len(kernel)
+    totals = [(size - 1) * step for size, step in zip(kernel, dilations, strict=True)]
+    attributes["pads"] = (*(total // 2 for total in totals), *(total - total // 2 for total in totals))
+    attributes["auto_pad"] = "NOTSET"
+
+
+def _window(node: NormalNode) -> None:
+    """Strides and dilations of 1 and pads of 0 are none."""
+    attributes = node.attributes
+    plain = not attributes.get("ceil_mode", 0) and not attributes.get("output_shape")
+    if attributes.get("auto_pad") == "VALID" and plain and _zeros(attributes.get("pads", ())):
+        attributes["auto_pad"] = "NOTSET"
+    if attributes.get("auto_pad") == "NOTSET":
+        node.drop("pads", _zeros)
+    node.drop("strides", _ones)
+    node.drop("dilations", _ones)
+    node.drop("output_padding", _zeros)
+
+
+def _average(node: NormalNode) -> None:
+    """Without pads it makes no difference whether they count."""
+    attributes = node.attributes
+    exact = attributes.get("auto_pad") == "NOTSET" and not attributes.get("ceil_mode")
+    if exact and "pads" not in attributes:
+        attributes.pop("count_include_pad", None)
+
+
+def _max_pool(node: NormalNode) -> None:
+    """The order of indices counts only where there are indices; 0 is the default."""
+    node.drop("storage_order", lambda value: node.outputs == 1 or value == 0)
+
+
+# what is the same as what it is given
+
+
+def _single(node: NormalNode) -> None:
+    """A sum, or a concatenation, of one."""
+    if len(node.given) == 1:
+        node.same = node.given[0]
+
+
+def _dropout(node: NormalNode) -> None:
+    """Outside of training nothing is dropped."""
+    if node.opset >= 7 and node.outputs == 1:
+        training = node.numbers(2)
+        if len(node.given) < 3 or (training is not None and not training.any()):
+            node.same = node.given[0]
+
+
+def _cast(node: NormalNode) -> None:
+    """To the type that a value has; or back to the type that it had, of which the other one holds all."""
+    code = node.attributes.get("to")
+    to = DTYPES[code].name if isinstance(code, int) and code in DTYPES else None
+    dtype = node.dtype(0)
+    if to is None:
+        return
+    if dtype == to:
+        node.same = node.given[0]
+        return
+    source = node.sources.casts.get(node.given[0]) if isinstance(node.given[0], int) else None
+    if source is not None and source[1] == to and dtype is not None and holds(dtype, to):
+        node.same = source[0]
+
+
+def holds(wide: str, narrow: str) -> bool:
+    """Whether every number of a type comes back from another one as it was."""
+    if narrow == "bool":
+        return wide in _WHOLE or wide in _EXACT
+    if narrow == wide:
+        return True
+    if narrow in _EXACT and wide in _EXACT:
+        return _EXACT[wide] > _EXACT[narrow] and {wide, narrow} != {"bfloat16", "float16"}
+    if narrow in _WHOLE:
+        least, largest = _WHOLE[narrow]
+        if wide in _WHOLE:
+            return _WHOLE[wide][0] <= least and largest <= _WHOLE[wide][1]
+        return wide in _EXACT and max(-least, largest) <= 1 << _EXACT[wide]
+    return False
+
+
+_EXACT = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
+"""Bits of the significand."""
+
+_WHOLE = {
+    **{f"int{bits}": (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": (0, (1 << bits) - 1) for bits in (8, 16, 32, 64)},
+}
+"""The least and the largest number of a type."""
+
+_INVOLUTIONS = ("Neg", "Not")
+
+
+def _undone(node: NormalNode) -> None:
+    """Twice is not at all."""
+    if isinstance(node.given[0], int):
+        node.same = node.sources.turned.get((node.op, node.given[0]))
+
+
+def _perm(node: NormalNode) -> Ints | None:
+    """How a Transpose orders the axes; None where nobody says how many there are."""
+    perm, rank = node.attributes.get("perm"), node.rank(0)
+    if isinstance(perm, tuple) and perm:
+        return perm
+    return tuple(reversed(range(rank))) if rank is not None else None
+
+
+def _transpose(node: NormalNode) -> None:
+    """Two after each other are one; one that leaves all in place is none; to turn all is the default."""
+    perm = _perm(node)
+    if perm is None:
+        node.attributes.pop("perm", None)
+        return
+    source = node.sources.transposes.get(node.given[0]) if isinstance(node.given[0], int) else None
+    if source is not None and len(source[1]) == len(perm):
+        node.given[0] = source[0]
+        perm = tuple(source[1][axis] for axis in perm)
+    count = len(perm)
+    if perm == tuple(range(count)):
+        node.same = node.given[0]
+    elif perm == tuple(reversed(range(count))):
+        node.attributes.pop("perm", None)
+    else:
+        node.attributes["perm"] = perm
+
+
+_RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+
+
+def _reshape(node: NormalNode) -> None:
+    """Of what was given another shape before, only the last shape counts."""
+    shape = node.ints(1)
+    if shape is None or 0 in shape:
+        return
+    node.attributes.pop("allowzero", None)
+    node.given[1] = ("shape", shape)
+    if isinstance(node.given[0], int):
+        node.given[0] = node.sources.reshaped.get(node.given[0], node.given[0])
+
+
+def _neutral(at: int, value: int, kinds: str = "fiu") -> Rule:
+    """A scalar that changes nothing: times 1, less 0."""
+
+    def rule(node: NormalNode) -> None:
+        for side in range(2) if at < 0 else (at,):
+            numbers = node.numbers(side)
+            scalar = numbers is not None and numbers.ndim == 0 and numbers.dtype.kind in kinds
+            other = node.given[1 - side] if len(node.given) == 2 else None
+            if scalar and isinstance(other, int) and numbers == value and not np.signbit(float(numbers)):
+                node.same = other
+                return
+
+    return rule
+
+
+def _pad(node: NormalNode) -> None:
+    """To pad with the default is to say nothing of it; to pad by nothing is none."""
+    fill = node.numbers(2)
+    if node.attributes.get("mode") != "constant":
+        node.attributes.pop("value", None)
+        if len(node.given) < 4 or node.given[3] == 0:
+            node.absent(2)
+    elif fill is not None and fill.size == 1 and not fill.any() and not np.signbit(fill.astype(float)).any():
+        node.absent(2)
+    pads = node.ints(1)
+    if pads is not None and not any(pads):
+        node.same = node.given[0]
+
+
+# operands that trade places
+
+
+def _commuted(node: NormalNode) -> None:
+    if len(node.given) == 2 and all(isinstance(number, int) for number in node.given):
+        node.given.sort()
+
+
+def _mirrored(op: str) -> Rule:
+    """A > b is b < a."""
+
+    def rule(node: NormalNode) -> None:
+        node.op = op
+        node.given.reverse()
+
+    return rule
+
+
+# attributes that say the same
+
+
+def _einsum(node: NormalNode) -> None:
+    """Letters of the alphabet in order, and an explicit output."""
+    equation = node.attributes.get("equation")
+    if isinstance(equation, bytes):
+        equation = equation.decode("latin-1")
+    if isinstance(equation, str):
+        node.attributes["equation"] = einsum_equation(equation)
+
+
+def einsum_equation(equation: str) -> str:
+    """An equation with an explicit output, its letters renamed in order of appearance.
+
+    Runtimes do not agree on the order of small and capital letters in an implicit output: that stays.
+    """
+    plain = "".join(equation.split())
+    left, arrow, right = plain.partition("->")
+    letters = [letter for letter in left if letter.isalpha()]
+    known = dict.fromkeys(letters)
+    mixed = any(map(str.islower, known)) and any(map(str.isupper, known))
+    if not set(known) <= set(ascii_letters) or (mixed and not arrow):
+        return plain
+    if not arrow:
+        once = sorted(letter for letter in known if letters.count(letter) == 1)
+        right = ("..." if "..." in left else "") + "".join(once)
+    names = dict(zip(known, ascii_letters, strict=False))
+    return "".join(names.get(letter, letter) for letter in f"{left}->{right}")
+
+
+_ACTIVATIONS = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}
+
+
+def _recurrent(node: NormalNode) -> None:
+    """Default activations, in any spelling, are none."""
+    named = node.attributes.get("activations")
+    if not isinstance(named, tuple):
+        return
+    directions = 2 if node.attributes.get("direction") == "bidirectional" else 1
+    if tuple(str(name).lower() for name in named) == _ACTIVATIONS[node.op] * directions:
+        del node.attributes["activations"]
+
+
+def _scan(node: NormalNode) -> None:
+    for name in ("scan_input_directions", "scan_output_directions", "scan_input_axes", "scan_output_axes"):
+        node.drop(name, _zeros)
+
+
+def _filled(node: NormalNode) -> None:
+    """Filled with zeros in float32 is the default."""
+    value = node.attributes.get("value")
+    if isinstance(value, Tensor) and value.dtype == "float32" and value.elements == 1:
+        numbers = value.array().reshape(-1)
+        if not numbers.any() and not np.signbit(numbers).any():
+            del node.attributes["value"]
+
+
+def _zero_point(node: NormalNode) -> None:
+    """A zero point of 0 is none; the axis of one scale says nothing."""
+    zero = node.numbers(2)
+    narrow = zero is not None and zero.dtype.kind in "iu" and not zero.any()
+    if narrow and (node.op == "DequantizeLinear" or _gives_uint8(node)):
+        node.absent(2)
+    scale = node.stored(1) if len(node.given) > 1 and isinstance(node.given[1], int) else None
+    if scale is not None and not scale.shape and not node.attributes.get("block_size"):
+        node.attributes.pop("axis", None)
+
+
+def _gives_uint8(node: NormalNode) -> bool:
+    zero = node.stored(2)
+    return zero is not None and zero.dtype == "uint8" and not node.attributes.get("output_dtype")
+
+
+def _gemm(node: NormalNode) -> None:
+    """Without a C it makes no difference what it is multiplied with."""
+    if len(node.given) < 3:
+        node.attributes.pop("beta", None)
+
+
+def _batch_normalization(node: NormalNode) -> None:
+    if node.outputs == 1:
+        node.attributes.pop("momentum", None)
+
+
+def _resize(node: NormalNode) -> None:
+    """What only other modes read."""
+    attributes = node.attributes
+    if attributes.get("mode") != "cubic":
+        attributes.pop("cubic_coeff_a", None)
+    if attributes.get("mode") != "nearest":
+        attributes.pop("nearest_mode", None)
+    if attributes.get("coordinate_transformation_mode") != "tf_crop_and_resize" and node.opset > 10:
+        attributes.pop("extrapolation_value", None)
+        if len(node.given) > 1:
+            node.absent(1)
+
+
+_AXIS = _from_front("axis")
+
+_STANDARD: Mapping[str, Sequence[Rule]] = {
+    "Add": (_neutral(-1, 0, "iu"), _commuted),
+    "And": (_commuted,),
+    "ArgMax": (_AXIS,),
+    "ArgMin": (_AXIS,),
+    "AveragePool": (_window, _average),
+    "BatchNormalization": (_batch_normalization,),
+    "BitwiseAnd": (_commuted,),
+    "BitwiseOr": (_commuted,),
+    "BitwiseXor": (_commuted,),
+    "Cast": (_cast,),
+    "Concat": (_single, _AXIS),
+    "ConstantOfShape": (_filled,),
+    "Conv": (_kernel(1), _window),
+    "ConvInteger": (_kernel(1), _window),
+    "ConvTranspose": (_kernel(1), _window),
+    "CumSum": (_axis_input,),
+    "DequantizeLinear": (_zero_point, _AXIS),
+    "Div": (_neutral(1, 1),),
+    "Dropout": (_dropout,),
+    "Einsum": (_einsum,),
+    "Equal": (_commuted,),
+    "Flatten": (_AXIS,),
+    "GRU": (_recurrent,),
+    "Gather": (_AXIS,),
+    "GatherElements": (_AXIS,),
+    "Gemm": (_gemm,),
+    "Greater": (_mirrored("Less"),),
+    "GreaterOrEqual": (_mirrored("LessOrEqual"),),
+    "Hardmax": (_AXIS,),
+    "LSTM": (_recurrent,),
+    "LayerNormalization": (_AXIS,),
+    "LogSoftmax": (_AXIS,),
+    "LpNormalization": (_AXIS,),
+    "LpPool": (_window,),
+    "Max": (_single,),
+    "MaxPool": (_pooled, _window, _max_pool),
+    "Mean": (_single,),
+    "MeanVarianceNormalization": (_axes_from_front("axes"),),
+    "Min": (_single,),
+    "Mul": (_neutral(-1, 1), _commuted),
+    "Neg": (_undone,),
+    "Not": (_undone,),
+    "OneHot": (_from_front("axis", 1),),
+    "Or": (_commuted,),
+    "Pad": (_pad,),
+    "QLinearConv": (_kernel(3), _window),
+    "QuantizeLinear": (_zero_point, _AXIS),
+    "RMSNormalization": (_AXIS,),
+    "RNN": (_recurrent,),
+    "Reshape": (_reshape,),
+    "Resize": (_resize,),
+    "Scan": (_scan,),
+    "ScatterElements": (_AXIS,),
+    "Slice": (_slice,),
+    "Softmax": (_AXIS,),
+    "Split": (_AXIS,),
+    "SplitToSequence": (_AXIS,),
+    "Squeeze": (_squeezed(more=False),),
+    "Sub": (_neutral(1, 0),),
+    "Sum": (_single, _commuted),
+    "TopK": (_AXIS,),
+    "Transpose": (_transpose,),
+    "Unique": (_AXIS,),
+    "Unsqueeze": (_squeezed(more=True),),
+    "Xor": (_commuted,),
+    **{
+        f"Reduce{kind}": (_reduction,)
+        for kind in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+    },
+}
+
+_MICROSOFT: Mapping[str, Sequence[Rule]] = {
+    "BiasSoftmax": (_AXIS,),
+    "FusedConv": (_kernel(1), _window),
+    "QLinearAveragePool": (_window, _average),
+    "QLinearConv": (_window,),
+    "QLinearSoftmax": (_AXIS,),
+}
+
+_RULES: Mapping[tuple[str, str], Sequence[Rule]] = {
+    **{("", op): rules for op, rules in _STANDARD.items()},
+    **{("com.microsoft", op): rules for op, rules in _MICROSOFT.items()},
+}
+
+MANY_OUTPUTS = frozenset({"BatchNormalization", "If", "Loop", "Scan", "SequenceMap", "Split"})
+"""Operators of which the number of outputs changes what they compute."""

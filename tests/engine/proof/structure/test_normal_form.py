@@ -1,0 +1,530 @@
+"""Harmless rewritings are equal by construction; what looks like one, and is none, is not."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.defs
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from explorer import verify_files
+from explorer.base.errors import BadModel
+from explorer.engine.graph.schema_defaults import DEFAULTS, Since, default_attributes
+from explorer.engine.proof.structure.normal_form import einsum_equation, holds
+from tests.engine.proof import tiled as t
+
+node = helper.make_node
+Pair = tuple[list[Any], list[Any]]
+
+
+def stored(name: str, value: Any) -> Any:
+    """A Constant."""
+    return node("Constant", [], [name], value=numpy_helper.from_array(np.asarray(value), ""))
+
+
+def ints(name: str, *values: int) -> Any:
+    return stored(name, np.asarray(values, np.int64))
+
+
+def same(op: str, inputs: list[str], one: dict[str, Any], other: dict[str, Any], **options: Any) -> Pair:
+    return ([node(op, inputs, ["y"], **one, **options)], [node(op, inputs, ["y"], **other, **options)])
+
+
+W = {
+    "w": t.weight(6, 4, 3, 3, scale=0.2),
+    "lw": t.weight(1, 20, 8),
+    "lr": t.weight(1, 20, 5),
+    "lw2": t.weight(2, 20, 8),
+    "lr2": t.weight(2, 20, 5),
+    "m": t.weight(8, 5),
+    "q": np.random.default_rng(0).integers(-90, 90, (8, 5)).astype(np.int8),
+    "s": np.float32(0.05),
+}
+
+EQUAL: dict[str, tuple[Any, Pair]] = {
+    "a group of one": ((1, 4, 8, 8), same("Conv", ["x", "w"], {"group": 1, "dilations": [1, 1]}, {})),
+    "strides and pads of no account": (
+        (1, 4, 8, 8),
+        same("Conv", ["x", "w"], {"strides": [1, 1], "pads": [0, 0, 0, 0], "kernel_shape": [3, 3]}, {}),
+    ),
+    "valid windows": ((1, 4, 8, 8), same("Conv", ["x", "w"], {"auto_pad": "VALID"}, {"pads": [0, 0, 0, 0]})),
+    "as large as the input": (
+        (1, 4, 8, 8),
+        same("Conv", ["x", "w"], {"auto_pad": "SAME_UPPER"}, {"pads": [1, 1, 1, 1]}),
+    ),
+    "no pads that could count": (
+        (1, 4, 8, 8),
+        same("AveragePool", ["x"], {"count_include_pad": 1}, {"strides": [1, 1]}, kernel_shape=[3, 3]),
+    ),
+    "the last axis": ((2, 3, 8), same("Softmax", ["x"], {"axis": -1}, {"axis": 2})),
+    "the default axis": ((2, 3, 8), same("Softmax", ["x"], {}, {"axis": 2})),
+    "axes joined from behind": ((2, 3, 8), same("Concat", ["x", "x"], {"axis": -2}, {"axis": 1})),
+    "flattened from behind": ((2, 3, 8), same("Flatten", ["x"], {"axis": -2}, {})),
+    "axes of a mean": (
+        (2, 3, 8),
+        same("ReduceMean", ["x"], {"axes": [-1, 0]}, {"axes": [0, 2], "keepdims": 1}),
+    ),
+    "all axes": ((2, 3, 8), same("ReduceMax", ["x"], {"axes": [0, 1, 2]}, {})),
+    "axes that are an input": (
+        (2, 3, 8),
+        (
+            [ints("a", -1, 1), node("ReduceSum", ["x", "a"], ["y"])],
+            [ints("a", 1, 2), node("ReduceSum", ["x", "a"], ["y"], noop_with_empty_axes=1)],
+        ),
+    ),
+    "new axes": (
+        (2, 3, 8),
+        (
+            [ints("a", -1, 0), node("Unsqueeze", ["x", "a"], ["y"])],
+            [ints("a", 0, 4), node("Unsqueeze", ["x", "a"], ["y"])],
+        ),
+    ),
+    "slices without axes and steps": (
+        (2, 3, 8),
+        (
+            [ints("b", 0, 1), ints("e", 2, 3), node("Slice", ["x", "b", "e"], ["y"])],
+            [
+                *(ints("b", 0, 1), ints("e", 2, 3), ints("a", -3, -2), ints("st", 1, 1)),
+                node("Slice", ["x", "b", "e", "a", "st"], ["y"]),
+            ],
+        ),
+    ),
+    "letters": (
+        (2, 3, 8),
+        same("Einsum", ["x", "m"], {"equation": "bij,jk->bik"}, {"equation": "zyx, xa -> zya"}),
+    ),
+    "letters in order": (
+        (3, 8),
+        same("Einsum", ["x", "m"], {"equation": "ij,jk"}, {"equation": "ij,jk->ik"}),
+    ),
+    "turned by default": ((3, 8), same("Transpose", ["x"], {}, {"perm": [1, 0]})),
+    "turned twice": (
+        (2, 3, 8),
+        (
+            [
+                node("Transpose", ["x"], ["a"], perm=[2, 0, 1]),
+                node("Transpose", ["a"], ["y"], perm=[0, 2, 1]),
+            ],
+            [node("Transpose", ["x"], ["y"], perm=[2, 1, 0])],
+        ),
+    ),
+    "shaped twice": (
+        (2, 3, 8),
+        (
+            [
+                ints("a", 4, 12),
+                node("Reshape", ["x", "a"], ["r"]),
+                ints("b", 6, -1),
+                node("Reshape", ["r", "b"], ["y"]),
+            ],
+            [ints("b", 6, -1), node("Reshape", ["x", "b"], ["y"])],
+        ),
+    ),
+    "there and back": (
+        (3, 8),
+        (
+            [
+                *(
+                    node("Cast", ["x"], ["d"], to=TensorProto.DOUBLE),
+                    node("Cast", ["d"], ["f"], to=TensorProto.FLOAT),
+                ),
+                node("MatMul", ["f", "m"], ["y"]),
+            ],
+            [node("MatMul", ["x", "m"], ["y"])],
+        ),
+    ),
+    "cast to what it is": (
+        (3, 8),
+        (
+            [node("Relu", ["x"], ["r"]), node("Cast", ["r"], ["c"], to=1), node("MatMul", ["c", "m"], ["y"])],
+            [node("Relu", ["x"], ["r"]), node("MatMul", ["r", "m"], ["y"])],
+        ),
+    ),
+    "usual activations": (
+        (4, 3, 8),
+        same(
+            "LSTM",
+            ["x", "lw", "lr"],
+            {"activations": ["Sigmoid", "Tanh", "Tanh"], "direction": "forward"},
+            {"input_forget": 0},
+            hidden_size=5,
+        ),
+    ),
+    "in both directions": (
+        (4, 3, 8),
+        same(
+            "LSTM",
+            ["x", "lw2", "lr2"],
+            {"activations": ["sigmoid", "tanh", "tanh"] * 2},
+            {},
+            hidden_size=5,
+            direction="bidirectional",
+        ),
+    ),
+    "operands trade places": (
+        (3, 8),
+        (
+            [node("Relu", ["x"], ["r"]), node("Mul", ["r", "x"], ["p"]), node("Add", ["p", "r"], ["y"])],
+            [node("Relu", ["x"], ["r"]), node("Mul", ["x", "r"], ["p"]), node("Add", ["r", "p"], ["y"])],
+        ),
+    ),
+    "greater is less": (
+        (3, 8),
+        (
+            [
+                node("Abs", ["x"], ["a"]),
+                node("Greater", ["a", "x"], ["g"]),
+                node("Where", ["g", "a", "x"], ["y"]),
+            ],
+            [
+                node("Abs", ["x"], ["a"]),
+                node("Less", ["x", "a"], ["g"]),
+                node("Where", ["g", "a", "x"], ["y"]),
+            ],
+        ),
+    ),
+    "twice negated": (
+        (3, 8),
+        (
+            [node("Neg", ["x"], ["a"]), node("Neg", ["a"], ["b"]), node("Tanh", ["b"], ["y"])],
+            [node("Tanh", ["x"], ["y"])],
+        ),
+    ),
+    "nothing is dropped": (
+        (3, 8),
+        ([node("Dropout", ["x"], ["d"]), node("Tanh", ["d"], ["y"])], [node("Tanh", ["x"], ["y"])]),
+    ),
+    "times one": (
+        (3, 8),
+        (
+            [stored("one", np.float32(1)), node("Mul", ["one", "x"], ["d"]), node("Tanh", ["d"], ["y"])],
+            [node("Tanh", ["x"], ["y"])],
+        ),
+    ),
+    "a sum of one": (
+        (3, 8),
+        ([node("Sum", ["x"], ["d"]), node("Tanh", ["d"], ["y"])], [node("Tanh", ["x"], ["y"])]),
+    ),
+    "padded by nothing": (
+        (3, 8),
+        (
+            [ints("p", 0, 0, 0, 0), node("Pad", ["x", "p"], ["d"], mode="edge"), node("Tanh", ["d"], ["y"])],
+            [node("Tanh", ["x"], ["y"])],
+        ),
+    ),
+    "padded by zeros": (
+        (3, 8),
+        (
+            [ints("p", 0, 1, 0, 1), stored("z", np.float32(0)), node("Pad", ["x", "p", "z"], ["y"])],
+            [ints("p", 0, 1, 0, 1), node("Pad", ["x", "p"], ["y"], mode="constant")],
+        ),
+    ),
+    "a zero point of 0": (
+        (3, 8),
+        (
+            [
+                stored("z", np.int8(0)),
+                node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+                node("MatMul", ["x", "d"], ["y"]),
+            ],
+            [node("DequantizeLinear", ["q", "s"], ["d"], axis=0), node("MatMul", ["x", "d"], ["y"])],
+        ),
+    ),
+    "outputs that nobody names": (
+        (4, 3, 8),
+        (
+            [node("LSTM", ["x", "lw", "lr"], ["y", "", ""], hidden_size=5)],
+            [node("LSTM", ["x", "lw", "lr", "", ""], ["y"], hidden_size=5)],
+        ),
+    ),
+}
+
+DIFFERENT: dict[str, tuple[Any, Pair]] = {
+    "another axis": ((2, 8, 8), same("Softmax", ["x"], {"axis": -1}, {"axis": 1})),
+    "letters that meet others": (
+        (8, 8),
+        same("Einsum", ["x", "x"], {"equation": "ij,jk"}, {"equation": "ij,kj->ik"}),
+    ),
+    "pads that count": (
+        (1, 4, 8, 8),
+        same("AveragePool", ["x"], {"count_include_pad": 1}, {}, kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+    ),
+    "half and back": (
+        (3, 8),
+        (
+            [
+                node("Cast", ["x"], ["d"], to=TensorProto.FLOAT16),
+                node("Cast", ["d"], ["y"], to=TensorProto.FLOAT),
+            ],
+            [node("Identity", ["x"], ["y"])],
+        ),
+    ),
+    "other activations": (
+        (4, 3, 8),
+        same("LSTM", ["x", "lw", "lr"], {"activations": ["Sigmoid", "Tanh", "Relu"]}, {}, hidden_size=5),
+    ),
+    "less the other way": (
+        (3, 8),
+        (
+            [node("Relu", ["x"], ["a"]), node("Sub", ["a", "x"], ["y"])],
+            [node("Relu", ["x"], ["a"]), node("Sub", ["x", "a"], ["y"])],
+        ),
+    ),
+    "turned otherwise": (
+        (4, 4, 4),
+        (
+            [
+                node("Transpose", ["x"], ["a"], perm=[2, 0, 1]),
+                node("Transpose", ["a"], ["y"], perm=[2, 0, 1]),
+            ],
+            [node("Transpose", ["x"], ["y"], perm=[2, 1, 0])],
+        ),
+    ),
+    "slices of other axes": (
+        (4, 4, 8),
+        (
+            [ints("b", 0), ints("e", 2), node("Slice", ["x", "b", "e"], ["y"])],
+            [ints("b", 0), ints("e", 2), ints("a", 1), node("Slice", ["x", "b", "e", "a"], ["y"])],
+        ),
+    ),
+}
+
+
+def saved(path: Path, nodes: list[Any], shape: Any, opset: int = 17) -> str:
+    used = {name for each in nodes for name in each.input}
+    t.model(
+        path,
+        nodes,
+        {"x": shape},
+        {n: w for n, w in W.items() if n in used},
+        opset=opset,
+        dtypes={"x": 1, "y": 1},
+    )
+    return str(path)
+
+
+@pytest.mark.parametrize("case", EQUAL)
+def test_harmless_rewritings_are_equal_by_construction(tmp_path: Path, case: str) -> None:
+    shape, (one, other) = EQUAL[case]
+    a, b = saved(tmp_path / "a.onnx", one, shape), saved(tmp_path / "b.onnx", other, shape)
+    for first, second in ((a, b), (b, a)):
+        fact = verify_files(first, second)
+        assert fact.verdict.startswith("equal bit for bit"), fact.verdict
+        assert not fact.regions
+
+
+@pytest.mark.parametrize("case", DIFFERENT)
+def test_what_is_no_harmless_rewriting_is_different(tmp_path: Path, case: str) -> None:
+    shape, (one, other) = DIFFERENT[case]
+    fact = verify_files(saved(tmp_path / "a.onnx", one, shape), saved(tmp_path / "b.onnx", other, shape))
+    assert fact.verdict_kind == "different", fact.verdict
+
+
+def function(attribute: str, value: Any, call: dict[str, Any], *, default: bool) -> onnx.ModelProto:
+    """A function of one LeakyRelu, whose slope is an attribute of the call."""
+    inner = node("LeakyRelu", ["a"], ["b"])
+    reference = onnx.AttributeProto(name="alpha", type=onnx.AttributeProto.FLOAT, ref_attr_name=attribute)
+    inner.attribute.append(reference)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    given = (
+        {"attribute_protos": [helper.make_attribute(attribute, value)]}
+        if default
+        else {"attributes": [attribute]}
+    )
+    made = helper.make_function("own", "Leak", ["a"], ["b"], [inner], opsets[:1], **given)
+    info = [helper.make_tensor_value_info(name, 1, [3, 8]) for name in "xy"]
+    graph = helper.make_graph([node("Leak", ["x"], ["y"], domain="own", **call)], "g", info[:1], info[1:])
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9, functions=[made])
+
+
+def test_attributes_of_functions_may_be_left_out(tmp_path: Path) -> None:
+    spelled = {
+        "a": function("slope", 0.3, {}, default=True),
+        "b": function("slope", 0.3, {"slope": 0.3}, default=True),
+        "c": function("tilt", 0.3, {"tilt": 0.3}, default=False),
+        "d": function("slope", 0.2, {}, default=True),
+        # a call without the attribute means what the operator means without it
+        "e": function("slope", 0.01, {}, default=False),
+        "f": function("slope", 0.01, {"slope": 0.01}, default=False),
+    }
+    for name, model in spelled.items():
+        onnx.save(model, tmp_path / f"{name}.onnx")
+    alike = [{"a", "b", "c"}, {"e", "f"}]
+    for one, other in itertools.combinations(spelled, 2):
+        fact = verify_files(str(tmp_path / f"{one}.onnx"), str(tmp_path / f"{other}.onnx"))
+        expected = "equal" if any({one, other} <= group for group in alike) else "different"
+        assert fact.verdict_kind == expected, (one, other, fact.verdict)
+
+
+def scan(**attributes: Any) -> list[Any]:
+    info = [helper.make_tensor_value_info(name, 1, [8]) for name in ("s", "r", "so", "ro")]
+    inner = [node("Add", ["s", "r"], ["so"]), node("Tanh", ["so"], ["ro"])]
+    body = helper.make_graph(inner, "b", info[:2], info[2:])
+    return [
+        stored("s0", np.zeros(8, np.float32)),
+        node("Scan", ["s0", "x"], ["last", "y"], body=body, num_scan_inputs=1, **attributes),
+    ]
+
+
+def test_directions_of_a_scan_may_be_left_out(tmp_path: Path) -> None:
+    said = {
+        "scan_input_directions": [0],
+        "scan_output_directions": [0],
+        "scan_input_axes": [0],
+        "scan_output_axes": [0],
+    }
+    paths = [
+        saved(tmp_path / f"{at}.onnx", scan(**given), (4, 8))
+        for at, given in enumerate(({}, said, {**said, "scan_input_directions": [1]}))
+    ]
+    assert verify_files(paths[0], paths[1]).verdict.startswith("equal bit for bit")
+    assert verify_files(paths[0], paths[2]).verdict_kind == "different"
+
+
+def test_a_rank_that_a_file_only_claims_is_not_believed(tmp_path: Path) -> None:
+    nodes = [
+        [
+            ints("sh", 2, 4, 8),
+            node("Custom", ["x"], ["h"], domain="own"),
+            node("Softmax", ["h"], ["y"], axis=axis),
+        ]
+        for axis in (-1, 1)
+    ]
+    # only the second file says that what nobody can infer has two axes
+    paths = []
+    for at, each in enumerate(nodes):
+        info = [helper.make_tensor_value_info("x", 1, [2, 4, 8]), helper.make_tensor_value_info("y", 1, None)]
+        claim = [helper.make_tensor_value_info("h", 1, [4, 8])] if at else []
+        graph = helper.make_graph(each, "g", info[:1], info[1:], value_info=claim)
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+        onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), tmp_path / f"{at}.onnx")
+        paths.append(str(tmp_path / f"{at}.onnx"))
+    # neither can be run, and what the second one claims makes them no more equal
+    with pytest.raises(BadModel, match="cannot load"):
+        verify_files(*paths)
+
+
+LEFT_OUT = {
+    # since they changed in a way that one default does not say, or belong to training alone
+    *(("Cast", "round_mode"), ("CastLike", "round_mode"), ("DFT", "axis"), ("Dropout", "ratio")),
+    *(("BatchNormalization", "spatial"), ("BatchNormalization", "is_test"), ("Dropout", "is_test")),
+    *(
+        ("DequantizeLinear", "output_dtype"),
+        ("Gemm", "broadcast"),
+        ("RNN", "activations"),
+        ("Range", "stash_type"),
+    ),
+    *(("Clip", "max"), ("Clip", "min"), ("Multinomial", "dtype"), ("Multinomial", "sample_size")),
+}
+IN_FULL = frozenset({op for domain, op in DEFAULTS if not domain})
+
+
+def test_the_defaults_are_those_of_the_schemas() -> None:
+    seen = set()
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if schema.domain or schema.name not in IN_FULL or schema.deprecated:
+            continue
+        ours = default_attributes("", schema.name, schema.since_version)
+        for name, attribute in schema.attributes.items():
+            if (
+                not attribute.default_value.name
+                or (schema.name, name) in LEFT_OUT
+                or name == "output_sequence"
+            ):
+                continue
+            theirs = helper.get_attribute_value(attribute.default_value)
+            theirs = theirs.decode() if isinstance(theirs, bytes) else theirs
+            theirs = tuple(theirs) if isinstance(theirs, list) else theirs
+            if theirs == "foward":
+                continue  # a slip in the GRU of opset 1
+            if (schema.name, name) in (("GlobalLpPool", "p"), ("LpPool", "p")) and schema.since_version == 1:
+                continue  # a float then
+            assert ours.get(name) == theirs, (schema.name, name, schema.since_version)
+            seen.add((schema.name, name))
+    named = {(op, name) for (domain, op), values in DEFAULTS.items() if not domain for name in values}
+    assert named == seen
+
+
+def test_operators_with_defaults_are_all_in_the_table() -> None:
+    missing = {
+        schema.name
+        for schema in onnx.defs.get_all_schemas()
+        if not (schema.domain or schema.deprecated)
+        and schema.name not in IN_FULL
+        and any(a.default_value.name for a in schema.attributes.values())
+    }
+    # random, newer than the runtime, or such that a version decides
+    known = {"Attention", "CausalConvWithState", "CumProd", "ImageDecoder", "LinearAttention", "Multinomial"}
+    known |= {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Range", "Selu"}
+    known |= {"StringNormalizer", "SwiGLU", "Swish", "TensorScatter", "RoiAlign"}
+    assert missing <= known
+
+
+def test_a_default_that_changed_is_that_of_the_operator_set() -> None:
+    assert default_attributes("", "Softmax", 12) == {"axis": 1}
+    assert default_attributes("", "Softmax", 13) == {"axis": -1}
+    assert any(isinstance(v, Since) for v in DEFAULTS["", "GridSample"].values())
+
+
+def test_every_number_comes_back_from_a_type_that_holds_it() -> None:
+    import ml_dtypes
+
+    kinds: dict[str, Any] = {
+        **{name: np.dtype(name) for name in ("bool", "int8", "uint8", "int16", "uint16")},
+        "float16": np.dtype("float16"),
+        "bfloat16": np.dtype(ml_dtypes.bfloat16),
+        **{name: np.dtype(name) for name in ("int32", "int64", "uint32", "uint64", "float32", "float64")},
+    }
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    every: dict[str, Callable[[], np.ndarray]] = {
+        "bool": lambda: np.asarray([False, True]),
+        "int8": lambda: np.arange(-128, 128).astype(np.int8),
+        "uint8": lambda: np.arange(256).astype(np.uint8),
+        "int16": lambda: bits.view(np.int16),
+        "uint16": lambda: bits,
+        "float16": lambda: bits.view(np.float16)[np.isfinite(bits.view(np.float16))],
+        "bfloat16": lambda: bits.view(kinds["bfloat16"])[
+            np.isfinite(bits.view(kinds["bfloat16"]).astype(np.float32))
+        ],
+        "int32": lambda: np.asarray([2**31 - 1, -(2**31), (1 << 24) + 1, (1 << 30) + 1], np.int32),
+        "uint32": lambda: np.asarray([2**32 - 1, (1 << 24) + 1, 2**31 + 1], np.uint32),
+        "int64": lambda: np.asarray([2**63 - 1, -(2**63), (1 << 53) + 1], np.int64),
+        "uint64": lambda: np.asarray([2**64 - 1, (1 << 53) + 1], np.uint64),
+        "float32": lambda: np.asarray([1 + 2**-23, 3e38, 1e-40], np.float32),
+        "float64": lambda: np.asarray([1 + 2**-52, 1e300, 1e-310]),
+    }
+    for narrow, wide in itertools.product(every, kinds):
+        values = every[narrow]()
+        with np.errstate(all="ignore"):
+            back = values.astype(kinds[wide]).astype(kinds[narrow])
+        whole = bool((back == values).all())
+        # a value or two may come back where a type does not hold all: only the claim must be true
+        assert whole or not holds(wide, narrow), (wide, narrow)
+    assert holds("float64", "int32")
+    assert not holds("float64", "int64")
+    assert not holds("float16", "bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("ij , jk", "ab,bc->ac"),
+        ("ba", "xy->yx"),
+        ("...ij,...jk", "...pq,...qr->...pr"),
+        ("ii", "kk->"),
+        ("Zb->bZ", "ab->ba"),
+    ],
+)
+def test_equations_have_one_form(one: str, other: str) -> None:
+    assert einsum_equation(one) == einsum_equation(other)
+
+
+def test_runtimes_order_capital_letters_otherwise() -> None:
+    assert einsum_equation("aB") == "aB"
+    assert einsum_equation("aB") != einsum_equation("aB->aB")
