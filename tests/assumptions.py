@@ -24,6 +24,8 @@ _OF_TORCH = {
 }  # fmt: skip
 """Foreign wherever they are read from something else than `self`, though a class of ours has one too."""
 _NAME_OF_CLASS = re.compile(r"\.__(name|module|qualname)__\b")
+_OPERATORS = ("torch.ops.", "_ATEN")
+"""What comes behind is the name of an operator, which torch keeps for the files that have it."""
 _BY_NAME = {"getattr", "hasattr", "setattr", "delattr"}
 _REGISTERED = {"engine/formats/torch_module/loaded_module.py", "engine/operators/user.py", "host/child.py"}
 """Put a module of the user's or their own into `sys.modules`, as importlib's manual does."""
@@ -75,21 +77,21 @@ def found(tree: ast.AST, own: set[str], *, registers: bool = False) -> Iterator[
         text = ast.unparse(node) if isinstance(node, ast.expr) else ""
         if isinstance(node, ast.Attribute):
             value = node.value
-            operator = ast.unparse(value).startswith(("torch.ops.", "_ATEN"))  # a name of an operator
+            operator = ast.unparse(value).startswith(_OPERATORS)
             if is_private(node.attr) and not is_self(value) and not operator and node.attr not in own:
                 yield node.lineno, f"reads {text}"
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _BY_NAME:
             key = node.args[1] if len(node.args) > 1 else None
-            if isinstance(key, ast.Constant) and isinstance(key.value, str) and is_private(key.value):
+            named = isinstance(key, ast.Constant) and isinstance(key.value, str) and is_private(key.value)
+            if named and not ast.unparse(node.args[0]).startswith(_OPERATORS):
                 yield node.lineno, f"reads {text}"
-            if node.func.id in ("setattr", "delattr") and base(node.args[0]) in foreign:
+            if node.func.id in ("setattr", "delattr") and is_foreign(node.args[0], foreign):
                 yield node.lineno, f"patches {text}"
         if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
-            name = base(node)
-            if text.startswith("sys.modules"):
+            if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "sys.modules":
                 if not registers:
                     yield node.lineno, f"writes {text}"
-            elif name in foreign and foreign[name].partition(".")[0] not in sys.stdlib_module_names:
+            elif is_foreign(node, foreign):
                 yield node.lineno, f"patches {text}"
         if isinstance(node, ast.Compare) and _NAME_OF_CLASS.search(text):
             texts = {one.value for one in (node.left, *node.comparators) if isinstance(one, ast.Constant)}
@@ -109,6 +111,13 @@ def imported(node: ast.AST) -> Iterator[tuple[str, str]]:
     elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
         for one in node.names:
             yield (one.asname or one.name), f"{node.module}.{one.name}"
+
+
+def is_foreign(node: ast.AST, foreign: dict[str, str]) -> bool:
+    """Whether something is, or is in, a module or class of another library; Python's own are not meant."""
+    within = re.match(r"sys\.modules\[['\"]([\w.]+)['\"]\]", ast.unparse(node))
+    path = within[1] if within else foreign.get(base(node), "")
+    return bool(path) and path.partition(".")[0] not in sys.stdlib_module_names
 
 
 def base(node: ast.AST) -> str:

@@ -67,7 +67,7 @@ def test_a_set_that_fails_ends_with_1_and_names_the_first_failure(
     runs: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(asked: VersionSet, versions: dict[str, str], folder: Path) -> Outcome:
-        bad = Outcome(asked.name, versions, passed=2, failed=1, first_failure="test_it: 1 is not 2")
+        bad = Outcome(asked.name, versions, passed=2, failed=1, failures=("test_it: 1 is not 2",))
         return bad if asked.name == "newest" else good(asked, versions, folder)
 
     monkeypatch.setattr(compat, "run_tests", run)
@@ -112,14 +112,15 @@ REPORT = """<testsuites><testsuite>
 <testcase name="a"/><testcase name="b"><skipped message="no"/></testcase>
 <testcase name="c[1]"><failure message="AssertionError: first&#10;second">at</failure></testcase>
 <testcase name="d"><error message="">at</error></testcase>
+<testcase name="e"><error message="collection failure">at\nE   ImportError: no x\n</error></testcase>
 </testsuite></testsuites>"""
 
 
 def test_a_report_of_pytest_is_counted(tmp_path: Path) -> None:
     (tmp_path / "report.xml").write_text(REPORT)
     found = environment.counted(tmp_path / "report.xml")
-    assert (found.passed, found.failed, found.skipped) == (1, 2, 1)
-    assert found.first_failure == "c[1]: AssertionError: first"
+    assert (found.passed, found.failed, found.skipped) == (1, 3, 1)
+    assert found.failures == ("c[1]: AssertionError: first", "d: no message", "e: E   ImportError: no x")
     assert environment.counted(tmp_path / "none.xml").passed == 0
 
 
@@ -127,7 +128,7 @@ def test_a_table_of_the_manual_keeps_its_columns() -> None:
     from datetime import date
 
     outcomes = [
-        Outcome("lowest", {"torch": "2.9.0"}, 3, 1, first_failure="a | b"),
+        Outcome("lowest", {"torch": "2.9.0"}, 3, 1, failures=("a | b",)),
         Outcome("pre", {}, same_as="x"),
     ]
     text = as_markdown(outcomes, "3.11.7", date(2026, 1, 2))
@@ -153,10 +154,11 @@ def test_every_lower_bound_is_the_version_that_the_lowest_set_runs_with() -> Non
         pytest.skip("no package index answers here")
     from packaging.version import Version
 
-    versions = resolve(SETS["lowest"])
+    lowest = SETS["lowest"]
+    versions = resolve(lowest)
     raised = {
         name: versions.get(name)
-        for name, bound in bounds().items()
+        for name, bound in bounds(lowest).items()
         if Version(versions[name]) != Version(bound)
     }
     assert raised == {}

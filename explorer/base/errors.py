@@ -111,8 +111,8 @@ _NO_ARRAY = ("array is too big", "Maximum allowed dimension", "maximum possible 
 def beyond(error: Exception) -> ExplorerError | None:
     """What to say of a model whose figures no number holds, or whose parts no stack does; else None.
 
-    Only files that were made to do so get here, loops of 2^62 turns in loops of 2^62 turns, and work that
-    needs a package that is missing, broken or too old.
+    Only files that were made to do so get here, loops of 2^62 turns in loops of 2^62 turns, work that needs a
+    package that is missing, broken or too old, and folders that are gone or cannot be written.
     """
     if isinstance(error, RecursionError):
         return BadModel("the model is nested deeper than can be followed")
@@ -122,7 +122,9 @@ def beyond(error: Exception) -> ExplorerError | None:
         return BadModel("a tensor of this model is larger than any memory")
     if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
         return BadModel("a name in this model holds half of a character, which cannot be written")
-    return broken_package(error)
+    from explorer.base.surroundings import failed_surroundings  # for failures alone
+
+    return failed_surroundings(error) or broken_package(error)
 
 
 def broken_package(error: BaseException, where: str = "") -> MissingExtra | None:

@@ -204,8 +204,37 @@ def file_fault(row: VersionRange, held: Distribution | None) -> Fault | None:
     return None
 
 
+def own_fault() -> Fault | None:
+    """What to say of missing files of the program itself; None where none is, or pip did not install it."""
+    held = distributions().get("explorer_nn")
+    here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    gone = missing_files(held) if held is not None and _same(held.folder, here) else []
+    if held is None or not gone:
+        return None
+    some = (
+        f"{len(gone):,} of the program's own files are" if len(gone) > 1 else "a file of the program's own is"
+    )
+    what = f"{some} missing ({gone[0]})"
+    return Fault(what, f"pip install --force-reinstall --no-deps {_own_source(held)}")
+
+
+def _own_source(held: Distribution) -> str:
+    """What pip installed the program from: a folder where that is still there, else its name."""
+    import json
+    import shlex
+
+    try:
+        with open(os.path.join(held.metadata, "direct_url.json"), encoding="utf-8") as file:
+            folder = str(json.load(file)["url"]).removeprefix("file://")
+    except (OSError, ValueError, KeyError, TypeError):
+        return "explorer-nn"
+    return shlex.quote(folder) if os.path.isabs(folder) and os.path.isdir(folder) else "explorer-nn"
+
+
 def import_fault(error: BaseException) -> Fault | None:
     """What to say of a failure that a broken, missing or shadowed package explains; None where none does."""
+    if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "explorer":
+        return own_fault()
     row = _imported(error)
     known = distributions()
     for one in (row,) if row else filter(None, map(version_range, origins(error))):

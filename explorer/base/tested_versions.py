@@ -58,7 +58,7 @@ TESTED = (
     VersionRange("numpy", "2.0", "2.5"),
     VersionRange("onnx", "1.19", "1.23"),
     VersionRange("onnxruntime", "1.23", "1.32"),
-    VersionRange("onnxscript", "0.5", "0.7"),
+    VersionRange("onnxscript", "0.6.1", "0.7"),
     VersionRange("platformdirs", "4.0", "4.14"),
     VersionRange("psutil", "6", "7.2"),
     VersionRange("rich", "14.2", "15.0"),

@@ -201,7 +201,7 @@ def checkup(*, extras: bool = False) -> Checkup:
     # nothing of it is of use on Windows
     names = [] if os.name == "nt" else map(module_name, tried)
     trial = _asked(lambda: ImportTrial(names), None, "imports cannot be tried", problems)
-    python, machine, terminal = _python(known, problems), _machine(problems), _terminal(problems)
+    python, machine, terminal = _python(problems), _machine(problems), _terminal(problems)
     folders = tuple(_folders(problems))
     packages = _packages(known, trial, problems)
     return Checkup(
@@ -220,7 +220,9 @@ def short_path(text: str) -> str:
 
 
 def _add(problem: Problem, problems: list[Problem]) -> None:
-    if not any(one.what == problem.what for one in problems):
+    """Adds a problem, unless the command of another mends it, too."""
+    mends = problem.command or problem.what
+    if all(mends not in (one.command, one.what) for one in problems):
         problems.append(problem)
 
 
@@ -259,19 +261,16 @@ def _asked(ask: Callable[[], T], otherwise: U, what: str, problems: list[Problem
 # -- Python and its packages
 
 
-def _python(known: Mapping[str, Distribution], problems: list[Problem]) -> PythonInfo:
+def _python(problems: list[Problem]) -> PythonInfo:
     row = TESTED[0]
     version = installed_version("python")
     if release(version) < release(row.lowest):
         what = f"Python {version} runs this; {row.lowest} or newer is needed"
         problems.append(Problem(what, f"python{row.highest} -m venv .venv", ""))
     program = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    held = known.get("explorer_nn")
-    if held is not None and os.path.realpath(held.folder) == os.path.realpath(os.path.dirname(program)):
-        gone = installation.missing_files(held)
-        if gone:
-            what = f"{len(gone):,} files of the program itself are missing ({gone[0]})"
-            problems.append(Problem(what, _pip("pip install --force-reinstall --no-deps explorer-nn"), ""))
+    fault = installation.own_fault()
+    if fault is not None:
+        _add(_problem(fault), problems)
     return PythonInfo(version, short_path(sys.executable or "?"), range_text(row), short_path(program))
 
 
@@ -300,8 +299,7 @@ def _packages(
         else:
             fault = installation.file_fault(row, held)
             if held is None and fault is not None:
-                fault = None if extra else Fault(f"{row.package} is not installed", fault.command)
-                state = "absent" if extra else "missing"
+                state, fault = ("absent", None) if extra else ("missing", fault)
             elif fault is not None:
                 state = "broken"
         if fault is not None:

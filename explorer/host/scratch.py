@@ -13,6 +13,7 @@ import os
 import re
 import time
 
+from explorer.base.surroundings import no_temporary_folder
 from explorer.host.locks import try_lock
 
 TYPE_CHECKING = False
@@ -34,7 +35,7 @@ class Folder:
     """A new folder for temporary files, which only the user may read.
 
     Raises:
-        OSError: There is nowhere to make one.
+        Misuse: There is nowhere to make one.
     """
 
     def __init__(self) -> None:
@@ -57,15 +58,11 @@ def _bases() -> list[str]:
 
 
 def _make() -> tuple[str, int]:
-    failure: OSError | None = None
     for base in _bases():
         path = os.path.join(base, f"{_PREFIX}{os.urandom(8).hex()}")
-        try:
+        with contextlib.suppress(OSError):
             return path, claim(path)
-        except OSError as error:
-            failure = failure or error
-    assert failure is not None
-    raise failure
+    raise no_temporary_folder(", ".join(dict.fromkeys(_bases())))
 
 
 @contextlib.contextmanager

@@ -60,6 +60,13 @@ def _default_base(kind: Kind) -> str:
     return base if os.path.isabs(base) else ""
 
 
+def can_make(folder: str) -> bool:
+    """Whether files can be written in a folder, which is made first where it is missing."""
+    while not os.path.lexists(folder) and os.path.dirname(folder) != folder:
+        folder = os.path.dirname(folder)
+    return os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)
+
+
 def is_linux() -> bool:
     """Whether this is Linux, the one system that can limit memory as `--memory` needs it."""
     return sys.platform.startswith("linux")

@@ -16,8 +16,8 @@ import signal
 import sys
 import time
 
-from explorer.base.errors import Cancelled, ExplorerError
-from explorer.host import SWITCH, cache_home, memory_limit, output_files, scratch
+from explorer.base.errors import Cancelled, ExplorerError, Misuse
+from explorer.host import memory_limit, output_files, scratch
 from explorer.host.child import end_with
 
 TYPE_CHECKING = False
@@ -70,7 +70,7 @@ def run(work: Callable[[], int], *, memory: int | None = None, where: str = "") 
     """
     memory_limit.flush()
     temporary = None
-    with contextlib.suppress(OSError):  # whoever needs one says so
+    with contextlib.suppress(OSError, Misuse):  # whoever needs one says so
         temporary = scratch.Folder()
     heard, tell = os.pipe()
     alive, living = os.pipe()
@@ -120,10 +120,6 @@ def _work(
             os.environ["TMPDIR"] = temporary.path
             if "tempfile" in sys.modules:
                 sys.modules["tempfile"].tempdir = None  # type: ignore[attr-defined]
-        # matplotlib keeps a list of fonts, which takes a second to make
-        kept = None if SWITCH in os.environ else cache_home(os.environ)
-        if kept or temporary is not None:
-            os.environ.setdefault("MPLCONFIGDIR", os.path.join(kept or os.environ["TMPDIR"], "matplotlib"))
 
         def told(*words: object) -> None:
             os.write(tell, b"".join(os.fsencode(str(word)) + b"\0" for word in words) + b"\0")

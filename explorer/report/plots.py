@@ -28,7 +28,9 @@ from explorer.facts.roofline import Roofline, RooflinePoint
 from explorer.facts.split.schedule import Work
 from explorer.facts.split.split import Split
 from explorer.facts.training import Holding, TrainingMemory
+from explorer.host import SWITCH, cache_home
 from explorer.host.optional_packages import require
+from explorer.host.system import can_make
 from explorer.report.blocks import Axis, Scatter
 from explorer.report.flame.picture import flame
 from explorer.report.flame.picture import flame_of as flame_of
@@ -69,7 +71,16 @@ def check_library(path: str) -> None:
     Raises:
         MissingExtra: matplotlib is not installed, or is broken.
     """
+    _keep_fonts()
     require("matplotlib.backends.backend_agg", path)
+
+
+def _keep_fonts() -> None:
+    """Has matplotlib keep its list of fonts, which takes a second to make, where it can be written."""
+    kept = "" if SWITCH in os.environ else cache_home(os.environ)
+    folder = kept if kept and can_make(kept) else os.environ.get("TMPDIR")
+    if folder:
+        os.environ.setdefault("MPLCONFIGDIR", os.path.join(folder, "matplotlib"))
 
 
 def write(what: str, about: Info | None, fact: Any, path: str) -> None:
@@ -104,6 +115,7 @@ def _how(path: str) -> dict[str, Any]:
 
 @contextmanager
 def _drawn(what: str, about: Info | None, fact: Any) -> Iterator[Figure]:
+    _keep_fonts()
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -212,7 +212,7 @@ def add_machine(
 def _text(path: str) -> str:
     try:
         return input_files.toml(input_files.content(path), path)[0]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return ""
     except OSError as error:
         raise Misuse(f"cannot be read ({error.strerror or error})", where=path) from None

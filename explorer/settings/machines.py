@@ -392,9 +392,11 @@ def hardware_profiles(config: str | None = None) -> dict[str, Hardware]:
 def _content(path: str, *, own: bool = False) -> dict[str, Any]:
     try:
         return input_files.toml(input_files.content(path, own=own), path)[1]
-    except FileNotFoundError:
-        raise
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(path) from None
     except OSError as error:
+        if own and isinstance(error, NotADirectoryError):  # a home that is none has no config file either
+            raise FileNotFoundError(path) from None
         raise Misuse(f"cannot be read ({error.strerror or error})", where=path) from None
 
 

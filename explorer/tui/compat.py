@@ -37,10 +37,12 @@ class ReportingApp(App[R]):
     """An application whose failures are told by whoever runs it, and not by Textual's page of traceback.
 
     Assumes: Textual keeps what it failed with in `_exception`, hands it to `_handle_exception`, prints it in
-    `_fatal_error`, ends by `_close_messages_no_wait`, and has `_exit`, `_clipboard` and `_driver`.
+    `_fatal_error`, ends by `_close_messages_no_wait`, and has `_exit`, `_clipboard` and `_driver`, which of a
+    terminal keeps what that was set to in `attrs_before`.
     Seen: textual 8.2.8.
     Otherwise: a failure is one line without its cause, or Textual's own page; a key behind the last one is
-    answered; a text is not sent to the clipboard of the terminal.
+    answered; a text is not sent to the clipboard of the terminal; a line that drops leaves a terminal as the
+    screen had it.
     """
 
     @property
@@ -75,19 +77,14 @@ class ReportingApp(App[R]):
         """What writes to the terminal; None before it is there."""
         return getattr(self, "_driver", None)
 
+    @property
+    def terminal_attributes(self) -> Any:
+        """What the terminal was set to before the screen; None where that is not known."""
+        return getattr(self.driver, "attrs_before", None)
+
     def keep_clipboard(self, text: str) -> None:
         """Has a text pasted that was copied inside the program."""
         self._clipboard = text
-
-
-def terminal_attributes(app: ReportingApp[Any]) -> Any:
-    """What the terminal was set to before the screen; None where that is not known.
-
-    Assumes: the driver of a terminal keeps it in `attrs_before`.
-    Seen: textual 8.2.8.
-    Otherwise: None: a line that drops leaves a terminal that is still there as the screen had it.
-    """
-    return getattr(app.driver, "attrs_before", None)
 
 
 def asking_node() -> Any:

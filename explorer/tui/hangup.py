@@ -18,8 +18,6 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NoReturn
 
-from explorer.tui.compat import terminal_attributes
-
 if TYPE_CHECKING:
     from explorer.tui.program import ExplorerApp
 
@@ -77,7 +75,7 @@ def _put_back(app: ExplorerApp, said: bytes) -> None:
     """Leaves a terminal that is still there as it was found; one that takes nothing is not waited for."""
     import termios
 
-    attributes = terminal_attributes(app)
+    attributes = app.terminal_attributes
     with contextlib.suppress(termios.error, OSError):
         if attributes is not None:
             termios.tcsetattr(0, termios.TCSANOW, attributes)

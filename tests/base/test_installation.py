@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -111,6 +112,19 @@ def test_a_folder_in_the_way_of_a_package_is_named(tmp_path: Path) -> None:
     assert err.count("\n") == 1
 
 
+def test_a_missing_file_of_the_program_itself_is_a_line(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "explorer", tmp_path / "explorer", ignore=shutil.ignore_patterns("__pycache__"))
+    gone = "explorer/report/present/look/info.py"
+    package(tmp_path, "explorer_nn", "0.1.0", files=f"explorer/__init__.py {gone}")
+    (tmp_path / gone).unlink()
+    mends = "pip install --force-reinstall --no-deps explorer-nn"
+    says = f"a file of the program's own is missing ({gone}); type: {mends}"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-m", "explorer", "info", str(LENET)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"explorer: {says}\n")
+
+
 def test_the_first_folder_and_the_newest_metadata_in_it_count(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     for folder, name in ((first, "Textual_Serve-1.1.4"), (first, "textual.serve-1.1.10"), (second, "a.b-9")):
@@ -130,3 +144,30 @@ def test_every_row_of_the_table_names_a_command() -> None:
             f"pip install 'explorer-nn[{extra}]'" if extra else f"pip install '{row.package}>={row.lowest}'"
         )
         assert installation.install_command(row) == command
+
+
+def test_a_home_that_cannot_be_written_costs_what_is_kept_and_no_answer(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.write_text("a file")
+    variables = {
+        name: value for name, value in os.environ.items() if not name.startswith(("XDG_", "EXPLORER_"))
+    }
+    variables |= {"HOME": str(home), "PYTHONPATH": str(ROOT)}
+
+    def explored(words: str) -> tuple[int, str]:
+        command = [sys.executable, "-m", "explorer", *words.split(), "--quiet"]
+        done = subprocess.run(command, capture_output=True, text=True, env=variables, cwd=tmp_path)
+        return done.returncode, done.stderr
+
+    works = (
+        f"info {LENET}",
+        f"tile {LENET} -o tiled.onnx --draws 1",
+        "machines",
+        "cache",
+        f"plot {LENET} -o a.svg",
+    )
+    assert [explored(words) for words in works] == [(0, "")] * len(works)
+    code, said = explored("machines --save npu --peak-macs 4T --bandwidth 100GB/s")
+    assert (code, said.count("\n")) == (2, 1)
+    assert f"{home}/.config/explorer" in said
+    assert home.read_text() == "a file"

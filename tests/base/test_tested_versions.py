@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 from explorer.base import tested_versions
 from explorer.base.tested_versions import TESTED, is_tested, origins, version_note
@@ -29,7 +30,8 @@ def bounds() -> dict[str, str]:
     for line in lines:
         match = re.match(r"([\w.-]+)(?:\[[\w,-]+\])?\s*(?:>=|==)([\w.]+)", line)
         assert match, line
-        found[match[1]] = match[2]
+        # an extra may need a newer one than the others do
+        found[match[1]] = min(match[2], found.get(match[1], match[2]), key=Version)
     return found
 
 

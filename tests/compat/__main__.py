@@ -29,7 +29,7 @@ def outcome_of(asked: VersionSet, before: Sequence[Outcome]) -> Outcome:
             return run_tests(asked, versions, Path(folder))
     except Unresolved as error:
         first = next(iter(str(error).splitlines()), "uv said nothing")
-        return Outcome(asked.name, {}, failed=1, first_failure=first)
+        return Outcome(asked.name, {}, failed=1, failures=(first,))
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -61,6 +61,7 @@ def main(words: Sequence[str] | None = None) -> int:
             f"{name}: {outcome.passed} passed, {outcome.failed} failed, {outcome.skipped} skipped, {ran}",
             flush=True,
         )
+        print("".join(f"  {line}\n" for line in outcome.failures), end="", flush=True)
     print("", as_text(outcomes), sep="\n")
     if given.write:
         write_page(as_markdown(outcomes, platform.python_version(), date.today()))

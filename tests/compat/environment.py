@@ -12,12 +12,14 @@ import xml.etree.ElementTree as ET
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.compat.version_sets import VersionSet, extras, name_of, test_tools
+from tests.compat.version_sets import VersionSet, name_of, test_tools
 from tests.resolver import ROOT, compile_pins, run_uv
 
 __all__ = ["Outcome", "Unresolved", "counted", "resolve", "run_tests"]
 
 SUITE = ("tests/compat", "tests/engine/costs/aten")
+BAD = ("failure", "error")
+"""How pytest's report tags what did not pass."""
 LIMIT = 1800
 """Seconds for the tests of one environment: ten times what they take."""
 
@@ -36,13 +38,14 @@ class Outcome:
     failed: int = 0
     skipped: int = 0
     seconds: float = 0.0
-    first_failure: str = ""
+    failures: tuple[str, ...] = ()
+    """Test and message of each failure; what kept the tests from starting is one, too."""
     same_as: str = ""
     """The set whose versions are the same, and which was run."""
 
     @property
     def is_good(self) -> bool:
-        return not self.first_failure and self.passed > 0
+        return not self.failures and self.passed > 0
 
 
 def resolve(asked: VersionSet) -> dict[str, str]:
@@ -54,7 +57,7 @@ def resolve(asked: VersionSet) -> dict[str, str]:
     with tempfile.TemporaryDirectory() as folder:
         more = Path(folder) / "tools.txt"
         more.write_text("\n".join([*test_tools(), *asked.requirements]))
-        done = compile_pins(extras(), more, "--python", sys.executable, *asked.options)
+        done = compile_pins(asked.extras, more, "--python", sys.executable, *asked.options)
     if done.returncode:
         raise Unresolved(done.stderr.strip())
     lines = (line.partition("==") for line in done.stdout.splitlines() if "==" in line)
@@ -70,7 +73,17 @@ def run_tests(asked: VersionSet, versions: dict[str, str], folder: Path) -> Outc
     began = time.monotonic()
     python = _install(versions, folder)
     report = folder / "report.xml"
-    options = ["-q", "-p", "no:cacheprovider", f"--junit-xml={report}", "--basetemp", folder / "tests"]
+    options = [
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-W",
+        "default",
+        "--continue-on-collection-errors",
+        f"--junit-xml={report}",
+        "--basetemp",
+        folder / "tests",
+    ]
     command = [python, "-m", "pytest", *SUITE, *options]
     try:
         done = subprocess.run(
@@ -90,8 +103,8 @@ def run_tests(asked: VersionSet, versions: dict[str, str], folder: Path) -> Outc
     except subprocess.TimeoutExpired:
         ending = f"the tests were not done after {LIMIT} s"
     outcome = replace(counted(report), name=asked.name, versions=versions, seconds=time.monotonic() - began)
-    if not outcome.passed and not outcome.first_failure:  # pytest itself did not start
-        return replace(outcome, failed=1, first_failure=_last_line(ending))
+    if not outcome.passed and not outcome.failures:  # pytest itself did not start
+        return replace(outcome, failed=1, failures=(_last_line(ending),))
     return outcome
 
 
@@ -115,16 +128,17 @@ def counted(report: Path) -> Outcome:
     if not report.exists():
         return Outcome("", {})
     cases = list(ET.parse(report).getroot().iter("testcase"))
-    bad = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
+    failures = [f"{case.get('name')}: {_message(part)}" for case in cases for part in case if part.tag in BAD]
     skipped = sum(case.find("skipped") is not None for case in cases)
-    first = ""
-    if bad:
-        element = bad[0].find("failure")
-        element = bad[0].find("error") if element is None else element
-        assert element is not None
-        why = (element.get("message") or "").strip().splitlines()
-        first = f"{bad[0].get('name')}: {why[0] if why else 'no message'}"
-    return Outcome("", {}, len(cases) - len(bad) - skipped, len(bad), skipped, first_failure=first)
+    passed = len(cases) - skipped - sum(any(part.tag in BAD for part in case) for case in cases)
+    return Outcome("", {}, passed, len(failures), skipped, failures=tuple(failures))
+
+
+def _message(failure: ET.Element) -> str:
+    message = failure.get("message") or ""
+    if message == "collection failure":  # what happened stands at the end of its text
+        return _last_line(failure.text or "")
+    return next(iter(message.strip().splitlines()), "no message")
 
 
 def _last_line(text: str) -> str:

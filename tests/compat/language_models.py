@@ -24,7 +24,6 @@ class Model:
         step_macs: MACs of one decode step, over the tokens in the cache.
         step: The same for a context of 24.
         cache_bytes: Bytes of the cache in float32, over the tokens in it.
-        half_cache_bytes: The same in bfloat16.
     """
 
     name: str
@@ -32,7 +31,6 @@ class Model:
     step_macs: str
     step: int
     cache_bytes: str
-    half_cache_bytes: str
     config: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -54,16 +52,13 @@ _LATENT = {
     "v_head_dim": 16,
 }
 MODELS = (
-    Model(
-        "llama", 12846080, "256*context+67848", 73992, "512*context", "256*context", {**_GROUPED, **_HEADS}
-    ),
+    Model("llama", 12846080, "256*context+67848", 73992, "512*context", {**_GROUPED, **_HEADS}),
     Model(
         "gpt2",
         17563648,
         "256*context+104704",
         110848,
         "1024*context",
-        "512*context",
         {"vocab_size": 96, "n_embd": 64, "n_layer": 2, "n_head": 4},
     ),
     Model(
@@ -72,7 +67,6 @@ MODELS = (
         "256*context+56072",
         62216,
         "512*context",
-        "256*context",
         {**_EXPERTS, **_HEADS, "num_experts": 4, "moe_intermediate_size": 32},
     ),
     Model(
@@ -81,7 +75,6 @@ MODELS = (
         "256*context+105224",
         111368,
         "512*context",
-        "256*context",
         {**_EXPERTS, **_HEADS, "num_local_experts": 4},
     ),
     Model(
@@ -90,7 +83,6 @@ MODELS = (
         "from 1: 256*context+105224; from 7: 128*context+106120",
         109192,
         "from 1: 512*context; from 7: 256*context+1792",
-        "from 1: 256*context; from 7: 128*context+896",
         {**_EXPERTS, **_HEADS, "num_local_experts": 4, "sliding_window": 8},
     ),
     Model(
@@ -99,7 +91,6 @@ MODELS = (
         "256*context+105224",
         111368,
         "512*context",
-        "256*context",
         {**_EXPERTS, "num_local_experts": 4},
     ),
     Model(
@@ -108,7 +99,6 @@ MODELS = (
         "128*context+105856",
         108928,
         "256*context+10240",
-        "128*context+5120",
         {
             **_EXPERTS,
             "num_experts": 4,
@@ -123,7 +113,6 @@ MODELS = (
         "256*context+64004",
         70148,
         "1024*context",
-        "512*context",
         {**_EXPERTS, **_LATENT, **_EXPERTS_OF_DEEPSEEK},
     ),
 )

@@ -17,30 +17,26 @@ from tests.compat.language_models import MODELS, Model
 CONTEXT = 24
 
 
-@pytest.fixture(params=["float32", "bfloat16"])
-def dtype(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+def folder(path: Path, model: Model, dtype: str) -> str:
+    (path / "config.json").write_text(json.dumps({**model.config, "model_type": model.name, "dtype": dtype}))
+    return str(path)
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
-def test_a_model_counts_what_every_version_counts(model: Model, dtype: str, tmp_path: Path) -> None:
-    config = {**model.config, "model_type": model.name, "dtype": dtype}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with Session(str(tmp_path)) as session:
-        totals = session.info().totals
+def test_a_prompt_is_counted_the_same_in_both_types(model: Model, tmp_path: Path) -> None:
+    for dtype in ("float32", "bfloat16"):
+        with Session(folder(tmp_path, model, dtype)) as session:
+            totals = session.info().totals
         assert (totals.macs, totals.coverage) == (model.prompt_macs, 1)
-        fact = session.serving(ServingSpec(16, (CONTEXT,), (1,)))
-    assert fact.decode_macs.text == model.step_macs
-    assert fact.cache.bytes.text == (model.cache_bytes if dtype == "float32" else model.half_cache_bytes)
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
-def test_a_step_behind_a_cache_is_counted(
+def test_serving_and_a_step_behind_a_cache_have_the_same_figures(
     model: Model, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "config.json").write_text(
-        json.dumps({**model.config, "model_type": model.name, "dtype": "float32"})
-    )
-    words = ["info", str(tmp_path), "--decode", "--past", str(CONTEXT), "--json", "--quiet"]
-    assert main(words) == 0
+    path = folder(tmp_path, model, "float32")
+    with Session(path) as session:
+        fact = session.serving(ServingSpec(16, (CONTEXT,), (1,)))
+    assert (fact.decode_macs.text, fact.cache.bytes.text) == (model.step_macs, model.cache_bytes)
+    assert main(["info", path, "--decode", "--past", str(CONTEXT), "--json", "--quiet"]) == 0
     assert json.loads(capsys.readouterr().out)["totals"]["macs"] == model.step

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tests.resolver import ROOT
 
-__all__ = ["SETS", "VersionSet", "bounds", "extras", "name_of", "test_tools"]
+__all__ = ["SETS", "VersionSet", "bounds", "name_of", "test_tools"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,13 @@ class VersionSet:
     """Options of `uv pip compile`."""
     requirements: tuple[str, ...] = ()
     """Requirements beside the project's own."""
+    without: tuple[str, ...] = ()
+    """Extras that do not go with these versions."""
+
+    @property
+    def extras(self) -> list[str]:
+        """The extras that are installed."""
+        return [name for name in _users_extras() if name not in self.without]
 
 
 def _of(package: str, *releases: str) -> Iterator[VersionSet]:
@@ -29,17 +36,24 @@ def _of(package: str, *releases: str) -> Iterator[VersionSet]:
     for release in releases:
         asked = (*PAIRED.get(f"{package} {release}", ()), f"{package}=={release}")
         shown = release.removesuffix(".*")
-        yield VersionSet(f"{package}-{shown}", f"{package} {shown}, otherwise the newest", requirements=asked)
+        about, without = f"{package} {shown}, otherwise the newest", WITHOUT.get(f"{package} {release}", ())
+        yield VersionSet(f"{package}-{shown}", about, requirements=asked, without=without)
     yield VersionSet(f"{package}-newest", f"the newest {package}", requirements=(package,))
 
 
 PAIRED = {"torch 2.9.*": ("torchvision==0.24.*",)}
 """What the resolver would try for long before it finds that nothing newer fits."""
 
+TORCHAO = ("torchao",)
+"""It needs torch 2.10, and transformers fails to import where it is installed beside an older one."""
+WITHOUT = {"torch 2.9.*": TORCHAO}
+
 SETS = {
     one.name: one
     for one in (
-        VersionSet("lowest", "the lower bounds of pyproject.toml", ("--resolution", "lowest-direct")),
+        VersionSet(
+            "lowest", "the lower bounds of pyproject.toml", ("--resolution", "lowest-direct"), without=TORCHAO
+        ),
         VersionSet("tested", "tests/constraints.txt", ("--constraint", "tests/constraints.txt")),
         VersionSet("newest", "the newest release of everything"),
         VersionSet("pre", "the newest of everything, pre-releases too", ("--prerelease", "allow")),
@@ -55,7 +69,16 @@ SETS = {
 DEVELOPERS_EXTRAS = {"bench", "compat", "docs", "fuzz", "tensorflow", "test"}
 """Extras that the tests of this folder do not need: tools, and a framework that caps numpy."""
 
-TOOLS = {"huggingface-hub", "hypothesis", "psutil", "pytest", "pytest-asyncio", "safetensors", "tensorboard"}
+TOOLS = {
+    "huggingface-hub",
+    "hypothesis",
+    "psutil",
+    "pyte",
+    "pytest",
+    "pytest-asyncio",
+    "safetensors",
+    "tensorboard",
+}
 """Packages of the extra `test` that the tests of this folder need."""
 
 
@@ -70,7 +93,7 @@ def _project() -> dict[str, object]:
     return dict(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"])
 
 
-def extras() -> list[str]:
+def _users_extras() -> list[str]:
     """The extras that a user installs, and that go together in one environment."""
     optional = _project()["optional-dependencies"]
     assert isinstance(optional, dict)
@@ -84,14 +107,14 @@ def test_tools() -> list[str]:
     return [line for line in optional["test"] if name_of(line) in TOOLS]
 
 
-def bounds() -> dict[str, str]:
-    """The lower bound of every direct dependency of an environment, by the name of the package."""
+def bounds(asked: VersionSet) -> dict[str, str]:
+    """The lower bound of every direct dependency of a set's environment, by the name of the package."""
     project = _project()
     optional, lines = project["optional-dependencies"], project["dependencies"]
     assert isinstance(optional, dict)
     assert isinstance(lines, list)
     found = {}
-    for line in [*lines, *(line for extra in extras() for line in optional[extra]), *test_tools()]:
+    for line in [*lines, *(line for extra in asked.extras for line in optional[extra]), *test_tools()]:
         if name_of(line) == "explorer-nn":  # an extra that takes others of the project
             continue
         lowest = re.search(r">=\s*([\w.]+)", line)

@@ -22,7 +22,7 @@ def rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
     for one in outcomes:
         versions = [one.versions.get(name, "-") for name in SHOWN]
         counts = (f"as {one.same_as}", "") if one.same_as else (str(one.passed), str(one.failed))
-        table.append((one.name, *versions, *counts, one.first_failure))
+        table.append((one.name, *versions, *counts, next(iter(one.failures), "")))
     return table
 
 

@@ -87,6 +87,14 @@ def test_windows_imports_the_package_and_a_session_names_wsl(tmp_path: Path) -> 
     assert explored("windows", tmp_path, "--version").stdout.startswith("explorer ")
 
 
+@pytest.mark.parametrize(("system", "name"), [("windows", "Windows"), ("macos", "macOS")])
+def test_the_doctor_comes_to_every_system(system: str, name: str, tmp_path: Path) -> None:
+    done = explored(system, tmp_path, "doctor", "--json")
+    assert done.returncode in (0, 1), done.stderr
+    assert done.stderr == ""
+    assert json.loads(done.stdout)["machine"]["system"].startswith(name)
+
+
 def test_macos_is_acted_out(tmp_path: Path) -> None:
     code = "import os, sys; print(sys.platform, hasattr(os, 'waitid'), os.path.exists('/proc/self/statm'))"
     assert python("macos", tmp_path, "-c", code).stdout.split() == ["darwin", "False", "False"]

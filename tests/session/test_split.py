@@ -5,9 +5,15 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import numpy as np
+import onnx
 import pytest
+from onnx import helper
 
 from explorer import Misuse, Session, TileSpec
+from explorer.cli.main import main
+from explorer.engine.formats.onnx import reader
+from explorer.engine.split import proof
 from explorer.facts.profile.profile import ProfileSpec
 from explorer.facts.split.part import PartSpec
 from explorer.facts.split.split import SplitSpec
@@ -72,3 +78,59 @@ def test_a_tiled_network_is_cut_and_a_block_taken_out(tmp_path: Path) -> None:
     assert tiled.output
     assert (fact.exact, len(fact.stages)) == (True, 2)
     assert part.exact
+
+
+def half(path: Path, spoil: float = 0.0) -> str:
+    """Convolutions and a skip in a type between whose operators the runtime keeps float32."""
+    kind = onnx.TensorProto.FLOAT16
+    rng = np.random.default_rng(4)
+    weights = [rng.standard_normal((6, 6, 3, 3)).astype(np.float16) / np.float16(7) for _ in range(4)]
+    weights[2][0, 0, 0, 0] += np.float16(spoil)
+    nodes, value = [], "x"
+    for at in range(4):
+        nodes.append(helper.make_node("Conv", [value, f"w{at}"], [f"c{at}"], f"conv{at}", pads=[1] * 4))
+        nodes.append(helper.make_node("Sigmoid", [f"c{at}"], [f"s{at}"], f"sigmoid{at}"))
+        nodes.append(helper.make_node("Add", [f"s{at}", value], [f"a{at}"], f"add{at}"))
+        value = f"a{at}"
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", kind, [1, 6, 9, 9])],
+        [helper.make_tensor_value_info(value, kind, [1, 6, 9, 9])],
+        [onnx.numpy_helper.from_array(weight, f"w{at}") for at, weight in enumerate(weights)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, str(path))
+    return str(path)
+
+
+def test_a_graph_of_float16_is_cut_within_the_rounding_of_what_crosses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = half(tmp_path / "half.onnx")
+    with Session(path) as session:
+        fact = session.split(SplitSpec(4), output=str(tmp_path / "stages"))
+        part = session.extract(PartSpec(start=("conv1",), end=("add2",)), str(tmp_path / "part.onnx"))
+    assert (fact.exact, fact.rounded) == (True, "float16")
+    assert (part.exact, part.rounded) == (True, "float16")
+    assert fact.output
+    assert part.output
+    assert main(["split", path, "--stages", "2", "-o", str(tmp_path / "two")]) == 0
+    text = capsys.readouterr().out
+    assert "with its values at the cuts rounded to float16" in " ".join(text.split())
+
+
+def test_stages_of_float16_that_are_others_are_still_refused(tmp_path: Path) -> None:
+    whole = reader.read(half(tmp_path / "half.onnx"))
+    other = half(tmp_path / "other.onnx", spoil=0.02)
+    with Session(other) as session:
+        session.split(SplitSpec(2), output=str(tmp_path / "stages"), verify=False)
+    stages = [reader.read(str(tmp_path / "stages" / f"stage{at}.onnx")) for at in (1, 2)]
+    feeds = {"x": np.random.default_rng(0).standard_normal((1, 6, 9, 9)).astype(np.float16)}
+    assert proof.runs(whole, stages, feeds).exact is False
+
+
+def test_a_graph_of_float32_needs_no_rounding(tmp_path: Path) -> None:
+    with Session(LENET) as session:
+        fact = session.split(SplitSpec(3), output=str(tmp_path / "stages"))
+    assert (fact.exact, fact.rounded) == (True, "")

@@ -35,9 +35,9 @@ class Notebook:
     def remember(self, info: Any) -> None:
         """One more recent model."""
 
-    def has_resumable(self) -> bool:
-        """Whether another session waits."""
-        return self.others
+    def notice(self) -> str:
+        """What the user has to know."""
+        return "cut off before: explorer --resume goes on with that session" if self.others else ""
 
     def choices(self) -> ScreenChoices:
         """How the user wants the screen."""

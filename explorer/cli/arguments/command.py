@@ -21,6 +21,8 @@ MODEL_HELP = (
     " package.module:callable that returns an nn.Module"
 )
 
+SECOND_NAME = "`explorer-nn` starts the same program: on Windows `explorer` is the file manager."
+
 
 class ParsedArgs:
     """What was typed: `models`, and every option of the command by its long name, '-' as '_'.

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from explorer.base.exit_codes import OF_EVERY_VERB
 from explorer.base.verdicts import VERDICTS
-from explorer.cli.arguments.command import Command
+from explorer.cli.arguments.command import SECOND_NAME, Command
 
 
 def help_text(command: Command, verbs: Mapping[str, Command]) -> str:
@@ -44,7 +44,7 @@ def _epilog(command: Command, verbs: Mapping[str, Command]) -> str:
     parts = [textwrap.fill(said, 100) if command.words else said] if kinds else []
     if verbs:
         rows = "\n".join(f"  {name:<12}{' '.join(v.models):<11}{v.summary}" for name, v in verbs.items())
-        parts = [f"verbs (explorer VERB --help says more):\n{rows}", *parts]
+        parts = [f"verbs (explorer VERB --help says more):\n{rows}", *parts, SECOND_NAME.replace("`", "")]
     examples = "\n".join(f"  {example}" for example in command.examples)
     codes = "\n".join(f"  {code:<5}{', '.join(ends)}" for code, ends in exit_codes(command).items())
     return "\n\n".join([*parts, f"examples:\n{examples}", f"exit codes:\n{codes}"])

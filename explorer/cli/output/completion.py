@@ -47,7 +47,7 @@ _explorer() {
     esac
     COMPREPLY=($(compgen -W "$choices" -- "$cur"))
 }
-complete -o bashdefault -o default -F _explorer explorer
+complete -o bashdefault -o default -F _explorer explorer explorer-nn
 """
 
 
@@ -91,7 +91,7 @@ def _zsh(verbs: Verbs) -> Iterator[str]:
         takes = f"({' '.join(command.words)})" if command.words else "_files"
         yield _zsh_case(name, command, f"'*: :{takes}'")
     yield _zsh_case("*", SCREEN, "'1: :_explorer_first' '*: :_files'")
-    yield "    esac\n}\ncompdef _explorer explorer\n"
+    yield "    esac\n}\ncompdef _explorer explorer explorer-nn\n"
 
 
 def _zsh_case(pattern: str, command: Command, rest: str) -> str:
@@ -106,6 +106,7 @@ def _fish_quoted(text: str) -> str:
 
 def _fish(verbs: Verbs) -> Iterator[str]:
     yield "# fish completion for explorer; in ~/.config/fish/config.fish: explorer completion fish | source\n"
+    yield "complete -c explorer-nn -w explorer\n"
     none, of = "__fish_use_subcommand", "__fish_seen_subcommand_from"
     takers: dict[Option, list[str]] = {}
     for name, command in verbs.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-from explorer.cli.arguments.command import MODEL_HELP, Command
+from explorer.cli.arguments.command import MODEL_HELP, SECOND_NAME, Command
 from explorer.cli.arguments.help import exit_codes
 from explorer.cli.arguments.options import Option
 from explorer.cli.arguments.screen import SCREEN
@@ -16,9 +16,10 @@ def man_page(verbs: Mapping[str, Command]) -> Iterator[str]:
     """Lines of the page."""
     about = " ".join(SCREEN.summary.rstrip(".").split())
     yield f'.TH EXPLORER 1 "" "{_plain(tool())}" "User Commands"\n'
-    yield f".SH NAME\nexplorer \\- {_text(about[0].lower() + about[1:])}\n"
+    yield f".SH NAME\nexplorer, explorer\\-nn \\- {_text(about[0].lower() + about[1:])}\n"
     yield ".SH SYNOPSIS\n.B explorer\n.I MODEL\n[options]\n.br\n.B explorer\n.I VERB MODEL...\n[options]\n"
     yield f".SH DESCRIPTION\n{_text('Without a verb the screen opens.')}\n"
+    yield f"{_text(SECOND_NAME)}\n"
     yield f"A model is {_text(' '.join(MODEL_HELP.split()))}.\n"
     yield ".SH VERBS\n"
     for command in verbs.values():

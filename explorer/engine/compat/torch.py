@@ -83,6 +83,18 @@ def schema_of(operator: Any) -> Any:
             return torch._C._get_schema(name, overload)
 
 
+def operator_name(target: Any) -> str:
+    """The name of an operator without its library and its overload; "" for what is no operator of one.
+
+    Assumes: it is the class that `OpOverload` is, with a name like `aten::add.Tensor`.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: "": the call is matched with no other, and its unit has no operator.
+    """
+    if not isinstance(target, OpOverload):
+        return ""
+    return str(target.name()).partition("::")[2].partition(".")[0]  # type: ignore[attr-defined]
+
+
 def is_higher_order(target: Any) -> bool:
     """Whether a call in a graph is one of an operator that takes graphs.
 
@@ -452,16 +464,18 @@ def step_number() -> int | None:
     return None if ask is None else int(ask())
 
 
-def running_step() -> tuple[Any, int | None]:
-    """The step of autograd's graph that runs backward, and its number; None for what is not known.
+def running_step() -> tuple[Any, int] | None:
+    """The step of autograd's graph that runs backward (None for none) and its number; None if not known.
 
     Assumes: `torch._C._current_autograd_node` tells the step, and `_sequence_nr` of it its number.
     Seen: torch 2.9 to 2.15.
-    Otherwise: no number: memory of a backward pass belongs to the model, and to no module.
+    Otherwise: None: memory of a backward pass belongs to the model, and to no module.
     """
-    node = getattr(torch._C, "_current_autograd_node", lambda: None)()
-    number = getattr(node, "_sequence_nr", None)
-    return node, None if number is None else int(number())
+    try:
+        node = torch._C._current_autograd_node()
+        return node, -1 if node is None else int(node._sequence_nr())
+    except AttributeError:
+        return None
 
 
 # -- exporters

@@ -174,3 +174,53 @@ def window(layer: Any) -> int | None:
     """
     size = getattr(layer, "sliding_window", None)
     return size if isinstance(size, int) else None
+
+
+def is_cache(value: Any) -> bool:
+    """Whether an object is a cache: of a class that is called so, or derived from one.
+
+    Assumes: the names of such classes end in Cache.
+    Seen: 5.0 to 5.24.
+    Otherwise: its tensors are no inputs of a step, which then fails with one line.
+    """
+    return any(kind.__name__.endswith("Cache") for kind in type(value).__mro__)
+
+
+def is_configured(kind: Any) -> bool:
+    """Whether a class of modules is built of a configuration.
+
+    Assumes: it has `_from_config`, or a `config_class`, which is documented.
+    Seen: 5.0 to 5.24.
+    Otherwise: the class of the type of model is built instead.
+    """
+    return hasattr(kind, "_from_config") or getattr(kind, "config_class", None) is not None
+
+
+def configured(kind: Any, settings: Any, dtype: torch.dtype | None) -> nn.Module:
+    """A module without values, of its class and its configuration.
+
+    Assumes: `_from_config` of the class builds it in a type of numbers.
+    Seen: 5.0 to 5.24.
+    Otherwise: the class is called with the configuration, in float32, and put into that type.
+    """
+    build = getattr(kind, "_from_config", None)
+    if build is not None:
+        return build(settings, **({} if dtype is None else {"dtype": dtype}))  # type: ignore[no-any-return]
+    module: nn.Module = kind(settings)
+    return module if dtype is None else module.to(dtype)
+
+
+def wide_parts(module: Any, dtype: torch.dtype | None) -> list[str]:
+    """Patterns of the names that stay in float32 when a model is read in a narrower type.
+
+    Assumes: `_keep_in_fp32_modules_strict` names those of each narrower type, and `_keep_in_fp32_modules` of
+        float16 alone.
+    Seen: 5.0 to 5.24.
+    Otherwise: none: the parameters have the type of the others, and so their bytes.
+    """
+    names: list[str] = []
+    if dtype in (torch.float16, torch.bfloat16):
+        names += getattr(module, "_keep_in_fp32_modules_strict", None) or ()
+    if dtype is torch.float16:
+        names += getattr(module, "_keep_in_fp32_modules", None) or ()
+    return [name.replace("*", ".*") for name in names]

@@ -17,7 +17,7 @@ from torch import fx, nn
 from torch.fx.node import Node
 
 from explorer.base.errors import BadModel, Misuse
-from explorer.engine.compat.torch import leaves
+from explorer.engine.compat.torch import leaves, operator_name
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.proof.outputs import run
@@ -170,7 +170,7 @@ def _names(paths: Mapping[Node, str | None], *groups: Sequence[Node]) -> dict[No
 
 def _units(program: Any, functional: Any) -> list[tuple[str, list[Node]]]:
     """The calls of a functional program by those of the module's that they are made of, with its operator."""
-    operators = {node.name: getattr(node.target, "_opname", "") for node in program.graph.nodes}
+    operators = {node.name: operator_name(node.target) for node in program.graph.nodes}
     found: dict[str, list[Node]] = {}
     for node in functional.graph.nodes:
         if node.op == "call_function":

@@ -32,6 +32,8 @@ class Extraction(Struct, frozen=True):
         macs: At the sizes that are bound; None where they are not known.
         exact: Whether it gave the whole's own values bit for bit on the whole's own values; None where it was
             not run, or where all that it gives depends on random numbers that it draws.
+        rounded: 'float16' where that is so of the whole with the values that the part begins with rounded to
+            float16: inside of a graph the runtime keeps more. '' where nothing had to be rounded.
         compared: The same with the runtime's own optimisation, within rounding.
         drawn: The whole's inputs of this run, in words.
         runtime: Where both were run: 'onnxruntime' or 'torch'.
@@ -48,6 +50,7 @@ class Extraction(Struct, frozen=True):
     macs: int | None
     weight_bytes: int
     exact: bool | None = None
+    rounded: str = ""
     compared: tuple[OutputEvidence, ...] = ()
     drawn: tuple[str, ...] = ()
     runtime: str = "onnxruntime"

@@ -162,6 +162,8 @@ class Split(Struct, frozen=True):
         verification: The stages against the whole; None where nothing was written.
         exact: Whether the stages, run one after the other, gave the whole's outputs bit for bit, but those
             that depend on random numbers; None where they were not run, or there are no others.
+        rounded: 'float16' where that is so of the whole with values at the cuts rounded to float16: inside
+            of a graph the runtime keeps more. '' where nothing had to be rounded.
         outputs: The same with the runtime's own optimisation, within rounding.
         steps: Of torch stages a training step by each schedule.
         notes: What else to know, in words.
@@ -180,6 +182,7 @@ class Split(Struct, frozen=True):
     output: str = ""
     verification: Verification | None = None
     exact: bool | None = None
+    rounded: str = ""
     outputs: tuple[OutputEvidence, ...] = ()
     steps: tuple[StepProof, ...] = ()
     notes: tuple[str, ...] = ()

@@ -184,10 +184,12 @@ class Splitter:
                 report(on_progress, cancel, "running the part")
                 drawn = plan_inputs(subject.model, subject.dims, subject.shapes)
                 written = validate(reader.read(temporary))
-                exact, compared = proof.part_runs(subject.model, written, draw(drawn, seed))
+                ran = proof.part_runs(subject.model, written, draw(drawn, seed))
                 texts = tuple([one.text() for one in drawn])
-                found = replace(found, exact=exact, compared=compared, drawn=texts)
-                if exact is False or not all(one.passed for one in compared):
+                found = replace(
+                    found, exact=ran.exact, rounded=ran.rounded, compared=ran.outputs, drawn=texts
+                )
+                if ran.exact is False or not all(one.passed for one in ran.outputs):
                     raise output_files.Discard
             size = os.path.getsize(temporary)
         if output is None and size is not None:
@@ -302,8 +304,8 @@ class Splitter:
         names = replace(evidence, before=self._models.label(self._models.current), after="the stages")
         report(on_progress, cancel, "running the stages")
         feeds = draw(plan_inputs(whole, subject.dims, subject.shapes), seed)
-        exact, outputs = proof.runs(whole, parts, feeds)
-        return replace(found, verification=names, exact=exact, outputs=outputs)
+        ran = proof.runs(whole, parts, feeds)
+        return replace(found, verification=names, exact=ran.exact, rounded=ran.rounded, outputs=ran.outputs)
 
     def _manifest(self, model: Model, found: Split, parts: Sequence[Model]) -> manifest.Manifest:
         return manifest.Manifest(

@@ -47,8 +47,8 @@ class SessionKeeper(Protocol):
     def keep(self, view: ScreenState | None) -> None:
         """Write down where the user is; any thread may."""
 
-    def has_resumable(self) -> bool:
-        """Whether another session of this model waits to be resumed; reads files."""
+    def notice(self) -> str:
+        """What its user has to know of the session, in a line; '' for nothing. Reads files."""
 
     def choices(self) -> ScreenChoices:
         """How its user wants the screen; reads a small file."""

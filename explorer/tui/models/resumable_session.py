@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -52,8 +51,6 @@ class ResumableSession:
 
     def _folder(self) -> str:
         """A place for the session, made with the engine and hence after the first paint."""
-        if sys.platform == "win32":
-            return ""
         from explorer.process import saved_sessions  # after the first paint
 
         if self._kept is None:
@@ -69,9 +66,13 @@ class ResumableSession:
             history, memory = self.engine.history, self._memory
             self._kept.keep(self._source, self._cwd, self._options, history, view, memory)
 
-    def has_resumable(self) -> bool:
-        """Whether another session of this model waits to be resumed; reads files."""
-        return self._kept is not None and self._kept.others_wait(self._source, os.environ, self._cwd)
+    def notice(self) -> str:
+        """What its user has to know of the session, in a line; '' for nothing. Reads files."""
+        if self._kept is None:
+            folder = screen_choices.state_folder(os.environ)
+            return f"this session cannot be resumed later: {folder} cannot be written"
+        waits = self._kept.others_wait(self._source, os.environ, self._cwd)
+        return "cut off before: explorer --resume goes on with that session" if waits else ""
 
     def choices(self) -> ScreenChoices:
         """How its user wants the screen; reads a small file."""

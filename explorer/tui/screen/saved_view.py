@@ -119,8 +119,8 @@ class SavedView:
         if resumed is None:
             await self._loader.reload()
             await self._remember_model()
-            if self._keeper is not None and await asyncio.to_thread(self._keeper.has_resumable):
-                store.say("cut off before: explorer --resume goes on with that session")
+            if self._keeper is not None and (notice := await asyncio.to_thread(self._keeper.notice)):
+                store.say(notice)
             return
         store.history, store.overlays = await store.jobs.ask("history"), resumed.overlays
         store.beside = resumed.beside

@@ -328,7 +328,9 @@ def _leaf(row: Row, module: nn.Module | None, scopes: tuple[layer_tree.Scope, ..
         path=row.path,
         name=row.name,
         # a bare nn.Module only holds parameters: what is done with them says more
-        kind=row.kind if module is None or type(module).__name__ == "Module" else type(module).__name__,
+        kind=row.kind
+        if module is None or type(module).__name__ == nn.Module.__name__
+        else type(module).__name__,
         calls=row.calls,
         inputs=row.inputs,
         outputs=row.outputs,
@@ -466,6 +468,11 @@ def _parameter(stored: ModuleParameter, scopes: tuple[layer_tree.Scope, ...]) ->
         0, None, path, stored.name, "Parameter", 0, False, calls=0, weights=(stored.info,), reason=reason
     )
     return layer_tree.LayerLeaf(scopes, layer, _facts([stored]), 0)
+
+
+def _is_bare(module: nn.Module) -> bool:
+    """Whether a module only holds others and parameters: a plain nn.Module, or a file's twin of one."""
+    return type(module).__name__ == nn.Module.__name__
 
 
 def _groups(seen: Trace, leaves: Iterable[layer_tree.LayerLeaf]) -> dict[str, layer_tree.GroupFacts]:

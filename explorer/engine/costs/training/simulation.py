@@ -241,11 +241,14 @@ class _Births(DispatchMode):
         """The module that runs; in the backward pass the one whose step of autograd's graph runs."""
         if self.phase != "backward" or len(self.stack) > 1:
             return self.stack[-1]
-        step, number = running_step()
+        running = running_step()
+        if running is None:
+            return ""
+        step, number = running
         if step is None or step.name().endswith("AccumulateGrad"):
             return self.changes[-1].path if self.changes else ""
         numbers, paths = self._places
-        return "" if number is None else paths[max(0, bisect_right(numbers, number) - 1)]
+        return paths[max(0, bisect_right(numbers, number) - 1)]
 
     def change(self, allocation: Allocation, born: bool = True) -> None:
         """Books a birth or a death."""

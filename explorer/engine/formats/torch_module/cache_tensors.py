@@ -14,6 +14,8 @@ import torch
 from msgspec import Struct
 from torch import nn
 
+from explorer.engine.compat.transformers import is_cache
+
 _DEPTH = 6
 """Of attributes, lists and dicts in a cache."""
 
@@ -97,8 +99,3 @@ def _copied(value: Any) -> Any:
     if not is_cache(value):
         return value
     return copy.deepcopy(value, {id(one.tensor): one.tensor for one in tensors_of(value)})
-
-
-def is_cache(value: Any) -> bool:
-    """Whether an object is a cache: of a class that is called so, or derived from one."""
-    return any(kind.__name__.endswith("Cache") for kind in type(value).__mro__)

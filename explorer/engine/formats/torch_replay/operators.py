@@ -237,7 +237,18 @@ def _encoder_layer(
     return functional.layer_norm(src + feed(src), width, norm_weight_2, norm_bias_2, eps)
 
 
+_BACKEND_HINTS = frozenset(("benchmark", "deterministic", "cudnn_enabled", "allow_tf32"))
+"""Last arguments of a traced convolution, which choose a kernel and no value."""
+
+
+def _convolution(*args: Any, **kwargs: Any) -> Any:
+    """A traced convolution without its hints: with them torch 2.9 has no kernel for the meta device."""
+    values = {name: value for name, value in kwargs.items() if name not in _BACKEND_HINTS}
+    return torch.ops.aten.convolution(*args[:9], **values)
+
+
 _WHOLE: dict[str, Callable[..., Any]] = {
+    "_convolution": _convolution,
     **{name: _recurrent(name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
     "_native_multi_head_attention": _attention,
     "_transformer_encoder_layer_fwd": _encoder_layer,

@@ -22,6 +22,9 @@ from torch.nn.modules.module import register_module_module_registration_hook
 
 from explorer.base.errors import BadModel, ExplorerError
 from explorer.base.units import printable
+from explorer.engine.compat.huggingface_hub import offline
+from explorer.engine.compat.torch import module_dicts
+from explorer.engine.compat.transformers import configured, is_configured, wide_parts
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.transformers.config import MOST_MODULES, BuildError, check, own_code
 from explorer.host.optional_packages import error_line, require, silence
@@ -55,7 +58,7 @@ def built(
         MissingExtra: transformers is not installed, or is broken.
     """
     check(config, source)
-    with silence(), _offline():
+    with silence(), offline():
         transformers = require("transformers", source)
         try:
             kind, settings = _architecture(transformers, source, config, trust)
@@ -67,9 +70,9 @@ def built(
     number = getattr(torch, dtype, None)
 
     def make() -> nn.Module:
-        with _offline(), _bounded(source):
-            given = {"dtype": number} if isinstance(number, torch.dtype) else {}
-            made: nn.Module = kind._from_config(copy.deepcopy(settings), **given)
+        with offline(), _bounded(source):
+            dtype_ = number if isinstance(number, torch.dtype) else None
+            made = configured(kind, copy.deepcopy(settings), dtype_)
         _keep_wide(made, number)
         return made
 
@@ -96,7 +99,7 @@ def _read(kind: Any, settings: Any, number: Any, folder: str, files: Sequence[st
     from transformers.modeling_utils import load_state_dict  # a second, for who asks for values
 
     held = {name: tensor for file in files for name, tensor in load_state_dict(file).items()}
-    with _offline():
+    with offline():
         read: nn.Module = kind.from_pretrained(
             None if files else folder,
             config=settings,
@@ -159,7 +162,7 @@ def _class(transformers: Any, name: str, config: Mapping[str, Any]) -> Any:
     said = config.get("architectures")
     for called in said if isinstance(said, list) else ():
         kind = getattr(transformers, called, None) if isinstance(called, str) else None
-        if isinstance(kind, type) and issubclass(kind, nn.Module) and hasattr(kind, "_from_config"):
+        if isinstance(kind, type) and issubclass(kind, nn.Module) and is_configured(kind):
             return kind
     from transformers.models.auto import modeling_auto
 
@@ -199,19 +202,18 @@ def _numbers(value: Any) -> Any:
 
 def _keep_wide(module: Any, dtype: torch.dtype | None) -> None:
     """Puts into float32 what transformers keeps in it when it reads a model in a narrower type."""
-    said = list(getattr(module, "_keep_in_fp32_modules_strict", None) or ())
-    if dtype is torch.float16:
-        said += getattr(module, "_keep_in_fp32_modules", None) or ()
-    if not said or dtype not in (torch.float16, torch.bfloat16):
+    patterns = wide_parts(module, dtype)
+    if not patterns:
         return
-    wide = re.compile("|".join(each.replace("*", ".*") for each in said))
+    wide = re.compile("|".join(patterns))
     for path, part in module.named_modules():
-        for held in (part._parameters, part._buffers):
+        parameters, buffers, _ = module_dicts(part).values()
+        for held in (parameters, buffers):
             for name, tensor in list(held.items()):
                 if tensor is None or tensor.dtype is not dtype or not wide.search(f"{path}.{name}"):
                     continue
                 made = tensor.detach().float()
-                held[name] = nn.Parameter(made, tensor.requires_grad) if held is part._parameters else made
+                held[name] = nn.Parameter(made, tensor.requires_grad) if held is parameters else made
 
 
 class _TooMany(BadModel):
@@ -236,18 +238,6 @@ def _bounded(source: str) -> Iterator[None]:
         yield
     finally:
         hook.remove()
-
-
-@contextlib.contextmanager
-def _offline() -> Iterator[None]:
-    """Nothing is fetched: constructors may ask for a backbone's weights, or a processor's settings."""
-    from huggingface_hub import constants
-
-    before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
-    try:
-        yield
-    finally:
-        constants.HF_HUB_OFFLINE = before
 
 
 def _text(module: nn.Module) -> dict[str, torch.Tensor] | None:

@@ -15,7 +15,7 @@ import torch
 from torch.fx.node import Node, map_arg
 
 from explorer.base.errors import BadModel, Misuse
-from explorer.engine.compat.torch import OpOverload, is_higher_order, schema_of
+from explorer.engine.compat.torch import OpOverload, is_higher_order, operator_name, schema_of
 from explorer.engine.costs.aten import dispatch
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
@@ -220,7 +220,7 @@ def rows_of(
 
 
 def _operator(node: Node) -> str:
-    return str(getattr(node.target, "_opname", "")).strip("_")
+    return operator_name(node.target).strip("_")
 
 
 def _macs(calls: Sequence[Node], units: GraphUnits, layers: Sequence[Layer]) -> Array | None:

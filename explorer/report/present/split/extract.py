@@ -6,7 +6,7 @@ from explorer.base.units import seconds_text
 from explorer.facts.split.part import Extraction
 from explorer.report.blocks import Block, Field, Fields, Line, Paragraph, Span
 from explorer.report.present.figures import count, plain, ports, size, written
-from explorer.report.present.split.split import as_optimised
+from explorer.report.present.split.split import as_optimised, at_cuts
 
 
 def extraction(source: str, fact: Extraction) -> list[Block]:
@@ -36,7 +36,8 @@ def part_blocks(fact: Extraction) -> list[Block]:
     ]
     if fact.exact:
         how = "in PyTorch" if fact.runtime == "torch" else "optimisation off, one thread"
-        blocks.append(Paragraph(f"on the whole's own values: its own numbers, bit for bit ({how})", "passed"))
+        text = f"on the whole's own values: its own numbers, bit for bit{at_cuts(fact.rounded)} ({how})"
+        blocks.append(Paragraph(text, "passed"))
     elif fact.exact is False:
         blocks.append(Paragraph("on the whole's own values: OTHER NUMBERS than the whole's", "bad"))
     elif not fact.compared:

@@ -73,7 +73,7 @@ def proof_blocks(fact: Split) -> list[Block]:
     module = fact.stages[0].file.endswith(".pt2")
     if fact.exact is not None:
         said = (
-            ("run one after the other: bit for bit the whole's outputs", "passed")
+            (f"run one after the other: bit for bit the whole's outputs{at_cuts(fact.rounded)}", "passed")
             if fact.exact
             else ("run one after the other: not bit for bit the whole's outputs", "")
             if module and all(one.passed for one in fact.outputs)
@@ -84,6 +84,13 @@ def proof_blocks(fact: Split) -> list[Block]:
     if module:
         return [*blocks, *(_step_block(one) for one in fact.steps)]
     return [*blocks, *as_optimised(fact.outputs, "them")]
+
+
+def at_cuts(rounded: str) -> str:
+    """Of which whole that is so, where its values at the cuts had to be rounded."""
+    if not rounded:
+        return ""
+    return f", with its values at the cuts rounded to {rounded}: inside of a graph the runtime keeps float32"
 
 
 def as_optimised(outputs: Sequence[OutputEvidence], subject: str) -> list[Block]:
