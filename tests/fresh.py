@@ -10,7 +10,7 @@ import explorer
 
 DRAWS_OR_COMPUTES = {
     *("argparse", "dataclasses", "flatbuffers", "hashlib", "inspect", "logging", "msgspec", "numpy", "onnx"),
-    *("pathlib", "rich", "textual", "tflite", "torch"),
+    *("pathlib", "rich", "textual", "tflite", "torch", "filelock", "platformdirs", "psutil"),
 }
 """What takes longer to import than the header of a model takes to read."""
 

@@ -59,6 +59,8 @@ def test_what_starts_loads_nothing_heavy_and_each_part_only_what_it_needs() -> N
     assert not tops(command_line) & {"rich", "textual"}, "the command line is up before anything that draws"
     # the first paint waits for nothing that the first answer brings: facts take 5 ms, pipes to it 7
     assert not screen & {"explorer.facts", "explorer.settings.filter", "multiprocessing.connection"}
+    assert not tops(screen) & {"filelock", "psutil"}, "12 ms each"
+    assert not tops(command_line) & {"filelock", "platformdirs", "psutil"}
     assert not {name for name in screen if name.startswith("explorer.engine")}
 
 

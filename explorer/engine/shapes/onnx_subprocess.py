@@ -156,7 +156,9 @@ def _serve() -> None:
     while (content := _received(sys.stdin.buffer)) is not None:
         used = resource.getrusage(resource.RUSAGE_SELF)
         seconds = math.ceil(used.ru_utime + used.ru_stime + 0.5 + len(content) / SECOND_PER)
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))
+        hard = resource.getrlimit(resource.RLIMIT_CPU)[1]  # the user's own, which nobody may raise
+        least = seconds if hard == resource.RLIM_INFINITY else min(seconds, hard)
+        resource.setrlimit(resource.RLIMIT_CPU, (least, hard))
         _send(answers, json.dumps(_answer(content)).encode())
 
 
