@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import FunctionType
 from typing import Any, get_args
 
@@ -99,6 +99,19 @@ def _names_cache(annotation: Any) -> bool:
     if isinstance(annotation, type) and annotation is not inspect.Parameter.empty:
         return any(base.__name__.endswith("Cache") for base in annotation.__mro__)
     return bool(_CACHE_CLASS.search(getattr(annotation, "__forward_arg__", "")))
+
+
+def position_of_step(argument: str, takes: Collection[str]) -> dict[str, torch.Tensor]:
+    """The position of a new token, for a forward that cannot tell it from its cache.
+
+    Assumes: a forward of `cache_params` with `cache_position` wants the positions of the new tokens, and reads
+        no more than their number.
+    Seen: 5.0 (Mamba, Mamba 2, Falcon Mamba); later ones have no such argument.
+    Otherwise: the step fails, and the error line says with what.
+    """
+    if argument != "cache_params" or "cache_position" not in takes:
+        return {}
+    return {"cache_position": torch.empty(1, dtype=torch.int64, device="meta")}
 
 
 def returned_cache(result: Any, argument: str) -> Any:

@@ -82,7 +82,8 @@ class OwnCache(Struct):
         if not past:
             return self.prompt(prompt or _SHORT, batch) if self.encoder else self.prompt(1, batch)
         cache, more = self.cache(past, batch, prompt)
-        return {**more, ids: _ids(batch, 1), self.name: cache, **self._switches()}
+        position = compat.position_of_step(self.name, self.takes)
+        return {**more, ids: _ids(batch, 1), self.name: cache, **position, **self._switches()}
 
     def cache(self, tokens: int, batch: int = 1, prompt: int = 0) -> tuple[Any, Mapping[str, Any]]:
         """The cache behind so many tokens, and what else a step needs: an encoder's output.

@@ -72,9 +72,11 @@ def built(
     def make() -> nn.Module:
         with offline(), _bounded(source):
             dtype_ = number if isinstance(number, torch.dtype) else None
-            made = configured(kind, copy.deepcopy(settings), dtype_)
+            made: Any = configured(kind, copy.deepcopy(settings), dtype_)
+        made.tie_weights()  # transformers 5.0 ties none on the meta device
         _keep_wide(made, number)
-        return made
+        module: nn.Module = made
+        return module
 
     def fill() -> nn.Module:
         if not values:
