@@ -104,7 +104,7 @@ def _names_cache(annotation: Any) -> bool:
 def position_of_step(argument: str, takes: Collection[str]) -> dict[str, torch.Tensor]:
     """The position of a new token, for a forward that cannot tell it from its cache.
 
-    Assumes: a forward of `cache_params` with `cache_position` wants the positions of the new tokens, and reads
+    Assumes: a forward of `cache_params` with `cache_position` wants the positions of new tokens, and reads
         no more than their number.
     Seen: 5.0 (Mamba, Mamba 2, Falcon Mamba); later ones have no such argument.
     Otherwise: the step fails, and the error line says with what.
