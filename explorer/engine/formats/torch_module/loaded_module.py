@@ -79,7 +79,7 @@ class LoadedModule(Struct):
             failed: Exception | None = None
             for way in (lambda: torch.device("meta"), UninitialisedOnMeta):
                 try:
-                    with self.quiet(), torch.random.fork_rng(devices=[]), way(), UnfilledTensors():  # type: ignore[no-untyped-call]
+                    with self.quiet(), torch.random.fork_rng(devices=[]), way(), UnfilledTensors():
                         torch.manual_seed(self.seed)
                         made = self.build()
                 except ExplorerError:
@@ -105,7 +105,7 @@ class LoadedModule(Struct):
         """
         if self.trained or self._real is not None:
             return without_values(self.materialise(), numbers=True).eval()
-        with self.quiet(), torch.random.fork_rng(devices=[]), UninitialisedOnMeta(), UnfilledTensors():  # type: ignore[no-untyped-call]
+        with self.quiet(), torch.random.fork_rng(devices=[]), UninitialisedOnMeta(), UnfilledTensors():
             torch.manual_seed(self.seed)
             made = self.build()
         # what a callable hands back may be somebody's; a configuration's module is new

@@ -226,3 +226,37 @@ def test_resampling(sizes: tuple[int, ...], order: int) -> None:
     says_what_torch_says(A.upsample_bicubic2d.default, x, [p, q], True, None, None)
     says_what_torch_says(A.upsample_nearest2d.default, x, [p, q], None, None)
     says_what_torch_says(A.grid_sampler_2d.default, x, meta((b, p, q, 2)), 0, 0, False)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("left", "right", "ends"),
+    [
+        ((8, 16), (3, 6, 16), [2, 5, 8]),
+        ((3, 4, 16), (6, 16), [1, 3, 6]),
+        ((3, 4, 16), (3, 6, 16), None),
+    ],
+)
+def test_a_grouped_product_has_the_sizes_that_the_kernel_of_the_cpu_gives_it(
+    left: Any, right: Any, ends: Any, dtype: Any
+) -> None:
+    """torch's meta kernel refuses float32 up to 2.14; the CPU's takes it from 2.9 on."""
+    if not hasattr(A, "_grouped_mm"):
+        pytest.skip("torch before 2.9")
+    func = A._grouped_mm.default
+    for device in ("cpu", "meta"):
+        x, y = (torch.ones(shape, dtype=dtype, device=device) for shape in (left, right))
+        offsets = None if ends is None else torch.tensor(ends, dtype=torch.int32, device=device)
+        if device == "cpu":
+            out = described(func(x, y.mT, offsets))
+        else:
+            assert [(tuple(s), tuple(t), d) for s, t, d in RULES[func](x, y.mT, offsets)] == out
+
+
+def test_a_grouped_product_that_does_not_fit_is_left_to_torch() -> None:
+    rule = RULES[A._grouped_mm.default]
+    offsets = torch.empty(3, dtype=torch.int32, device="meta")
+    assert rule(meta((8, 16)), meta((3, 8, 16)), offsets) is None
+    assert rule(meta((8, 16)), meta((4, 16, 8)), offsets) is None
+    assert rule(meta((8, 16)), meta((3, 16, 8))) is None
+    assert rule(meta((8, 16)), meta((3, 16, 8), torch.bfloat16), offsets) is None
