@@ -73,7 +73,8 @@ def built(
         with offline(), _bounded(source):
             dtype_ = number if isinstance(number, torch.dtype) else None
             made: Any = configured(kind, copy.deepcopy(settings), dtype_)
-        made.tie_weights()  # transformers 5.0 ties none on the meta device
+        if hasattr(made, "tie_weights"):
+            made.tie_weights()  # transformers 5.0 ties none on the meta device
         _keep_wide(made, number)
         module: nn.Module = made
         return module
