@@ -54,9 +54,8 @@ class ExplorerError(Exception):
 def internal(error: BaseException) -> ExplorerError:
     """What is said of an error of the program itself, which nothing that its user did explains."""
     reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    return ExplorerError(
-        f"internal error: {reason}", hint="this is a bug: set EXPLORER_TRACEBACK=1 to see where"
-    )
+    hint = "this is a bug: EXPLORER_TRACEBACK=1 shows where; report it with the output of explorer doctor"
+    return ExplorerError(f"internal error: {reason}", hint=hint)
 
 
 _LONGEST = 600
