@@ -1,7 +1,7 @@
 """Tested versions of Python and every library: one table for error lines, `explorer doctor`, `tests.compat`.
 
-A newer version is never refused. It is named where something fails, because it is a likely cause. An older one is
-refused (`explorer.base.installation`).
+A newer version is never refused. It is named where something fails, because it is a likely cause. An older
+one is refused (`explorer.base.installation`).
 """
 
 from __future__ import annotations
