@@ -8,7 +8,7 @@ two of them, as far as the model runs there.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import cycle, islice
 
 from msgspec import Struct
@@ -36,6 +36,9 @@ _BATCHES = 17, 5, 3
 """Of a batch, beside the small lengths; it takes `_FEW` beside the others, since it multiplies everything."""
 
 _FEW = 2, 1, 3
+
+_MOST_LIMITS = 8
+"""Limits around which sizes are tried; where there are more, the small ones."""
 
 _BATCH = re.compile(r"n|bsz?|.*batch.*", re.IGNORECASE)
 
@@ -65,7 +68,13 @@ class Sizes(Struct, frozen=True):
                 yield f"at {' and '.join(map(dims_text, sizes))} {why}"
 
 
-def choose(model: Model, plan: Plan | None, dims: Dims, input_shapes: InputShapes | None = None) -> Sizes:
+def choose(
+    model: Model,
+    plan: Plan | None,
+    dims: Dims,
+    input_shapes: InputShapes | None = None,
+    limits: Collection[int] = (),
+) -> Sizes:
     """Sizes of symbolic dimensions to try, one after the other.
 
     Args:
@@ -74,6 +83,7 @@ def choose(model: Model, plan: Plan | None, dims: Dims, input_shapes: InputShape
         dims: What the user chose; of several the i-th of each name are tried together, and shorter lists
             are repeated.
         input_shapes: Shapes and types in place of the declared ones, with what the other model has fixed.
+        limits: Numbers on both sides of which sizes are tried.
 
     Raises:
         Misuse: The model does not run at sizes that the user chose.
@@ -85,7 +95,7 @@ def choose(model: Model, plan: Plan | None, dims: Dims, input_shapes: InputShape
     base = {**{name: known.get(name, 1) for name in free}, **known, **{n: c[0] for n, c in chosen.items()}}
     small = [name for name in free if _BATCH.fullmatch(name)] if len(free) > 1 else []
     lengths = [name for name in free if name not in small]
-    columns = _columns(model, plan, lengths, small)
+    columns = _columns(model, plan, lengths, small, limits)
     count = max((len(column) for column in (*columns.values(), *chosen.values())), default=1)
     rows = [base]
     for at in range(count):
@@ -108,7 +118,11 @@ def _free(model: Model, plan: Plan | None, input_shapes: InputShapes) -> list[st
 
 
 def _columns(
-    model: Model, plan: Plan | None, lengths: Sequence[str], batches: Sequence[str]
+    model: Model,
+    plan: Plan | None,
+    lengths: Sequence[str],
+    batches: Sequence[str],
+    limits: Collection[int],
 ) -> dict[str, list[int]]:
     """For each open dimension what it is tried at, in the order of the tries.
 
@@ -117,10 +131,12 @@ def _columns(
     """
     free = (*lengths, *batches)
     tiles = {name: _tiles(model, plan, name) for name in free} if plan is not None else {}
-    around = {
-        name: sorted({*_SMALL, *(s for t in of for s in (t - 1, t, t + 1, 2 * t + t // 2 + 1) if s > 0)})
-        for name, of in ((name, tiles.get(name, ())) for name in free)
-    }
+    beside = {s for n in sorted(limits)[:_MOST_LIMITS] for s in (n - 1, n, n + 1) if s > 0}
+    around = {}
+    for name in free:
+        of = tiles.get(name, ())
+        beside_tiles = {s for t in of for s in (t - 1, t, t + 1, 2 * t + t // 2 + 1) if s > 0}
+        around[name] = sorted({*_SMALL, *beside, *beside_tiles})
     columns: dict[str, list[int]] = {}
     for at, name in enumerate(lengths):
         turned = around[name][at // 2 :] + around[name][: at // 2]

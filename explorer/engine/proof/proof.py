@@ -25,6 +25,7 @@ from explorer.engine.proof.dynamic_sizes import Dims, Sizes, choose
 from explorer.engine.proof.meanings import Original
 from explorer.engine.proof.outputs import run, whole_run
 from explorer.engine.proof.regions.correspondence import Correspondence
+from explorer.engine.proof.regions.deciding_numbers import one_sided
 from explorer.engine.proof.regions.runs import RegionResult, settle
 from explorer.engine.proof.sites.proof import SiteProof, key_of
 from explorer.engine.proof.sites.recovery import recover_plan
@@ -120,6 +121,10 @@ def check_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> No
         raise Misuse(what, where=after.path, hint=hint) from None
 
 
+_LARGEST_LIMIT = 1 << 14
+"""Up to which sizes are tried on both sides of a limit that one model alone holds."""
+
+
 class ProofTask(Struct, frozen=True):
     """Two graphs whose inputs and outputs belong together; the rest as for `verify`.
 
@@ -173,7 +178,10 @@ def _inputs(
     if given is not None:
         values = random_inputs.given_inputs(task.before, given, declared)
         return ProofInputs(declared, Sizes((random_inputs.sizes_of(task.before, values),)), (values,), False)
-    sizes = choose(task.before, task.plan, dims, declared)
+    numbers = [n.value for side in one_sided(task.before, task.after) for n in side]
+    # a size of a million would take longer than anybody waits: what such a limit does stays open
+    limits = {int(abs(value)) for value in numbers if 1 < abs(value) <= _LARGEST_LIMIT}
+    sizes = choose(task.before, task.plan, dims, declared, limits)
     tried = tuple(random_inputs.plan_inputs(task.before, size, declared) for size in sizes.tried)
     return ProofInputs(declared, sizes, tried, True)
 

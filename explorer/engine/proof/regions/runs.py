@@ -28,6 +28,7 @@ from explorer.engine.proof.outputs import run as outputs
 from explorer.engine.proof.outputs.independence import independent
 from explorer.engine.proof.outputs.run import ModelOutputs, Noise, by_one_ulp
 from explorer.engine.proof.regions.correspondence import ChangedRegion, Correspondence
+from explorer.engine.proof.regions.deciding_numbers import DecidingNumber, moved_number, one_sided
 from explorer.engine.proof.regions.float64_layers import EXACT, in_float64, in_full
 from explorer.engine.proof.regions.moved_numbers import moved
 from explorer.engine.proof.regions.observability import NodeContents, controls
@@ -74,6 +75,9 @@ alone would take time with the square of their number."""
 
 _SMALL = 1 << 20
 """Bytes of a region below which it is not worth threads, which are made and ended for each."""
+
+_LIMITS = 48
+"""Limits of one side of a region that are tried."""
 
 _INSIDE = 16
 """Values in a region that are looked at again, the last ones first, for whether it hides them."""
@@ -382,6 +386,8 @@ class _Runner:
         hidden, rounded, hides = self._stored(region, nodes, worst, found)
         if hidden:
             return unproven(f"{hidden}, and nothing that was tried shows it")
+        if not found.alike and (number := self._unseen(region, nodes)):
+            return unproven(number)
         remark = f"; stored numbers differ by up to {rounded:.1e} of themselves, as computed in another order"
         reason = worst.reason + (remark if rounded else "")
         return RegionResult(
@@ -415,6 +421,56 @@ class _Runner:
             if alone or not self._shown(region, nodes, before, restored(found.sides[1], one)):
                 return one.text, 0.0, 0.0
         return "", max((one.apart for one in found.found if not one.large), default=0.0), 0.0
+
+    def _unseen(self, region: ChangedRegion, nodes: tuple[list[Node], list[Node]]) -> str:
+        """What is to be said of a limit that one side alone holds, and that nothing shows to count."""
+        sides = self._cut(region)
+        for which, model, numbers in zip(("first", "second"), sides, one_sided(*sides), strict=True):
+            if len(numbers) > _LIMITS:
+                return f"{len(numbers)} limits are in the {which} model alone, too many to try them all"
+            for number in numbers:
+                if not self._counts(region, nodes, model, number):
+                    return (
+                        f"the number {number.value:.9g} of {number.op} is in the {which} model alone,"
+                        " and nothing that was tried comes close enough to show what it does"
+                    )
+        return ""
+
+    def _counts(
+        self,
+        region: ChangedRegion,
+        nodes: tuple[list[Node], list[Node]],
+        model: Model,
+        number: DecidingNumber,
+    ) -> bool:
+        """Whether other numbers in the place of a limit change what a side of a region puts out."""
+        given = {value.name for value in model.graph.feeds}
+        twins = {name: twin or name for name, twin in region.given.items()}
+        as_it_is = RuntimeSession(model, what="a changed region alone", optimise=False, threads=1)
+        for other in moved_number(model, number):
+            try:
+                beside = RuntimeSession(other, what="a changed region alone", optimise=False, threads=1)
+            except BadModel:
+                return True  # it is no model any more
+            for at, one in enumerate(self.tries):
+                try:
+                    own = self.own(region.reads, one, self.seed)
+                except BadModel:
+                    continue
+                for _, feeds in self._sets(region, nodes, own, one, first=at == 0):
+                    for values in feeds:
+                        mine = {name: values[twins.get(name, name)] for name in given}
+                        try:
+                            old = as_it_is.run(mine)
+                        except BadModel:
+                            continue
+                        try:
+                            new = beside.run(mine)
+                        except BadModel:
+                            return True
+                        if not all(outputs.identical(old[name], new[name]) for name in old):
+                            return True
+        return False
 
     def _moved(
         self, region: ChangedRegion, worst: OutputEvidence, found: StoredDifferences

@@ -108,7 +108,7 @@ def test_a_fault_that_only_a_later_draw_shows_is_found(
     monkeypatch.setattr("explorer.engine.proof.outputs.run.reference", watched)
     a = two_sums(tmp_path / "a.onnx", ("p", "q", "c"))
     same = disturbed(tmp_path / "b.onnx", 1e9, 1.0)
-    assert verify(a, same, draws=3).passed
+    assert verify(a, same, draws=3).verdict_kind == "unproven", "nothing comes near the limit of 1e9"
     assert sum(runs) == 1, "where the first draw explains the others, one float64 run is enough"
     del firsts[:]
     verify(a, disturbed(tmp_path / "c.onnx", -1e9, 1.0), draws=3)

@@ -1,0 +1,104 @@
+"""A limit that one model alone holds is shown to count, on both sides of it, or nothing is proved."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import helper
+
+from explorer import verify_files
+from tests.engine.proof import tiled as t
+
+node = helper.make_node
+SIZE = [node("Shape", ["x"], ["sh"]), node("Gather", ["sh", "first"], ["n"])]
+NUMBERS = {"first": np.int64(0), "one": np.float32(1), "two": np.float32(2), "at": np.asarray([0])}
+
+
+def traps(limit: int) -> dict[str, tuple[list[Any], dict[str, Any]]]:
+    """Graphs that compute y = m as long as there are few rows, by what counts them."""
+    wide = {"limit": np.int64(limit), "float": np.float32(limit)}
+    chosen = [node("Where", ["g", "two", "one"], ["f"]), node("Mul", ["m", "f"], ["y"])]
+    scaled = node("Mul", ["m", "f"], ["y"])
+    left = [node("Cast", ["n"], ["c"], to=1), node("Sub", ["c", "float"], ["d"]), node("Relu", ["d"], ["r"])]
+    return {
+        "compared": ([*SIZE, node("GreaterOrEqual", ["n", "limit"], ["g"]), *chosen], wide),
+        "what is left of it": ([*SIZE, *left, node("Add", ["r", "one"], ["f"]), scaled], wide),
+        "whole times": (
+            [
+                *(*SIZE, node("Div", ["n", "limit"], ["d"]), node("Cast", ["d"], ["c"], to=1)),
+                *(node("Add", ["c", "one"], ["f"]), node("Mul", ["m", "f"], ["y"])),
+            ],
+            wide,
+        ),
+        "clipped": (
+            [
+                *(*SIZE, node("Min", ["n", "limit"], ["k"]), node("Div", ["n", "k"], ["q"])),
+                *(node("Cast", ["q"], ["c"], to=1), node("Mul", ["m", "c"], ["y"])),
+            ],
+            {"limit": np.int64(limit)},
+        ),
+        "in a band": (
+            [node("Trilu", ["m", "limit"], ["u"], upper=0), node("Identity", ["u"], ["y"])],
+            {"limit": np.int64(limit)},
+        ),
+    }  # fmt: skip
+
+
+def written(path: Path, nodes: list[Any], numbers: dict[str, Any], shape: Any) -> str:
+    every = [node("MatMul", ["x", "w"], ["m"]), *nodes]
+    used = {name for each in every for name in each.input}
+    weights = {"w": t.weight(6, 6), **NUMBERS, **numbers}
+    kept = {name: np.asarray(value) for name, value in weights.items() if name in used}
+    t.model(path, every, {"x": shape}, kept, dtypes={"x": 1, "y": 1})
+    return str(path)
+
+
+@pytest.mark.parametrize("case", traps(0))
+@pytest.mark.parametrize("limit", [24, 60])
+def test_what_changes_above_a_size_is_different(tmp_path: Path, case: str, limit: int) -> None:
+    nodes, numbers = traps(limit)[case]
+    plain = written(tmp_path / "a.onnx", [node("Identity", ["m"], ["y"])], {}, ("rows", 6))
+    trap = written(tmp_path / "b.onnx", nodes, numbers, ("rows", 6))
+    for pair in ((plain, trap), (trap, plain)):
+        fact = verify_files(*pair)
+        # a band beyond six columns, and a quotient that changes at twice the limit, are not reached
+        far = case in ("in a band", "clipped")
+        assert fact.verdict_kind == ("unproven" if far else "different"), fact.verdict
+
+
+@pytest.mark.parametrize("case", traps(0))
+def test_sizes_that_do_not_reach_the_limit_prove_nothing(tmp_path: Path, case: str) -> None:
+    nodes, numbers = traps(24)[case]
+    plain = written(tmp_path / "a.onnx", [node("Identity", ["m"], ["y"])], {}, ("rows", 6))
+    trap = written(tmp_path / "b.onnx", nodes, numbers, ("rows", 6))
+    fact = verify_files(plain, trap, dims={"rows": 3})
+    assert fact.verdict_kind == "unproven", fact.verdict
+    assert "24" in fact.verdict
+
+
+def test_a_limit_of_values_that_none_reaches_proves_nothing(tmp_path: Path) -> None:
+    nodes = [node("Min", ["m", "limit"], ["y"])]
+    plain = written(tmp_path / "a.onnx", [node("Identity", ["m"], ["y"])], {}, (4, 6))
+    for limit in (1e6, 1e12):
+        trap = written(tmp_path / "b.onnx", nodes, {"limit": np.float32(limit)}, (4, 6))
+        assert not verify_files(plain, trap).passed
+
+
+def test_limits_that_are_written_otherwise_are_equal_on_evidence(tmp_path: Path) -> None:
+    numbers = {"low": np.float32(-0.5), "high": np.float32(1.5)}
+    clip = written(tmp_path / "a.onnx", [node("Clip", ["m", "low", "high"], ["y"])], numbers, ("rows", 6))
+    apart = [node("Max", ["m", "low"], ["h"]), node("Min", ["h", "high"], ["y"])]
+    other = written(tmp_path / "b.onnx", apart, numbers, ("rows", 6))
+    assert verify_files(clip, other).verdict_kind == "evidence"
+    # a scale in another place is no limit that is out of reach
+    half = {"half": np.float32(0.5), "two": np.float32(2)}
+    scaled = [node("Mul", ["m", "half"], ["h"]), node("Tanh", ["h"], ["y"])]
+    parted = [node("Div", ["m", "two"], ["h"]), node("Tanh", ["h"], ["y"])]
+    paths = [
+        written(tmp_path / f"{at}.onnx", nodes, half, ("rows", 6))
+        for at, nodes in enumerate((scaled, parted))
+    ]
+    assert verify_files(*paths).verdict_kind == "evidence"
