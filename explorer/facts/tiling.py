@@ -112,6 +112,8 @@ class SitePlan(Struct, frozen=True):
             decides. `products` are of one run.
         rows: (runs, M of each) where a function is called with a different number of rows here and there;
             M and what follows from it are those of the first call.
+        at_most: Whether it may run less often than `calls` says: the data may end a loop around it earlier.
+            Then `products_total` and `macs_total` are upper bounds.
         in_floats: Why its quantized operands are multiplied as floats; '' where they are multiplied as
             integers, or nothing of it is quantized.
         sums: What an accumulator has to hold; None of floats, or where no accumulator was named.
@@ -141,6 +143,12 @@ class SitePlan(Struct, frozen=True):
     rows: tuple[tuple[int, int], ...] = ()
     in_floats: str = ""
     sums: Accumulator | None = None
+    at_most: bool = False
+
+    @property
+    def sign(self) -> str:
+        """What stands before figures of all its runs: '<= ' where there may be fewer."""
+        return "<= " if self.at_most and self.calls else ""
 
     @property
     def products_total(self) -> int | None:

@@ -188,6 +188,7 @@ def _site_plan(site: Site, choice: SiteChoice, opset: int, accumulator: int) -> 
         place=site.place,
         calls=None if rows is None else site.runs.calls,
         rows=rows or (),
+        at_most=rows is not None and site.runs.at_most,
         macs=_useful(site),
         in_floats=site.in_floats,
         sums=site.sums() if accumulator and site.sums is not None else None,

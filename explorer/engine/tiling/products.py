@@ -120,7 +120,21 @@ def find_products(
     return Products(bound, sites, skipped, total, sizes, tuple(examples), whole, decomposed)
 
 
-Counted = dict[int | str, list[tuple[Dim, int | None]]]
+class _Runs(Struct, frozen=True):
+    """How often a node runs in one of the places that it is called from.
+
+    Attributes:
+        trips: How often.
+        macs: Of all of them.
+        early: Whether the data may end a loop around it earlier.
+    """
+
+    trips: Dim
+    macs: int | None
+    early: bool = False
+
+
+Counted = dict[int | str, list[_Runs]]
 """For every node, by its id, and every site of tiles by its name: how often it runs in each place that it is
 called from, and the MACs."""
 
@@ -136,7 +150,7 @@ def _counted(model: Model, leaves: Sequence[OperatorLeaf]) -> Counted:
     found: Counted = {}
     for leaf in leaves:
         context, node = leaf.context, leaf.node
-        run = (context.trips, leaf.figures.macs) if leaf.counted else (0, 0)
+        run = _Runs(context.trips, leaf.figures.macs, bool(context.early)) if leaf.counted else _Runs(0, 0)
         found.setdefault(id(single.get(leaf.function, node)), []).append(run)
         if done:
             around = (scope.path for scope in context.scopes if scope.path in done)
@@ -149,14 +163,15 @@ def _runs(counted: Counted, place: SubgraphView, node: Node) -> RunCounts:
     found = counted.get(node.metadata.get(SITE_KEY, id(node)))
     if found is None:
         return RunCounts(place.calls)
-    trips, macs = [times for times, _ in found], layer_tree.whole([macs for _, macs in found])
-    if macs is None or not all(isinstance(times, int) for times in trips):
+    macs = layer_tree.whole([runs.macs for runs in found])
+    if macs is None or not all(isinstance(runs.trips, int) for runs in found):
         return RunCounts(None)
     each = Counter[int]()
-    for times, all_ in found:
-        if isinstance(times, int) and times and all_ is not None:
-            each[all_ // times] += times
-    return RunCounts(each.total(), macs, tuple((times, of_one) for of_one, times in each.items()))
+    for runs in found:
+        if isinstance(runs.trips, int) and runs.trips and runs.macs is not None:
+            each[runs.macs // runs.trips] += runs.trips
+    by_size = tuple((times, of_one) for of_one, times in each.items())
+    return RunCounts(each.total(), macs, by_size, any(runs.early for runs in found))
 
 
 def _inferred(

@@ -85,11 +85,13 @@ class RunCounts(Struct, frozen=True):
         calls: How often it runs, at most; None where the data decides.
         macs: Of all its runs; None where they are not known.
         each: How many runs have how many MACs; empty where they are not known.
+        at_most: Whether there may be fewer: the data may end a loop earlier.
     """
 
     calls: int | None = 1
     macs: int | None = None
     each: tuple[tuple[int, int], ...] = ()
+    at_most: bool = False
 
 
 class Site(Struct, frozen=True):

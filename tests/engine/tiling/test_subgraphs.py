@@ -278,3 +278,33 @@ def test_a_place_that_is_not_there_is_none(tmp_path: Path) -> None:
     assert view(model, ("rnn.body",)) is not None
     assert view(model, ("rnn.else_branch",)) is None
     assert isinstance(view(model, ()).graph.nodes[0], Node)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_loop_that_the_data_may_end_gives_upper_bounds(
+    tmp_path: Path, ends: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inner = [
+        helper.make_node("MatMul", ["y_in", "W"], ["y_out"], name="step"),
+        helper.make_node("ReduceMax", ["y_out"], ["most"], keepdims=0),
+        helper.make_node("Less", ["most", "limit"], ["small"]),
+        helper.make_node("Identity", ["small" if ends else "go"], ["go_on"]),
+    ]
+    body = helper.make_graph(
+        inner,
+        "body",
+        [info("i", [], TensorProto.INT64), info("go", [], TensorProto.BOOL), info("y_in", [3, 6])],
+        [info("go_on", [], TensorProto.BOOL), info("y_out", [3, 6])],
+        [numpy_helper.from_array(weight(6, 6), "W"), numpy_helper.from_array(np.float32(5), "limit")],
+    )
+    nodes = [constant("n", 5), helper.make_node("Loop", ["n", "", "x"], ["y"], name="again", body=body)]
+    graph = helper.make_graph(nodes, "g", [info("x", [3, 6])], [info("y", [3, 6])])
+    source = save(tmp_path / "m.onnx", graph)
+    with Session(source) as session:
+        plan = session.plan(TileSpec((2, 3, 4)))
+    assert (plan.sites[0].calls, plan.sites[0].at_most) == (5, ends)
+    main.main(["tile", source, "--tile", "2x3x4"])
+    said = capsys.readouterr().out
+    assert ("<= 5 runs" in said) is ends
+    assert ("<= 40" in said) is ends
+    assert ("upper bounds" in said) is ends

@@ -12,7 +12,7 @@ from explorer.engine.graph.model import Model
 from explorer.engine.graph.tile_metadata import PLAN_KEY, earlier_plans
 from explorer.facts import Plan, SitePlan
 
-_SITE = {*SitePlan.__struct_fields__} - {"calls", "rows"}
+_SITE = {*SitePlan.__struct_fields__} - {"at_most", "calls", "rows"}
 _UNKNOWN = {"sites": (), "products": None, "macs": None, "macs_total": None}
 
 

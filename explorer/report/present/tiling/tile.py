@@ -58,7 +58,8 @@ def headline(fact: Plan) -> Line:
     many = f" tile matmul{'s' * (fact.products != 1)} in {sites:,} matmul{'s' * (sites != 1)}"
     role: Role = "good" if fact.macs == fact.macs_total is not None else "figure"
     share = Span(_share(fact), role)
-    return Line((Span(exact_text(fact.products), "strong"), many, Span(" · ", "quiet"), share))
+    count = f"{sign_of_all(fact.sites)}{exact_text(fact.products)}"
+    return Line((Span(count, "strong"), many, Span(" · ", "quiet"), share))
 
 
 def _share(fact: Plan) -> str:
@@ -90,7 +91,7 @@ def how_tiled(site: SitePlan) -> list[Field]:
         Field("tile matmuls", exact_text(site.products)),
         *([Field("accumulator", f"{site.sums.bits} of {site.sums.bits_any} bits")] if site.sums else []),
         *([Field("in floats", Span(site.in_floats, "warning"))] if site.in_floats else []),
-        *([Field("in a pass", Span(runs, "formula"))] if (runs := runs_text(site.calls)) else []),
+        *([Field("in a pass", Span(runs, "formula"))] if (runs := _times(site)) else []),
         *([Field("known at run time", Span(", ".join(site.dynamic), "warning"))] if site.dynamic else []),
     ]
 
@@ -117,7 +118,7 @@ def matmuls(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> Table:
             exact_text(site.N),
             *(shown(site) for _, shown in own),
             _grid(site),
-            Span(exact_text(_of_all(site.products_total, len(group))), "strong"),
+            Span(f"{site.sign}{exact_text(_of_all(site.products_total, len(group)))}", "strong"),
             utilization(site.utilisation),
             Span(site.form, "quiet"),
         )
@@ -143,7 +144,10 @@ def _with_sum(table: Table, fact: Plan) -> Table:
     """The table with what its rows come to together."""
     if len(fact.sites) < 2:
         return table
-    total: tuple[Cell, ...] = (Span("together", "quiet"), Span(exact_text(fact.products), "strong"))
+    total: tuple[Cell, ...] = (
+        Span("together", "quiet"),
+        Span(f"{sign_of_all(fact.sites)}{exact_text(fact.products)}", "strong"),
+    )
     return replace(table, rows=[*table.rows, (*("",) * (len(table.columns) - 4), *total)])
 
 
@@ -161,13 +165,18 @@ def _notes(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> list[Block]:
         notes.append(
             Paragraph(f"How often {many} depends on the data: that makes the sums unknown.", "warning")
         )
+    fewer = sum(bool(site.sign) for site in fact.sites)
+    if fewer:
+        many = "1 matmul stands" if fewer == 1 else f"{fewer:,} matmuls stand"
+        said = f"{many} in a loop that may end earlier: figures with <= are upper bounds."
+        notes.append(Paragraph(said, "warning"))
     notes += _in_floats(fact)
     if any(site.calls == 0 for site in fact.sites):
         notes.append(Paragraph("Of the branches of an If the costliest counts.", "quiet"))
     notes.append(
         Paragraph(
-            f"{count_text(fact.macs)} MACs are tiled, {_share(fact)}. Tile utilization is the share "
-            "of each tile's arithmetic that the matmul needs; the rest is idle.",
+            f"{sign_of_all(fact.sites)}{count_text(fact.macs)} MACs are tiled, {_share(fact)}. Tile"
+            " utilization is the share of each tile's arithmetic that the matmul needs; the rest is idle.",
             "quiet",
         )
     )
@@ -187,8 +196,19 @@ def _in_floats(fact: Plan) -> list[Block]:
 def _operator(site: SitePlan) -> str:
     """What the site is, and how often it runs in one pass of the model."""
     floats = "in floats" if site.in_floats else ""
-    what = site.op + (" + bias" if site.bias else ""), floats, runs_text(site.calls)
+    what = site.op + (" + bias" if site.bias else ""), floats, _times(site)
     return ", ".join(filter(None, what))
+
+
+def _times(site: SitePlan) -> str:
+    """How often a site runs in one pass: '3 runs', '<= 3 runs', '' for once."""
+    runs = runs_text(site.calls)
+    return f"{site.sign}{runs or ('1 run' if site.sign else '')}"
+
+
+def sign_of_all(sites: Sequence[SitePlan]) -> str:
+    """What stands before sums over sites: '<= ' where one of them may run less often."""
+    return next((site.sign for site in sites if site.sign), "")
 
 
 def _of_all(count: int | None, times: int) -> int | None:
