@@ -167,8 +167,7 @@ def atomic_write(path: str, *, overwrite: bool = False, executable: bool = False
     except OSError as error:
         raise _unwritten(path, error) from error
     finally:
-        scratch.remove(staging)
-        os.close(lock)
+        scratch.release(staging, lock)
 
 
 def _claimed(staging: str, path: str) -> int:

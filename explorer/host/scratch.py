@@ -46,8 +46,7 @@ class Folder:
         """Takes it away with all that is in it; twice is as good as once."""
         if self._lock >= 0:
             _ours.remove(os.path.realpath(self.path))
-            remove(self.path)
-            os.close(self._lock)
+            release(self.path, self._lock)
             self._lock = -1
 
 
@@ -127,6 +126,11 @@ def claim(path: str) -> int:
                 raise
             time.sleep(0.01)
             continue
+        except BaseException:
+            if made:
+                with contextlib.suppress(OSError):
+                    os.rmdir(path)
+            raise
         if descriptor is None:
             continue
         if made:
@@ -152,7 +156,9 @@ def _locked(path: str, made: bool) -> int | None:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except FileNotFoundError:
         return None
-    except OSError:
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path) from None
     try:
         free = try_lock(descriptor)
@@ -168,10 +174,33 @@ def _locked(path: str, made: bool) -> int | None:
     return None
 
 
+def release(path: str, lock: int) -> None:
+    """Takes a claimed folder away and lets go of its lock.
+
+    To list a folder takes a descriptor: where none is left, that of the lock is used, and the folder has
+    another name meanwhile, so that nobody claims it.
+    """
+    remove(path)
+    aside = os.path.join(os.path.dirname(path), f".explorer-{os.urandom(8).hex()}.part")
+    left = False
+    with contextlib.suppress(OSError):
+        os.rename(path, aside)
+        left = True
+    os.close(lock)
+    if left:
+        with contextlib.suppress(OSError):
+            _empty(aside)
+            os.rmdir(aside)
+
+
 def remove(path: str) -> None:
     """Takes a folder away with all that is in it, as far as that goes."""
-    import shutil  # 12 ms with what it imports, at the start of every command
-
+    try:
+        import shutil  # 12 ms with what it imports, at the start of every command
+    except OSError:  # no file can be opened: what holds nothing goes all the same
+        with contextlib.suppress(OSError):
+            os.rmdir(path)
+        return
     shutil.rmtree(path, ignore_errors=True)
 
 
