@@ -17,7 +17,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from explorer.base.errors import Misuse, surroundings
+from explorer.base.errors import Misuse
+from explorer.base.surroundings import failed_surroundings
 from explorer.facts.cost import Hardware
 from explorer.facts.models.listing import RecentModel
 from explorer.host.cache_folder import CacheFolder
@@ -65,7 +66,7 @@ def test_a_current_folder_that_is_gone_is_one_line(tmp_path: Path, words: tuple[
     gone = tmp_path / "gone"
     gone.mkdir()
     done = explorer(*words, cwd=gone, before=f"rmdir '{gone}'; ")
-    check_one_line(done, "the current folder is gone")
+    check_one_line(done, "the current folder was removed")
 
 
 @pytest.mark.sampled(2)
@@ -110,11 +111,11 @@ def test_the_cause_is_found_below_other_errors(error: Exception, said: str) -> N
     outer = ValueError("something else")
     outer.__cause__ = error
     for one in (error, outer):
-        found = surroundings(one)
+        found = failed_surroundings(one)
         assert found is not None
         assert said in found.what
-    assert surroundings(ValueError("File exists")) is None
-    assert surroundings(FileNotFoundError(2, "No such file or directory", "x")) is None
+    assert failed_surroundings(ValueError("File exists")) is None
+    assert failed_surroundings(FileNotFoundError(2, "No such file or directory", "x")) is None
 
 
 # the program's own files

@@ -7,9 +7,6 @@ sends it across its pipe. Anything else that escapes is a bug and keeps its trac
 
 from __future__ import annotations
 
-import errno
-import os
-
 from explorer.base.extras import EXTRAS, extra_command
 
 TYPE_CHECKING = False
@@ -106,51 +103,6 @@ def install_command(package: str = "torch") -> str:
     return extra_command(EXTRAS[package])
 
 
-_ROOM = "make room, or set TMPDIR to a folder of another disk"
-_REFUSED = {
-    errno.EMFILE: ("this process may open no more files", "raise the limit: ulimit -n 1024"),
-    errno.ENFILE: ("the system can open no more files", "end other programs"),
-    errno.ENOSPC: ("the disk is full", _ROOM),
-    errno.EDQUOT: (
-        "the quota of the disk is used up",
-        _ROOM,
-    ),
-    errno.EFBIG: ("no file may grow so large here", "raise the limit: ulimit -f unlimited"),
-    errno.EROFS: ("the disk may not be written", "set TMPDIR to a folder of another disk"),
-    errno.EIO: ("the disk fails", "copy the file elsewhere"),
-    errno.EAGAIN: ("the system starts no more processes", "raise the limit: ulimit -u"),
-}
-"""What the system refuses to any program, by the number of the error, and what to do about it."""
-_IN_WORDS = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT)
-"""Of these, what libraries in native code say in words."""
-
-
-def surroundings(error: BaseException) -> ExplorerError | None:
-    """What to say of a failure that any program would meet: no file, process, room or folder; else None."""
-    seen: set[int] = set()
-    one: BaseException | None = error
-    while one is not None and id(one) not in seen:
-        seen.add(id(one))
-        number = one.errno if isinstance(one, OSError) else None
-        if number not in _REFUSED and not isinstance(one, ExplorerError):
-            number = next((n for n in _IN_WORDS if os.strerror(n) in str(one)), None)
-        if number in _REFUSED:
-            what, hint = _REFUSED[number]
-            return ExplorerError(what, hint=hint)
-        if isinstance(one, FileNotFoundError) and one.filename is None and _is_nowhere():
-            return ExplorerError("the current folder is gone", hint="change to another one: cd ~")
-        one = one.__cause__ or one.__context__
-    return None
-
-
-def _is_nowhere() -> bool:
-    try:
-        os.getcwd()
-    except OSError:
-        return True
-    return False
-
-
 _NO_ARRAY = ("array is too big", "Maximum allowed dimension", "maximum possible size")
 """numpy's words for a shape that no array has."""
 
@@ -161,7 +113,9 @@ def beyond(error: Exception) -> ExplorerError | None:
     Only files that were made to do so get here, loops of 2^62 turns in loops of 2^62 turns, work that needs a
     package that is missing, broken or too old, and folders that are gone or cannot be written.
     """
-    if (refused := surroundings(error)) is not None:
+    from explorer.base.surroundings import failed_surroundings  # for failures alone
+
+    if (refused := failed_surroundings(error)) is not None:
         return refused
     if isinstance(error, RecursionError):
         return BadModel("the model is nested deeper than can be followed")
@@ -171,9 +125,7 @@ def beyond(error: Exception) -> ExplorerError | None:
         return BadModel("a tensor of this model is larger than any memory")
     if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
         return BadModel("a name in this model holds half of a character, which cannot be written")
-    from explorer.base.surroundings import failed_surroundings  # for failures alone
-
-    return failed_surroundings(error) or broken_package(error)
+    return broken_package(error)
 
 
 def broken_package(error: BaseException, where: str = "") -> MissingExtra | None:

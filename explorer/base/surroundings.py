@@ -9,7 +9,21 @@ from explorer.base.errors import ExplorerError, Misuse
 
 _NO_TEMPORARY = "No usable temporary directory"
 """What Python's `tempfile` says."""
-_REFUSED = (errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM)
+_ROOM = "make room, or set TMPDIR to a folder of another disk"
+_REFUSED = {
+    errno.EMFILE: ("this process may open no more files", "raise the limit: ulimit -n 1024"),
+    errno.ENFILE: ("the system can open no more files", "end other programs"),
+    errno.ENOSPC: ("the disk is full", _ROOM),
+    errno.EDQUOT: ("the quota of the disk is used up", _ROOM),
+    errno.EFBIG: ("no file may grow so large here", "raise the limit: ulimit -f unlimited"),
+    errno.EROFS: ("the disk may not be written", "set TMPDIR to a folder of another disk"),
+    errno.EIO: ("the disk fails", "copy the file elsewhere"),
+    errno.EAGAIN: ("the system starts no more processes", "raise the limit: ulimit -u"),
+}
+"""What the system refuses to any program, by the number of the error, and what to do about it."""
+_IN_WORDS = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT)
+"""Of these, what libraries in native code say in words."""
+_FORBIDDEN = (errno.EACCES, errno.EPERM)
 
 
 def no_temporary_folder(tried: str) -> Misuse:
@@ -23,7 +37,27 @@ def no_temporary_folder(tried: str) -> Misuse:
 
 
 def failed_surroundings(error: BaseException) -> ExplorerError | None:
-    """What to say of a failure that the folders of the process explain; None where they do not."""
+    """What to say of a failure that the folders, files or disks of a process explain; else None.
+
+    Libraries raise errors of their own on top of the system's, so what an error came from is looked at, too.
+    """
+    seen: set[int] = set()
+    one: BaseException | None = error
+    while one is not None and id(one) not in seen:
+        seen.add(id(one))
+        if (found := _refused(one)) is not None:
+            return found
+        one = one.__cause__ or one.__context__
+    return None
+
+
+def _refused(error: BaseException) -> ExplorerError | None:
+    number = error.errno if isinstance(error, OSError) else None
+    if number not in _REFUSED and not isinstance(error, ExplorerError):
+        number = next((n for n in _IN_WORDS if os.strerror(n) in str(error)), number)
+    if number in _REFUSED:
+        what, hint = _REFUSED[number]
+        return Misuse(what, hint=hint)
     if not isinstance(error, OSError):
         return None
     if _NO_TEMPORARY in str(error):
@@ -32,7 +66,7 @@ def failed_surroundings(error: BaseException) -> ExplorerError | None:
         named = os.environ.get("PWD", "")
         gone = named if named and not os.path.isdir(named) else ""
         return Misuse("the current folder was removed", where=gone, hint="cd into a folder that exists")
-    if error.errno in _REFUSED and isinstance(error.filename, str):
+    if number in _FORBIDDEN and isinstance(error.filename, str):
         return Misuse(f"the system refuses it: {error.strerror}", where=error.filename)
     return None
 

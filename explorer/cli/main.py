@@ -14,8 +14,9 @@ import os
 import sys
 
 import explorer
-from explorer.base.errors import BadModel, Cancelled, ExplorerError, Misuse, surroundings
+from explorer.base.errors import BadModel, Cancelled, ExplorerError, Misuse
 from explorer.base.exit_codes import BAD_INPUT, DONE, INTERRUPTED
+from explorer.base.surroundings import failed_surroundings
 from explorer.base.units import printable
 from explorer.cli.arguments import parser
 from explorer.cli.arguments.options import WRITTEN
@@ -70,7 +71,7 @@ def _in_one_line(work: Callable[[], int], memory: int | None = None) -> int:
                 return _fail(str(memory_limit.out_of_memory(memory, where=where)), BAD_INPUT)
         if os.environ.get("EXPLORER_TRACEBACK") and not isinstance(error, ExplorerError):
             raise
-        if not isinstance(error, ExplorerError) and (refused := surroundings(error)) is not None:
+        if not isinstance(error, ExplorerError) and (refused := failed_surroundings(error)) is not None:
             return _fail(str(refused), BAD_INPUT)  # the next line may need a file
         from explorer.base.version_notes import explained  # for failures alone
 

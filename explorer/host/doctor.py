@@ -17,6 +17,7 @@ from explorer.base.installation import Fault, module_name
 from explorer.base.record import record
 from explorer.base.tested_versions import TESTED, installed_version, is_tested, range_text, release
 from explorer.base.version import __version__
+from explorer.host import input_files
 from explorer.host.imports import ImportTrial
 from explorer.host.system import NOWHERE, user_folder
 
@@ -365,10 +366,10 @@ def _temporary(problems: list[Problem]) -> FolderInfo:
 
 def _check_config(path: str, problems: list[Problem]) -> None:
     try:
-        with open(path, "rb") as file:
-            import tomllib
+        data = input_files.content(path, own=True)
+        import tomllib  # 30 ms, where there is a file
 
-            tomllib.load(file)
+        tomllib.loads(data.decode("utf-8-sig"))
     except FileNotFoundError:
         pass
     except NotADirectoryError:
@@ -532,7 +533,6 @@ def _nvidia_smi() -> list[str]:
 
 def _text(path: str) -> str:
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
+        return input_files.content(path, own=True).decode("utf-8", "replace")
     except OSError:
         return ""

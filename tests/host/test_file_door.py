@@ -47,6 +47,7 @@ PLACES = {
         "runpy.run_path",
     ): "the program beside the stages",
     ("web/visitor.py", ".write_bytes"): "a page of a browser, and no file",
+    ("base/installation.py", "open"): "what pip wrote of a package, below all doors",
     ("engine/sweep/store.py", "sqlite3.connect"): "SQLite opens by name; the door was asked before",
     ("engine/models/torch/module_file.py", "torch.load"): "torch maps by name; the door was asked before",
     ("engine/models/torch/onnx_export.py", "onnx.load"): "a file that torch has just written",
