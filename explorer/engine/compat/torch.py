@@ -24,6 +24,17 @@ OpOverload: type = type(torch.ops.aten.add.Tensor)
 MODULE_DICTS = ("_parameters", "_buffers", "_modules")
 """Attributes of a module in which it keeps what is registered; see `module_dicts`."""
 
+
+def control_flow(name: str) -> Any:
+    """The operator of torch that branches or loops over functions: 'cond', 'while_loop', 'scan'.
+
+    Assumes: `torch.ops.higher_order` has it, and takes functions in place of graphs of an exported program.
+    Seen: torch 2.14.
+    Otherwise: AttributeError, which is told as what the exporter fails with.
+    """
+    return getattr(torch.ops.higher_order, name)
+
+
 # -- tensors
 
 

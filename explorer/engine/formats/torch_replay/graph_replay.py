@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from explorer.engine.compat.torch import control_flow
 from explorer.engine.formats.torch_files.exported_program import DTYPES
 from explorer.engine.formats.torch_replay import operators
 from explorer.engine.formats.torch_replay.graph import GraphNode, Program, Segment, names_in
@@ -55,8 +56,13 @@ class GraphReplay:
         values.update(kwargs)
         weights = {id(values[name]) for _, name, _ in self.program.stored}
         self._items(self.program.root, values, root, weights)
-        leaves = [self._argument(r, values) for r in self.program.results]
+        leaves = [self._result(self._argument(r, values)) for r in self.program.results]
         return _unflattened(self.program.layout, leaves)
+
+    def _result(self, value: Any) -> Any:
+        """A result, a number of Python's as a tensor: what is exported has no other results."""
+        plain = isinstance(value, (bool, int, float))
+        return torch.tensor(value, device=self.device) if plain else value
 
     def _items(self, segment: Segment, values: dict[str, Any], root: ReplayModule, weights: set[int]) -> None:
         for item in segment.items:
@@ -132,20 +138,57 @@ class GraphReplay:
         if library == "aten" and name in _CHECKS:
             return None
         if library == "aten" and name in _SIZES:
+            if name == "sym_size" and (torch.compiler.is_exporting() or _is_tracing()):
+                return args[0].shape[args[1]] if len(args) > 1 else tuple(args[0].shape)  # may stay open
             return _SIZES[name](*args, **kwargs)
         return operators.tensors(library, name, args, kwargs, self.device)
 
     def _region(self, name: str, args: list[Any]) -> Any:
         """A part of the graph that is a graph of its own: under a switch that changes no count (gradients,
-        autocast), or one of two branches.
+        autocast), one of two branches, or a loop.
+
+        torch.export is handed torch's own operator, so that what it writes branches and loops. A trace would
+        follow one way through, and is refused.
         """
-        if name == "cond" and len(args) == 4:
+        arity = _FLOW.get(name)
+        if arity == len(args):
+            if _is_tracing():
+                raise operators.UnknownOperator(f"{operators.ONE_WAY} higher_order::{name}")
+            if torch.compiler.is_exporting():
+                return control_flow(name)(*map(self._callable, args))
+        if name == "cond" and arity == len(args):
             # without values the first branch is taken, and whoever watches says so
             return self._graph(args[1] if bool(args[0]) else args[2], args[3])
+        if name == "while_loop" and arity == len(args) and self.device.type != "meta":
+            test, body, carried, more = args
+            for _ in range(operators.LONGEST):
+                if not bool(self._graph(test, [*carried, *more])[0]):
+                    return tuple(carried)
+                carried = self._graph(body, [*carried, *more])
+            raise operators.UnknownOperator("its graph loops without an end")
+        if name == "scan" and arity == len(args) and self.device.type != "meta":
+            return self._scan(*args)
         at = next((i for i, a in enumerate(args) if isinstance(a, dict)), None)
         if name not in ("wrap_with_set_grad_enabled", "wrap_with_autocast") or at is None:
             raise operators.UnknownOperator(f"the operator higher_order::{name} is not supported")
         return self._graph(args[at], args[at + 1 :])
+
+    def _scan(
+        self, step: Mapping[str, Any], carried: list[Any], scanned: list[Any], more: Sequence[Any]
+    ) -> tuple[Any, ...]:
+        """A loop over the first axis of tensors: what is carried at the end, and what each step puts out."""
+        rows: list[Sequence[Any]] = []
+        count = len(carried)
+        for row in zip(*scanned, strict=True):
+            made = self._graph(step, [*carried, *row, *more])
+            carried, rows = list(made[:count]), [*rows, made[count:]]
+        return (*carried, *(torch.stack(list(column)) for column in zip(*rows, strict=True)))
+
+    def _callable(self, value: Any) -> Any:
+        """An argument of torch's own operator: a graph as a function."""
+        if isinstance(value, Mapping) and "nodes" in value:
+            return lambda *given: self._graph(value, given)
+        return tuple(value) if isinstance(value, list) else value
 
     def _graph(self, graph: Mapping[str, Any], given: Sequence[Any]) -> Any:
         """The results of a graph inside the graph, in a tuple."""
@@ -157,6 +200,13 @@ class GraphReplay:
             self._node(GraphNode(str(n["target"]), list(n["inputs"]), list(n["outputs"]), ()), inner)
         return tuple(self._argument(out, inner) for out in graph["outputs"])
 
+
+def _is_tracing() -> bool:
+    return bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
+
+
+_FLOW = {"cond": 4, "while_loop": 4, "scan": 4}
+"""Operators that decide by values which graph runs, or how often: how many arguments each has."""
 
 _TARGET = re.compile(r"torch\.ops\.(\w+)\.(\w+)(?:\.\w+)?")
 

@@ -34,6 +34,10 @@ _SIGNS = {"__and__": "bitwise_and", "__or__": "bitwise_or", "__xor__": "bitwise_
 """What Python's signs between tensors are, of the operators that do the same."""
 
 
+ONE_WAY = "a trace follows one way through"
+"""Why what branches or loops on values is not traced."""
+
+
 class UnknownOperator(Exception):
     """There is no such operator, or it may not be called."""
 

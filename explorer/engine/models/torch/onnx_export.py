@@ -32,6 +32,7 @@ from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.formats.torch_module.arguments import BoundInputs, moved
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
+from explorer.engine.formats.torch_replay.operators import ONE_WAY
 from explorer.engine.graph.model import Model
 from explorer.engine.progress import OnProgress
 from explorer.engine.runtime.torch_arrays import as_array
@@ -148,7 +149,9 @@ def export(
         if bound.images or not _branches(path):
             break
     if made_by is None:
-        raise BadModel(f"it cannot be exported to ONNX ({reasons[0]})", where=loaded.source)
+        # that a trace cannot follow it says nothing of the other exporter, whose turn was then
+        said = next((reason for reason in reasons if ONE_WAY not in reason), reasons[0])
+        raise BadModel(f"it cannot be exported to ONNX ({said})", where=loaded.source)
     tell(Progress("naming the weights"))
     _restore_names(path, model)
     return made_by
@@ -290,11 +293,19 @@ def _restore_names(path: str, model: nn.Module) -> None:
         return
     for tensor in graph.graph.initializer:
         tensor.name = renamed.get(tensor.name, tensor.name)
-    for node in graph.graph.node:
+    _rename_inputs(graph.graph, renamed)
+    onnx.save(graph, path)
+
+
+def _rename_inputs(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
+    """Gives values that nodes read other names, in the bodies of branches and loops, too."""
+    for node in graph.node:
         for at, value in enumerate(node.input):
             if value in renamed:
                 node.input[at] = renamed[value]
-    onnx.save(graph, path)
+        for attribute in node.attribute:
+            for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+                _rename_inputs(body, renamed)
 
 
 def _renamed(graph: onnx.ModelProto, path: str, model: nn.Module) -> dict[str, str]:
