@@ -260,6 +260,7 @@ def _leaves(seen: Trace, rows: Sequence[Row]) -> list[layer_tree.LayerLeaf]:
         leaves.append(_leaf(row, module, scopes.around(row.path)))
     leaves += [_idle(path, named[path], seen, scopes.around(path)) for path in _silent(rows, named)]
     _failing(leaves, seen, scopes, named)
+    leaves += [_unseen(path, *what, scopes) for path, what in seen.unseen.items()]
     loose = _loose(seen, leaves)
     return leaves + [_parameter(p, scopes.around(f"{p.owner}.{p.name}")) for p in loose]
 
@@ -419,12 +420,22 @@ def _idle(
         reason=reason,
     )
     if not seen.failed:
+        if seen.unseen and stored:
+            reason = "it was not seen to run, and the model does work that is not seen"
+            return layer_tree.LayerLeaf(scopes, replace(_blank(layer), reason=reason), _facts(stored), 1)
         if path in seen.elsewhere:
             said = "assumed: it runs only where a value of a tensor is another than the one that was taken"
             layer = replace(layer, formula="0 (does not run)", status="bound", reason=said)
         return layer_tree.LayerLeaf(scopes, layer, _facts(stored), 0)
     reason = f"not reached: the model failed in {seen.failed[0] or 'its own forward'}"
     return layer_tree.LayerLeaf(scopes, replace(_blank(layer), reason=reason), _facts(stored), 1)
+
+
+def _unseen(path: str, name: str, reason: str, scopes: _Scopes) -> layer_tree.LayerLeaf:
+    """A row for work in the module at `path` that the run did not see."""
+    path = f"{path}.{name}" if path else name
+    layer = Layer(**layer_tree.UNPLACED, path=path, name=name, kind="unseen work", reason=reason)
+    return layer_tree.LayerLeaf(scopes.around(path), _blank(layer))
 
 
 def _blank(layer: Layer) -> Layer:

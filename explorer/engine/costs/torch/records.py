@@ -158,6 +158,7 @@ class Trace(Struct):
         endless: The place of the code that asked for values so often that the run was ended.
         trail: Who read and made which tensors.
         given: What the model was called with.
+        unseen: What to call work that was not seen, and why it was not, by the path of the module around it.
     """
 
     rows: list[Row]
@@ -179,6 +180,7 @@ class Trace(Struct):
     endless: CodePlace | None = None
     trail: TensorTrail = field(default_factory=TensorTrail)
     given: Sequence[torch.Tensor] = ()
+    unseen: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 def is_opaque(module: nn.Module) -> bool:

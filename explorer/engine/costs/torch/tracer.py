@@ -52,6 +52,7 @@ from explorer.engine.costs.torch.records import (
     module_inputs,
     parameters,
 )
+from explorer.engine.costs.torch.unseen import UnseenWork, held_tensors
 from explorer.engine.formats.torch_module import cache_tensors
 from explorer.engine.formats.torch_module.modules import described, dtype_name, is_lazy, named, tensors
 from explorer.engine.formats.torch_module.stored_form import of_module
@@ -126,6 +127,7 @@ class _Watch:
         self.function_row: Row | None = None
         self.functions = Functions(self)
         self.done = 0
+        self.unseen_work = UnseenWork()
         # a layer whose operators are asked for one by one has to run
         self.repeats = gradients is None and layer_cache.enabled()
         self.tape: list[layer_cache.Booking] | None = None
@@ -232,8 +234,7 @@ class _Watch:
                 places[part.at] = storage_key(storage)
                 self.alive[storage_key(storage)] = storage
         for given in asked.given:
-            storage = given.untyped_storage()
-            self.alive.setdefault(storage_key(storage), storage)
+            self.known(given)
         row.operators += len(tape.bookings)
         for cost, read, stored, written, used, wrote, moved in tape.bookings:
             row.add(cost)
@@ -275,6 +276,7 @@ class _Watch:
         guessed = data_dependent.guess(name, args)
         if guessed is not None:
             guessed = self.questions.answer(guessed)
+            self.unseen_work.leaves(frame.path, name, args[0], guessed[0])
             self.assumed[guessed[1]] += 1
             self.asked = guessed[1]
             return guessed[0]
@@ -298,6 +300,8 @@ class _Watch:
             raise
         finally:
             row, self.function, self.function_row = self.function_row, "", None
+        if name in constant_values.LISTS:
+            self.known(result, lifted=True)
         if row is not None:
             if self.trail is not None:
                 self.trail.reads(row, args, kwargs, at=began)
@@ -402,6 +406,7 @@ class _Watch:
             kwargs = {**kwargs, "device": torch.device("meta")}
         bounded = self.bounded(func, operator, args, kwargs) if operator.bounded and given else None
         if bounded is not None and operator.name in data_dependent.VALUES:
+            self.unseen_work.leaves(self.frames[-1].path, "item", args[0])
             bounded = self.questions.answer(bounded)
             self.asked = bounded[1]
         key = tuple(signature) if decided and bounded is None and operator.repeats else None
@@ -524,7 +529,7 @@ class _Watch:
             storage = t.untyped_storage()
             key = storage_key(storage)
             if key not in self.stored:
-                self.alive.setdefault(key, storage)
+                self.known(t, lifted=operator is not None and operator.name == "aten::lift_fresh")
             elif key in self.weights:
                 self.use(row, key, t)
             if self.bound and key in self.bound and not reason:
@@ -558,6 +563,28 @@ class _Watch:
             table = storage_key(given[0].untyped_storage())
             inputs[table] = min(inputs[table], written)
         self.move(row, known.cost, inputs, outputs, written)
+
+    def known(self, tensor: torch.Tensor, *, lifted: bool = False) -> None:
+        """Notes a tensor that is used, and work that was not seen if it is not clear where it comes from.
+
+        `lifted` says that it is made of what Python or NumPy holds.
+        """
+        storage = tensor.untyped_storage()
+        key = storage_key(storage)
+        if key in self.alive or key in self.stored:
+            return
+        self.alive[key] = storage
+        if not lifted and tensor.is_meta and tensor.is_floating_point() and tensor.numel():
+            # indices that are written as lists are made unseen, and multiply nothing
+            self.unseen_work.made_elsewhere(self.frames[-1].path)
+        elif lifted:
+            self.unseen_work.comes_back(tensor)
+
+    def finished(self, result: Any, returned: Iterable[torch.Tensor]) -> None:
+        """The model returned `result`, with these tensors in it."""
+        for tensor in returned:
+            self.known(tensor)
+        self.unseen_work.returned(result)
 
     def move(
         self,
@@ -612,9 +639,10 @@ class _Watch:
                 # the original is held as well: its id must not be given to another tensor
                 known = self.twins[id(value)] = (value, twin)
                 reason = self.bound.get(storage_key(value.untyped_storage()))
+                key = storage_key(twin.untyped_storage())
+                self.alive[key] = twin.untyped_storage()
                 if reason is not None:
-                    self.alive[storage_key(twin.untyped_storage())] = twin.untyped_storage()
-                    self.bound[storage_key(twin.untyped_storage())] = reason
+                    self.bound[key] = reason
             return known[1]
         if isinstance(value, (tuple, list)):
             return type(value)(self.moved(v) for v in value)
@@ -698,6 +726,10 @@ def trace(
     given = [t for _, t in tensors([list(args), dict(kwargs)])]
     held = [*cache_tensors.within(args), *cache_tensors.within(kwargs)]
     watch.events.append(_feeding([*given, *held]))
+    own = (vars(module) for module in watch.named.values())
+    for tensor in (*given, *held_tensors([list(args), dict(kwargs)]), *held_tensors(list(own))):
+        storage = tensor.untyped_storage()
+        watch.alive[storage_key(storage)] = storage
     with _observed(model, watch), torch.set_grad_enabled(gradients is not None):
         try:
             with watch.functions, Operators(watch):
@@ -716,6 +748,8 @@ def trace(
     seen.given, seen.trail = given, watch.trail or seen.trail
     returned = [*(t for _, t in tensors(seen.result)), *cache_tensors.within(seen.result)]
     seen.kept = tuple(storage_key(t.untyped_storage()) for t in returned)
+    watch.finished(seen.result, returned)
+    seen.unseen = watch.unseen_work.places
     return seen
 
 
