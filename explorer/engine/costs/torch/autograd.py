@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from msgspec import Struct, field
+from torch.autograd.function import BackwardCFunction
 
 from explorer.engine.compat.torch import storage_key
 from explorer.engine.costs.aten import dispatch
@@ -54,6 +55,8 @@ class Gradients:
         self._read: set[int] = set()
         self._sums: dict[int, tuple[Row, _Sum]] = {}
         self._last: _Product | None = None
+        self._makers: dict[int, Row] = {}
+        self._custom: set[Any] = set()
 
     def begin(self, weights: Iterable[int], constants: Iterable[int]) -> None:
         """Takes the storages of the parameters and of the buffers."""
@@ -81,6 +84,9 @@ class Gradients:
     ) -> None:
         """Books the gradients of one call of an ATen operator on its row; `name` is what to call it."""
         self._resolve()
+        for tensor in given:
+            self._note_custom(tensor)
+        self._makers.update((_storage(tensor), row) for tensor in made)
         if not torch.is_grad_enabled() or not any(t.requires_grad for t in given):
             return
         self._read.update(_storage(t) for t in given)
@@ -98,6 +104,19 @@ class Gradients:
         self._last = _Product(name, found, list(made))
         self._of(row).products.append(self._last)
 
+    def _note_custom(self, tensor: torch.Tensor) -> None:
+        """Notes a step of autograd that the model's own code makes: nobody sees what its backward does."""
+        step = tensor.grad_fn
+        if step is None or not isinstance(step, BackwardCFunction) or step in self._custom:
+            return
+        self._custom.add(step)
+        name = type(step).__name__.removesuffix("Backward")
+        row = self._makers.get(_storage(tensor))
+        if row is not None and name != _GradientTie.__name__:
+            self._of(row).products.append(
+                _Product(f"{name}, an autograd function of the model", None, [], [step])
+            )
+
     def _resolve(self) -> None:
         """Notes the place of the last product in autograd's graph, before one in place takes it over."""
         last, self._last = self._last, None
@@ -114,6 +133,8 @@ class Gradients:
     def result(self, row: Row, value: Any) -> None:
         """Notes what a row put out, when autograd has had its word."""
         self._resolve()
+        for _, tensor in tensors(value):
+            self._note_custom(tensor)
         self._of(row).results += [(_storage(t), t.requires_grad) for _, t in tensors(value)]
 
     def settle(

@@ -36,7 +36,7 @@ from explorer.engine.compat.torch import (
 )
 from explorer.engine.costs.aten import data_dependent, dispatch, meta_cache, packed_weights, recurrent
 from explorer.engine.costs.aten.expert_routing import COUNTS, EVENLY, WATCHED, Classes
-from explorer.engine.costs.torch import constant_values, layer_cache
+from explorer.engine.costs.torch import constant_values, device_questions, layer_cache
 from explorer.engine.costs.torch.autograd import Gradients
 from explorer.engine.costs.torch.data_dependence import AnswerPolicy, Questions
 from explorer.engine.costs.torch.hooks import Functions, Operators
@@ -271,8 +271,11 @@ class _Watch:
         name = getattr(func, "__name__", "")
         if name in recurrent.LAYERS and getattr(args[0], "is_meta", False):
             return self.run_recurrent(name, args, kwargs)
-        if frame.absorbs or name == "__get__" or self.function:
+        if frame.absorbs or self.function:
             return func(*args, **kwargs)
+        if name == "__get__":
+            device = device_questions.answer(func, args[0])
+            return func(*args, **kwargs) if device is None else device
         guessed = data_dependent.guess(name, args)
         if guessed is not None:
             guessed = self.questions.answer(guessed)

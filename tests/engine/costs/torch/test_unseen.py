@@ -1,0 +1,222 @@
+"""Work that a run on shapes does not see makes a lower bound or `?`; what only looks like it stays exact."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+from explorer import Session  # noqa: E402
+from explorer.facts import Info  # noqa: E402
+from explorer.facts.training import Training  # noqa: E402
+
+
+class Two(nn.Module):
+    """Two products of 6 rows of 4; `function` puts them together."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+        self.function = function
+
+    def forward(self, x: Any) -> Any:
+        return self.function(self, x)
+
+
+def info(function: Callable[..., Any]) -> Info:
+    with Session(Two(function), inputs=(torch.rand(6, 4),), cache=False) as session:
+        return session.info()
+
+
+def reasons(function: Callable[..., Any]) -> list[str]:
+    with Session(Two(function), inputs=(torch.rand(6, 4),), cache=False) as session:
+        return [row.reason for row in session.analysis().layers if row.status == "unknown"]
+
+
+# -- work that is not seen
+
+
+def in_a_thread(model: Two, x: Any) -> Any:
+    made: list[Any] = []
+    thread = threading.Thread(target=lambda: made.append(x @ model.second.weight))
+    thread.start()
+    thread.join()
+    return model.first(x) + made[0]
+
+
+def a_modules_thread(model: Two, x: Any) -> Any:
+    made: dict[str, Any] = {}
+    thread = threading.Thread(target=lambda: made.update(y=model.second(x)))
+    thread.start()
+    thread.join()
+    return made
+
+
+def in_numpy(model: Two, x: Any) -> Any:
+    return model.first(
+        torch.from_numpy(np.einsum("ij,jk->ik", x.detach().numpy(), np.ones((4, 4), np.float32)))
+    )
+
+
+def numpy_result(model: Two, x: Any) -> Any:
+    return np.dot(model.first(x).detach().numpy(), np.ones((4, 4), np.float32))
+
+
+def in_python(model: Two, x: Any) -> Any:
+    rows = [[sum(a * b for a, b in zip(row, row, strict=True)) for _ in range(4)] for row in x.tolist()]
+    return model.first(torch.tensor(rows))
+
+
+def number_by_number(model: Two, x: Any) -> Any:
+    sums = [x[row, 0].item() * x[row, 1].item() for row in range(6)]
+    return model.first(x) * torch.tensor(sums)[:, None]
+
+
+def later(model: Two, x: Any) -> Iterator[Any]:
+    yield model.first(x)
+    yield model.second(x)
+
+
+def a_function(model: Two, x: Any) -> Any:
+    return {"first": model.first(x), "rest": lambda: model.second(x)}
+
+
+class Promise:
+    """Holds no tensor yet."""
+
+    def __init__(self, model: Two) -> None:
+        self.model = model
+
+
+def a_promise(model: Two, x: Any) -> Any:
+    return Promise(model)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        in_a_thread,
+        a_modules_thread,
+        in_numpy,
+        numpy_result,
+        in_python,
+        number_by_number,
+        later,
+        a_function,
+        a_promise,
+    ],
+)
+def test_work_that_is_not_seen_makes_a_lower_bound_with_its_reason(function: Callable[..., Any]) -> None:
+    totals = info(function).totals
+    # numbers that Python read were taken as 1, which may be more or less
+    assert totals.status in ("unknown", "assumed")
+    assert totals.sign in (">= ", "~ ")
+    assert totals.coverage < 1
+    assert any("least" in reason or "not counted" in reason for reason in reasons(function))
+
+
+# -- what only looks like it
+
+
+def untouched(model: Two, x: Any) -> Any:
+    return model.second(model.first(torch.from_numpy(x.detach().numpy())))
+
+
+def sizes(model: Two, x: Any) -> Any:
+    rows = torch.tensor([3, 3]).tolist()
+    return torch.cat([model.second(model.first(part)) for part in x.split(rows)])
+
+
+def one_number(model: Two, x: Any) -> Any:
+    return model.second(model.first(x)) * x.max().item()
+
+
+def constants(model: Two, x: Any) -> Any:
+    return model.second(model.first(x)) + torch.tensor([1.0, 2.0, 3.0, 4.0]) + torch.from_numpy(np.ones(4))
+
+
+def an_object(model: Two, x: Any) -> Any:
+    held = Promise(model)
+    held.value = [model.second(model.first(x))]  # type: ignore[attr-defined]
+    return held
+
+
+def a_number(model: Two, x: Any) -> Any:
+    return float(model.second(model.first(x)).sum())
+
+
+@pytest.mark.parametrize("function", [untouched, sizes, one_number, constants, an_object, a_number])
+def test_values_that_are_only_handed_on_leave_the_count_exact(function: Callable[..., Any]) -> None:
+    totals = info(function).totals
+    assert (totals.macs, totals.status, totals.coverage) == (2 * 6 * 4 * 4, "exact", 1.0)
+
+
+# -- the device
+
+
+def stored_device(model: Two, x: Any) -> Any:
+    device = model.first.weight.device
+    shift = torch.zeros(4, device=device)
+    return model.first(x) + shift if device.type == "cpu" else model.second(model.first(x))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda model, x: model.first(x) if x.is_cpu else model.second(model.first(x)),
+        lambda model, x: (
+            model.second(model.first(x)) if x.device.type in ("cuda", "meta") else model.first(x)
+        ),
+        lambda model, x: model.first(x) if x.device == torch.device("cpu") else model.second(model.first(x)),
+        lambda model, x: model.second(model.first(x)) if x.is_cuda else model.first(x),
+        stored_device,
+    ],
+)
+def test_a_branch_on_the_device_goes_the_way_of_the_processor(function: Callable[..., Any]) -> None:
+    totals = info(function).totals
+    assert (totals.macs, totals.status) == (6 * 4 * 4, "exact")
+
+
+# -- gradients of functions that the model defines
+
+
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return grad @ torch.ones(4, 4) * 2
+
+
+def training(function: Callable[..., Any]) -> Training:
+    with Session(Two(function), inputs=(torch.rand(6, 4),), cache=False) as session:
+        return session.training()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda model, x: Twice.apply(model.first(x)),
+        lambda model, x: model.second(Twice.apply(model.first(x))),
+        lambda model, x: checkpoint(model.second, model.first(x), use_reentrant=True),
+    ],
+)
+def test_a_backward_that_the_model_defines_is_not_known(function: Callable[..., Any]) -> None:
+    fact = training(function)
+    assert fact.coverage < 1
+    assert any("autograd function of the model" in row.reason for row in fact.layers)
+
+
+def test_a_function_of_the_model_that_no_gradient_runs_through_is_in_no_doubt() -> None:
+    fact = training(lambda model, x: model.first(x) + Twice.apply(model.second(x)).detach())
+    assert fact.coverage == 1
