@@ -23,6 +23,7 @@ class Model:
         prompt_macs: MACs of the prompt that a folder is opened with.
         step_macs: MACs of one decode step, over the tokens in the cache.
         step: The same for a context of 24.
+        other_step: The two figures of a step in versions that compute it otherwise.
         cache_bytes: Bytes of the cache in float32, over the tokens in it.
     """
 
@@ -32,6 +33,12 @@ class Model:
     step: int
     cache_bytes: str
     config: Mapping[str, Any] = field(default_factory=dict)
+    other_step: tuple[str, int] | None = None
+
+    @property
+    def steps(self) -> list[tuple[str, int]]:
+        """What a step may count."""
+        return [(self.step_macs, self.step), *([self.other_step] if self.other_step else [])]
 
 
 _HEADS = {"head_dim": 16}
@@ -105,7 +112,10 @@ MODELS = (
             "attn_layer_period": 2,
             "attn_layer_offset": 1,
             "use_mamba_kernels": False,
+            "max_position_embeddings": 128,  # 5.0 walks over each token of a context
         },
+        # up to 5.12 the convolution of a step is an elementwise product and a sum, later it is nn.Conv1d
+        other_step=("128*context+106880", 109952),
     ),
     Model(
         "deepseek_v3",

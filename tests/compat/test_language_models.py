@@ -37,6 +37,7 @@ def test_serving_and_a_step_behind_a_cache_have_the_same_figures(
     path = folder(tmp_path, model, "float32")
     with Session(path) as session:
         fact = session.serving(ServingSpec(16, (CONTEXT,), (1,)))
-    assert (fact.decode_macs.text, fact.cache.bytes.text) == (model.step_macs, model.cache_bytes)
+    assert fact.cache.bytes.text == model.cache_bytes
     assert main(["info", path, "--decode", "--past", str(CONTEXT), "--json", "--quiet"]) == 0
-    assert json.loads(capsys.readouterr().out)["totals"]["macs"] == model.step
+    step = json.loads(capsys.readouterr().out)["totals"]["macs"]
+    assert (fact.decode_macs.text, step) in model.steps
