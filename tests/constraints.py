@@ -24,7 +24,7 @@ __all__ = ["FILE", "RANGES", "extras", "pins", "write"]
 
 FILE = ROOT / "tests" / "constraints.txt"
 RANGES = {"torch": ">=2.14,<2.16", "torchvision": ">=0.29,<0.30"}
-"""Packages that the file gives as a range: the suite passed with its lowest and its highest version."""
+"""Packages that the file gives as a range: machines that cap them install the lowest version."""
 TORCHS_OWN = re.compile(r"(nvidia|cuda)-|triton\b")
 HEADER = """\
 # Versions that the test suite last passed with. `python -m tests.constraints` writes this file.

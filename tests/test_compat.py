@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.compat import __main__ as compat
-from tests.compat import environment
+from tests.compat import environment, version_table
 from tests.compat.environment import Outcome, Unresolved, resolve
 from tests.compat.version_sets import SETS, VersionSet, bounds
 from tests.compat.version_table import as_markdown, as_text
@@ -136,6 +136,17 @@ def test_a_table_of_the_manual_keeps_its_columns() -> None:
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert {row.count("|") for row in rows} == {11}
     assert len(as_text(outcomes).splitlines()) == 3
+
+
+@pytest.mark.parametrize("table", ["", "| old |\n"])
+def test_a_new_table_takes_the_place_of_the_one_on_the_page(
+    table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = tmp_path / "versions.md"
+    page.write_text(f"# Title\n\n<!-- table -->\n{table}<!-- end -->\n\nMore.\n")
+    monkeypatch.setattr(version_table, "PAGE", page)
+    version_table.write_page("| new |")
+    assert page.read_text() == "# Title\n\n<!-- table -->\n| new |\n<!-- end -->\n\nMore.\n"
 
 
 def test_the_suite_leaves_the_folder_out_unless_it_is_named() -> None:

@@ -65,7 +65,7 @@ TESTED = (
     VersionRange("regex", "2024.4", "2026.11"),
     VersionRange("rich", "14.2", "15.0"),
     VersionRange("tensorboardX", "2.6.1", "2.6"),
-    VersionRange("tensorflow", "2.16", "2.21"),
+    VersionRange("tensorflow", "2.18.1", "2.21"),
     VersionRange("textual", "8.2.8", "8.2"),
     VersionRange("textual-serve", "1.1.3", "1.1", module="textual_serve"),
     VersionRange("tf2onnx", "1.17", "1.17"),

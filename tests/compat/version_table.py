@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from datetime import date
 
 from tests.compat.environment import Outcome
-from tests.manual import PAGES, section
+from tests.manual import PAGES
 
 __all__ = ["PAGE", "SHOWN", "as_markdown", "as_text", "write_page"]
 
 PAGE = PAGES / "versions.md"
+MARK = "<!-- table -->\n"
 SHOWN = ("torch", "transformers", "onnx", "onnxruntime", "numpy", "textual")
 """Packages that the table names the versions of."""
 HEADINGS = ("set", *SHOWN, "passed", "failed", "first failure")
@@ -43,5 +44,6 @@ def as_markdown(outcomes: Sequence[Outcome], python: str, day: date) -> str:
 
 def write_page(table: str) -> None:
     """Puts a table onto the manual's page in the place of the one there."""
-    text = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(text.replace(section(text, "table"), table), encoding="utf-8")
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(MARK)
+    _, end, after = rest.partition("<!-- end -->\n")
+    PAGE.write_text(f"{before}{MARK}{table}\n{end}{after}", encoding="utf-8")
