@@ -139,6 +139,8 @@ def _exported(module: OnnxModule, drawn: Sequence[RandomInput], shapes: Any, see
         with silence(), torch.no_grad():
             given = _tensors(drawn, seed)
             return torch.export.export(module, given, dynamic_shapes=shapes, strict=False), ""
+    except ExplorerError as error:
+        return None, error.what
     except Exception as error:
         return None, error_line(error)
 

@@ -138,9 +138,18 @@ class TorchDomain(Struct):
         return torch.stack(tensors, axis)
 
     def number(self, value: Any) -> Any:
-        """The Python number of a scalar."""
+        """The Python number of a scalar.
+
+        Raises:
+            BadModel: It is a value of a run, and torch.export is looking.
+        """
         if isinstance(value, torch.Tensor):
-            return value.reshape(-1)[0].item()
+            found = value.reshape(-1)[0].item()
+            if isinstance(found, (torch.SymInt, torch.SymBool, torch.SymFloat)):
+                raise BadModel(
+                    "a branch or a loop depends on values, which torch.export does not follow here"
+                )
+            return found
         return np.asarray(value).reshape(-1)[0]
 
 

@@ -52,7 +52,10 @@ class OnnxModule(nn.Module):
         for at, tensor in enumerate(_constants(model)):
             if id(tensor) in self._places or id(tensor) in self._sizes:
                 continue
-            if tensor.dtype == "int64" and len(tensor.shape) <= 1 and tensor.elements <= _SIZES:
+            # what sizes are reckoned from, and what branches and loops ask for
+            flag = tensor.dtype == "bool" and tensor.elements == 1
+            host = flag or (tensor.dtype == "int64" and tensor.elements <= _SIZES)
+            if host and len(tensor.shape) <= 1:
                 self._sizes[id(tensor)] = tensor.array().reshape(tensor.shape).copy()
                 continue
             value = _loaded(tensor, maps)
