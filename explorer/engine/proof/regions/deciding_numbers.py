@@ -7,7 +7,7 @@ open sizes are tried on both sides of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine.graph.constant_nodes import constant_of
-from explorer.engine.graph.model import Graph, Inline, Model, Node, Tensor, subgraphs, with_bodies
+from explorer.engine.graph.interpreter import reads
+from explorer.engine.graph.model import Function, Graph, Inline, Model, Node, Tensor, subgraphs, with_bodies
+from explorer.engine.graph.random_operators import all_nodes
 from explorer.engine.graph.repeated_nodes import gathered, node_sequence
 
 _DECIDING: Mapping[str, str] = {
@@ -30,11 +32,17 @@ _ARITHMETIC = {"Add": "fiu", "Div": "iu", "Sub": "fiu"}
 """Operators whose single numbers may be limits of what comes behind them (a Relu of what is left of a size),
 and of which kinds of numbers. A factor is none."""
 
+_OF_SHAPES = ("Shape", "Size", "ConstantOfShape")
+"""Operators that read how large a value is, and none of its numbers."""
+
 _SMALL = 64
 """Elements that a tensor of limits has at the most."""
 
 _LONGEST, _LARGEST = float((1 << 31) - 1), 1e37
 """From here on an integer, or a float, stands for no limit: 'to the end', 'as large as it may be'."""
+
+_ALWAYS = 1
+"""Up to here an integer is met: every open size is tried at it and above."""
 
 _STEP = 1 / 16
 """By how much of itself a float is moved."""
@@ -66,25 +74,36 @@ def one_sided(one: Model, other: Model) -> tuple[list[DecidingNumber], list[Deci
 def moved_number(model: Model, number: DecidingNumber) -> Iterator[Model]:
     """The model with other numbers close to this one in its place, below and above."""
     for sign in (-1, 1):
-        yield replace(model, graph=_moved(model.graph, number, sign))
+        functions = {key: _moved_in(function, number, sign) for key, function in model.functions.items()}
+        yield replace(model, graph=_moved(model.graph, number, sign), functions=functions)
 
 
 def _numbers(model: Model) -> Iterator[tuple[Key, DecidingNumber]]:
     """The deciding numbers of a model, in bodies and functions too, by what stands for them."""
-    yield from _of_nodes(model.graph.nodes, [model.graph.initializers])
-    for function in model.functions.values():
-        yield from _of_nodes(function.nodes, [])
+    given = {value.name for value in model.graph.feeds}
+    yield from _of_nodes(model.graph.nodes, [model.graph.initializers], given)
+    called = {node.key for node in all_nodes(model, model.graph.nodes)} & model.functions.keys()
+    for key in sorted(called):
+        function = model.functions[key]
+        yield from _of_nodes(function.nodes, [], set(function.inputs))
 
 
 def _of_nodes(
-    nodes: Sequence[Node], around: Sequence[Mapping[str, Tensor]]
+    nodes: Sequence[Node], around: Sequence[Mapping[str, Tensor]], given: Collection[str]
 ) -> Iterator[tuple[Key, DecidingNumber]]:
+    """The same of a list of nodes; `given` are values whose numbers are others in each run."""
+    flowing = set(given)
     held = node_sequence(nodes)
     own = {node.outputs[0]: tensor for node in held if (tensor := constant_of(node)) is not None}
     stored = [*around, own]
     for node in held:
+        if node.op not in _OF_SHAPES and not flowing.isdisjoint(reads(node)):
+            flowing.update(node.outputs)
         for _, body in subgraphs(node):
-            yield from _of_nodes(body.nodes, [*stored, body.initializers])
+            inside = {*flowing, *(value.name for value in body.inputs)}
+            yield from _of_nodes(body.nodes, [*stored, body.initializers], inside)
+        if node.op == "Slice" and not flowing.intersection(node.inputs[:1]):
+            continue  # of zeros, or of the sizes in a shape: where it begins hides nothing
         if node.domain or not (node.op in _DECIDING or node.op in _ARITHMETIC):
             continue
         kind = _DECIDING.get(node.op) or node.op
@@ -107,7 +126,9 @@ def _may_limit(op: str, values: np.ndarray[Any, Any]) -> bool:
 
 
 def _counts(value: float, dtype: np.dtype[Any]) -> bool:
-    """Whether a number is a limit, and not as large as any may be."""
+    """Whether a number is a limit: neither as large as any may be, nor met by sizes that are always tried."""
+    if abs(value) <= (_ALWAYS if dtype.kind in "iu" else 0.0):
+        return False
     return abs(value) < (_LONGEST if dtype.kind in "iu" else _LARGEST)
 
 
@@ -120,36 +141,60 @@ def _values(tensor: Tensor) -> np.ndarray[Any, Any] | None:
     return np.asarray(tensor.array())
 
 
+def _moved_in(function: Function, number: DecidingNumber, sign: int) -> Function:
+    """The same of a function, whose stored tensors are Constants."""
+    nodes, added = _moved_nodes(function.nodes, {}, number, sign)
+    constants = [
+        Node("Constant", (), (name,), attributes={"value": tensor}) for name, tensor in added.items()
+    ]
+    return replace(function, nodes=gathered((*constants, *nodes)), record=None) if added else function
+
+
 def _moved(graph: Graph, number: DecidingNumber, sign: int) -> Graph:
     """The graph with another number wherever an operator of its kind reads this one."""
-    held = node_sequence(graph.nodes)
+    nodes, added = _moved_nodes(graph.nodes, graph.initializers, number, sign)
+    return replace(graph, nodes=gathered(nodes), initializers={**graph.initializers, **added})
+
+
+def _moved_nodes(
+    nodes: Sequence[Node], initializers: Mapping[str, Tensor], number: DecidingNumber, sign: int
+) -> tuple[list[Node], dict[str, Tensor]]:
+    """The nodes of a graph or a function with another number, and the tensors that these read."""
+    held = node_sequence(nodes)
     stored = {name: tensor for node in held if (tensor := constant_of(node)) for name in node.outputs}
-    stored.update(graph.initializers)
+    stored.update(initializers)
     added: dict[str, Tensor] = {}
-    nodes: list[Node] = []
+    out: list[Node] = []
     for node in held:
         bodies = {name: _moved(body, number, sign) for name, body in subgraphs(node)}
-        node = with_bodies(node, bodies) if bodies else node
+        if bodies:
+            node = with_bodies(node, bodies)
         if node.op == number.op and not node.domain:
-            inputs = list(node.inputs)
-            for at, name in enumerate(inputs):
-                values = _values(stored[name]) if name in stored else None
-                if values is None or not (values == number.value).any():
-                    continue
-                inputs[at] = f"{name}/moved"
-                new = np.where(values == number.value, _beside(number.value, sign, values.dtype), values)
-                data = np.asarray(new).astype(values.dtype)
-                added[inputs[at]] = Tensor(
-                    inputs[at], str(data.dtype), tuple(data.shape), Inline(data.tobytes())
-                )
-            attributes = {
-                name: _beside(number.value, sign, np.dtype(np.float32)) if value == number.value else value
-                for name, value in node.attributes.items()
-                if isinstance(value, float)
-            }
-            node = node.with_values(inputs, node.outputs).with_attributes({**node.attributes, **attributes})
-        nodes.append(node)
-    return replace(graph, nodes=gathered(nodes), initializers={**graph.initializers, **added})
+            node = _with_number(node, stored, added, number, sign)
+        out.append(node)
+    return out, added
+
+
+def _with_number(
+    node: Node, stored: Mapping[str, Tensor], added: dict[str, Tensor], number: DecidingNumber, sign: int
+) -> Node:
+    """One node with another number; what it then reads goes into `added`."""
+    inputs = list(node.inputs)
+    for at, name in enumerate(inputs):
+        values = _values(stored[name]) if name in stored else None
+        if values is None or not (values == number.value).any():
+            continue
+        inputs[at] = f"{name}/moved"
+        new = np.where(values == number.value, _beside(number.value, sign, values.dtype), values)
+        data = np.asarray(new).astype(values.dtype)
+        added[inputs[at]] = Tensor(inputs[at], str(data.dtype), tuple(data.shape), Inline(data.tobytes()))
+    attributes = {
+        name: _beside(number.value, sign, np.dtype(np.float32)) if value == number.value else value
+        for name, value in node.attributes.items()
+        if isinstance(value, float)
+    }
+    moved = node.with_values(inputs, node.outputs)
+    return moved.with_attributes({**node.attributes, **attributes}) if attributes else moved
 
 
 def _beside(value: float, sign: int, dtype: np.dtype[Any]) -> float:

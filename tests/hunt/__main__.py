@@ -1,0 +1,49 @@
+"""`python -m tests.hunt KIND [--minutes N | --seed N]`: tries random cases, keeps the files of finds."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from tests.hunt.hunting import KINDS, hunt_one, steps_of
+
+
+def main() -> int:
+    """Hunts; the exit code is 1 if there was a find, 2 if nothing was tried."""
+    parser = argparse.ArgumentParser(prog="python -m tests.hunt", description=__doc__)
+    parser.add_argument("kind", choices=KINDS, help="tile random graphs, or change them at random")
+    parser.add_argument("--minutes", type=float, default=1.0, help="how long (default 1)")
+    parser.add_argument("--seed", type=int, help="this case alone")
+    parser.add_argument("--first", type=int, help="the first seed; else one of the clock")
+    parser.add_argument("--keep", type=Path, default=Path("hunt-finds"), help="folder for files of finds")
+    given = parser.parse_args()
+    first = given.seed if given.seed is not None else given.first
+    seed = first if first is not None else int(time.time()) % 10**9
+    print(f"{given.kind} from seed {seed}", flush=True)
+    end = time.monotonic() + 60 * given.minutes
+    tried = finds = 0
+    with tempfile.TemporaryDirectory() as scratch:
+        while time.monotonic() < end:
+            find = hunt_one(given.kind, seed, Path(scratch))
+            tried += 1
+            if find is not None:
+                finds += 1
+                kept = given.keep / f"{given.kind}-{seed}"
+                kept.mkdir(parents=True, exist_ok=True)
+                for path in Path(scratch).glob("*.onnx"):
+                    shutil.copy(path, kept)
+                again = f"python -m tests.hunt {given.kind} --seed {seed}"
+                print(f"seed {seed}, {find.steps} of {steps_of(seed)} steps: {find.what}", flush=True)
+                print(f"  {kept}; again: {again}", flush=True)
+            if given.seed is not None:
+                break
+            seed += 1
+    print(f"{tried} tried, {finds} found")
+    return 2 if not tried else 1 if finds else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
