@@ -192,7 +192,12 @@ def _granularity(choice: LayerChoice, grid_of: GridOf) -> str:
     if not weight.scaled:
         return ""
     grid = grid_of(choice, operands[0])
-    return f"block {grid.block}" if grid.block else "tensor" if grid.axis is None else "channel"
+    if grid.block:
+        return f"block {grid.block}"
+    if grid.axis is None:
+        return "tensor"
+    shared = max(operand.channels_per_scale(grid_of(choice, operand).scale.size) for operand in operands)
+    return "channel" if shared == 1 else f"{shared} channels"
 
 
 def _stored(choice: LayerChoice, operand: Operand, grid_of: GridOf) -> int:

@@ -157,6 +157,8 @@ def _fitting(choice: LayerChoice, parts: Mapping[str, NumberFormat | None], form
     """A choice with the formats of the parts that the layer has, and how it is written."""
     layer = choice.layer
     taken = {part: fmt for part, fmt in parts.items() if fmt is not None and layer.of(part)}  # type: ignore[arg-type]
+    if "bias" in taken and layer.of("bias")[0].tensor is None:
+        del taken["bias"]  # its range is not known before the model runs
     scaled = [fmt for part in ("weight", "input") if isinstance(fmt := taken.get(part), Integer)]
     scaled = [] if choice.block else scaled  # no one scale is that of a sum over blocks
     if _in_one_scale(layer, scaled):
@@ -166,7 +168,8 @@ def _fitting(choice: LayerChoice, parts: Mapping[str, NumberFormat | None], form
     if taken.get("bias") is BIAS and (len(scaled) != 2 or not _of_channels(choice)):
         del taken["bias"]  # there is no accumulator of integers, or none with the scale of its numbers
     if not taken:
-        what = "it has no stored weight" if parts.get("weight") else "no part of it is asked for"
+        missing = next((part for part in ("weight", "bias") if parts.get(part)), "")
+        what = f"it has no stored {missing}" if missing else "no part of it is asked for"
         return replace(choice, reason=what)
     choice = replace(choice, **taken)
     dtype = layer.operands[0].dtype
@@ -212,8 +215,8 @@ def _no_qoperator(choice: LayerChoice) -> str:
     of = [choice.input, choice.weight if layer.of("weight") else choice.input]
     if any(fmt is None or fmt.element_type not in ("int8", "uint8") for fmt in of):
         return "a QOperator multiplies bytes: its input and its weight need int8 or uint8"
-    if layer.of("bias") and choice.bias is not BIAS:
-        return "the bias of a QOperator is of integers"
+    if layer.of("bias") and choice.bias is not BIAS and not is_bias_added(choice):
+        return "the bias of a QOperator is of integers, and stored"
     if (dtype := layer.operands[0].dtype) != "float32":
         return f"a QOperator stands between floats of 32 bits, not {dtype}"
     alpha, beta = _factors(layer)
@@ -224,6 +227,16 @@ def _no_qoperator(choice: LayerChoice) -> str:
     if layer.op == "MatMul" and sides == ["int8", "uint8"]:
         return "onnxruntime has no QLinearMatMul of int8 on the left and uint8 on the right"
     return ""
+
+
+def is_bias_added(choice: LayerChoice) -> bool:
+    """Whether the bias of a Gemm stands in an Add behind the operator that takes the Gemm's place.
+
+    MatMulNBits wants a bias whose shape it knows, and QGemm one of integers: neither takes one that the model
+    computes, or that is an input of it.
+    """
+    bias = choice.layer.of("bias")
+    return choice.layer.op == "Gemm" and bool(bias) and bias[0].tensor is None
 
 
 def _in_blocks(choice: LayerChoice) -> bool:

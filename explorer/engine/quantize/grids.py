@@ -14,7 +14,7 @@ from explorer.engine.number_formats.number_format import Array, Grid
 from explorer.engine.quantize.calibration import Range, RangeUse
 from explorer.engine.quantize.choice import BIAS, LayerChoice, effective_choices
 from explorer.engine.quantize.layers import Operand, Part
-from explorer.engine.quantize.weights import fits_bias, floats, weight_grid
+from explorer.engine.quantize.weights import fits_bias, floats, scale_of_channels, weight_grid
 
 Ranges = Mapping[RangeUse, Range]
 """What calibration found."""
@@ -93,13 +93,12 @@ class Grids:
         assert choice.bias is not None
         if choice.bias is not BIAS:
             return weight_grid(operand, choice.bias, channel=False, symmetric=choice.symmetric_of("bias"))
-        parts = (choice.layer.of("input")[0], choice.layer.of("weight")[0])
-        x, w = (self.of(choice, part).scale for part in parts)
+        weight = choice.layer.of("weight")[0]
+        x, w = (self.of(choice, part).scale for part in (choice.layer.of("input")[0], weight))
         scale = np.asarray(x * w, np.float32)
         if scale.size == 1:
             return Grid(scale.reshape(()), np.zeros((), np.int32))
-        # a transposed convolution in groups has a scale for several channels
-        scale = np.tile(scale, operand.shape[-1] // scale.size)
+        scale = scale_of_channels(weight, scale, operand.shape[-1])
         return Grid(scale, np.zeros(scale.shape, np.int32), len(operand.shape) - 1)
 
 

@@ -7,6 +7,7 @@ layer) or reads rows of (a Gather of embeddings). What cannot take a format is l
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from math import prod
 from typing import Literal
 
 from msgspec import Struct
@@ -43,6 +44,7 @@ class Operand(Struct, frozen=True):
         value: Value name that the node reads.
         channel: Its axis of output channels, counted from behind; None where it has none.
         depth: Its axis along which the products are summed, counted from behind; None where it has none.
+        channels: How many output channels a weight makes; 0 for as many as lie along `channel`.
         tensor: What is stored behind it; None for an activation.
         stored: What identifies that: the initializer's name, or the value name of the Constant.
         axes: Axes of the stored tensor in the order of the value.
@@ -55,6 +57,7 @@ class Operand(Struct, frozen=True):
     value: str
     channel: int | None = None
     depth: int | None = None
+    channels: int = 0
     tensor: Tensor | None = None
     stored: str = ""
     axes: tuple[int, ...] = ()
@@ -66,6 +69,10 @@ class Operand(Struct, frozen=True):
         """Of a stored operand, as the node reads it."""
         assert self.tensor is not None
         return tuple(self.tensor.shape[axis] for axis in self.axes)
+
+    def channels_per_scale(self, scales: int) -> int:
+        """How many output channels share one of `scales` scales along `channel`."""
+        return max(self.channels // max(scales, 1), 1)
 
 
 class QuantizableLayer(Struct, frozen=True):
@@ -258,7 +265,8 @@ def _operand(
     if found is None or value in constants.derived:
         # what is behind a DequantizeLinear is refused by its producer
         return Operand("input" if part == "weight" else part, at, value, channel, depth)
-    return Operand(part, at, value, channel, depth, *found)
+    tensor, stored, axes, chain = found
+    return Operand(part, at, value, channel, depth, 0, tensor, stored, axes, chain)
 
 
 def _bias(node: Node, constants: Constants, at: int) -> tuple[Operand, ...]:
@@ -274,10 +282,25 @@ def _convolution(node: Node, constants: Constants) -> tuple[Operand, ...]:
     w = _operand(constants, "weight", 1, node.inputs[1])
     if w.tensor is not None:
         rank = len(w.shape)
-        # Conv: (out, in / groups, kernel); ConvTranspose: (in, out / groups, kernel)
-        out, depth = (1 - rank, -rank) if node.op == "ConvTranspose" else (-rank, 1 - rank)
-        w, x = replace(w, channel=out, depth=depth), replace(x, depth=1 - rank)
+        if node.op == "ConvTranspose":
+            w = in_transposed_convolution(w, int(node.attributes.get("group", 1)))
+        else:  # (out, in / groups, kernel)
+            w = replace(w, channel=-rank, depth=1 - rank)
+        x = replace(x, depth=1 - rank)
     return (x, w, *_bias(node, constants, 2))
+
+
+def in_transposed_convolution(weight: Operand, groups: int) -> Operand:
+    """The weight of a transposed convolution, (in, out / groups, kernel), with its axes.
+
+    QuantizeLinear has scales along one axis. The second holds the output channels of one group, which the
+    groups then share. Where every group has one input channel, the first axis holds the groups: of a
+    depthwise layer each output channel has its own scale there.
+    """
+    inputs, of_group, *_ = weight.shape
+    rank = len(weight.shape)
+    by_group = groups > 1 and inputs == groups and groups >= of_group
+    return replace(weight, channel=-rank if by_group else 1 - rank, depth=-rank, channels=groups * of_group)
 
 
 def _product(node: Node, constants: Constants) -> tuple[Operand, ...]:
@@ -289,6 +312,8 @@ def _product(node: Node, constants: Constants) -> tuple[Operand, ...]:
         side = _operand(constants, "weight", at, node.inputs[at], channel=channel, depth=depth)
         if side.tensor is not None and len(side.shape) == 1:
             side = replace(side, channel=None, depth=-1)
+        elif side.tensor is not None:  # a stack of matrices makes other channels with each
+            side = replace(side, channels=prod(side.shape) // max(side.shape[depth], 1))
         sides.append(side)
     return (*sides, *(_bias(node, constants, 2) if node.op == "Gemm" else ()))
 
@@ -304,7 +329,11 @@ def _einsum(node: Node, constants: Constants) -> tuple[Operand, ...]:
         kept = [i - len(own) for i, letter in enumerate(own) if letter in out and letter not in other]
         summed = [i - len(own) for i, letter in enumerate(own) if letter in other and letter not in out]
         axes = kept[-1] if kept else None, summed[-1] if summed else None
-        sides.append(_operand(constants, "weight", at, node.inputs[at], *axes))
+        side = _operand(constants, "weight", at, node.inputs[at], *axes)
+        if side.tensor is not None:
+            sizes = zip(own, side.shape, strict=True)
+            side = replace(side, channels=prod(size for letter, size in sizes if letter in out))
+        sides.append(side)
     return tuple(sides)
 
 
@@ -313,7 +342,7 @@ def _recurrent(node: Node, constants: Constants) -> tuple[Operand, ...]:
     weights = [_operand(constants, "weight", at, node.inputs[at], channel=-2, depth=-1) for at in (1, 2)]
     if any(weight.tensor is None for weight in weights):
         raise _NotQuantizable("its weights are not stored")
-    return tuple(weights)
+    return tuple(replace(w, channels=prod(w.shape[:-1])) for w in weights)
 
 
 def _gather(node: Node, constants: Constants) -> tuple[Operand, ...]:

@@ -102,12 +102,20 @@ def fits_bias(operand: Operand, grid: Grid, bias: Array, input_scale: Array, pro
         largest = np.asarray(np.max(largest, initial=0))
     elif largest.size % grid.scale.size:
         return grid
-    else:  # a transposed convolution in groups has a scale for several channels
+    elif operand.channel == -len(operand.shape):  # channels that share a scale follow each other
+        largest = largest.reshape(grid.scale.size, -1).max(axis=1)
+    else:  # every group of a transposed convolution has all scales
         largest = largest.reshape(-1, grid.scale.size).max(axis=0)
     alone = np.asarray(largest / product, np.float32)
     dead = _is_nothing(operand, grid) & (alone > _LEAST_SCALE)
     scale = np.maximum(np.where(dead, alone, grid.scale), largest / 2**30).astype(np.float32)
     return grid if np.array_equal(scale, grid.scale) else replace(grid, scale=scale)
+
+
+def scale_of_channels(operand: Operand, scale: Array, channels: int) -> Array:
+    """The scale of each of so many output channels, of a weight's scales along its axis of channels."""
+    times = channels // scale.size
+    return np.repeat(scale, times) if operand.channel == -len(operand.shape) else np.tile(scale, times)
 
 
 def _is_nothing(operand: Operand, grid: Grid) -> Array:

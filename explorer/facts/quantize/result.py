@@ -45,7 +45,8 @@ class QuantizedLayer(Struct, frozen=True):
         weight, input, bias: Number formats after; the element type where they stayed, '' where there is no
             such part.
         before: Element type of its weight (or input) before.
-        granularity: 'tensor', 'channel' or 'block 32' of the weight shares a scale; '' where there is none.
+        granularity: What of the weight shares a scale: 'tensor', 'channel', '4 channels' (the groups of a
+            transposed convolution, the directions of an LSTM) or 'block 32'; '' where nothing has one.
         bits, bits_before: Of its numbers.
         weight_max_error, weight_rms_error, weight_snr_db: Of the stored weight against the original's; dB is
             10 log10(sum w**2 / sum (q - w)**2), infinite where nothing is lost, minus infinite where NaN or
@@ -100,10 +101,10 @@ class QuantizedLayer(Struct, frozen=True):
 
     @property
     def described(self) -> str:
-        """They, and what shares a scale: 'int8, per channel', 'weight int4, block 32'."""
+        """They, and what shares a scale: 'int8, per channel', 'int8, per 4 channels', 'int4, block 32'."""
         if not self.granularity:
             return self.formats
-        shared = self.granularity if " " in self.granularity else f"per {self.granularity}"
+        shared = self.granularity if self.granularity.startswith("block") else f"per {self.granularity}"
         return f"{self.formats}, {shared}"
 
 

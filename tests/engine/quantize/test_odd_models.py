@@ -66,6 +66,14 @@ CASES: dict[str, tuple[str, Stored]] = {
         "(float[1,4,5,5] x) => (float[1,8,7,7] y) { y = ConvTranspose<group=2>(x,w,b) }",
         {"w": ((4, 4, 3, 3), 1), "b": ((8,), None)},
     ),
+    "transposed, depthwise": (
+        "(float[1,6,5,5] x) => (float[1,6,7,7] y) { y = ConvTranspose<group=6>(x,w,b) }",
+        {"w": ((6, 1, 3, 3), 0), "b": ((6,), None)},
+    ),
+    "transposed, two channels of each": (
+        "(float[1,4,9] x) => (float[1,8,11] y) { y = ConvTranspose<group=4>(x,w,b) }",
+        {"w": ((4, 2, 3), 0), "b": ((8,), None)},
+    ),
     "turned three ways": (
         "(float[4,3,7] x) => (float[4,3,5] y) { t = Transpose<perm=[1,2,0]>(w) y = MatMul(x,t) }",
         {"w": ((5, 4, 7), 0)},
@@ -500,3 +508,100 @@ def test_the_bias_of_a_dead_channel_is_kept(granularity: str, tmp_path: Path) ->
         np.testing.assert_allclose(
             run(tmp_path / "q.onnx", level)[0][:, dead], run(source)[0][:, dead], rtol=1e-4
         )
+
+
+SCALES = {
+    "transposed, depthwise": "channel",
+    "transposed, two channels of each": "2 channels",
+    "transposed, in groups": "2 channels",
+    "a recurrence both ways": "2 channels",
+    "a stack that is spread": "3 channels",
+    "a sum over two letters' axes": "3 channels",
+    "turned, with factors": "channel",
+}
+
+
+@pytest.mark.parametrize("name", SCALES)
+def test_the_answer_says_how_many_channels_share_a_scale(name: str, tmp_path: Path) -> None:
+    """One axis of scales cannot tell groups, directions or stacked matrices apart."""
+    text, stored = CASES[name]
+    with Session(made(text, weights(stored), tmp_path / "m.onnx")) as session:
+        fact = session.quantize_choice(QuantizeSpec(input="float32"))
+    assert fact.layers[-1].granularity == SCALES[name]
+    assert fact.layers[-1].described == f"weight int8, per {SCALES[name]}"
+
+
+@pytest.mark.parametrize("size", [1e-3, 1e2])
+def test_channels_of_a_depthwise_layer_keep_their_own_accuracy(size: float, tmp_path: Path) -> None:
+    """The weights of the smallest channel are rounded to its own steps; so is a bias of integers."""
+    text, _ = CASES["transposed, depthwise"]
+    sizes = np.array([1, size, 1, 1, 1, 1], np.float32)
+    arrays = weights({"w": ((6, 1, 3, 3), 0), "b": ((6,), None)})
+    arrays = {"w": arrays["w"] * sizes.reshape(-1, 1, 1, 1), "b": arrays["b"] * sizes}
+    source, target = made(text, arrays, tmp_path / "m.onnx"), tmp_path / "q.onnx"
+    quantize(source, target)
+    for before, after in zip(run(source)[0][0], run(target)[0][0], strict=True):
+        assert snr([before], [after]) > 25
+
+
+COMPUTED = {
+    "an input": ("(float[3,32] x, float[6] b) => (float[3,6] y) { y = Gemm(x,w,b) }", ()),
+    "a node's output": (
+        "(float[3,32] x, float[6] a) => (float[3,6] y) { b = Abs(a) y = Gemm<transB=1>(x,v,b) }",
+        (),
+    ),
+    "of what is stored": ("(float[3,32] x) => (float[3,6] y) { b = Neg(c) y = Gemm(x,w,b) }", ("c",)),
+    "a row": (
+        "(float[3,32] x, float[1,6] b) => (float[3,6] y) { y = Gemm(x,w,b) }",
+        (),
+    ),
+    "of unknown size": (
+        "(float[3,32] x, float[n] b) => (float[3,6] y) { y = Gemm(x,w,b) }",
+        (),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"weight": "int4", "input": "float32"},
+        {"weight": "uint4", "input": "int8", "block": 16},
+        {"weight": "int4", "input": "float32", "bias": "fixed8.4"},
+        {"weight": "uint8", "input": "uint8", "form": "qoperator"},
+        {},
+        {"form": "function"},
+    ],
+    ids=lambda spec: "-".join(map(str, spec.values())) or "default",
+)
+@pytest.mark.parametrize("where", COMPUTED)
+def test_a_bias_that_is_not_stored_is_added_as_it_is(
+    where: str, spec: dict[str, Any], tmp_path: Path
+) -> None:
+    """The file loads at every level, and the bias comes through without any rounding."""
+    text, names = COMPUTED[where]
+    sizes = {"w": (32, 6), "v": (6, 32), "c": (6,)}
+    used = {name: (sizes[name], None) for name in (*names, "v" if "(x,v" in text else "w")}
+    source, target = made(text, weights(used), tmp_path / "m.onnx"), tmp_path / "q.onnx"
+    with Session(source, dims={"n": 6} if "n]" in text else {}) as session:
+        fact = session.quantize(QuantizeSpec(**spec), output=str(target))
+    assert fact.layers[0].bias == "float32"
+    for level in LEVELS:
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, level)
+        runtime = onnxruntime.InferenceSession(target, options, providers=["CPUExecutionProvider"])
+        feeds = {
+            value.name: np.full([n if isinstance(n, int) else 6 for n in value.shape], size, np.float32)
+            for value in runtime.get_inputs()
+            for size in (0 if value.name == "x" else 1 / 3,)
+        }
+        bias = -weights(used)["c"] if "c" in used else np.float32(1 / 3)
+        (found,) = runtime.run(None, feeds)
+        assert np.array_equal(found, np.broadcast_to(bias, (3, 6))), level
+
+
+def test_a_computed_bias_alone_takes_no_format(tmp_path: Path) -> None:
+    """It is said, as it is of a weight."""
+    source = made(COMPUTED["an input"][0], weights({"w": ((32, 6), None)}), tmp_path / "m.onnx")
+    with Session(source) as session, pytest.raises(ExplorerError, match="no stored bias"):
+        session.quantize_choice(QuantizeSpec(weight="float32", input="float32", bias="int8"))

@@ -19,7 +19,7 @@ from torch.nn.utils import parametrize
 from explorer.engine.compat.torch import forward_pre_hooks, makes_weight, parameters_of
 from explorer.engine.formats.torch_module.modules import dtype_name
 from explorer.engine.graph.model import ComputedPayload, Node, Tensor
-from explorer.engine.quantize.layers import Operand, QuantizableLayer, Sizes
+from explorer.engine.quantize.layers import Operand, QuantizableLayer, Sizes, in_transposed_convolution
 from explorer.engine.tiling.torch.replace import TILED, rows_of, sizes_of
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -206,10 +206,9 @@ def _operands(layer: Any, kind: type[nn.Module], name: str) -> Iterator[Operand]
     if kind in _TABLES:
         yield _stored("weight", 1, layer, "weight", -2, -1)
         return
-    # a transposed convolution's weight is (in, out / groups, kernel), all others' begin with what comes out
-    channel, depth = (1 - rank, -rank) if kind in _TRANSPOSED else (-rank, 1 - rank)
     yield Operand("input", 0, value, depth=1 - rank)
-    yield _stored("weight", 1, layer, "weight", channel, depth)
+    weight = _stored("weight", 1, layer, "weight", -rank, 1 - rank)
+    yield in_transposed_convolution(weight, layer.groups) if kind in _TRANSPOSED else weight
     if layer.bias is not None:
         yield _stored("bias", 2, layer, "bias", -1, None)
 
@@ -222,4 +221,4 @@ def _stored(part: Any, at: int, layer: nn.Module, name: str, channel: int, depth
         yield parameter.detach().cpu().contiguous().numpy().data.cast("B")
 
     tensor = Tensor(name, "float32", shape, ComputedPayload(parameter.nbytes, values))
-    return Operand(part, at, name, channel, depth, tensor, name, tuple(range(len(shape))))
+    return Operand(part, at, name, channel, depth, 0, tensor, name, tuple(range(len(shape))))

@@ -104,7 +104,9 @@ def _experts(path: str, layer: nn.Module, names: Mapping[int, str]) -> ModuleLay
     operands = [Operand("input", 0, f"{name} (input)")]
     for at, (one, parameter) in enumerate(held, 1):
         stored, axes = names.get(id(parameter), one), tuple(range(parameter.dim()))
-        operands.append(Operand("weight", at, one, -2, -1, _tensor(one, parameter), stored, axes))
+        channels = parameter.shape[0] * parameter.shape[1]
+        tensor = _tensor(one, parameter)
+        operands.append(Operand("weight", at, one, -2, -1, channels, tensor, stored, axes))
     node = Node(type(layer).__name__, [f"{name} (input)"], [name], name)
     return ModuleLayer(
         QuantizableLayer(node, name, tuple(operands)), path, {at: one for at, (one, _) in enumerate(held, 1)}

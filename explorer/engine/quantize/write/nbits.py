@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from explorer.engine.graph.model import ComputedPayload, Node, Tensor
 from explorer.engine.number_formats.integer import Integer
 from explorer.engine.number_formats.number_format import Array, Grid
-from explorer.engine.quantize.choice import LayerChoice
+from explorer.engine.quantize.choice import LayerChoice, is_bias_added
 from explorer.engine.quantize.grids import Grids
 from explorer.engine.quantize.layers import Operand
 from explorer.engine.quantize.weights import packed, slabs, stored
@@ -39,7 +39,9 @@ _IN_FLOATS = 1
 
 
 def write(choice: LayerChoice, grids: Grids, to: Additions) -> None:
-    """Adds a MatMul or a Gemm with its weight in blocks; a bias of another shape is added behind it."""
+    """Adds a MatMul or a Gemm with its weight in blocks; a bias of another shape, or one that is not stored,
+    stands in an Add behind it.
+    """
     node, (operand,) = choice.layer.node, choice.layer.of("weight")
     fmt, grid = cast(Integer, choice.weight), grids.of(choice, operand)
     names = qdq.read(choice, [o for o in choice.layer.operands if o is not operand], grids, to)
@@ -56,7 +58,7 @@ def write(choice: LayerChoice, grids: Grids, to: Additions) -> None:
     if (grid.zero + moved != MIDDLE).any():
         inputs.append(to.store(_zeros(operand, grid.zero + moved)))
     bias = names[2] if len(names) > 2 else ""
-    if bias and to.shape(node.inputs[2]) == (n,):
+    if bias and to.shape(node.inputs[2]) == (n,) and not is_bias_added(choice):
         inputs, bias = [*inputs, *[""] * (_BIAS - len(inputs)), bias], ""
     output = to.unique(f"{node.outputs[0]}_unbiased") if bias else node.outputs[0]
     attributes = {"K": k, "N": n, "bits": 4, "block_size": grid.block, "accuracy_level": _IN_FLOATS}

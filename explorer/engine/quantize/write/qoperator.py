@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from explorer.engine.graph.model import Node
-from explorer.engine.quantize.choice import LayerChoice
+from explorer.engine.quantize.choice import LayerChoice, is_bias_added
 from explorer.engine.quantize.grids import Grids
 from explorer.engine.quantize.layers import Operand
 from explorer.engine.quantize.write.additions import Additions
@@ -24,12 +24,17 @@ def write(choice: LayerChoice, grids: Grids, to: Additions) -> None:
     for operand in choice.layer.operands:
         if operand.part != "bias":
             inputs += _codes(choice, operand, grids, to)
-    bias = [stored_bias(operand, grids.of(choice, operand), to) for operand in choice.layer.of("bias")]
+    added = is_bias_added(choice)
+    biases = () if added else choice.layer.of("bias")
+    bias = [stored_bias(operand, grids.of(choice, operand), to) for operand in biases]
     attributes = {name: value for name, value in node.attributes.items() if name != "beta"}
     how: dict[str, Any] = {"name": node.name, "attributes": attributes, "metadata": node.metadata}
     if node.op == "Gemm":
-        to.nodes.append(Node("QGemm", (*inputs, *bias), node.outputs, domain=DOMAIN, **how))
+        product = to.unique(f"{node.outputs[0]}_unbiased") if added else node.outputs[0]
+        to.nodes.append(Node("QGemm", (*inputs, *bias), (product,), domain=DOMAIN, **how))
         to.opsets[DOMAIN] = 1
+        if added:
+            to.nodes.append(Node("Add", (product, node.inputs[2]), node.outputs, name=f"{product}/Add"))
         return
     assert choice.input is not None
     output = node.outputs[0]
