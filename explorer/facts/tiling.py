@@ -151,6 +151,12 @@ class SitePlan(Struct, frozen=True):
         return "<= " if self.at_most and self.calls else ""
 
     @property
+    def zeros(self) -> int:
+        """MACs in one pass that multiply zeros that stand in its weight, beyond those of the operator."""
+        needed = self.batch * self.M * self.K * self.N if self.macs is None else self.macs
+        return (self.batch * self.M * self.K * self.N - needed) * (self.calls or 0)
+
+    @property
     def products_total(self) -> int | None:
         """Tile products of all its runs in one pass; None where the data decides how often it runs."""
         if self.calls is None:

@@ -170,6 +170,12 @@ def _notes(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> list[Block]:
         many = "1 matmul stands" if fewer == 1 else f"{fewer:,} matmuls stand"
         said = f"{many} in a loop that may end earlier: figures with <= are upper bounds."
         notes.append(Paragraph(said, "warning"))
+    zeros = sum(site.zeros for site in fact.sites)
+    if zeros:
+        why = "phases of a transposed convolution with fewer taps, or groups packed into one matmul"
+        notes.append(
+            Paragraph(f"{count_text(zeros)} MACs more multiply zeros in the kernels: {why}.", "warning")
+        )
     notes += _in_floats(fact)
     if any(site.calls == 0 for site in fact.sites):
         notes.append(Paragraph("Of the branches of an If the costliest counts.", "quiet"))
