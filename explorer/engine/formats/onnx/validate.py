@@ -21,6 +21,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
 from explorer.engine.formats.onnx.tensors import sparse_initializers
+from explorer.engine.graph.arity import LEAST
 from explorer.engine.graph.model import CONTROL_FLOW, Function, Graph, Model, Node, subgraphs
 
 MAX_EXPANDED = 10_000_000
@@ -48,8 +49,9 @@ def validate(model: Model) -> Model:
 
     Raises:
         BadModel: A value is defined twice, used but not defined, or depends on itself; an operator's
-            domain is not imported; local functions call themselves, nest more than `MAX_CALL_DEPTH`
-            deep, or expand to more than `MAX_EXPANDED` operators.
+            domain is not imported, or an operator lacks an input that it needs; local functions call
+            themselves, nest more than `MAX_CALL_DEPTH` deep, or expand to more than `MAX_EXPANDED`
+            operators.
     """
     try:
         return _validated(model)
@@ -139,6 +141,9 @@ def _body(
             _refuse_domain(node, where, opsets)
         if not node.op:
             raise BadModel(f"{where}: node '{node.label}' has no operator")
+        least = LEAST.get((node.domain, node.op))
+        if least is not None:
+            _check_arity(node, least, where, functions)
         if functions and node.key in functions:
             calls[node.key] += 1
             census.within[node.key] = max(census.within.get(node.key, 0), len(outer))
@@ -225,6 +230,18 @@ def _inside(
             value = tuple(changed.get(f"{name}[{i}]", item) for i, item in enumerate(value))
         attributes[name] = changed.get(name, value)
     return node.with_attributes(attributes), taken
+
+
+def _check_arity(node: Node, least: int, where: str, functions: Mapping[_Key, Function]) -> None:
+    """Refuses a node without an input that its operator cannot do without."""
+    given = len(node.inputs)
+    if (given >= least and all(node.inputs[:least])) or node.key in functions:
+        return
+    lacking = next((at for at in range(least) if at >= given or not node.inputs[at]), 0)
+    takes = "1 input" if least == 1 else f"{least} inputs"
+    raise BadModel(
+        f"{where}: node '{node.label}' lacks its input {lacking + 1}: {node.op} takes {takes} at least"
+    )
 
 
 def _refuse_domain(node: Node, where: str, opsets: Mapping[str, int]) -> None:

@@ -1,0 +1,97 @@
+"""Least inputs of operators, which every version of an operator needs, first to last.
+
+Code that walks a graph may look at `node.inputs[1]` of a MatMul without a check, because a model in which a
+MatMul has one input is refused as it is read (`formats.onnx.validate`). The numbers are those of the schemas
+of onnx and onnxruntime, the least of all versions; optional and repeated inputs do not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+_OPERATORS: Mapping[str, Mapping[int, str]] = {
+    "": {
+        1: (
+            "Abs Acos Acosh ArgMax ArgMin Asin Asinh Atan Atanh AveragePool Bernoulli BitCast BitwiseNot "
+            "BlackmanWindow Cast Ceil Celu Clip ConcatFromSequence ConstantOfShape Cos Cosh DFT DepthToSpace "
+            "Det Dropout DynamicQuantizeLinear Elu Erf Exp EyeLike Flatten Floor Gelu GlobalAveragePool "
+            "GlobalLpPool GlobalMaxPool HammingWindow HannWindow HardSigmoid HardSwish Hardmax Identity If "
+            "ImageDecoder IsInf IsNaN LRN LeakyRelu Log LogSoftmax LpNormalization LpPool MaxPool "
+            "MeanVarianceNormalization Mish Multinomial Neg NonZero Not OptionalGetElement Pad "
+            "RandomNormalLike RandomUniformLike Reciprocal ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp "
+            "ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare RegexFullMatch Relu Reshape "
+            "Resize Round Selu SequenceErase SequenceLength SequenceMap Shape Shrink Sigmoid Sign Sin Sinh "
+            "Size Slice Softmax Softplus Softsign SpaceToDepth Split SplitToSequence Sqrt Squeeze "
+            "StringNormalizer StringSplit Swish Tan Tanh TfIdfVectorizer ThresholdedRelu TopK Transpose "
+            "Trilu Unique Unsqueeze Upsample"
+        ),
+        2: (
+            "Add AffineGrid And BitShift BitwiseAnd BitwiseOr BitwiseXor CastLike CausalConvWithState "
+            "CenterCropPad Compress Conv ConvInteger ConvTranspose CumProd CumSum DequantizeLinear Div Equal "
+            "Expand Gather GatherElements GatherND Gemm Greater GreaterOrEqual GridSample LayerNormalization "
+            "Less LessOrEqual MatMul MatMulInteger MaxRoiPool MaxUnpool Mod Mul NegativeLogLikelihoodLoss "
+            "NonMaxSuppression Or PRelu Pow QuantizeLinear RMSNormalization ReverseSequence STFT SequenceAt "
+            "SequenceInsert SoftmaxCrossEntropyLoss StringConcat Sub SwiGLU TensorScatter Tile Xor"
+        ),
+        3: (
+            "Attention Col2Im DeformConv GRU GroupNormalization InstanceNormalization LSTM LinearAttention "
+            "OneHot RNN Range RoiAlign RotaryEmbedding Scatter ScatterElements ScatterND Where"
+        ),
+        5: ("BatchNormalization MelWeightMatrix"),
+        8: ("QLinearConv QLinearMatMul"),
+    },
+    "com.microsoft": {
+        1: (
+            "BitmaskDropout BranchwiseRMSNorm DecoderMaskedMultiHeadAttention DynamicSparseAttention "
+            "DynamicTimeWarping EmbedLayerNormalization FastGelu GatedDeltaNet Gelu GroupQueryAttention "
+            "Inverse Irfft MatMulNBitsMlp MatMulNBitsQkv MulInteger MultiHeadAttention MurmurHash3 "
+            "NhwcMaxPool PackedMultiHeadAttention PackedSparseAttentionIndexer PagedAttention "
+            "QEmbedLayerNormalization QuantizeBFP QuickGelu ReduceSumInteger Rfft SampleOp ScaledSiLU "
+            "SparseAttention SparseAttentionIndexer SparsePagedAttention SwiGLU Tokenizer Trilu UnfoldTensor "
+            "Unique"
+        ),
+        2: (
+            "Attention BeamSearch BiasDropout BiasGelu BiasSoftmax BiasSplitGelu BitmaskBiasDropout CDist "
+            "CausalConvWithState ComplexMul ComplexMulConj ConvTransposeWithDynamicPads DequantizeLinear "
+            "DequantizeWithOrder ExpandDims FusedConv FusedGemm FusedMatMul FusedMatMulActivation GatherND "
+            "GatherPacked GemmFastGelu GemmFloat8 GreedySearch GridSample HyperConnectionPreMix "
+            "MatMulInteger16 MatMulPacked MaxpoolWithMask MoEGroupRouter NGramRepeatBlock NhwcConv "
+            "NhwcFusedConv Pad QLinearAdd QLinearAveragePool QLinearConcat QLinearLeakyRelu QLinearMul "
+            "QLinearReduceMean QLinearSigmoid QLinearSoftmax QuantizeLinear QuantizeWithOrder Range "
+            "RemovePadding RestorePadding RouterGateUpProj Sampling SparseToDenseMatMul TorchEmbedding "
+            "TransposeMatMul WhisperBeamSearch"
+        ),
+        3: (
+            "AttnLSTM BiasAdd BifurcationDetector DecoderMaskedSelfAttention DequantizeBFP "
+            "DynamicQuantizeLSTM DynamicQuantizeMatMul GatedAdd GatedRMSNorm GatherBlockQuantized GroupNorm "
+            "HyperConnectionPostMix LinearAttention LinearAttentionGate MatMulBlockQuantizedFp8Weight "
+            "MatMulBnb4 MatMulFpQ4 MatMulNBits MoE MoEPacked NGramHashMapping "
+            "PackedSparseAttentionIndexerMerge QMoE QOrderedGelu QOrderedLayerNormalization "
+            "RelativePositionBias SkipLayerNormalization SkipSimplifiedLayerNormalization "
+            "VarlenCausalConvWithState"
+        ),
+        4: (
+            "ConvStateReplay CropAndResize GatedDeltaNetStateReplay MRotaryEmbedding "
+            "MatMulBlockQuantizedFp4Weight MatMulIntegerToFloat RotaryEmbedding SkipGroupNorm "
+            "VarlenNGramHashMapping WordConvEmbedding"
+        ),
+        5: (
+            "DecoderAttention EngramGate GemmaRotaryEmbedding HyperConnectionLowRankMix PackedAttention "
+            "QAttention QLinearGlobalAveragePool QOrderedMatMul RMSNormRotary"
+        ),
+        6: ("GatedRelativePositionBias QGemm"),
+        7: ("LongformerAttention MatMulNBitsQLoRA SpeculativePrefixCommit"),
+        8: ("QLinearConv"),
+        9: ("QLinearWhere"),
+        10: ("Mamba2Verify"),
+        14: ("QOrderedAttention QOrderedLongformerAttention"),
+    },
+}
+
+LEAST: Mapping[tuple[str, str], int] = {
+    (domain, op): least
+    for domain, table in _OPERATORS.items()
+    for least, operators in table.items()
+    for op in operators.split()
+}
+"""Least inputs by domain and operator; an operator that is not here may have none."""

@@ -1,0 +1,84 @@
+"""A node without an input that its operator needs is refused as its model is read, in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto, defs, helper
+from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
+
+from explorer import BadModel, Session
+from explorer.cli.main import main
+from explorer.engine.graph.arity import LEAST
+
+SINGLE = defs.OpSchema.FormalParameterOption.Single
+
+
+def test_the_table_is_that_of_the_schemas() -> None:
+    least: dict[tuple[str, str], int] = {}
+    for schema in defs.get_all_schemas_with_history():
+        if not schema.domain:
+            options = [given.option == SINGLE for given in schema.inputs]
+            count = next((at for at, single in enumerate(options) if not single), len(options))
+            key = "", schema.name
+            least[key] = min(least.get(key, count), count)
+    ours = {key: count for key, count in LEAST.items() if not key[0] and key in least}
+    assert {key: least[key] for key in ours} == ours
+    assert len(ours) > 150
+    there = {(s.domain, s.name) for s in get_all_operator_schema()}
+    assert {key for key in LEAST if key[0] == "com.microsoft"} & there
+
+
+def model(path: Path, op: str, inputs: list[str], domain: str = "") -> str:
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node(op, inputs, ["y"], "odd", domain=domain)],
+        "g",
+        [value(name, TensorProto.FLOAT, [2, 2]) for name in inputs if name] or [value("x", 1, [2, 2])],
+        [value("y", TensorProto.FLOAT, None)],
+    )
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=8), str(path))
+    return str(path)
+
+
+SHORT = {
+    "one of two": ("QuantizeLinear", ["x"], "", "lacks its input 2: QuantizeLinear takes 2 inputs"),
+    "none": ("Relu", [], "", "lacks its input 1: Relu takes 1 input at least"),
+    "left out": ("Where", ["x", "", "w"], "", "lacks its input 2: Where takes 3 inputs"),
+    "of another domain": ("QGemm", ["x", "w"], "com.microsoft", "lacks its input 3: QGemm takes 6 inputs"),
+}
+
+
+@pytest.mark.parametrize("name", SHORT)
+def test_a_node_that_lacks_an_input_is_named(name: str, tmp_path: Path) -> None:
+    op, inputs, domain, said = SHORT[name]
+    path = model(tmp_path / "m.onnx", op, inputs, domain)
+    with pytest.raises(BadModel, match=f"node 'odd' {said}"):
+        Session(path).info()
+
+
+@pytest.mark.parametrize(
+    "op", ["DequantizeLinear", "Conv", "Gemm", "BatchNormalization", "Gather", "Reshape"]
+)
+@pytest.mark.parametrize(
+    "verb", ["verify {} {}", "tile {} -o t.onnx", "quantize {} -o t.onnx", "fold {} -o t.onnx"]
+)
+def test_every_verb_says_so_in_one_line(
+    op: str, verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = model(tmp_path / "m.onnx", op, ["x"])
+    code = main(verb.format(path, path).split())
+    text = capsys.readouterr()
+    assert "internal error" not in text.out + text.err
+    if op != "Reshape":  # one input is what its first version takes
+        assert code == 2
+        assert len(text.err.strip().splitlines()) == 1
+
+
+def test_what_an_operator_may_leave_out_may_be_left_out(tmp_path: Path) -> None:
+    with Session(model(tmp_path / "m.onnx", "Clip", ["x"])) as session:
+        assert session.info().totals.nodes == 1
