@@ -167,7 +167,13 @@ class TensorNumbers:
             name = next(
                 (row.path for row, place in zip(rows, places(rows), strict=True) if place == name), name
             )
-        leaves, of_group = _leaving(rows, name)
+        # what a Constant puts out is stored, and no run makes it
+        kept = next((row.outputs[0].name for row in rows if row.path == name and row.outputs), "")
+        if kept in stored and kept != name:
+            return self._sliced(of, kept, input, seed, on_progress, cancel)
+        # modules call what they return alike ('output'): a group of them is asked for by its own path
+        is_module = hasattr(models.opened(at, on_progress), "loaded")
+        leaves, of_group = ("", 0) if is_module else _leaving(rows, name)
         name = leaves or name
         if name not in known:
             held_as = next((other for word in _QUANTIZED if (other := f"{name}_{word}") in stored), None)
