@@ -224,11 +224,15 @@ def is_of_torch(module: nn.Module) -> bool:
 def is_packed(module: nn.Module) -> bool:
     """Whether a module is a quantized layer of torch's, one row whatever modules it keeps its weights in.
 
-    Assumes: the classes of such layers are those of `torch.ao.nn.quantized`.
+    Assumes: the classes of such layers are those of `torch.ao.nn.quantized`, and of the fused and the sparse
+    kinds beside it.
     Seen: torch 2.9 to 2.15.
     Otherwise: the modules inside it are rows, whose work is not known.
     """
-    return type(module).__module__.startswith("torch.ao.nn.quantized")
+    return type(module).__module__.startswith(_PACKED)
+
+
+_PACKED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.ao.nn.sparse.quantized")
 
 
 def layer_state(module: nn.Module) -> dict[str, Any] | None:

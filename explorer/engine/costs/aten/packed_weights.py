@@ -1,8 +1,8 @@
-"""Packed weights of dynamic quantization: native code holds them, and they cannot leave the CPU.
+"""Packed weights of quantized layers: native code holds them, and they cannot leave the CPU.
 
-A dynamically quantized Linear, LSTM or cell holds no parameters but a handle; its operators have no shape
-function. Here the handle is opened for the sizes of what is in it, and the operators are answered by the
-closed form of the layer.
+A quantized Linear, convolution, embedding, LSTM or cell holds no parameters but a handle; the operators of
+dynamic quantization have no shape function. Here the handle is opened for the sizes of what is in it, and
+those operators are answered by the closed form of the layer.
 """
 
 from __future__ import annotations
@@ -18,20 +18,46 @@ from explorer.engine.costs.aten.products import DYNAMIC_LINEAR
 from explorer.engine.costs.aten.recurrent import CELLS
 
 
+_UNPACK = (
+    "linear_unpack",
+    "linear_unpack_fp16",
+    "conv2d_unpack",
+    "conv3d_unpack",
+    "embedding_bag_unpack",
+)
+"""Operators that open a handle, by name; each refuses the handles of the others.
+
+The handles of convolutions over one dimension and of transposed ones are those of two and three dimensions.
+"""
+
+
 def unpacked(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Weights and biases in the handles that a quantized module itself holds, by a name."""
     for name, value in vars(module).items():
         if isinstance(value, torch.ScriptObject):
             for part, tensor in _opened(value):
-                yield (f"{name.strip('_')}.{part}", tensor)
+                flat = part == "weight" and tensor.dim() == 4 and _is_of_one_dimension(module)
+                yield (f"{name.strip('_')}.{part}", tensor.squeeze(2) if flat else tensor)
+
+
+def nbytes_of(tensor: torch.Tensor) -> int:
+    """Bytes that an unpacked tensor takes; types of four and two bits share bytes."""
+    return min(tensor.nbytes, tensor.untyped_storage().nbytes())
+
+
+def _is_of_one_dimension(module: nn.Module) -> bool:
+    """Whether a module is a convolution over one dimension, whose handle holds it as one over two."""
+    size = getattr(module, "kernel_size", None)
+    return isinstance(size, (tuple, list)) and len(size) == 1
 
 
 def _opened(handle: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    for unpack in (torch.ops.quantized.linear_unpack, torch.ops.quantized.linear_unpack_fp16):
+    for name in _UNPACK:
         try:
-            weight, bias = unpack(handle)
-        except RuntimeError:
+            held = getattr(torch.ops.quantized, name)(handle)
+        except (AttributeError, RuntimeError):
             continue
+        weight, bias = (held, None) if isinstance(held, torch.Tensor) else held
         yield "weight", weight
         if bias is not None:
             yield "bias", bias

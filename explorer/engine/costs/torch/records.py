@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from torch import nn
 
 from explorer.engine.compat.torch import children_of, is_packed, parameters_of, schema_of, storage_key
-from explorer.engine.costs.aten.packed_weights import unpacked
+from explorer.engine.costs.aten.packed_weights import nbytes_of, unpacked
 from explorer.engine.costs.torch.data_dependence import CodePlace, Kind
 from explorer.engine.formats.torch_module.modules import (
     described,
@@ -214,7 +214,7 @@ def parameters(model: nn.Module) -> dict[str, ModuleParameter]:
                 # its memory is native code's: no storage has the negative of an address
                 identity = (-id(module), len(found), tensor.numel())
                 found[path] = ModuleParameter(
-                    identity, tensor.numel(), tensor.nbytes, owner, name, info, False
+                    identity, tensor.numel(), nbytes_of(tensor), owner, name, info, False
                 )
     return found
 
