@@ -58,7 +58,13 @@ def _replays(loaded: LoadedModule) -> bool:
 def twin_of(loaded: LoadedModule, made: nn.Module) -> LoadedModule:
     """What was made of a module, as it was opened."""
     return replace(
-        loaded, build=lambda: sharing_values(made), trained=True, bound=None, _meta=None, _real=None
+        loaded,
+        build=lambda: sharing_values(made),
+        trained=True,
+        bound=None,
+        _meta=None,
+        _real=None,
+        _built=None,
     )
 
 

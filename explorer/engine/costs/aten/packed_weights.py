@@ -17,7 +17,6 @@ from explorer.engine.costs.aten.call import AtenCall
 from explorer.engine.costs.aten.products import DYNAMIC_LINEAR
 from explorer.engine.costs.aten.recurrent import CELLS
 
-
 _UNPACK = (
     "linear_unpack",
     "linear_unpack_fp16",

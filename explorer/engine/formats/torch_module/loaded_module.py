@@ -22,8 +22,14 @@ from torch import nn
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse, nearest
 from explorer.engine.formats.torch_module.arguments import BoundInputs, Example
-from explorer.engine.formats.torch_module.meta_copy import emptied, sharing_values, without_values
+from explorer.engine.formats.torch_module.meta_copy import (
+    emptied,
+    sharing_values,
+    with_plain_tensors,
+    without_values,
+)
 from explorer.engine.formats.torch_module.meta_init import UnfilledTensors, UninitialisedOnMeta
+from explorer.engine.formats.torch_module.tensor_subclass import is_wrapper, wrappers_note
 from explorer.host.optional_packages import error_line, require, search_here, silence
 
 
@@ -63,6 +69,7 @@ class LoadedModule(Struct):
     new: bool = False
     _meta: nn.Module | None = None
     _real: nn.Module | None = None
+    _built: nn.Module | None = None
 
     def meta(self) -> nn.Module:
         """The model on the meta device, in evaluation mode: shapes without weights.
@@ -73,8 +80,8 @@ class LoadedModule(Struct):
         """
         if self._meta is not None:
             return self._meta
-        if self.trained or self._real is not None:
-            self._meta = without_values(self.materialise())
+        if self.trained or self._built is not None:
+            self._meta = self._without_values(self.as_built())
         else:
             failed: Exception | None = None
             for way in (lambda: torch.device("meta"), UninitialisedOnMeta):
@@ -88,14 +95,22 @@ class LoadedModule(Struct):
                     failed = error
                     continue
                 tensors = (*made.parameters(), *made.buffers())
-                self._meta = made if all(t.is_meta for t in tensors) else without_values(made)
+                plain = all(t.is_meta and not is_wrapper(t) for t in tensors)
+                self._meta = made if plain else self._without_values(made)
                 break
             else:
                 if self.values is not None and failed is not None:
                     raise BadModel(error_line(failed), where=self.source) from failed
-                self._meta = without_values(self.materialise())
+                self._meta = self._without_values(self.as_built())
         self._meta.eval()
         return self._meta
+
+    def _without_values(self, made: nn.Module) -> nn.Module:
+        """A copy on the meta device; tensor subclasses in `made` are noted."""
+        note = wrappers_note((*made.parameters(), *made.buffers()))
+        if note and note not in self.notes:
+            self.notes = (*self.notes, note)
+        return without_values(made)
 
     def valued(self) -> nn.Module:
         """As `meta`, but small tensors that are no parameters keep their values: a model may ask for them.
@@ -103,8 +118,8 @@ class LoadedModule(Struct):
         Raises:
             Exception: It cannot be built so; then its constructor did without them.
         """
-        if self.trained or self._real is not None:
-            return without_values(self.materialise(), numbers=True).eval()
+        if self.trained or self._built is not None:
+            return without_values(self.as_built(), numbers=True).eval()
         with self.quiet(), torch.random.fork_rng(devices=[]), UninitialisedOnMeta(), UnfilledTensors():
             torch.manual_seed(self.seed)
             made = self.build()
@@ -114,22 +129,42 @@ class LoadedModule(Struct):
     def materialise(self) -> nn.Module:
         """The model with its weights on the CPU, in evaluation mode; the same for the same seed.
 
+        Tensor subclasses are plain tensors in it: quantized weights are dequantized.
+
+        Raises:
+            BadModel: The constructor fails, or a tensor subclass does not tell its numbers.
+        """
+        if self._real is None:
+            with self.quiet():
+                real, failed = with_plain_tensors(self.as_built())
+            if failed:
+                raise BadModel(
+                    f"the tensor {failed} is of a class that cannot turn itself into a plain tensor",
+                    where=self.source,
+                    hint="give the class a method dequantize(), or use plain tensors; info needs no values",
+                )
+            self._real = real.eval()
+        return self._real
+
+    def as_built(self) -> nn.Module:
+        """The model as its constructor makes it, with whatever tensor subclasses it holds.
+
         Raises:
             BadModel: The constructor fails.
         """
-        if self._real is None:
+        if self._built is None:
             try:
                 with self.quiet(), torch.random.fork_rng(devices=[]):
                     torch.manual_seed(self.seed)
-                    self._real = (self.values or self.build)()
+                    self._built = (self.values or self.build)()
             except ExplorerError:
                 raise
             except Exception as error:
                 raise BadModel(
                     f"building the model failed: {error_line(error)}", where=self.source
                 ) from error
-            self._real.eval()
-        return self._real
+            self._built.eval()
+        return self._built
 
     quiet = staticmethod(silence)
     """Nothing that the model's code, torch or an exporter says reaches the terminal."""

@@ -19,6 +19,13 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from explorer.engine.compat.torch import MODULE_DICTS, is_of_torch, module_dicts, storage_key
 from explorer.engine.formats.torch_module.modules import is_lazy
+from explorer.engine.formats.torch_module.stored_form import attach_wrapped
+from explorer.engine.formats.torch_module.tensor_subclass import (
+    dequantized,
+    inner_tensors,
+    is_wrapper,
+    place,
+)
 
 MOST_KEPT = 4096
 """Elements up to which a tensor that no input goes into keeps its values: programs index and branch with
@@ -34,7 +41,9 @@ def without_values(model: nn.Module, *, numbers: bool = False) -> nn.Module:
         model: With its values.
         numbers: Small ones of floating-point numbers keep theirs, too, but for what layers of torch hold.
     """
-    return _copied(model, _twins(model, numbers))
+    twin = _copied(model, _twins(model, numbers))
+    attach_wrapped(model, twin)
+    return twin
 
 
 def emptied(model: nn.Module) -> nn.Module:
@@ -42,6 +51,7 @@ def emptied(model: nn.Module) -> nn.Module:
     if any(True for _ in _loose(model)):
         return without_values(model, numbers=True)
     twins = _twins(model, numbers=True)
+    attach_wrapped(model, model)
     for module in model.modules():
         parameters, buffers, _ = module_dicts(module).values()
         for held in (parameters, buffers):
@@ -53,7 +63,7 @@ def _twins(model: nn.Module, numbers: bool) -> dict[int, Any]:
     """What stands for each tensor, by its id; tensors that share storage share it there, too."""
     of_torch = [m for m in model.modules() if is_of_torch(m)]
     own = {id(b) for m in of_torch for b in m.buffers(recurse=False)}
-    storages: dict[int, Any] = {}
+    storages: dict[Any, Any] = {}
     memo: dict[int, Any] = {}
     for tensor in (*model.parameters(), *model.buffers(), *_loose(model)):
         if id(tensor) in memo:
@@ -61,6 +71,8 @@ def _twins(model: nn.Module, numbers: bool) -> dict[int, Any]:
         if is_lazy(tensor):
             kind: Any = UninitializedParameter if isinstance(tensor, nn.Parameter) else UninitializedBuffer
             memo[id(tensor)] = kind(requires_grad=tensor.requires_grad, dtype=tensor.dtype, device="meta")
+        elif is_wrapper(tensor):
+            memo[id(tensor)] = _as_parameter(_logical(tensor, storages), tensor)
         elif tensor.is_meta:
             memo[id(tensor)] = _as_parameter(tensor.detach(), tensor)
         elif not isinstance(tensor, nn.Parameter) and (
@@ -90,13 +102,53 @@ def sharing_values(model: nn.Module) -> nn.Module:
     return _copied(model, {id(t): t for t in (*model.parameters(), *model.buffers(), *_loose(model))})
 
 
+def with_plain_tensors(model: nn.Module) -> tuple[nn.Module, str]:
+    """A copy of a model whose tensor subclasses are plain tensors of the same numbers; without any, itself.
+
+    Returns:
+        The model, and the name and the class of the first tensor whose numbers its class cannot tell: that
+        tensor stays what it is. The name is empty where there is none.
+    """
+    memo: dict[int, Any] = {}
+    failed = ""
+    found = False
+    loose = (("an attribute", tensor) for tensor in _loose(model))
+    for name, tensor in (*model.named_parameters(), *model.named_buffers(), *loose):
+        if id(tensor) in memo:
+            continue
+        memo[id(tensor)] = tensor
+        if is_lazy(tensor) or not is_wrapper(tensor):
+            continue
+        found = True
+        plain = dequantized(tensor)
+        if plain is None:
+            failed = failed or f"{name} ({type(tensor).__name__})"
+        else:
+            memo[id(tensor)] = _as_parameter(plain, tensor)
+    if not found:
+        return model, ""
+    twin = _copied(model, memo)
+    attach_wrapped(model, twin)
+    return twin, failed
+
+
 def _steers(tensor: torch.Tensor) -> bool:
     return tensor.numel() <= MOST_KEPT and not (
         tensor.dim() and (tensor.is_floating_point() or tensor.is_complex())
     )
 
 
-def _bare(tensor: torch.Tensor, storages: dict[int, Any]) -> torch.Tensor:
+def _logical(tensor: torch.Tensor, storages: dict[Any, Any]) -> torch.Tensor:
+    """What a tensor subclass is to its users, without values: the same for two of the same inner tensors."""
+    places = tuple(place(inner) for inner in inner_tensors(tensor))
+    twin = storages.get((places, tensor.shape))
+    if twin is None:
+        twin = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+        storages[places, tensor.shape] = twin
+    return twin.detach()
+
+
+def _bare(tensor: torch.Tensor, storages: dict[Any, Any]) -> torch.Tensor:
     """The same view of storage without values."""
     if tensor.layout != torch.strided or tensor.is_quantized:
         return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")

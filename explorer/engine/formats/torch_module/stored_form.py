@@ -13,7 +13,8 @@ from typing import NamedTuple
 from torch import nn
 
 from explorer.engine.compat.torch import parameters_of
-from explorer.engine.formats.torch_module.modules import dtype_name
+from explorer.engine.formats.torch_module.modules import dtype_name, registered, size_of
+from explorer.engine.formats.torch_module.tensor_subclass import distinct, inner_tensors
 
 _ATTRIBUTE = "_stored_as"
 
@@ -34,6 +35,23 @@ def attach(module: nn.Module, stored: Mapping[str, StoredForm]) -> None:
     for path, part in module.named_modules(remove_duplicate=False):
         if path in by_owner:
             vars(part)[_ATTRIBUTE] = tuple(by_owner[path])
+
+
+def attach_wrapped(module: nn.Module, twin: nn.Module) -> None:
+    """Tells the modules of a copy how the tensor subclasses in `module` keep their numbers: as other tensors.
+
+    The type is that of the largest inner tensor, the bytes those of all of them.
+    """
+    for (_, part), (_, other) in zip(registered(module), registered(twin), strict=True):
+        known = of_module(other)
+        forms = []
+        for name, parameter in parameters_of(part).items():
+            inner = () if parameter is None else distinct(inner_tensors(parameter))
+            if inner and name not in known:
+                largest = max(inner, key=size_of)
+                forms.append((name, dtype_name(largest.dtype), sum(map(size_of, inner))))
+        if forms:
+            vars(other)[_ATTRIBUTE] = (*vars(other).get(_ATTRIBUTE, ()), *forms)
 
 
 def of_module(module: nn.Module) -> Mapping[str, StoredForm]:

@@ -12,6 +12,7 @@ from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.modules import tensors
 from explorer.engine.formats.torch_module.width_mismatch import failure
+from explorer.engine.runtime.torch_arrays import as_tensor
 
 
 def run(loaded: LoadedModule, bound: BoundInputs, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -27,7 +28,7 @@ def run(loaded: LoadedModule, bound: BoundInputs, inputs: Sequence[np.ndarray]) 
     """
     model = loaded.materialise()
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    given = [torch.from_numpy(a.copy() if not a.flags.writeable else a).to(device) for a in inputs]
+    given = [as_tensor(array).to(device) for array in inputs]
     args, kwargs = bound.call(given)
     try:
         with loaded.quiet(), torch.no_grad():

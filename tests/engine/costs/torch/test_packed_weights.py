@@ -21,9 +21,7 @@ def nibbles(rows: int, width: int) -> Any:
     """An embedding of four bits a number."""
     layer = quantized.Embedding(rows, width, dtype=torch.quint4x2)
     scales, zeros = torch.ones(rows), torch.zeros(rows)
-    layer.set_weight(
-        torch.quantize_per_channel(torch.rand(rows, width), scales, zeros, 0, torch.quint4x2)
-    )
+    layer.set_weight(torch.quantize_per_channel(torch.rand(rows, width), scales, zeros, 0, torch.quint4x2))
     return layer
 
 
