@@ -346,6 +346,7 @@ class Session:
     fold_choice = methods.fold.fold_choice
     fold = methods.fold.fold
     # whether two states compute the same, what changed, and which layer departs first
+    check_input = methods.proofs.check_input
     verify = methods.proofs.verify
     blame = methods.proofs.blame
     diff = methods.proofs.diff

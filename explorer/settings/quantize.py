@@ -49,8 +49,8 @@ BY_HAND = "chosen by hand"
 """The origin of a rule that no file has."""
 
 
-def spec_of(path: str | None, typed: Mapping[str, Any]) -> QuantizeSpec:
-    """The specification that holds: default < file < command line.
+def spec_of(path: str | None, typed: Mapping[str, Any], formats: str | None = None) -> QuantizeSpec:
+    """The specification that holds: default < file < command line, field by field.
 
     What was typed holds for every layer, over the file's own tables too; so do `ops` and `sites`, which
     decide what is switched on. A percentile alone asks for the calibrator that it is of.
@@ -58,11 +58,16 @@ def spec_of(path: str | None, typed: Mapping[str, Any]) -> QuantizeSpec:
     Args:
         path: Of the file; None for none.
         typed: Fields of `QuantizeSpec` that were really typed.
+        formats: Number formats that were typed, as `parse_formats` reads them. Parts that it does not name
+            are those of the file; where that names no format, they stay as they are.
 
     Raises:
         Misuse: The file cannot be read, or says something that cannot be; file and line are named.
     """
     spec = QuantizeSpec() if path is None else read_text(content(path), path)
+    if formats is not None:
+        blocks, in_file = bool(typed.get("block", spec.block)), _names_formats(spec)
+        typed = {**typed, **parse_formats(formats, blocks=blocks, complete=not in_file)}
     if "percentile" in typed:
         typed = {"calibrator": "percentile", **typed}
     unset = {value: None for value in _ASKS if value in typed}
@@ -73,11 +78,20 @@ def spec_of(path: str | None, typed: Mapping[str, Any]) -> QuantizeSpec:
     return replace(spec, **typed, rules=rules, origins=tuple(said.items()))
 
 
-def parse_formats(text: str, where: str = "--to", *, blocks: bool = False) -> dict[str, str]:
+def _names_formats(spec: QuantizeSpec) -> bool:
+    """Whether a file gives a part of all layers, or of some, a number format."""
+    ruled = any(getattr(rule, part) is not None for rule in spec.rules for part in PARTS)
+    return ruled or any(name in PARTS for name, _ in spec.origins)
+
+
+def parse_formats(
+    text: str, where: str = "--to", *, blocks: bool = False, complete: bool = True
+) -> dict[str, str]:
     """Number formats of weight, input and bias: 'int8', 'weight=fixed8.4,input=fixed8.4,bias=float32'.
 
     A format by itself is that of weights and inputs (with `blocks` of weights alone), and the bias follows
-    them; where parts are named, the others stay float32. Which formats there are is not known here.
+    them; where parts are named, the others stay float32, or with `complete=False` are left out. Which formats
+    there are is not known here.
 
     Raises:
         Misuse: A part is not known, or stands there twice.
@@ -95,7 +109,7 @@ def parse_formats(text: str, where: str = "--to", *, blocks: bool = False) -> di
         if part in found:
             raise Misuse(f"the {part} has two formats", where=where, hint="name each part once")
         found[part] = name
-    return {"weight": "float32", "input": "float32", "bias": "float32", **found}
+    return {**dict.fromkeys(PARTS, "float32"), **found} if complete else found
 
 
 def of_text(text: str, where: str) -> QuantizeSpec:
@@ -153,7 +167,10 @@ def read_text(data: bytes | str, path: str) -> QuantizeSpec:
     table = dict(file.table("quantize"))
     rules = file.rules(("quantize", "site"), table.pop("site", []), _PARTICULAR, _ASKS)
     values = file.values(("quantize",), table, _GENERAL)
-    origins = tuple((name, file.origin(("quantize", name))) for name in values)
+    said = {name: file.origin(("quantize", name)) for name in values}
+    if "percentile" in values and "calibrator" not in values:
+        values, said = {"calibrator": "percentile", **values}, {"calibrator": said["percentile"], **said}
+    origins = tuple(said.items())
     made = tuple(QuantizeRule(**rule) for rule in rules)
     return QuantizeSpec(**values, rules=made, origins=origins, config=path)
 
@@ -165,6 +182,7 @@ def as_toml(spec: QuantizeSpec) -> str:
         name: value
         for name in _GENERAL
         if (value := getattr(spec, name)) not in (None, getattr(default, name))
+        and (name != "percentile" or spec.calibrator == name)
     }
     rules = [
         {name: value for name in _PARTICULAR if (value := getattr(rule, name)) not in (None, "")}

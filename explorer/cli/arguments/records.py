@@ -46,13 +46,11 @@ def quantize_spec(given: ParsedArgs) -> QuantizeSpec:
     if "formats" not in vars(given):  # of `explorer settings` it is the form of tiles
         fields["form"] = "form"
     typed = {field: getattr(given, key) for key, field in fields.items() if key in given.explicit}
-    if given.to is not None:
-        typed |= quantize.parse_formats(given.to, blocks=bool(typed.get("block")))
     if given.symmetric and given.asymmetric:
         raise Misuse("it cannot be both", where="--symmetric --asymmetric")
     if given.symmetric or given.asymmetric:
         typed["symmetric"] = given.symmetric
-    found: QuantizeSpec = quantize.spec_of(given.config, typed)
+    found: QuantizeSpec = quantize.spec_of(given.config, typed, given.to)
     return found
 
 

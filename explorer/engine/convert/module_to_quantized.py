@@ -87,7 +87,7 @@ class ModuleChoice(Struct, frozen=True):
             )
             return replace(found, modules=True, notes=(note,))
         grids, bits = Grids({}), spec.accumulator
-        choices = sound(self.choices, grids, ("weight",))
+        choices = sound(self.choices, grids)
         found = answer(choices, grids.of, self.rows, weight_bytes, weights=False, accumulator_bits=bits)
         return _of_modules(found, spec, choices, grids)
 
@@ -271,6 +271,16 @@ def _named_by_path(rows: Sequence[Layer]) -> tuple[Layer, ...]:
     return tuple(
         row if row.group else replace(row, outputs=(TensorInfo(row.path, None, None),)) for row in rows
     )
+
+
+def check_samples(opened: TorchModel, request: QuantizeRequest) -> None:
+    """Holds the samples of a request against the inputs of a module, without a run.
+
+    Raises:
+        Misuse: They cannot be read, do not fit, or hold NaN or Inf.
+    """
+    loaded = _module(opened, request.spec)
+    _samples(loaded, bind(loaded, opened.options.input_shapes, opened.options.dims), request).check()
 
 
 def _samples(loaded: LoadedModule, bound: BoundInputs, request: QuantizeRequest) -> Samples:

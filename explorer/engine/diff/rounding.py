@@ -18,6 +18,7 @@ from explorer.base.errors import BadModel
 from explorer.engine.diff.def_use import DefUse
 from explorer.engine.diff.quantizers import MX_DOMAIN, quantizer_values
 from explorer.engine.graph.model import DTYPES, Node, Tensor
+from explorer.engine.graph.output_channels import channels_per_scale
 from explorer.engine.graph.tile_metadata import DOMAIN as TILES
 from explorer.engine.values.agreement import Agreement
 from explorer.engine.values.numbers import Numbers
@@ -422,7 +423,7 @@ def rounded_text(node: Node, found: RoundedNode, side: DefUse, original: Mapping
             _compare(agreement, side, rounding, original.get(slot))
     snr = agreement.snr_db if agreement.elements else None
     said = "" if snr is None else f", {snr:.1f} dB" if math.isfinite(snr) else ", exact"
-    return f"{node.op} -> {formats_text(found, side)}{said}"
+    return f"{node.op} -> {formats_text(node, found, side)}{said}"
 
 
 def _weights(found: RoundedNode, side: DefUse) -> tuple[dict[int, Rounding], dict[int, Rounding]]:
@@ -431,8 +432,14 @@ def _weights(found: RoundedNode, side: DefUse) -> tuple[dict[int, Rounding], dic
     return weights, {s: r for s, r in weights.items() if len(side.stored[r.source].shape) > 1} or weights
 
 
-def formats_text(found: RoundedNode, side: DefUse) -> str:
-    """'int8, per channel': the formats of a layer, and what shares a scale."""
+def formats_text(node: Node, found: RoundedNode, side: DefUse) -> str:
+    """'int8, per channel': the formats of a layer, and what shares a scale.
+
+    Args:
+        node: The layer.
+        found: What of it is rounded.
+        side: The quantized graph.
+    """
     weights, main = _weights(found, side)
     inputs = list(dict.fromkeys(r.format for s, r in found.inputs.items() if s not in weights))
     held = list(dict.fromkeys(r.format for r in main.values()))
@@ -443,11 +450,15 @@ def formats_text(found: RoundedNode, side: DefUse) -> str:
     parts = [text] if text else []
     if found.output:
         parts.append(f"output {found.output}")
-    scaled = [r for r in main.values() if r.scale in side.stored]
+    scaled = [(slot, r) for slot, r in main.items() if r.scale in side.stored]
     if scaled:
-        one = scaled[0]
-        alone = side.stored[one.scale].elements == 1
-        parts.append(f"block {one.block}" if one.block else "per tensor" if alone else "per channel")
+        slot, one = scaled[0]
+        scales = side.stored[one.scale].elements
+        shape = tuple(side.stored[one.source].shape)
+        # MatMulNBits stores (N, blocks, bytes), with scales for each of N
+        shared = 1 if one.packed is not None else channels_per_scale(node, slot, shape, scales)
+        channels = "per channel" if shared == 1 else f"per {shared} channels"
+        parts.append(f"block {one.block}" if one.block else "per tensor" if scales == 1 else channels)
     return ", ".join(parts)
 
 

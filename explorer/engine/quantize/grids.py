@@ -110,7 +110,7 @@ def sound(
     Args:
         choices: For all layers.
         grids: Of what they read.
-        parts: What is looked at: before anything ran only weights have a grid.
+        parts: What is looked at.
 
     Raises:
         Misuse: No layer takes a format.

@@ -7,7 +7,6 @@ layer) or reads rows of (a Gather of embeddings). What cannot take a format is l
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from math import prod
 from typing import Literal
 
 from msgspec import Struct
@@ -16,6 +15,7 @@ from msgspec.structs import replace
 from explorer.engine.diff.rounding import OPERATORS, QUANTIZERS
 from explorer.engine.fold.calls import opened
 from explorer.engine.graph.model import Model, Node, Tensor, subgraphs
+from explorer.engine.graph.output_channels import output_channels
 from explorer.engine.graph.random_operators import RANDOM
 from explorer.engine.graph.repeated_nodes import node_sequence
 from explorer.engine.graph.tile_metadata import DOMAIN, SITE_KEY
@@ -290,6 +290,13 @@ def _convolution(node: Node, constants: Constants) -> tuple[Operand, ...]:
     return (x, w, *_bias(node, constants, 2))
 
 
+def _counted(node: Node, operand: Operand) -> Operand:
+    """An operand of a node that knows how many output channels it makes."""
+    if operand.tensor is None:
+        return operand
+    return replace(operand, channels=output_channels(node, operand.at, operand.shape))
+
+
 def in_transposed_convolution(weight: Operand, groups: int) -> Operand:
     """The weight of a transposed convolution, (in, out / groups, kernel), with its axes.
 
@@ -312,9 +319,7 @@ def _product(node: Node, constants: Constants) -> tuple[Operand, ...]:
         side = _operand(constants, "weight", at, node.inputs[at], channel=channel, depth=depth)
         if side.tensor is not None and len(side.shape) == 1:
             side = replace(side, channel=None, depth=-1)
-        elif side.tensor is not None:  # a stack of matrices makes other channels with each
-            side = replace(side, channels=prod(side.shape) // max(side.shape[depth], 1))
-        sides.append(side)
+        sides.append(_counted(node, side))
     return (*sides, *(_bias(node, constants, 2) if node.op == "Gemm" else ()))
 
 
@@ -329,11 +334,7 @@ def _einsum(node: Node, constants: Constants) -> tuple[Operand, ...]:
         kept = [i - len(own) for i, letter in enumerate(own) if letter in out and letter not in other]
         summed = [i - len(own) for i, letter in enumerate(own) if letter in other and letter not in out]
         axes = kept[-1] if kept else None, summed[-1] if summed else None
-        side = _operand(constants, "weight", at, node.inputs[at], *axes)
-        if side.tensor is not None:
-            sizes = zip(own, side.shape, strict=True)
-            side = replace(side, channels=prod(size for letter, size in sizes if letter in out))
-        sides.append(side)
+        sides.append(_counted(node, _operand(constants, "weight", at, node.inputs[at], *axes)))
     return tuple(sides)
 
 
@@ -342,7 +343,7 @@ def _recurrent(node: Node, constants: Constants) -> tuple[Operand, ...]:
     weights = [_operand(constants, "weight", at, node.inputs[at], channel=-2, depth=-1) for at in (1, 2)]
     if any(weight.tensor is None for weight in weights):
         raise _NotQuantizable("its weights are not stored")
-    return tuple(replace(w, channels=prod(w.shape[:-1])) for w in weights)
+    return tuple(_counted(node, weight) for weight in weights)
 
 
 def _gather(node: Node, constants: Constants) -> tuple[Operand, ...]:

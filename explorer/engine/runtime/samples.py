@@ -52,6 +52,15 @@ class Samples(Struct, frozen=True):
     def __iter__(self) -> Iterator[Feeds]:
         return self.each()
 
+    def check(self) -> None:
+        """Reads every sample once, and keeps none.
+
+        Raises:
+            Misuse: One holds NaN or Inf, or cannot be read.
+        """
+        for _ in self:
+            pass
+
     def sizes(self, model: Model) -> dict[str, int]:
         """Sizes that symbolic dimensions of the model's inputs have with the first of them."""
         first = next(iter(self), {})

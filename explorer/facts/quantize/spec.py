@@ -81,7 +81,7 @@ class QuantizeSpec(Spec, frozen=True):
     block: Annotated[int, Meta(ge=0)] = 0
     form: QuantizeForm = "auto"
     calibrator: Calibrator = "minmax"
-    percentile: Annotated[float, Meta(gt=0, le=100)] = 99.999
+    percentile: Annotated[float, Meta(gt=50, le=100)] = 99.999
     accumulator: Annotated[int, Meta(ge=0)] = 0
     ops: tuple[str, ...] = ()
     sites: tuple[str, ...] = ()

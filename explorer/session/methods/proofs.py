@@ -21,6 +21,19 @@ if TYPE_CHECKING:
     from explorer.facts.verification import Tolerance
 
 
+def check_input(session: Facade, input: str, *, on_progress: OnProgress = None) -> None:
+    """Refuses, before anything is worked out, a file of inputs that the current model cannot be run on.
+
+    Args:
+        input: An .npy or .npz file.
+        on_progress: Told where the job stands.
+
+    Raises:
+        Misuse: The file cannot be read, or does not fit the model.
+    """
+    session.parts.prover.check_input(input, on_progress)
+
+
 def verify(
     session: Facade,
     before: int = 0,

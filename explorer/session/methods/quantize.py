@@ -26,6 +26,9 @@ def quantize_choice(
     *,
     state: int | None = None,
     as_graph: bool = False,
+    calibrate: str | None = None,
+    draws: int = 4,
+    seed: int = 0,
     on_progress: OnProgress = None,
 ) -> Quantization:
     """What `quantize` would do to the current model, without doing it: formats, bits, BitOPs and bytes.
@@ -34,15 +37,20 @@ def quantize_choice(
         spec: Formats, layers, how they are written.
         state: Another state of the history; None for the current one.
         as_graph: See `quantize`.
+        calibrate: See `quantize`. The samples are read and held against the inputs; the model does not run.
+        draws: See `quantize`.
+        seed: See `quantize`.
         on_progress: Told where the job stands.
 
     Raises:
-        Misuse: A format is not known, a pattern means no layer, or no layer takes a format.
+        Misuse: A format is not known, a pattern means no layer, no layer takes a format, or the samples do
+            not fit.
     """
+    request = QuantizeRequest(spec, calibrate or "", draws, seed, as_graph)
     with session.parts.quantizer.gone_to(state, back=True):
         if not as_graph and _as_module(session, spec, None, on_progress):
-            return session.parts.module_maker.choice(spec)
-        return session.parts.quantizer.choice(spec, on_progress)
+            return session.parts.module_maker.choice(request)
+        return session.parts.quantizer.choice(request, on_progress)
 
 
 def _as_module(session: Facade, spec: QuantizeSpec, output: str | None, on_progress: OnProgress) -> bool:

@@ -12,6 +12,7 @@ from explorer.engine.proof.blame.search import blame
 from explorer.engine.proof.outputs.whole_run import TorchRun
 from explorer.engine.proof.proof import verify
 from explorer.engine.runtime.input_files import read_input
+from explorer.engine.runtime.random_inputs import given_inputs
 from explorer.facts import Plan, Verification
 from explorer.facts.blame import Blame
 from explorer.session.parts.models import Dims, Models, OnProgress
@@ -70,6 +71,12 @@ class Prover:
         """The first layer in which the second departs from the first; `how` as for `blame`."""
         inputs = self._inputs(before, self._models.options["dims"], dims, input)
         return blame(before, after, **inputs, **how)
+
+    def check_input(self, input: str, on_progress: OnProgress) -> None:
+        """Refuses a file of inputs that the current state cannot be run on."""
+        models = self._models
+        model = models.graph(models.current, on_progress)
+        given_inputs(model, read_input(input), models.options["input_shapes"])
 
     def _inputs(
         self, before: Model, bound: Mapping[str, int], dims: Dims | None, input: str | None

@@ -85,12 +85,14 @@ class Quantizer:
         model, own = self._graph(None), self._models.graph(self._models.current)
         return self._models.analysis_at(self._models.current, sizes, None if model is own else model)
 
-    def choice(self, spec: QuantizeSpec, on_progress: OnProgress) -> Quantization:
+    def choice(self, request: QuantizeRequest, on_progress: OnProgress) -> Quantization:
         """What `quantize` would do to the current state."""
-        chosen = self._chosen(spec, on_progress)
+        chosen = self._chosen(request.spec, on_progress)
+        if request.calibrate:
+            self._samples(chosen.model, request).check()
         grids = Grids({})
-        chosen = replace(chosen, choices=sound(chosen.choices, grids, ("weight",)))
-        return self._answer(chosen, grids, {}, QuantizeRequest(spec), None, weights=False)
+        chosen = replace(chosen, choices=sound(chosen.choices, grids))
+        return self._answer(chosen, grids, {}, request, None, weights=False)
 
     @contextmanager
     def gone_to(self, state: int | None, *, back: bool = False) -> Iterator[None]:

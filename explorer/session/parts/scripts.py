@@ -102,8 +102,9 @@ def quantize_words(request: QuantizeRequest) -> list[str] | None:
         return any(getattr(spec, name) != getattr(QuantizeSpec(), name) for name in names)
 
     if not spec.config or typed(*PARTS):
-        parts = [f"{part}={getattr(spec, part)}" for part in PARTS]
-        alike = spec.weight == spec.input and spec.bias == "auto" and not spec.block
+        named = [part for part in PARTS if not spec.config or said.get(part) == COMMAND_LINE]
+        parts = [f"{part}={getattr(spec, part)}" for part in named]
+        alike = spec.weight == spec.input and spec.bias == "auto" and not spec.block and len(named) == 3
         words += ["--to", spec.weight if alike else ",".join(parts)]
     for flag, values in (("--op", spec.ops), ("--site", spec.sites)):
         if typed("ops" if flag == "--op" else "sites"):

@@ -17,6 +17,7 @@ from explorer.engine.convert.job import ConversionJob, ConversionOptions
 from explorer.engine.convert.module_to_quantized import (
     ModuleChoice,
     QuantizedModule,
+    check_samples,
     choice_on_shapes,
     module_choice,
     to_quantized,
@@ -140,11 +141,13 @@ class ModuleMaker:
         made = to_quantized(self._opened(), module, request, job, self._analysis(), **how)
         return replace(made, fact=replace(made.fact, notes=self._models.random_weights()))
 
-    def choice(self, spec: QuantizeSpec) -> Quantization:
+    def choice(self, request: QuantizeRequest) -> Quantization:
         """What `quantized_state` would do to the current state."""
-        analysis = self._analysis()
+        analysis, spec = self._analysis(), request.spec
+        if request.calibrate:
+            check_samples(self._opened(), request)
         fact = self._choice(spec).answer(analysis.info.totals.weight_bytes, spec)
-        return replace(fact, command=self.command(QuantizeRequest(spec), None, {}))
+        return replace(fact, command=self.command(request, None, {}))
 
     def settings(self, spec: QuantizeSpec) -> QuantizeSettings:
         """What `spec` asks of every layer of the current state."""

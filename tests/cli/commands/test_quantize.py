@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from explorer import Session
 from explorer.cli import main
 from explorer.facts.quantize import QuantizeRule, QuantizeSpec
+from explorer.settings.quantize import as_toml, read_text
 
 Sample = Callable[[str], Path]
 
@@ -207,3 +209,147 @@ def test_a_data_set_calibrates_with_its_labels_beside(
     )
     said = ask(sample("jsc_tiny"), "-o", target, "--force", "--calibrate", tmp_path / "other.npz")
     assert "the model has no input" in said
+
+
+def test_formats_that_are_typed_merge_with_those_of_a_file(
+    sample: Sample, tmp_path: Path, ask: Callable[..., Any]
+) -> None:
+    """A part that is not named keeps what the file says of it, for all layers and for some."""
+    file = tmp_path / "q.toml"
+    file.write_text(
+        '[quantize]\nweight = "int16"\ninput = "uint8"\n[[quantize.site]]\nop = "Conv"\nweight = "int4"\n'
+        'bias = "float32"\n'
+    )
+    found = ask(sample("lenet"), "--config", file, "--to", "input=fixed8.4")
+    assert {(one["op"], one["weight"], one["input"], one["bias"]) for one in found["layers"]} == {
+        ("Conv", "int4", "fixed8.4", "float32"),
+        ("Gemm", "int16", "fixed8.4", "int32"),
+    }
+    found = ask(sample("lenet"), "--config", file, "--to", "bias=fixed8.4,weight=int8")
+    formats = {(one["weight"], one["input"], one["bias"]) for one in found["layers"]}
+    assert formats == {("int8", "uint8", "fixed8.4")}
+
+
+def test_settings_say_who_asked_for_each_part(
+    sample: Sample, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file for what it says, the command line for what was typed."""
+    file = tmp_path / "q.toml"
+    file.write_text('[quantize]\nweight = "int16"\n[[quantize.site]]\nop = "Conv"\ninput = "int4"\n')
+    words = ["settings", str(sample("lenet")), "--formats", "--config", str(file), "--to", "bias=fixed8.4"]
+    assert main.main([*words, "--json", "--quiet"]) == 0
+    first, *_, last = json.loads(capsys.readouterr().out)["layers"]
+    assert first["origins"]["weight"] == last["origins"]["weight"] == "q.toml:2"
+    assert (first["origins"]["input"], last["origins"]["input"]) == ("q.toml:3", "default")
+    assert first["origins"]["bias"] == "command line"
+
+
+@pytest.mark.parametrize(
+    ("lines", "typed", "formats"),
+    [
+        ("block = 16", "int4", ("int4", "float32")),  # the file's blocks are of weights alone, too
+        ("accumulator = 24", "weight=int4", ("int4", "float32")),  # it names no format
+        ('weight = "int16"', "int4", ("int4", "int4")),
+    ],
+)
+def test_a_format_by_itself_above_a_file(
+    lines: str, typed: str, formats: tuple[str, str], sample: Sample, tmp_path: Path, ask: Callable[..., Any]
+) -> None:
+    """It means above a file what it means with options."""
+    file = tmp_path / "q.toml"
+    file.write_text(f"[quantize]\n{lines}\n")
+    found = ask(sample("lenet"), "--config", file, "--to", typed)
+    assert {(one["weight"], one["input"]) for one in found["layers"]} == {formats}
+
+
+def test_a_command_above_a_file_makes_the_same_file_again(
+    sample: Sample, tmp_path: Path, ask: Callable[..., Any]
+) -> None:
+    """What the file says of some layers is not overruled by the command that is saved."""
+    config, target = tmp_path / "q.toml", tmp_path / "q.onnx"
+    config.write_text(
+        '[quantize]\ninput = "uint8"\npercentile = 99\n[[quantize.site]]\nop = "Conv"\nweight = "int4"\n'
+    )
+    words = ("--config", config, "--to", "bias=fixed8.4", "-o", target)
+    command = ask(sample("lenet"), *words)["command"]
+    before = target.read_bytes()
+    assert "--to bias=fixed8.4" in command
+    assert main.main([*shlex.split(command)[1:], "--force", "--no-report", "--quiet"]) == 0
+    assert target.read_bytes() == before
+
+
+def test_a_percentile_in_a_file_asks_for_its_calibrator(tmp_path: Path) -> None:
+    """As on the command line, and as it is written back."""
+    spec = read_text("[quantize]\npercentile = 99.5\n", "q.toml")
+    assert (spec.calibrator, dict(spec.origins)["calibrator"]) == ("percentile", "q.toml:2")
+    assert read_text(as_toml(spec), "q.toml").calibrator == "percentile"
+    assert read_text(as_toml(QuantizeSpec(percentile=99.5)), "q.toml").calibrator == "minmax"
+
+
+def rows(path: Path, *shape: int, broken: bool = False) -> Path:
+    """A file of samples; of a broken one the last is not finite."""
+    values = np.zeros(shape, np.float32)
+    values.reshape(-1)[-1] = np.inf if broken else 1
+    np.save(path, values)
+    return path
+
+
+DRY = {
+    "no file": ("quantize", "--calibrate", "absent.npz"),
+    "another shape": ("quantize", "--calibrate", "odd.npy"),
+    "infinity in the last sample": ("quantize", "--calibrate", "broken.npy"),
+    "a text": ("quantize", "--calibrate", "text.npz"),
+    "too small a percentile": ("quantize", "--percentile", "50"),
+    "too large a percentile": ("quantize", "--percentile", "100.5"),
+    "fold": ("fold", "--input", "absent.npz"),
+    "fold, another shape": ("fold", "--input", "odd.npy"),
+    "tile": ("tile", "--tile", "8", "--input", "absent.npz"),
+    "tile, another shape": ("tile", "--tile", "8", "--input", "odd.npy"),
+    "tile after quantize": ("tile", "--tile", "8", "--quantize", "int8", "--calibrate", "odd.npy"),
+}
+
+
+@pytest.mark.parametrize("what", DRY)
+def test_without_a_target_what_cannot_be_done_is_refused_all_the_same(
+    what: str,
+    tmp_path: Path,
+    sample: Sample,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The line is the one of the command that writes."""
+    monkeypatch.chdir(tmp_path)
+    rows(tmp_path / "odd.npy", 2, 3)
+    rows(tmp_path / "broken.npy", 5, *LENET, broken=True)
+    (tmp_path / "text.npz").write_text("no archive")
+    verb, *words = DRY[what]
+    source = str(foldable(tmp_path / "m.onnx") if verb == "fold" else sample("lenet"))
+    said = []
+    for more in ([], ["-o", "made.onnx"]):
+        assert main.main([verb, source, *words, *more, "--quiet"]) == 2
+        said.append(capsys.readouterr().err)
+    assert said[0] == said[1]
+    assert said[0].count("\n") == 1
+    assert not (tmp_path / "made.onnx").exists()
+
+
+LENET = (1, 28, 28)
+
+
+def foldable(path: Path) -> Path:
+    """A product behind an Identity."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4]) for name in "xy")
+    nodes = [helper.make_node("Identity", ["x"], ["a"]), helper.make_node("MatMul", ["a", "w"], ["y"])]
+    stored = [numpy_helper.from_array(np.eye(4, dtype=np.float32), "w")]
+    graph = helper.make_graph(nodes, "g", [x], [y], stored)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def test_samples_that_fit_are_in_the_command_of_a_choice(
+    tmp_path: Path, sample: Sample, ask: Callable[..., Any]
+) -> None:
+    """So that the command with a target chooses its ranges on them."""
+    file = rows(tmp_path / "fine.npy", 3, *LENET)
+    assert "fine.npy" in ask(sample("lenet"), "--calibrate", file)["command"]
+    assert "--seed 7" in ask(sample("lenet"), "--seed", "7")["command"]

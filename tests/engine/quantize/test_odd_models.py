@@ -605,3 +605,15 @@ def test_a_computed_bias_alone_takes_no_format(tmp_path: Path) -> None:
     source = made(COMPUTED["an input"][0], weights({"w": ((32, 6), None)}), tmp_path / "m.onnx")
     with Session(source) as session, pytest.raises(ExplorerError, match="no stored bias"):
         session.quantize_choice(QuantizeSpec(weight="float32", input="float32", bias="int8"))
+
+
+@pytest.mark.parametrize("name", SCALES)
+def test_a_comparison_with_the_original_says_it_in_the_same_words(name: str, tmp_path: Path) -> None:
+    """Of the file alone, as one that somebody else wrote would be read."""
+    text, stored = CASES[name]
+    source, target = made(text, weights(stored), tmp_path / "m.onnx"), tmp_path / "q.onnx"
+    quantize(source, target, input="float32")
+    with Session(source) as session:
+        rows = session.tree_diff(other=str(target)).rows
+        told = [row.what for row in rows if row.status == "quantized"]
+    assert any(f"per {SCALES[name]}" in line for line in told), told

@@ -28,18 +28,16 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     with explorer.Session(given.models[0], **given.opening) as session:
         info = session.open(on_progress=progress)
         digest = session.sha256() if given.json else None
+        how: dict[str, Any] = {
+            "calibrate": given.calibrate,
+            **({"draws": given.draws} if given.draws else {}),
+            "seed": given.seed,
+            "on_progress": progress,
+        }
         if given.output is None:
-            fact = session.quantize_choice(spec, on_progress=progress)
+            fact = session.quantize_choice(spec, **how)
         else:
-            how: dict[str, Any] = {
-                "output": given.output,
-                "overwrite": given.force,
-                "calibrate": given.calibrate,
-                **({"draws": given.draws} if given.draws else {}),
-                "seed": given.seed,
-                "report": not given.no_report,
-                "on_progress": progress,
-            }
+            how |= {"output": given.output, "overwrite": given.force, "report": not given.no_report}
             if module:
                 _, fact = session.quantize_module(spec, dynamic=given.dynamic, **how)
             else:

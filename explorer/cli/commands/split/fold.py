@@ -21,6 +21,8 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     kinds = _kinds(given.only)
     with explorer.Session(given.models[0], **given.opening) as session:
         if given.output is None:
+            if given.input is not None:
+                session.check_input(given.input, on_progress=progress)
             fact = session.fold_choice(kinds, on_progress=progress)
         else:
             with proving(given, "folds"):

@@ -36,6 +36,8 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
         digest = session.sha256() if given.json else None
         if given.output is not None:
             session.check_output(given.output, overwrite=given.force)
+        if given.input is not None:
+            session.check_input(given.input, on_progress=progress)
         if formats is not None:
             made = session.quantize(
                 formats, as_graph=True, calibrate=given.calibrate, report=False, on_progress=progress

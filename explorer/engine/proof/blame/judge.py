@@ -202,7 +202,7 @@ def _formats(before: Model, after: Model) -> dict[int, str]:
     found = fold_rounding(DefUse(before), side)
     if found is None or found.side is not side:
         return {}
-    return {at: formats_text(node, side) for at, node in found.nodes.items()}
+    return {at: formats_text(side.nodes[at], node, side) for at, node in found.nodes.items()}
 
 
 def _coarseness(dtype: str) -> tuple[float, str]:

@@ -23,7 +23,7 @@ def test_a_quantized_layer_has_its_formats_and_its_own_error(name: str, tmp_path
     for name, layer in layers.items():
         probe = probes[name]
         weights = "" if layer.input else "weight "
-        assert probe.formats == f"{weights}int8, per channel"
+        assert probe.formats == f"{weights}int8, per {layer.granularity}"
         assert probe.state == "coarser"
         # on other random inputs
         assert -20 * math.log10(probe.introduced or 1) == pytest.approx(layer.output_snr_db, abs=3)
