@@ -51,7 +51,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "truth as a number": (lambda: ProfileSpec(steps=True), "ProfileSpec.steps: True"),
     "fraction": (lambda: ProfileSpec(threads=1.5), "ProfileSpec.threads: 1.5"),
-    "range": (lambda: QuantizeSpec(percentile=150), "QuantizeSpec.percentile: 150.*above 0 of at most 100"),
+    "range": (lambda: QuantizeSpec(percentile=150), "QuantizeSpec.percentile: 150.*above 50 of at most 100"),
     "below": (lambda: Tolerance(rtol=-1e-3), "Tolerance.rtol: -0.001.*at least 0"),
     "no number": (lambda: Machine("m", float("nan"), 1e9), "Machine.peak_macs: nan"),
     "inside": (lambda: ServingSpec(batches=(1, 0)), r"ServingSpec.batches: \(1, 0\)"),

@@ -15,11 +15,11 @@ FORMATS = (
     Option(
         "--to",
         "number format of weights and inputs, such as int8 (default), fixed8.4, mxfp8; or of each part:\n"
-        "weight=int4,input=int8,bias=float32 (parts not named stay; explorer help quantize)",
+        "weight=int4,input=int8,bias=float32 (others as --config has them, or as they are)",
         "FORMAT",
         manual="number format of weights and inputs, such as `int8` (the default), `fixed8.4`, `mxfp8`; or"
-        " of each part: `weight=int4,input=int8,bias=float32`, where parts that are not named stay as they"
-        " are",
+        " of each part: `weight=int4,input=int8,bias=float32`, where parts that are not named are as the"
+        " file of `--config` has them, or stay as they are",
     ),
     Option("--op", "only layers of this operator, such as Conv; repeatable", "GLOB", many=True),
     Option(
