@@ -44,13 +44,22 @@ class ModelFolding:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> Fold:
-        """Makes a state of every kind of which there is something to fold; the last one is `output`."""
+        """Makes a state of every kind of which there is something to fold; the last one is `output`.
+
+        Where there is nothing to fold, `output` is a copy of the model, and that is said.
+        """
         started = time.perf_counter()
         models = self._models
         if output is not None:
             models.check_onnx(output, overwrite)
         command = self._command(kinds, output)
         made, left = self._folded(kinds, on_progress, cancel)
+        if not made and output is not None:
+            model = models.graph(models.current, on_progress)
+            with output_files.atomic_write(output, overwrite=overwrite) as temporary:
+                writer.write(model, temporary, on_progress=on_progress, cancel=cancel)
+            notes = ("there is nothing to fold: the file is a copy of the model",)
+            return Fold((), left, output, command, notes, time.perf_counter() - started)
         if not made:
             why = f"{left[0].op} '{left[0].name}': {left[0].reason}" if left else ""
             raise Misuse("there is nothing to fold", where=models.label(models.current), hint=why)

@@ -61,7 +61,8 @@ def fold(
         cancel: Asked now and then; True stops the job and leaves nothing behind.
 
     Raises:
-        Misuse: There is nothing to fold, or `output` cannot be written or exists.
+        Misuse: There is nothing to fold, and no `output` to copy the model to; or `output` cannot be written
+            or exists.
         BadModel: onnxruntime cannot run the model for the proof.
         Cancelled: `cancel` said so.
     """
