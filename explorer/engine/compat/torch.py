@@ -430,39 +430,217 @@ def listening(run: Run) -> Iterator[None]:
 
 
 _ATTENTION = nn.functional.scaled_dot_product_attention
-_PATCHING = threading.RLock()
-"""One at a time puts a function of torch's in the place of another, and puts it back."""
+_attention_watchers = 0
+
+
+class _Attending(threading.local):
+    """What computes attention in this thread."""
+
+    function: Callable[..., Any] | None = None
+
+
+_ATTENDING = _Attending()
+
+
+def _watched_attention(*args: Any, **kwargs: Any) -> Any:
+    return (_ATTENDING.function or _ATTENTION)(*args, **kwargs)
 
 
 @contextmanager
 def attention_by(function: Callable[..., Any]) -> Iterator[None]:
-    """`nn.functional.scaled_dot_product_attention` is `function` in this thread.
+    """`nn.functional.scaled_dot_product_attention` is `function` in this thread; others notice nothing.
 
     Assumes: modules call it as an attribute of `torch.nn.functional`.
     Seen: torch 2.9 to 2.15.
-    Otherwise: attention is not fused in a training step: its scores count as memory, an upper bound.
+    Otherwise: attention is not fused: its scores count as memory, an upper bound.
     """
-    thread = threading.get_ident()
+    global _attention_watchers
+    outer = _ATTENDING.function
+    functions = vars(nn.functional)
+    with _CALLS:
+        if not _attention_watchers:
+            functions["scaled_dot_product_attention"] = _watched_attention
+        _attention_watchers += 1
+    _ATTENDING.function = function
+    try:
+        yield
+    finally:
+        _ATTENDING.function = outer
+        with _CALLS:
+            _attention_watchers -= 1
+            if not _attention_watchers:
+                functions["scaled_dot_product_attention"] = _ATTENTION
 
-    def attention(*args: Any, **kwargs: Any) -> Any:
-        return (function if threading.get_ident() == thread else _ATTENTION)(*args, **kwargs)
 
-    with _PATCHING:
-        vars(nn.functional)["scaled_dot_product_attention"] = attention
-        try:
-            yield
-        finally:
-            vars(nn.functional)["scaled_dot_product_attention"] = _ATTENTION
+def mapped_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    """`value` with each tensor in its tuples, lists and dicts replaced by what `change` makes of it."""
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, tuple | list):
+        return type(value)(mapped_tensors(part, change) for part in value)
+    if isinstance(value, dict):
+        return {name: mapped_tensors(part, change) for name, part in value.items()}
+    return value
 
 
-def fused_attention() -> Any:
-    """The operator of attention without its matrix of scores, as a CPU has it; None where there is none.
+class _Place:
+    """A tensor of recorded calls, by its number."""
 
-    Assumes: ATen has `_scaled_dot_product_flash_attention_for_cpu`.
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+class RecordedCalls:
+    """The calls of ATen operators that a function made, to be made again with other tensors."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, Any, Any, Any]] = []
+        self.result: Any = None
+        self.tensors = 0
+
+    def number(self) -> _Place:
+        """The place of a new tensor."""
+        self.tensors += 1
+        return _Place(self.tensors - 1)
+
+    def again(self, args: Any, kwargs: Mapping[str, Any]) -> Any:
+        """What the function returns for tensors of the shapes that it was recorded with."""
+        tensors: dict[int, torch.Tensor] = {}
+
+        def keep(tensor: torch.Tensor) -> None:
+            tensors[len(tensors)] = tensor
+
+        mapped_tensors((args, dict(kwargs)), keep)
+        for operator, given, named, places in self.calls:
+            made = operator(*_filled(given, tensors), **_filled(named, tensors))
+            made = made if isinstance(made, tuple | list) else (made,)
+            for place, tensor in zip(places, made, strict=True):
+                if place is not None:
+                    tensors[place.number] = tensor
+        return _filled(self.result, tensors)
+
+
+def _filled(value: Any, tensors: Mapping[int, torch.Tensor]) -> Any:
+    if isinstance(value, _Place):
+        return tensors[value.number]
+    if isinstance(value, tuple | list):
+        return type(value)(_filled(part, tensors) for part in value)
+    if isinstance(value, dict):
+        return {name: _filled(part, tensors) for name, part in value.items()}
+    return value
+
+
+class _TooLong(Exception):
+    """A function makes more calls than were asked for."""
+
+
+class _OnCpu(torch.Tensor):
+    """A tensor without values that says that it is on a CPU, and notes what operators are called with it."""
+
+    inner: torch.Tensor
+    place: _Place
+    calls: RecordedCalls
+    longest: int
+
+    @staticmethod
+    def of(inner: torch.Tensor, like: Any, trained: bool = False) -> _OnCpu:
+        """A stand-in for `inner`, noted in the calls of `like`."""
+        tensor: _OnCpu = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            *(_OnCpu, inner.shape),
+            strides=inner.stride(),
+            storage_offset=inner.storage_offset(),
+            dtype=inner.dtype,
+            device="cpu",
+            requires_grad=trained,
+        )
+        tensor.inner, tensor.calls, tensor.longest = inner, like.calls, like.longest
+        tensor.place = like.calls.number()
+        return tensor
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found: list[_OnCpu] = []
+
+        def inner(tensor: Any) -> Any:
+            if not isinstance(tensor, _OnCpu):
+                return tensor
+            found.append(tensor)
+            return tensor.inner
+
+        given, named = mapped_tensors((args, kwargs or {}), inner)
+        if "device" in named:
+            named["device"] = torch.device("meta")
+        made = func(*given, **named)
+        calls = found[0].calls
+        out = mapped_tensors(made, lambda tensor: _OnCpu.of(tensor, found[0]))
+        parts = out if isinstance(out, tuple | list) else (out,)
+
+        def place(tensor: Any) -> Any:
+            return tensor.place if isinstance(tensor, _OnCpu) else tensor
+
+        noted, by_name = mapped_tensors((args, kwargs or {}), place)
+        if "device" in by_name:
+            by_name["device"] = named["device"]
+        calls.calls.append((func, noted, by_name, [getattr(part, "place", None) for part in parts]))
+        if len(calls.calls) > found[0].longest:
+            raise _TooLong
+        return out
+
+
+def calls_on_cpu(
+    function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], longest: int
+) -> RecordedCalls | None:
+    """The operators that a function calls with tensors like these on a CPU; None for more than `longest`.
+
+    Nothing is computed and no memory is taken: torch looks at shapes, strides, types and which gradients are
+    wanted, as it does for tensors with values.
+
+    Assumes: `torch.Tensor._make_wrapper_subclass` makes a tensor of any device that has no memory, and torch
+    chooses kernels by what such a tensor says of itself.
     Seen: torch 2.9 to 2.15.
-    Otherwise: None: the scores count as memory of a training step, an upper bound.
+    Otherwise: None: the function runs as it does without values, and its figures are upper bounds.
     """
-    return getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
+    root = RecordedCalls()
+
+    class _Root:
+        calls = root
+
+    _Root.longest = longest  # type: ignore[attr-defined]
+
+    def stand_in(tensor: torch.Tensor) -> torch.Tensor:
+        return _OnCpu.of(tensor.detach(), _Root, tensor.requires_grad)
+
+    try:
+        with without_modes():
+            result = function(*mapped_tensors(tuple(args), stand_in), **mapped_tensors(dict(kwargs), stand_in))
+    except Exception:
+        return None
+    root.result = mapped_tensors(result, lambda tensor: tensor.place)  # type: ignore[attr-defined]
+    wanted: set[int] = set()
+    mapped_places(root.result, wanted)
+    kept = []
+    # what autograd does for itself with a result is none of the function's calls
+    for call in reversed(root.calls):
+        operator, given, named, places = call
+        own = {place.number for place in places if place is not None}
+        if own & wanted or schema_of(operator).is_mutable:
+            mapped_places((given, named), wanted)
+            kept.append(call)
+    root.calls = kept[::-1]
+    return root
+
+
+def mapped_places(value: Any, numbers: set[int]) -> None:
+    """Adds the numbers of all places in `value`."""
+    if isinstance(value, _Place):
+        numbers.add(value.number)
+    elif isinstance(value, tuple | list):
+        for part in value:
+            mapped_places(part, numbers)
+    elif isinstance(value, dict):
+        mapped_places(tuple(value.values()), numbers)
 
 
 # -- autograd

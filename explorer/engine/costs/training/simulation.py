@@ -28,13 +28,12 @@ from explorer.engine.compat.torch import (
     DispatchMode,
     attention_by,
     buffers_of,
-    fused_attention,
     parameters_of,
     running_step,
     step_number,
     storage_key,
 )
-from explorer.engine.costs.aten import dispatch
+from explorer.engine.costs.aten import dispatch, kernels
 from explorer.engine.costs.training.memory import Allocation, Change, over_time
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
@@ -159,7 +158,7 @@ def _run(
     with ExitStack() as stack:
         stack.enter_context(torch.enable_grad())
         stack.enter_context(_followed(model, watch, checkpoints))
-        stack.enter_context(_FusedAttention())
+        stack.enter_context(_Kernels())
         stack.enter_context(attention_by(_attention))
         stack.enter_context(watch)
         result = model(*args, **kwargs)
@@ -275,7 +274,7 @@ class _Births(DispatchMode):
         self.change(self._allocations.pop(key)[0], born=False)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
+        made = kernels.operator(func, args, kwargs or {})
         for _, tensor in tensors(made):
             self._see(tensor)
         if self.phase == "backward" and len(self.stack) > 1:
@@ -314,12 +313,12 @@ def _followed(model: nn.Module, watch: _Births, checkpoints: Sequence[str]) -> I
                 module.__dict__["forward"] = own
 
 
-class _FusedAttention(TorchFunctionMode):
-    """Attention as torch fuses it on a CPU, without the matrix of scores, which shapes would make."""
+class _Kernels(TorchFunctionMode):
+    """Functions that choose a kernel run as on a CPU: attention without the matrix of scores, for one."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is _ATTENTION:
-            return _attention(*args, **(kwargs or {}))
+        if getattr(func, "__name__", "") in kernels.FUNCTIONS:
+            return kernels.run(func, args, kwargs or {})
         return func(*args, **(kwargs or {}))
 
 
@@ -327,32 +326,4 @@ _ATTENTION: Any = nn.functional.scaled_dot_product_attention
 
 
 def _attention(*args: Any, **kwargs: Any) -> Any:
-    fused = _fused(*args, **kwargs)
-    return _ATTENTION(*args, **kwargs) if fused is None else fused
-
-
-def _fused(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> torch.Tensor | None:
-    """Fused attention, None where torch does not fuse it (`sdp_utils_cpp.cpp`, `use_flash_attention_cpp`)."""
-    given = query, key, value
-    alike = all(t.dim() == 4 and t.shape[-1] == query.shape[-1] and t.stride(-1) == 1 for t in given)
-    heads = all(t.shape[:2] == query.shape[:2] for t in given) if alike else False
-    if not heads or dropout_p or enable_gqa or not all(t.is_meta and t.numel() for t in given):
-        return None
-    if attn_mask is not None and (attn_mask.requires_grad or attn_mask.dim() not in (2, 4)):
-        return None
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(attn_mask, 0.0)
-    fused = fused_attention()
-    if fused is None:
-        return None
-    out: torch.Tensor = fused(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)[0]
-    return out
+    return kernels.run(_ATTENTION, args, kwargs)

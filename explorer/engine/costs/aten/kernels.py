@@ -1,0 +1,141 @@
+"""The operators that torch runs on a CPU for a function that chooses its kernel by device, shape and type.
+
+Tensors without values are on a device that has no kernels, so torch takes the most general way there. Here
+torch is asked what it does with the same arguments on a CPU (`calls_on_cpu`), and that is run without values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from explorer.engine.compat.torch import RecordedCalls, calls_on_cpu, mapped_tensors
+
+FUNCTIONS = ("scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu")
+"""Functions of torch that choose among kernels which keep different tensors for the backward pass."""
+
+_LONGEST = 64
+"""Operators of the longest function that is answered; a recurrent layer run step by step has more."""
+
+_REMEMBERED = 256
+"""Sets of arguments whose operators are remembered."""
+
+_PROBE_MACS = 50_000_000
+"""The most multiply-accumulates that are run to learn the size of a kernel's workspace."""
+
+_memo: dict[Any, RecordedCalls | None] = {}
+
+
+def run(function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
+    """The result of a function, by the operators that torch takes for it on a CPU.
+
+    Args:
+        function: One of torch's, of `FUNCTIONS`.
+        args: Positional arguments, tensors without values among them.
+        kwargs: Keyword arguments.
+    """
+    key: list[Any] = [function.__name__, torch.is_grad_enabled()]
+    tensors: list[torch.Tensor] = []
+
+    def place(tensor: torch.Tensor) -> tuple[Any, ...]:
+        tensors.append(tensor)
+        return tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad
+
+    key.append(mapped_tensors((tuple(args), tuple(sorted(kwargs.items()))), place))
+    # another class of tensors has ways of its own, and values decide nothing
+    if not all(type(t) in (torch.Tensor, torch.nn.Parameter) and t.is_meta for t in tensors):
+        return function(*args, **kwargs)
+    name = repr(key)
+    if name not in _memo:
+        if len(_memo) >= _REMEMBERED:
+            _memo.clear()
+        _memo[name] = calls_on_cpu(function, args, kwargs, _LONGEST)
+    calls = _memo[name]
+    return function(*args, **kwargs) if calls is None else calls.again(args, kwargs)
+
+
+# -- results whose size a kernel decides
+
+
+def _recurrent_workspace(func: Any, args: Any, kwargs: Any) -> Any:
+    """A recurrent layer of oneDNN, whose workspace has no size where there are no values."""
+    *made, empty = func(*args, **kwargs)
+    size = 0
+    # without gradients nothing is kept
+    if args[-1] if args else kwargs.get("train", False):
+        given = args[0]
+        steps, rows = (int(n) for n in given.shape[:2])
+        size = _workspace(steps, rows, int(given.shape[2]), int(args[10]), given.dtype, args[1:5])
+    return (*made, empty.new_empty(size, dtype=torch.uint8))
+
+
+def _workspace(
+    steps: int, rows: int, width: int, hidden: int, dtype: torch.dtype, weights: Iterable[torch.Tensor]
+) -> int:
+    """Bytes of the workspace of one layer in one direction; 0 where it would take too long to learn them."""
+    shapes = tuple(tuple(w.shape) for w in weights)
+    a_step = rows * sum(math.prod(shape) for shape in shapes if len(shape) == 2)
+    most = _PROBE_MACS // max(1, a_step)
+    if steps <= max(most, 8):
+        return _probed(steps, rows, width, hidden, dtype, shapes)
+    # what a step adds, between two lengths: each part of it is rounded up to whole pages
+    short, long = max(2, most // 2), max(4, most)
+    first = _probed(short, rows, width, hidden, dtype, shapes)
+    last = _probed(long, rows, width, hidden, dtype, shapes)
+    return last + (last - first) * (steps - long) // (long - short)
+
+
+@lru_cache(maxsize=64)
+def _probed(
+    steps: int, rows: int, width: int, hidden: int, dtype: torch.dtype, shapes: tuple[tuple[int, ...], ...]
+) -> int:
+    # the kernel makes its workspace where gradients are wanted
+    with torch.enable_grad():
+        state = torch.zeros(rows, hidden, dtype=dtype)
+        made = torch.ops.aten.mkldnn_rnn_layer(
+            torch.zeros(steps, rows, width, dtype=dtype),
+            *(torch.zeros(shape, dtype=dtype) for shape in shapes),
+            *(state, state, False, [], 2, hidden, 1, True, False, False, True),
+        )
+    return int(made[3].untyped_storage().nbytes())
+
+
+def _bag(func: Any, args: Any, kwargs: Any) -> Any:
+    """Sums of rows of a table, whose bookkeeping a CPU makes in other sizes than a device without values."""
+    made = func(*args, **kwargs)
+    table, indices, offsets = args[:3]
+    with torch.no_grad():
+        real = func(
+            torch.zeros(1, table.shape[1], dtype=table.dtype),
+            torch.zeros(indices.shape, dtype=indices.dtype),
+            torch.zeros(offsets.shape, dtype=offsets.dtype),
+            *(torch.zeros(a.shape, dtype=a.dtype) if isinstance(a, torch.Tensor) else a for a in args[3:]),
+            **{k: torch.zeros(v.shape, dtype=v.dtype) if isinstance(v, torch.Tensor) else v
+               for k, v in kwargs.items()},
+        )
+    return tuple(_with_storage(m, r) for m, r in zip(made, real, strict=True))
+
+
+def _with_storage(tensor: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+    """A tensor of the shape of `real` without values, with as much memory behind it."""
+    held = real.untyped_storage().nbytes() // real.element_size()
+    memory = tensor.new_empty(held, dtype=real.dtype)
+    return memory.as_strided(real.shape, real.stride(), real.storage_offset())
+
+
+SIZED: Mapping[str, Callable[[Any, Any, Any], Any]] = {
+    "aten::mkldnn_rnn_layer": _recurrent_workspace,
+    "aten::_embedding_bag": _bag,
+    "aten::_embedding_bag_forward_only": _bag,
+}
+"""Operators whose results a CPU makes in other sizes than a device without values, by name."""
+
+
+def operator(func: Any, args: Any, kwargs: Any) -> Any:
+    """The result of an ATen operator without values, in the sizes that a CPU gives it."""
+    sized = SIZED.get(func.name().partition(".")[0])
+    return func(*args, **kwargs) if sized is None else sized(func, args, kwargs)
