@@ -477,10 +477,15 @@ def mapped_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, tuple | list):
-        return type(value)(mapped_tensors(part, change) for part in value)
+        return _like(value, [mapped_tensors(part, change) for part in value])
     if isinstance(value, dict):
         return {name: mapped_tensors(part, change) for name, part in value.items()}
     return value
+
+
+def _like(value: Any, parts: list[Any]) -> Any:
+    """A container of the class of `value`, with other parts."""
+    return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
 
 
 class _Place:
@@ -526,7 +531,7 @@ def _filled(value: Any, tensors: Mapping[int, torch.Tensor]) -> Any:
     if isinstance(value, _Place):
         return tensors[value.number]
     if isinstance(value, tuple | list):
-        return type(value)(_filled(part, tensors) for part in value)
+        return _like(value, [_filled(part, tensors) for part in value])
     if isinstance(value, dict):
         return {name: _filled(part, tensors) for name, part in value.items()}
     return value
@@ -539,7 +544,7 @@ class _TooLong(Exception):
 class _OnCpu(torch.Tensor):
     """A tensor without values that says that it is on a CPU, and notes what operators are called with it."""
 
-    inner: torch.Tensor
+    without_values: torch.Tensor
     place: _Place
     calls: RecordedCalls
     longest: int
@@ -547,27 +552,29 @@ class _OnCpu(torch.Tensor):
     @staticmethod
     def of(inner: torch.Tensor, like: Any, trained: bool = False) -> _OnCpu:
         """A stand-in for `inner`, noted in the calls of `like`."""
-        tensor: _OnCpu = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        tensor: _OnCpu = torch.Tensor._make_wrapper_subclass(
             *(_OnCpu, inner.shape),
             strides=inner.stride(),
             storage_offset=inner.storage_offset(),
             dtype=inner.dtype,
-            device="cpu",
+            device=torch.device("cpu"),
             requires_grad=trained,
         )
-        tensor.inner, tensor.calls, tensor.longest = inner, like.calls, like.longest
+        tensor.without_values, tensor.calls, tensor.longest = inner, like.calls, like.longest
         tensor.place = like.calls.number()
         return tensor
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         found: list[_OnCpu] = []
 
         def inner(tensor: Any) -> Any:
             if not isinstance(tensor, _OnCpu):
                 return tensor
             found.append(tensor)
-            return tensor.inner
+            return tensor.without_values
 
         given, named = mapped_tensors((args, kwargs or {}), inner)
         if "device" in named:
@@ -614,33 +621,35 @@ def calls_on_cpu(
 
     try:
         with without_modes():
-            result = function(*mapped_tensors(tuple(args), stand_in), **mapped_tensors(dict(kwargs), stand_in))
+            result = function(
+                *mapped_tensors(tuple(args), stand_in), **mapped_tensors(dict(kwargs), stand_in)
+            )
     except Exception:
         return None
     root.result = mapped_tensors(result, lambda tensor: tensor.place)  # type: ignore[attr-defined]
     wanted: set[int] = set()
-    mapped_places(root.result, wanted)
+    _add_places(root.result, wanted)
     kept = []
     # what autograd does for itself with a result is none of the function's calls
     for call in reversed(root.calls):
         operator, given, named, places = call
         own = {place.number for place in places if place is not None}
         if own & wanted or schema_of(operator).is_mutable:
-            mapped_places((given, named), wanted)
+            _add_places((given, named), wanted)
             kept.append(call)
     root.calls = kept[::-1]
     return root
 
 
-def mapped_places(value: Any, numbers: set[int]) -> None:
+def _add_places(value: Any, numbers: set[int]) -> None:
     """Adds the numbers of all places in `value`."""
     if isinstance(value, _Place):
         numbers.add(value.number)
     elif isinstance(value, tuple | list):
         for part in value:
-            mapped_places(part, numbers)
+            _add_places(part, numbers)
     elif isinstance(value, dict):
-        mapped_places(tuple(value.values()), numbers)
+        _add_places(tuple(value.values()), numbers)
 
 
 # -- autograd

@@ -30,32 +30,28 @@ _PROBE_MACS = 50_000_000
 _memo: dict[Any, RecordedCalls | None] = {}
 
 
-def run(function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
-    """The result of a function, by the operators that torch takes for it on a CPU.
-
-    Args:
-        function: One of torch's, of `FUNCTIONS`.
-        args: Positional arguments, tensors without values among them.
-        kwargs: Keyword arguments.
-    """
-    key: list[Any] = [function.__name__, torch.is_grad_enabled()]
+def run(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """The result of a function of `FUNCTIONS`, by the operators that torch takes for it on a CPU."""
+    types = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+    key: list[Any] = [torch.is_grad_enabled(), types]
     tensors: list[torch.Tensor] = []
 
     def place(tensor: torch.Tensor) -> tuple[Any, ...]:
         tensors.append(tensor)
         return tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad
 
-    key.append(mapped_tensors((tuple(args), tuple(sorted(kwargs.items()))), place))
+    key.append(mapped_tensors((args, tuple(sorted(kwargs.items()))), place))
     # another class of tensors has ways of its own, and values decide nothing
-    if not all(type(t) in (torch.Tensor, torch.nn.Parameter) and t.is_meta for t in tensors):
+    if not tensors or not all(type(t) in (torch.Tensor, torch.nn.Parameter) and t.is_meta for t in tensors):
         return function(*args, **kwargs)
-    name = repr(key)
-    if name not in _memo:
+    asked = function, repr(key)
+    if asked not in _memo:
         if len(_memo) >= _REMEMBERED:
             _memo.clear()
-        _memo[name] = calls_on_cpu(function, args, kwargs, _LONGEST)
-    calls = _memo[name]
-    return function(*args, **kwargs) if calls is None else calls.again(args, kwargs)
+        _memo[asked] = calls_on_cpu(function, args, kwargs, _LONGEST)
+    calls = _memo[asked]
+    # what calls no operator (a size, a type) is as it is anywhere
+    return calls.again(args, kwargs) if calls is not None and calls.calls else function(*args, **kwargs)
 
 
 # -- results whose size a kernel decides
@@ -114,8 +110,10 @@ def _bag(func: Any, args: Any, kwargs: Any) -> Any:
             torch.zeros(indices.shape, dtype=indices.dtype),
             torch.zeros(offsets.shape, dtype=offsets.dtype),
             *(torch.zeros(a.shape, dtype=a.dtype) if isinstance(a, torch.Tensor) else a for a in args[3:]),
-            **{k: torch.zeros(v.shape, dtype=v.dtype) if isinstance(v, torch.Tensor) else v
-               for k, v in kwargs.items()},
+            **{
+                k: torch.zeros(v.shape, dtype=v.dtype) if isinstance(v, torch.Tensor) else v
+                for k, v in kwargs.items()
+            },
         )
     return tuple(_with_storage(m, r) for m, r in zip(made, real, strict=True))
 

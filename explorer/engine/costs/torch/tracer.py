@@ -15,6 +15,7 @@ import dis
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from torch import nn
 
 from explorer.base.errors import ExplorerError
 from explorer.engine.compat.torch import (
+    attention_by,
     buffers_of,
     hide,
     is_of_torch,
@@ -34,7 +36,14 @@ from explorer.engine.compat.torch import (
     storage_key,
     without_dispatch,
 )
-from explorer.engine.costs.aten import data_dependent, dispatch, meta_cache, packed_weights, recurrent
+from explorer.engine.costs.aten import (
+    data_dependent,
+    dispatch,
+    kernels,
+    meta_cache,
+    packed_weights,
+    recurrent,
+)
 from explorer.engine.costs.aten.expert_routing import COUNTS, EVENLY, WATCHED, Classes
 from explorer.engine.costs.torch import constant_values, device_questions, layer_cache
 from explorer.engine.costs.torch.autograd import Gradients
@@ -269,6 +278,8 @@ class _Watch:
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         frame = self.frames[-1]
         name = getattr(func, "__name__", "")
+        if name == _ATTENTION.__name__ and self.gradients is None:
+            func = partial(kernels.run, func)
         if name in recurrent.LAYERS and getattr(args[0], "is_meta", False):
             return self.run_recurrent(name, args, kwargs)
         if frame.absorbs or self.function:
@@ -311,6 +322,15 @@ class _Watch:
                 self.trail.makes(row, result)
             self.finish(row, name, args, kwargs, result)
         return result
+
+    def attention(self, *args: Any, **kwargs: Any) -> Any:
+        """A call of attention, from where no function mode hears it as well."""
+        hidden = hide(self.functions)
+        try:
+            return self.call(_ATTENTION, args, kwargs)
+        finally:
+            if hidden:
+                show(self.functions)
 
     def finish(self, row: Row, name: str, args: Any, kwargs: Any, result: Any) -> None:
         row.calls += 1
@@ -652,6 +672,8 @@ class _Watch:
         return "meta" if isinstance(value, torch.device) else value
 
 
+_ATTENTION: Any = nn.functional.scaled_dot_product_attention
+
 _SPOKEN = {"rsub": "sub", "rdiv": "div", "rpow": "pow", "rmatmul": "matmul", "iadd": "add", "imul": "mul"}
 """What an operator is called that Python calls otherwise."""
 
@@ -689,7 +711,7 @@ def _bytes(value: Any) -> int:
 def _observed(model: nn.Module, watch: _Watch) -> Iterator[None]:
     """Eyes on every module, eval mode and no fast path, all put back at the end."""
     modules = watch.named.values()
-    with restoring_modes(modules), listening(watch.run):
+    with restoring_modes(modules), listening(watch.run), attention_by(watch.attention):
         if any(module.training for module in modules):
             model.eval()
         yield

@@ -159,7 +159,7 @@ def _run(
         stack.enter_context(torch.enable_grad())
         stack.enter_context(_followed(model, watch, checkpoints))
         stack.enter_context(_Kernels())
-        stack.enter_context(attention_by(_attention))
+        stack.enter_context(attention_by(partial(kernels.run, _ATTENTION)))
         stack.enter_context(watch)
         result = model(*args, **kwargs)
         outcome = [t for _, t in tensors(result) if t.requires_grad]
@@ -213,8 +213,10 @@ class _Births(DispatchMode):
 
     def begin(self, tensor: torch.Tensor, kind: Any, path: str) -> None:
         """Memory that is there before the step and after it."""
+        if not _has_memory(tensor):
+            return
         storage = tensor.untyped_storage()
-        if tensor.is_meta and storage_key(storage) not in self._allocations:
+        if storage_key(storage) not in self._allocations:
             allocation = Allocation(kind, path, storage.nbytes())
             self._allocations[storage_key(storage)] = allocation, storage
             self.start.append(allocation)
@@ -261,9 +263,11 @@ class _Births(DispatchMode):
             known[0].kind, known[0].path = kind, path
 
     def _see(self, tensor: torch.Tensor) -> None:
+        if not _has_memory(tensor):
+            return
         storage = tensor.untyped_storage()
         key = storage_key(storage)
-        if not tensor.is_meta or key in self._allocations:
+        if key in self._allocations:
             return
         forward = self.phase == "forward" or len(self.stack) > 1
         allocation = Allocation("activations" if forward else "temporary", self.path(), storage.nbytes())
@@ -280,6 +284,11 @@ class _Births(DispatchMode):
         if self.phase == "backward" and len(self.stack) > 1:
             self.again += dispatch.cost(func, args, kwargs or {}, made).macs or 0
         return made
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is memory of a step: one without values, or of values that decide what is done."""
+    return tensor.is_meta or (tensor.layout is torch.strided and tensor.device.type == "cpu")
 
 
 @contextmanager
@@ -314,16 +323,12 @@ def _followed(model: nn.Module, watch: _Births, checkpoints: Sequence[str]) -> I
 
 
 class _Kernels(TorchFunctionMode):
-    """Functions that choose a kernel run as on a CPU: attention without the matrix of scores, for one."""
+    """Functions that choose a kernel or (under autocast) types run as on a CPU, attention for one."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__name__", "") in kernels.FUNCTIONS:
-            return kernels.run(func, args, kwargs or {})
+        if getattr(func, "__name__", "") in kernels.FUNCTIONS or torch.is_autocast_enabled("cpu"):
+            return kernels.run(func, *args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
 
 _ATTENTION: Any = nn.functional.scaled_dot_product_attention
-
-
-def _attention(*args: Any, **kwargs: Any) -> Any:
-    return kernels.run(_ATTENTION, args, kwargs)

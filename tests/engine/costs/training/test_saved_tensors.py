@@ -1,0 +1,291 @@
+"""What a training step keeps is within 2 % of what torch's own hooks see autograd save, on many kinds of models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+from explorer.session import Session  # noqa: E402
+
+WITHIN = 0.02
+
+
+def saved(model: Any, given: tuple[Any, ...]) -> int:
+    """Bytes of the storages that autograd saves in training mode on a CPU, beside parameters and inputs."""
+
+    def storage(tensor: Any) -> Any:
+        return tensor.untyped_storage()
+
+    def key(tensor: Any) -> int:
+        return int(storage(tensor).data_ptr())
+
+    own = {key(t) for t in [*model.parameters(), *model.buffers(), *given]}
+    found: dict[int, Any] = {}
+
+    def pack(tensor: Any) -> Any:
+        if storage(tensor).nbytes() and key(tensor) not in own:
+            found[key(tensor)] = storage(tensor)
+        return tensor
+
+    model.train()
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        result = model(*given)
+    size = sum(int(one.nbytes()) for one in found.values())
+    del result
+    return size
+
+
+class Attend(nn.Module):
+    """Products of one input, then attention of the kind that is asked for."""
+
+    def __init__(self, heads: int = 4, of_keys: int = 4, width: int = 64, dims: int = 4, **how: Any) -> None:
+        super().__init__()
+        each = width // heads
+        self.heads, self.of_keys, self.each, self.dims, self.how = heads, of_keys, each, dims, how
+        self.query = nn.Linear(width, width)
+        self.pair = nn.Linear(width, 2 * of_keys * each)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: Any, mask: Any = None) -> Any:
+        query = self.query(x).unflatten(-1, (self.heads, self.each)).transpose(1, 2)
+        key, value = self.pair(x).unflatten(-1, (2, self.of_keys, self.each)).unbind(2)
+        key, value = key.transpose(1, 2), value.transpose(1, 2)
+        if self.dims == 3:
+            query, key, value = query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1)
+        made = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, **self.how)
+        if self.dims == 3:
+            made = made.unflatten(0, (x.shape[0], self.heads))
+        return self.out(made.transpose(1, 2).flatten(2))
+
+
+class Llama(nn.Module):
+    """A layer with root mean squares, rotated queries, grouped keys and a gated product."""
+
+    def __init__(self, width: int = 96) -> None:
+        super().__init__()
+        self.before, self.after = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.attend = Attend(6, 2, width, is_causal=True, enable_gqa=True)
+        self.gate, self.up, self.down = nn.Linear(width, 256), nn.Linear(width, 256), nn.Linear(256, width)
+
+    def forward(self, x: Any) -> Any:
+        x = x + self.attend(self.before(x))
+        y = self.after(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+
+class ThinValues(nn.Module):
+    """Values narrower than the keys: torch does not fuse these on a CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = nn.Linear(48, 64), nn.Linear(48, 64), nn.Linear(48, 32)
+
+    def forward(self, x: Any) -> Any:
+        q, k, v = (part(x).unflatten(-1, (4, -1)).transpose(1, 2) for part in (self.q, self.k, self.v))
+        return F.scaled_dot_product_attention(q, k, v)
+
+
+class LearnedBias(nn.Module):
+    """A mask that is trained."""
+
+    def __init__(self, length: int = 40) -> None:
+        super().__init__()
+        self.bias, self.attend = nn.Parameter(torch.zeros(1, 4, length, length)), Attend()
+
+    def forward(self, x: Any) -> Any:
+        return self.attend(x, self.bias)
+
+
+class First(nn.Module):
+    """The first result of a module that has several."""
+
+    def __init__(self, module: Any, head: int = 0) -> None:
+        super().__init__()
+        self.module, self.head = module, nn.Linear(head, 5) if head else nn.Identity()
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.module(x)[0])
+
+
+class Bags(nn.Module):
+    """Sums of rows by offsets, as recommenders have them, beside means and largest values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = nn.EmbeddingBag(50, 12, mode="sum")
+        self.mean = nn.EmbeddingBag(50, 12, mode="mean")
+        self.most = nn.EmbeddingBag(50, 12, mode="max", padding_idx=0)
+        self.head = nn.Linear(36, 3)
+
+    def forward(self, ids: Any, offsets: Any) -> Any:
+        parts = [self.total(ids, offsets), self.mean(ids, offsets), self.most(ids, offsets)]
+        return self.head(torch.cat(parts, 1).relu())
+
+
+class Weighted(nn.Module):
+    """A sum of rows with a trained weight for each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bag, self.weights = nn.EmbeddingBag(30, 8, mode="sum"), nn.Parameter(torch.ones(6, 10))
+
+    def forward(self, ids: Any) -> Any:
+        return self.bag(ids, per_sample_weights=self.weights).sigmoid()
+
+
+class Checkpointed(nn.Module):
+    """Two of three parts are made again in the backward pass, by the model's own wish."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(
+            nn.TransformerEncoderLayer(32, 4, 96, 0.1, batch_first=True) for _ in range(3)
+        )
+
+    def forward(self, x: Any) -> Any:
+        for at, part in enumerate(self.parts):
+            x = checkpoint(part, x, use_reentrant=False) if at else part(x)
+        return x
+
+
+class MixedTypes(nn.Module):
+    """A body in bfloat16 between a stem and a head in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Linear(40, 64), nn.Linear(64, 8)
+        self.body = nn.TransformerEncoderLayer(64, 4, 128, 0.0, batch_first=True).to(torch.bfloat16)
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.body(self.stem(x).to(torch.bfloat16)).float())
+
+
+class Autocast(nn.Module):
+    """Products in bfloat16 by autocast, norms in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.norm, self.two = nn.Linear(48, 96), nn.LayerNorm(96), nn.Linear(96, 48)
+
+    def forward(self, x: Any) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.two(F.gelu(self.norm(self.one(x)))).float().softmax(-1)
+
+
+class Tagger(nn.Module):
+    """Words, two recurrent layers in both directions with dropout between, a tag for each word."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(70, 24)
+        self.layers = nn.LSTM(24, 40, 2, dropout=0.2, bidirectional=True, batch_first=True)
+        self.tags = nn.Linear(80, 9)
+
+    def forward(self, ids: Any) -> Any:
+        return self.tags(self.layers(self.words(ids))[0])
+
+
+class Images(nn.Module):
+    """Convolutions with squeezed channels, group norms, a transposed one, dropout of channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.norm = nn.Conv2d(3, 24, 5, 2, 2), nn.GroupNorm(4, 24)
+        self.depth, self.batch = nn.Conv2d(24, 24, 3, 1, 1, groups=24), nn.BatchNorm2d(24)
+        self.squeeze, self.up = nn.Conv2d(24, 24, 1), nn.ConvTranspose2d(24, 3, 4, 2, 1)
+        self.drop = nn.Dropout2d(0.25)
+
+    def forward(self, x: Any) -> Any:
+        y = F.hardswish(self.norm(self.down(x)), inplace=True)
+        y = self.batch(self.depth(y)).relu_()
+        y = y * torch.sigmoid(self.squeeze(y.mean((2, 3), keepdim=True)))
+        return self.up(self.drop(y)).tanh()
+
+
+class Experts(nn.Module):
+    """All of three experts, weighed by a softmax, with a straight path around."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = nn.Linear(32, 3)
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(32, 64), nn.Mish(), nn.Linear(64, 32)) for _ in range(3)
+        )
+
+    def forward(self, x: Any) -> Any:
+        shares = self.gate(x).softmax(-1)
+        return x + sum(shares[..., at, None] * part(x) for at, part in enumerate(self.experts))
+
+
+def words(*shape: int) -> Any:
+    return torch.arange(int(torch.tensor(shape).prod())).reshape(shape) % 29
+
+
+ROWS = torch.zeros(2, 40, 64)
+SEEN = torch.ones(40, 40, dtype=torch.bool).tril()
+MODELS: dict[str, tuple[Callable[[], Any], tuple[Any, ...]]] = {
+    "grouped queries": (lambda: Attend(8, 2, enable_gqa=True), (ROWS,)),
+    "one key for all queries": (lambda: Attend(8, 1, enable_gqa=True), (ROWS,)),
+    "attention of three dimensions": (lambda: Attend(dims=3), (ROWS,)),
+    "attention with dropout": (lambda: Attend(dropout_p=0.2), (ROWS,)),
+    "a mask of booleans": (Attend, (ROWS, SEEN)),
+    "a mask of numbers for each row": (Attend, (ROWS, torch.zeros(2, 1, 40, 40))),
+    "a mask for three dimensions": (lambda: Attend(dims=3), (ROWS, torch.zeros(8, 40, 40))),
+    "a trained mask": (LearnedBias, (ROWS,)),
+    "narrow values": (ThinValues, (torch.zeros(2, 40, 48),)),
+    "a layer of Llama": (Llama, (torch.zeros(2, 64, 96),)),
+    "attention that gives its scores": (
+        lambda: First(attention_with_scores(), 64),
+        (ROWS,),
+    ),
+    "a tagger with LSTM": (Tagger, (words(3, 30),)),
+    "an LSTM with a projection": (
+        lambda: First(nn.LSTM(20, 32, proj_size=12), 12),
+        (torch.zeros(25, 4, 20),),
+    ),
+    "a GRU": (lambda: First(nn.GRU(20, 32, 2, bidirectional=True), 64), (torch.zeros(25, 4, 20),)),
+    "bags of embeddings": (Bags, (words(40), torch.tensor([0, 7, 13, 30]))),
+    "weighted bags": (Weighted, (words(6, 10),)),
+    "checkpoints of the model": (Checkpointed, (torch.zeros(2, 24, 32),)),
+    "mixed types": (MixedTypes, (torch.zeros(2, 32, 40),)),
+    "autocast": (Autocast, (torch.zeros(16, 48),)),
+    "images": (Images, (torch.zeros(2, 3, 48, 48),)),
+    "experts": (Experts, (torch.zeros(2, 20, 32),)),
+    "a decoder layer": (
+        lambda: nn.TransformerDecoderLayer(32, 4, 64, 0.0, batch_first=True),
+        (torch.zeros(2, 20, 32), torch.zeros(2, 28, 32)),
+    ),
+}
+
+
+def attention_with_scores() -> Any:
+    """Attention of a module with itself, whose scores are asked for."""
+
+    class Itself(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(64, 4, 0.1, batch_first=True)
+
+        def forward(self, x: Any) -> Any:
+            return self.attention(x, x, x)
+
+    return Itself()
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("name", MODELS)
+def test_what_a_step_keeps_is_what_autograd_saves(name: str) -> None:
+    make, given = MODELS[name]
+    real = saved(make(), given)
+    with Session(make(), inputs=given, cache=False) as session:
+        step = session.training_memory().steps[0]
+    assert (step.counted, step.mode) == ("autograd", "train")
+    assert abs(step.kept_bytes - real) <= WITHIN * real, f"{step.kept_bytes:,} for {real:,}"
