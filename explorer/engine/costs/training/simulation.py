@@ -287,8 +287,11 @@ class _Births(DispatchMode):
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is memory of a step: one without values, or of values that decide what is done."""
-    return tensor.is_meta or (tensor.layout is torch.strided and tensor.device.type == "cpu")
+    """Whether a tensor is memory of a step: one without values, or several values that decide what is done.
+
+    A single number on a CPU (a counter of the optimizer) is on no other device either.
+    """
+    return tensor.is_meta or (tensor.layout is torch.strided and tensor.is_cpu and tensor.dim() > 0)
 
 
 @contextmanager

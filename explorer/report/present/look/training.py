@@ -183,6 +183,23 @@ def figures(about: Info, fact: Training) -> Fields:
     if fact.forward_macs is not None and fact.backward_macs is not None:
         step = fact.forward_macs + fact.backward_macs
     gradients = "gradients of inputs and of weights"
+    # what torch keeps is the answer; the outputs of all layers stand in where that is not known
+    first = fact.memory.steps[0] if fact.memory is not None and fact.memory.steps else None
+    kept = first if first is not None and first.counted == "autograd" else None
+    outputs = bytes_field(
+        "Kept outputs",
+        fact.activation_bytes,
+        sign,
+        "of every layer, for backward"
+        if kept is None
+        else "if every layer's were kept; torch keeps the above",
+    )
+    measured = [] if kept is None else [bytes_field("Kept by autograd", kept.kept_bytes, "", "for backward")]
+    total = (
+        bytes_field("Memory, sum", fact.sum_bytes, sign, "of the five above")
+        if kept is None
+        else bytes_field("Memory, peak", kept.peak_bytes, "", f"at {_moment_text(kept.moments[kept.peak])}")
+    )
     return Fields(
         [
             Field("Batch", plain(fact.batch)),
@@ -195,11 +212,12 @@ def figures(about: Info, fact: Training) -> Fields:
                 *("as many for inputs, again for parameters", "elem. backward"),
             ),
             bytes_field("Input", fact.input_bytes, sign),
-            bytes_field("Kept outputs", fact.activation_bytes, sign, "of every layer, for backward"),
+            *(measured or [outputs]),
             bytes_field("Weight bytes", fact.param_bytes, ""),
             bytes_field("Gradients", fact.gradient_bytes, "", "of what is trained"),
             bytes_field("Optimizer", fact.optimizer_bytes, "", OPTIMIZERS[fact.optimizer]),
-            bytes_field("Memory, sum", fact.sum_bytes, sign, "of the five above"),
+            total,
+            *([outputs] if measured else []),
         ]
     )
 
