@@ -1,4 +1,4 @@
-"""What a training step keeps is within 2 % of what torch's hooks see autograd save, on many kinds of models."""
+"""What a training step keeps is within 2 % of what torch's hooks see autograd save."""
 
 from __future__ import annotations
 
