@@ -58,8 +58,8 @@ class ModelFolding:
             model = models.graph(models.current, on_progress)
             with output_files.atomic_write(output, overwrite=overwrite) as temporary:
                 writer.write(model, temporary, on_progress=on_progress, cancel=cancel)
-            notes = ("there is nothing to fold: the file is a copy of the model",)
-            return Fold((), left, output, command, notes, time.perf_counter() - started)
+            said = ("there is nothing to fold: the file is a copy of the model",)
+            return Fold((), left, output, command, said, time.perf_counter() - started)
         if not made:
             why = f"{left[0].op} '{left[0].name}': {left[0].reason}" if left else ""
             raise Misuse("there is nothing to fold", where=models.label(models.current), hint=why)

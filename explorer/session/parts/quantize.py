@@ -47,6 +47,8 @@ _SATURATES = (
     "this processor has no VNNI: where onnxruntime optimizes a file it adds two products of bytes in 16 bits,"
     " which saturate; the errors told are without that, as with session.x64quantprecision = 1"
 )
+_LOSS = 10.0
+"""Decibels that a calibrator may cost beside minmax before that is told."""
 _IN_MEMORY = 48 << 20
 """Bytes of new weights up to which a trial is run without a file of its own."""
 
@@ -149,16 +151,38 @@ class Quantizer:
                 errors = {"layers": layers, "outputs": outputs}
         looked = measured or bool(spec.accumulator)
         found_out = self._answer(chosen, grids, errors, request, output, weights=looked)
+        lost = self._lost_by_calibrator(request, errors.get("outputs") or {}, on_progress, cancel)
         seen = samples.text if uses or measured else ""
         result = replace(
             found_out,
             output=target,
             calibration=seen,
             seconds=time.perf_counter() - started,
-            notes=(*models.random_weights(), *_saturation(chosen.choices)),
+            notes=(*models.random_weights(), *_saturation(chosen.choices), *lost),
         )
         models.append(quantized_state(request, result, target, output))
         return result
+
+    def _lost_by_calibrator(
+        self,
+        request: QuantizeRequest,
+        outputs: Mapping[str, Any],
+        on_progress: OnProgress,
+        cancel: Cancel,
+    ) -> tuple[str, ...]:
+        """A note where another calibrator than minmax costs an output `_LOSS` dB or more beside minmax."""
+        spec = request.spec
+        if spec.calibrator == "minmax" or not outputs:
+            return ()
+        usual = self.trial(replace(request, spec=replace(spec, calibrator="minmax")), on_progress, cancel)
+        for one in usual.outputs:
+            mine = outputs[one.name].snr_db if one.name in outputs else None
+            if mine is not None and one.snr_db is not None and one.snr_db - mine >= _LOSS:
+                return (
+                    f"calibrator {spec.calibrator} gives {mine:.1f} dB at '{one.name}',"
+                    f" minmax {one.snr_db:.1f} dB on the same samples",
+                )
+        return ()
 
     def trial(self, request: QuantizeRequest, on_progress: OnProgress, cancel: Cancel) -> Quantization:
         """What `quantize` would lose at the outputs; the original is run for the first one alone."""
