@@ -15,6 +15,7 @@ from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.convert.onnx_to_torch_interpreter.evidence import is_quantized, prove
 from explorer.engine.convert.onnx_to_torch_interpreter.module import OnnxModule, load_onnx
 from explorer.engine.graph.model import Model, Value
+from explorer.engine.runtime.plain_form import plain
 from explorer.engine.runtime.random_inputs import RandomInput, draw, plan_inputs
 from explorer.engine.runtime.torch_arrays import as_tensor
 from explorer.facts import TensorInfo, Verification
@@ -96,7 +97,7 @@ _TRACED = "a trace holds what ran with these inputs: turns of loops and decision
 def _loaded(job: ConversionJob) -> tuple[Model, OnnxModule]:
     require("torch", job.source)
     job.tell("loading the weights")
-    model: Model = job.opened.graph(os.path.dirname(job.path))
+    model = plain(job.opened.graph(os.path.dirname(job.path)))
     return model, load_onnx(model)
 
 
