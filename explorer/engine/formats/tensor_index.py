@@ -15,11 +15,14 @@ from explorer.base.errors import BadModel
 from explorer.base.outline import Outline, OutlineRow
 from explorer.base.record import field, record
 from explorer.base.units import printable
+from explorer.engine.formats.byte_ranges import pieces
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
     from typing import Any
+
+    from explorer.engine.formats.byte_ranges import Piece, TensorView
 
 
 OF_THOSE_HERE = "; parameters and bytes are those of the files that are here"
@@ -59,6 +62,7 @@ class StoredTensor:
         unread: Why its values cannot be read; empty if they can.
         numbers: How many numbers of the model it stands for, where those are not its own: the first inner
             tensor of a tensor subclass stands for all of the whole, the others for none.
+        pieces: Parts of its bytes, where it shares only some of them with other tensors.
     """
 
     name: str
@@ -71,6 +75,12 @@ class StoredTensor:
     trainable: bool | None = None
     unread: str = ""
     numbers: int | None = None
+    pieces: Sequence[Piece] = ()
+
+    @property
+    def counted(self) -> Sequence[Piece]:
+        """What it stores, in pieces that count once: more than one where it is a view of another's storage."""
+        return self.pieces or ((self.key, self.elements, self.nbytes),)
 
     @property
     def elements(self) -> int:
@@ -173,7 +183,19 @@ def outlined(contents: TensorIndex, cut: BadModel | None = None, weights: int | 
 
 def distinct_elements(tensors: Sequence[StoredTensor]) -> int:
     """Numbers in tensors, those of several names once."""
-    return sum([tensor.elements for tensor in distinct(tensors)])
+    return sum({key: elements for tensor in tensors for key, elements, _ in tensor.counted}.values())
+
+
+def share_pieces(tensors: Iterable[StoredTensor], views: Mapping[str, TensorView]) -> None:
+    """Gives tensors that share some of their bytes the pieces of which each counts once.
+
+    Args:
+        tensors: Those of a file.
+        views: Places of those that lie in a storage, by name.
+    """
+    shared = pieces(views)
+    for tensor in tensors if shared else ():
+        tensor.pieces = shared.get(tensor.name, ())
 
 
 def distinct(tensors: Sequence[StoredTensor]) -> Sequence[StoredTensor]:

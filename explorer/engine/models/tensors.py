@@ -17,7 +17,7 @@ from explorer.base.errors import Misuse
 from explorer.engine.costs.layer_rows import build
 from explorer.engine.costs.layer_tree import GroupFacts, LayerLeaf, Scope
 from explorer.engine.costs.memory.liveness import AnalysisResult, Schedule
-from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, distinct, rows
+from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, rows
 from explorer.engine.models.opened_model import StaticModel
 from explorer.engine.models.tensor_rows import TensorRows, leaf_layer
 from explorer.facts import Info, ModelInfo, stored_totals
@@ -100,7 +100,11 @@ class TensorFile(StaticModel):
         """As `_layers`, with every row made."""
         leaves, groups = tree_of(self.contents.tensors, self.contents.why, self.contents.kinds)
         trained = self._trained()
-        return build(leaves, groups, trained=None if trained is None else {t.key for t in trained})
+        return build(
+            leaves,
+            groups,
+            trained=None if trained is None else {key for tensor in trained for key, _, _ in tensor.counted},
+        )
 
     def _trainable(self) -> int | None:
         """Parameters with requires_grad; None if the file does not say of every tensor."""
@@ -159,14 +163,14 @@ def leaf_of(layer: Layer, scopes: tuple[Scope, ...], tensors: Sequence[StoredTen
 
 
 def weights_of(tensors: Sequence[StoredTensor]) -> list[tuple[Any, int, int]]:
-    """Tensors as a leaf stores them: identity, elements, bytes."""
-    return [(tensor.key, tensor.elements, tensor.nbytes) for tensor in tensors]
+    """Tensors as a leaf stores them, in pieces: identity, elements, bytes."""
+    return [piece for tensor in tensors for piece in tensor.counted]
 
 
 def _counted(tensors: Sequence[StoredTensor]) -> tuple[int, int]:
-    """Numbers and bytes of tensors, those of several names once."""
-    once = distinct(tensors)
-    return sum([tensor.elements for tensor in once]), sum([tensor.nbytes for tensor in once])
+    """Numbers and bytes of tensors, those that several names share once."""
+    once = {key: (elements, size) for tensor in tensors for key, elements, size in tensor.counted}.values()
+    return sum([elements for elements, _ in once]), sum([size for _, size in once])
 
 
 def _buffers(contents: TensorIndex) -> tuple[str, ...]:

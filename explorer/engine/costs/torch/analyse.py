@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -23,7 +23,16 @@ from explorer.engine.costs.memory import liveness
 from explorer.engine.costs.torch.autograd import Gradients
 from explorer.engine.costs.torch.branch_outcomes import Verdict, traced
 from explorer.engine.costs.torch.flow import value_flow
-from explorer.engine.costs.torch.records import ModuleParameter, Row, Trace, is_leaf, is_opaque, parameters
+from explorer.engine.costs.torch.records import (
+    ModuleParameter,
+    Piece,
+    Row,
+    Trace,
+    is_leaf,
+    is_opaque,
+    parameters,
+    trained,
+)
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.costs.value_flow import ValueFlow
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
@@ -371,8 +380,8 @@ def _adopt_own(row: Row, module: nn.Module | None, seen: Trace) -> None:
     row.stored = own | {k: s for k, s in row.stored.items() if k not in own}
 
 
-def _facts(stored: Iterable[ModuleParameter]) -> tuple[tuple[tuple[int, int, int], int, int], ...]:
-    return tuple((s.identity, s.elements, s.bytes) for s in stored)
+def _facts(stored: Iterable[ModuleParameter]) -> tuple[Piece, ...]:
+    return tuple(piece for parameter in stored for piece in parameter.stored)
 
 
 def _weight(stored: ModuleParameter, path: str) -> TensorInfo:
@@ -469,7 +478,8 @@ def _failing(
 def _loose(seen: Trace, leaves: Iterable[layer_tree.LayerLeaf]) -> list[ModuleParameter]:
     """Parameters that no row uses, each once: they are stored, so they count and are shown."""
     used = {identity for leaf in leaves for identity, _, _ in leaf.stored}
-    return list({s.identity: s for s in seen.parameters.values() if s.identity not in used}.values())
+    loose = (s for s in seen.parameters.values() if any(identity not in used for identity, _, _ in s.stored))
+    return list({s.identity: s for s in loose}.values())
 
 
 def _parameter(stored: ModuleParameter, scopes: tuple[layer_tree.Scope, ...]) -> layer_tree.LayerLeaf:
@@ -565,12 +575,12 @@ def stored(model: nn.Module, *, source: str) -> Info:
     return Info(about, {"dims": {}}, totals)
 
 
-def _trained(seen: Trace) -> set[tuple[int, int, int]]:
-    return {parameter.identity for parameter in seen.parameters.values() if parameter.trained}
+def _trained(seen: Trace) -> set[Hashable]:
+    return trained(seen.parameters.values())
 
 
 def _trainable(parameters: Mapping[str, ModuleParameter]) -> int:
-    return sum({s.identity: s.elements for s in parameters.values() if s.trained}.values())
+    return sum({i: n for s in parameters.values() if s.trained for i, n, _ in s.stored}.values())
 
 
 def _steps(seen: Trace, leaves: Mapping[int, int]) -> list[liveness.ExecutionStep]:

@@ -17,7 +17,7 @@ from torch.autograd.function import BackwardCFunction
 from explorer.engine.compat.torch import storage_key
 from explorer.engine.costs.aten import dispatch
 from explorer.engine.costs.layer_tree import LayerLeaf
-from explorer.engine.costs.torch.records import Row, Trace
+from explorer.engine.costs.torch.records import Row, Trace, trained
 from explorer.engine.costs.training.step import LeafGradients, ParameterBytes
 from explorer.engine.formats.torch_module.modules import tensors
 from explorer.engine.operators import gradients
@@ -151,7 +151,7 @@ class Gradients:
         self._resolve()
         self.failed = seen.failed[1] if seen.failed else ""
         reached = None if seen.failed else _reached(seen.result)
-        trained = {s.identity for s in seen.parameters.values() if s.trained}
+        wanted = trained(seen.parameters.values())
         merged: dict[int, list[_Sum]] = {}
         for row, known in self._sums.values():
             final = row
@@ -177,7 +177,7 @@ class Gradients:
                     None if unknown else gradient,
                     any(wanted or key in self._read for key, wanted in results),
                     tuple(
-                        ParameterBytes(identity, size, identity in trained)
+                        ParameterBytes(identity, size, identity in wanted)
                         for identity, _, size in leaf.stored
                     ),
                     "unknown" if unknown else "exact",

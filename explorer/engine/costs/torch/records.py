@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, Literal, NamedTuple
 
 import torch
 from msgspec import Struct, field
+from msgspec.structs import replace
 from torch import nn
 
 from explorer.engine.compat.torch import children_of, is_packed, parameters_of, schema_of, storage_key
 from explorer.engine.costs.aten.packed_weights import nbytes_of, unpacked
 from explorer.engine.costs.torch.data_dependence import CodePlace, Kind
+from explorer.engine.formats.byte_ranges import TensorView, is_dense, pieces
 from explorer.engine.formats.torch_module.modules import (
     described,
     dtype_name,
@@ -35,8 +37,15 @@ OPAQUE = (nn.MultiheadAttention,)
 """Modules with children that compute as one: attention never calls its own projection as a module."""
 
 
+Piece = tuple[Hashable, int, int]
+"""A part of what is stored: what counts it once, its elements, its bytes."""
+
+
 class ModuleParameter(Struct, frozen=True):
-    """A parameter: where it lives, its name in the model, and whether it is trained."""
+    """A parameter: where it lives, its name in the model, and whether it is trained.
+
+    `pieces` are parts of its memory, where it shares only some of it with other parameters.
+    """
 
     identity: tuple[int, int, int]
     elements: int
@@ -45,6 +54,12 @@ class ModuleParameter(Struct, frozen=True):
     name: str
     info: TensorInfo
     trained: bool
+    pieces: tuple[Piece, ...] = ()
+
+    @property
+    def stored(self) -> tuple[Piece, ...]:
+        """What it stores, in pieces that count once: more than one where it is a view of another's memory."""
+        return self.pieces or ((self.identity, self.elements, self.bytes),)
 
 
 class Row(Struct, eq=False):
@@ -196,16 +211,21 @@ def is_leaf(module: nn.Module) -> bool:
 def parameters(model: nn.Module) -> dict[str, ModuleParameter]:
     """Every parameter by its path, first name of a tied one first."""
     found: dict[str, ModuleParameter] = {}
+    views: dict[str, TensorView] = {}
     for owner, module in registered(model):
         stored = of_module(module)
         for name, p in parameters_of(module).items():
             if p is None or is_lazy(p):
                 continue
-            identity = (storage_key(p.untyped_storage()), int(p.storage_offset()), p.numel())
+            identity = _identity(p)
             how = stored.get(name) or StoredForm(dtype_name(p.dtype), p.nbytes)
             info = TensorInfo(name, how.dtype, tuple(p.shape), "declared")
             path = f"{owner}.{name}" if owner else name
             found[path] = ModuleParameter(identity, p.numel(), how.nbytes, owner, name, info, p.requires_grad)
+            if p.layout is torch.strided:
+                start = identity[1] * p.element_size()
+                place = start, p.element_size(), tuple(p.shape), p.stride(), how.nbytes
+                views[path] = TensorView(identity[0], *place)
         if is_packed(module):
             for name, tensor in unpacked(module):
                 path = f"{owner}.{name}" if owner else name
@@ -216,7 +236,22 @@ def parameters(model: nn.Module) -> dict[str, ModuleParameter]:
                 found[path] = ModuleParameter(
                     identity, tensor.numel(), nbytes_of(tensor), owner, name, info, False
                 )
+    for path, own in pieces(views).items():
+        found[path] = replace(found[path], pieces=own)
     return found
+
+
+def trained(parameters: Iterable[ModuleParameter]) -> set[Hashable]:
+    """What counts the pieces of trained parameters once."""
+    return {identity for p in parameters if p.trained for identity, _, _ in p.stored}
+
+
+def _identity(tensor: torch.Tensor) -> tuple[int, int, int]:
+    """What tells a parameter from others: its storage, its place there, how it lies there."""
+    form = tensor.numel()
+    if tensor.layout is torch.strided and not is_dense(tensor.shape, tensor.stride()):
+        form = hash((tuple(tensor.shape), tensor.stride()))
+    return storage_key(tensor.untyped_storage()), int(tensor.storage_offset()), form
 
 
 def module_inputs(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[TensorInfo, ...]:

@@ -642,9 +642,11 @@ class _Watch:
     def use(self, row: Row, key: int, tensor: torch.Tensor) -> None:
         candidates = self.weights[key]
         offset = tensor.storage_offset()
-        for stored in candidates:
-            if len(candidates) == 1 or stored.identity[1] == offset:
-                row.stored.setdefault(stored.identity, stored)
+        same = [s for s in candidates if s.identity[1] == offset]
+        # a view of the whole is no use of a slice that begins where it does
+        same = [s for s in same if s.elements == tensor.numel()] or same
+        for stored in candidates if len(candidates) == 1 else same:
+            row.stored.setdefault(stored.identity, stored)
 
     def mixed(self, args: Any, kwargs: Any) -> bool:
         given: list[torch.Tensor] = []
@@ -753,6 +755,8 @@ def trace(
     watch.events.append(_feeding([*given, *held]))
     own = (vars(module) for module in watch.named.values())
     for tensor in (*given, *held_tensors([list(args), dict(kwargs)]), *held_tensors(list(own))):
+        if is_lazy(tensor) or tensor.layout is not torch.strided:
+            continue
         storage = tensor.untyped_storage()
         watch.alive[storage_key(storage)] = storage
     with _observed(model, watch), torch.set_grad_enabled(gradients is not None):

@@ -13,6 +13,7 @@ from explorer.base.errors import BadModel
 from explorer.base.outline import Outline
 from explorer.base.record import field, record
 from explorer.base.units import bytes_text, many_text
+from explorer.engine.formats.byte_ranges import TensorView, is_dense
 from explorer.engine.formats.module_index import ModulePart, outline_rows
 from explorer.engine.formats.tensor_index import (
     NO_GRAPH,
@@ -20,6 +21,7 @@ from explorer.engine.formats.tensor_index import (
     TensorIndex,
     distinct_elements,
     named_few,
+    share_pieces,
 )
 from explorer.engine.formats.torch_files.checkpoint import SavedFile, array_type, calls, read
 from explorer.engine.formats.torch_files.pickle_machine import PLAIN, ByteSpan, Global, ReducedObject
@@ -116,6 +118,7 @@ class _Walk:
         self.left = 0
         self.again: list[str] = []
         self.times: dict[int, int] = {}
+        self.views: dict[str, TensorView] = {}
 
     def run(self) -> None:
         """Goes through everything, depth first and in order; a list of a million is not copied."""
@@ -161,6 +164,7 @@ class _Walk:
                     inner = depth + 1 if path and module else depth
                     levels.append((path, role, inner, telling and not module, attribute))
         self.leftover()
+        share_pieces(self.tensors, self.views)
 
     def leftover(self) -> None:
         """Notes storages that the pickle names and no tensor of the walk is of."""
@@ -342,6 +346,8 @@ class _Walk:
                 unread = unread or "its elements lie over each other"
             if spec.elements:
                 identity = ref.key, ref.start + spec.offset, spec.elements
+                if not is_dense(spec.shape, spec.stride):
+                    identity = *identity[:2], hash((spec.shape, spec.stride))
                 self.shared(name, identity, spec)
         if self.saved.swapped:
             unread = unread or "it is stored in the other byte order"
@@ -364,6 +370,10 @@ class _Walk:
             numbers,
         )
         self.tensors.append(stored)
+        if identity is not None and numbers is None and width:
+            start = ref.start * BYTES.get(ref.dtype, 1) + spec.offset * width
+            place = ref.key, start, width, spec.shape, spec.stride, spec.elements * width
+            self.views[name] = TensorView(*place)
         return stored
 
     def shared(self, name: str, identity: tuple[str, int, int], spec: TensorSpec) -> None:

@@ -13,8 +13,15 @@ from explorer.base.errors import BadModel
 from explorer.base.outline import Outline, OutlineRow
 from explorer.base.record import field, record
 from explorer.base.units import bytes_text, printable
+from explorer.engine.formats.byte_ranges import TensorView
 from explorer.engine.formats.module_index import ModulePart, OperatorRow, outline_rows
-from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, distinct, distinct_elements
+from explorer.engine.formats.tensor_index import (
+    StoredTensor,
+    TensorIndex,
+    distinct,
+    distinct_elements,
+    share_pieces,
+)
 from explorer.engine.formats.torch_files.tensors import BYTES, in_order
 from explorer.engine.formats.torch_files.zip_archive import ZipArchive
 
@@ -244,7 +251,7 @@ def _described(archive: ZipArchive, found: dict[str, Any], why: str, places: boo
         made.nodes.append(_ran(node, known))
     for ran in made.nodes:
         made.kinds.update((path, kind) for _, path, kind in ran.stack)
-    tensors = list(_tensors(archive, made, trained, places))
+    tensors = _tensors(archive, made, trained, places)
     size = sum(tensor.nbytes for tensor in distinct(tensors))
     version = str(found.get("torch_version", ""))[:64]
     ranges = found.get("range_constraints") or {}
@@ -424,9 +431,11 @@ def _line(trace: str) -> str:
 
 def _tensors(
     archive: ZipArchive, made: ProgramDescription, trained: Mapping[str, bool], places: bool
-) -> Iterator[StoredTensor]:
+) -> list[StoredTensor]:
     """Every stored tensor, as the two lists in the archive describe it."""
     first: dict[Any, str] = {}
+    views: dict[str, TensorView] = {}
+    tensors: list[StoredTensor] = []
     for fqn, path, entry in stored_entries(archive):
         stored = _stored(archive, fqn, path, entry, trained, places)
         if stored.identity is not None:
@@ -439,7 +448,13 @@ def _tensors(
             made.notes.setdefault(stored.name, f"strides {strides}")
         if entry.get("is_param"):
             made.parameters.add(stored.name)
-        yield stored
+        width, meta = BYTES.get(stored.dtype, 0), entry.get("tensor_meta")
+        if stored.identity is not None and meta and width:
+            start, size = _number(meta["storage_offset"]) * width, stored.elements * width
+            views[stored.name] = TensorView(path, start, width, stored.shape, strides, size)
+        tensors.append(stored)
+    share_pieces(tensors, views)
+    return tensors
 
 
 def stored_entries(archive: ZipArchive) -> Iterator[tuple[str, str, dict[str, Any]]]:

@@ -13,8 +13,15 @@ from explorer.base.errors import BadModel
 from explorer.base.outline import Outline, OutlineRow
 from explorer.base.record import field, record
 from explorer.base.units import bytes_text
+from explorer.engine.formats.byte_ranges import TensorView, is_dense
 from explorer.engine.formats.module_index import ModulePart, OperatorRow, outline_rows
-from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, distinct, distinct_elements
+from explorer.engine.formats.tensor_index import (
+    StoredTensor,
+    TensorIndex,
+    distinct,
+    distinct_elements,
+    share_pieces,
+)
 from explorer.engine.formats.torch_files.pickle_machine import ReducedObject
 from explorer.engine.formats.torch_files.tensors import BYTES, TensorSpec, strict
 from explorer.engine.formats.torch_files.zip_archive import ZipArchive
@@ -175,6 +182,7 @@ class _Reader:
         self.found = ScriptDescription()
         self.tensors: list[StoredTensor] = []
         self.first: dict[Any, str] = {}
+        self.views: dict[str, TensorView] = {}
 
     def modules(self, root: ReducedObject) -> None:
         """Every module in pre-order; one that is there twice stands at its first place."""
@@ -244,6 +252,11 @@ class _Reader:
         if self.places and not unread:
             offset = self.archive.start_of(entry) + spec.offset * width
         identity = (folder, spec.storage.key, spec.offset, spec.elements) if spec.elements else None
+        if identity is not None and not is_dense(spec.shape, spec.stride):
+            identity = *identity[:3], hash((spec.shape, spec.stride))
+        if width:
+            place = entry, spec.offset * width, width, spec.shape, spec.stride, spec.elements * width
+            self.views[name] = TensorView(*place)
         if identity is not None:
             first = self.first.setdefault(identity, name)
             if first != name:
@@ -314,6 +327,7 @@ def script(path: str, why: str, *, places: bool = True) -> ScriptDescription:
         raise BadModel("it holds no TorchScript module", where=path)
     reader.modules(root)
     constants = reader.constants()
+    share_pieces(reader.tensors, reader.views)
     reader.inputs(root)
     found = reader.found
     size = sum(tensor.nbytes for tensor in distinct(reader.tensors))

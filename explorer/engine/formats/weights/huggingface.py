@@ -178,6 +178,7 @@ def _one(
         if tensor.identity is not None:
             # every file numbers its storages anew
             tensor.identity = path, tensor.identity
+            tensor.pieces = [((path, key), elements, size) for key, elements, size in tensor.pieces]
     return list(found.contents.tensors), {}
 
 

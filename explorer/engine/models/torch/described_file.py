@@ -106,7 +106,7 @@ class DescribedFile(TensorFile):
 
     def _requiring_grad(self, leaves: Sequence[LayerLeaf]) -> set[Hashable] | None:
         """Parameters with requires_grad, by their identities; None if the file does not say."""
-        said = {t.key: t.trainable for t in self.contents.tensors}
+        said = {key: t.trainable for t in self.contents.tensors for key, _, _ in t.counted}
         used = {identity for leaf in leaves for identity, _, _ in leaf.stored}
         if any(said.get(identity) is None for identity in used):
             return None

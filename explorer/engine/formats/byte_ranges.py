@@ -1,0 +1,168 @@
+"""Byte ranges of tensors that are views of one storage: what they share counts once.
+
+Tensors of one storage may be the same, may lie side by side, or may share a part: a slice of a weight, a
+transpose, every second column. Here such tensors are cut into pieces, each of which belongs to all of the
+same tensors, so that whoever counts the pieces of several tensors counts each byte once.
+
+Nothing here imports more than the standard library: headers are printed before any of the engine is.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from explorer.base.record import record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Mapping, Sequence
+
+    Piece = tuple[Hashable, int, int]
+    """What counts it once, its elements, its bytes."""
+
+RUNS = 1 << 20
+"""Runs of bytes in one tensor up to which each is looked at; of more, the tensor takes all from its first
+byte to its last."""
+
+MEMBERS = 1 << 20
+"""Pieces of all tensors of a storage together up to which they are told apart."""
+
+
+@record
+class TensorView:
+    """A tensor as a place in a storage.
+
+    Args:
+        storage: What tells the storage from others.
+        start: Its first byte there.
+        width: Bytes of an element.
+        shape, strides: In elements.
+        nbytes: Bytes that the tensor counts with by itself; other than those of its elements where a file
+            keeps it in another form.
+    """
+
+    storage: Hashable
+    start: int
+    width: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    nbytes: int
+
+    @property
+    def place(self) -> Hashable:
+        """The same for tensors of the same bytes, as far as their axes tell."""
+        return self.storage, self.start, self.width, tuple(_axes(self.shape, self.strides))
+
+    @property
+    def span(self) -> int:
+        """Bytes from its first to its last."""
+        steps = sum((size - 1) * step for size, step in zip(self.shape, self.strides, strict=True))
+        return (steps + 1) * self.width if prod(self.shape) else 0
+
+    @property
+    def repeats(self) -> bool:
+        """Whether its elements must lie over each other: an expanded tensor, or overlapping windows."""
+        return self.span < prod(self.shape) * self.width
+
+
+def _axes(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
+    """(stride, size) of the axes that move, innermost first; axes that continue each other are one."""
+    axes: list[tuple[int, int]] = []
+    for step, size in sorted((s, n) for n, s in zip(shape, strides, strict=True) if n > 1 and s):
+        if axes and step == axes[-1][0] * axes[-1][1]:
+            axes[-1] = axes[-1][0], axes[-1][1] * size
+        else:
+            axes.append((step, size))
+    return axes
+
+
+def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether elements fill their place in some order of the axes, without a gap."""
+    axes = _axes(shape, strides)
+    return not axes or (len(axes) == 1 and axes[0][0] == 1)
+
+
+def _runs(view: TensorView) -> list[tuple[int, int]]:
+    """The (begin, end) of the bytes of a tensor, in order, none touching another."""
+    if not prod(view.shape):
+        return []
+    axes = _axes(view.shape, view.strides)
+    length = view.width
+    if axes and axes[0][0] == 1:
+        length *= axes.pop(0)[1]
+    if prod(size for _, size in axes) > RUNS:
+        return [(view.start, view.start + view.span)]
+    begins = [view.start]
+    for step, size in reversed(axes):
+        jump = step * view.width
+        begins = [begin + jump * at for begin in begins for at in range(size)]
+    runs: list[tuple[int, int]] = []
+    for begin in sorted(begins):
+        if runs and begin <= runs[-1][1]:
+            runs[-1] = runs[-1][0], max(runs[-1][1], begin + length)
+        else:
+            runs.append((begin, begin + length))
+    return runs
+
+
+def pieces(views: Mapping[str, TensorView]) -> dict[str, tuple[Piece, ...]]:
+    """The pieces of those tensors that share some bytes with others, or repeat their own elements.
+
+    Args:
+        views: Every tensor by its name; names of the same bytes get the same pieces.
+
+    Returns:
+        The pieces of such tensors by name; a tensor that is not in it shares nothing, or all of its bytes.
+    """
+    by_storage: dict[Hashable, dict[Hashable, list[str]]] = {}
+    for name, view in views.items():
+        by_storage.setdefault(view.storage, {}).setdefault(view.place, []).append(name)
+    shared: dict[str, tuple[Piece, ...]] = {}
+    for storage, places in by_storage.items():
+        distinct = [views[names[0]] for names in places.values()]
+        if not any(view.repeats for view in distinct) and not _touch(distinct):
+            continue
+        for names, own in zip(places.values(), _cut(storage, distinct), strict=True):
+            if own:
+                shared.update(dict.fromkeys(names, own))
+    return shared
+
+
+def _touch(views: Iterable[TensorView]) -> bool:
+    """Whether the spans of some tensors overlap."""
+    reached = -1
+    for start, span in sorted((view.start, view.span) for view in views):
+        if span and start < reached:
+            return True
+        reached = max(reached, start + span)
+    return False
+
+
+def _cut(storage: Hashable, views: Sequence[TensorView]) -> list[tuple[Piece, ...]]:
+    """The pieces of each of the tensors of one storage."""
+    changes: list[tuple[int, int]] = []
+    for number, view in enumerate(views):
+        changes += [(place, number) for run in _runs(view) for place in run]
+    changes.sort()
+    # bit n: tensor n is here
+    inside, before = 0, 0
+    parts: dict[int, tuple[int, int]] = {}
+    for place, number in changes:
+        if inside and place > before:
+            begin, size = parts.get(inside, (before, 0))
+            parts[inside] = begin, size + place - before
+        inside ^= 1 << number
+        before = place
+    if sum(mask.bit_count() for mask in parts) > MEMBERS:
+        return [() for _ in views]
+    cut: list[list[Piece]] = [[] for _ in views]
+    for mask, (begin, size) in parts.items():
+        rest = mask
+        while rest:
+            number = (rest & -rest).bit_length() - 1
+            rest &= rest - 1
+            view = views[number]
+            own = prod(view.shape) * view.width
+            stored = size if view.nbytes == own or not own else size * view.nbytes // own
+            cut[number].append(((storage, "bytes", begin), size // view.width, stored))
+    return [tuple(own) for own in cut]
