@@ -79,7 +79,7 @@ class StoredTensor:
 
     @property
     def counted(self) -> Sequence[Piece]:
-        """What it stores, in pieces that count once: more than one where it is a view of another's storage."""
+        """What it stores, in pieces that count once: several where it is a view of a larger storage."""
         return self.pieces or ((self.key, self.elements, self.nbytes),)
 
     @property
