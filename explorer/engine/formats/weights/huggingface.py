@@ -27,7 +27,7 @@ from explorer.engine.formats.tensor_index import (
     shortened,
 )
 from explorer.engine.formats.weights import safetensors
-from explorer.engine.formats.weights.stored_forms import logical
+from explorer.engine.formats.weights.stored_forms import logical, quantization_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -483,7 +483,7 @@ _CALLED = ("layers", "layer", "h", "blocks", "block")
 def _outline(source: str) -> Outline:
     """The outline; of quantized weights with the parameters that they stand for, if that is known."""
     found = contents(source)
-    quantized = found.config.get("quantization_config")
+    quantized = quantization_of(found.config)
     if not isinstance(quantized, dict):
         return outlined(found)
     weights = logical(distinct(found.tensors), quantized)

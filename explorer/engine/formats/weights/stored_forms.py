@@ -104,7 +104,8 @@ def _whole(name: str, held: set[str]) -> str:
     """The weight that a tensor is a piece of; itself if it is none."""
     owner, _, last = name.rpartition(".")
     # fp8 of DeepSeek's calls the scale of x.weight x.scale
-    if last in _WEIGHT or (last == "scale" and f"{owner}.weight" in held):
+    beside = last == "scale" or (last == "biases" and f"{owner}.scales" in held)  # MLX: what is added
+    if last in _WEIGHT or (beside and f"{owner}.weight" in held):
         return f"{owner}.weight"
     # bitsandbytes puts its tables behind the weight's own name: x.weight.absmax, x.weight.quant_state.nf4
     front, weight, _ = name.partition(".weight.")
@@ -131,6 +132,8 @@ def _measure(weight: LogicalTensor, quantization: Mapping[str, Any]) -> None:
     elif main.shape and main.dtype == "uint8" and any(t.last == "weight_scale_2" for t in weight.tensors):
         weight.dtype = "float4_e2m1fn"
         weight.shape, weight.elements = (*main.shape[:-1], 2 * main.shape[-1]), 2 * main.elements
+    elif main.last == "weight" and main.dtype == "uint32":
+        _unpack_groups(weight, main, quantization)
     elif any(tensor.name.endswith(".weight.absmax") for tensor in weight.tensors):
         # in whatever type the bytes are kept, two numbers in each, the last byte filled up
         weight.dtype = _four(weight.tensors)
@@ -145,6 +148,26 @@ def _unpack_blocks(weight: LogicalTensor, main: StoredTensor) -> None:
     if len(main.shape) == 4 and scales is not None and scales.shape == main.shape[:-1]:
         experts, outputs, blocks, size = main.shape
         weight.shape = experts, 2 * blocks * size, outputs
+
+
+def _unpack_groups(weight: LogicalTensor, main: StoredTensor, quantization: Mapping[str, Any]) -> None:
+    """Shape of MLX: a scale for each group of a row, whose integers lie one behind the other in 32 bits."""
+    scales = next((tensor for tensor in weight.tensors if tensor.last == "scales"), None)
+    own = quantization.get(weight.name.removesuffix(".weight"))
+    group = (own if isinstance(own, dict) else quantization).get("group_size")
+    if scales is None or not isinstance(group, int) or scales.shape[:-1] != main.shape[:-1] or not main.shape:
+        return
+    columns = scales.shape[-1] * group
+    bits, rest = divmod(32 * main.shape[-1], columns) if columns > 0 else (0, 1)
+    if not rest and 0 < bits <= 8:
+        weight.dtype = f"int{bits}"
+        weight.shape = *main.shape[:-1], columns
+        weight.elements = prod(weight.shape)
+
+
+def quantization_of(config: Mapping[str, Any]) -> Any:
+    """What config.json says of quantized weights: under its own key, or under that of MLX."""
+    return config.get("quantization_config") or config.get("quantization")
 
 
 def _unpack(weight: LogicalTensor, main: StoredTensor, bits: int, awq: bool) -> None:

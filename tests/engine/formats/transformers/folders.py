@@ -11,7 +11,18 @@ from typing import Any
 Tensors = Iterable[tuple[str, str, tuple[int, ...]]]
 """Name, type as safetensors spells it, shape."""
 
-BYTES = {"BF16": 2, "F16": 2, "F32": 4, "I32": 4, "U8": 1, "F8_E4M3": 1, "I8": 1, "I16": 2, "I64": 8}
+BYTES = {
+    "BF16": 2,
+    "F16": 2,
+    "F32": 4,
+    "I32": 4,
+    "U32": 4,
+    "U8": 1,
+    "F8_E4M3": 1,
+    "I8": 1,
+    "I16": 2,
+    "I64": 8,
+}
 
 
 def sparse(path: Path, tensors: Tensors) -> None:

@@ -126,6 +126,18 @@ def modelopt(rows: int, columns: int) -> Pieces:
     ]
 
 
+def mlx(bits: int) -> Callable[[int, int], Pieces]:
+    def pieces(rows: int, columns: int) -> Pieces:
+        beside = rows, columns // 64
+        return [
+            ("weight", "U32", (rows, columns * bits // 32)),
+            ("scales", "BF16", beside),
+            ("biases", "BF16", beside),
+        ]
+
+    return pieces
+
+
 def groups(form: str, bits: int, kind: str) -> dict[str, Any]:
     weights = {"num_bits": bits, "type": kind, "symmetric": True, "strategy": "group", "group_size": 64}
     group = {"targets": ["Linear"], "weights": weights, "input_activations": {"num_bits": 8}}
@@ -150,6 +162,8 @@ FORMS: Mapping[str, tuple[dict[str, Any], Callable[[int, int], Pieces], str]] = 
     "naive-quantized": (groups("naive-quantized", 8, "int"), in_rows("I8"), "int8"),
     "float-quantized": (groups("float-quantized", 8, "float"), in_rows("F8_E4M3"), "float8_e4m3fn"),
     "nvfp4-pack-quantized": (groups("nvfp4-pack-quantized", 4, "float"), nvfp4, "float4_e2m1fn"),
+    "MLX 4": ({"group_size": 64, "bits": 4}, mlx(4), "int4"),
+    "MLX 6": ({"group_size": 64, "bits": 6}, mlx(6), "int6"),
     "ModelOpt": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, modelopt, "float4_e2m1fn"),
 }
 UNTOLD = "GPTQ mixed"
@@ -260,9 +274,18 @@ def test_a_packed_weight_of_another_shape_is_named(tmp_path: Path, form: str) ->
     with Session(path) as session:
         info = session.info()
     assert info.totals.macs is None
-    method = config["quant_method"]
+    method = config.get("quant_method", "mlx")
     assert f"config.json, for '{method}', contradicts 1 tensor ({CHANGED}" in info.model.notes[0]
     assert info.totals.weight_bytes == held(tensors)
+
+
+def test_the_key_of_mlx_is_read_too(tmp_path: Path) -> None:
+    config, pieces, _ = FORMS["MLX 4"]
+    path = folders.folder(tmp_path / "m", {**SMALL, "quantization": config}, quantized(pieces))
+    with Session(path) as session:
+        info = session.info()
+    assert info.totals.params == sum(prod(shape) for _, _, shape in plain())
+    assert info.totals.macs
 
 
 def test_a_row_that_does_not_fill_its_last_number_is_none_of_another_shape(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from explorer.engine.formats.transformers import gguf_config, matching
 from explorer.engine.formats.transformers import module as configured
 from explorer.engine.formats.transformers.config import BuildError
 from explorer.engine.formats.weights.huggingface import NO_WEIGHTS
-from explorer.engine.formats.weights.stored_forms import logical
+from explorer.engine.formats.weights.stored_forms import logical, quantization_of
 from explorer.engine.models.opened_model import OpenedModel, OpenOptions
 from explorer.engine.models.tensors import TensorFile, fact_notes
 from explorer.engine.models.torch.module import TorchModel
@@ -142,6 +142,11 @@ def _header(path: str) -> FileRead:
     return read_of(path, os.path.getsize(path), ((0, 8 + length),))
 
 
+def _method(packed: Mapping[str, Any]) -> str:
+    """What packs weights so: MLX names itself nowhere."""
+    return printable(str(packed.get("quant_method") or "mlx"))
+
+
 def open_folder(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
     """The module of a folder; its tensors alone, and why, where it cannot be built.
 
@@ -150,7 +155,7 @@ def open_folder(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
         MissingExtra: transformers is broken.
     """
     folder = contents.source if os.path.isdir(contents.source) else os.path.dirname(contents.source) or "."
-    quantization = contents.config.get("quantization_config")
+    quantization = quantization_of(contents.config)
     packed: Mapping[str, Any] = quantization if isinstance(quantization, dict) else {}
     try:
         loaded = configured.built(
@@ -165,9 +170,7 @@ def open_folder(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
             return _bare(contents, options, loaded, packed)
         match = matching.match(loaded.meta(), contents.tensors, packed)
         # a form that is not known must not be counted as if it were the module's own
-        method = (
-            f"config.json, for '{printable(str(packed.get('quant_method')))}'," if packed else "config.json"
-        )
+        method = f"config.json, for '{_method(packed)}'," if packed else "config.json"
         _check(match, method, whole=bool(packed) and not contents.missing)
     except BuildError as error:
         contents.why = str(error)
@@ -214,7 +217,7 @@ def _bare(
     """The module of a configuration without weights: what files would hold of it is told, and not known."""
     said = _floating(contents, "")
     as_said = f"in {said}" if said else "in float32, as it names no type"
-    packs = f", not packed as '{printable(str(packed.get('quant_method')))}' would" if packed else ""
+    packs = f", not packed as '{_method(packed)}' would" if packed else ""
     note = f"parameters and bytes are those of the configuration, {as_said}{packs}"
     loaded.notes = (*loaded.notes, note)
     loaded.values = partial(_no_values, contents.source)
