@@ -66,7 +66,7 @@ def spec_of(path: str | None, typed: Mapping[str, Any], formats: str | None = No
     """
     spec = QuantizeSpec() if path is None else read_text(content(path), path)
     if formats is not None:
-        blocks, in_file = bool(typed.get("block", spec.block)), _names_formats(spec)
+        blocks, in_file = bool(typed.get("block", spec.block)), names_formats(spec)
         typed = {**typed, **parse_formats(formats, blocks=blocks, complete=not in_file)}
     if "percentile" in typed:
         typed = {"calibrator": "percentile", **typed}
@@ -78,10 +78,10 @@ def spec_of(path: str | None, typed: Mapping[str, Any], formats: str | None = No
     return replace(spec, **typed, rules=rules, origins=tuple(said.items()))
 
 
-def _names_formats(spec: QuantizeSpec) -> bool:
-    """Whether a file gives a part of all layers, or of some, a number format."""
+def names_formats(spec: QuantizeSpec) -> bool:
+    """Whether a file gives a part of all layers, or of some, the number format that it has in `spec`."""
     ruled = any(getattr(rule, part) is not None for rule in spec.rules for part in PARTS)
-    return ruled or any(name in PARTS for name, _ in spec.origins)
+    return ruled or any(name in PARTS and origin != COMMAND_LINE for name, origin in spec.origins)
 
 
 def parse_formats(

@@ -22,6 +22,7 @@ from explorer.facts.quantize import PARTS, QuantizeRequest, QuantizeSpec
 from explorer.session.parts.models import Models, stem
 from explorer.settings.parse import opening_words, option_words, path_word
 from explorer.settings.quantize import as_toml as formats_as_toml
+from explorer.settings.quantize import names_formats
 from explorer.settings.tiling import COMMAND_LINE, as_toml, escape_glob
 
 _MOST_CHARACTERS = 4_000
@@ -102,7 +103,9 @@ def quantize_words(request: QuantizeRequest) -> list[str] | None:
         return any(getattr(spec, name) != getattr(QuantizeSpec(), name) for name in names)
 
     if not spec.config or typed(*PARTS):
-        named = [part for part in PARTS if not spec.config or said.get(part) == COMMAND_LINE]
+        # above a file that names none, parts that are not named would stay as they are
+        merged = spec.config and names_formats(spec)
+        named = [part for part in PARTS if not merged or said.get(part) == COMMAND_LINE]
         parts = [f"{part}={getattr(spec, part)}" for part in named]
         alike = spec.weight == spec.input and spec.bias == "auto" and not spec.block and len(named) == 3
         words += ["--to", spec.weight if alike else ",".join(parts)]

@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from explorer import Session
 from explorer.cli import main
 from explorer.facts.quantize import QuantizeRule, QuantizeSpec
-from explorer.settings.quantize import as_toml, read_text
+from explorer.settings.quantize import as_toml, read_text, spec_of
 
 Sample = Callable[[str], Path]
 
@@ -262,18 +262,25 @@ def test_a_format_by_itself_above_a_file(
     assert {(one["weight"], one["input"]) for one in found["layers"]} == {formats}
 
 
+@pytest.mark.parametrize(
+    ("lines", "typed", "words"),
+    [
+        ('input = "uint8"\npercentile = 99', {"bias": "fixed8.4"}, "--to bias=fixed8.4"),
+        ("accumulator = 24", {"weight": "int16"}, "--to weight=int16,input=int8,bias=auto"),
+        ('weight = "int16"', {"weight": "uint8"}, "--to weight=uint8,input=int8,bias=auto"),
+        ('[[quantize.site]]\nop = "Conv"\nweight = "int4"', {"input": "uint8"}, "--to input=uint8"),
+    ],
+)
 def test_a_command_above_a_file_makes_the_same_file_again(
-    sample: Sample, tmp_path: Path, ask: Callable[..., Any]
+    lines: str, typed: dict[str, str], words: str, sample: Sample, tmp_path: Path
 ) -> None:
-    """What the file says of some layers is not overruled by the command that is saved."""
+    """What the file says of some layers is not overruled by the command that is saved, nor is a default."""
     config, target = tmp_path / "q.toml", tmp_path / "q.onnx"
-    config.write_text(
-        '[quantize]\ninput = "uint8"\npercentile = 99\n[[quantize.site]]\nop = "Conv"\nweight = "int4"\n'
-    )
-    words = ("--config", config, "--to", "bias=fixed8.4", "-o", target)
-    command = ask(sample("lenet"), *words)["command"]
+    config.write_text(f"[quantize]\n{lines}\n")
+    with Session(sample("lenet")) as session:
+        command = session.quantize(spec_of(str(config), typed), output=str(target), report=False).command
     before = target.read_bytes()
-    assert "--to bias=fixed8.4" in command
+    assert words in command
     assert main.main([*shlex.split(command)[1:], "--force", "--no-report", "--quiet"]) == 0
     assert target.read_bytes() == before
 
