@@ -179,7 +179,7 @@ TABLE: Mapping[str, OperatorRecord] = {
     ),
     "conv_tbc": OperatorRecord(_sequence_conv, _PAIR),
     "torchvision::deform_conv2d": OperatorRecord(_deform_conv, _deform_gradient),
-    **dict.fromkeys(("mm", "bmm", "mv", "matmul", "dot", "vdot"), _MATMUL),
+    **dict.fromkeys(("mm", "_sparse_mm", "bmm", "mv", "matmul", "dot", "vdot"), _MATMUL),
     # integers and 8-bit floats have no gradient, nor has a packed weight
     "_int_mm": OperatorRecord(_matmul, one_type=True),
     **dict.fromkeys(
@@ -191,7 +191,7 @@ TABLE: Mapping[str, OperatorRecord] = {
         ("_grouped_mm", "transformers::grouped_mm_fallback"), OperatorRecord(_grouped_matmul, _PAIR)
     ),
     "_scaled_grouped_mm": OperatorRecord(_grouped_matmul),
-    **dict.fromkeys(("addmm", "baddbmm", "addmv", "_addmm_activation"), _ADDED),
+    **dict.fromkeys(("addmm", "_sparse_addmm", "baddbmm", "addmv", "_addmm_activation"), _ADDED),
     "addbmm": OperatorRecord(_summed_batch, _ADDED_PAIR),
     "linear": OperatorRecord(_linear, _PAIR),
     **dict.fromkeys(DYNAMIC_LINEAR, OperatorRecord(_dynamic_linear)),

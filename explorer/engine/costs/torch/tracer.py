@@ -64,6 +64,7 @@ from explorer.engine.costs.torch.records import (
 from explorer.engine.costs.torch.unseen import UnseenWork, held_tensors
 from explorer.engine.formats.torch_module import cache_tensors
 from explorer.engine.formats.torch_module.modules import described, dtype_name, is_lazy, named, tensors
+from explorer.engine.formats.torch_module.sparse import stored_elements
 from explorer.engine.formats.torch_module.stored_form import of_module
 from explorer.engine.operators import cost_formulas
 from explorer.engine.runtime.torch_fastpath import restoring_modes
@@ -151,9 +152,24 @@ class _Watch:
         buffers = [b for b in held if not is_lazy(b)]
         self.constants = {storage_key(b.untyped_storage()) for b in buffers}
         self.stored = self.constants | self.weights.keys()
+        self.sparse: dict[int, str] = {}
+        attributes = [t for m in self.named.values() for t in vars(m).values() if isinstance(t, torch.Tensor)]
+        stored_tensors = [p for m in self.named.values() for p in parameters_of(m).values() if p is not None]
+        self.thin([*(p for p in stored_tensors if not is_lazy(p)), *buffers, *attributes])
         for path in self.named:
             parent, _, name = path.rpartition(".")
             self.children.setdefault(parent, set()).add(name)
+
+    def thin(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Notes which tensors stand for sparse ones."""
+        for tensor in tensors:
+            stored = stored_elements(tensor)
+            if stored is not None:
+                share = f"{stored:,} of {tensor.numel():,} elements"
+                reason = f"a sparse tensor is counted as dense: it stores {share}"
+                self.sparse[storage_key(tensor.untyped_storage())] = reason
+                # a layer with a sparse weight does other work than one with a dense weight of that shape
+                self.repeats = False
 
     # -- modules
 
@@ -555,6 +571,8 @@ class _Watch:
                 self.known(t, lifted=operator is not None and operator.name == "aten::lift_fresh")
             elif key in self.weights:
                 self.use(row, key, t)
+            if self.sparse and key in self.sparse and known.cost.macs:
+                row.bound = row.bound or self.sparse[key]
             if self.bound and key in self.bound and not reason:
                 reason = self.bound[key]
             if key not in inputs:
@@ -752,6 +770,7 @@ def trace(
     args, kwargs = cache_tensors.unshared(args), cache_tensors.unshared(kwargs)
     given = [t for _, t in tensors([list(args), dict(kwargs)])]
     held = [*cache_tensors.within(args), *cache_tensors.within(kwargs)]
+    watch.thin(given)
     watch.events.append(_feeding([*given, *held]))
     own = (vars(module) for module in watch.named.values())
     for tensor in (*given, *held_tensors([list(args), dict(kwargs)]), *held_tensors(list(own))):

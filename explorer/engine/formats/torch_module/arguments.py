@@ -15,6 +15,7 @@ import torch
 from msgspec import Struct
 from msgspec.structs import replace
 
+from explorer.engine.formats.torch_module import sparse
 from explorer.engine.formats.torch_module.modules import described, dtype_name, tensors
 from explorer.facts import TensorInfo
 
@@ -54,7 +55,8 @@ class BoundInputs(Struct, frozen=True):
             kind = getattr(torch, info.dtype or "float32")
             shape = [int(d) for d in info.shape or () if isinstance(d, int)]
             if device == "meta":
-                made.append(torch.empty(shape, dtype=kind, device="meta"))
+                empty = torch.empty(shape, dtype=kind, device="meta")
+                made.append(empty if given is None else sparse.marked(empty, given))
             elif kind.is_floating_point or kind.is_complex:
                 made.append(torch.rand(shape, generator=chance, dtype=torch.float32).to(kind))
             else:

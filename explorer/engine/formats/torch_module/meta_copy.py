@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from explorer.engine.compat.torch import MODULE_DICTS, is_of_torch, module_dicts, storage_key
+from explorer.engine.formats.torch_module import sparse
 from explorer.engine.formats.torch_module.modules import is_lazy
 from explorer.engine.formats.torch_module.stored_form import attach_wrapped
 from explorer.engine.formats.torch_module.tensor_subclass import (
@@ -80,7 +81,7 @@ def _twins(model: nn.Module, numbers: bool) -> dict[int, Any]:
         ):
             memo[id(tensor)] = tensor.detach().clone()
         else:
-            memo[id(tensor)] = _as_parameter(_bare(tensor, storages), tensor)
+            memo[id(tensor)] = sparse.marked(_as_parameter(_bare(tensor, storages), tensor), tensor)
     return memo
 
 

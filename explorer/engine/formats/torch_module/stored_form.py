@@ -14,6 +14,7 @@ from torch import nn
 
 from explorer.engine.compat.torch import parameters_of
 from explorer.engine.formats.torch_module.modules import dtype_name, registered, size_of
+from explorer.engine.formats.torch_module.sparse import parts
 from explorer.engine.formats.torch_module.tensor_subclass import distinct, inner_tensors
 
 _ATTRIBUTE = "_stored_as"
@@ -38,7 +39,7 @@ def attach(module: nn.Module, stored: Mapping[str, StoredForm]) -> None:
 
 
 def attach_wrapped(module: nn.Module, twin: nn.Module) -> None:
-    """Tells the modules of a copy how the tensor subclasses in `module` keep their numbers: as other tensors.
+    """Tells the modules of a copy how subclasses and sparse tensors in `module` keep numbers.
 
     The type is that of the largest inner tensor, the bytes those of all of them.
     """
@@ -46,7 +47,7 @@ def attach_wrapped(module: nn.Module, twin: nn.Module) -> None:
         known = of_module(other)
         forms = []
         for name, parameter in parameters_of(part).items():
-            inner = () if parameter is None else distinct(inner_tensors(parameter))
+            inner = () if parameter is None else distinct(inner_tensors(parameter) or parts(parameter))
             if inner and name not in known:
                 largest = max(inner, key=size_of)
                 forms.append((name, dtype_name(largest.dtype), sum(map(size_of, inner))))

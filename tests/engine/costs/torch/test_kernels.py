@@ -1,0 +1,123 @@
+"""The peak and the sum of a model's activations take one kernel for an operator, the one that torch takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+from torch import nn  # noqa: E402
+
+from explorer.session import Session  # noqa: E402
+
+LONG = 600
+SCORES = 4 * LONG * LONG * 4
+"""Bytes of the matrix of scores of four heads."""
+
+
+class Direct(nn.Module):
+    """Attention as a function, with whatever it takes."""
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__()
+        self.how = how
+
+    def forward(self, query: Any, key: Any, value: Any, mask: Any = None) -> Any:
+        return F.scaled_dot_product_attention(query, key, value, mask, **self.how)
+
+
+class Itself(nn.Module):
+    """Attention of a layer of torch with itself."""
+
+    def __init__(self, scores: bool) -> None:
+        super().__init__()
+        self.layer, self.scores = nn.MultiheadAttention(32, 4, batch_first=True), scores
+
+    def forward(self, x: Any) -> Any:
+        return self.layer(x, x, x, need_weights=self.scores)[0]
+
+
+def totals(model: Any, *given: Any) -> Any:
+    with Session(model, inputs=given, cache=False) as session:
+        return session.info().totals
+
+
+QUERY, PAIR = torch.zeros(1, 4, LONG, 8), torch.zeros(1, 2, LONG, 8)
+
+
+@pytest.mark.parametrize(
+    ("model", "given"),
+    [
+        (Direct(is_causal=True), (QUERY, QUERY, QUERY)),
+        (Direct(enable_gqa=True), (QUERY, PAIR, PAIR)),
+        (Direct(), (QUERY[0], QUERY[0], QUERY[0])),
+        (Itself(False), (torch.zeros(1, LONG, 32),)),
+        (nn.TransformerEncoderLayer(32, 4, 32, batch_first=True), (torch.zeros(1, LONG, 32),)),
+    ],
+)
+def test_fused_attention_has_no_matrix_of_scores_in_the_peak(model: Any, given: Any) -> None:
+    found = totals(model, *given)
+    assert found.status == "exact"
+    assert sum(t.nbytes for t in given) < found.activation_bytes_peak < SCORES / 2
+
+
+@pytest.mark.parametrize(
+    ("model", "given"),
+    [
+        (Direct(), (QUERY, QUERY, torch.zeros(1, 4, LONG, 4))),
+        (Direct(), (QUERY, QUERY, QUERY, torch.zeros(4, LONG, LONG))),
+        (Itself(True), (torch.zeros(1, LONG, 32),)),
+    ],
+)
+def test_attention_that_torch_does_not_fuse_has_the_scores_in_the_peak(model: Any, given: Any) -> None:
+    assert totals(model, *given).activation_bytes_peak > SCORES
+
+
+def test_the_kernel_does_not_change_the_macs() -> None:
+    found = [
+        totals(Direct(), *(QUERY, QUERY, QUERY, *mask)).macs for mask in ((), (torch.zeros(4, LONG, LONG),))
+    ]
+    assert found == [2 * 4 * LONG * LONG * 8] * 2
+
+
+class Graph(nn.Module):
+    """A layer of a graph network: a stored matrix of neighbors by the nodes."""
+
+    def __init__(self, neighbors: Any, kept: str, by: str = "@") -> None:
+        super().__init__()
+        if kept == "buffer":
+            self.register_buffer("neighbors", neighbors)
+        else:
+            self.neighbors = nn.Parameter(neighbors) if kept == "parameter" else neighbors
+        self.layer, self.by = nn.Linear(6, 5), by
+
+    def forward(self, x: Any) -> Any:
+        return self.layer(self.neighbors @ x if self.by == "@" else torch.sparse.mm(self.neighbors, x))
+
+
+@pytest.mark.parametrize("layout", ["to_sparse", "to_sparse_csr", "to_sparse_csc"])
+@pytest.mark.parametrize("kept", ["buffer", "parameter", "attribute"])
+@pytest.mark.parametrize("by", ["@", "mm"])
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_a_product_with_a_sparse_matrix_is_an_upper_bound(layout: str, kept: str, by: str) -> None:
+    dense = torch.eye(20)
+    model = Graph(getattr(dense, layout)(), kept, by)
+    with Session(model, inputs=torch.zeros(20, 6), cache=False) as session:
+        rows = {row.path: row for row in session.layers().layers}
+        found = session.info().totals
+    product = next(row for path, row in rows.items() if path != "layer" and row.macs == 20 * 20 * 6)
+    assert (product.status, rows["layer"].status, found.status) == ("bound", "exact", "bound")
+    assert "20 of 400 elements" in product.reason
+    if kept == "parameter":
+        assert found.weight_bytes < dense.nbytes + 35 * 4
+
+
+def test_a_layer_with_a_sparse_weight_is_not_taken_for_a_dense_one_of_its_shape() -> None:
+    model = nn.Sequential(nn.Linear(12, 12), nn.Linear(12, 12), nn.Linear(12, 12))
+    model[1].weight = nn.Parameter(torch.eye(12).to_sparse())
+    with Session(model, inputs=torch.zeros(3, 12), cache=False) as session:
+        rows = session.layers().layers
+    assert [row.status for row in rows if not row.group] == ["exact", "bound", "exact"]
