@@ -505,7 +505,7 @@ class _Place:
 class RecordedCalls:
     """The calls of ATen operators that a function made, to be made again with other tensors.
 
-    Assumes: a function of torch comes to the same operators for tensors of the same shapes, strides and types.
+    Assumes: a function of torch comes to the same operators for tensors of the same shapes and types.
     Seen: torch 2.9 to 2.15.
     Otherwise: an operator refuses the tensors, and the step is said not to run on shapes.
     """
