@@ -8,7 +8,7 @@ tensor may have been multiplied on the way. A generator computes when somebody r
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
-from types import AsyncGeneratorType, CoroutineType
+from types import AsyncGeneratorType, CoroutineType, ModuleType
 from typing import Any
 
 import torch
@@ -21,6 +21,8 @@ LATER = "the model returns a {kind}, which computes when it is read: the figures
 NO_TENSOR = "the model returns a {kind}, in which no tensor is found: what it computes later is not counted"
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_WITHOUT_TENSORS = (*_PLAIN, torch.nn.Module, type, ModuleType)
+"""What holds no tensor of a run's, or whose tensors are given by another way."""
 _LAZY = (Generator, Iterator, CoroutineType, AsyncGeneratorType)
 
 
@@ -82,16 +84,22 @@ class UnseenWork:
                 self.places.setdefault("", (kind, NO_TENSOR.format(kind=kind)))
 
 
-def held_tensors(value: Any, depth: int = 4) -> Iterator[torch.Tensor]:
-    """Tensors in tuples, lists, dicts and attributes of objects, one within the other."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif depth and not isinstance(value, (*_PLAIN, torch.nn.Module)):
-        parts = list(value.values()) if isinstance(value, Mapping) else value
-        if not isinstance(parts, (list, tuple, set, frozenset)):
-            parts = list(getattr(value, "__dict__", {}).values())
-        for part in parts:
-            yield from held_tensors(part, depth - 1)
+def held_tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Tensors in tuples, lists, dicts and attributes of objects, however deep, as in the layers of a cache.
+
+    Each object is looked at once, so that objects which hold each other end.
+    """
+    waiting, seen = [value], {}
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, torch.Tensor):
+            yield part
+        elif id(part) not in seen and not isinstance(part, _WITHOUT_TENSORS):
+            seen[id(part)] = part  # held, so that no other object gets its place
+            inner = part.values() if isinstance(part, Mapping) else part
+            if not isinstance(part, (Mapping, list, tuple, set, frozenset)):
+                inner = getattr(part, "__dict__", {}).values()
+            waiting += reversed(list(inner))
 
 
 def _parts(value: Any) -> Iterator[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from explorer import Session  # noqa: E402
+from explorer.engine.costs.torch.unseen import held_tensors  # noqa: E402
 from explorer.facts import Info  # noqa: E402
 from explorer.facts.training import Training  # noqa: E402
 
@@ -220,3 +222,23 @@ def test_a_backward_that_the_model_defines_is_not_known(function: Callable[..., 
 def test_a_function_of_the_model_that_no_gradient_runs_through_is_in_no_doubt() -> None:
     fact = training(lambda model, x: model.first(x) + Twice.apply(model.second(x)).detach())
     assert fact.coverage == 1
+
+
+def test_tensors_of_a_cache_are_found_by_its_layers_and_objects_in_a_circle_end() -> None:
+    keys, values = torch.zeros(2), torch.ones(3)
+    layer = SimpleNamespace(keys=keys, windows=[{"values": (values,)}])
+    cache = SimpleNamespace(own=SimpleNamespace(layers=[layer]))
+    layer.cache = cache
+    assert [id(one) for one in held_tensors([[], {"cache": cache}])] == [id(keys), id(values)]
+
+
+def test_a_step_behind_a_cache_of_transformers_is_exact() -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
+    config = transformers.LlamaConfig(**sizes, num_attention_heads=2, num_key_value_heads=2)
+    with torch.device("meta"):
+        model = transformers.LlamaForCausalLM(config).eval()
+    with Session(model, past=9, cache=False) as session:
+        analysis = session.analysis()
+    assert [row.reason for row in analysis.layers if row.status == "unknown"] == []
+    assert analysis.info.totals.coverage == 1
