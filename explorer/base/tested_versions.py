@@ -62,7 +62,7 @@ TESTED = (
     VersionRange("onnxscript", "0.6.1", "0.7"),
     VersionRange("platformdirs", "4.0", "4.14"),
     VersionRange("psutil", "6", "7.2"),
-    VersionRange("regex", "2024.4", "2026.11"),
+    VersionRange("regex", "2024.4.16", "2026.11"),
     VersionRange("rich", "14.2", "15.0"),
     VersionRange("tensorboardX", "2.6.1", "2.6"),
     VersionRange("tensorflow", "2.18.1", "2.21"),
