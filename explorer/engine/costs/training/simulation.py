@@ -123,8 +123,8 @@ def _notes(model: nn.Module, why: str) -> tuple[str, ...]:
     layer = next((path for path, part in model.named_modules() if isinstance(part, nn.RNNBase)), None)
     if layer is not None:
         notes.append(
-            f"{layer or 'the model'} is recurrent and kept step by step; a fused kernel (oneDNN, cuDNN)"
-            " keeps a workspace of its own size instead"
+            f"{layer or 'the model'} is recurrent: what it keeps is what this machine's CPU keeps for it (a"
+            " workspace of oneDNN where torch takes that kernel); cuDNN keeps a workspace of its own size"
         )
     return tuple(notes)
 

@@ -58,7 +58,7 @@ def training_blocks(about: Info, fact: Training) -> list[Block]:
             (Column("forward", "right"), lambda one: quiet_zero(count(one.forward_macs))),
             (Column("grad of input", "right"), lambda one: quiet_zero(count(one.backward_input_macs))),
             (Column("grad of weight", "right"), lambda one: quiet_zero(count(one.backward_weight_macs))),
-            (Column("kept", "right", drop=2), lambda one: quiet_zero(size(one.activation_bytes))),
+            (Column("outputs", "right", drop=2), lambda one: quiet_zero(size(one.activation_bytes))),
             (Column("params", "right", drop=5), lambda one: quiet_zero(size(one.param_bytes))),
             (Column("gradients", "right", drop=3), lambda one: quiet_zero(size(one.gradient_bytes))),
             (Column("optimizer", "right", drop=4), lambda one: quiet_zero(size(one.optimizer_bytes))),
