@@ -694,6 +694,9 @@ class _Watch:
 
 _ATTENTION: Any = nn.functional.scaled_dot_product_attention
 
+NESTED = "an input is a nested tensor, whose rows have sizes of their own: its work is not counted"
+"""Why nothing is known of a model that is called with one."""
+
 _SPOKEN = {"rsub": "sub", "rdiv": "div", "rpow": "pow", "rmatmul": "matmul", "iadd": "add", "imul": "mul"}
 """What an operator is called that Python calls otherwise."""
 
@@ -769,6 +772,9 @@ def trace(
     )
     args, kwargs = cache_tensors.unshared(args), cache_tensors.unshared(kwargs)
     given = [t for _, t in tensors([list(args), dict(kwargs)])]
+    if any(t.is_nested for t in given):
+        seen.failed = "", NESTED
+        return seen
     held = [*cache_tensors.within(args), *cache_tensors.within(kwargs)]
     watch.thin(given)
     watch.events.append(_feeding([*given, *held]))

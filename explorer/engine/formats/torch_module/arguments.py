@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine.formats.torch_module import sparse
-from explorer.engine.formats.torch_module.modules import described, dtype_name, tensors
+from explorer.engine.formats.torch_module.modules import described, dtype_name, shape_of, tensors
 from explorer.facts import TensorInfo
 
 
@@ -51,6 +51,10 @@ class BoundInputs(Struct, frozen=True):
         for info, given in zip(self.inputs, own, strict=True):
             if given is not None and _same(given, info) and (device == "cpu" or _steers(given)):
                 made.append(given.detach().to("cpu"))
+                continue
+            if given is not None and given.is_nested:
+                # without values it has no rows; who counts says so
+                made.append(given)
                 continue
             kind = getattr(torch, info.dtype or "float32")
             shape = [int(d) for d in info.shape or () if isinstance(d, int)]
@@ -132,13 +136,14 @@ def moved(arguments: Any, device: torch.device | None) -> Any:
 
 
 def _same(tensor: Any, info: TensorInfo) -> bool:
-    return tuple(tensor.shape) == info.shape and dtype_name(tensor.dtype) == info.dtype and not tensor.is_meta
+    return shape_of(tensor) == info.shape and dtype_name(tensor.dtype) == info.dtype and not tensor.is_meta
 
 
 def _steers(tensor: Any) -> bool:
     """Whether a tensor says how long or how many, rather than being worked on."""
     return (
-        tensor.dim() < 2
+        not tensor.is_nested
+        and tensor.dim() < 2
         and tensor.numel() <= 4096
         and not (tensor.is_floating_point() or tensor.is_complex())
     )

@@ -36,6 +36,20 @@ def size_of(tensor: torch.Tensor) -> int:
     return elements * tensor.element_size()
 
 
+def shape_of(tensor: torch.Tensor) -> tuple[int | str, ...]:
+    """Sizes of a tensor; of a nested one, whose rows have sizes of their own, 'ragged' where they differ."""
+    if not tensor.is_nested:
+        return tuple(tensor.shape)
+    sizes: list[int | str] = []
+    for axis in range(tensor.dim()):
+        try:
+            size: Any = tensor.size(axis)
+        except RuntimeError:
+            size = None
+        sizes.append(size if type(size) is int else "ragged")
+    return tuple(sizes)
+
+
 def tensors(value: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Every tensor in nested tuples, lists and dicts (and dataclass-like outputs), with its place."""
     if isinstance(value, torch.Tensor):
@@ -59,9 +73,9 @@ def tensors(value: Any) -> Iterator[tuple[str, torch.Tensor]]:
 def described(value: Any, name: str) -> tuple[TensorInfo, ...]:
     """The tensors in `value` as facts, called `name` or `name.place`."""
     if type(value) is torch.Tensor:
-        return (TensorInfo(name, dtype_name(value.dtype), tuple(value.shape), "observed"),)
+        return (TensorInfo(name, dtype_name(value.dtype), shape_of(value), "observed"),)
     return tuple(
-        TensorInfo(f"{name}.{place}" if place else name, dtype_name(t.dtype), tuple(t.shape), "observed")
+        TensorInfo(f"{name}.{place}" if place else name, dtype_name(t.dtype), shape_of(t), "observed")
         for place, t in tensors(value)
     )
 
