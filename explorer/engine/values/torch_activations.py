@@ -24,7 +24,7 @@ from explorer.base.units import printable, shape_text
 from explorer.engine.compat.torch import storage_key
 from explorer.engine.costs.torch.records import is_leaf
 from explorer.engine.costs.torch.signature import bind
-from explorer.engine.formats.torch_module.modules import dtype_name, tensors
+from explorer.engine.formats.torch_module.modules import dtype_name, shape_of, tensors
 from explorer.engine.formats.torch_module.width_mismatch import failure
 from explorer.engine.runtime.input_files import InputArrays, InputSpec
 from explorer.engine.runtime.random_inputs import RandomInput, by_type, draw
@@ -106,7 +106,7 @@ def drawn_inputs(loaded: LoadedModule, bound: BoundInputs, seed: int) -> tuple[l
     made: list[torch.Tensor] = []
     texts: list[str] = []
     for info, item, mine in zip(bound.inputs, drawn, own, strict=True):
-        if mine is not None and tuple(mine.shape) == info.shape and dtype_name(mine.dtype) == info.dtype:
+        if mine is not None and shape_of(mine) == info.shape and dtype_name(mine.dtype) == info.dtype:
             made.append(mine.detach())
             texts.append(f"{printable(info.name)}: {info.dtype} {shape_text(info.shape)}, as given")
         else:

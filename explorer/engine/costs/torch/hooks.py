@@ -51,4 +51,7 @@ class Operators(DispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if any(hasattr(kind, "__tensor_flatten__") for kind in types):
+            # the subclass has its turn first: what it does with its inner tensors comes back here
+            return NotImplemented
         return self.watch.dispatch(func, args, kwargs or {})

@@ -66,6 +66,7 @@ from explorer.engine.formats.torch_module import cache_tensors
 from explorer.engine.formats.torch_module.modules import described, dtype_name, is_lazy, named, tensors
 from explorer.engine.formats.torch_module.sparse import stored_elements
 from explorer.engine.formats.torch_module.stored_form import of_module
+from explorer.engine.formats.torch_module.tensor_subclass import inner_tensors
 from explorer.engine.operators import cost_formulas
 from explorer.engine.runtime.torch_fastpath import restoring_modes
 from explorer.facts import TensorInfo, is_assumed
@@ -694,7 +695,9 @@ class _Watch:
 
 _ATTENTION: Any = nn.functional.scaled_dot_product_attention
 
-NESTED = "an input is a nested tensor, whose rows have sizes of their own: its work is not counted"
+NESTED = (
+    "an input is a nested tensor in the strided layout, whose work is not counted; pass layout=torch.jagged"
+)
 """Why nothing is known of a model that is called with one."""
 
 _SPOKEN = {"rsub": "sub", "rdiv": "div", "rpow": "pow", "rmatmul": "matmul", "iadd": "add", "imul": "mul"}
@@ -772,9 +775,10 @@ def trace(
     )
     args, kwargs = cache_tensors.unshared(args), cache_tensors.unshared(kwargs)
     given = [t for _, t in tensors([list(args), dict(kwargs)])]
-    if any(t.is_nested for t in given):
+    if any(t.is_nested and t.layout is torch.strided for t in given):
         seen.failed = "", NESTED
         return seen
+    given = [inner for t in given for inner in inner_tensors(t) or (t,)]
     held = [*cache_tensors.within(args), *cache_tensors.within(kwargs)]
     watch.thin(given)
     watch.events.append(_feeding([*given, *held]))
@@ -800,7 +804,8 @@ def trace(
     seen.decided, seen.endless, seen.asked = tuple(questions.decided), questions.endless, questions.asked
     seen.sized, seen.shared, seen.cut = watch.sized, watch.classes.used, watch.cut
     seen.given, seen.trail = given, watch.trail or seen.trail
-    returned = [*(t for _, t in tensors(seen.result)), *cache_tensors.within(seen.result)]
+    results = [inner for _, t in tensors(seen.result) for inner in inner_tensors(t) or (t,)]
+    returned = [*results, *cache_tensors.within(seen.result)]
     seen.kept = tuple(storage_key(t.untyped_storage()) for t in returned)
     watch.finished(seen.result, returned)
     seen.unseen = watch.unseen_work.places

@@ -53,8 +53,8 @@ class BoundInputs(Struct, frozen=True):
                 made.append(given.detach().to("cpu"))
                 continue
             if given is not None and given.is_nested:
-                # without values it has no rows; who counts says so
-                made.append(given)
+                # the strided layout has no form without values: who counts says so
+                made.append(given.detach().to("meta") if given.layout is torch.jagged else given)
                 continue
             kind = getattr(torch, info.dtype or "float32")
             shape = [int(d) for d in info.shape or () if isinstance(d, int)]
