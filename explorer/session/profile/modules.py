@@ -61,7 +61,7 @@ def measured_module(
         analysis,
         tuple(texts),
         batch,
-        first.shape[0] if first is not None and first.dim() else None,
+        first.size(0) if first is not None and first.dim() else None,
     )
     return measured(module, spec), module
 
