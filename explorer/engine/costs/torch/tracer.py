@@ -783,7 +783,7 @@ def trace(
     watch.thin(given)
     watch.events.append(_feeding([*given, *held]))
     own = (vars(module) for module in watch.named.values())
-    for tensor in (*given, *held_tensors([list(args), dict(kwargs)]), *held_tensors(list(own))):
+    for tensor in (*given, *held, *held_tensors([list(args), dict(kwargs)]), *held_tensors(list(own))):
         if is_lazy(tensor) or tensor.layout is not torch.strided:
             continue
         storage = tensor.untyped_storage()
