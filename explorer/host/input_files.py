@@ -7,7 +7,6 @@ that does. Files that are written go through `output_files`, the program's own s
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import stat
@@ -19,6 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import mmap
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
     from io import BufferedReader, FileIO
     from typing import Any, TextIO
     from zipfile import ZipFile
@@ -161,18 +161,22 @@ def mapping(opened: int, size: int, *, private: bool = False) -> mmap.mmap:
     return mmap.mmap(opened, size, access=mmap.ACCESS_COPY if private else mmap.ACCESS_READ)
 
 
-@contextlib.contextmanager
-def archive(path: str) -> Iterator[ZipFile]:
+def archive(path: str) -> AbstractContextManager[ZipFile]:
     """A zip archive, open for reading while the block lasts.
 
     Raises:
         Misuse, OSError: As `descriptor`.
         zipfile.BadZipFile: It is none.
     """
-    from zipfile import ZipFile  # 7 ms that a command which reads no archive does not pay
+    from contextlib import contextmanager  # both 7 ms that a command which reads no archive does not pay
+    from zipfile import ZipFile
 
-    with binary(path) as file, ZipFile(file) as opened:
-        yield opened
+    @contextmanager
+    def opened() -> Iterator[ZipFile]:
+        with binary(path) as file, ZipFile(file) as archive:
+            yield archive
+
+    return opened()
 
 
 def mapped(path: str, *, private: bool = False) -> mmap.mmap:

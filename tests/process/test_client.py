@@ -114,7 +114,7 @@ def test_an_end_is_told_by_what_this_engine_said_not_by_an_earlier_one(
 
 
 def test_a_job_can_be_stopped_at_once(sample: Any) -> None:
-    engine = EngineProcess(sample("bert_tiny"), dims={"batch": 8, "sequence": 128})
+    engine = EngineProcess(sample("bert_tiny"), dims={"batch": 8, "sequence": 32})
     engine.start()
     first = engine.pid
     job = engine.submit("tile", TileSpec((1, 1, 1), form="batched"))

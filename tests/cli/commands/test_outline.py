@@ -107,16 +107,8 @@ def test_the_layers_of_an_onnx_file_import_nothing_that_draws_where_there_is_no_
     sample: Sample,
 ) -> None:
     seen = loaded("layers", sample("lenet"))
-    assert not tops(seen) & {
-        "argparse",
-        "dataclasses",
-        "hashlib",
-        "logging",
-        "onnx",
-        "pathlib",
-        "shutil",
-        "torch",
-    }
+    # what filelock imports is there: the analysis is kept under a lock
+    assert not tops(seen) & {"argparse", "dataclasses", "onnx", "torch"}
     assert not {
         name for name in seen if name.startswith("rich.") and name.split(".")[1] in ("console", "text")
     }

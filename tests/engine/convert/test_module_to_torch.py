@@ -142,9 +142,9 @@ def test_torch_itself_loads_the_source_only_where_it_is_trusted(
     module, _, name = loader.rpartition(".")
     real = getattr(torch.jit if module.endswith("jit") else torch.export, name)
 
-    def watched(path: str, *args: Any, **kwargs: Any) -> Any:
-        seen.append(os.path.basename(path))
-        return real(path, *args, **kwargs)
+    def watched(file: Any, *args: Any, **kwargs: Any) -> Any:
+        seen.append(os.path.basename(file.name))
+        return real(file, *args, **kwargs)
 
     monkeypatch.setattr(loader, watched)
     fact = convert(source, "other.onnx", trust=trust, exporter="torchscript", draws=1)

@@ -450,7 +450,13 @@ def test_a_file_with_everything_that_a_file_may_carry(tmp_path: Path, kind: str)
     analysis = looked_at(put(tmp_path / "m.onnx", make(), check=kind not in ("devices", "maps")))
     totals = analysis.info.totals
     if kind == "optionals":  # what lies in an optional is not known, and what is computed from it
-        assert [x.reason for x in leaves(analysis) if x.status == "unknown"] == ["a dimension is not known"]
+        reasons = [x.reason for x in leaves(analysis) if x.status == "unknown"]
+        assert "a dimension is not known" in reasons
+        assert totals.coverage < 1
+        return
+    if kind in ("sequences", "strings"):  # how many bytes they take is known in a run only
+        assert totals.macs == macs
+        assert totals.coverage < 1
         return
     if kind == "maps":
         assert [x.status for x in leaves(analysis)].count("unknown") <= 2

