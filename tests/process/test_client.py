@@ -117,7 +117,7 @@ def test_a_job_can_be_stopped_at_once(sample: Any) -> None:
     engine = EngineProcess(sample("bert_tiny"), dims={"batch": 8, "sequence": 32})
     engine.start()
     first = engine.pid
-    job = engine.submit("tile", TileSpec((1, 1, 1), form="batched"))
+    job = engine.submit("tile", TileSpec((8, 8, 8), form="unrolled"))
     later = engine.submit("history")
     while job.progress is None:
         assert not job.future.done()

@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from explorer.cli.main import main
-from explorer.report import table_file
+from explorer.host import output_files
 
 LENET = "sample_models/lenet.onnx"
 QUICK = ("--steps", "6", "--warmup", "1")
@@ -144,13 +144,15 @@ def test_collapsed_stacks_are_lines_of_names_and_whole_nanoseconds_whatever_laye
 def test_where_one_file_finds_no_room_none_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    real = output_files.text
+
     def full(path: str, *how: Any, **more: Any) -> Any:
         if path.endswith("trace.json"):
             raise OSError(errno.ENOSPC, "No space left on device")
-        return open(path, *how, **more)
+        return real(path, *how, **more)
 
     (tmp_path / "old.csv").write_text("mine")
-    monkeypatch.setattr(table_file, "open", full, raising=False)
+    monkeypatch.setattr(output_files, "text", full)
     events = ["--tensorboard", tmp_path / "runs"] if importlib.util.find_spec("tensorboardX") else []
     code = profile("--trace", tmp_path / "trace.json", "-o", tmp_path / "old.csv", "--force", *events)
     assert code == 2

@@ -18,7 +18,6 @@ pytest.importorskip("torchvision")
 from torch import nn  # noqa: E402
 
 from explorer.base.errors import BadModel, Cancelled, Misuse  # noqa: E402
-from explorer.engine.values import torch_tensors  # noqa: E402
 from explorer.engine.values.activations import ActivationRequest, ActivationRun, activations  # noqa: E402
 from explorer.engine.values.numbers import SLAB  # noqa: E402
 from explorer.engine.values.statistics import measure  # noqa: E402
@@ -26,6 +25,7 @@ from explorer.engine.values.torch_activations import record  # noqa: E402
 from explorer.engine.values.torch_tensors import numbers_of, slabs  # noqa: E402
 from explorer.facts import TileSpec  # noqa: E402
 from explorer.facts.values import Activations  # noqa: E402
+from explorer.host import processor  # noqa: E402
 from explorer.session import Session  # noqa: E402
 
 # -- tensors
