@@ -80,7 +80,9 @@ def _call(session: Session, method: str, on_progress: Callable[[Progress], None]
     found = None if method.startswith("_") or method in _OWN else getattr(session, method, None)
     if not callable(found):
         raise ValueError(f"the session has no method '{method}'")
-    code = getattr(found, "__func__", found).__code__  # `inspect` takes 20 ms to import
+    function = getattr(found, "__func__", found)
+    # what checks its arguments stands around it
+    code = getattr(function, "__wrapped__", function).__code__  # `inspect` takes 20 ms to import
     told = "on_progress" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     return partial(found, on_progress=on_progress) if told else found
 
