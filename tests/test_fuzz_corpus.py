@@ -75,3 +75,13 @@ def test_a_hunt_that_tried_nothing_fails(
     assert "0 inputs" in printed.out
     assert printed.err.startswith("nothing was fuzzed: ")
     assert says in printed.err
+
+
+def test_a_list_of_the_targets_is_no_hunt(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["fuzz"])
+    assert fuzz.main() == 1
+    printed = capsys.readouterr()
+    assert "gguf" in printed.out
+    assert printed.err == "nothing was fuzzed: name a target\n"

@@ -138,7 +138,8 @@ def main() -> int:
     if given.target is None:
         width = max(map(len, TARGETS))
         print("\n".join(f"{name:{width}}  {target.about}" for name, target in TARGETS.items()))
-        return 0
+        print("nothing was fuzzed: name a target", file=sys.stderr)
+        return 1
     if importlib.util.find_spec("atheris") is None and given.minutes:
         print("atheris is not installed: pip install 'explorer-nn[fuzz]'", file=sys.stderr)
         return 2

@@ -26,7 +26,7 @@ SLOW = (
     "onnxruntime",
     "triton",
 )
-"""What an analysis on shapes must not import. torch itself imports sympy when it chooses a kernel of attention."""
+"""What an analysis on shapes must not import. torch imports sympy by itself, for a kernel of attention."""
 
 CODE = """
 import json, sys
