@@ -95,7 +95,8 @@ def test_the_outline_of_an_onnx_file_imports_a_dozen_small_modules(sample: Sampl
     }
     # the rooms on the way to a module are empty
     own = {name for name in seen if not any(other.startswith(f"{name}.") for other in seen)}
-    assert len(own - set(sys.builtin_module_names)) <= 30, sorted(seen)
+    # four of them hold the door to files, the place it confines, the system's name and the versions tested
+    assert len(own - set(sys.builtin_module_names)) <= 34, sorted(seen)
 
 
 def test_listing_a_folder_imports_no_framework_and_nothing_that_draws(sample: Sample) -> None:

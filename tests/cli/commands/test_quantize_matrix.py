@@ -126,7 +126,7 @@ def rounded(weight: Any, channel: int, depth: int, name: str, granularity: str) 
         return fixed(weight), weight.size
     if name == "mxfp8":
         return in_blocks(weight, depth, microscaled), weight.size + blocks
-    if granularity == "channel":
+    if granularity.endswith(("channel", "channels")):
         largest = {"int8": 127, "int4": 7}[name]
         return integers(weight, others, largest), weight.size * BITS[name][0] / 8 + 4 * weight.shape[channel]
     return in_blocks(weight, depth, integers), weight.size / 2 + 4 * blocks

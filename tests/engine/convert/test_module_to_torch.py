@@ -143,7 +143,8 @@ def test_torch_itself_loads_the_source_only_where_it_is_trusted(
     real = getattr(torch.jit if module.endswith("jit") else torch.export, name)
 
     def watched(file: Any, *args: Any, **kwargs: Any) -> Any:
-        seen.append(os.path.basename(file.name))
+        assert os.path.samestat(os.fstat(file.fileno()), os.stat(source))
+        seen.append(source)
         return real(file, *args, **kwargs)
 
     monkeypatch.setattr(loader, watched)

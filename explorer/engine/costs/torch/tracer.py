@@ -295,7 +295,8 @@ class _Watch:
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         frame = self.frames[-1]
         name = getattr(func, "__name__", "")
-        if name == _ATTENTION.__name__ and self.gradients is None:
+        # a program that was read from a file calls the operator: 'scaled_dot_product_attention.default'
+        if name.partition(".")[0] == _ATTENTION.__name__ and self.gradients is None:
             func = partial(kernels.run, func)
         if name in recurrent.LAYERS and getattr(args[0], "is_meta", False):
             return self.run_recurrent(name, args, kwargs)
