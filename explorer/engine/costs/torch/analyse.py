@@ -20,6 +20,7 @@ from torch import nn
 from explorer.engine.compat.torch import buffers_of, is_packed, parameters_of
 from explorer.engine.costs import layer_rows, layer_tree
 from explorer.engine.costs.memory import liveness
+from explorer.engine.costs.torch import outsiders
 from explorer.engine.costs.torch.autograd import Gradients
 from explorer.engine.costs.torch.branch_outcomes import Verdict, traced
 from explorer.engine.costs.torch.flow import value_flow
@@ -152,6 +153,7 @@ def examine_module(
     failed = f"the model failed in {seen.failed[0] or type(model).__name__}: " if seen.failed else ""
     if seen.failed:
         notes = (*notes, f"{failed}{seen.failed[1]}")
+    notes = (*notes, *outsiders.note(seen.outsiders))
     given = inputs if inputs is not None else described(list(args), "input")
     made = described(seen.result, "output")
     info = _about(source or type(model).__name__, given, made, (*notes, *verdict.notes))

@@ -174,6 +174,7 @@ class Trace(Struct):
         trail: Who read and made which tensors.
         given: What the model was called with.
         unseen: What to call work that was not seen, and why it was not, by the path of the module around it.
+        outsiders: Parameters in use that belong to no module, called by where they are held or used.
     """
 
     rows: list[Row]
@@ -196,6 +197,7 @@ class Trace(Struct):
     trail: TensorTrail = field(default_factory=TensorTrail)
     given: Sequence[torch.Tensor] = ()
     unseen: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    outsiders: Sequence[TensorInfo] = ()
 
 
 def is_opaque(module: nn.Module) -> bool:

@@ -49,6 +49,7 @@ from explorer.engine.costs.torch import constant_values, device_questions, layer
 from explorer.engine.costs.torch.autograd import Gradients
 from explorer.engine.costs.torch.data_dependence import AnswerPolicy, Questions
 from explorer.engine.costs.torch.hooks import Functions, Operators
+from explorer.engine.costs.torch.outsiders import Outsiders
 from explorer.engine.costs.torch.records import (
     ModuleParameter,
     OperatorEvent,
@@ -63,7 +64,15 @@ from explorer.engine.costs.torch.records import (
 )
 from explorer.engine.costs.torch.unseen import UnseenWork, held_tensors
 from explorer.engine.formats.torch_module import cache_tensors
-from explorer.engine.formats.torch_module.modules import described, dtype_name, is_lazy, named, tensors
+from explorer.engine.formats.torch_module.modules import (
+    described,
+    dtype_name,
+    held,
+    is_lazy,
+    is_parameter,
+    named,
+    tensors,
+)
 from explorer.engine.formats.torch_module.sparse import stored_elements
 from explorer.engine.formats.torch_module.stored_form import of_module
 from explorer.engine.formats.torch_module.tensor_subclass import inner_tensors
@@ -139,6 +148,7 @@ class _Watch:
         self.functions = Functions(self)
         self.done = 0
         self.unseen_work = UnseenWork()
+        self.outsiders = Outsiders(model)
         # a layer whose operators are asked for one by one has to run
         self.repeats = gradients is None and layer_cache.enabled()
         self.tape: list[layer_cache.Booking] | None = None
@@ -260,6 +270,8 @@ class _Watch:
                 places[part.at] = storage_key(storage)
                 self.alive[storage_key(storage)] = storage
         for given in asked.given:
+            if given.requires_grad:
+                self.outsiders.use(row, given)
             self.known(given)
         row.operators += len(tape.bookings)
         for cost, read, stored, written, used, wrote, moved in tape.bookings:
@@ -569,10 +581,14 @@ class _Watch:
         for at, (t, size) in enumerate(zip(given, known.given, strict=True)):
             storage = t.untyped_storage()
             key = storage_key(storage)
-            if key not in self.stored:
-                self.known(t, lifted=operator is not None and operator.name == "aten::lift_fresh")
-            elif key in self.weights:
+            if key in self.weights:
                 self.use(row, key, t)
+            else:
+                parameter = t.requires_grad or type(t) is not torch.Tensor or key in self.outsiders.held
+                if parameter and self.outsiders.use(row, t):
+                    self.alive.setdefault(key, storage)
+                if key not in self.stored:
+                    self.known(t, lifted=operator is not None and operator.name == "aten::lift_fresh")
             if self.sparse and key in self.sparse and known.cost.macs:
                 row.bound = row.bound or self.sparse[key]
             if self.bound and key in self.bound and not reason:
@@ -682,6 +698,8 @@ class _Watch:
             if known is None:
                 twin = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
                 # the original is held as well: its id must not be given to another tensor
+                if is_parameter(value):
+                    twin = self.outsiders.stand_in(twin, value)
                 known = self.twins[id(value)] = (value, twin)
                 reason = self.bound.get(storage_key(value.untyped_storage()))
                 key = storage_key(twin.untyped_storage())
@@ -779,12 +797,15 @@ def trace(
     if any(t.is_nested and t.layout is torch.strided for t in given):
         seen.failed = "", NESTED
         return seen
+    watch.outsiders.pass_in(given)
     given = [inner for t in given for inner in inner_tensors(t) or (t,)]
-    held = [*cache_tensors.within(args), *cache_tensors.within(kwargs)]
+    cached = [*cache_tensors.within(args), *cache_tensors.within(kwargs)]
     watch.thin(given)
-    watch.events.append(_feeding([*given, *held]))
-    own = (vars(module) for module in watch.named.values())
-    for tensor in (*given, *held, *held_tensors([list(args), dict(kwargs)]), *held_tensors(list(own))):
+    watch.events.append(_feeding([*given, *cached]))
+    registered_modules = {id(module) for module in watch.named.values()}
+    own = held([vars(module) for module in watch.named.values()], skipped=registered_modules)
+    within = held_tensors([list(args), dict(kwargs)])
+    for tensor in (*given, *cached, *within, *(tensor for _, tensor in own)):
         if is_lazy(tensor) or tensor.layout is not torch.strided:
             continue
         storage = tensor.untyped_storage()
@@ -809,7 +830,7 @@ def trace(
     returned = [*results, *cache_tensors.within(seen.result)]
     seen.kept = tuple(storage_key(t.untyped_storage()) for t in returned)
     watch.finished(seen.result, returned)
-    seen.unseen = watch.unseen_work.places
+    seen.unseen, seen.outsiders = watch.unseen_work.places, watch.outsiders.used()
     return seen
 
 

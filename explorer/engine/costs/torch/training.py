@@ -11,6 +11,7 @@ import torch
 from explorer.base.errors import Misuse
 from explorer.engine.costs.torch import analyse
 from explorer.engine.costs.torch.autograd import Gradients
+from explorer.engine.costs.torch.outsiders import NO_MODULE
 from explorer.engine.costs.training.step import LeafGradients, StepGradients
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.facts import Analysis
@@ -45,6 +46,7 @@ def step(
     compiled = [p for p, part in loaded.meta().named_modules() if isinstance(part, torch.jit.ScriptModule)]
     if compiled:
         notes.append(f"{compiled[0] or 'the model'} is compiled: gradients of weights in it are not counted")
+    notes += [note for note in analysis.info.model.notes if NO_MODULE in note]
     if watch.failed:
         plain = examine().analysis
         if not any(layer.reason.startswith("failed here") for layer in plain.layers):

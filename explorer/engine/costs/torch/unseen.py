@@ -8,10 +8,12 @@ tensor may have been multiplied on the way. A generator computes when somebody r
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
-from types import AsyncGeneratorType, CoroutineType, ModuleType
+from types import AsyncGeneratorType, CoroutineType
 from typing import Any
 
 import torch
+
+from explorer.engine.formats.torch_module.modules import held
 
 ELSEWHERE = (
     "a tensor was made where operators are not seen (another thread, native code): the figures are the least"
@@ -21,8 +23,6 @@ LATER = "the model returns a {kind}, which computes when it is read: the figures
 NO_TENSOR = "the model returns a {kind}, in which no tensor is found: what it computes later is not counted"
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
-_WITHOUT_TENSORS = (*_PLAIN, torch.nn.Module, type, ModuleType)
-"""What holds no tensor of a run's, or whose tensors are given by another way."""
 _LAZY = (Generator, Iterator, CoroutineType, AsyncGeneratorType)
 
 
@@ -85,21 +85,8 @@ class UnseenWork:
 
 
 def held_tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Tensors in tuples, lists, dicts and attributes of objects, however deep, as in the layers of a cache.
-
-    Each object is looked at once, so that objects which hold each other end.
-    """
-    waiting, seen = [value], {}
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, torch.Tensor):
-            yield part
-        elif id(part) not in seen and not isinstance(part, _WITHOUT_TENSORS):
-            seen[id(part)] = part  # held, so that no other object gets its place
-            inner = part.values() if isinstance(part, Mapping) else part
-            if not isinstance(part, (Mapping, list, tuple, set, frozenset)):
-                inner = getattr(part, "__dict__", {}).values()
-            waiting += reversed(list(inner))
+    """Tensors in containers and in attributes of objects, however deep, as in the layers of a cache."""
+    return (tensor for _, tensor in held(value))
 
 
 def _parts(value: Any) -> Iterator[Any]:

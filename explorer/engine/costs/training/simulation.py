@@ -37,7 +37,7 @@ from explorer.engine.costs.aten import dispatch, kernels
 from explorer.engine.costs.training.memory import Allocation, Change, over_time
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
-from explorer.engine.formats.torch_module.modules import tensors
+from explorer.engine.formats.torch_module.modules import tensors, unregistered_parameters
 from explorer.engine.runtime.torch_fastpath import restoring_modes
 from explorer.facts.training import Optimizer, Phase, StepMemory
 from explorer.host.gc_pause import gc_pause
@@ -113,6 +113,8 @@ def step_memory(
             why = why or error_line(error)
         finally:
             model.zero_grad(set_to_none=True)
+            for _, parameter in unregistered_parameters(model):
+                parameter.grad = None
     raise SimulationError(why)
 
 

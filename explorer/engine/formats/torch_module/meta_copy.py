@@ -19,7 +19,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from explorer.engine.compat.torch import MODULE_DICTS, is_of_torch, module_dicts, storage_key
 from explorer.engine.formats.torch_module import sparse
-from explorer.engine.formats.torch_module.modules import is_lazy
+from explorer.engine.formats.torch_module.modules import is_lazy, is_parameter, unregistered_parameters
 from explorer.engine.formats.torch_module.stored_form import attach_wrapped
 from explorer.engine.formats.torch_module.tensor_subclass import (
     dequantized,
@@ -79,7 +79,7 @@ def _twins(model: nn.Module, numbers: bool) -> dict[int, Any]:
         elif not isinstance(tensor, nn.Parameter) and (
             _steers(tensor) or (numbers and id(tensor) not in own and tensor.numel() <= MOST_KEPT)
         ):
-            memo[id(tensor)] = tensor.detach().clone()
+            memo[id(tensor)] = _as_parameter(tensor.detach().clone(), tensor)
         else:
             memo[id(tensor)] = sparse.marked(_as_parameter(_bare(tensor, storages), tensor), tensor)
     return memo
@@ -164,7 +164,9 @@ def _bare(tensor: torch.Tensor, storages: dict[Any, Any]) -> torch.Tensor:
 
 
 def _as_parameter(bare: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
-    return nn.Parameter(bare, original.requires_grad) if isinstance(original, nn.Parameter) else bare
+    if isinstance(original, nn.Parameter):
+        return nn.Parameter(bare, original.requires_grad)
+    return bare.requires_grad_() if is_parameter(original) else bare
 
 
 def _loose(model: nn.Module) -> Iterator[torch.Tensor]:
@@ -179,6 +181,7 @@ def _loose(model: nn.Module) -> Iterator[torch.Tensor]:
                 yield from (item for item in value if isinstance(item, torch.Tensor))
             elif isinstance(value, dict):
                 yield from (item for item in value.values() if isinstance(item, torch.Tensor))
+    yield from (tensor for _, tensor in unregistered_parameters(model))
 
 
 def _copied(model: nn.Module, memo: dict[int, Any]) -> nn.Module:

@@ -5,14 +5,15 @@ What reading a module, counting it and running it ask alike, whatever of it has 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from explorer.engine.compat.torch import children_of
+from explorer.engine.compat.torch import MODULE_DICTS, buffers_of, children_of, parameters_of
 from explorer.facts import TensorInfo
 
 
@@ -107,6 +108,72 @@ def named(model: nn.Module) -> dict[str, nn.Module]:
         for path, module in registered(model)
         if not (id(module) in seen or seen.add(id(module)))  # type: ignore[func-returns-value]
     }
+
+
+_WITHOUT_TENSORS = (bool, int, float, complex, str, bytes, type(None), type, ModuleType)
+
+
+def held(
+    value: Any, place: str = "", *, skipped: Collection[int] | None = None
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors in containers and in attributes of objects, however deep, each with the way to it.
+
+    Each object is looked at once, so that objects which hold each other end.
+
+    Args:
+        value: Where to look.
+        place: The expression that reaches `value`; the ways begin with it.
+        skipped: Ids of the modules whose tensors are known; None skips all modules.
+    """
+    waiting, seen = [(place, value)], {}
+    while waiting:
+        where, part = waiting.pop()
+        if isinstance(part, torch.Tensor):
+            yield where, part
+            continue
+        if id(part) in seen or isinstance(part, _WITHOUT_TENSORS):
+            continue
+        seen[id(part)] = part  # held, so that no other object gets its place
+        inner: list[tuple[str, Any]]
+        if isinstance(part, nn.Module):
+            if skipped is None or id(part) in skipped:
+                continue
+            dicts = [names for name, names in vars(part).items() if name in MODULE_DICTS]
+            own = [(name, value) for name, value in vars(part).items() if name not in MODULE_DICTS]
+            named_parts = [*(item for names in dicts for item in names.items()), *own]
+            inner = [(f"{where}.{name}", value) for name, value in named_parts]
+        elif isinstance(part, Mapping):
+            inner = [(f"{where}[{key!r}]", value) for key, value in part.items()]
+        elif isinstance(part, (list, tuple, set, frozenset)):
+            inner = [(f"{where}[{index}]", value) for index, value in enumerate(part)]
+        else:
+            inner = [(f"{where}.{name}", value) for name, value in getattr(part, "__dict__", {}).items()]
+        waiting += reversed(inner)
+
+
+def is_parameter(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is made to be trained: an nn.Parameter, or one that wants a gradient of its own."""
+    return isinstance(tensor, nn.Parameter) or (tensor.requires_grad and tensor.is_leaf)
+
+
+def unregistered_parameters(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Parameters that a model holds where `parameters()` does not look: in lists, dicts, objects, buffers.
+
+    Each comes with the expression that reaches it: 'layers[0].weight'.
+    """
+    modules = named(model)
+    listed = {id(module) for module in modules.values()}
+    known = {id(p) for module in modules.values() for p in parameters_of(module).values()}
+    for path, module in modules.items():
+        before = f"{path}." if path else ""
+        beside = [(name, value) for name, value in vars(module).items() if name not in MODULE_DICTS]
+        for name, value in (*beside, *buffers_of(module).items()):
+            if isinstance(value, _WITHOUT_TENSORS):
+                continue
+            for place, tensor in held(value, f"{before}{name}", skipped=listed):
+                if is_parameter(tensor) and id(tensor) not in known:
+                    known.add(id(tensor))
+                    yield place, tensor
 
 
 def is_lazy(tensor: torch.Tensor) -> bool:

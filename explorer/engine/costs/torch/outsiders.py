@@ -1,0 +1,104 @@
+"""Parameters that a forward uses and that no module of the model registers, as `model.parameters()` sees it.
+
+Layers in a plain list, a tensor in a closure, an attribute of an object: torch neither trains nor saves them.
+They are in no figure of parameters; what is here says which they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import nn
+
+from explorer.engine.compat.torch import storage_key
+from explorer.engine.costs.torch.records import Row
+from explorer.engine.formats.torch_module.modules import (
+    dtype_name,
+    is_lazy,
+    is_parameter,
+    unregistered_parameters,
+)
+from explorer.facts import TensorInfo
+
+NO_MODULE = "belong to no module of the model"
+
+_NAMED = 6
+"""How many of them a note names."""
+
+
+class Outsiders:
+    """Watches for parameters that are used without being registered.
+
+    Attributes:
+        held: Parameters that the model's objects hold, and the expressions that reach them, by their storage.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.held: dict[int, list[tuple[str, torch.Tensor]]] = {}
+        for place, tensor in unregistered_parameters(model):
+            if not is_lazy(tensor) and tensor.layout is torch.strided:
+                self.held.setdefault(storage_key(tensor.untyped_storage()), []).append((place, tensor))
+        self._originals: dict[int, torch.Tensor] = {}
+        self._given: set[int] = set()
+        self._used: dict[tuple[int, int], tuple[str, torch.Tensor]] = {}
+
+    def pass_in(self, tensors: Iterable[torch.Tensor]) -> None:
+        """The model is called with these: they are inputs, whatever gradient they want."""
+        self._given = {id(tensor) for tensor in tensors}
+
+    def stand_in(self, twin: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
+        """A twin without values of a parameter, which wants the same gradient."""
+        if isinstance(original, nn.Parameter):
+            twin = nn.Parameter(twin, original.requires_grad)
+        else:
+            twin.requires_grad_()
+        self._originals[storage_key(twin.untyped_storage())] = original
+        return twin
+
+    def use(self, row: Row, tensor: torch.Tensor) -> bool:
+        """An operator of `row` reads a tensor: whether it is one of them, or a view of one."""
+        key = storage_key(tensor.untyped_storage())
+        tensor = self._originals.get(key, tensor)
+        key = storage_key(tensor.untyped_storage())
+        offset = int(tensor.storage_offset())
+        known = [entry for entry in self.held.get(key, ()) if entry[1].storage_offset() <= offset]
+        if known:
+            place, parameter = max(known, key=lambda entry: entry[1].storage_offset())
+            self._used[key, int(parameter.storage_offset())] = place, parameter
+            return True
+        # the first to be seen of a storage is the parameter; views of it, without gradients, look like one
+        first = self._used.get((key, -1))
+        if first is None and (id(tensor) in self._given or not is_parameter(tensor)):
+            return False
+        # the last use names it: what fills a new parameter with numbers reads it as well
+        self._used[key, -1] = f"a tensor that {row.path} uses", tensor if first is None else first[1]
+        return True
+
+    def used(self) -> Sequence[TensorInfo]:
+        """Those that took part, in the order of their first use."""
+        return [
+            TensorInfo(place, dtype_name(tensor.dtype), tuple(tensor.shape), "observed")
+            for place, tensor in self._used.values()
+        ]
+
+
+def note(outsiders: Sequence[TensorInfo]) -> tuple[str, ...]:
+    """What to know about parameters that belong to no module; nothing where there are none."""
+    if not outsiders:
+        return ()
+    shapes = [tuple(int(size or 0) for size in info.shape or ()) for info in outsiders]
+    elements = sum(math.prod(shape) for shape in shapes)
+    names = [
+        f"{info.name} ({' x '.join(map(str, shape)) or 'one number'})"
+        for info, shape in zip(outsiders[:_NAMED], shapes, strict=False)
+    ]
+    rest = len(outsiders) - len(names)
+    more = f" and {rest:,} more" if rest else ""
+    noun = "1 parameter" if elements == 1 else f"{elements:,} parameters"
+    return (
+        f"{noun} took part that {NO_MODULE}: {', '.join(names)}{more}. `parameters()` does not list them,"
+        " so they are in no parameter count here; torch does not train, move or save them."
+        " Register them with nn.ModuleList, nn.ModuleDict or nn.Parameter",
+    )
