@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from explorer.base.errors import BadModel, ExplorerError, beyond, internal
+from explorer.base.errors import BadModel, ExplorerError
+from explorer.base.failures import beyond, internal
 from explorer.base.tested_versions import (
     error_chain,
     installed_version,

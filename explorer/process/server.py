@@ -21,7 +21,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 import explorer.session
-from explorer.base.errors import ExplorerError, beyond
+from explorer.base.errors import ExplorerError
+from explorer.base.failures import beyond
 from explorer.base.version_notes import with_note
 from explorer.host import memory_limit, scratch
 from explorer.session.cache.rows import RowPages

@@ -32,12 +32,17 @@ def without_a_clock() -> Iterator[None]:
         for module in ("app", "pilot"):
             patch.setattr(f"textual.{module}.wait_for_idle", quiet)
         patch.setattr(Pilot, "_wait_for_screen", handled)
-        patch.setenv("EXPLORER_TRACEBACK", "1")  # an error of the program fails the test
         patch.setattr("textual.screen.UPDATE_PERIOD", 0.001)
         patch.setattr("explorer.tui.tree.filter_line._TYPING", 0.001)
         patch.setattr("explorer.tui.dialogs.tile._PAUSE", 0.001)
         patch.setattr(Screen, "_compositor_refresh", lambda shown: undrawn.add(shown))
         yield
+
+
+@pytest.fixture(autouse=True)
+def failing_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of the program fails the test; tests outside of this folder see errors as users do."""
+    monkeypatch.setenv("EXPLORER_TRACEBACK", "1")
 
 
 @pytest.fixture

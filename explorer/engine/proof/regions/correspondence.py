@@ -20,7 +20,7 @@ from explorer.engine.graph.model import Model, Node, Tensor
 from explorer.engine.progress import Cancel
 from explorer.engine.proof.meanings import Original
 from explorer.engine.proof.regions.trials import COMPARABLE
-from explorer.engine.proof.structure.inferred_types import InferredTypes
+from explorer.engine.proof.structure.inferred_types import TypeLookup
 from explorer.engine.proof.structure.probes import GraphProducers, Pair, Region, pair_values
 from explorer.engine.proof.structure.value_numbers import GraphNumbers, ValueNumbers
 from explorer.facts import TensorInfo
@@ -105,11 +105,11 @@ class Correspondence:
         )
         self._given = given
         self._given_after = {inputs[name]: number for name, number in given.items()}
-        self._ranks: tuple[InferredTypes, InferredTypes] | None = None
+        self._ranks: tuple[TypeLookup, TypeLookup] | None = None
         self.unequal = self._number()
         if self.unequal:
             # axes that count from the end, and types, take an inference of either graph
-            self._ranks = InferredTypes(before), InferredTypes(after)
+            self._ranks = TypeLookup(before), TypeLookup(after)
             self.unequal = self._number()
         self.nodes = self._first.nodes
 

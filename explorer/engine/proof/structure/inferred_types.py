@@ -20,7 +20,7 @@ from explorer.facts import TensorInfo
 Path = tuple[str, ...]
 
 
-class InferredTypes:
+class TypeLookup:
     """What is inferred of the values of a model; made when first asked for.
 
     Args:

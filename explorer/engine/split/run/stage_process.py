@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-from explorer.base.errors import beyond
+from explorer.base.failures import beyond
 from explorer.engine.runtime.torch_arrays import as_array, as_tensor
 from explorer.host import child
 

@@ -55,7 +55,7 @@ class ExplorerApp(ReportingApp[int]):
         beside: Another model, which is set beside it.
     """
 
-    CSS_PATH = "app.tcss"
+    CSS_PATH = "../app.tcss"
     COMPONENT_CLASSES: ClassVar[set[str]] = ROLE_CLASSES
     DEFAULT_MODE = _HOME
     ENABLE_COMMAND_PALETTE = False

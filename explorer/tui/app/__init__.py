@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from explorer.tui.hangup import end_on_hangup
+from explorer.tui.app.hangup import end_on_hangup
 
 if TYPE_CHECKING:
     from explorer.process.saved_sessions import SavedSession, SessionStore

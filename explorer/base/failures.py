@@ -1,0 +1,35 @@
+"""Failures of any kind as one line: errors of Python and of libraries become an `ExplorerError`."""
+
+from __future__ import annotations
+
+from explorer.base.errors import BadModel, ExplorerError, broken_package
+from explorer.base.surroundings import failed_surroundings
+
+_NO_ARRAY = ("array is too big", "Maximum allowed dimension", "maximum possible size")
+"""numpy's words for a shape that no array has."""
+
+
+def beyond(error: Exception) -> ExplorerError | None:
+    """What to say of a model whose figures no number holds, or whose parts no stack does; else None.
+
+    Only files that were made to do so get here, loops of 2^62 turns in loops of 2^62 turns, work that needs a
+    package that is missing, broken or too old, and folders that are gone or cannot be written.
+    """
+    if (refused := failed_surroundings(error)) is not None:
+        return refused
+    if isinstance(error, RecursionError):
+        return BadModel("the model is nested deeper than can be followed")
+    if isinstance(error, OverflowError) or (isinstance(error, ValueError) and "integer string" in str(error)):
+        return BadModel("a figure of this model is larger than any that can be shown here")
+    if isinstance(error, ValueError) and any(words in str(error) for words in _NO_ARRAY):
+        return BadModel("a tensor of this model is larger than any memory")
+    if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
+        return BadModel("a name in this model holds half of a character, which cannot be written")
+    return broken_package(error)
+
+
+def internal(error: BaseException) -> ExplorerError:
+    """What is said of an error of the program itself, which nothing that its user did explains."""
+    reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    hint = "this is a bug: EXPLORER_TRACEBACK=1 shows where; report it with the output of explorer doctor"
+    return ExplorerError(f"internal error: {reason}", hint=hint)
