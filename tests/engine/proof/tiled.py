@@ -49,7 +49,9 @@ def model(
         [helper.make_tensor_value_info(n, kinds.get(n, code), None) for n in outputs],
         [numpy_helper.from_array(w, n) for n, w in weights.items()],
     )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    domains = sorted({each.domain for each in nodes} - {""})
+    opsets = [helper.make_opsetid("", opset), *(helper.make_opsetid(domain, 1) for domain in domains)]
+    made = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     onnx.save(onnx.shape_inference.infer_shapes(made, strict_mode=True), path)
     return reader.read(str(path))
 

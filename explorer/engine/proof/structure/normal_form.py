@@ -8,131 +8,32 @@ that needs the rank or the type of a value is left out where inference does not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from string import ascii_letters
 from typing import Any
 
 import numpy as np
-from msgspec import Struct, field
 
-from explorer.engine.graph.model import DTYPES, Tensor
+from explorer.engine.graph.model import Tensor
 from explorer.engine.graph.schema_defaults import default_attributes
-
-Ints = tuple[int, ...]
-
-_SMALL = 64
-"""Elements up to which a stored tensor is read as axes, sizes or a scalar."""
-
-
-class NormalNode(Struct):
-    """A node on its way to normal form.
-
-    Attributes:
-        domain, op: The operator.
-        opset: Version of its operator set that the model means.
-        given: Numbers of its inputs; in place of a number a form, where what is stored there has one.
-        attributes: Values by name, references resolved; those without one are not there.
-        outputs: How many outputs it has, those without a name at the end left out.
-        stored: The stored tensor behind an input; None for any other value.
-        rank: How many axes an input has; None where it is not known.
-        dtype: Element type of an input; None where it is not known.
-        sources: What is known of how values are made; rules keep it up.
-        same: The number that the node's only output has already, if it is that of another value.
-    """
-
-    domain: str
-    op: str
-    opset: int
-    given: list[Any]
-    attributes: dict[str, Any]
-    outputs: int
-    stored: Callable[[int], Tensor | None]
-    rank: Callable[[int], int | None]
-    dtype: Callable[[int], str | None]
-    sources: Sources
-    same: int | None = None
-
-    def numbers(self, at: int) -> np.ndarray[Any, Any] | None:
-        """The stored numbers behind an input, as far as they are few; None for any other value."""
-        if at >= len(self.given) or not isinstance(self.given[at], int):
-            return None
-        tensor = self.stored(at)
-        if tensor is None or tensor.payload is None or tensor.dtype == "string" or tensor.elements > _SMALL:
-            return None
-        return tensor.array()
-
-    def ints(self, at: int) -> Ints | None:
-        """The same of integers, as a flat list."""
-        values = self.numbers(at)
-        if values is None or values.dtype.kind not in "iu":
-            return None
-        return tuple(int(value) for value in values.reshape(-1))
-
-    def absent(self, at: int) -> None:
-        """Leaves an input out."""
-        if at < len(self.given):
-            self.given[at] = 0
-        self.trim()
-
-    def trim(self) -> None:
-        """Takes absent inputs off the end."""
-        while self.given and self.given[-1] == 0:
-            self.given.pop()
-
-    def drop(self, name: str, trivial: Callable[[Any], bool]) -> None:
-        """Leaves an attribute out where its value is trivial."""
-        if name in self.attributes and trivial(self.attributes[name]):
-            del self.attributes[name]
-
-
-class Sources(Struct):
-    """How values are made, for rules that look through one node at the next; by the value's number.
-
-    Attributes:
-        dtypes: Element types, as far as they follow from the numbers alone.
-        casts: What was cast, and its type.
-        transposes: What was transposed, and how.
-        reshaped: What was given another shape.
-        turned: What was negated, by the operator that undoes itself.
-    """
-
-    dtypes: dict[int, str] = field(default_factory=dict)
-    casts: dict[int, tuple[int, str]] = field(default_factory=dict)
-    transposes: dict[int, tuple[int, Ints]] = field(default_factory=dict)
-    reshaped: dict[int, int] = field(default_factory=dict)
-    turned: dict[tuple[str, int], int] = field(default_factory=dict)
-
-
-Rule = Callable[[NormalNode], None]
+from explorer.engine.proof.structure.identities import IDENTITIES
+from explorer.engine.proof.structure.normal_node import Ints, NormalNode, Rule
+from explorer.engine.proof.structure.opset_forms import OLDER
 
 
 def normalize(node: NormalNode) -> None:
     """Brings a node to normal form, in place."""
     node.attributes = {**default_attributes(node.domain, node.op, node.opset), **node.attributes}
+    node.attributes.pop("consumed_inputs", None)
+    for rules in () if node.domain else (OLDER, IDENTITIES):
+        for rule in rules.get(node.op, ()):
+            rule(node)
+            if node.same is not None:
+                return
     for rule in _RULES.get((node.domain, node.op), ()):
         rule(node)
         if node.same is not None:
             return
-
-
-def made(node: NormalNode, number: int) -> None:
-    """Notes how the first output of a node in normal form, of this number, is made."""
-    if node.domain or not node.given or not isinstance(node.given[0], int):
-        return
-    x = node.given[0]
-    sources = node.sources
-    if node.op == "Cast":
-        code, dtype = node.attributes.get("to"), node.dtype(0)
-        if isinstance(code, int) and code in DTYPES:
-            sources.dtypes[number] = DTYPES[code].name
-        if dtype is not None:
-            sources.casts[number] = x, dtype
-    elif node.op == "Transpose" and (perm := _perm(node)) is not None:
-        sources.transposes[number] = x, perm
-    elif node.op in _RESHAPES:
-        sources.reshaped[number] = sources.reshaped.get(x, x)
-    elif node.op in _INVOLUTIONS:
-        sources.turned[node.op, number] = x
 
 
 # what counts from the front
@@ -201,6 +102,10 @@ def _squeezed(more: bool) -> Rule:
     return rule
 
 
+_BEYOND = 1 << 40
+"""An end behind that of any axis."""
+
+
 def _slice(node: NormalNode) -> None:
     """Axes from the front, where all are listed as none; steps of 1 as none."""
     starts = node.ints(1)
@@ -216,6 +121,8 @@ def _slice(node: NormalNode) -> None:
     if rank is not None:
         axes = tuple(axis + rank if axis < 0 else axis for axis in axes)
     ends, counts = node.ints(2), len(starts)
+    if ends is not None and not any(starts) and all(end >= _BEYOND for end in ends) and len(node.given) < 5:
+        node.same = node.given[0]
     node.given += [0] * (4 - len(node.given))
     node.given[3] = ("axes", axes)
     node.given[1] = ("starts", starts)
@@ -301,148 +208,12 @@ def _max_pool(node: NormalNode) -> None:
     node.drop("storage_order", lambda value: node.outputs == 1 or value == 0)
 
 
-# what is the same as what it is given
-
-
-def _single(node: NormalNode) -> None:
-    """A sum, or a concatenation, of one."""
-    if len(node.given) == 1:
-        node.same = node.given[0]
-
-
-def _dropout(node: NormalNode) -> None:
-    """Outside of training nothing is dropped."""
-    if node.opset >= 7 and node.outputs == 1:
-        training = node.numbers(2)
-        if len(node.given) < 3 or (training is not None and not training.any()):
-            node.same = node.given[0]
-
-
-def _cast(node: NormalNode) -> None:
-    """To the type that a value has; or back to the type that it had, of which the other one holds all."""
-    code = node.attributes.get("to")
-    to = DTYPES[code].name if isinstance(code, int) and code in DTYPES else None
-    dtype = node.dtype(0)
-    if to is None:
-        return
-    if dtype == to:
-        node.same = node.given[0]
-        return
-    source = node.sources.casts.get(node.given[0]) if isinstance(node.given[0], int) else None
-    if source is not None and source[1] == to and dtype is not None and holds(dtype, to):
-        node.same = source[0]
-
-
-def holds(wide: str, narrow: str) -> bool:
-    """Whether every number of a type comes back from another one as it was."""
-    if narrow == "bool":
-        return wide in _WHOLE or wide in _EXACT
-    if narrow == wide:
-        return True
-    if narrow in _EXACT and wide in _EXACT:
-        return _EXACT[wide] > _EXACT[narrow] and {wide, narrow} != {"bfloat16", "float16"}
-    if narrow in _WHOLE:
-        least, largest = _WHOLE[narrow]
-        if wide in _WHOLE:
-            return _WHOLE[wide][0] <= least and largest <= _WHOLE[wide][1]
-        return wide in _EXACT and max(-least, largest) <= 1 << _EXACT[wide]
-    return False
-
-
-_EXACT = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
-"""Bits of the significand."""
-
-_WHOLE = {
-    **{f"int{bits}": (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) for bits in (8, 16, 32, 64)},
-    **{f"uint{bits}": (0, (1 << bits) - 1) for bits in (8, 16, 32, 64)},
-}
-"""The least and the largest number of a type."""
-
-_INVOLUTIONS = ("Neg", "Not")
-
-
-def _undone(node: NormalNode) -> None:
-    """Twice is not at all."""
-    if isinstance(node.given[0], int):
-        node.same = node.sources.turned.get((node.op, node.given[0]))
-
-
-def _perm(node: NormalNode) -> Ints | None:
-    """How a Transpose orders the axes; None where nobody says how many there are."""
-    perm, rank = node.attributes.get("perm"), node.rank(0)
-    if isinstance(perm, tuple) and perm:
-        return perm
-    return tuple(reversed(range(rank))) if rank is not None else None
-
-
-def _transpose(node: NormalNode) -> None:
-    """Two after each other are one; one that leaves all in place is none; to turn all is the default."""
-    perm = _perm(node)
-    if perm is None:
-        node.attributes.pop("perm", None)
-        return
-    source = node.sources.transposes.get(node.given[0]) if isinstance(node.given[0], int) else None
-    if source is not None and len(source[1]) == len(perm):
-        node.given[0] = source[0]
-        perm = tuple(source[1][axis] for axis in perm)
-    count = len(perm)
-    if perm == tuple(range(count)):
-        node.same = node.given[0]
-    elif perm == tuple(reversed(range(count))):
-        node.attributes.pop("perm", None)
-    else:
-        node.attributes["perm"] = perm
-
-
-_RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
-
-
-def _reshape(node: NormalNode) -> None:
-    """Of what was given another shape before, only the last shape counts."""
-    shape = node.ints(1)
-    if shape is None or 0 in shape:
-        return
-    node.attributes.pop("allowzero", None)
-    node.given[1] = ("shape", shape)
-    if isinstance(node.given[0], int):
-        node.given[0] = node.sources.reshaped.get(node.given[0], node.given[0])
-
-
-def _neutral(at: int, value: int, kinds: str = "fiu") -> Rule:
-    """A scalar that changes nothing: times 1, less 0."""
-
-    def rule(node: NormalNode) -> None:
-        for side in range(2) if at < 0 else (at,):
-            numbers = node.numbers(side)
-            scalar = numbers is not None and numbers.ndim == 0 and numbers.dtype.kind in kinds
-            other = node.given[1 - side] if len(node.given) == 2 else None
-            if scalar and isinstance(other, int) and numbers == value and not np.signbit(float(numbers)):
-                node.same = other
-                return
-
-    return rule
-
-
-def _pad(node: NormalNode) -> None:
-    """To pad with the default is to say nothing of it; to pad by nothing is none."""
-    fill = node.numbers(2)
-    if node.attributes.get("mode") != "constant":
-        node.attributes.pop("value", None)
-        if len(node.given) < 4 or node.given[3] == 0:
-            node.absent(2)
-    elif fill is not None and fill.size == 1 and not fill.any() and not np.signbit(fill.astype(float)).any():
-        node.absent(2)
-    pads = node.ints(1)
-    if pads is not None and not any(pads):
-        node.same = node.given[0]
-
-
 # operands that trade places
 
 
 def _commuted(node: NormalNode) -> None:
-    if len(node.given) == 2 and all(isinstance(number, int) for number in node.given):
-        node.given.sort()
+    if len(node.given) == 2:
+        node.given.sort(key=lambda given: (isinstance(given, tuple), given))
 
 
 def _mirrored(op: str) -> Rule:
@@ -556,7 +327,7 @@ def _resize(node: NormalNode) -> None:
 _AXIS = _from_front("axis")
 
 _STANDARD: Mapping[str, Sequence[Rule]] = {
-    "Add": (_neutral(-1, 0, "iu"), _commuted),
+    "Add": (_commuted,),
     "And": (_commuted,),
     "ArgMax": (_AXIS,),
     "ArgMin": (_AXIS,),
@@ -565,16 +336,13 @@ _STANDARD: Mapping[str, Sequence[Rule]] = {
     "BitwiseAnd": (_commuted,),
     "BitwiseOr": (_commuted,),
     "BitwiseXor": (_commuted,),
-    "Cast": (_cast,),
-    "Concat": (_single, _AXIS),
+    "Concat": (_AXIS,),
     "ConstantOfShape": (_filled,),
     "Conv": (_kernel(1), _window),
     "ConvInteger": (_kernel(1), _window),
     "ConvTranspose": (_kernel(1), _window),
     "CumSum": (_axis_input,),
     "DequantizeLinear": (_zero_point, _AXIS),
-    "Div": (_neutral(1, 1),),
-    "Dropout": (_dropout,),
     "Einsum": (_einsum,),
     "Equal": (_commuted,),
     "Flatten": (_AXIS,),
@@ -590,22 +358,15 @@ _STANDARD: Mapping[str, Sequence[Rule]] = {
     "LogSoftmax": (_AXIS,),
     "LpNormalization": (_AXIS,),
     "LpPool": (_window,),
-    "Max": (_single,),
     "MaxPool": (_pooled, _window, _max_pool),
-    "Mean": (_single,),
     "MeanVarianceNormalization": (_axes_from_front("axes"),),
-    "Min": (_single,),
-    "Mul": (_neutral(-1, 1), _commuted),
-    "Neg": (_undone,),
-    "Not": (_undone,),
+    "Mul": (_commuted,),
     "OneHot": (_from_front("axis", 1),),
     "Or": (_commuted,),
-    "Pad": (_pad,),
     "QLinearConv": (_kernel(3), _window),
     "QuantizeLinear": (_zero_point, _AXIS),
     "RMSNormalization": (_AXIS,),
     "RNN": (_recurrent,),
-    "Reshape": (_reshape,),
     "Resize": (_resize,),
     "Scan": (_scan,),
     "ScatterElements": (_AXIS,),
@@ -614,10 +375,8 @@ _STANDARD: Mapping[str, Sequence[Rule]] = {
     "Split": (_AXIS,),
     "SplitToSequence": (_AXIS,),
     "Squeeze": (_squeezed(more=False),),
-    "Sub": (_neutral(1, 0),),
-    "Sum": (_single, _commuted),
+    "Sum": (_commuted,),
     "TopK": (_AXIS,),
-    "Transpose": (_transpose,),
     "Unique": (_AXIS,),
     "Unsqueeze": (_squeezed(more=True),),
     "Xor": (_commuted,),

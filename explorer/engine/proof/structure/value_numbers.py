@@ -24,7 +24,10 @@ from explorer.engine.graph.model import AttributeRef, Function, Graph, Model, No
 from explorer.engine.graph.random_operators import RANDOM
 from explorer.engine.progress import Cancel
 from explorer.engine.proof.meanings import Original
-from explorer.engine.proof.structure.normal_form import MANY_OUTPUTS, NormalNode, Sources, made, normalize
+from explorer.engine.proof.structure.identities import note_source
+from explorer.engine.proof.structure.normal_form import MANY_OUTPUTS, normalize
+from explorer.engine.proof.structure.normal_node import NormalNode, Sources
+from explorer.engine.proof.structure.opset_forms import NEWEST, changed_version
 from explorer.engine.shapes.subgraphs import body_name, call_name
 from explorer.facts import TensorInfo
 
@@ -91,12 +94,16 @@ class ValueNumbers:
         domain, op, _ = key
         if domain not in self._mixed:
             return key
+        if not domain and opset <= NEWEST:
+            return (*key, changed_version(op, opset))
         version = domain, op, opset
         if version not in self._since:
             import onnx.defs  # 200 ms, and only models of different operator sets need it
 
             try:
-                self._since[version] = onnx.defs.get_schema(op, opset, domain).since_version
+                since = onnx.defs.get_schema(op, opset, domain).since_version
+                read = not domain and since <= NEWEST
+                self._since[version] = changed_version(op, since) if read else since
             except onnx.defs.SchemaError:
                 self._since[version] = opset
         return (*key, self._since[version])
@@ -285,7 +292,7 @@ class GraphNumbers:
             form = (*form, "draw", self._drawn[form])
         number = self.table.number("node", form)
         outputs = [self.table.number("output", number, at) for at in range(len(node.outputs))]
-        made(normal, outputs[0])
+        note_source(normal, outputs[0])
         return outputs
 
     def _attributes(self, node: Node, scope: _Scope) -> tuple[dict[str, Any], dict[str, _Bound]]:
@@ -319,6 +326,14 @@ class GraphNumbers:
             found = info(at)
             return len(found.shape) if found is not None and found.shape is not None else None
 
+        def size(at: int, axis: int) -> int | None:
+            found = info(at)
+            if found is None or found.shape is None or found.origin == "bound":
+                return None
+            inside = -len(found.shape) <= axis < len(found.shape)
+            length = found.shape[axis] if inside else None
+            return length if isinstance(length, int) else None
+
         def dtype(at: int) -> str | None:
             known = table.sources.dtypes.get(given[at]) if at < len(given) else None
             if known is not None:
@@ -336,6 +351,7 @@ class GraphNumbers:
             outputs,
             lambda at: table.tensors.get(given[at]) if at < len(given) else None,
             rank,
+            size,
             dtype,
             table.sources,
         )

@@ -94,11 +94,11 @@ def test_limits_that_are_written_otherwise_are_equal_on_evidence(tmp_path: Path)
     other = written(tmp_path / "b.onnx", apart, numbers, ("rows", 6))
     assert verify_files(clip, other).verdict_kind == "evidence"
     # a scale in another place is no limit that is out of reach
-    half = {"half": np.float32(0.5), "two": np.float32(2)}
-    scaled = [node("Mul", ["m", "half"], ["h"]), node("Tanh", ["h"], ["y"])]
-    parted = [node("Div", ["m", "two"], ["h"]), node("Tanh", ["h"], ["y"])]
+    third = {"third": np.float32(1 / 3), "three": np.float32(3)}
+    scaled = [node("Mul", ["m", "third"], ["h"]), node("Tanh", ["h"], ["y"])]
+    parted = [node("Div", ["m", "three"], ["h"]), node("Tanh", ["h"], ["y"])]
     paths = [
-        written(tmp_path / f"{at}.onnx", nodes, half, ("rows", 6))
+        written(tmp_path / f"{at}.onnx", nodes, third, ("rows", 6))
         for at, nodes in enumerate((scaled, parted))
     ]
     assert verify_files(*paths).verdict_kind == "evidence"

@@ -16,7 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 from explorer import verify_files
 from explorer.base.errors import BadModel
 from explorer.engine.graph.schema_defaults import DEFAULTS, Since, default_attributes
-from explorer.engine.proof.structure.normal_form import einsum_equation, holds
+from explorer.engine.proof.structure.identities import holds
+from explorer.engine.proof.structure.normal_form import einsum_equation
 from tests.engine.proof import tiled as t
 
 node = helper.make_node
@@ -46,6 +47,18 @@ W = {
     "q": np.random.default_rng(0).integers(-90, 90, (8, 5)).astype(np.int8),
     "s": np.float32(0.05),
 }
+
+QUANTIZED = [
+    *(stored("u", np.float32(0.03)), stored("z", np.uint8(128)), stored("k", np.int8(0))),
+    node("QuantizeLinear", ["x", "u", "z"], ["xq"]),
+]
+
+
+def gemm(**attributes: Any) -> list[Any]:
+    """A product of quantized numbers, of onnxruntime's own operators."""
+    inputs = ["xq", "u", "z", "q", "s", "k"]
+    return [node("QGemm", inputs, ["y"], domain="com.microsoft", **attributes)]
+
 
 EQUAL: dict[str, tuple[Any, Pair]] = {
     "a group of one": ((1, 4, 8, 8), same("Conv", ["x", "w"], {"group": 1, "dilations": [1, 1]}, {})),
@@ -243,6 +256,102 @@ EQUAL: dict[str, tuple[Any, Pair]] = {
             [node("LSTM", ["x", "lw", "lr", "", ""], ["y"], hidden_size=5)],
         ),
     ),
+    "applied again": (
+        (3, 8),
+        (
+            [node("Relu", ["x"], ["a"]), node("Relu", ["a"], ["b"]), node("Tanh", ["b"], ["y"])],
+            [node("Relu", ["x"], ["a"]), node("Tanh", ["a"], ["y"])],
+        ),
+    ),
+    "joined twice": (
+        (2, 3, 8),
+        (
+            [node("Concat", ["x", "x"], ["a"], axis=-2), node("Concat", ["x", "a"], ["y"], axis=1)],
+            [node("Concat", ["x", "x", "x"], ["y"], axis=1)],
+        ),
+    ),
+    "minus is plus": (
+        (3, 8),
+        (
+            [stored("c", np.float32([0.3, -2] * 4)), node("Sub", ["x", "c"], ["y"])],
+            [stored("c", np.float32([-0.3, 2] * 4)), node("Add", ["c", "x"], ["y"])],
+        ),
+    ),
+    "an eighth": (
+        (3, 8),
+        (
+            [stored("c", np.float32(8)), node("Div", ["x", "c"], ["y"])],
+            [stored("c", np.float32(0.125)), node("Mul", ["x", "c"], ["y"])],
+        ),
+    ),
+    "to the power of one": (
+        (3, 8),
+        (
+            [stored("c", np.float32(1)), node("Pow", ["x", "c"], ["p"]), node("Tanh", ["p"], ["y"])],
+            [node("Tanh", ["x"], ["y"])],
+        ),
+    ),
+    "the other one if not": (
+        (3, 8),
+        (
+            [
+                *(stored("z", np.float32(0.2)), node("Less", ["x", "z"], ["l"]), node("Not", ["l"], ["n"])),
+                *(node("Tanh", ["x"], ["t"]), node("Where", ["n", "t", "x"], ["y"])),
+            ],
+            [
+                *(stored("z", np.float32(0.2)), node("Less", ["x", "z"], ["l"])),
+                *(node("Tanh", ["x"], ["t"]), node("Where", ["l", "x", "t"], ["y"])),
+            ],
+        ),
+    ),
+    "expanded by nothing": (
+        (3, 8),
+        (
+            [ints("sh", 1, 1), node("Expand", ["x", "sh"], ["e"]), node("Tanh", ["e"], ["y"])],
+            [node("Tanh", ["x"], ["y"])],
+        ),
+    ),
+    "tiled once": (
+        (3, 8),
+        (
+            [ints("sh", 1, 1), node("Tile", ["x", "sh"], ["e"]), node("Tanh", ["e"], ["y"])],
+            [node("Tanh", ["x"], ["y"])],
+        ),
+    ),
+    "from the first to the last": (
+        (3, 8),
+        (
+            [
+                *(ints("b", 0), ints("e", 2**63 - 1), ints("a", -1), node("Slice", ["x", *"bea"], ["all"])),
+                node("Tanh", ["all"], ["y"]),
+            ],
+            [node("Tanh", ["x"], ["y"])],
+        ),
+    ),
+    "a type in between": (
+        (3, 8),
+        (
+            [
+                node("Cast", ["x"], ["c"], to=TensorProto.INT8),
+                *(node("Cast", ["c"], ["i"], to=TensorProto.INT32), node("Cast", ["i"], ["y"], to=1)),
+            ],
+            [node("Cast", ["x"], ["c"], to=TensorProto.INT8), node("Cast", ["c"], ["y"], to=1)],
+        ),
+    ),
+    "the larger of two alike": (
+        (3, 8),
+        (
+            [node("Tanh", ["x"], ["t"]), node("Max", ["t", "t"], ["l"]), node("Sigmoid", ["l"], ["y"])],
+            [node("Tanh", ["x"], ["t"]), node("Sigmoid", ["t"], ["y"])],
+        ),
+    ),
+    "an alpha of one": (
+        (3, 8),
+        (
+            [*QUANTIZED, *gemm(alpha=1.0, transB=0)],
+            [*QUANTIZED, *gemm()],
+        ),
+    ),
 }
 
 DIFFERENT: dict[str, tuple[Any, Pair]] = {
@@ -286,6 +395,34 @@ DIFFERENT: dict[str, tuple[Any, Pair]] = {
             [node("Transpose", ["x"], ["y"], perm=[2, 1, 0])],
         ),
     ),
+    "less a number is not plus it": (
+        (3, 8),
+        (
+            [stored("c", np.float32(0.3)), node("Sub", ["c", "x"], ["y"])],
+            [stored("c", np.float32(-0.3)), node("Add", ["c", "x"], ["y"])],
+        ),
+    ),
+    "a type that does not hold it": (
+        (3, 8),
+        (
+            [node("Cast", ["x"], ["c"], to=TensorProto.INT8), node("Cast", ["c"], ["y"], to=1)],
+            [node("Identity", ["x"], ["y"])],
+        ),
+    ),
+    "joined along another axis": (
+        (2, 2, 2),
+        (
+            [
+                *(node("Neg", ["x"], ["n"]), node("Concat", ["x", "n"], ["a"], axis=0)),
+                *(node("Concat", ["n", "x"], ["b"], axis=0), node("Concat", ["a", "b"], ["y"], axis=1)),
+            ],
+            [
+                *(node("Neg", ["x"], ["n"]), node("Concat", ["x", "n"], ["a"], axis=1)),
+                *(node("Concat", ["x", "n"], ["b"], axis=1), node("Concat", ["a", "b"], ["y"], axis=0)),
+            ],
+        ),
+    ),
+    "another alpha": ((3, 8), ([*QUANTIZED, *gemm(alpha=0.5)], [*QUANTIZED, *gemm()])),
     "slices of other axes": (
         (4, 4, 8),
         (

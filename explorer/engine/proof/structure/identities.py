@@ -1,0 +1,292 @@
+"""Identities: nodes that hand on what they are given, and two nodes that are one.
+
+Each holds for every input and to the bit, NaN and the sign of zero included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from explorer.engine.graph.model import DTYPES
+from explorer.engine.proof.structure.normal_node import Ints, NormalNode, Rule
+
+
+def _single(node: NormalNode) -> None:
+    """A sum, or a concatenation, of one."""
+    if len(node.given) == 1:
+        node.same = node.given[0]
+
+
+def _dropout(node: NormalNode) -> None:
+    """Outside of training nothing is dropped."""
+    if node.opset >= 7 and node.outputs == 1:
+        training = node.numbers(2)
+        if len(node.given) < 3 or (training is not None and not training.any()):
+            node.same = node.given[0]
+
+
+def _cast(node: NormalNode) -> None:
+    """To the type that a value has; or back to the type that it had, of which the other one holds all."""
+    code = node.attributes.get("to")
+    to = DTYPES[code].name if isinstance(code, int) and code in DTYPES else None
+    dtype = node.dtype(0)
+    if to is None:
+        return
+    if dtype == to:
+        node.same = node.given[0]
+        return
+    if not to.startswith(("float8", "float4")):
+        node.attributes.pop("saturate", None)
+    source = node.sources.casts.get(node.given[0]) if isinstance(node.given[0], int) else None
+    if source is None or dtype is None:
+        return
+    x, first = source
+    if first == to and holds(dtype, to):
+        node.same = x
+    elif holds(dtype, first) and (to in _EXACT or (first not in _EXACT and (to in _WHOLE or to == "bool"))):
+        # the type in between holds every number; a float that an integer type cannot hold is left as it is
+        node.given[0] = x
+        node.dtype = lambda at: first if at == 0 else None
+
+
+def holds(wide: str, narrow: str) -> bool:
+    """Whether every number of a type comes back from another one as it was."""
+    if narrow == "bool":
+        return wide in _WHOLE or wide in _EXACT
+    if narrow == wide:
+        return True
+    if narrow in _EXACT and wide in _EXACT:
+        return _EXACT[wide] > _EXACT[narrow] and {wide, narrow} != {"bfloat16", "float16"}
+    if narrow in _WHOLE:
+        least, largest = _WHOLE[narrow]
+        if wide in _WHOLE:
+            return _WHOLE[wide][0] <= least and largest <= _WHOLE[wide][1]
+        return wide in _EXACT and max(-least, largest) <= 1 << _EXACT[wide]
+    return False
+
+
+_EXACT = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
+"""Bits of the significand."""
+
+_WHOLE = {
+    **{f"int{bits}": (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": (0, (1 << bits) - 1) for bits in (8, 16, 32, 64)},
+}
+"""The least and the largest number of a type."""
+
+INVOLUTIONS = ("Neg", "Not")
+
+IDEMPOTENT = ("Abs", "Ceil", "Floor", "Relu", "Round", "Sign")
+
+
+def _undone(node: NormalNode) -> None:
+    """Twice is not at all."""
+    if isinstance(node.given[0], int):
+        node.same = node.sources.turned.get((node.op, node.given[0]))
+
+
+def permutation(node: NormalNode) -> Ints | None:
+    """How a Transpose orders the axes; None where nobody says how many there are."""
+    perm, rank = node.attributes.get("perm"), node.rank(0)
+    if isinstance(perm, tuple) and perm:
+        return perm
+    return tuple(reversed(range(rank))) if rank is not None else None
+
+
+def _transpose(node: NormalNode) -> None:
+    """Two after each other are one; one that leaves all in place is none; to turn all is the default."""
+    perm = permutation(node)
+    if perm is None:
+        node.attributes.pop("perm", None)
+        return
+    source = node.sources.transposes.get(node.given[0]) if isinstance(node.given[0], int) else None
+    if source is not None and len(source[1]) == len(perm):
+        node.given[0] = source[0]
+        perm = tuple(source[1][axis] for axis in perm)
+    count = len(perm)
+    if perm == tuple(range(count)):
+        node.same = node.given[0]
+    elif perm == tuple(reversed(range(count))):
+        node.attributes.pop("perm", None)
+    else:
+        node.attributes["perm"] = perm
+
+
+RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+
+
+def _reshape(node: NormalNode) -> None:
+    """Of what was given another shape before, only the last shape counts."""
+    shape = node.ints(1)
+    if shape is None or 0 in shape:
+        return
+    node.attributes.pop("allowzero", None)
+    node.given[1] = ("shape", shape)
+    if isinstance(node.given[0], int):
+        node.given[0] = node.sources.reshaped.get(node.given[0], node.given[0])
+
+
+def _neutral(at: int, value: int, kinds: str = "fiu") -> Rule:
+    """A scalar that changes nothing: times 1, less 0."""
+
+    def rule(node: NormalNode) -> None:
+        for side in range(2) if at < 0 else (at,):
+            numbers = node.numbers(side)
+            scalar = numbers is not None and numbers.ndim == 0 and numbers.dtype.kind in kinds
+            other = node.given[1 - side] if len(node.given) == 2 else None
+            if scalar and isinstance(other, int) and numbers == value and not np.signbit(float(numbers)):
+                node.same = other
+                return
+
+    return rule
+
+
+def _pad(node: NormalNode) -> None:
+    """Padded by nothing."""
+    pads = node.ints(1)
+    if pads is not None and not any(pads):
+        node.same = node.given[0]
+
+
+def _settled(node: NormalNode) -> None:
+    """Once is as good as twice."""
+    if (node.op, node.given[0]) in node.sources.settled:
+        node.same = node.given[0]
+
+
+def _alike(node: NormalNode) -> None:
+    """Of a value and itself."""
+    if len(node.given) == 2 and node.given[0] == node.given[1] and isinstance(node.given[0], int):
+        node.same = node.given[0]
+
+
+def _where(node: NormalNode) -> None:
+    """Of what is not so, the other one."""
+    source = node.sources.turned.get(("Not", node.given[0])) if isinstance(node.given[0], int) else None
+    if source is not None and len(node.given) == 3:
+        node.given = [source, node.given[2], node.given[1]]
+
+
+def _expand(node: NormalNode) -> None:
+    """To sizes of 1, which every size is already."""
+    shape, rank = node.ints(1), node.rank(0)
+    if shape is not None and rank is not None and _ones(shape) and len(shape) <= rank:
+        node.same = node.given[0]
+
+
+def _tile(node: NormalNode) -> None:
+    """Once along every axis."""
+    repeats = node.ints(1) if node.opset >= 6 else None
+    if repeats is not None and _ones(repeats):
+        node.same = node.given[0]
+
+
+def _ones(values: Ints) -> bool:
+    return all(value == 1 for value in values)
+
+
+def _join(node: NormalNode) -> None:
+    """What was concatenated along the same axis before is one of more parts."""
+    axis, rank = node.attributes.get("axis"), node.rank(0)
+    if not isinstance(axis, int) or (axis < 0 and rank is None):
+        return
+    axis += rank if axis < 0 and rank is not None else 0
+    parts: list[Any] = []
+    for part in node.given:
+        joined = node.sources.joined.get(part) if isinstance(part, int) else None
+        parts += joined[1] if joined is not None and joined[0] == axis else [part]
+    node.given, node.attributes["axis"] = parts, axis
+
+
+def _scalars(node: NormalNode) -> list[tuple[int, np.ndarray[Any, Any]]]:
+    """Stored floats among the inputs, few and finite."""
+    stored = [(at, node.numbers(at)) for at in range(len(node.given))]
+    return [(at, v) for at, v in stored if v is not None and v.dtype.kind == "f" and np.isfinite(v).all()]
+
+
+def _place_floats(node: NormalNode, at: int, values: np.ndarray[Any, Any]) -> None:
+    node.given[at] = "floats", (values.dtype.str, values.shape, np.ascontiguousarray(values).tobytes())
+
+
+def _difference(node: NormalNode) -> None:
+    """Less a stored number is plus its negation."""
+    for at, values in _scalars(node):
+        if node.op == "Add" or at == 1:
+            _place_floats(node, at, values if node.op == "Add" else -values)
+            node.op = "Add"
+
+
+def _quotient(node: NormalNode) -> None:
+    """Divided by a power of two is times its inverse, which is exact."""
+    for at, values in _scalars(node):
+        fractions, _ = np.frexp(values)
+        with np.errstate(all="ignore"):
+            inverse = np.asarray(1 / values, values.dtype)
+        least = np.finfo(values.dtype).tiny
+        normal = (
+            (np.abs(values) >= least).all()
+            and np.isfinite(inverse).all()
+            and (np.abs(inverse) >= least).all()
+        )
+        if not ((np.abs(fractions) == 0.5).all() and normal):
+            continue
+        if node.op == "Mul" or at == 1:
+            _place_floats(node, at, values if node.op == "Mul" else inverse)
+            node.op = "Mul"
+
+
+IDENTITIES: Mapping[str, Sequence[Rule]] = {
+    **dict.fromkeys(IDEMPOTENT, (_settled,)),
+    "Add": (_neutral(-1, 0, "iu"), _difference),
+    "And": (_alike,),
+    "BitwiseAnd": (_alike,),
+    "BitwiseOr": (_alike,),
+    "Cast": (_cast,),
+    "Concat": (_single, _join),
+    "Div": (_neutral(1, 1), _quotient),
+    "Dropout": (_dropout,),
+    "Expand": (_expand,),
+    "Max": (_single, _alike),
+    "Mean": (_single,),
+    "Min": (_single, _alike),
+    "Mul": (_neutral(-1, 1), _quotient),
+    "Neg": (_undone,),
+    "Not": (_undone,),
+    "Or": (_alike,),
+    "Pad": (_pad,),
+    "Pow": (_neutral(1, 1),),
+    "Reshape": (_reshape,),
+    "Sub": (_neutral(1, 0), _difference),
+    "Sum": (_single,),
+    "Tile": (_tile,),
+    "Transpose": (_transpose,),
+    "Where": (_where,),
+}
+"""By operator: the rules, in order; each ends where the value turns out to be another one."""
+
+
+def note_source(node: NormalNode, number: int) -> None:
+    """Notes how the first output of a node in normal form, of this number, is made."""
+    if node.domain or not node.given or not isinstance(node.given[0], int):
+        return
+    x = node.given[0]
+    sources = node.sources
+    if node.op == "Cast":
+        code, dtype = node.attributes.get("to"), node.dtype(0)
+        if isinstance(code, int) and code in DTYPES:
+            sources.dtypes[number] = DTYPES[code].name
+        if dtype is not None:
+            sources.casts[number] = x, dtype
+    elif node.op == "Transpose" and (perm := permutation(node)) is not None:
+        sources.transposes[number] = x, perm
+    elif node.op == "Concat" and isinstance(axis := node.attributes.get("axis"), int) and axis >= 0:
+        sources.joined[number] = axis, tuple(node.given)
+    elif node.op in RESHAPES:
+        sources.reshaped[number] = sources.reshaped.get(x, x)
+    elif node.op in INVOLUTIONS:
+        sources.turned[node.op, number] = x
+    elif node.op in IDEMPOTENT:
+        sources.settled.add((node.op, number))

@@ -1,0 +1,255 @@
+"""Operator sets: what one version says with an attribute and another one with an input has one form.
+
+The rules bring a node of any version to the form of the newest one, where it means the same there. Where it
+does not, an attribute `before` keeps it apart. `CHANGED` lists the versions at which an operator came to mean
+something that no rule here brings to one form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from explorer.engine.graph.schema_defaults import default_attributes
+from explorer.engine.proof.structure.normal_node import Ints, NormalNode, Rule
+
+NEWEST = 28
+"""The operator set up to which versions were read."""
+
+_LOGIC = ("And", "Equal", "Greater", "Less", "Or", "Xor")
+_BROADCAST = ("Add", "Div", "Mul", "PRelu", "Pow", "Sub", *_LOGIC)
+
+CHANGED: Mapping[str, Sequence[int]] = {
+    **dict.fromkeys(_BROADCAST, (7,)),
+    **dict.fromkeys(("Max", "Mean", "Min", "Sum"), (8,)),
+    **dict.fromkeys(("GlobalLpPool", "LpPool", "Pad", "Split"), (2,)),
+    **dict.fromkeys(("BatchNormalization", "LSTM", "RNN", "Upsample", "AveragePool"), (7,)),
+    "Attention": (24, 25),
+    "Cast": (6,),
+    "Clip": (6,),
+    "Concat": (4,),
+    "Dropout": (7, 10, 12),
+    "GRU": (3, 7),
+    "GroupNormalization": (21,),
+    "Range": (27,),
+    "RoiAlign": (16,),
+    "Scan": (9,),
+    "Selu": (6,),
+    "Tile": (6,),
+}
+"""By operator of ONNX: the versions at which its meaning changed."""
+
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+def changed_version(op: str, opset: int) -> int:
+    """The version in which an operator of ONNX last changed its meaning; 0 if it never did.
+
+    Args:
+        op: The operator.
+        opset: Version of the operator set that a model means; up to `NEWEST`.
+    """
+    return max((version for version in CHANGED.get(op, ()) if version <= opset), default=0)
+
+
+def _listed(name: str, at: int) -> Rule:
+    """Integers that were an attribute and are an input."""
+
+    def rule(node: NormalNode) -> None:
+        values = node.listed(name, at)
+        if values is not None:
+            node.place(at, name, values)
+
+    return rule
+
+
+def _floats(values: Sequence[float]) -> tuple[str, ...]:
+    """Floats in a form that tells zeros apart."""
+    return tuple(float(value).hex() for value in values)
+
+
+def _float(node: NormalNode, at: int) -> float | None:
+    """The only number of a stored float; None for any other input."""
+    values = node.numbers(at)
+    if values is None or values.size != 1 or values.dtype.kind != "f":
+        return None
+    return float(values.reshape(-1)[0])
+
+
+def _clip(node: NormalNode) -> None:
+    """Limits are numbers; in float32 the largest one is none."""
+    for at, name, widest in ((1, "min", -_LARGEST), (2, "max", _LARGEST)):
+        value = node.attributes.pop(name, widest) if node.opset < 11 else _float(node, at)
+        if value is None:
+            continue
+        if value == widest and node.dtype(0) == "float32":
+            node.absent(at)
+        else:
+            node.place(at, name, _floats([value]))
+
+
+def _pad(node: NormalNode) -> None:
+    """Pads of every axis, and what is padded with; zeros are the default."""
+    old = node.opset < 11
+    value = node.attributes.pop("value", 0.0)
+    value = value if old else _float(node, 2)
+    pads, axes, rank = node.listed("pads", 1), node.ints(3), node.rank(0)
+    if axes is not None and pads is not None and rank is not None and len(pads) == 2 * len(axes):
+        every = [0] * (2 * rank)
+        for at, axis in enumerate(axes):
+            every[axis % rank], every[rank + axis % rank] = pads[at], pads[len(axes) + at]
+        pads = tuple(every)
+        node.absent(3)
+    if pads is not None:
+        node.place(1, "pads", pads)
+    fill = node.numbers(2)
+    if (
+        node.attributes.get("mode") != "constant"
+        or (fill is not None and fill.dtype.kind in "iu" and not fill.any())
+        or (value == 0.0 and not np.signbit(value))
+    ):
+        node.absent(2)
+    elif value is not None:
+        node.place(2, "value", _floats([value]))
+
+
+def _split(node: NormalNode) -> None:
+    """Parts of one size, of a size that is known, need not be listed."""
+    parts, axis = node.listed("split", 1), node.attributes.get("axis", 0)
+    size = node.size(0, axis) if isinstance(axis, int) else None
+    count = node.attributes.get("num_outputs")
+    if isinstance(count, int) and parts is None and size is not None and count and size % count == 0:
+        del node.attributes["num_outputs"]
+    if parts is None:
+        return
+    if size == sum(parts) and len(set(parts)) == 1:
+        node.attributes.pop("split", None)
+        node.absent(1)
+    else:
+        node.place(1, "split", parts)
+
+
+def _resize(node: NormalNode) -> None:
+    """Scales of every axis; up to operator set 10 corners are where `asymmetric` has them."""
+    old = node.op == "Upsample" or node.opset < 11
+    scales = _scales(node, 1 if old else 2)
+    if not old:
+        if scales == ():
+            node.absent(2)
+        elif scales is not None:
+            node.place(2, "scales", _floats(scales))
+        return
+    mode = node.attributes.get("mode")
+    if scales is None or mode not in ("nearest", "linear") or min(scales, default=0.0) < 1:
+        node.attributes["before"] = 11
+        return
+    node.given = [node.given[0], 0, ("scales", _floats(scales))]
+    newest = {**default_attributes("", "Resize", NEWEST), "coordinate_transformation_mode": "asymmetric"}
+    nearest = {"nearest_mode": "floor"} if mode == "nearest" else {}
+    node.op, node.opset = "Resize", 11
+    node.attributes = {**newest, **nearest, "mode": mode}
+
+
+def _scales(node: NormalNode, at: int) -> tuple[float, ...] | None:
+    """The scales of a Resize, of every axis where its rank is known."""
+    values = node.attributes.pop("scales", None)
+    if values is None:
+        stored = node.numbers(at)
+        values = (
+            tuple(stored.reshape(-1).tolist()) if stored is not None and stored.dtype.kind == "f" else None
+        )
+    axes, rank = node.attributes.get("axes"), node.rank(0)
+    if values and isinstance(axes, tuple) and rank is not None and len(axes) == len(values):
+        every = [1.0] * rank
+        for axis, value in zip(axes, values, strict=True):
+            every[axis % rank] = value
+        del node.attributes["axes"]
+        return tuple(every)
+    return values if isinstance(values, tuple) else None
+
+
+def _last_axis(node: NormalNode) -> None:
+    """Up to operator set 12, all axes from this one on are one; that is the same for the last one alone."""
+    axis, rank = node.attributes.get("axis"), node.rank(0)
+    if node.opset < 13 and (rank is None or axis not in (-1, rank - 1)):
+        node.attributes["before"] = 13
+
+
+def _dft(node: NormalNode) -> None:
+    """An axis that was an attribute."""
+    old = node.attributes.pop("axis", 1) if node.opset < 20 else None
+    listed: Ints | None = (old,) if isinstance(old, int) else node.ints(2)
+    if listed is None and (len(node.given) < 3 or node.given[2] == 0):
+        listed = (-2,)
+    rank = node.rank(0)
+    if listed is not None and len(listed) == 1 and rank is not None:
+        node.place(2, "axis", (listed[0] % rank,))
+    elif node.opset < 20:
+        node.attributes["before"] = 20
+
+
+def _grid_sample(node: NormalNode) -> None:
+    """Modes under their newer names."""
+    mode = node.attributes.get("mode")
+    node.attributes["mode"] = {"bilinear": "linear", "bicubic": "cubic"}.get(str(mode), mode)
+
+
+def _scatter(node: NormalNode) -> None:
+    """Scatter is ScatterElements under its older name."""
+    node.op, node.opset = "ScatterElements", 11
+    newest = default_attributes("", "ScatterElements", NEWEST)
+    node.attributes = {**newest, **node.attributes}
+
+
+def _without(name: str, *trivial: Any) -> Rule:
+    """An attribute that says nothing, of these values or of any."""
+
+    def rule(node: NormalNode) -> None:
+        node.drop(name, lambda value: not trivial or value in trivial)
+
+    return rule
+
+
+def _kept_apart(version: int, attribute: str, *trivial: Any) -> Rule:
+    """A version that gave an attribute another meaning, unless its value is trivial."""
+
+    def rule(node: NormalNode) -> None:
+        if node.opset < version and node.attributes.get(attribute, trivial[0]) not in trivial:
+            node.attributes["before"] = version
+
+    return rule
+
+
+def _batch_normalization(node: NormalNode) -> None:
+    """Statistics that a node puts out were named otherwise."""
+    node.drop("spatial", lambda value: value == 1)
+    if node.opset < 14 and node.outputs > 1:
+        node.attributes["before"] = 14
+
+
+OLDER: Mapping[str, Sequence[Rule]] = {
+    "AveragePool": (_kept_apart(19, "ceil_mode", 0),),
+    "BatchNormalization": (_batch_normalization,),
+    "Clip": (_clip,),
+    "ConvTranspose": (
+        _kept_apart(11, "auto_pad", "NOTSET", "VALID"),
+        _kept_apart(11, "output_shape", None),
+    ),
+    "DFT": (_dft,),
+    "Gemm": (_without("broadcast"),),
+    "GridSample": (_grid_sample,),
+    "Hardmax": (_last_axis,),
+    "LogSoftmax": (_last_axis,),
+    "Pad": (_pad,),
+    "Reshape": (_listed("shape", 1),),
+    "Resize": (_resize,),
+    "Scatter": (_scatter,),
+    "Slice": (_listed("starts", 1), _listed("ends", 2), _listed("axes", 3)),
+    "Softmax": (_last_axis,),
+    "Split": (_split,),
+    "TopK": (_listed("k", 1),),
+    "Upsample": (_resize,),
+}
+"""By operator of ONNX: the rules, in order."""
