@@ -72,3 +72,22 @@ def test_a_name_stands_for_one_figure_in_every_verb(
             next(iter(seen[name].values())) for name in ("Activations, sum", "Buffers, sum", "Kept outputs")
         ]
         assert len(set(sums)) == 3, "what is in place, or made by a function, is in one of them only"
+
+
+def test_training_answers_first_with_one_memory_and_names_the_other_figure_theoretical(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "in_place_words.py").write_text(IN_PLACE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert main.main(["training", "in_place_words:net", "--input-shape", "x:4,3,8,8", "--quiet"]) == 0
+    lines = out.getvalue().splitlines()
+    names = [row[1] for line in lines if (row := ROW.match(line))]
+    assert names[:2] == ["Kept by autograd", "Memory, peak"]
+    assert "Memory, sum" not in names
+    theoretical = next(at for at, line in enumerate(lines) if line.startswith("Outputs of all layers"))
+    assert "theoretical" in lines[theoretical + 1]
+    assert [at for at, line in enumerate(lines) if "Kept outputs" in line] == [theoretical + 2]

@@ -147,7 +147,7 @@ class Training(Struct, frozen=True):
     Attributes:
         batch: The batch size; None when the model's inputs show none.
         input_bytes: The inputs of the batch.
-        activation_bytes: Outputs of every layer, kept for backward, each once.
+        activation_bytes: Outputs of every layer, each once: theoretical. What torch keeps is in `memory`.
         param_bytes, gradient_bytes, optimizer_bytes: Sums over the layers.
         sum_bytes: input + activations + parameters + gradients + optimizer.
         forward_macs, backward_macs: Sums over the layers; backward is the gradient of inputs and of weights.

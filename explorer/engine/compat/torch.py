@@ -606,6 +606,32 @@ class _OnCpu(torch.Tensor):
         return out
 
 
+def attention_workspace(
+    queries: int, keys: int, width: int, dtype: torch.dtype, *, backward: bool = False
+) -> int:
+    """Bytes that one thread of a CPU's fused attention works in beside its results.
+
+    Args:
+        queries: Their number in one head.
+        keys: Their number in one head.
+        width: Of one head.
+        dtype: Of queries, keys and values.
+        backward: The kernel is that of the gradients.
+
+    Assumes: torch splits queries into blocks of 256, 64 or 32 and keys into blocks of 512, and a thread holds
+        one block of scores (two for gradients) with its sums, again in the narrower type where there is one.
+    Seen: torch 2.14, float64, float32 and bfloat16 without AMX, which packs keys and values as well.
+    Otherwise: the figure is off by the memory of one block; no other figure rests on it.
+    """
+    block = min(queries, next(size for least, size in ((768, 256), (192, 64), (0, 32)) if queries >= least))
+    scores = block * min(keys, 512)
+    narrow = dtype.itemsize if dtype.itemsize < 4 else 0
+    wide = max(dtype.itemsize, 4)
+    if backward:
+        return (2 * scores + block) * wide + 2 * scores * narrow
+    return (scores + 2 * block + block * width) * wide + scores * narrow
+
+
 def calls_on_cpu(
     function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], longest: int
 ) -> RecordedCalls | None:

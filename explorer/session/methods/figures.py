@@ -102,6 +102,9 @@ def training(
 ) -> Training:
     """What one training step multiplies and keeps in memory, layer by layer and in total.
 
+    `memory` holds the answer to how much memory it takes: `steps[0].kept_bytes` and `peak_bytes`. The field
+    `activation_bytes` is a theoretical figure, the outputs of all layers, and `sum_bytes` has it in.
+
     Args:
         batch: Batch size; the model is analysed again for it. None leaves its sizes as they are.
         optimizer: 'sgd', 'momentum' or 'adam'.
@@ -110,6 +113,11 @@ def training(
     Raises:
         Misuse: There is no such optimizer, or the model has no batch or only another one.
     """
+    return training_over_time(session, batches=(batch,), optimizer=optimizer, index=index)
+
+
+def _training_work(session: Facade, batch: int | None, optimizer: Optimizer, index: int | None) -> Training:
+    """What `training` gives without the memory of the step."""
     step.check(batch, optimizer)
     opened = session.parts.models.opened(session.parts.models.at(index))
     return step.training(opened.training(batch), optimizer)
@@ -164,7 +172,7 @@ def training_over_time(
     Raises:
         Misuse: See `training_memory`.
     """
-    fact = training(session, batch=batches[0], optimizer=optimizer, index=index)
+    fact = _training_work(session, batches[0], optimizer, index)
     try:
         memory = computed.training_memory(session.parts.models, batches, optimizer, checkpoint, card, index)
     except Misuse as error:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from explorer.report.blocks import Heading, Line, Paragraph
 from explorer.report.present.look.info import details, overview, symbolic_hint
-from explorer.report.present.look.training import figures, heading, memory_blocks
+from explorer.report.present.look.training import figures, heading, memory_blocks, theory
 from explorer.report.present.shell.history import states
 from explorer.tui.pages.outline import failed_page, header_page
 from explorer.tui.tabs.tab import Tab
@@ -52,7 +52,7 @@ def model_page(
         notes = [Paragraph(note, "warning") for note in training.notes]
         blocks += [Line(), heading(training), figures(info, training), *notes]
         if training.memory is not None:
-            blocks += memory_blocks(training.memory)
+            blocks += [*memory_blocks(training.memory), *theory(info, training)]
     if symbolic_hint(info):
         blocks += [Line(), Paragraph("D binds the sizes that are open.", "warning")]
     blocks += details(info)

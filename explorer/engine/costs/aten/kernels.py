@@ -7,13 +7,18 @@ torch is asked what it does with the same arguments on a CPU (`calls_on_cpu`), a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import torch
 
-from explorer.engine.compat.torch import RecordedCalls, calls_on_cpu, mapped_tensors
+from explorer.engine.compat.torch import (
+    RecordedCalls,
+    attention_workspace,
+    calls_on_cpu,
+    mapped_tensors,
+)
 
 FUNCTIONS = ("scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu")
 """Functions of torch that choose among kernels which keep different tensors for the backward pass."""
@@ -137,3 +142,29 @@ def operator(func: Any, args: Any, kwargs: Any) -> Any:
     """The result of an ATen operator without values, in the sizes that a CPU gives it."""
     sized = SIZED.get(func.name().partition(".")[0])
     return func(*args, **kwargs) if sized is None else sized(func, args, kwargs)
+
+
+# -- memory that a kernel works in
+
+
+def _attention(tensors: Sequence[torch.Tensor]) -> int:
+    query, key = tensors[:2]
+    return attention_workspace(query.shape[-2], key.shape[-2], query.shape[-1], query.dtype)
+
+
+def _attention_backward(tensors: Sequence[torch.Tensor]) -> int:
+    _, query, key = tensors[:3]
+    return attention_workspace(query.shape[-2], key.shape[-2], query.shape[-1], query.dtype, backward=True)
+
+
+_WORKSPACES: Mapping[str, Callable[[Sequence[torch.Tensor]], int]] = {
+    "aten::_scaled_dot_product_flash_attention_for_cpu": _attention,
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
+}
+"""Operators whose kernels take memory of torch's allocator while they run: the bytes for one thread."""
+
+
+def workspace(name: str, tensors: Sequence[torch.Tensor]) -> int:
+    """Bytes that an operator of this name, called with these tensors, takes for one thread while it runs."""
+    size = _WORKSPACES.get(name)
+    return 0 if size is None else size(tensors)

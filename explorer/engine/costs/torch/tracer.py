@@ -611,6 +611,8 @@ class _Watch:
                 continue
             written += size
             outputs.append((key, TensorInfo(row.path, dtype, shape, "observed"), storage.nbytes()))
+        if operator is not None and (size := kernels.workspace(operator.name, given)):
+            outputs.append(self.workspace(row, size))
         row.asked = row.asked or self.asked
         if reason and (not row.sized or (is_assumed(reason) and not is_assumed(row.sized))):
             row.sized = reason
@@ -622,6 +624,12 @@ class _Watch:
             table = storage_key(given[0].untyped_storage())
             inputs[table] = min(inputs[table], written)
         self.move(row, known.cost, inputs, outputs, written)
+
+    def workspace(self, row: Row, size: int) -> tuple[int, TensorInfo, int]:
+        """Memory that an operator takes while it runs, as an output that nobody reads."""
+        storage = torch.empty(size, dtype=torch.uint8, device="meta").untyped_storage()
+        self.alive[storage_key(storage)] = storage
+        return storage_key(storage), TensorInfo(row.path, "uint8", (size,), "observed"), size
 
     def known(self, tensor: torch.Tensor, *, lifted: bool = False) -> None:
         """Notes a tensor that is used, and work that was not seen if it is not clear where it comes from.

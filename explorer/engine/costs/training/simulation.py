@@ -4,8 +4,9 @@ Forward, backward and the optimizer run on the meta device, in training mode. No
 autograd keeps what it would keep, lets go of it when it would, and gradients are added up in the same order:
 a tensor is live from the operator that makes its storage until nobody holds it. So what each backward saves
 (a convolution its input, an in-place ReLU its result, batch normalisation statistics, dropout its mask) is
-torch's own knowledge (`derivatives.yaml`) and no table of ours. Not in it: workspaces inside kernels, the
-allocator's rounding and holes, the CUDA context.
+torch's own knowledge (`derivatives.yaml`) and no table of ours. Attention's kernel works
+in memory of one thread, as in `info`. Not in it: workspaces inside other kernels, the allocator's rounding
+and holes, the CUDA context.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from explorer.engine.costs.aten import dispatch, kernels
 from explorer.engine.costs.training.memory import Allocation, Change, over_time
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
-from explorer.engine.formats.torch_module.modules import tensors, unregistered_parameters
+from explorer.engine.formats.torch_module.modules import flat, tensors, unregistered_parameters
 from explorer.engine.runtime.torch_fastpath import restoring_modes
 from explorer.facts.training import Optimizer, Phase, StepMemory
 from explorer.host.gc_pause import gc_pause
@@ -51,8 +52,9 @@ _MADE: dict[Optimizer, Callable[[Sequence[torch.Tensor]], torch.optim.Optimizer]
 
 
 _KERNELS = (
-    "as on a CPU: not in it are workspaces inside kernels, the allocator's rounding and what CUDA itself"
-    " takes; there, the optimizer may update all parameters at once (foreach), with copies of them all"
+    "as on a CPU: not in it are workspaces inside kernels (but one thread's of attention), the allocator's"
+    " rounding and what CUDA itself takes; there, the optimizer may update all parameters at once (foreach),"
+    " with copies of them all"
 )
 
 
@@ -283,6 +285,11 @@ class _Births(DispatchMode):
         made = kernels.operator(func, args, kwargs or {})
         for _, tensor in tensors(made):
             self._see(tensor)
+        size = kernels.workspace(func.name().partition(".")[0], flat(args))
+        if size:
+            scratch = Allocation("temporary", self.path(), size)
+            self.change(scratch)
+            self.change(scratch, born=False)
         if self.phase == "backward" and len(self.stack) > 1:
             self.again += dispatch.cost(func, args, kwargs or {}, made).macs or 0
         return made

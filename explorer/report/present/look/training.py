@@ -73,6 +73,7 @@ def training_blocks(about: Info, fact: Training) -> list[Block]:
         *([Line()] if fact.notes else []),
         *(Paragraph(note, "warning") for note in fact.notes),
         *(memory_blocks(fact.memory) if fact.memory is not None else []),
+        *theory(about, fact),
     ]
 
 
@@ -175,34 +176,29 @@ def _stack(parts: Sequence[int], largest: int) -> str:
 
 def figures(about: Info, fact: Training) -> Fields:
     """Work and memory of one step of the whole model."""
-    # the most of forward is the most of backward: both follow from the same sizes
-    sign = ">= " if fact.coverage < 1 else about.totals.sign
-    if about.totals.coverage < 1 <= fact.coverage:  # the batch binds what is open there
-        sign = "<= " if any(row.status == "bound" for row in fact.layers) else ""
+    sign = _sign(about, fact)
     step = None
     if fact.forward_macs is not None and fact.backward_macs is not None:
         step = fact.forward_macs + fact.backward_macs
     gradients = "gradients of inputs and of weights"
-    # what torch keeps is the answer; the outputs of all layers stand in where that is not known
-    first = fact.memory.steps[0] if fact.memory is not None and fact.memory.steps else None
-    kept = first if first is not None and first.counted == "autograd" else None
-    outputs = bytes_field(
-        "Kept outputs",
-        fact.activation_bytes,
-        sign,
-        "of every layer, for backward"
-        if kept is None
-        else "if every layer's were kept; torch keeps the above",
-    )
-    measured = [] if kept is None else [bytes_field("Kept by autograd", kept.kept_bytes, "", "for backward")]
-    total = (
-        bytes_field("Memory, sum", fact.sum_bytes, sign, "of the five above")
-        if kept is None
-        else bytes_field("Memory, peak", kept.peak_bytes, "", f"at {_moment_text(kept.moments[kept.peak])}")
-    )
+    first = _first_step(fact)
+    if first is None:
+        kept = _outputs_field(about, fact, "of every layer, for backward")
+        total = bytes_field(
+            "Memory, sum", fact.sum_bytes, sign, "input, outputs, weights, gradients, optimizer"
+        )
+    else:
+        by_torch = first.counted == "autograd"
+        bound = "" if by_torch else sign
+        name = "Kept by autograd" if by_torch else "Kept outputs"
+        kept = bytes_field(name, first.kept_bytes, bound, "for backward")
+        peak = first.moments[first.peak]
+        total = bytes_field("Memory, peak", first.peak_bytes, bound, f"at {_moment_text(peak)}")
     return Fields(
         [
             Field("Batch", plain(fact.batch)),
+            kept,
+            total,
             count_field("MACs, forward", fact.forward_macs, sign),
             count_field("MACs, backward", fact.backward_macs, sign, gradients),
             count_field("MACs, step", step, sign),
@@ -212,14 +208,43 @@ def figures(about: Info, fact: Training) -> Fields:
                 *("as many for inputs, again for parameters", "elem. backward"),
             ),
             bytes_field("Input", fact.input_bytes, sign),
-            *(measured or [outputs]),
             bytes_field("Weight bytes", fact.param_bytes, ""),
             bytes_field("Gradients", fact.gradient_bytes, "", "of what is trained"),
             bytes_field("Optimizer", fact.optimizer_bytes, "", OPTIMIZERS[fact.optimizer]),
-            total,
-            *([outputs] if measured else []),
         ]
     )
+
+
+def _sign(about: Info, fact: Training) -> str:
+    """What stands before figures that are bounds."""
+    # the most of forward is the most of backward: both follow from the same sizes
+    sign = ">= " if fact.coverage < 1 else about.totals.sign
+    if about.totals.coverage < 1 <= fact.coverage:  # the batch binds what is open there
+        sign = "<= " if any(row.status == "bound" for row in fact.layers) else ""
+    return sign
+
+
+def _outputs_field(about: Info, fact: Training, remark: str) -> Field:
+    return bytes_field("Kept outputs", fact.activation_bytes, _sign(about, fact), remark)
+
+
+def theory(about: Info, fact: Training) -> list[Block]:
+    """What a step would keep if every layer's output were kept; nothing where that is the answer above."""
+    first = _first_step(fact)
+    if first is None or first.counted != "autograd":
+        return []
+    said = "A theoretical figure: a step that kept the output of every layer. Torch keeps 'Kept by autograd'."
+    return [
+        Line(),
+        Heading("Outputs of all layers"),
+        Paragraph(said, "quiet"),
+        Fields([_outputs_field(about, fact, "not what torch keeps")]),
+    ]
+
+
+def _first_step(fact: Training) -> StepMemory | None:
+    """The step that answers how much memory is taken; None where nobody asked."""
+    return fact.memory.steps[0] if fact.memory is not None and fact.memory.steps else None
 
 
 def layer_figures(fact: Training, first: int, last: int) -> list[Block]:

@@ -76,6 +76,31 @@ def test_attention_that_torch_does_not_fuse_has_the_scores_in_the_peak(model: An
     assert totals(model, *given).activation_bytes_peak > SCORES
 
 
+@pytest.mark.parametrize(("tokens", "kind"), [(780, "float32"), (200, "bfloat16"), (30, "float64")])
+def test_the_peak_of_fused_attention_is_what_torch_allocates_for_one_thread(tokens: int, kind: str) -> None:
+    given = [torch.rand(2, 3, n, 12, dtype=getattr(torch, kind)) for n in (tokens, tokens - 9, tokens - 9)]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.no_grad(), torch.profiler.profile(profile_memory=True) as profile:
+            F.scaled_dot_product_attention(*given)
+    finally:
+        torch.set_num_threads(threads)
+    makers = ("aten::empty", "aten::empty_strided")
+    allocated = sum(event.self_cpu_memory_usage for event in profile.events() if event.name in makers)
+    assert allocated > 2 * 3 * tokens * 12 * given[0].itemsize
+    found = totals(Direct(), *given).activation_bytes_peak
+    assert found == sum(t.nbytes for t in given) + allocated
+
+
+def test_a_training_step_works_in_the_memory_of_the_same_kernel() -> None:
+    with Session(Itself(False), inputs=torch.rand(1, 512, 32), cache=False) as session:
+        step = session.training_memory().steps[0]
+        moments = [moment for moment in step.moments if moment.phase == "backward"]
+    # two blocks of 64 queries by 512 keys in the backward pass
+    assert max(moment.temporary for moment in moments) > 2 * 64 * 512 * 4
+
+
 def test_the_kernel_does_not_change_the_macs() -> None:
     found = [
         totals(Direct(), *(QUERY, QUERY, QUERY, *mask)).macs for mask in ((), (torch.zeros(4, LONG, LONG),))
