@@ -11,7 +11,16 @@ import sys
 
 from explorer.base.extras import extra_command, extra_of
 from explorer.base.record import record
-from explorer.base.tested_versions import TESTED, error_chain, origins, package_of, release, version_range
+from explorer.base.tested_versions import (
+    TESTED,
+    error_chain,
+    has_wheels,
+    installed_version,
+    origins,
+    package_of,
+    release,
+    version_range,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -181,6 +190,13 @@ def imported_place(module: str) -> str | None:
 
 def missing_fault(row: VersionRange) -> Fault:
     """What to say of a package that is not installed."""
+    if not has_wheels(row):
+        version = ".".join(installed_version("python").split(".")[:2])
+        what = (
+            f"this needs {module_name(row)}, whose newest tested release, {row.highest}, has no wheels for"
+            f" Python {version}"
+        )
+        return Fault(what, f"python{min(row.python, TESTED[0].highest, key=release)} -m venv .venv")
     return Fault(f"this needs {module_name(row)}, which is not installed", install_command(row))
 
 

@@ -19,6 +19,7 @@ __all__ = [
     "TESTED",
     "VersionRange",
     "error_chain",
+    "has_wheels",
     "installed_version",
     "is_tested",
     "release",
@@ -42,9 +43,12 @@ class VersionRange:
     """The newest one: later patches of the same release are inside."""
     module: str = ""
     """What is imported, where that is called otherwise than the package."""
+    python: str = ""
+    """The newest Python that the newest tested release has wheels for, where that is not every Python."""
 
 
 TESTED = (
+    # 3.14: every dependency has wheels for it, but no test has run there yet
     VersionRange("python", "3.11", "3.13"),
     VersionRange("dask", "2025.1", "2026.8"),
     VersionRange("distributed", "2025.1", "2026.8"),
@@ -58,14 +62,14 @@ TESTED = (
     VersionRange("msgspec", "0.20", "0.22"),
     VersionRange("numpy", "2.0", "2.5"),
     VersionRange("onnx", "1.19", "1.23"),
-    VersionRange("onnxruntime", "1.23", "1.32"),
+    VersionRange("onnxruntime", "1.23", "1.32", python="3.14"),
     VersionRange("onnxscript", "0.6.1", "0.7"),
     VersionRange("platformdirs", "4.0", "4.14"),
     VersionRange("psutil", "6", "7.2"),
     VersionRange("regex", "2024.4.16", "2026.11"),
     VersionRange("rich", "14.2", "15.0"),
     VersionRange("tensorboardX", "2.6.1", "2.6"),
-    VersionRange("tensorflow", "2.18.1", "2.21"),
+    VersionRange("tensorflow", "2.18.1", "2.21", python="3.13"),
     VersionRange("textual", "8.2.8", "8.2"),
     VersionRange("textual-serve", "1.1.3", "1.1", module="textual_serve"),
     VersionRange("tf2onnx", "1.17", "1.17"),
@@ -110,6 +114,11 @@ def version_range(package: str) -> VersionRange | None:
 def range_text(row: VersionRange) -> str:
     """The tested versions in words: `5.0 to 5.24`."""
     return row.lowest if row.lowest == row.highest else f"{row.lowest} to {row.highest}"
+
+
+def has_wheels(row: VersionRange) -> bool:
+    """Whether the newest tested release of a package has wheels for the Python that runs."""
+    return not row.python or release(installed_version("python"))[:2] <= release(row.python)
 
 
 def is_tested(package: str, version: str) -> bool:

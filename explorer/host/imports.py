@@ -1,4 +1,4 @@
-"""Imports of packages tried in processes of their own: one that raises, crashes or hangs harms nobody."""
+"""Imports of packages tried in other processes: one that raises, crashes or hangs harms nobody."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-_SECONDS = 20.0
+_SECONDS = 40.0
+"""For each process: a busy machine, or a disk over the network, takes many times the usual second."""
+_SECONDS_MORE = 10.0
+"""For the packages behind one that hangs."""
 _FIRST = {"numpy", "rich", "torch"}
 _UNUSED = {"tflite"}
 """Read a module at a time by the program: its own import takes all of them."""
-_TOGETHER = {"onnxruntime": "numpy", "ml_dtypes": "numpy", "gguf": "numpy", "numpy": "numpy", "onnx": "onnx"}
-"""Processes of the packages that take longest; all others of an installation share one."""
 _LACKS = re.compile(r"ModuleNotFoundError: No module named '([\w.]+)'")
 _CODE = """
 import json, os, sys
@@ -51,7 +52,9 @@ os._exit(0)
 
 
 class ImportTrial:
-    """Imports of packages in a few processes, which begin at once.
+    """Imports of packages, which begin at once: one process for a base installation, one for each extra.
+
+    Where a package ends its process, the packages behind it are tried in another.
 
     Args:
         modules: Top names.
@@ -62,29 +65,41 @@ class ImportTrial:
         # what most others stand on comes first: they fail as it does
         for module in sorted(modules, key=lambda name: name not in _FIRST):
             if module not in _UNUSED:
-                groups.setdefault(_TOGETHER.get(module, extra_of(module)), []).append(module)
-        path = json.dumps([folder for folder in sys.path if isinstance(folder, str)])
+                groups.setdefault(extra_of(module), []).append(module)
+        self._path = json.dumps([folder for folder in sys.path if isinstance(folder, str)])
         self._until = time.monotonic() + _SECONDS * max(1, len(groups) // 3)
-        self._children = [(names, _child(path, names)) for names in groups.values()]
+        self._children = [(names, _child(self._path, names)) for names in groups.values()]
 
     def faults(self) -> dict[str, Fault]:
         """What is wrong with those that cannot be imported, by module, when all have been tried."""
         every: dict[str, str] = {}
         for names, child in self._children:
+            every |= self._reasons(names, child)
+        return _told_once({name: _fault(name, reason) for name, reason in every.items()}, every)
+
+    def _reasons(self, names: Sequence[str], child: subprocess.Popen[str]) -> dict[str, str]:
+        """Why packages of one installation cannot be imported, by module."""
+        reasons: dict[str, str] = {}
+        until = self._until
+        while True:
             late = False
             try:
-                out, _ = child.communicate(timeout=max(0.1, self._until - time.monotonic()))
+                out, _ = child.communicate(timeout=max(0.1, until - time.monotonic()))
             except subprocess.TimeoutExpired:
                 late = True
                 child.kill()
                 out, _ = child.communicate()
             lines = out.splitlines()
-            reasons = dict(zip(lines[::2], lines[1::2], strict=False))
+            reasons |= {name: reason for name, reason in zip(lines[::2], lines[1::2], strict=False) if reason}
             begun = lines[-1] if len(lines) % 2 else ""
-            if begun:
-                reasons[begun] = "it takes too long" if late else f"it ends the process ({child.returncode})"
-            every |= {name: reason for name, reason in reasons.items() if name in names and reason}
-        return _told_once({name: _fault(name, reason) for name, reason in every.items()}, every)
+            if begun not in names:
+                return reasons
+            reasons[begun] = "it takes too long" if late else f"it ends the process ({child.returncode})"
+            names = names[names.index(begun) + 1 :]
+            if not names:
+                return reasons
+            child = _child(self._path, names)
+            until = max(self._until, time.monotonic() + _SECONDS_MORE)
 
 
 def _child(path: str, names: Sequence[str]) -> subprocess.Popen[str]:

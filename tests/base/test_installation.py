@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from explorer.base import installation
+from explorer.base import installation, tested_versions
 from explorer.base.tested_versions import TESTED, version_range
 
 ROOT = Path(__file__).parents[2]
@@ -144,6 +144,28 @@ def test_every_row_of_the_table_names_a_command() -> None:
             f"pip install 'explorer-nn[{extra}]'" if extra else f"pip install '{row.package}>={row.lowest}'"
         )
         assert installation.install_command(row) == command
+
+
+@pytest.mark.parametrize(
+    ("package", "python", "lacks"),
+    [
+        ("onnxruntime", "3.15.0", "no wheels for Python 3.15"),
+        ("onnxruntime", "3.14.2", ""),
+        ("tensorflow", "3.14.2", "no wheels for Python 3.14"),
+        ("tensorflow", "3.13.9", ""),
+        ("numpy", "3.15.0", ""),
+    ],
+)
+def test_a_package_without_wheels_for_this_python_names_another_python(
+    monkeypatch: pytest.MonkeyPatch, package: str, python: str, lacks: str
+) -> None:
+    for module in (tested_versions, installation):
+        monkeypatch.setattr(module, "installed_version", lambda package: python)
+    row = version_range(package)
+    assert row is not None
+    fault = installation.missing_fault(row)
+    assert (lacks or "which is not installed") in fault.what
+    assert fault.command.startswith("python3.13 -m venv" if lacks else "pip install ")
 
 
 def test_a_home_that_cannot_be_written_costs_what_is_kept_and_no_answer(tmp_path: Path) -> None:

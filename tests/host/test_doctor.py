@@ -102,6 +102,18 @@ def test_what_is_wrong_with_a_package_has_the_command_that_mends_it(tmp_path: Pa
     assert state_of(told, "onnxruntime") == ("old" if kind == "old" else "broken")
 
 
+def test_packages_behind_one_that_ends_its_process_are_tried_too(tmp_path: Path) -> None:
+    package(tmp_path, "filelock", "4.0", "import os; os._exit(7)")
+    package(tmp_path, "tomlkit", "0.14", "raise OSError('no such library')")
+    code, told = document(tmp_path)
+    assert code == 1
+    assert {one["what"] for one in told["problems"]} == {
+        "filelock 4.0 is installed but cannot be imported (it ends the process (7))",
+        "tomlkit 0.14 is installed but cannot be imported (OSError: no such library)",
+    }
+    assert [one["package"] for one in told["packages"] if one["state"] == "broken"] == ["filelock", "tomlkit"]
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("module", ["msgspec", "numpy", "platformdirs", "psutil", "rich", "textual"])
 def test_it_answers_without_what_everything_else_needs(tmp_path: Path, module: str) -> None:
