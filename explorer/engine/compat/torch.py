@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -117,6 +118,29 @@ def is_higher_order(target: Any) -> bool:
     if kind is None:
         return str(getattr(target, "namespace", "")) == "higher_order"
     return isinstance(target, kind)
+
+
+def dense_kernel(operator: Any) -> Any:
+    """The function that computes a higher-order operator on tensors with values; None without one.
+
+    Assumes: `py_kernels` of the operator has it under `CompositeExplicitAutograd`.
+    Seen: torch 2.14.
+    Otherwise: None: the model counts up to the operator, and the reason names it.
+    """
+    kernels = getattr(operator, "py_kernels", {})
+    return kernels.get(getattr(torch._C.DispatchKey, "CompositeExplicitAutograd", None))
+
+
+def flex_attention_in_parts() -> Any:
+    """flex_attention by products and elementwise operators, called as its higher-order operator is.
+
+    Assumes: `torch._higher_order_ops.flex_attention.math_attention` computes it so.
+    Seen: torch 2.14.
+    Otherwise: one clear error, which the row of the attention has as its reason.
+    """
+    with unmet("torch", "it computes flex_attention in another way"):
+        from torch._higher_order_ops.flex_attention import math_attention
+    return math_attention
 
 
 # -- modules
@@ -470,6 +494,53 @@ def attention_by(function: Callable[..., Any]) -> Iterator[None]:
             _attention_watchers -= 1
             if not _attention_watchers:
                 functions["scaled_dot_product_attention"] = _ATTENTION
+
+
+class _Uncompiled(threading.local):
+    """Whether functions of this thread run uncompiled."""
+
+    on: bool = False
+
+
+_UNCOMPILED = _Uncompiled()
+_COMPILE: Any = torch.compile
+_uncompiled_threads = 0
+
+
+def _compile_unless_watched(model: Any = None, **options: Any) -> Any:
+    if not _UNCOMPILED.on:
+        return _COMPILE(model, **options)
+    return (lambda function: function) if model is None else model
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """Functions run as they are written: nothing is compiled in this thread, nor run from what was before.
+
+    Assumes: `torch.cond` and its like compile themselves by the attribute `torch.compile`.
+    Seen: torch 2.14.
+    Otherwise: the compiler sees those who watch, and the reason of such a row is its complaint.
+    """
+    global _uncompiled_threads
+    outer, functions = _UNCOMPILED.on, vars(torch)
+    stance: Any = contextlib.nullcontext()
+    if "torch._dynamo" in sys.modules and not outer:
+        # what was compiled before can only be called where the compiler is there
+        stance = torch.compiler.set_stance("force_eager")
+    with _CALLS:
+        if not _uncompiled_threads:
+            functions["compile"] = _compile_unless_watched
+        _uncompiled_threads += 1
+    _UNCOMPILED.on = True
+    try:
+        with stance:
+            yield
+    finally:
+        _UNCOMPILED.on = outer
+        with _CALLS:
+            _uncompiled_threads -= 1
+            if not _uncompiled_threads:
+                functions["compile"] = _COMPILE
 
 
 def mapped_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:

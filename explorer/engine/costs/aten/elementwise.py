@@ -127,7 +127,12 @@ _QUANTIZE = cost_formulas.ELEMENTWISE["quantize"][0]
 _VARIANCE = "mean, subtract, square, sum"
 _LINEAR = {"upsample_linear1d": 3, "upsample_bilinear2d": 7, "upsample_trilinear3d": 15}
 
+_WINDOWS = {"bartlett": 2, "hann": 4, "hamming": 4, "blackman": 9, "kaiser": 7}
+"""Operations on each element of a window, as torch computes it: of `hann`, scale, cosine, scale and shift."""
+
 TABLE: Mapping[str, OperatorRecord] = {
+    **{f"{name}_window": OperatorRecord(each(f"{name} window", n)) for name, n in _WINDOWS.items()},
+    **dict.fromkeys(("fft_fftfreq", "fft_rfftfreq"), OperatorRecord(each("frequencies"))),
     **dict.fromkeys(
         """
         abs acos acosh add angle asin asinh atan atan2 atanh bitwise_and bitwise_left_shift bitwise_not
@@ -138,6 +143,12 @@ TABLE: Mapping[str, OperatorRecord] = {
         masked_fill_ maximum minimum mish
         mul nan_to_num ne neg pow prelu reciprocal relu relu6 remainder round rsqrt rsub selu sgn sigmoid sign
         silu sin sinh softplus softshrink sqrt square sub tan tanh threshold true_divide trunc where xlogy
+        deg2rad digamma frexp gcd i0 igamma igammac isneginf isposinf lcm ldexp logaddexp2 logit mvlgamma
+        nextafter polygamma rad2deg signbit sinc special_airy_ai special_bessel_j0 special_bessel_j1
+        special_bessel_y0 special_bessel_y1 special_entr special_erfcx special_i0e special_i1 special_i1e
+        special_log_ndtr special_modified_bessel_i0 special_modified_bessel_i1 special_modified_bessel_k0
+        special_modified_bessel_k1 special_ndtri special_scaled_modified_bessel_k0
+        special_scaled_modified_bessel_k1 special_spherical_bessel_j0 special_xlog1py special_zeta
         """.split(),  # noqa: SIM905
         POINTWISE,
     ),

@@ -8,9 +8,10 @@ every other time in another run: such a loop then runs once, and the answer says
 from __future__ import annotations
 
 import sys
+import sysconfig
 from collections import Counter
 from collections.abc import Mapping
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, Literal
 
 from msgspec import Struct, field
@@ -115,12 +116,24 @@ def place_text(place: CodePlace) -> str:
 def _place() -> CodePlace:
     """Where in the model's own code the question stands."""
     frame = sys._getframe(2)
-    while frame.f_globals.get("__name__", "").partition(".")[0] in ("torch", "explorer"):
+    while _is_between(frame):
         if frame.f_back is None:
             return None, 0
         frame = frame.f_back
     # a line, not an instruction: Python writes the condition of a loop down twice
     return frame.f_code, frame.f_lineno
+
+
+_STDLIB = sysconfig.get_path("stdlib")
+
+
+def _is_between(frame: FrameType) -> bool:
+    """Whether a frame is torch's, ours or Python's own: the model's code is behind it."""
+    name = frame.f_globals.get("__name__", "").partition(".")[0]
+    if name in ("torch", "explorer"):
+        return True
+    # a user may call a module as Python calls one
+    return name in sys.stdlib_module_names and frame.f_code.co_filename.startswith((_STDLIB, "<frozen"))
 
 
 def _filled(value: Any, number: float) -> Any:

@@ -27,6 +27,7 @@ from explorer.engine.compat.torch import (
     attention_by,
     buffers_of,
     hide,
+    is_higher_order,
     is_of_torch,
     listening,
     mode_depths,
@@ -34,6 +35,7 @@ from explorer.engine.compat.torch import (
     schema_of,
     show,
     storage_key,
+    uncompiled,
     without_dispatch,
 )
 from explorer.engine.costs.aten import (
@@ -45,9 +47,9 @@ from explorer.engine.costs.aten import (
     recurrent,
 )
 from explorer.engine.costs.aten.expert_routing import COUNTS, EVENLY, WATCHED, Classes
-from explorer.engine.costs.torch import constant_values, device_questions, layer_cache
+from explorer.engine.costs.torch import constant_values, device_questions, higher_order, layer_cache
 from explorer.engine.costs.torch.autograd import Gradients
-from explorer.engine.costs.torch.data_dependence import AnswerPolicy, Questions
+from explorer.engine.costs.torch.data_dependence import ONCE, AnswerPolicy, Questions
 from explorer.engine.costs.torch.hooks import Functions, Operators
 from explorer.engine.costs.torch.outsiders import Outsiders
 from explorer.engine.costs.torch.records import (
@@ -102,6 +104,30 @@ class _Frame(Struct):
     row: Row | None
     absorbs: bool
     counts: dict[str, int] = field(default_factory=dict)
+
+
+class _Loop:
+    """A loop over a function: all of its steps are booked on the rows of the first one."""
+
+    def __init__(self, counts: dict[str, int], assumed: Counter[str]) -> None:
+        self.counts, self.before, self.most = counts, dict(counts), dict(counts)
+        self.assumed = assumed
+
+    def step(self) -> None:
+        """A step begins: its calls are numbered as those of the first step were."""
+        for name, number in self.counts.items():
+            self.most[name] = max(number, self.most.get(name, 0))
+        self.counts.clear()
+        self.counts.update(self.before)
+
+    def cut(self) -> None:
+        """It would go on where only a value ends it."""
+        self.assumed[ONCE] += 1
+
+    def end(self) -> None:
+        """What is called next is numbered after all of its calls."""
+        self.step()
+        self.counts.update(self.most)
 
 
 class _Watch:
@@ -313,7 +339,14 @@ class _Watch:
         if name in recurrent.LAYERS and getattr(args[0], "is_meta", False):
             return self.run_recurrent(name, args, kwargs)
         if frame.absorbs or self.function:
-            return func(*args, **kwargs)
+            result = func(*args, **kwargs)
+            if name in constant_values.LISTS:
+                self.known(result, lifted=True)
+            return result
+        if is_higher_order(func):
+            if name not in higher_order.AS_ONE:
+                return self.run_functions(func, args, kwargs)
+            func = partial(self.run_as_one, func)
         if name == "__get__":
             device = device_questions.answer(func, args[0])
             return func(*args, **kwargs) if device is None else device
@@ -352,6 +385,20 @@ class _Watch:
                 self.trail.makes(row, result)
             self.finish(row, name, args, kwargs, result)
         return result
+
+    def run_functions(self, operator: Any, args: Any, kwargs: Any) -> Any:
+        """A call of an operator that runs functions, as a branch does, whose own calls are heard."""
+        show(self.functions)
+        loop = _Loop(self.frames[-1].counts, self.assumed)
+        try:
+            return higher_order.run(operator, loop, args, kwargs)
+        finally:
+            hide(self.functions)
+            loop.end()
+
+    def run_as_one(self, operator: Any, *args: Any, **kwargs: Any) -> Any:
+        """A call of an operator that runs functions, all of which are booked on its row."""
+        return self.run_functions(operator, args, kwargs)
 
     def attention(self, *args: Any, **kwargs: Any) -> Any:
         """A call of attention, from where no function mode hears it as well."""
@@ -764,7 +811,7 @@ def _bytes(value: Any) -> int:
 def _observed(model: nn.Module, watch: _Watch) -> Iterator[None]:
     """Eyes on every module, eval mode and no fast path, all put back at the end."""
     modules = watch.named.values()
-    with restoring_modes(modules), listening(watch.run), attention_by(watch.attention):
+    with restoring_modes(modules), listening(watch.run), attention_by(watch.attention), uncompiled():
         if any(module.training for module in modules):
             model.eval()
         yield
