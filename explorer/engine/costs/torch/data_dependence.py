@@ -17,6 +17,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from explorer.engine.costs.aten import data_dependent
+from explorer.engine.formats.torch_replay.graph_replay import DECIDING
 
 MOST = 4_096
 """Questions at one place that a loop may ask which ends by itself: over boxes, over tokens."""
@@ -24,7 +25,7 @@ MOST = 4_096
 ONCE = "assumed: a loop that ends by the value of a tensor runs once"
 
 CodePlace = tuple[CodeType | None, int]
-"""A line of the model's own code."""
+"""A line of the model's own code; without code, the number of a branch or loop of an exported program."""
 
 Kind = Literal["branch", "number"]
 
@@ -110,21 +111,28 @@ class Questions:
 def place_text(place: CodePlace) -> str:
     """'line 57 of Guarded.forward'."""
     code, line = place
-    return f"line {line} of {code.co_qualname}" if code is not None else "the model's code"
+    if code is not None:
+        return f"line {line} of {code.co_qualname}"
+    return f"place {line} of the program" if line else "the model's code"
 
 
 def _place() -> CodePlace:
     """Where in the model's own code the question stands."""
-    frame = sys._getframe(2)
-    while _is_between(frame):
-        if frame.f_back is None:
-            return None, 0
-        frame = frame.f_back
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and _is_between(frame):
+        # behind the run there is the code of whoever asked for it; a program from a file has none of its own
+        frame = None if _is_run(frame) else frame.f_back
     # a line, not an instruction: Python writes the condition of a loop down twice
-    return frame.f_code, frame.f_lineno
+    return (None, DECIDING.get()) if frame is None else (frame.f_code, frame.f_lineno)
 
 
+_TRACER = __name__.replace("data_dependence", "tracer")
 _STDLIB = sysconfig.get_path("stdlib")
+
+
+def _is_run(frame: FrameType) -> bool:
+    """Whether a frame is the one that runs a model on shapes."""
+    return (frame.f_code.co_name, frame.f_globals.get("__name__")) == ("trace", _TRACER)
 
 
 def _is_between(frame: FrameType) -> bool:

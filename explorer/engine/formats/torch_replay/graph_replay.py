@@ -7,11 +7,12 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import torch
 
-from explorer.engine.compat.torch import control_flow
+from explorer.engine.compat.torch import control_flow, leaves
 from explorer.engine.formats.torch_files.exported_program import DTYPES
 from explorer.engine.formats.torch_replay import operators
 from explorer.engine.formats.torch_replay.graph import GraphNode, Program, Segment, names_in
@@ -25,12 +26,17 @@ _FORMATS = {
 }
 
 
+DECIDING: ContextVar[int] = ContextVar("DECIDING", default=0)
+"""Which branch or loop of a program runs now: a number of its own, 0 outside of all."""
+
+
 class GraphReplay:
     """Replays the graph of a program through the twins of its modules."""
 
     def __init__(self, program: Program, device: torch.device) -> None:
         self.program = program
         self.device = device
+        self.flows: dict[int, int] = {}
         self.next: tuple[Segment, dict[str, Any], ReplayModule, set[int]] | None = None
 
     def __deepcopy__(self, memo: Any) -> GraphReplay:
@@ -147,31 +153,39 @@ class GraphReplay:
         """A part of the graph that is a graph of its own: under a switch that changes no count (gradients,
         autocast), one of two branches, or a loop.
 
-        torch.export is handed torch's own operator, so that what it writes branches and loops. A trace would
-        follow one way through, and is refused.
+        torch.export is handed torch's own operator, so that what it writes branches and loops, and so is who
+        watches a run on shapes. A trace would follow one way through, and is refused.
         """
         arity = _FLOW.get(name)
         if arity == len(args):
             if _is_tracing():
                 raise operators.UnknownOperator(f"{operators.ONE_WAY} higher_order::{name}")
-            if torch.compiler.is_exporting():
-                return control_flow(name)(*map(self._callable, args))
+            if torch.compiler.is_exporting() or any(getattr(leaf, "is_meta", False) for leaf in leaves(args)):
+                return self._as_torch(name, args)
         if name == "cond" and arity == len(args):
-            # without values the first branch is taken, and whoever watches says so
             return self._graph(args[1] if bool(args[0]) else args[2], args[3])
-        if name == "while_loop" and arity == len(args) and self.device.type != "meta":
+        if name == "while_loop" and arity == len(args):
             test, body, carried, more = args
             for _ in range(operators.LONGEST):
                 if not bool(self._graph(test, [*carried, *more])[0]):
                     return tuple(carried)
                 carried = self._graph(body, [*carried, *more])
             raise operators.UnknownOperator("its graph loops without an end")
-        if name == "scan" and arity == len(args) and self.device.type != "meta":
+        if name == "scan" and arity == len(args):
             return self._scan(*args)
         at = next((i for i, a in enumerate(args) if isinstance(a, dict)), None)
         if name not in ("wrap_with_set_grad_enabled", "wrap_with_autocast") or at is None:
             raise operators.UnknownOperator(f"the operator higher_order::{name} is not supported")
         return self._graph(args[at], args[at + 1 :])
+
+    def _as_torch(self, name: str, args: Sequence[Any]) -> Any:
+        """What torch's own operator makes of a branch or a loop."""
+        graph = next((id(a) for a in args if isinstance(a, Mapping)), 0)
+        token = DECIDING.set(self.flows.setdefault(graph, len(self.flows) + 1))
+        try:
+            return control_flow(name)(*map(self._callable, args))
+        finally:
+            DECIDING.reset(token)
 
     def _scan(
         self, step: Mapping[str, Any], carried: list[Any], scanned: list[Any], more: Sequence[Any]

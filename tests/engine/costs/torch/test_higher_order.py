@@ -214,3 +214,17 @@ def test_a_question_in_the_standard_library_stands_at_the_models_line():
     assert any("of test_a_question" in note and "middle" in note for note in info.model.notes), (
         info.model.notes
     )
+
+
+@pytest.mark.slow
+def test_each_branch_of_a_program_from_a_file_is_decided_by_itself(tmp_path):
+    def twice(model: Layers, x: Any) -> Any:
+        y = torch.cond(x.sum() > 0, lambda z: model.narrow(z), lambda z: model.wide(z), (x,))
+        return torch.cond(x.sum() > 1, lambda z: model.wide(z), lambda z: model.narrow(z), (y,))
+
+    path = tmp_path / "twice.pt2"
+    torch.export.save(torch.export.export(Layers(twice), X), path)
+    with Session(str(path), cache=False) as session:
+        totals = session.info().totals
+    assert totals.macs == 2 * 5 * (6 * 24 + 24 * 6)
+    assert totals.status == "assumed"
