@@ -19,6 +19,9 @@ from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.cost_formulas import Cost
 from explorer.engine.operators.gradients import Gradient, Want
 
+_REDUCTION_TAG = getattr(torch.Tag, "reduction", None)
+"""None in torch 2.9. The reductions of torch itself have rows; another library's are then unknown."""
+
 
 @cache
 def operator_of(func: Any) -> OperatorRecord | None:
@@ -26,7 +29,7 @@ def operator_of(func: Any) -> OperatorRecord | None:
     found = find(schema_of(func).name)
     if found is None and _is_pointwise(func):
         return POINTWISE
-    return REDUCTION if found is None and torch.Tag.reduction in func.tags else found
+    return REDUCTION if found is None and _REDUCTION_TAG in func.tags else found
 
 
 def _is_pointwise(func: Any) -> bool:

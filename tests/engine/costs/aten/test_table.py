@@ -155,6 +155,25 @@ def test_every_operator_that_torch_calls_its_core_has_a_record() -> None:
     assert missing == []
 
 
+def test_an_operator_of_another_library_is_unknown_in_every_version_of_torch() -> None:
+    """torch 2.9 has no tag for reductions. Those of torch itself have rows, so nobody asks for it."""
+    torch.library.custom_op(
+        "explorer_table::twice", lambda x: x + x, mutates_args=(), schema="(Tensor x) -> Tensor"
+    )
+    assert dispatch.operator_of(torch.ops.explorer_table.twice.default) is None
+    for name in (
+        "all",
+        "amax",
+        "count_nonzero",
+        "linalg_vector_norm",
+        "logsumexp",
+        "nansum",
+        "prod",
+        "var_mean",
+    ):
+        assert table.find(f"aten::{name}") is not None
+
+
 #: products that autograd does not differentiate, or not as a product
 WITHOUT_GRADIENT = {
     **dict.fromkeys(("_int_mm", "_scaled_mm", "_scaled_grouped_mm"), "of integers or 8-bit floats"),

@@ -53,7 +53,6 @@ QUERY, PAIR = torch.zeros(1, 4, LONG, 8), torch.zeros(1, 2, LONG, 8)
     [
         (Direct(is_causal=True), (QUERY, QUERY, QUERY)),
         (Direct(enable_gqa=True), (QUERY, PAIR, PAIR)),
-        (Direct(), (QUERY[0], QUERY[0], QUERY[0])),
         (Itself(False), (torch.zeros(1, LONG, 32),)),
         (nn.TransformerEncoderLayer(32, 4, 32, batch_first=True), (torch.zeros(1, LONG, 32),)),
     ],
@@ -74,6 +73,15 @@ def test_fused_attention_has_no_matrix_of_scores_in_the_peak(model: Any, given: 
 )
 def test_attention_that_torch_does_not_fuse_has_the_scores_in_the_peak(model: Any, given: Any) -> None:
     assert totals(model, *given).activation_bytes_peak > SCORES
+
+
+def test_attention_without_a_batch_takes_the_kernel_that_torch_takes() -> None:
+    # the fused one in torch 2.14, the plain one in torch 2.9
+    given = (QUERY[0], QUERY[0], QUERY[0])
+    with torch.no_grad(), torch.profiler.profile() as profile:
+        F.scaled_dot_product_attention(*given)
+    is_fused = any("flash_attention" in event.name for event in profile.events())
+    assert (totals(Direct(), *given).activation_bytes_peak < SCORES / 2) == is_fused
 
 
 @pytest.mark.parametrize(("tokens", "kind"), [(780, "float32"), (200, "bfloat16"), (30, "float64")])
