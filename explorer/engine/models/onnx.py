@@ -8,6 +8,7 @@ from __future__ import annotations
 from explorer.engine.costs.onnx import analyse
 from explorer.engine.costs.training import onnx as training
 from explorer.engine.formats.onnx import reader
+from explorer.engine.formats.onnx.containers import declared_shape
 from explorer.engine.formats.onnx.file_reads import model_reads
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.models.opened_model import dims_of
@@ -47,7 +48,7 @@ class OnnxModel:
     def names(self) -> tuple[list[str], list[str]]:
         """See `OpenedModel`."""
         graph = self.model.graph
-        symbols = [d for v in graph.inputs for d in v.shape or () if isinstance(d, str)]
+        symbols = [d for v in graph.inputs for d in declared_shape(v) or () if isinstance(d, str)]
         return symbols, [v.name for v in graph.feeds]
 
     def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> AnalysisResult:

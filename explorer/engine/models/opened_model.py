@@ -12,6 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, nearest
+from explorer.engine.formats.onnx.containers import declared_shape
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.facts import Layer
 
@@ -170,7 +171,7 @@ def dims_of(model: Model, dims: Mapping[str, _T]) -> dict[str, _T]:
     that the other leaves open.
     """
     values = (*model.graph.inputs, *model.graph.values, *model.graph.outputs)
-    symbols = {d for value in values for d in value.shape or () if isinstance(d, str)}
+    symbols = {d for value in values for d in declared_shape(value) or () if isinstance(d, str)}
     return {name: size for name, size in dims.items() if name in symbols}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from explorer.base.errors import Misuse, nearest
+from explorer.engine.formats.onnx.containers import declared_shape
 from explorer.engine.graph.model import Model, Value
 from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape
@@ -67,7 +68,7 @@ def bind_inputs(
 
 def _check_names(model: Model, bound: Mapping[str, int]) -> None:
     values = (*model.graph.feeds, *model.graph.values, *model.graph.outputs)
-    shapes = {v.shape for v in values if v.shape}
+    shapes = {shape for v in values if (shape := declared_shape(v))}
     names = {d for shape in shapes for d in shape if isinstance(d, str)}
     if not names.issuperset(bound):
         # the sizes in 'past + 1' may be given one by one

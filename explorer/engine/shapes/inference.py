@@ -16,6 +16,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from explorer.engine.formats.onnx import tensors
+from explorer.engine.formats.onnx.containers import container
 from explorer.engine.graph.model import Function, Graph, Model, Node, Tensor, Value, subgraphs
 from explorer.engine.operators import registry
 from explorer.engine.operators.call import Call, ShapeMismatch, Type
@@ -47,6 +48,8 @@ from explorer.facts import Dim, Shape, TensorInfo
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from explorer.engine.formats.onnx.containers import Container
 
     Constants = Mapping[str, np.ndarray[Any, Any]]
 
@@ -156,6 +159,7 @@ class Inference:
         self._full = False
         self._onnx = OnnxPass(model.ir_version, self.notes)
         self._dims = bound
+        self._held = {value.name: value for value in inputs if container(value) is not None}
         self._trusted = not overruled
         graph = model.graph if inputs == model.graph.inputs else replace(model.graph, inputs=inputs)
         declared = self._declared(graph)
@@ -282,8 +286,8 @@ class Inference:
     ) -> ShapeTable:
         captured = sorted(captured_names(body))
         formal = tuple(
-            Value(value.name, value.dtype, canonical_shape(value.shape))
-            if kind is None
+            replace(value, shape=canonical_shape(value.shape))
+            if kind is None or (kind[0] is None and container(value) is not None)
             else Value(value.name, kind[0] or value.dtype, kind[1])
             for value, kind in zip(body.inputs, [*kinds] + [None] * len(body.inputs), strict=False)
         )
@@ -305,7 +309,8 @@ class Inference:
                 if name in known:
                     inside.set(name, known[name])
                 if name in around:
-                    inputs.append(Value(name, *around[name]))
+                    held = self._held.get(name) if around[name][0] is None else None
+                    inputs.append(held or Value(name, *around[name]))
                 elif name in known and known[name].dtype != object:
                     inputs.append(Value(name, str(known[name].dtype), tuple(known[name].shape)))
             graph = replace(body, inputs=tuple(inputs), extra=())
@@ -391,6 +396,11 @@ class Inference:
                 found[value.name] = value.dtype, shape
         return found
 
+    def _containers(self, graph: Graph) -> list[Container]:
+        """The sequences and optionals that go into a graph, sizes put in."""
+        held = [found for value in graph.inputs if (found := container(value)) is not None]
+        return [c.resized(lambda shape: canonical_shape(bound_shape(shape, self._dims))) for c in held]
+
     def _infer(
         self,
         graph: Graph,
@@ -435,7 +445,8 @@ class Inference:
             question = tuple(id(n) for n in open_), len(table.origins)
             if question not in asked:
                 asked.add(question)
-                answer = self._onnx.types(open_, graph.initializers, types, contents, opsets)
+                held = self._containers(graph)
+                answer = self._onnx.types(open_, graph.initializers, types, contents, opsets, held)
                 if merge(types, answer):
                     continue
             if observed and take(open_, table, observed, "observed"):

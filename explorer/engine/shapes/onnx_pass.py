@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from explorer.engine.formats.onnx import writer
+from explorer.engine.formats.onnx.containers import Container
 from explorer.engine.graph.model import (
     DTYPES,
     Graph,
@@ -56,6 +57,7 @@ class OnnxPass(Struct):
         types: Mapping[str, Type],
         contents: ConstantContents,
         opsets: Mapping[str, int],
+        containers: Sequence[Container] = (),
     ) -> dict[str, Type]:
         """Types of the nodes' outputs, as far as onnx knows them.
 
@@ -65,13 +67,15 @@ class OnnxPass(Struct):
             types: What is known; names and expressions as texts.
             contents: What is known of contents.
             opsets: Operator sets; domains that are missing are taken as version 1.
+            containers: Sequences and optionals that come from around the nodes.
         """
-        graph = _cut_out(nodes, initializers, types, contents)
+        graph = _cut_out(nodes, initializers, types, contents, containers)
         domains = {node.domain for inner in graphs(graph) for node in inner.nodes}
         answer = self._answer(graph, {**dict.fromkeys(sorted(domains), 1), **opsets})
         if answer is None:
             return {}
-        symbols = {d for v in (*graph.inputs, *graph.values) for d in v.shape or () if isinstance(d, str)}
+        typed: list[Value | Container] = [*graph.inputs, *graph.values, *containers]
+        symbols = {d for v in typed for d in v.shape or () if isinstance(d, str)}
         found: dict[str, Type] = {}
         for name, code, sizes in answer:
             shape: Shape | None = None if sizes is None else tuple(_dim(d, symbols) for d in sizes)
@@ -139,6 +143,7 @@ def _cut_out(
     initializers: Mapping[str, Tensor],
     types: Mapping[str, Type],
     contents: ConstantContents,
+    containers: Sequence[Container],
 ) -> Graph:
     """A graph of the nodes alone, with what they take from around them as its inputs."""
     made = {name for node in nodes for name in node.outputs if name}
@@ -147,6 +152,7 @@ def _cut_out(
         used.update(dict.fromkeys(n for n in node.inputs if n))
         for _, body in subgraphs(node):
             used.update(dict.fromkeys(sorted(captured_names(body))))
+    held = {c.name: c for c in containers}
     inputs: list[Value] = []
     inside: dict[str, Tensor] = {}
     values: list[Value] = []
@@ -162,6 +168,8 @@ def _cut_out(
             inside[name] = tensor_from_array(name, content)
         elif kind is not None and kind[0] is not None:
             inputs.append(Value(name, kind[0], kind[1]))
+        elif name in held:
+            inputs.append(held[name].value())
     for name in made:
         kind = types.get(name)
         if kind is not None and kind[0] is not None and kind[1] is not None:

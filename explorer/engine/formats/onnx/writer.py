@@ -36,7 +36,7 @@ from explorer.engine.graph.model import (
 )
 from explorer.engine.graph.repeated_nodes import NodeRun, Tensors, WeightBundle, node_sequence
 from explorer.engine.progress import Cancel, OnProgress, stop_if
-from explorer.facts import Progress
+from explorer.facts import Progress, Shape
 from explorer.host import output_files
 
 Part = bytes | Payload
@@ -357,12 +357,15 @@ def _value(value: Value) -> bytes:
     if value.record is not None:
         return bytes(value.record.view())
     body = length_delimited(1, value.name.encode())
-    if value.dtype is None:
-        return body
-    kind = tagged_varint(1, dtype_code(value.dtype))
-    if value.shape is not None:
+    return body if value.dtype is None else body + length_delimited(2, tensor_type(value.dtype, value.shape))
+
+
+def tensor_type(dtype: str, shape: Shape | None) -> bytes:
+    """The TypeProto of a tensor."""
+    kind = tagged_varint(1, dtype_code(dtype))
+    if shape is not None:
         dims = b""
-        for dim in value.shape:
+        for dim in shape:
             inner = b""
             if isinstance(dim, int):
                 inner = tagged_varint(1, dim)
@@ -370,7 +373,7 @@ def _value(value: Value) -> bytes:
                 inner = length_delimited(2, dim.encode())
             dims += length_delimited(1, inner)
         kind += length_delimited(2, dims)
-    return body + length_delimited(2, length_delimited(1, kind))
+    return length_delimited(1, kind)
 
 
 def _keep(_: Tensor) -> None:

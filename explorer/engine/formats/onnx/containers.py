@@ -1,0 +1,92 @@
+"""Sequence and optional types of a ValueInfoProto: what they hold, which a `Value` has no fields for.
+
+Field numbers are those of onnx.proto (IR version 13): TypeProto.sequence_type is 4, optional_type 9, and the
+type of what either holds is field 1 of its message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Struct
+
+from explorer.engine.formats.onnx import messages
+from explorer.engine.formats.onnx.protobuf_wire import fields, length_delimited
+from explorer.engine.formats.onnx.writer import tensor_type
+from explorer.engine.graph.model import DTYPES, Inline, Value
+from explorer.facts import Dim, Shape
+
+_CONTAINERS = (4, 9)
+_TENSOR = 1
+
+MOST = 8
+"""Containers within containers that are looked into."""
+
+
+class Container(Struct, frozen=True):
+    """A declared sequence or optional.
+
+    Attributes:
+        name: Of the value.
+        kinds: Field numbers of the containers, outermost first.
+        dtype: Type of the elements of its tensors.
+        shape: Of its tensors; None if that is not declared.
+    """
+
+    name: str
+    kinds: tuple[int, ...]
+    dtype: str
+    shape: Shape | None
+
+    def resized(self, change: Callable[[Shape], Shape | None]) -> Container:
+        """The container with the sizes that `change` makes of those of its tensors."""
+        shape = None if self.shape is None else change(self.shape)
+        return Container(self.name, self.kinds, self.dtype, shape)
+
+    def value(self) -> Value:
+        """The declaration, as a model has it."""
+        body = tensor_type(self.dtype, self.shape)
+        for kind in reversed(self.kinds):
+            body = length_delimited(kind, length_delimited(1, body))
+        record = length_delimited(1, self.name.encode()) + length_delimited(2, body)
+        return Value(self.name, None, None, Inline(record))
+
+
+def container(value: Value) -> Container | None:
+    """What a declared sequence or optional of tensors holds; None for any other value."""
+    if value.dtype is not None or value.record is None:
+        return None
+    data = bytes(value.record.view())
+    kinds: list[int] = []
+    spot = _field(data, 0, len(data), (2,))
+    while spot is not None and len(kinds) <= MOST:
+        inner = _field(data, spot[1], spot[2], (_TENSOR, *_CONTAINERS))
+        if inner is None:
+            return None
+        if inner[0] == _TENSOR:
+            code, sizes = messages.tensor_type(data, inner[1], inner[2])
+            if not kinds or code not in DTYPES:
+                return None
+            shape: tuple[Dim, ...] | None = None
+            if sizes is not None:
+                shape = tuple([None if isinstance(size, int) and size < 0 else size for size in sizes])
+            return Container(value.name, tuple(kinds), DTYPES[code].name, shape)
+        kinds.append(inner[0])
+        spot = _field(data, inner[1], inner[2], (1,))
+    return None
+
+
+def declared_shape(value: Value) -> Shape | None:
+    """The declared sizes of a tensor, or of the tensors in a sequence or optional."""
+    if value.shape is not None:
+        return value.shape
+    held = container(value)
+    return None if held is None else held.shape
+
+
+def _field(data: bytes, start: int, stop: int, numbers: tuple[int, ...]) -> tuple[int, int, int] | None:
+    """Number, begin and end of the first message among fields of these numbers."""
+    for number, wire, _, at, end in fields(data, start, stop):
+        if wire == 2 and number in numbers:
+            return number, at, end
+    return None
