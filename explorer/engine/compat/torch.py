@@ -414,17 +414,21 @@ class _Watching(threading.local):
 _WATCHING = _Watching()
 _CALLS = threading.Lock()
 _watchers = 0
+_elsewhere: list[Callable[[nn.Module], None]] = []
 _plain_call: Callable[..., Any] = nn.Module.__call__
 
 
 def _watched_call(self: nn.Module, /, *args: Any, **kwargs: Any) -> Any:
     run = _WATCHING.run
+    if run is None:
+        for noted in tuple(_elsewhere):
+            noted(self)
     return _plain_call(self, *args, **kwargs) if run is None else run(_plain_call, self, args, kwargs)
 
 
 @contextmanager
-def listening(run: Run) -> Iterator[None]:
-    """Lets `run` make the calls of modules in this thread; other threads notice nothing.
+def listening(run: Run, elsewhere: Callable[[nn.Module], None] = lambda module: None) -> Iterator[None]:
+    """Lets `run` make the calls of modules in this thread; `elsewhere` is told of those in other threads.
 
     One place instead of two hooks on each module: those take longer than all the rest, and would stay on the
     model if the process were stopped.
@@ -442,6 +446,7 @@ def listening(run: Run) -> Iterator[None]:
             _plain_call = nn.Module.__call__
             nn.Module.__call__ = _watched_call  # type: ignore[method-assign]
         _watchers += 1
+        _elsewhere.append(elsewhere)
     _WATCHING.run = run
     try:
         yield
@@ -449,6 +454,7 @@ def listening(run: Run) -> Iterator[None]:
         _WATCHING.run = outer
         with _CALLS:
             _watchers -= 1
+            _elsewhere.remove(elsewhere)
             if not _watchers:
                 nn.Module.__call__ = _plain_call  # type: ignore[method-assign]
 

@@ -118,12 +118,18 @@ def place_text(place: CodePlace) -> str:
 
 def _place() -> CodePlace:
     """Where in the model's own code the question stands."""
-    frame: FrameType | None = sys._getframe(2)
+    frame = asking_frame()
+    # a line, not an instruction: Python writes the condition of a loop down twice
+    return (None, DECIDING.get()) if frame is None else (frame.f_code, frame.f_lineno)
+
+
+def asking_frame() -> FrameType | None:
+    """The frame of the model's own code that asks; None where no code of its own runs."""
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None and _is_between(frame):
         # behind the run there is the code of whoever asked for it; a program from a file has none of its own
         frame = None if _is_run(frame) else frame.f_back
-    # a line, not an instruction: Python writes the condition of a loop down twice
-    return (None, DECIDING.get()) if frame is None else (frame.f_code, frame.f_lineno)
+    return frame
 
 
 _TRACER = __name__.replace("data_dependence", "tracer")

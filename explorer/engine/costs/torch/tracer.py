@@ -50,6 +50,7 @@ from explorer.engine.costs.aten.expert_routing import COUNTS, EVENLY, WATCHED, C
 from explorer.engine.costs.torch import constant_values, device_questions, higher_order, layer_cache
 from explorer.engine.costs.torch.autograd import Gradients
 from explorer.engine.costs.torch.data_dependence import ONCE, AnswerPolicy, Questions
+from explorer.engine.costs.torch.handed_on import handing_on
 from explorer.engine.costs.torch.hooks import Functions, Operators
 from explorer.engine.costs.torch.outsiders import Outsiders
 from explorer.engine.costs.torch.records import (
@@ -64,7 +65,7 @@ from explorer.engine.costs.torch.records import (
     module_inputs,
     parameters,
 )
-from explorer.engine.costs.torch.unseen import UnseenWork, held_tensors
+from explorer.engine.costs.torch.unseen import WAYS_OUT, UnseenWork, held_tensors
 from explorer.engine.formats.torch_module import cache_tensors
 from explorer.engine.formats.torch_module.modules import (
     described,
@@ -275,6 +276,16 @@ class _Watch:
                 show(self.functions)
         return result
 
+    def runs_elsewhere(self, module: nn.Module) -> None:
+        """A module is called in another thread."""
+        seat = self.seats.get(id(module))
+        if seat is not None:
+            self.unseen_work.handed_on(seat.path)
+
+    def hands_on(self) -> None:
+        """The code of the module that runs gives work to another thread or process."""
+        self.unseen_work.handed_on(self.frames[-1].path)
+
     def certain(self, addresses: Sequence[int]) -> bool:
         """Whether storages hold activations whose sizes are no bounds."""
         if not self.stored.isdisjoint(addresses):
@@ -347,9 +358,12 @@ class _Watch:
             if name not in higher_order.AS_ONE:
                 return self.run_functions(func, args, kwargs)
             func = partial(self.run_as_one, func)
-        if name == "__get__":
-            device = device_questions.answer(func, args[0])
-            return func(*args, **kwargs) if device is None else device
+        if name == "__get__" or (name == "type" and len(args) == 1 and not kwargs):
+            answered = device_questions.answer(func, args[0])
+            return func(*args, **kwargs) if answered is None else answered
+        args, kwargs = device_questions.without_values(args, kwargs)
+        if name in WAYS_OUT and device_questions.is_asked_by_model():
+            self.unseen_work.goes_out(frame.path, name)
         guessed = data_dependent.guess(name, args)
         if guessed is not None:
             guessed = self.questions.answer(guessed)
@@ -811,7 +825,13 @@ def _bytes(value: Any) -> int:
 def _observed(model: nn.Module, watch: _Watch) -> Iterator[None]:
     """Eyes on every module, eval mode and no fast path, all put back at the end."""
     modules = watch.named.values()
-    with restoring_modes(modules), listening(watch.run), attention_by(watch.attention), uncompiled():
+    with (
+        restoring_modes(modules),
+        listening(watch.run, watch.runs_elsewhere),
+        handing_on(watch.hands_on),
+        attention_by(watch.attention),
+        uncompiled(),
+    ):
         if any(module.training for module in modules):
             model.eval()
         yield

@@ -1,29 +1,73 @@
 """Work that a run on shapes does not see: it happens outside of torch, in another thread, or only later.
 
-Each such place makes the totals a lower bound, and becomes a row that says why. A tensor that no operator of
-the run made comes from a thread or from native code. Numbers that went to Python or NumPy and come back as a
-tensor may have been multiplied on the way. A generator computes when somebody reads it.
+Each such place makes the totals a lower bound, and becomes a row that says why. Work that is given to another
+thread or process is not seen, nor what makes a tensor that no operator of the run made. Numbers that went to
+Python or NumPy may have been multiplied there, unless they came back as they were. A generator computes when
+somebody reads it.
 """
 
 from __future__ import annotations
 
+import dis
+import functools
+from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
-from types import AsyncGeneratorType, CoroutineType
-from typing import Any
+from types import (
+    AsyncGeneratorType,
+    BuiltinFunctionType,
+    CodeType,
+    CoroutineType,
+    FunctionType,
+    MethodType,
+)
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from torch import nn
 
-from explorer.engine.formats.torch_module.modules import held
+from explorer.engine.costs.torch.data_dependence import asking_frame
+from explorer.engine.formats.torch_module.modules import contents, held
 
 ELSEWHERE = (
     "a tensor was made where operators are not seen (another thread, native code): the figures are the least"
 )
+HANDED = "work was given to another thread or process, where it is not seen: the figures are the least"
 OUTSIDE = "numbers left torch as {how} and may have been worked on there: the figures are the least"
 LATER = "the model returns a {kind}, which computes when it is read: the figures are the least"
 NO_TENSOR = "the model returns a {kind}, in which no tensor is found: what it computes later is not counted"
 
+WAYS_OUT = {
+    "data_ptr": "an address",
+    "untyped_storage": "memory",
+    "storage": "memory",
+    "apply_": "Python numbers",
+    "map_": "Python numbers",
+}
+"""Methods by which code that is not torch's gets at the numbers of a tensor, and as what, by name."""
+
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _LAZY = (Generator, Iterator, CoroutineType, AsyncGeneratorType)
+_FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType, functools.partial)
+
+_ARRAY, _NUMBERS = "a NumPy array", "Python numbers"
+
+
+class _Array(NamedTuple):
+    """An array that a model got for a tensor: as it is now, and as it was."""
+
+    values: Any
+    before: Any
+
+    def holds(self, address: int) -> bool:
+        """Whether memory at `address` is a part of it."""
+        start: int = self.values.__array_interface__["data"][0]
+        return start <= address < start + max(self.values.nbytes, 1)
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether nobody wrote into it."""
+        return bool(np.array_equal(self.values, self.before))
 
 
 class UnseenWork:
@@ -37,11 +81,21 @@ class UnseenWork:
         self.places: dict[str, tuple[str, str]] = {}
         self._left: tuple[str, str] | None = None
         self._numbers = 0
-        self._arrays: dict[int, Any] = {}
+        self._arrays: list[_Array] = []
+        self._open: dict[int, tuple[str, str, str]] = {}
+        self._readings: Counter[tuple[str, CodeType, int]] = Counter()
 
     def made_elsewhere(self, path: str) -> None:
         """A tensor is used in the module at `path` that nothing in the run made."""
         self.places.setdefault(path, ("elsewhere", ELSEWHERE))
+
+    def handed_on(self, path: str) -> None:
+        """The module at `path` gives work to another thread or process, or runs in one."""
+        self.places.setdefault(path, ("elsewhere", HANDED))
+
+    def goes_out(self, path: str, how: str) -> None:
+        """The module at `path` gets at numbers by one of `WAYS_OUT`."""
+        self.places.setdefault(path, (how, OUTSIDE.format(how=WAYS_OUT[how])))
 
     def leaves(self, path: str, how: str, tensor: torch.Tensor, values: Any = None) -> None:
         """The values of a tensor go to Python or NumPy.
@@ -52,36 +106,117 @@ class UnseenWork:
             tensor: Whose values they are.
             values: What the method returns.
         """
-        array = getattr(values, "__array_interface__", None)
-        if array is not None:
+        is_number = tensor.is_floating_point() or tensor.is_complex()
+        if isinstance(values, np.ndarray):
             # it may come back as it is; held, so that no other array gets its place
-            self._arrays[array["data"][0]] = values
-        elif not (tensor.is_floating_point() or tensor.is_complex()):
+            self._arrays.append(_Array(values, values.copy()))
+            if is_number and tensor.numel() > 1:
+                self._open[len(self._arrays) - 1] = path, how, _ARRAY
+        elif not is_number and tensor.dim() < 2:
             return  # sizes, positions and counts
+        elif is_number and how == "tolist" and tensor.numel() > 1:
+            self._open[-1 - len(self._open)] = path, how, _NUMBERS
+        elif is_number and how == "item":
+            self._read(path)
         self._numbers += tensor.numel()
         self._left = self._left or (path, how)
+
+    def _read(self, path: str) -> None:
+        """The module at `path` reads one number, which a limit may be compared with."""
+        frame = asking_frame()
+        if frame is None or is_compared(frame.f_code, frame.f_lasti):
+            return
+        place = path, frame.f_code, frame.f_lasti
+        self._readings[place] += 1
+        if self._readings[place] > 1:
+            self.places.setdefault(path, ("item", OUTSIDE.format(how=_NUMBERS)))
 
     def comes_back(self, data: torch.Tensor) -> None:
         """A tensor is made of numbers that Python or NumPy holds."""
         # a single number that was read, or a constant beside it, is no product
-        if self._left is None or self._numbers < 2 or data.numel() < 2 or data.data_ptr() in self._arrays:
+        if self._left is None or self._numbers < 2 or data.numel() < 2:
             return
+        for number, array in enumerate(self._arrays):
+            if array.holds(data.data_ptr()) and array.is_untouched:
+                self._open.pop(number, None)
+                return
+        if not self._arrays and not data.is_floating_point() and data.dim() < 2:
+            return  # positions and counts
         path, how = self._left
-        shown = "a NumPy array" if self._arrays else "Python numbers"
-        self.places.setdefault(path, (how, OUTSIDE.format(how=shown)))
+        self.places.setdefault(path, (how, OUTSIDE.format(how=_ARRAY if self._arrays else _NUMBERS)))
 
     def returned(self, result: Any) -> None:
         """The model is done, and `result` is what it returned."""
         for value in _parts(result):
             kind = type(value).__name__
-            array = getattr(value, "__array_interface__", None)
-            if array is not None:
-                if self._left is not None and array["data"][0] not in self._arrays:
-                    self.places.setdefault("", (self._left[1], OUTSIDE.format(how="a NumPy array")))
-            elif isinstance(value, _LAZY) or (callable(value) and not isinstance(value, torch.nn.Module)):
+            if isinstance(value, np.ndarray):
+                self._array_returned(value)
+            elif _is_lazy(value):
                 self.places.setdefault("", (kind, LATER.format(kind=kind)))
-            elif not isinstance(value, (*_PLAIN, torch.Tensor)) and next(held_tensors(value), None) is None:
-                self.places.setdefault("", (kind, NO_TENSOR.format(kind=kind)))
+            elif not isinstance(value, (*_PLAIN, torch.Tensor)):
+                parts = [part for _, part in contents(value)]
+                if any(isinstance(part, (*_FUNCTIONS, *_LAZY)) for part in parts):
+                    self.places.setdefault("", (kind, LATER.format(kind=kind)))
+                elif not any(isinstance(part, torch.Tensor) for part in parts):
+                    self.places.setdefault("", (kind, NO_TENSOR.format(kind=kind)))
+        for path, how, shown in self._open.values():
+            self.places.setdefault(path, (how, OUTSIDE.format(how=shown)))
+
+    def _array_returned(self, array: Any) -> None:
+        address = array.__array_interface__["data"][0]
+        for number, known in enumerate(self._arrays):
+            if known.holds(address) and known.is_untouched:
+                self._open.pop(number, None)
+                return
+        if self._left is not None:
+            self.places.setdefault("", (self._left[1], OUTSIDE.format(how=_ARRAY)))
+
+
+def _is_lazy(value: Any) -> bool:
+    """Whether a value computes when somebody reads or calls it."""
+    return isinstance(value, _LAZY) or (
+        callable(value) and not isinstance(value, (nn.Module, type, torch.Tensor))
+    )
+
+
+@functools.cache
+def is_compared(code: CodeType, offset: int) -> bool:
+    """Whether code compares the number that the instruction at `offset` reads, there or by a variable.
+
+    Args:
+        code: Of the function.
+        offset: In bytes.
+    """
+    steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "NOP")]
+    at = next((number for number, step in enumerate(steps) if step.offset == offset), None)
+    if at is None:
+        return False
+    compared = [step for step in steps if step.opname == "COMPARE_OP"]
+    if any(_encloses(step, steps[at]) for step in compared):
+        return True
+    after = steps[at + 1] if at + 1 < len(steps) else None
+    if after is None or not after.opname.startswith("STORE_FAST"):
+        return False
+    # Python 3.13 joins two instructions that follow each other
+    name = after.argval[0] if isinstance(after.argval, tuple) else after.argval
+    loads = [
+        step
+        for step in steps
+        if step.opname.startswith(("LOAD_FAST", "STORE_FAST_LOAD_FAST"))
+        and name in (step.argval if isinstance(step.argval, tuple) else (step.argval,))
+    ]
+    return all(any(_encloses(step, load) for step in compared) for load in loads)
+
+
+def _encloses(outer: dis.Instruction, inner: dis.Instruction) -> bool:
+    """Whether the source of one instruction is a part of the other's."""
+    a, b = outer.positions, inner.positions
+    if a is None or b is None or None in (*a, *b):
+        return False
+    return (a.lineno, a.col_offset) <= (b.lineno, b.col_offset) and (b.end_lineno, b.end_col_offset) <= (
+        a.end_lineno,
+        a.end_col_offset,
+    )
 
 
 def held_tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -118,20 +118,27 @@ def held(
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Tensors in containers and in attributes of objects, however deep, each with the way to it.
 
-    Each object is looked at once, so that objects which hold each other end.
-
     Args:
         value: Where to look.
         place: The expression that reaches `value`; the ways begin with it.
         skipped: Ids of the modules whose tensors are known; None skips all modules.
     """
+    parts = contents(value, place, skipped=skipped)
+    return ((where, part) for where, part in parts if isinstance(part, torch.Tensor))
+
+
+def contents(
+    value: Any, place: str = "", *, skipped: Collection[int] | None = None
+) -> Iterator[tuple[str, Any]]:
+    """All that containers and attributes of objects hold, however deep, as in `held`.
+
+    Each object is looked at once, so that objects which hold each other end.
+    """
     waiting, seen = [(place, value)], {}
     while waiting:
         where, part = waiting.pop()
-        if isinstance(part, torch.Tensor):
-            yield where, part
-            continue
-        if id(part) in seen or isinstance(part, _WITHOUT_TENSORS):
+        yield where, part
+        if isinstance(part, torch.Tensor) or id(part) in seen or isinstance(part, _WITHOUT_TENSORS):
             continue
         seen[id(part)] = part  # held, so that no other object gets its place
         inner: list[tuple[str, Any]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -102,9 +103,68 @@ def a_promise(model: Two, x: Any) -> Any:
     return Promise(model)
 
 
+def result_is_dropped(model: Two, x: Any) -> Any:
+    thread = threading.Thread(target=model.second, args=(x,))
+    thread.start()
+    thread.join()
+    return model.first(x)
+
+
+POOL = ThreadPoolExecutor(1)
+POOL.submit(int).result()
+
+
+def into_a_known_tensor(model: Two, x: Any) -> Any:
+    # the thread of the pool runs already
+    made = torch.empty(6, 4)
+    POOL.submit(lambda: torch.mm(x, model.second.weight.detach(), out=made)).result()
+    return model.first(made)
+
+
+def into_the_array(model: Two, x: Any) -> Any:
+    array = x.detach().clone().numpy()
+    array[:] = array @ np.ones((4, 4), np.float32)
+    return model.first(torch.from_numpy(array))
+
+
+def into_memory_of_a_tensor(model: Two, x: Any) -> Any:
+    made = torch.empty(6, 4)
+    made.numpy()[:] = x.detach().numpy() * 2
+    return model.first(made)
+
+
+def as_a_factor(model: Two, x: Any) -> Any:
+    return model.first(x) * sum(a * b for row in x.tolist() for a, b in zip(row, row, strict=True))
+
+
+def sum_of_items(model: Two, x: Any) -> Any:
+    total = 0.0
+    for row in x:
+        total += row[0].item() * row[1].item()
+    return model.first(x) + total
+
+
+def by_address(model: Two, x: Any) -> Any:
+    y = model.first(x)
+    assert y.data_ptr() == 0
+    return y
+
+
+def in_an_object(model: Two, x: Any) -> Any:
+    return SimpleNamespace(first=model.first(x), rest=lambda: model.second(x))
+
+
 @pytest.mark.parametrize(
     "function",
     [
+        result_is_dropped,
+        into_a_known_tensor,
+        into_the_array,
+        into_memory_of_a_tensor,
+        as_a_factor,
+        sum_of_items,
+        by_address,
+        in_an_object,
         in_a_thread,
         a_modules_thread,
         in_numpy,
@@ -145,6 +205,12 @@ def constants(model: Two, x: Any) -> Any:
     return model.second(model.first(x)) + torch.tensor([1.0, 2.0, 3.0, 4.0]) + torch.from_numpy(np.ones(4))
 
 
+def ends_early(model: Two, x: Any) -> Any:
+    for _ in range(2):
+        x = model.second(model.first(x)) if x.max().item() > 2 else x
+    return model.second(model.first(x))
+
+
 def an_object(model: Two, x: Any) -> Any:
     held = Promise(model)
     held.value = [model.second(model.first(x))]  # type: ignore[attr-defined]
@@ -161,6 +227,11 @@ def test_values_that_are_only_handed_on_leave_the_count_exact(function: Callable
     assert (totals.macs, totals.status, totals.coverage) == (2 * 6 * 4 * 4, "exact", 1.0)
 
 
+def test_a_number_that_is_compared_with_a_limit_is_not_worked_on() -> None:
+    totals = info(ends_early).totals
+    assert (totals.sign, totals.coverage) == ("~ ", 1.0)
+
+
 # -- the device
 
 
@@ -168,6 +239,18 @@ def stored_device(model: Two, x: Any) -> Any:
     device = model.first.weight.device
     shift = torch.zeros(4, device=device)
     return model.first(x) + shift if device.type == "cpu" else model.second(model.first(x))
+
+
+def is_processor(device: Any) -> bool:
+    return bool(device.type == "cpu")
+
+
+def made_beside(model: Two, x: Any) -> Any:
+    places = {"device": x.device}
+    generator = torch.Generator(device=x.device)
+    noise = torch.rand(4, generator=generator, **places)
+    shift = torch.zeros(4, **places) + torch.arange(4, device=model.first.weight.device).to(x.device)
+    return model.first(x + shift + noise)
 
 
 @pytest.mark.parametrize(
@@ -180,6 +263,13 @@ def stored_device(model: Two, x: Any) -> Any:
         lambda model, x: model.first(x) if x.device == torch.device("cpu") else model.second(model.first(x)),
         lambda model, x: model.second(model.first(x)) if x.is_cuda else model.first(x),
         stored_device,
+        lambda model, x: model.first(x) if is_processor(x.device) else model.second(model.first(x)),
+        lambda model, x: (
+            model.first(x) if [str(t.device) for t in (x,)] == ["cpu"] else model.second(model.first(x))
+        ),
+        lambda model, x: model.second(model.first(x)) if x.is_meta else model.first(x),
+        lambda model, x: model.first(x) if x.type() == "torch.FloatTensor" else model.second(model.first(x)),
+        made_beside,
     ],
 )
 def test_a_branch_on_the_device_goes_the_way_of_the_processor(function: Callable[..., Any]) -> None:
