@@ -307,7 +307,7 @@ class GraphVisitor:
             cost = cost_formulas.times(cost, context.trips, "iterations")
         if cost.status == "exact" and context.early:
             return replace(cost, status="bound", reason=context.early)
-        if cost.status == "exact" and (cost.macs or cost.elementwise_ops) and _at_most(inputs, outputs):
+        if cost.status == "exact" and _at_most(inputs, outputs):
             reason = "how large its tensors are depends on the data; counted is the most"
             return replace(cost, status="bound", reason=reason)
         return cost
