@@ -243,7 +243,7 @@ def hand_on(context: GraphContext, node: Node) -> None:
         elif isinstance(sparse := node.attributes.get("sparse_value"), FileSpan):
             stored[name] = (_of_sparse(onnx_tensor.sparse(sparse), name, owner),)
     elif is_alias(context, node):
-        if node.op == "DequantizeLinear":
+        if node.op in ("DequantizeLinear", "QuantizeLinear"):
             entries = [e for n in node.inputs for e in stored.get(n, ())]
             found = tuple([replace(e, quantized=True) for e in entries])
         else:

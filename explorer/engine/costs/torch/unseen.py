@@ -62,7 +62,7 @@ class _Array(NamedTuple):
     def holds(self, address: int) -> bool:
         """Whether memory at `address` is a part of it."""
         start: int = self.values.__array_interface__["data"][0]
-        return start <= address < start + max(self.values.nbytes, 1)
+        return bool(start <= address < start + max(self.values.nbytes, 1))
 
     @property
     def is_untouched(self) -> bool:

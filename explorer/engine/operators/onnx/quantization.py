@@ -69,6 +69,7 @@ OPERATORS = (
         gradient=blocked,
         position="each",
         quantized=True,
+        alias=True,
     ),
     Operator("QuantizeLinear", named("quantize"), MS, _quantize_shape),
     Operator(

@@ -849,6 +849,13 @@ def test_nothing_of_a_model_waits_for_the_garbage_collector(sample: Callable[[st
             ],
             ("int8", (32, 64)),
         ),
+        (
+            [
+                Node("QuantizeLinear", ("w", "scale"), ("codes",)),
+                Node("DequantizeLinear", ("codes", "scale"), ("v",)),
+            ],
+            (64, 32),
+        ),
     ],
 )
 def test_a_weight_under_another_type_or_shape_is_in_no_activation_figure(
@@ -862,6 +869,14 @@ def test_a_weight_under_another_type_or_shape_is_in_no_activation_figure(
     assert totals.activation_bytes_sum == 2 * 32 * 4
     assert totals.activation_bytes_peak == 2 * 64 * 4 + 2 * 32 * 4
     assert totals.coverage == 1.0
+
+
+def test_a_moved_tensor_whose_size_depends_on_data_is_a_bound(build: Build) -> None:
+    nodes = [Node("TopK", ("x", "k"), ("y", "places")), Node("Transpose", ("y",), ("z",))]
+    inputs = {"x": (2, 64), "k": ("int64", (1,))}
+    analysis = analyse(build(nodes, inputs=inputs, outputs=["z"]))
+    assert [layer.status for layer in analysis.layers] == ["bound", "bound"]
+    assert any("at an upper bound" in note for note in analysis.info.model.notes)
 
 
 def test_a_node_whose_output_has_no_known_shape_makes_every_sum_a_lower_bound(build: Build) -> None:
