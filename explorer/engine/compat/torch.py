@@ -259,6 +259,18 @@ def is_packed(module: nn.Module) -> bool:
 _PACKED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torch.ao.nn.sparse.quantized")
 
 
+def packed_handle(module: nn.Module) -> dict[str, Any]:
+    """The packed weights of a compiled quantized layer, by the attribute that holds them.
+
+    Assumes: every quantized layer of torch's keeps its handle as `_packed_params`, also when it is compiled,
+        where no list of attributes has it.
+    Seen: torch 2.14.
+    Otherwise: empty: such a layer has no parameters.
+    """
+    name = "_packed_params"
+    return {name: getattr(module, name, None)}
+
+
 def layer_state(module: nn.Module) -> dict[str, Any] | None:
     """All that a layer of torch's holds, by attribute; None where it may do more than its class says.
 

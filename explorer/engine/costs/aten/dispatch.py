@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from explorer.engine.compat.torch import schema_of
+from explorer.engine.costs.aten import quantized_kernels
 from explorer.engine.costs.aten.call import AtenCall, OperatorRecord
 from explorer.engine.costs.aten.elementwise import POINTWISE, REDUCTION
 from explorer.engine.costs.aten.table import TABLE, find
@@ -26,7 +27,8 @@ _REDUCTION_TAG = getattr(torch.Tag, "reduction", None)
 @cache
 def operator_of(func: Any) -> OperatorRecord | None:
     """What is known of an operator (an OpOverload)."""
-    found = find(schema_of(func).name)
+    name = schema_of(func).name
+    found = quantized_kernels.TABLE.get(name) or find(name)
     if found is None and _is_pointwise(func):
         return POINTWISE
     return REDUCTION if found is None and _REDUCTION_TAG in func.tags else found

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from explorer.engine.compat.torch import packed_handle
 from explorer.engine.costs.aten.call import AtenCall
 from explorer.engine.costs.aten.products import DYNAMIC_LINEAR
 from explorer.engine.costs.aten.recurrent import CELLS
@@ -32,9 +33,10 @@ The handles of convolutions over one dimension and of transposed ones are those 
 
 def unpacked(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Weights and biases in the handles that a quantized module itself holds, by a name."""
-    for name, value in vars(module).items():
+    held = packed_handle(module) if isinstance(module, torch.jit.ScriptModule) else vars(module)
+    for name, value in held.items():
         if isinstance(value, torch.ScriptObject):
-            for part, tensor in _opened(value):
+            for part, tensor in opened(value):
                 flat = part == "weight" and tensor.dim() == 4 and _is_of_one_dimension(module)
                 yield (f"{name.strip('_')}.{part}", tensor.squeeze(2) if flat else tensor)
 
@@ -50,7 +52,8 @@ def _is_of_one_dimension(module: nn.Module) -> bool:
     return isinstance(size, (tuple, list)) and len(size) == 1
 
 
-def _opened(handle: Any) -> Iterator[tuple[str, torch.Tensor]]:
+def opened(handle: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Weight and bias in a handle, by name."""
     for name in _UNPACK:
         try:
             held = getattr(torch.ops.quantized, name)(handle)
@@ -68,7 +71,7 @@ def _opened(handle: Any) -> Iterator[tuple[str, torch.Tensor]]:
         return
     sides = ("ih", "hh")
     for side, inner in zip(sides, handles, strict=False):
-        yield from ((f"{part}_{side}", tensor) for part, tensor in _opened(inner) if part == "weight")
+        yield from ((f"{part}_{side}", tensor) for part, tensor in opened(inner) if part == "weight")
     yield from ((f"bias_{side}", tensor) for side, tensor in zip(sides, biases, strict=False))
 
 
@@ -77,7 +80,7 @@ def _opened(handle: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _linear(call: AtenCall) -> Any:
     source, handle = call.tensors()[0], call.get("W_prepack")
-    features = next(int(tensor.shape[0]) for part, tensor in _opened(handle) if part == "weight")
+    features = next(int(tensor.shape[0]) for part, tensor in opened(handle) if part == "weight")
     return source.new_empty((*source.shape[:-1], features))
 
 

@@ -228,7 +228,7 @@ def parameters(model: nn.Module) -> dict[str, ModuleParameter]:
                 start = identity[1] * p.element_size()
                 place = start, p.element_size(), tuple(p.shape), p.stride(), how.nbytes
                 views[path] = TensorView(identity[0], *place)
-        if is_packed(module):
+        if is_packed(module) or isinstance(module, torch.jit.ScriptModule):
             for name, tensor in unpacked(module):
                 path = f"{owner}.{name}" if owner else name
                 kind = dtype_name(tensor.dtype)

@@ -47,6 +47,7 @@ from explorer.engine.costs.aten import (
     recurrent,
 )
 from explorer.engine.costs.aten.expert_routing import COUNTS, EVENLY, WATCHED, Classes
+from explorer.engine.costs.aten.quantized_kernels import ANSWERS, QuantizedTensors
 from explorer.engine.costs.torch import constant_values, device_questions, higher_order, layer_cache
 from explorer.engine.costs.torch.autograd import Gradients
 from explorer.engine.costs.torch.data_dependence import ONCE, AnswerPolicy, Questions
@@ -176,6 +177,7 @@ class _Watch:
         self.done = 0
         self.unseen_work = UnseenWork()
         self.outsiders = Outsiders(model)
+        self.quantized = QuantizedTensors()
         # a layer whose operators are asked for one by one has to run
         self.repeats = gradients is None and layer_cache.enabled()
         self.tape: list[layer_cache.Booking] | None = None
@@ -523,7 +525,9 @@ class _Watch:
             self.unseen_work.leaves(self.frames[-1].path, "item", args[0])
             bounded = self.questions.answer(bounded)
             self.asked = bounded[1]
-        key = tuple(signature) if decided and bounded is None and operator.repeats else None
+        quantized = self.quantized.concerns(operator.name, given)
+        decided = decided and bounded is None and operator.repeats and not quantized
+        key = tuple(signature) if decided else None
         known = None if key is None else operator.answers.get(key)
         if known is not None and known.how != meta_cache.CALLED:
             out = known.again(args)
@@ -532,8 +536,12 @@ class _Watch:
             self.assumed[bounded[1]] += 1
         else:
             out = None if key is None or known is not None else meta_cache.answered(operator, args, kwargs)
-            if out is None:
-                packed = packed_weights.ANSWERS.get(operator.name)
+            if quantized:
+                # a layer that takes them is not one that takes plain integers
+                self.repeats = False
+                out = self.quantized.answer(func, dispatch.call_of(func, args, kwargs, None), args, kwargs)
+            elif out is None:
+                packed = packed_weights.ANSWERS.get(operator.name) or ANSWERS.get(operator.name)
                 if packed is None or not args[0].is_meta:
                     out = func(*args, **kwargs)
                 else:

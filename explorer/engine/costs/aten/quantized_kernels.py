@@ -1,0 +1,354 @@
+"""Operators of torch's library `quantized`: what they return and cost, as their counterparts of floats.
+
+Native code holds the weights of a convolution or linear layer in a handle, which is opened for their sizes.
+The operators have no shape function: results are made here, from the tensors of a call and its handle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from explorer.engine.compat.torch import storage_key
+from explorer.engine.costs.aten.call import AtenCall, OperatorRecord, Rule, each
+from explorer.engine.costs.aten.packed_weights import opened
+from explorer.engine.operators import cost_formulas
+from explorer.engine.operators.cost_formulas import ELEMENTWISE, Cost
+
+Answer = Callable[[AtenCall], Any]
+
+
+def _handle(call: AtenCall) -> Any:
+    """The packed weights among the arguments.
+
+    Raises:
+        StopIteration: There are none.
+    """
+    return next(value for value in call.arguments.values() if isinstance(value, torch.ScriptObject))
+
+
+def _parts(call: AtenCall) -> Mapping[str, torch.Tensor]:
+    return dict(opened(_handle(call)))
+
+
+# -- convolutions
+
+
+def _numbers(handle: Any, rank: int, what: str) -> tuple[int, ...]:
+    """A setting of a convolution, from its handle: a number for each of the last `rank` dimensions."""
+    held = 3 if rank == 3 else 2
+    numbers = getattr(torch.ops.quantized, f"conv{held}d_{what}")(handle)
+    return tuple(int(number) for number in numbers)[-rank:]
+
+
+def _conv_sizes(call: AtenCall, transposed: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Sizes of the result, and of the weight as a layer of floats has it."""
+    source = call.sizes(0)
+    rank = len(source) - 2
+    handle = _handle(call)
+    weight = tuple(int(size) for size in _parts(call)["weight"].shape)
+    weight = (*weight[:2], *weight[-rank:])
+    groups = int(getattr(torch.ops.quantized, f"conv{3 if rank == 3 else 2}d_groups")(handle))
+    settings = [_numbers(handle, rank, what) for what in ("stride", "padding", "dilation")]
+    if transposed:
+        settings.append(_numbers(handle, rank, "output_padding"))
+        sizes = [
+            (size - 1) * stride - 2 * pad + dilation * (taps - 1) + more + 1
+            for size, taps, stride, pad, dilation, more in zip(source[2:], weight[2:], *settings, strict=True)
+        ]
+        return (source[0], weight[1] * groups, *sizes), weight
+    sizes = [
+        (size + 2 * pad - dilation * (taps - 1) - 1) // stride + 1
+        for size, taps, stride, pad, dilation in zip(source[2:], weight[2:], *settings, strict=True)
+    ]
+    return (source[0], weight[0], *sizes), weight
+
+
+def _conv(call: AtenCall) -> Any:
+    return call.tensors()[0].new_empty(_conv_sizes(call, "transpose" in call.name)[0])
+
+
+def _conv_cost(call: AtenCall) -> Cost:
+    transposed, bias = "transpose" in call.name, "bias" in _parts(call)
+    out, weight = _conv_sizes(call, transposed)
+    if transposed:
+        return _followed(call, cost_formulas.conv_transpose(call.shape(0), weight, out, bias=bias))
+    return _followed(call, cost_formulas.conv(out, weight, bias=bias))
+
+
+# -- linear layers and products
+
+
+def _linear(call: AtenCall) -> Any:
+    source = call.tensors()[0]
+    return source.new_empty((*source.shape[:-1], int(_parts(call)["weight"].shape[0])))
+
+
+def _linear_cost(call: AtenCall) -> Cost:
+    parts = _parts(call)
+    return _followed(
+        call, cost_formulas.linear(call.shape(0), int(parts["weight"].shape[0]), bias="bias" in parts)
+    )
+
+
+def _matmul(call: AtenCall) -> Any:
+    left, right = call.tensors()[:2]
+    batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])  # type: ignore[no-untyped-call]
+    return left.new_empty((*batch, left.shape[-2], right.shape[-1]))
+
+
+def _followed(call: AtenCall, cost: Cost) -> Cost:
+    """A product, and what its kernel does to each element behind it, by its name."""
+    for word, what in (("add", "add"), ("tanh", "tanh"), ("leaky", "leaky relu"), ("relu", "relu")):
+        if word in call.name.split("_"):
+            cost = cost_formulas.adding(cost, what, call.out())
+            if word == "leaky":
+                break
+    if "dynamic" in call.name:
+        cost = cost_formulas.adding(cost, "quantize", call.shape(0), 5)
+        cost = cost_formulas.adding(cost, "rescale", call.out())
+    return cost
+
+
+# -- what works on each element
+
+
+def _like(call: AtenCall) -> Any:
+    source = call.tensors()[0]
+    return source.new_empty(source.shape)
+
+
+def _pair(call: AtenCall) -> Any:
+    tensors = call.tensors()[:2]
+    if len(tensors) == 2 and call.name.split("_")[0] in ("add", "mul") and "scalar" not in call.name:
+        shape = torch.broadcast_shapes(*(t.shape for t in tensors))  # type: ignore[no-untyped-call]
+        return tensors[0].new_empty(shape)
+    return _like(call)
+
+
+def _cat(call: AtenCall) -> Any:
+    tensors, axis = call.tensors(), call.get("dim", 0)
+    shape = list(tensors[0].shape)
+    shape[axis] = sum(int(t.shape[axis]) for t in tensors)
+    return tensors[0].new_empty(shape)
+
+
+def _pool(call: AtenCall) -> Any:
+    source, kernel = call.tensors()[0], call.get("kernel_size")
+    rank = len(kernel)
+    settings = [list(call.get(name) or default) for name, default in _POOL.items()]
+    settings = [values * rank if len(values) == 1 else values for values in settings]
+    settings[0] = settings[0] or list(kernel)
+    sizes = []
+    for size, taps, stride, pad, dilation in zip(source.shape[-rank:], kernel, *settings, strict=True):
+        room = size + 2 * pad - dilation * (taps - 1) - 1
+        steps = -(-room // stride) if call.get("ceil_mode") else room // stride
+        # the last window begins inside of the padded input
+        if call.get("ceil_mode") and steps * stride >= size + pad:
+            steps -= 1
+        sizes.append(steps + 1)
+    return source.new_empty((*source.shape[:-rank], *sizes))
+
+
+_POOL: Mapping[str, Sequence[int]] = {"stride": (), "padding": (0,), "dilation": (1,)}
+
+
+def _pool_cost(call: AtenCall) -> Cost:
+    return cost_formulas.pooling("max pool", call.out(), tuple(call.get("kernel_size")))
+
+
+def _rows(call: AtenCall) -> Any:
+    """embedding: a row of floats for each index."""
+    weight, indices = _parts(call)["weight"], call.tensors()[0]
+    return torch.empty((*indices.shape, int(weight.shape[1])), device="meta")
+
+
+def _bags(call: AtenCall) -> Any:
+    """embedding_bag: a row of floats for each bag."""
+    weight, indices = _parts(call)["weight"], call.tensors("indices")[0]
+    bags = int(indices.shape[0])
+    if indices.dim() == 1:
+        bags = int(call.tensors("offsets")[0].shape[0]) - bool(call.get("include_last_offset"))
+    return torch.empty((bags, int(weight.shape[1])), device="meta")
+
+
+def _bags_cost(call: AtenCall) -> Cost:
+    return cost_formulas.elementwise("add", (*call.shape("indices"), call.out()[-1]))
+
+
+def _add(what: str, then: str = "") -> Rule:
+    def rule(call: AtenCall) -> Cost:
+        cost = cost_formulas.elementwise(what, call.out())
+        return cost_formulas.adding(cost, then, call.out()) if then else cost
+
+    return rule
+
+
+def _normalization(kind: str) -> Rule:
+    def rule(call: AtenCall) -> Cost:
+        cost = cost_formulas.elementwise(kind.replace("_", " "), call.out(), ELEMENTWISE[kind][0])
+        return cost_formulas.adding(cost, "relu", call.out()) if call.name.endswith("_relu") else cost
+
+    return rule
+
+
+def _named(names: Iterable[str], answer: Answer, rule: Rule) -> dict[str, tuple[Answer, OperatorRecord]]:
+    return {f"quantized::{name}": (answer, OperatorRecord(rule)) for name in names}
+
+
+_PAIRS = ("{}", "{}_relu", "{}_scalar", "{}_scalar_relu")
+
+_KERNELS: Mapping[str, tuple[Answer, OperatorRecord]] = {
+    **_named(
+        [
+            f"conv{rank}d{more}"
+            for rank in (1, 2, 3)
+            for more in ("", "_relu", "_add", "_add_relu", "_dynamic")
+        ],
+        _conv,
+        _conv_cost,
+    ),
+    **_named(
+        [f"conv_transpose{rank}d{more}" for rank in (1, 2, 3) for more in ("", "_dynamic")], _conv, _conv_cost
+    ),
+    **_named(
+        [
+            *("linear", "linear_relu", "linear_tanh", "linear_leaky_relu"),
+            "linear_with_input_q_dq_qweight_dq_output_fp32",
+            "linear_with_input_q_dq_qweight_dq_relu_output_fp32",
+        ],
+        _linear,
+        _linear_cost,
+    ),
+    **_named(["matmul"], _matmul, lambda call: cost_formulas.matmul(call.shape(0), call.shape(1))),
+    **_named([name.format("add") for name in _PAIRS if "relu" not in name], _pair, _add("add")),
+    **_named([name.format("add") for name in _PAIRS if "relu" in name], _pair, _add("add", "relu")),
+    **_named([name.format("mul") for name in _PAIRS if "relu" not in name], _pair, _add("mul")),
+    **_named([name.format("mul") for name in _PAIRS if "relu" in name], _pair, _add("mul", "relu")),
+    **_named(["cat"], _cat, lambda call: cost_formulas.FREE),
+    **_named(["cat_relu"], _cat, _add("relu")),
+    **_named([f"max_pool{rank}d" for rank in (1, 2)], _pool, _pool_cost),
+    **_named(
+        ["relu6", "threshold", "leaky_relu", "prelu", "elu", "celu", "hardswish", "sigmoid"],
+        _like,
+        each("activation"),
+    ),
+    **_named(["dropout"], _like, lambda call: cost_formulas.FREE),
+    **_named(["softmax"], _like, each("softmax", ELEMENTWISE["softmax"][0])),
+    **_named(
+        [f"batch_norm{rank}{relu}" for rank in ("", "1d", "2d", "3d") for relu in ("", "_relu")],
+        _like,
+        _normalization("batch_norm"),
+    ),
+    **_named(["layer_norm", "group_norm", "instance_norm"], _like, _normalization("layer_norm")),
+    **_named(["embedding_byte", "embedding_4bit"], _rows, lambda call: cost_formulas.FREE),
+    **_named(["embedding_bag_byte", "embedding_bag_4bit"], _bags, _bags_cost),
+}
+
+ANSWERS: Mapping[str, Answer] = {name: answer for name, (answer, _) in _KERNELS.items()}
+"""Results of operators, by schema name."""
+
+TABLE: Mapping[str, OperatorRecord] = {name: record for name, (_, record) in _KERNELS.items()}
+"""What they cost; their gradients are not known to torch either."""
+
+
+_TYPES = {
+    torch.quint8: torch.uint8,
+    torch.qint8: torch.int8,
+    torch.qint32: torch.int32,
+    torch.quint4x2: torch.uint8,
+}
+"""The integers that stand in for each type of quantized numbers."""
+
+_MAKERS = ("aten::quantize_per_tensor", "aten::quantize_per_tensor_dynamic", "aten::quantize_per_channel")
+_ENDS = {"aten::dequantize": torch.float32, "aten::int_repr": None}
+"""Operators whose result is no quantized tensor, and its type; None: the integers as they are."""
+_SETTINGS = {"aten::q_scale": 1.0, "aten::q_zero_point": 0}
+"""What tensors without values answer about themselves."""
+
+
+class QuantizedTensors:
+    """Tensors of integers with a scale, while a model runs on shapes, where torch has no such tensors.
+
+    A tensor of plain integers of the same width stands in for each. What torch does not do with integers is
+    asked of floats, and integers are returned.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[int, Any] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._held)
+
+    def __contains__(self, tensor: torch.Tensor) -> bool:
+        return bool(self._held) and storage_key(tensor.untyped_storage()) in self._held
+
+    def concerns(self, name: str, given: Iterable[torch.Tensor]) -> bool:
+        """Whether an operator makes or reads quantized tensors."""
+        return name in _MAKERS or (bool(self._held) and any(tensor in self for tensor in given))
+
+    def answer(self, func: Any, call: AtenCall, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What an operator that `concerns` them returns.
+
+        Args:
+            func: The operator.
+            call: The call.
+            args: As it was called.
+            kwargs: As it was called.
+        """
+        name = f"{func.namespace}::{call.name}"
+        if name in _MAKERS:
+            kind = call.get("dtype", torch.quint8)
+            made = [self._mark(torch.empty_like(t, dtype=_TYPES.get(kind, kind))) for t in _sources(call)]
+            return made if isinstance(next(iter(call.arguments.values())), (list, tuple)) else made[0]
+        if name in _SETTINGS:
+            return _SETTINGS[name]
+        if name in _ENDS:
+            made = [torch.empty_like(t, dtype=_ENDS[name] or t.dtype) for t in _sources(call)]
+            return made if isinstance(next(iter(call.arguments.values())), (list, tuple)) else made[0]
+        if name in ANSWERS:
+            return self._mark(ANSWERS[name](call))
+        kind = next(tensor.dtype for tensor in call.tensors() if tensor in self)
+        try:
+            result = func(*args, **kwargs)
+        except (RuntimeError, NotImplementedError):
+            result = None
+        if result is None or not _keeps(result, kind):
+            result = func(*map(self._as_float, args), **{key: self._as_float(v) for key, v in kwargs.items()})
+            result = _each(result, lambda t: torch.empty_like(t, dtype=kind) if t.is_floating_point() else t)
+        return _each(result, lambda t: self._mark(t) if t.dtype == kind else t)
+
+    def _as_float(self, value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return type(value)(map(self._as_float, value))
+        if isinstance(value, torch.Tensor) and value in self:
+            return torch.empty_strided(value.shape, value.stride(), dtype=torch.float32, device="meta")
+        return value
+
+    def _mark(self, tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        self._held[storage_key(storage)] = storage
+        return tensor
+
+
+def _sources(call: AtenCall) -> list[torch.Tensor]:
+    """The tensors of the first argument."""
+    first = next(iter(call.arguments.values()))
+    return [first] if isinstance(first, torch.Tensor) else list(first)
+
+
+def _each(result: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """A result whose tensors are changed."""
+    if isinstance(result, torch.Tensor):
+        return change(result)
+    if isinstance(result, (list, tuple)):
+        return type(result)([_each(part, change) for part in result])
+    return result
+
+
+def _keeps(result: Any, kind: torch.dtype) -> bool:
+    """Whether the first tensor of a result is of the type that went in, or of truth values."""
+    first = result[0] if isinstance(result, (list, tuple)) and result else result
+    return isinstance(first, torch.Tensor) and first.dtype in (kind, torch.bool)
