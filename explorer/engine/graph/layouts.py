@@ -7,7 +7,7 @@ turned before a rule is asked, and its answer turned back. Weights keep their or
 
 from __future__ import annotations
 
-from explorer.facts import Shape
+from explorer.facts import Dim, Shape
 
 MS, NCHWC, NHWC = "com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"
 
@@ -20,3 +20,14 @@ def channels_first(shape: Shape | None) -> Shape | None:
 def channels_last(shape: Shape | None) -> Shape | None:
     """(N, C, *spatial) as (N, *spatial, C)."""
     return shape if shape is None or len(shape) < 2 else (shape[0], *shape[2:], shape[1])
+
+
+BLOCKED = "channels in whole blocks"
+"""The attribute that a node which blocks channels is read with: how many channels it writes."""
+
+_WIDEST_BLOCK = 16
+
+
+def in_blocks(channels: Dim) -> Dim:
+    """Channels filled up to whole blocks of a width that is not known: None where it matters."""
+    return channels if isinstance(channels, int) and channels % _WIDEST_BLOCK == 0 else None

@@ -85,7 +85,7 @@ class Operator(Struct, frozen=True):
         shape: Types of the outputs; None leaves them to onnx.
         reads: Inputs whose contents `shape` looks at, not only their types.
         layout: Where the channels stand in its first input and its outputs.
-        fresh: Whether `shape` makes names of sizes; such an answer holds for one node only.
+        fresh: Whether `shape` makes names of sizes, or is told of one node; such an answer holds for it only.
         reader: Whether `cost` looks at what an input holds.
         gradient: What its gradients multiply; None if that is not known.
         statistics: Inputs that are found by counting, not by training.

@@ -17,6 +17,8 @@ from msgspec.structs import replace
 
 from explorer.engine.formats.onnx import tensors
 from explorer.engine.formats.onnx.containers import container
+from explorer.engine.graph.blocked_channels import blocked_channels
+from explorer.engine.graph.layouts import BLOCKED, NCHWC
 from explorer.engine.graph.model import Function, Graph, Model, Node, Tensor, Value, subgraphs
 from explorer.engine.operators import registry
 from explorer.engine.operators.call import Call, ShapeMismatch, Type
@@ -159,6 +161,7 @@ class Inference:
         self._full = False
         self._onnx = OnnxPass(model.ir_version, self.notes)
         self._dims = bound
+        self._blocked = blocked_channels(model.graph) if NCHWC in model.opsets else {}
         self._held = {value.name: value for value in inputs if container(value) is not None}
         self._trusted = not overruled
         graph = model.graph if inputs == model.graph.inputs else replace(model.graph, inputs=inputs)
@@ -563,7 +566,10 @@ class Inference:
         inputs = tuple([kind and TensorInfo(name, *kind) for name, kind in zip(names, kinds, strict=True)])
         inside = {names[i]: contents.flat(names[i]) for i in operator.reads if i < len(kinds) and kinds[i]}
         made = (None,) * len(node.outputs)
-        call = Call(node.op, node.domain, node.attributes, inputs, made, inside, version, self._fresh)
+        attributes = node.attributes
+        if id(node) in self._blocked:
+            attributes = {**attributes, BLOCKED: self._blocked[id(node)]}
+        call = Call(node.op, node.domain, attributes, inputs, made, inside, version, self._fresh)
         try:
             answer = operator.shape(call) if operator.shape is not None else None
         except ShapeMismatch as mismatch:

@@ -8,7 +8,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from explorer.engine.graph.layouts import MS, NCHWC, NHWC, channels_first, channels_last
+from explorer.engine.graph.layouts import (
+    BLOCKED,
+    MS,
+    NCHWC,
+    NHWC,
+    channels_first,
+    channels_last,
+    in_blocks,
+)
 from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import Answer, Call, Rule
 from explorer.engine.operators.cost_formulas import ELEMENTWISE, FREE, Cost
@@ -130,7 +138,11 @@ def _non_max_suppression(call: Call) -> Answer:
 def _reorder_input(call: Call) -> Answer:
     """Into blocks of channels; how many more channels the blocks have the convolution behind it says."""
     shape = call.known(0)
-    return ((call.dtype(0), channels_first(shape) if call.whole("channels_last", 0) else shape),)
+    if call.whole("channels_last", 0):
+        shape = channels_first(shape)
+    if shape is not None and len(shape) > 1:
+        shape = (shape[0], call.attributes.get(BLOCKED, in_blocks(shape[1])), *shape[2:])
+    return ((call.dtype(0), shape),)
 
 
 def _reorder_output(call: Call) -> Answer:
@@ -295,6 +307,6 @@ OPERATORS = (
         fresh=True,
         settings=(2, 3, 4),
     ),
-    Operator("ReorderInput", free, NCHWC, _reorder_input),
+    Operator("ReorderInput", free, NCHWC, _reorder_input, fresh=True),
     Operator("ReorderOutput", free, NCHWC, _reorder_output),
 )
