@@ -158,6 +158,10 @@ def __getattr__(name: str) -> Any:
             from explorer.host.system import check_supported
 
             check_supported("explorer.to_torch")
+            from explorer.base.checked import checked
+            from explorer.session.session import argument_type
+
+            return checked(getattr(import_module(_HOME[name]), name), argument_type)
         return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module 'explorer' has no attribute '{name}'")
 

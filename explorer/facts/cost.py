@@ -6,11 +6,11 @@ Everything here is of the plan, not of a graph: it holds for every form. Sizes a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Literal
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
-from explorer.base.checked import Spec
+from explorer.base.checked import Count, Positive, Spec
 
 Bound = Literal["compute", "memory", ""]
 Dataflow = Literal["output-stationary", "weight-stationary", "input-stationary"]
@@ -27,7 +27,7 @@ ORDERS: dict[str, Dataflow] = {
 innermost one turns: that of C (the output), of B (the weight) or of A (the input)."""
 
 
-Rate = Annotated[float, Meta(gt=0)]
+Rate = Positive
 """Of something in a time."""
 
 
@@ -51,8 +51,8 @@ class Hardware(Spec, frozen=True):
     macs_per_cycle: Rate | None = None
     bytes_per_cycle: Rate | None = None
     clock: Rate | None = None
-    buffer: Annotated[int, Meta(ge=1)] | None = None
-    array: tuple[int, int] | None = None
+    buffer: Count | None = None
+    array: tuple[Count, Count] | None = None
     double_buffered: bool = True
     peak_macs: Rate | None = None
     bandwidth: Rate | None = None

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from explorer.base.checked import Spec
+from explorer.base.checked import Count, Spec
 from explorer.base.errors import Misuse, failed_models
 from explorer.base.verdicts import VerdictKind
 from explorer.facts.cost import Hardware
 from explorer.facts.tiling import Edges, Form, Grouped, TileSpec
 
-Tile = tuple[int, int, int]
+Tile = tuple[Count, Count, Count]
 
 MOST_TILES = 1_000_000
 """Tiles of one sweep: they are listed before the first is weighed."""
@@ -30,10 +31,10 @@ class SweepSpec(Spec, frozen=True):
         base: What all of them have in common: its sites and rules.
     """
 
-    tiles: tuple[Tile, ...]
-    edges: tuple[Edges, ...] = ("ragged",)
-    forms: tuple[Form, ...] = ("auto",)
-    grouped: tuple[Grouped, ...] = ("leave",)
+    tiles: Annotated[tuple[Tile, ...], Meta(min_length=1)]
+    edges: Annotated[tuple[Edges, ...], Meta(min_length=1)] = ("ragged",)
+    forms: Annotated[tuple[Form, ...], Meta(min_length=1)] = ("auto",)
+    grouped: Annotated[tuple[Grouped, ...], Meta(min_length=1)] = ("leave",)
     base: TileSpec = TileSpec()
 
 

@@ -6,11 +6,11 @@ Re-exported by `explorer.facts`; see there for the conventions.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import Struct, field
 
-from explorer.base.checked import Spec
+from explorer.base.checked import Count, Natural, Spec, Words
 from explorer.facts.quantize import Accumulator
 
 Form = Literal["auto", "lab", "scan", "unrolled", "batched"]
@@ -39,7 +39,7 @@ class TileRule(Spec, frozen=True):
     site: str = ""
     op: str = ""
     shape: str = ""
-    tile: tuple[int, int, int] | None = None
+    tile: tuple[Count, Count, Count] | None = None
     edges: Edges | None = None
     form: Form | None = None
     on: bool | None = None
@@ -64,15 +64,15 @@ class TileSpec(Spec, frozen=True):
         config: Path of the file that such values and the rules stand in; '' for none.
     """
 
-    tile: tuple[int, int, int] = (64, 64, 64)
-    sites: tuple[str, ...] = ()
+    tile: tuple[Count, Count, Count] = (64, 64, 64)
+    sites: tuple[Words, ...] = ()
     edges: Edges = "ragged"
     form: Form = "auto"
     grouped: Grouped = "leave"
     rules: tuple[TileRule, ...] = ()
     origins: tuple[tuple[str, str], ...] = ()
     config: str = ""
-    accumulator: Annotated[int, Meta(ge=0)] = 0
+    accumulator: Natural = 0
 
     @property
     def label(self) -> str:
@@ -132,7 +132,7 @@ class SitePlan(Struct, frozen=True):
     output: str
     weight: str = ""
     bias: bool = False
-    tile: tuple[int, int, int] = (64, 64, 64)
+    tile: tuple[Count, Count, Count] = (64, 64, 64)
     batch: int = 1
     dtype: str = "float32"
     accumulator: str = "float32"

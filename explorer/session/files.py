@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from explorer.base.checked import Count, Natural, PathText, checked
 from explorer.base.errors import ExplorerError, Misuse
 from explorer.engine.models.opened_model import OpenOptions, check_names
 from explorer.engine.proof.proof import check_inputs
@@ -17,7 +18,7 @@ from explorer.facts import Diff, Verification
 from explorer.session import sweep
 from explorer.session.parts.evaluate import evaluated
 from explorer.session.parts.models import Cancel, Dims, Models, OnProgress
-from explorer.session.session import Session, reopen
+from explorer.session.session import Session, argument_type, reopen
 
 if TYPE_CHECKING:
     from explorer.facts.blame import Blame
@@ -38,9 +39,9 @@ def verify_files(
     a: str | os.PathLike[str],
     b: str | os.PathLike[str],
     *,
-    draws: int = 1,
-    seed: int = 0,
-    input: str | None = None,
+    draws: Count = 1,
+    seed: Natural = 0,
+    input: PathText | None = None,
     tolerance: Tolerance | None = None,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
@@ -75,9 +76,9 @@ def blame_files(
     a: str | os.PathLike[str],
     b: str | os.PathLike[str],
     *,
-    draws: int = 3,
-    seed: int = 0,
-    input: str | None = None,
+    draws: Count = 3,
+    seed: Natural = 0,
+    input: PathText | None = None,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
     **options: Any,
@@ -132,8 +133,8 @@ def compare_files(
     *sources: str | os.PathLike[str],
     hardware: Hardware | None = None,
     verify: bool = False,
-    draws: int = 1,
-    first_seed: int = 0,
+    draws: Count = 1,
+    first_seed: Natural = 0,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
     **options: Any,
@@ -172,11 +173,11 @@ def compare_files(
 
 def evaluate_files(
     *sources: str | os.PathLike[str],
-    data: str,
+    data: PathText,
     labels: str = "",
     inputs: Sequence[str] = (),
     scores: str = "",
-    batch: int = 64,
+    batch: Count = 64,
     task: Task | None = None,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
@@ -212,7 +213,8 @@ def sweep_files(*sources: str | os.PathLike[str], spec: SweepSpec, **options: An
     how = {name: options.pop(name) for name in _OF_A_SWEEP if name in options}
     how["seed"] = how.pop("first_seed", 0)
     with opened(sources, options, broken=True) as sessions:
-        return sweep.sweep([(one, one.parts.models) for one in sessions], spec, reopen, **how)
+        run = checked(sweep.sweep, argument_type)
+        return run([(one, one.parts.models) for one in sessions], spec, reopen, **how)
 
 
 def sweep_formats(*sources: str | os.PathLike[str], spec: FormatSweepSpec, **options: Any) -> FormatSweep:
@@ -225,7 +227,8 @@ def sweep_formats(*sources: str | os.PathLike[str], spec: FormatSweepSpec, **opt
     """
     how = {name: options.pop(name) for name in _OF_A_SWEEP if name in options}
     with opened(sources, options, broken=True) as sessions:
-        return sweep.sweep_formats([(one, one.parts.models) for one in sessions], spec, reopen, **how)
+        run = checked(sweep.sweep_formats, argument_type)
+        return run([(one, one.parts.models) for one in sessions], spec, reopen, **how)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from explorer.base.checked import Count, PathText, Positive
 from explorer.engine.profile.measure.machine import measured
 from explorer.facts.roofline import Machines
 from explorer.session.parts.models import Cancel, OnProgress
@@ -12,10 +13,10 @@ from explorer.settings.machines import HERE
 def measure_machine(
     name: str = HERE,
     *,
-    threads: int | None = None,
-    time_limit: float = 60.0,
+    threads: Count | None = None,
+    time_limit: Positive = 60.0,
     overwrite: bool = False,
-    config: str | None = None,
+    config: PathText | None = None,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Machines:

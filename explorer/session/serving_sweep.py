@@ -7,6 +7,7 @@ import shlex
 from functools import partial
 from typing import Any
 
+from explorer.base.checked import Count, PathText
 from explorer.engine import sweep as engine
 from explorer.engine.serving import sweep
 from explorer.facts.roofline import Machine
@@ -23,9 +24,9 @@ def sweep_serving(
     *sources: str | os.PathLike[str],
     spec: ServingSweepSpec,
     machine: Machine | None = None,
-    output: str | None = None,
+    output: PathText | None = None,
     scheduler: str | None = None,
-    workers: int | None = None,
+    workers: Count | None = None,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
     **options: Any,

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
-from explorer.base.checked import check_methods
+from explorer.base.checked import Count, Natural, PathText, Positive, check_methods
 from explorer.base.errors import BadModel, Misuse
 from explorer.host import input_files
 from explorer.session import headers, methods
@@ -63,15 +63,15 @@ class Session:
         *,
         inputs: Any = None,
         weights: str | None = None,
-        weights_file: str | None = None,
+        weights_file: PathText | None = None,
         dims: Mapping[str, int] | None = None,
         input_shapes: InputShapes | None = None,
-        seed: int = 0,
+        seed: Natural = 0,
         trust: bool = False,
-        rules: str | None = None,
+        rules: PathText | None = None,
         observe: bool = False,
-        past: int | None = None,
-        workdir: str | None = None,
+        past: Natural | None = None,
+        workdir: PathText | None = None,
         cache: bool = True,
     ) -> None:
         options: dict[str, Any] = {
@@ -151,11 +151,11 @@ class Session:
         hardware: Hardware | None = None,
         order: str = "best",
         verify: bool = False,
-        draws: int = 1,
-        seed: int = 0,
-        output: str | None = None,
+        draws: Count = 1,
+        seed: Natural = 0,
+        output: PathText | None = None,
         scheduler: str | None = None,
-        workers: int | None = None,
+        workers: Count | None = None,
         layers: bool = False,
         on_progress: OnProgress = None,
         cancel: Cancel = None,
@@ -206,10 +206,10 @@ class Session:
         spec: FormatSweepSpec,
         *,
         state: int | None = None,
-        output: str | None = None,
+        output: PathText | None = None,
         scheduler: str | None = None,
-        workers: int | None = None,
-        seconds: float | None = None,
+        workers: Count | None = None,
+        seconds: Positive | None = None,
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> FormatSweep:
@@ -247,7 +247,7 @@ class Session:
                 cancel=cancel,
             )
 
-    def sweep_training(self, data: str, over: str, **how: Any) -> TrainingSweep:
+    def sweep_training(self, data: PathText, over: str, **how: Any) -> TrainingSweep:
         """Trains copies of the module in several ways; which does best on the held out samples.
 
         Args:
@@ -366,10 +366,12 @@ class Session:
 
 
 _ARGUMENTS = {
+    "collections.abc": ("Callable", "Iterable", "Mapping", "Sequence"),
     "explorer.engine.convert.job": ("ExporterName", "ScriptMethod"),
     "explorer.facts.cost": ("Hardware",),
     "explorer.facts.evaluate.evaluation": ("Task",),
     "explorer.facts.external.machine": ("Machine",),
+    "explorer.facts.models.listing": ("ModelFile",),
     "explorer.facts.quantize": ("FormatSweepSpec", "QuantizeSpec"),
     "explorer.facts.serving.spec": ("ServingSpec",),
     "explorer.facts.split.edit": ("EditStep",),

@@ -16,6 +16,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from explorer.base.checked import Count, Natural, PathText, Positive
 from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.engine import convert
 from explorer.engine import sweep as engine
@@ -49,9 +50,9 @@ def sweep(
     reopen: Reopen,
     *,
     verify: bool = False,
-    draws: int = 1,
-    seed: int = 0,
-    output: str | None = None,
+    draws: Count = 1,
+    seed: Natural = 0,
+    output: PathText | None = None,
     on_progress: OnProgress = None,
     **how: Any,
 ) -> Sweep:
@@ -86,8 +87,8 @@ def sweep_formats(
     spec: FormatSweepSpec,
     reopen: Reopen,
     *,
-    output: str | None = None,
-    seconds: float | None = None,
+    output: PathText | None = None,
+    seconds: Positive | None = None,
     on_progress: OnProgress = None,
     **how: Any,
 ) -> FormatSweep:
@@ -111,17 +112,17 @@ def sweep_formats(
 def sweep_trainings(
     session: SweepSession,
     models: Models,
-    data: str,
+    data: PathText,
     over: str,
     reopen: Reopen,
     *,
     trials: int | None = None,
-    seed: int = 0,
-    output: str | None = None,
+    seed: Natural = 0,
+    output: PathText | None = None,
     overwrite: bool = False,
     take: tuple[int, str] | None = None,
     scheduler: str | None = None,
-    workers: int | None = None,
+    workers: Count | None = None,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
     **how: Any,

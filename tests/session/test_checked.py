@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -133,20 +134,169 @@ def test_records_that_a_program_makes_are_all_checked() -> None:
         assert issubclass(kind, Spec), kind
 
 
-UNCHECKED = {
-    "source",
-    "overlay",
-    "figures",
-    "unfold",
-    "read",
-    "a",
-    "b",
-    "before",
-    "after",
-    "on_progress",
-    "cancel",
+NEVER = [object(), float("nan"), float("-inf"), 10**30, b"x", {"no such field": object()}]
+"""What no field and no argument takes."""
+
+NEEDED: dict[str, dict[str, Any]] = {
+    "EditStep": {"kind": "rename", "name": "a"},
+    "FormatSweepSpec": {"formats": ("int8",)},
+    "Machine": {"name": "m", "peak_macs": 1.0, "bandwidth": 1.0},
+    "QuantizeRequest": {"spec": QuantizeSpec()},
+    "SweepSpec": {"tiles": ((8, 8, 8),)},
 }
-"""Arguments whose types msgspec does not know: sessions' sources, functions, unions of texts and tuples."""
+"""Fields without a default."""
+
+EMPTY = {
+    *("QuantizeSpec.ops", "QuantizeSpec.sites", "TileSpec.sites", "FormatSweepSpec.formats", "EditStep.name"),
+    *("PartSpec.layers", "PartSpec.start", "PartSpec.end", "SplitSpec.at", "SplitSpec.cuts"),
+    *("ProfileSpec.device", "ProfileSpec.input", "TrainingOptions.save_to"),
+    *("ConversionOptions.input_names", "ConversionOptions.output_names"),
+}
+"""Fields that mean a thing by its name, so that no text is none."""
+
+
+def fields() -> list[tuple[type[Spec], str]]:
+    import explorer.engine.convert.job
+    import explorer.engine.evaluate.train  # noqa: F401
+
+    return [
+        (kind, field.name)
+        for kind in sorted(Spec.__subclasses__(), key=lambda kind: kind.__name__)
+        for field in msgspec.structs.fields(kind)
+    ]
+
+
+def refused(call: Callable[[], Any], where: str) -> str:
+    """What is wrong with how a call answers that has to be refused; '' for nothing."""
+    try:
+        call()
+    except Misuse as error:
+        return "" if f"{where}: " in str(error) else str(error)
+    except Exception as error:
+        return f"{where}: {error!r}"
+    return f"{where}: taken"
+
+
+def wrong_values(kind: Any, signed: bool, named: bool) -> list[Any]:
+    """What a field or an argument of a type may not take."""
+    numbers = str(kind)
+    return [
+        *(value for value in NEVER if not (isinstance(value, int) and "loat" in numbers)),
+        *([-1] if not signed and ("int" in numbers.lower() or "loat" in numbers) else []),
+        *([""] if named else []),
+    ]
+
+
+def test_every_field_refuses_what_it_cannot_mean() -> None:
+    faults, seen = [], 0
+    for kind, name in fields():
+        where = f"{kind.__name__}.{name}"
+        info = next(f.type for f in msgspec.inspect.type_info(kind).fields if f.name == name)
+        for value in wrong_values(info, where.endswith(".snr"), where in EMPTY):
+            given = {**NEEDED.get(kind.__name__, {}), name: value}
+            faults.append(f"{refused(lambda kind=kind, given=given: kind(**given), where)} {value!r}")
+            seen += 1
+    assert [fault for fault in faults if not fault.startswith(" ")] == []
+    assert seen > 600
+
+
+def test_every_choice_is_one_of_those_that_there_are() -> None:
+    chosen = 0
+    for kind, name in fields():
+        described = msgspec.inspect.type_info(kind)
+        field = next(field for field in described.fields if field.name == name)
+        parts = getattr(field.type, "types", (field.type,))
+        if any(isinstance(part, msgspec.inspect.LiteralType) for part in parts):
+            chosen += 1
+            with pytest.raises(Misuse, match=f"{kind.__name__}.{name}: 'sideways' cannot be taken; give '"):
+                kind(**{**NEEDED.get(kind.__name__, {}), name: "sideways"})
+    assert chosen >= 15
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ProfileSpec(input="a\0b"), "ProfileSpec.input: .*without a null byte"),
+        (lambda: TileSpec(tile=(8, 0, 8)), r"TileSpec.tile: \(8, 0, 8\)"),
+        (lambda: SweepSpec(tiles=()), r"SweepSpec.tiles: \(\)"),
+        (lambda: ServingSpec(contexts=[]), r"ServingSpec.contexts: \[\]"),
+        (lambda: Hardware(array=(0, 4)), r"Hardware.array: \(0, 4\)"),
+        (lambda: Machine("m", float("inf"), 1.0), "Machine.peak_macs: inf.*not NaN or infinite"),
+        (lambda: ProfileSpec(seed=1 << 63), "ProfileSpec.seed: 9223372036854775808.*at most 9,223,372"),
+        (lambda: TileSpec(rules=({"sites": "conv*"},)), r"TileSpec.rules: .*'sites'"),
+    ],
+)
+def test_limits_of_fields_are_held(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(Misuse, match=message):
+        make()
+
+
+UNCHECKED = {"source", "overlay", "figures"}
+"""Arguments whose types msgspec does not know: modules, unions of records and mappings."""
+
+SIGNED = {
+    *("index", "state", "states", "before", "after", "axis", "layer", "place", "places", "snr"),
+    *("depth", "steps", "low", "high", "tokens", "unfold"),
+}
+"""Arguments that may be below zero, or whose own refusal says more."""
+
+
+def arguments() -> list[tuple[str, str, Any]]:
+    found = []
+    for name, member in vars(Session).items():
+        function = getattr(member, "__wrapped__", None)
+        if function is None or name == "__init__":
+            continue
+        code = function.__code__
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        kinds = _kinds(function, names, argument_type)
+        found += [
+            (name, argument, kinds[argument]) for argument in names if argument not in ("self", "session")
+        ]
+    return found
+
+
+def test_every_argument_refuses_what_it_cannot_mean() -> None:
+    faults, seen = [], 0
+    with Session(LENET) as session:
+        for name, argument, kind in arguments():
+            if argument in UNCHECKED:
+                continue
+            for value in wrong_values(kind, argument in SIGNED, False):
+                call = partial(getattr(session, name), **{argument: value})
+                faults.append(f"{refused(call, f'{name}({argument})')} {value!r}")
+                seen += 1
+    assert [fault for fault in faults if not fault.startswith(" ")] == []
+    assert seen > 900
+
+
+def test_arguments_that_a_method_lacks_or_needs_are_named() -> None:
+    with Session(LENET) as session:
+        with pytest.raises(
+            Misuse, match=r"verify: has no argument 'drawz'; its arguments: before, after, draws"
+        ):
+            session.verify(drawz=3)
+        with pytest.raises(Misuse, match="tile: needs 'spec'"):
+            session.tile()
+        with pytest.raises(Misuse, match="undo: takes 1 values without a name, and 2 are given"):
+            session.undo(1)
+    with pytest.raises(Misuse, match="Session: has no argument 'sed'"):
+        explorer.verify_files(LENET, LENET, sed=1)
+    with pytest.raises(Misuse, match=r"to_torch\(draws\): 0"):
+        explorer.to_torch(LENET, draws=0)
+
+
+def test_a_mapping_stands_for_the_record_that_it_describes() -> None:
+    with Session(LENET) as session:
+        assert session.plan({"tile": [8, 8, 8]}).tile == (8, 8, 8)
+        with pytest.raises(Misuse, match=r"plan\(spec\): \{'tiles': .*give a TileSpec"):
+            session.plan({"tiles": [8, 8, 8]})
+        with pytest.raises(Misuse, match=r"overlay\(figures\): 3 cannot be taken"):
+            session.layers(overlay=3)
+        with pytest.raises(Misuse, match="no loss is named"):
+            session.activations(target="t.npy")
+        with pytest.raises(Misuse, match="there is no number format 'auto'"):
+            session.quantize_choice(QuantizeSpec(weight="auto"))
 
 
 def test_arguments_of_methods_are_checked() -> None:

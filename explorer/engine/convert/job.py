@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
-from explorer.base.checked import Spec
+from explorer.base.checked import Count, Spec, Words
 from explorer.base.errors import ExplorerError, Misuse
 from explorer.engine.graph.model import Value
 from explorer.engine.progress import Cancel, OnProgress, report
@@ -43,9 +43,9 @@ class ConversionOptions(Spec, frozen=True):
     """
 
     exporter: ExporterName | None = None
-    opset: Annotated[int, Meta(ge=1)] | None = None
-    input_names: tuple[str, ...] = ()
-    output_names: tuple[str, ...] = ()
+    opset: Count | None = None
+    input_names: tuple[Words, ...] = ()
+    output_names: tuple[Words, ...] = ()
     dynamic: Mapping[str, Mapping[int, str]] = {}
     method: ScriptMethod | None = None
     fold: bool = False

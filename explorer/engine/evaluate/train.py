@@ -22,7 +22,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset, random_split
 
-from explorer.base.checked import Spec
+from explorer.base.checked import Count, Natural, PathText, Positive, Spec
 from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.engine.evaluate.data_file import DataFile, feed
 from explorer.engine.evaluate.score import metrics_of, task_of
@@ -48,14 +48,14 @@ _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 class TrainingOptions(Spec, frozen=True):
     """How a model is trained, as `Session.train` says; `save_to` is where the best weights are written."""
 
-    epochs: Annotated[int, Meta(ge=1)] = 20
-    rate: Annotated[float, Meta(gt=0)] = 1e-2
-    batch: Annotated[int, Meta(ge=1)] = 64
+    epochs: Count = 20
+    rate: Positive = 1e-2
+    batch: Count = 64
     optimizer: Literal["adam", "sgd", "momentum"] = "adam"
-    seed: int = 0
-    held: float = 0.2
+    seed: Natural = 0
+    held: Annotated[float, Meta(ge=0, lt=1)] = 0.2
     task: Task | None = None
-    save_to: str | None = None
+    save_to: PathText | None = None
     on_progress: OnProgress = None
     cancel: Cancel = None
 

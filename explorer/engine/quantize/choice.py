@@ -102,7 +102,7 @@ def choose(
     for rule in spec.rules:  # those that mean no layer, too
         for part in PARTS:
             name = getattr(rule, part)
-            if name not in (None, "auto"):
+            if name is not None and (part, name) != ("bias", "auto"):
                 _named(part, name, _where(rule.origin, "--to"))
     return effective_choices([_choice(layer, spec, rules, meant) for layer in layers])
 
@@ -148,7 +148,7 @@ def _choice(
     parts = {
         part: _named(part, values[part], _where(origins[part], "--to"))
         for part in PARTS
-        if values[part] != "auto"
+        if (part, values[part]) != ("bias", "auto")
     }
     return _fitting(LayerChoice(layer, **how, origins=origins), parts, spec.form)
 

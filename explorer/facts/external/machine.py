@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from msgspec import Meta
-
-from explorer.base.checked import Spec
+from explorer.base.checked import Positive, Spec
 
 
 class Machine(Spec, frozen=True):
@@ -20,6 +16,6 @@ class Machine(Spec, frozen=True):
     """
 
     name: str
-    peak_macs: Annotated[float, Meta(gt=0)]
-    bandwidth: Annotated[float, Meta(gt=0)]
+    peak_macs: Positive
+    bandwidth: Positive
     origin: str = "command line"

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from explorer.base.checked import Spec
+from explorer.base.checked import Count, Natural, PathText, Spec, Words
 from explorer.facts.external.machine import Machine
 from explorer.facts.profile.recording import RecordedRun
 
@@ -49,17 +49,17 @@ class ProfileSpec(Spec, frozen=True):
     """
 
     optimize: OptimizeLevel | None = None
-    threads: Annotated[int, Meta(ge=1)] | None = None
-    device: str = "cpu"
-    warmup: Annotated[int, Meta(ge=0)] = 2
-    steps: Annotated[int, Meta(ge=1)] | None = None
-    repeat: Annotated[int, Meta(ge=1)] = 1
+    threads: Count | None = None
+    device: Words = "cpu"
+    warmup: Natural = 2
+    steps: Count | None = None
+    repeat: Count = 1
     time_limit: Annotated[float, Meta(gt=0, le=1e9)] = 10.0
-    input: str | None = None
-    seed: Annotated[int, Meta(ge=0)] = 0
+    input: PathText | None = None
+    seed: Natural = 0
     train: bool = False
     optimizer: StepOptimizer = "sgd"
-    record: Annotated[int, Meta(ge=0)] = 0
+    record: Natural = 0
 
 
 class Spread(Struct, frozen=True):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from explorer.base.checked import Spec
+from explorer.base.checked import Count, Natural, Spec, Words
 
 Granularity = Literal["tensor", "channel"]
 QuantizeForm = Literal["auto", "qdq", "qoperator", "function", "torchao"]
@@ -40,7 +40,7 @@ class QuantizeRule(Spec, frozen=True):
     bias: str | None = None
     granularity: Granularity | None = None
     symmetric: bool | None = None
-    block: Annotated[int, Meta(ge=0)] | None = None
+    block: Natural | None = None
     on: bool | None = None
     origin: str = ""
 
@@ -73,18 +73,18 @@ class QuantizeSpec(Spec, frozen=True):
         config: Path of the file that such values and the rules stand in; '' for none.
     """
 
-    weight: str = "int8"
-    input: str = "int8"
-    bias: str = "auto"
+    weight: Words = "int8"
+    input: Words = "int8"
+    bias: Words = "auto"
     granularity: Granularity = "channel"
     symmetric: bool | None = None
-    block: Annotated[int, Meta(ge=0)] = 0
+    block: Natural = 0
     form: QuantizeForm = "auto"
     calibrator: Calibrator = "minmax"
     percentile: Annotated[float, Meta(gt=50, le=100)] = 99.999
-    accumulator: Annotated[int, Meta(ge=0)] = 0
-    ops: tuple[str, ...] = ()
-    sites: tuple[str, ...] = ()
+    accumulator: Natural = 0
+    ops: tuple[Words, ...] = ()
+    sites: tuple[Words, ...] = ()
     rules: tuple[QuantizeRule, ...] = ()
     origins: tuple[tuple[str, str], ...] = ()
     config: str = ""
@@ -102,6 +102,6 @@ class QuantizeRequest(Spec, frozen=True):
 
     spec: QuantizeSpec
     calibrate: str = ""
-    draws: Annotated[int, Meta(ge=1)] = 4
-    seed: int = 0
+    draws: Count = 4
+    seed: Natural = 0
     as_graph: bool = False

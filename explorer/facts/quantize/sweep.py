@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from explorer.base.checked import Spec
+from explorer.base.checked import Count, Natural, Positive, Spec, Words
 from explorer.base.errors import failed_models
 from explorer.facts.quantize.spec import QuantizeSpec
 
@@ -32,14 +32,14 @@ class FormatSweepSpec(Spec, frozen=True):
         cost: What the search for a mixed precision saves.
     """
 
-    formats: tuple[str, ...]
+    formats: Annotated[tuple[Words, ...], Meta(min_length=1)]
     per_layer: bool = False
-    bits: float | None = None
+    bits: Positive | None = None
     snr: float | None = None
     base: QuantizeSpec = QuantizeSpec()
     calibrate: str = ""
-    draws: Annotated[int, Meta(ge=1)] = 4
-    seed: int = 0
+    draws: Count = 4
+    seed: Natural = 0
     cost: FormatCost = "weights"
 
 
@@ -78,7 +78,7 @@ class FormatRow(Struct, frozen=True):
     layer: str = ""
     changed: int | None = None
     layers: int | None = None
-    weight_bits: float | None = None
+    weight_bits: Positive | None = None
     weight_bytes_before: int | None = None
     weight_bytes: int | None = None
     bitops_before: int | None = None
@@ -108,7 +108,7 @@ class MixedPrecision(Struct, frozen=True):
     """
 
     model: str
-    bits: float | None
+    bits: Positive | None
     snr: float | None
     met: bool
     row: str

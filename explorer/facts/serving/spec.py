@@ -6,9 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from explorer.base.checked import Spec
+from explorer.base.checked import Count, Positive, Spec
 
-Count = Annotated[int, Meta(ge=1)]
 """Of things of which there is at least one."""
 
 
@@ -28,10 +27,10 @@ class ServingSpec(Spec, frozen=True):
     """
 
     prompt: Count = 2048
-    contexts: tuple[Count, ...] = (8192,)
-    batches: tuple[Count, ...] = (1, 8, 32)
-    devices: tuple[Count, ...] = (1,)
+    contexts: Annotated[tuple[Count, ...], Meta(min_length=1)] = (8192,)
+    batches: Annotated[tuple[Count, ...], Meta(min_length=1)] = (1, 8, 32)
+    devices: Annotated[tuple[Count, ...], Meta(min_length=1)] = (1,)
     dtype: str = ""
     kv_dtype: str = ""
     card: Count | None = None
-    links: Annotated[float, Meta(gt=0)] | None = None
+    links: Positive | None = None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from explorer.base.checked import Spec
@@ -23,8 +24,8 @@ class ServingSweepSpec(Spec, frozen=True):
     """
 
     base: ServingSpec = ServingSpec()
-    dtypes: tuple[str, ...] = ("",)
-    kv_dtypes: tuple[str, ...] = ("",)
+    dtypes: Annotated[tuple[str, ...], Meta(min_length=1)] = ("",)
+    kv_dtypes: Annotated[tuple[str, ...], Meta(min_length=1)] = ("",)
 
     def questions(self) -> list[ServingSpec]:
         """A question for each combination: of one context, batch, number of devices and type of each kind."""

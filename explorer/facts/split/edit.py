@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from explorer.base.checked import Spec
+from explorer.base.checked import Spec, Words
 
 EditKind = Literal["rename", "set", "delete", "replace_op"]
 
@@ -25,7 +25,7 @@ class EditStep(Spec, frozen=True):
     """
 
     kind: EditKind
-    name: str
+    name: Words
     to: str = ""
     attribute: str = ""
 
@@ -33,7 +33,7 @@ class EditStep(Spec, frozen=True):
 class TypeChange(Struct, frozen=True):
     """An output of the model that has another type since: 'float32 1x64x56x56'."""
 
-    name: str
+    name: Words
     before: str
     after: str
 

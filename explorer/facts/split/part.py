@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from explorer.base.checked import Spec
+from explorer.base.checked import Spec, Words
 from explorer.facts import OutputEvidence, TensorInfo
 
 
@@ -17,9 +17,9 @@ class PartSpec(Spec, frozen=True):
         end: Layers or tensors that it ends with; empty with `start`: the model's outputs.
     """
 
-    layers: tuple[str, ...] = ()
-    start: tuple[str, ...] = ()
-    end: tuple[str, ...] = ()
+    layers: tuple[Words, ...] = ()
+    start: tuple[Words, ...] = ()
+    end: tuple[Words, ...] = ()
 
 
 class Extraction(Struct, frozen=True):

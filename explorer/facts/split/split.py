@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
-from explorer.base.checked import Spec
+from explorer.base.checked import Count, Positive, Spec, Words
 from explorer.facts import OutputEvidence, TensorInfo, Verification
 from explorer.facts.split.schedule import PipelineForecast
 
@@ -35,13 +35,13 @@ class SplitSpec(Spec, frozen=True):
         optimizer: Of a training step.
     """
 
-    stages: Annotated[int, Meta(ge=1)] | None = None
+    stages: Count | None = None
     by: SplitBy = "macs"
-    stage_memory: Annotated[int, Meta(ge=1)] | None = None
-    at: tuple[str, ...] = ()
-    cuts: tuple[str, ...] = ()
-    links: Annotated[float, Meta(gt=0)] | None = None
-    micro_batches: Annotated[int, Meta(ge=1)] = 8
+    stage_memory: Count | None = None
+    at: tuple[Words, ...] = ()
+    cuts: tuple[Words, ...] = ()
+    links: Positive | None = None
+    micro_batches: Count = 8
     schedule: Literal["gpipe", "1f1b"] = "1f1b"
     optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
 

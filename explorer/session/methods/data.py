@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from explorer.base.checked import Count, PathText
 from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import Cancel, OnProgress
 
@@ -15,12 +16,12 @@ if TYPE_CHECKING:
 
 def evaluate(
     session: Facade,
-    data: str,
+    data: PathText,
     *,
     labels: str = "",
     inputs: Sequence[str] = (),
     scores: str = "",
-    batch: int = 64,
+    batch: Count = 64,
     task: Task | None = None,
     states: Sequence[int] = (),
     others: Sequence[str] = (),
@@ -69,7 +70,7 @@ def evaluate(
             models.close()
 
 
-def train(session: Facade, data: str, **how: Any) -> TrainingRun:
+def train(session: Facade, data: PathText, **how: Any) -> TrainingRun:
     """Trains a copy of the module that was opened, a small one, on the samples of a file.
 
     Args:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from explorer.base.checked import Count, Natural, PathText, Words
 from explorer.facts import TileSpec
 from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import Cancel, OnProgress
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from explorer.facts.conversion import Conversion
 
 
-def save(session: Facade, path: str, *, overwrite: bool = False, on_progress: OnProgress = None) -> str:
+def save(session: Facade, path: PathText, *, overwrite: bool = False, on_progress: OnProgress = None) -> str:
     """Writes the current model to `path` as ONNX.
 
     Returns:
@@ -27,7 +28,7 @@ def save(session: Facade, path: str, *, overwrite: bool = False, on_progress: On
     return session.parts.exporter.save(path, overwrite, on_progress)
 
 
-def check_output(session: Facade, path: str, *, overwrite: bool = False) -> None:
+def check_output(session: Facade, path: PathText, *, overwrite: bool = False) -> None:
     """Refuses, before anything is worked out, a file that the current model could not be written to.
 
     Raises:
@@ -44,10 +45,10 @@ def conversions(session: Facade) -> tuple[tuple[str, tuple[str, ...]], ...]:
 
 def convert(
     session: Facade,
-    output: str,
+    output: PathText,
     *,
     exporter: ExporterName | None = None,
-    opset: int | None = None,
+    opset: Count | None = None,
     input_names: Sequence[str] = (),
     output_names: Sequence[str] = (),
     dynamic: Mapping[str, Mapping[int, str]] | None = None,
@@ -55,8 +56,8 @@ def convert(
     fold: bool = False,
     overwrite: bool = False,
     verify: bool = True,
-    draws: int = 3,
-    seed: int = 0,
+    draws: Count = 3,
+    seed: Natural = 0,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Conversion:
@@ -106,14 +107,14 @@ def convert(
 
 def rebatch(
     session: Facade,
-    batch: int | str,
-    output: str,
+    batch: Count | Words,
+    output: PathText,
     *,
     axes: Mapping[str, int] | None = None,
     overwrite: bool = False,
     verify: bool = True,
-    draws: int = 3,
-    seed: int = 0,
+    draws: Count = 3,
+    seed: Natural = 0,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Conversion:
@@ -151,7 +152,7 @@ def rebatch(
     )
 
 
-def command(session: Facade, spec: TileSpec, output: str | None = None) -> str:
+def command(session: Facade, spec: TileSpec, output: PathText | None = None) -> str:
     """The command that does headless what `tile` does to the opened model.
 
     '' where no command can: an nn.Module object has no name, rules that stand in no file no option.
@@ -160,7 +161,12 @@ def command(session: Facade, spec: TileSpec, output: str | None = None) -> str:
 
 
 def script(
-    session: Facade, path: str, *, index: int | None = None, branches: bool = False, overwrite: bool = False
+    session: Facade,
+    path: PathText,
+    *,
+    index: int | None = None,
+    branches: bool = False,
+    overwrite: bool = False,
 ) -> str:
     """Writes the commands that make a state, and those that lead to it, as a shell script.
 
@@ -191,7 +197,7 @@ def script_text(session: Facade, index: int | None = None, *, branches: bool = F
 
 
 def keep_choices(
-    session: Facade, path: str, *, overwrite: bool = False, on_progress: OnProgress = None
+    session: Facade, path: PathText, *, overwrite: bool = False, on_progress: OnProgress = None
 ) -> str:
     """Writes what was tiled, and how, as a file for `--config`: a rule for every site, by its name.
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from msgspec import Meta
 from msgspec.structs import replace
 
+from explorer.base.checked import Count
 from explorer.base.errors import Misuse
 from explorer.engine.costs.memory import roofline as limits
 from explorer.engine.costs.training import step
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
     from explorer.facts.roofline import Machine, Roofline
     from explorer.facts.training import Optimizer, Training, TrainingMemory
     from explorer.settings.overlay import Outside
+
+
+Batches = Annotated[Sequence[Count | None], Meta(min_length=1)]
+"""Sizes of a batch, None for that of the model as it is."""
 
 
 def open(session: Facade, *, on_progress: OnProgress = None, cancel: Cancel = None) -> Info:
@@ -98,7 +104,7 @@ def roofline(session: Facade, machine: Machine, index: int | None = None) -> Roo
 
 
 def training(
-    session: Facade, *, batch: int | None = None, optimizer: Optimizer = "sgd", index: int | None = None
+    session: Facade, *, batch: Count | None = None, optimizer: Optimizer = "sgd", index: int | None = None
 ) -> Training:
     """What one training step multiplies and keeps in memory, layer by layer and in total.
 
@@ -126,10 +132,10 @@ def _training_work(session: Facade, batch: int | None, optimizer: Optimizer, ind
 def training_memory(
     session: Facade,
     *,
-    batches: Sequence[int | None] = (None,),
+    batches: Batches = (None,),
     optimizer: Optimizer = "sgd",
     checkpoint: Sequence[str] = (),
-    card: int | None = None,
+    card: Count | None = None,
     index: int | None = None,
 ) -> TrainingMemory:
     """What is live while a training step runs, moment by moment, and at its peak.
@@ -154,10 +160,10 @@ def training_memory(
 def training_over_time(
     session: Facade,
     *,
-    batches: Sequence[int | None] = (None,),
+    batches: Batches = (None,),
     optimizer: Optimizer = "sgd",
     checkpoint: Sequence[str] = (),
-    card: int | None = None,
+    card: Count | None = None,
     index: int | None = None,
 ) -> Training:
     """`training` at the first batch size, with its `memory`, unknown only where no more was asked.

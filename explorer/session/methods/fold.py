@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from explorer.base.checked import Count, Natural, PathText
 from explorer.facts.split.fold import FOLDS, FoldKind
 from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import Cancel, OnProgress
@@ -34,12 +35,12 @@ def fold(
     session: Facade,
     kinds: Sequence[FoldKind] = FOLDS,
     *,
-    output: str | None = None,
+    output: PathText | None = None,
     overwrite: bool = False,
     verify: bool = True,
-    draws: int = 1,
-    seed: int = 0,
-    input: str | None = None,
+    draws: Count = 1,
+    seed: Natural = 0,
+    input: PathText | None = None,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Fold:
@@ -66,6 +67,10 @@ def fold(
         BadModel: onnxruntime cannot run the model for the proof.
         Cancelled: `cancel` said so.
     """
+    if input is not None:
+        session.parts.prover.check_input(
+            input, on_progress
+        )  # read by no proof where there is nothing to fold
     how: dict[str, Any] = {"draws": draws, "seed": seed, "on_progress": on_progress, "cancel": cancel}
     return session.parts.folding.fold(
         kinds,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from explorer.base.checked import Natural, PathText
 from explorer.base.errors import Misuse
 from explorer.session.methods.facade import Facade
 from explorer.session.parts import figures
@@ -88,6 +89,8 @@ def graph(
         ends = row_of(between[0], index, "--from"), row_of(between[1], index, "--to")
     # who gives a row, as the screen does of what it looks for, means what is around it
     opened = [figures.groups(models, x, index, "--unfold") if isinstance(x, str) else [x] for x in unfold]
+    for at in (at for at in unfold if isinstance(at, int)):
+        figures.row(session.parts.models, at, index)
     with _others_named(examined.analysis.layers, between or ()):
         drawing = session.parts.graphs.draw(
             examined,
@@ -142,8 +145,8 @@ def fx_graph(
     session: Facade,
     *,
     stat: str | None = None,
-    input: str | None = None,
-    seed: int = 0,
+    input: PathText | None = None,
+    seed: Natural = 0,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> FxGraph:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from explorer.base.checked import Count, PathText
 from explorer.facts.profile.profile import ProfileSpec
 from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import Cancel, OnProgress
@@ -18,7 +19,7 @@ def profile(
     session: Facade,
     spec: ProfileSpec | None = None,
     *,
-    batch: int | None = None,
+    batch: Count | None = None,
     machine: Machine | None = None,
     index: int | None = None,
     on_progress: OnProgress = None,
@@ -48,9 +49,9 @@ def compare_profiles(
     before: int = 0,
     after: int | None = None,
     *,
-    other: str | None = None,
+    other: PathText | None = None,
     spec: ProfileSpec | None = None,
-    batches: tuple[int | None, int | None] = (None, None),
+    batches: tuple[Count | None, Count | None] = (None, None),
     machine: Machine | None = None,
     on_progress: OnProgress = None,
     cancel: Cancel = None,

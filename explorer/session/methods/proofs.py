@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from explorer.base.checked import Count, Natural, PathText
 from explorer.base.errors import Misuse
 from explorer.facts import Diff, TileSpec, Verification
 from explorer.session.methods.facade import Facade
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from explorer.facts.verification import Tolerance
 
 
-def check_input(session: Facade, input: str, *, on_progress: OnProgress = None) -> None:
+def check_input(session: Facade, input: PathText, *, on_progress: OnProgress = None) -> None:
     """Refuses, before anything is worked out, a file of inputs that the current model cannot be run on.
 
     Args:
@@ -39,12 +40,12 @@ def verify(
     before: int = 0,
     after: int | None = None,
     *,
-    draws: int = 1,
-    seed: int = 0,
+    draws: Count = 1,
+    seed: Natural = 0,
     dims: Dims | None = None,
-    input: str | None = None,
+    input: PathText | None = None,
     tolerance: Tolerance | None = None,
-    other: str | None = None,
+    other: PathText | None = None,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Verification:
@@ -91,11 +92,11 @@ def blame(
     after: int | None = None,
     *,
     spec: TileSpec | None = None,
-    draws: int = 3,
-    seed: int = 0,
+    draws: Count = 3,
+    seed: Natural = 0,
     dims: Dims | None = None,
-    input: str | None = None,
-    other: str | None = None,
+    input: PathText | None = None,
+    other: PathText | None = None,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Blame:
@@ -144,7 +145,7 @@ def diff(
     before: int = 0,
     after: int | None = None,
     *,
-    other: str | None = None,
+    other: PathText | None = None,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Diff:
@@ -158,7 +159,7 @@ def tree_diff(
     before: int = 0,
     after: int | None = None,
     *,
-    other: str | None = None,
+    other: PathText | None = None,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> TreeDiff:
@@ -185,7 +186,7 @@ def compare(
     before: int = 0,
     after: int | None = None,
     *,
-    other: str | None = None,
+    other: PathText | None = None,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Comparison:
@@ -201,8 +202,8 @@ def beside(
     others: Sequence[str] = (),
     hardware: Hardware | None = None,
     verify: bool = False,
-    draws: int = 1,
-    seed: int = 0,
+    draws: Count = 1,
+    seed: Natural = 0,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> FigureTable:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from explorer.base.checked import Count, Natural, PathText
 from explorer.base.errors import Misuse
 from explorer.facts.quantize import QuantizeRequest
 from explorer.session.methods.facade import Facade
@@ -26,9 +27,9 @@ def quantize_choice(
     *,
     state: int | None = None,
     as_graph: bool = False,
-    calibrate: str | None = None,
-    draws: int = 4,
-    seed: int = 0,
+    calibrate: PathText | None = None,
+    draws: Count = 4,
+    seed: Natural = 0,
     on_progress: OnProgress = None,
 ) -> Quantization:
     """What `quantize` would do to the current model, without doing it: formats, bits, BitOPs and bytes.
@@ -53,7 +54,7 @@ def quantize_choice(
         return session.parts.quantizer.choice(request, on_progress)
 
 
-def _as_module(session: Facade, spec: QuantizeSpec, output: str | None, on_progress: OnProgress) -> bool:
+def _as_module(session: Facade, spec: QuantizeSpec, output: PathText | None, on_progress: OnProgress) -> bool:
     """Whether the current model is quantized by its modules: the forms are ways to write ONNX."""
     opened = session.parts.models.opened(session.parts.models.current, on_progress)
     if spec.form == "torchao" and not hasattr(opened, "loaded"):
@@ -83,11 +84,11 @@ def quantize(
     *,
     state: int | None = None,
     onnx: bool = False,
-    output: str | None = None,
+    output: PathText | None = None,
     overwrite: bool = False,
-    calibrate: str | None = None,
-    draws: int = 4,
-    seed: int = 0,
+    calibrate: PathText | None = None,
+    draws: Count = 4,
+    seed: Natural = 0,
     report: bool = True,
     as_graph: bool = False,
     on_progress: OnProgress = None,
@@ -139,12 +140,12 @@ def quantize_module(
     session: Facade,
     spec: QuantizeSpec,
     *,
-    output: str | None = None,
+    output: PathText | None = None,
     overwrite: bool = False,
     dynamic: Mapping[str, Mapping[int, str]] | None = None,
-    calibrate: str | None = None,
-    draws: int = 4,
-    seed: int = 0,
+    calibrate: PathText | None = None,
+    draws: Count = 4,
+    seed: Natural = 0,
     report: bool = True,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
@@ -190,9 +191,9 @@ def quantize_trial(
     session: Facade,
     spec: QuantizeSpec,
     *,
-    calibrate: str | None = None,
-    draws: int = 4,
-    seed: int = 0,
+    calibrate: PathText | None = None,
+    draws: Count = 4,
+    seed: Natural = 0,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Quantization:
@@ -223,7 +224,7 @@ def requantize(
     layer: str,
     *,
     weight: str | None = None,
-    input: str | None = None,
+    input: PathText | None = None,
     bias: str | None = None,
     on: bool | None = None,
     report: bool = True,

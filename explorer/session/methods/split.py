@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from explorer.base.checked import Count, Natural, PathText
 from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import Cancel, OnProgress
 
@@ -21,10 +22,10 @@ def split(
     spec: SplitSpec,
     *,
     machines: Sequence[Machine] = (),
-    output: str | None = None,
+    output: PathText | None = None,
     overwrite: bool = False,
     verify: bool = True,
-    seed: int = 0,
+    seed: Natural = 0,
     index: int | None = None,
     form: StageForm = "onnx",
     on_progress: OnProgress = None,
@@ -100,10 +101,10 @@ def split_draft(
 
 def run_stages(
     session: Facade,
-    folder: str,
+    folder: PathText,
     *,
-    micro_batches: int | None = None,
-    threads: int = 1,
+    micro_batches: Count | None = None,
+    threads: Count = 1,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> PipelineRun:
@@ -128,11 +129,11 @@ def run_stages(
 def extract(
     session: Facade,
     spec: PartSpec,
-    output: str | None = None,
+    output: PathText | None = None,
     *,
     overwrite: bool = False,
     verify: bool = True,
-    seed: int = 0,
+    seed: Natural = 0,
     index: int | None = None,
     on_progress: OnProgress = None,
     cancel: Cancel = None,

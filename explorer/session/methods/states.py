@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from explorer.base.checked import PathText
 from explorer.facts import History
 from explorer.session.methods.facade import Facade
 from explorer.session.parts import history as states
@@ -79,7 +80,7 @@ def edit(
     session: Facade,
     steps: Sequence[EditStep],
     *,
-    output: str | None = None,
+    output: PathText | None = None,
     overwrite: bool = False,
     verify: bool = True,
     each: bool = True,

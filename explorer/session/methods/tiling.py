@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from explorer.base.checked import Count, Natural, PathText
 from explorer.engine.tiling.cost import steps
 from explorer.facts import Plan, SitePlan, TileResult, TileSpec
 from explorer.session.methods.facade import Facade
@@ -65,7 +66,7 @@ def cost(
 
 
 def tile_steps(
-    session: Facade, site: SitePlan, *, order: str = "best", first: int = 0, count: int = 64
+    session: Facade, site: SitePlan, *, order: str = "best", first: Natural = 0, count: Count = 64
 ) -> TileSteps:
     """What the buffer holds at some steps of a site, tile matmul by tile matmul, and what was moved.
 
@@ -94,12 +95,12 @@ def tile(
     session: Facade,
     spec: TileSpec,
     *,
-    output: str | None = None,
+    output: PathText | None = None,
     overwrite: bool = False,
     verify: bool = True,
-    draws: int = 1,
-    seed: int = 0,
-    input: str | None = None,
+    draws: Count = 1,
+    seed: Natural = 0,
+    input: PathText | None = None,
     discard: bool = False,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
@@ -149,12 +150,12 @@ def tile_module(
     session: Facade,
     spec: TileSpec,
     *,
-    output: str | None = None,
+    output: PathText | None = None,
     overwrite: bool = False,
     dynamic: Mapping[str, Mapping[int, str]] | None = None,
     verify: bool = True,
-    draws: int = 3,
-    seed: int = 0,
+    draws: Count = 3,
+    seed: Natural = 0,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> tuple[nn.Module, TileResult]:
@@ -199,7 +200,7 @@ def tile_module(
 def module_command(
     session: Facade,
     spec: TileSpec,
-    output: str | None = None,
+    output: PathText | None = None,
     dynamic: Mapping[str, Mapping[int, str]] | None = None,
 ) -> str:
     """The command that does headless what `tile_module` does; '' where no command can."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from explorer.base.checked import Count, Natural, PathText
 from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import Cancel, Models, OnProgress
 from explorer.settings.statistics import AskedStatistics
@@ -20,7 +21,7 @@ def weights(
     kinds: Sequence[str] = (),
     stat: str | None = None,
     axis: int | None = None,
-    bins: int = 32,
+    bins: Count = 32,
     index: int | None = None,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
@@ -55,13 +56,13 @@ def activations(
     kinds: Sequence[str] = (),
     stat: str | None = None,
     axis: int | None = None,
-    input: str | None = None,
-    batch: int | None = None,
-    seed: int = 0,
+    input: PathText | None = None,
+    batch: Count | None = None,
+    seed: Natural = 0,
     loss: str | None = None,
-    target: str | None = None,
-    bins: int = 32,
-    output: str | None = None,
+    target: PathText | None = None,
+    bins: Count = 32,
+    output: PathText | None = None,
     overwrite: bool = False,
     index: int | None = None,
     on_progress: OnProgress = None,
@@ -106,11 +107,11 @@ def values(
     name: str,
     slice: str = "",
     *,
-    before: int | str | None = None,
+    before: int | PathText | None = None,
     before_name: str | None = None,
-    input: str | None = None,
-    seed: int = 0,
-    output: str | None = None,
+    input: PathText | None = None,
+    seed: Natural = 0,
+    output: PathText | None = None,
     overwrite: bool = False,
     index: int | None = None,
     on_progress: OnProgress = None,
@@ -154,7 +155,7 @@ def values(
     )
 
 
-def _other(session: Facade, before: int | str | None) -> tuple[Models, int] | None:
+def _other(session: Facade, before: int | PathText | None) -> tuple[Models, int] | None:
     """The model whose numbers are set beside."""
     if before is None:
         return None
@@ -172,9 +173,9 @@ def heat_map(
     columns: tuple[int, int] | None = None,
     size: tuple[int, int] = (24, 64),
     whole: bool = True,
-    before: int | str | None = None,
-    input: str | None = None,
-    seed: int = 0,
+    before: int | PathText | None = None,
+    input: PathText | None = None,
+    seed: Natural = 0,
     index: int | None = None,
     on_progress: OnProgress = None,
     cancel: Cancel = None,

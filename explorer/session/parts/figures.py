@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-import os
 import re
 from array import array
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from explorer.base.checked import PathText, accepted
 from explorer.base.errors import Misuse, nearest
 from explorer.engine.costs import selection, value_flow
 from explorer.engine.costs.memory import roofline as limits
@@ -213,13 +214,17 @@ def outside(models: Models, figures: Overlay | Outside | None, index: int | None
 
 def overlay(models: Models, figures: Outside, index: int | None) -> Overlay:
     """Figures from outside on the rows of a model."""
-    if isinstance(figures, Mapping):
-        files = [figures_in(figures)]
+    named = accepted(figures, _OUTSIDE, "overlay(figures)")
+    if isinstance(named, Mapping):
+        files = [figures_in(named)]
     else:
-        paths = [figures] if isinstance(figures, (str, os.PathLike)) else figures
+        paths = [named] if isinstance(named, str) else named
         files = [read(path) for path in paths]
     return on_rows(models.examined(models.at(index)).analysis.layers, files)
 
+
+_OUTSIDE = PathText | Sequence[PathText] | Mapping[str, Any]
+"""`settings.overlay.Outside` with paths as their text."""
 
 _LARGEST = 10**300
 """A size out of a file may be any whole number."""

@@ -114,6 +114,8 @@ class ModelValues:
     ) -> Activations:
         """What the layers of a model put out, or what flows back through them."""
         at = self._models.at(index)
+        if target is not None and loss is None:
+            raise Misuse("no loss is named, and a target is of one", where="--target", hint="--loss mse")
         if output is not None:
             self._models.check_target(output, overwrite, input)
         rows = self._models.rows(at, on_progress, cancel)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
+from explorer.base.checked import Count, Natural, PathText
 from explorer.base.errors import Misuse
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.validate import validate
@@ -34,13 +35,13 @@ _DRAWN = 16
 def run_pipeline(
     folder: str,
     *,
-    input: str | None = None,
-    batch: int | None = None,
-    micro_batches: int | None = None,
+    input: PathText | None = None,
+    batch: Count | None = None,
+    micro_batches: Count | None = None,
     dims: Mapping[str, int] | None = None,
-    threads: int = 1,
-    seed: int = 0,
-    output: str | None = None,
+    threads: Count = 1,
+    seed: Natural = 0,
+    output: PathText | None = None,
     overwrite: bool = False,
     scheduler: str | None = None,
     on_progress: OnProgress = None,
@@ -90,7 +91,7 @@ def run_pipeline(
     return told if output is None else replace(told, output=_saved(found, outputs, output, overwrite))
 
 
-def _check_output(output: str, overwrite: bool, input: str | None) -> None:
+def _check_output(output: str, overwrite: bool, input: PathText | None) -> None:
     """Refuses a file before any work is done."""
     if not output.endswith(".npz"):
         raise Misuse("the ending says the format", where=output, hint="use .npz")
@@ -116,9 +117,9 @@ def _check(micro_batches: int, threads: int) -> None:
 def _feeds(
     folder: str,
     found: Manifest,
-    input: str | None,
-    batch: int | None,
-    micro_batches: int | None,
+    input: PathText | None,
+    batch: Count | None,
+    micro_batches: Count | None,
     dims: dict[str, int],
     seed: int,
 ) -> tuple[list[dict[str, Array]], tuple[str, ...]]:

@@ -256,6 +256,11 @@ def test_what_cannot_be_folded_stays_and_says_why(
     assert fact["steps"] == []
     assert [one["op"] for one in fact["left"]] == ["BatchNormalization"]
     assert reason in fact["left"][0]["reason"]
+    nowhere = str(tmp_path / "none.npz")
+    for output in ((), ("-o", str(target))):
+        assert main(["fold", source, "--only", "batchnorm", "--input", nowhere, *output]) == 2
+        assert "none.npz: " in capsys.readouterr().err
+    assert not target.exists()
     copied = told(capsys, source, "--only", "batchnorm", "-o", str(target))
     assert (copied["steps"], copied["output"]) == ([], str(target))
     assert copied["notes"] == ["there is nothing to fold: the file is a copy of the model"]

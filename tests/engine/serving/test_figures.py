@@ -372,7 +372,7 @@ def test_code_that_stops_where_its_configuration_does_is_counted_as_far_as_that(
     ("changed", "says"),
     [
         ({"prompt": 0}, "ServingSpec.prompt: 0 cannot be taken; give a whole number of at least 1"),
-        ({"batches": ()}, "--batch: there is one at least"),
+        ({"batches": ()}, "ServingSpec.batches: () cannot be taken; give values, each a whole number"),
         ({"devices": (10_000,)}, "--devices: 10,000 are too many"),
         ({"dtype": "float7"}, "--dtype: there is no number format 'float7'"),
         ({"kv_dtype": "fp9"}, "--kv-dtype: there is no number format 'fp9'"),

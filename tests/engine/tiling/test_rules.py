@@ -70,7 +70,7 @@ def test_a_name_that_is_written_out_means_itself_whatever_signs_it_holds() -> No
     [
         ({"form": "skan"}, "TileRule.form: 'skan' cannot be taken"),
         ({"edges": "raged"}, "TileRule.edges: 'raged' cannot be taken"),
-        ({"tile": (8, 0, 8)}, "mine: a tile of 8x0x8 cannot be"),
+        ({"tile": (8, 0, 8)}, "TileRule.tile: (8, 0, 8) cannot be taken; give 3 values, each a whole"),
         ({"tile": (8, 8)}, "TileRule.tile: (8, 8) cannot be taken; give 3 values"),
         ({"tile": (8, 8, 70_000)}, "mine: a tile of 8x8x70000 cannot be; give three sizes from 1 to 65,536"),
     ],

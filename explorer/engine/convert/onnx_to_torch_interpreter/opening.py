@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from explorer.base.checked import Count, Natural
 from explorer.base.errors import ExplorerError, Misuse
 from explorer.engine.convert.job import ConversionJob
 from explorer.engine.convert.onnx_to_torch_interpreter.evidence import prove
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def to_torch(
-    path: str | os.PathLike[str], *, verify: bool = True, draws: int = 1, seed: int = 0
+    path: str | os.PathLike[str], *, verify: bool = True, draws: Count = 1, seed: Natural = 0
 ) -> OnnxModule:
     """Loads an ONNX file as an nn.Module: plain or tiled, with functions, branches, loops and 8-bit numbers.
 
