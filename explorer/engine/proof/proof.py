@@ -178,9 +178,9 @@ def _inputs(
     if given is not None:
         values = random_inputs.given_inputs(task.before, given, declared)
         return ProofInputs(declared, Sizes((random_inputs.sizes_of(task.before, values),)), (values,), False)
-    numbers = [n.value for side in one_sided(task.before, task.after) for n in side]
+    numbers = [limit for side in one_sided(task.before, task.after) for n in side for limit in n.limits]
     # a size of a million would take longer than anybody waits: what such a limit does stays open
-    limits = {int(abs(value)) for value in numbers if 1 < abs(value) <= _LARGEST_LIMIT}
+    limits = {round(value) for value in numbers if 1 < value <= _LARGEST_LIMIT}
     sizes = choose(task.before, task.plan, dims, declared, limits)
     tried = tuple(random_inputs.plan_inputs(task.before, size, declared) for size in sizes.tried)
     return ProofInputs(declared, sizes, tried, True)

@@ -1,8 +1,8 @@
-"""Deciding numbers: limits and thresholds that one of two graphs alone holds.
+"""Deciding numbers: limits, factors and rows of tables that one of two graphs alone holds.
 
-Where a size is compared with 20, runs at smaller sizes show nothing of what happens above. So such a number
-must be shown to count, by runs close to it: another number in its place has to change what comes out. And
-open sizes are tried on both sides of it.
+Where a size is compared with 20, or with a 20th of it rounded, or a table has 20 rows, runs at smaller sizes
+show nothing of what happens above. So such a number must be shown to count, by runs close to it: another
+number in its place has to change what comes out. And open sizes are tried on both sides of it.
 """
 
 from __future__ import annotations
@@ -24,13 +24,45 @@ _DECIDING: Mapping[str, str] = {
     **dict.fromkeys(("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal"), "Less"),
     **dict.fromkeys(("Clip", "Max", "Min"), "Clip"),
     **dict.fromkeys(("Loop", "Mod", "Pow", "Range", "Slice", "TopK", "Trilu", "Where"), ""),
-    **dict.fromkeys(("HardSigmoid", "IsInf", "Shrink", "ThresholdedRelu"), ""),
+    **dict.fromkeys(("EyeLike", "HardSigmoid", "IsInf", "NonMaxSuppression", "OneHot", "Shrink"), ""),
+    "ThresholdedRelu": "",
 }
 """Operators of which a number decides what they do, and the one that stands for several alike."""
 
-_ARITHMETIC = {"Add": "fiu", "Div": "iu", "Sub": "fiu"}
-"""Operators whose single numbers may be limits of what comes behind them (a Relu of what is left of a size),
-and of which kinds of numbers. A factor is none."""
+_BITWISE = ("BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor")
+_ARITHMETIC = frozenset(
+    ("Add", "Div", "Einsum", "Gemm", "MatMul", "Mean", "Mul", "PRelu", "Sub", "Sum", *_BITWISE)
+)
+"""Operators whose single numbers may be limits of what comes behind them: a Relu of what is left of a size, a
+Floor of a part of it."""
+
+_MULTIPLIES = frozenset(("Div", "Einsum", "Gemm", "MatMul", "Mul", "PRelu"))
+"""Those whose number is a factor: behind an ArgMax it may make no difference, whatever it is."""
+
+_FACTORS = frozenset(
+    ("alpha", "beta", "bias", "gamma", "lambd", "max", "min", "scale", "spatial_scale", "value")
+)
+"""Attributes that multiply, add or limit, of any operator."""
+
+_TABLES = ("Gather", "GatherElements", "GatherND", "Slice")
+"""Operators that read a part of a table."""
+
+_SIZED_BY_DATA = ("Compress", "Loop", "NonMaxSuppression", "NonZero", "Unique")
+"""Operators whose outputs have another size in each run."""
+
+_SIZING = (
+    "ConstantOfShape",
+    "Expand",
+    "OneHot",
+    "Pad",
+    "Range",
+    "Reshape",
+    "Resize",
+    "Slice",
+    "Tile",
+    "TopK",
+)
+"""Operators that make sizes of numbers."""
 
 _OF_SHAPES = ("Shape", "Size", "ConstantOfShape")
 """Operators that read how large a value is, and none of its numbers."""
@@ -47,6 +79,12 @@ _ALWAYS = 1
 _STEP = 1 / 16
 """By how much of itself a float is moved."""
 
+_FAR = 20
+"""Power of two by which a factor is scaled to show that it makes no difference."""
+
+_ROWS = 64
+"""Rows of a table that are tried; of more, some from the first to the last."""
+
 Key = tuple[str, float]
 
 
@@ -61,21 +99,174 @@ class DecidingNumber(Struct, frozen=True):
     op: str
     value: float
 
+    @property
+    def limits(self) -> tuple[float, ...]:
+        """Sizes beside which it may decide something: as a limit, or as a factor of a size."""
+        value = abs(self.value)
+        return (value, 1 / value) if value < 1 else (value,)
 
-def one_sided(one: Model, other: Model) -> tuple[list[DecidingNumber], list[DecidingNumber]]:
-    """The deciding numbers that either model alone holds, in operators alike."""
+    def __str__(self) -> str:
+        return f"the number {self.value:.9g} of {self.op}"
+
+
+class TableRow(Struct, frozen=True):
+    """A row of a stored tensor of which an operator reads a part.
+
+    Attributes:
+        op: The operator.
+        name: Of the tensor.
+        axis: Along which rows are counted.
+        row, rows: Which one, of how many.
+    """
+
+    op: str
+    name: str
+    axis: int
+    row: int
+    rows: int
+
+    @property
+    def limits(self) -> tuple[float, ...]:
+        """The size at which the last row is read."""
+        return (float(self.rows),)
+
+    def __str__(self) -> str:
+        return f"row {self.row} of the {self.rows} that {self.op} reads of a table"
+
+
+Deciding = DecidingNumber | TableRow
+
+
+def one_sided(
+    one: Model, other: Model, varying: tuple[Collection[str], Collection[str]] | None = None
+) -> tuple[list[Deciding], list[Deciding]]:
+    """The deciding numbers, in operators alike, and the rows of tables that either model alone holds.
+
+    Args:
+        one: A model, or a region as one.
+        other: The other one.
+        varying: For regions, what differs from run to run in the models that they are cut from.
+    """
     mine, theirs = (dict(_numbers(model)) for model in (one, other))
+    vary = varying or (varying_values(one), varying_values(other))
+    tables = [list(_tables(model, names)) for model, names in zip((one, other), vary, strict=True)]
+    sizes = [{(t.dtype, t.elements) for t in _stored(model)} for model in (one, other)]
     return (
-        [number for key, number in mine.items() if key not in theirs],
-        [number for key, number in theirs.items() if key not in mine],
+        [n for key, n in mine.items() if key not in theirs] + _rows(tables[0], sizes[1]),
+        [n for key, n in theirs.items() if key not in mine] + _rows(tables[1], sizes[0]),
     )
 
 
-def moved_number(model: Model, number: DecidingNumber) -> Iterator[Model]:
-    """The model with other numbers close to this one in its place, below and above."""
-    for sign in (-1, 1):
-        functions = {key: _moved_in(function, number, sign) for key, function in model.functions.items()}
-        yield replace(model, graph=_moved(model.graph, number, sign), functions=functions)
+def varying_values(model: Model) -> frozenset[str]:
+    """Names of the values that may differ from run to run, sizes among them where they are not fixed."""
+    nodes = _in_order(model)
+    bodies = [body for node in nodes for _, body in subgraphs(node)]
+    given = {value.name for body in bodies for value in body.inputs}
+    given.update(value.name for value in model.graph.feeds)
+    given.update(name for function in model.functions.values() for name in function.inputs)
+    flowing = _reached(nodes, given, _OF_SHAPES)
+    return (
+        frozenset(_reached(nodes, given, ()))
+        if _has_open_sizes(model, nodes, flowing)
+        else frozenset(flowing)
+    )
+
+
+def _has_open_sizes(model: Model, nodes: Sequence[Node], flowing: Collection[str]) -> bool:
+    """Whether a size in a model is left open, or decided by data."""
+    if any(v.shape is None or not all(isinstance(d, int) for d in v.shape) for v in model.graph.feeds):
+        return True
+    return any(
+        node.op in _SIZED_BY_DATA
+        or (node.op in _SIZING and any(name in flowing for name in node.inputs[node.op != "Range" :]))
+        for node in nodes
+    )
+
+
+def _in_order(model: Model) -> list[Node]:
+    """All nodes of a model, those of bodies and functions too, most of them behind what they read."""
+    return [*all_nodes(model, model.graph.nodes)][::-1]
+
+
+def _reached(nodes: Sequence[Node], names: set[str], ending: Collection[str]) -> set[str]:
+    """Values that follow from some, except through operators that end the way."""
+    reached = set(names)
+    before = -1
+    while before != len(reached):
+        before = len(reached)
+        for node in nodes:
+            if node.op not in ending and not reached.isdisjoint(reads(node)):
+                reached.update(filter(None, node.outputs))
+    return reached
+
+
+def _stored(model: Model) -> Iterator[Tensor]:
+    """All stored tensors of a model, in bodies too."""
+    yield from model.graph.initializers.values()
+    for node in all_nodes(model, model.graph.nodes):
+        if (tensor := constant_of(node)) is not None:
+            yield tensor
+        for _, body in subgraphs(node):
+            yield from body.initializers.values()
+
+
+def _tables(model: Model, varying: Collection[str]) -> Iterator[tuple[Tensor, str, str, int]]:
+    """Stored tensors of which a part is read that runs choose, with operator, name and axis."""
+    nodes = _in_order(model)
+    stored = {node.outputs[0]: tensor for node in nodes if (tensor := constant_of(node)) is not None}
+    bodies = [body for node in nodes for _, body in subgraphs(node)]
+    for graph in (model.graph, *bodies):
+        stored.update(graph.initializers)
+    for node in nodes:
+        table = stored.get(node.inputs[0]) if node.inputs and not node.domain else None
+        if node.op not in _TABLES or table is None or not any(name in varying for name in node.inputs[1:]):
+            continue
+        for axis in _read_along(node, stored, len(table.shape)):
+            yield table, node.op, node.inputs[0], axis
+
+
+def _read_along(node: Node, stored: Mapping[str, Tensor], rank: int) -> set[int]:
+    """The axes along which an operator reads a part of a table."""
+    if node.op == "Slice":
+        axes = stored.get(node.inputs[3]) if len(node.inputs) > 3 else None
+        values = _values(axes) if axes is not None else None
+        return {int(v) % rank for v in values.reshape(-1)} if values is not None else set(range(rank))
+    axis = node.attributes.get("axis", 0)
+    return {axis % rank} if isinstance(axis, int) and rank else set()
+
+
+def _rows(
+    tables: Sequence[tuple[Tensor, str, str, int]], theirs: Collection[tuple[str, int]]
+) -> list[Deciding]:
+    """Rows of tables that have no counterpart of their size: those are compared as a whole."""
+    rows: list[Deciding] = []
+    for table, op, name, axis in tables:
+        count = table.shape[axis]
+        if (table.dtype, table.elements) in theirs or not _is_numeric(table):
+            continue
+        some = (
+            sorted({round(row) for row in np.linspace(0, count - 1, min(count, _ROWS))}) if count > 1 else []
+        )
+        # the last one first: what is not read is most often behind the largest size
+        rows += [TableRow(op, name, axis, row, count) for row in reversed(some)]
+    return rows
+
+
+def moved_number(model: Model, number: Deciding) -> Iterator[Model]:
+    """The model with other numbers close to this one, or to those of a row, in its place, below and above."""
+    yield from (_with(model, number, power) for power in (-1, 1))
+
+
+def scaled_number(model: Model, number: Deciding) -> list[Model]:
+    """The model with a factor that is far smaller, and far larger; nothing for what is no factor."""
+    if isinstance(number, TableRow) or number.op not in _MULTIPLIES:
+        return []
+    return [_with(model, number, power) for power in (-_FAR, _FAR)]
+
+
+def _with(model: Model, number: Deciding, sign: int) -> Model:
+    functions = {key: _moved_in(function, number, sign) for key, function in model.functions.items()}
+    return replace(model, graph=_moved(model.graph, number, sign), functions=functions)
 
 
 def _numbers(model: Model) -> Iterator[tuple[Key, DecidingNumber]]:
@@ -104,25 +295,21 @@ def _of_nodes(
             yield from _of_nodes(body.nodes, [*stored, body.initializers], inside)
         if node.op == "Slice" and not flowing.intersection(node.inputs[:1]):
             continue  # of zeros, or of the sizes in a shape: where it begins hides nothing
+        kind = _DECIDING.get(node.op) or node.op
+        for name, attribute in node.attributes.items():
+            named = isinstance(attribute, float) and (name in _FACTORS or node.op in _DECIDING)
+            if named and _counts(attribute, np.dtype(np.float32)):
+                yield (kind, attribute), DecidingNumber(node.op, attribute)
         if node.domain or not (node.op in _DECIDING or node.op in _ARITHMETIC):
             continue
-        kind = _DECIDING.get(node.op) or node.op
         for name in node.inputs:
             tensor = next((some[name] for some in stored if name in some), None)
             values = _values(tensor) if tensor is not None else None
-            if values is None or not _may_limit(node.op, values):
+            if values is None or (node.op not in _DECIDING and values.size != 1):
                 continue
             for value in values.reshape(-1).tolist():
                 if _counts(float(value), values.dtype):
                     yield (kind, float(value)), DecidingNumber(node.op, float(value))
-        for attribute in node.attributes.values():
-            if isinstance(attribute, float) and _counts(attribute, np.dtype(np.float32)):
-                yield (kind, attribute), DecidingNumber(node.op, attribute)
-
-
-def _may_limit(op: str, values: np.ndarray[Any, Any]) -> bool:
-    kinds = _ARITHMETIC.get(op)
-    return kinds is None or (values.size == 1 and values.dtype.kind in kinds)
 
 
 def _counts(value: float, dtype: np.dtype[Any]) -> bool:
@@ -134,14 +321,19 @@ def _counts(value: float, dtype: np.dtype[Any]) -> bool:
 
 def _values(tensor: Tensor) -> np.ndarray[Any, Any] | None:
     """The few numbers of a stored tensor; None for others."""
-    if tensor.payload is None or tensor.dtype in ("string", "bool") or tensor.elements > _SMALL:
-        return None
-    if tensor.held is not None or tensor.dtype.startswith(("float4", "float6", "float8", "complex")):
+    if tensor.dtype == "bool" or tensor.elements > _SMALL or not _is_numeric(tensor):
         return None
     return np.asarray(tensor.array())
 
 
-def _moved_in(function: Function, number: DecidingNumber, sign: int) -> Function:
+def _is_numeric(tensor: Tensor) -> bool:
+    """Whether numpy can count with what a tensor holds."""
+    if tensor.payload is None or tensor.held is not None:
+        return False
+    return not tensor.dtype.startswith(("string", "float4", "float6", "float8", "complex"))
+
+
+def _moved_in(function: Function, number: Deciding, sign: int) -> Function:
     """The same of a function, whose stored tensors are Constants."""
     nodes, added = _moved_nodes(function.nodes, {}, number, sign)
     constants = [
@@ -150,14 +342,14 @@ def _moved_in(function: Function, number: DecidingNumber, sign: int) -> Function
     return replace(function, nodes=gathered((*constants, *nodes)), record=None) if added else function
 
 
-def _moved(graph: Graph, number: DecidingNumber, sign: int) -> Graph:
+def _moved(graph: Graph, number: Deciding, sign: int) -> Graph:
     """The graph with another number wherever an operator of its kind reads this one."""
     nodes, added = _moved_nodes(graph.nodes, graph.initializers, number, sign)
     return replace(graph, nodes=gathered(nodes), initializers={**graph.initializers, **added})
 
 
 def _moved_nodes(
-    nodes: Sequence[Node], initializers: Mapping[str, Tensor], number: DecidingNumber, sign: int
+    nodes: Sequence[Node], initializers: Mapping[str, Tensor], number: Deciding, sign: int
 ) -> tuple[list[Node], dict[str, Tensor]]:
     """The nodes of a graph or a function with another number, and the tensors that these read."""
     held = node_sequence(nodes)
@@ -169,10 +361,32 @@ def _moved_nodes(
         bodies = {name: _moved(body, number, sign) for name, body in subgraphs(node)}
         if bodies:
             node = with_bodies(node, bodies)
-        if node.op == number.op and not node.domain:
-            node = _with_number(node, stored, added, number, sign)
+        if node.op == number.op:
+            if isinstance(number, TableRow):
+                node = _with_row(node, stored, added, number, sign)
+            else:
+                node = _with_number(node, stored, added, number, sign)
         out.append(node)
     return out, added
+
+
+def _with_row(
+    node: Node, stored: Mapping[str, Tensor], added: dict[str, Tensor], number: TableRow, sign: int
+) -> Node:
+    """One node with another row in the table that it reads."""
+    if node.inputs[0] != number.name or number.name not in stored:
+        return node
+    table = stored[number.name]
+    values = np.array(table.array())
+    row = np.moveaxis(values, number.axis, 0)[number.row : number.row + 1]
+    if values.dtype == bool:
+        row[:] = ~row
+    else:
+        with np.errstate(all="ignore"):
+            row[:] = row + sign * (1 if values.dtype.kind in "iu" else np.abs(row) * _STEP + _STEP)
+    name = f"{number.name}/moved"
+    added[name] = Tensor(name, table.dtype, table.shape, Inline(values.tobytes()))
+    return node.with_values((name, *node.inputs[1:]), node.outputs)
 
 
 def _with_number(
@@ -198,7 +412,13 @@ def _with_number(
 
 
 def _beside(value: float, sign: int, dtype: np.dtype[Any]) -> float:
-    """A number close to another one."""
+    """A number close to another one, on one side of it; or far from it by a power of two."""
+    if abs(sign) > 1:
+        return (
+            float(np.clip(value * 2.0**sign, -_LONGEST, _LONGEST))
+            if dtype.kind in "iu"
+            else value * 2.0**sign
+        )
     if dtype.kind in "iu":
         return max(value + sign, 0) if dtype.kind == "u" else value + sign
     return value + sign * (abs(value) * _STEP or _STEP)

@@ -28,7 +28,14 @@ from explorer.engine.proof.outputs import run as outputs
 from explorer.engine.proof.outputs.independence import independent
 from explorer.engine.proof.outputs.run import ModelOutputs, Noise, by_one_ulp
 from explorer.engine.proof.regions.correspondence import ChangedRegion, Correspondence
-from explorer.engine.proof.regions.deciding_numbers import DecidingNumber, moved_number, one_sided
+from explorer.engine.proof.regions.deciding_numbers import (
+    Deciding,
+    TableRow,
+    moved_number,
+    one_sided,
+    scaled_number,
+    varying_values,
+)
 from explorer.engine.proof.regions.float64_layers import EXACT, in_float64, in_full
 from explorer.engine.proof.regions.moved_numbers import moved
 from explorer.engine.proof.regions.observability import NodeContents, controls
@@ -256,6 +263,7 @@ class _Runner:
         self._types: dict[str, str] = {}
         self._stored_in: dict[tuple[object, ...], StoredDifferences] = {}
         self.contents = NodeContents(found.before, found.after)
+        self._varying = varying_values(found.before), varying_values(found.after)
 
     def expose(self, regions: Sequence[ChangedRegion]) -> None:
         """Loads the original with what regions are given as outputs."""
@@ -386,7 +394,7 @@ class _Runner:
         hidden, rounded, hides = self._stored(region, nodes, worst, found)
         if hidden:
             return unproven(f"{hidden}, and nothing that was tried shows it")
-        if not found.alike and (number := self._unseen(region, nodes)):
+        if number := self._unseen(region, nodes, tables_alone=found.alike):
             return unproven(number)
         remark = f"; stored numbers differ by up to {rounded:.1e} of themselves, as computed in another order"
         reason = worst.reason + (remark if rounded else "")
@@ -422,16 +430,28 @@ class _Runner:
                 return one.text, 0.0, 0.0
         return "", max((one.apart for one in found.found if not one.large), default=0.0), 0.0
 
-    def _unseen(self, region: ChangedRegion, nodes: tuple[list[Node], list[Node]]) -> str:
-        """What is to be said of a limit that one side alone holds, and that nothing shows to count."""
+    def _unseen(
+        self, region: ChangedRegion, nodes: tuple[list[Node], list[Node]], *, tables_alone: bool
+    ) -> str:
+        """What is to be said of a limit that one side alone holds, and that nothing shows to count.
+
+        Args:
+            region: The region.
+            nodes: Its nodes, of both sides.
+            tables_alone: Whether its other numbers are held against each other already.
+        """
         sides = self._cut(region)
-        for which, model, numbers in zip(("first", "second"), sides, one_sided(*sides), strict=True):
-            if len(numbers) > _LIMITS:
-                return f"{len(numbers)} limits are in the {which} model alone, too many to try them all"
-            for number in numbers:
+        for which, model, every in zip(
+            ("first", "second"), sides, one_sided(*sides, self._varying), strict=True
+        ):
+            rows: list[Deciding] = [number for number in every if isinstance(number, TableRow)]
+            single = [] if tables_alone else [n for n in every if not isinstance(n, TableRow)]
+            if len(single) > _LIMITS:
+                return f"{len(single)} limits are in the {which} model alone, too many to try them all"
+            for number in (*single, *rows):
                 if not self._counts(region, nodes, model, number):
                     return (
-                        f"the number {number.value:.9g} of {number.op} is in the {which} model alone,"
+                        f"{number} is in the {which} model alone,"
                         " and nothing that was tried comes close enough to show what it does"
                     )
         return ""
@@ -441,35 +461,45 @@ class _Runner:
         region: ChangedRegion,
         nodes: tuple[list[Node], list[Node]],
         model: Model,
-        number: DecidingNumber,
+        number: Deciding,
     ) -> bool:
-        """Whether other numbers in the place of a limit change what a side of a region puts out."""
+        """Whether a number was shown to count, by others close to it, or not to, by others far from it."""
+        changes = partial(self._changes, region, nodes, model)
+        # below it and above: where one of them alone changes anything, runs met one side of it
+        if all(map(changes, moved_number(model, number))):
+            return True
+        far = scaled_number(model, number)
+        return bool(far) and not any(map(changes, far))
+
+    def _changes(
+        self, region: ChangedRegion, nodes: tuple[list[Node], list[Node]], model: Model, other: Model
+    ) -> bool:
+        """Whether a side of a region puts out something else than another model in its place."""
         given = {value.name for value in model.graph.feeds}
         twins = {name: twin or name for name, twin in region.given.items()}
         as_it_is = RuntimeSession(model, what="a changed region alone", optimise=False, threads=1)
-        for other in moved_number(model, number):
+        try:
+            beside = RuntimeSession(other, what="a changed region alone", optimise=False, threads=1)
+        except BadModel:
+            return True  # it is no model any more
+        for at, one in enumerate(self.tries):
             try:
-                beside = RuntimeSession(other, what="a changed region alone", optimise=False, threads=1)
+                own = self.own(region.reads, one, self.seed)
             except BadModel:
-                return True  # it is no model any more
-            for at, one in enumerate(self.tries):
-                try:
-                    own = self.own(region.reads, one, self.seed)
-                except BadModel:
-                    continue
-                for _, feeds in self._sets(region, nodes, own, one, first=at == 0):
-                    for values in feeds:
-                        mine = {name: values[twins.get(name, name)] for name in given}
-                        try:
-                            old = as_it_is.run(mine)
-                        except BadModel:
-                            continue
-                        try:
-                            new = beside.run(mine)
-                        except BadModel:
-                            return True
-                        if not all(outputs.identical(old[name], new[name]) for name in old):
-                            return True
+                continue
+            for _, feeds in self._sets(region, nodes, own, one, first=at == 0):
+                for values in feeds:
+                    mine = {name: values[twins.get(name, name)] for name in given}
+                    try:
+                        old = as_it_is.run(mine)
+                    except BadModel:
+                        continue
+                    try:
+                        new = beside.run(mine)
+                    except BadModel:
+                        return True
+                    if not all(outputs.identical(old[name], new[name]) for name in old):
+                        return True
         return False
 
     def _moved(

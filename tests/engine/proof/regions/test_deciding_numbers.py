@@ -102,3 +102,83 @@ def test_limits_that_are_written_otherwise_are_equal_on_evidence(tmp_path: Path)
         for at, nodes in enumerate((scaled, parted))
     ]
     assert verify_files(*paths).verdict_kind == "evidence"
+
+
+def factors(part: float) -> dict[str, tuple[list[Any], dict[str, Any]]]:
+    """Graphs that compute y = m up to a size, by what scales that size, or the values."""
+    size = [*SIZE, node("Cast", ["n"], ["c"], to=1)]
+    whole = [node("Floor", ["q"], ["k"]), node("Add", ["k", "one"], ["f"]), node("Mul", ["m", "f"], ["y"])]
+    flat = [node("Reshape", ["c", "square"], ["r"])]
+    number = {"part": np.float32(part), "square": np.asarray([1, 1]), "many": np.float32(1 / part)}
+    number |= {"matrix": np.asarray([[part]], np.float32), "nothing": np.float32(0)}
+    slope = [node("Sub", ["nothing", "c"], ["d"]), node("LeakyRelu", ["d"], ["e"], alpha=part)]
+    return {
+        "times": ([*size, node("Mul", ["c", "part"], ["q"]), *whole], number),
+        "divided": ([*size, node("Div", ["c", "many"], ["q"]), *whole], number),
+        "alpha": ([*size, *flat, node("Gemm", ["r", "r"], ["p"], alpha=part),
+                   node("Sqrt", ["p"], ["q"]), *whole], number),
+        "a product": ([*size, *flat, node("MatMul", ["r", "matrix"], ["q"]), *whole], number),
+        "a slope": ([*size, *slope, node("Abs", ["e"], ["q"]), *whole], number),
+        "at least one": (
+            [
+                *(*size, node("Mul", ["c", "part"], ["q"]), node("Max", ["q", "one"], ["f"])),
+                node("Mul", ["m", "f"], ["y"]),
+            ],
+            number,
+        ),
+        "of values": (
+            [node("ReduceMax", ["m"], ["c"], keepdims=0), node("Mul", ["c", "part"], ["p"]),
+             node("Relu", ["p"], ["q"]), *whole],
+            number,
+        ),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("case", factors(0.05))
+def test_a_factor_that_one_model_alone_holds_is_shown_to_count(tmp_path: Path, case: str) -> None:
+    plain = written(tmp_path / "a.onnx", [node("Identity", ["m"], ["y"])], {}, ("rows", 6))
+    for part, kind in ((1 / 30, "different"), (1 / 3000, "unproven")):
+        trap = written(tmp_path / "b.onnx", *factors(part)[case], ("rows", 6))
+        for pair in ((plain, trap), (trap, plain)):
+            fact = verify_files(*pair, dims={"rows": 7} if kind == "unproven" else None)
+            expected = ("unproven", "different") if case in ("of values", "alpha") else (kind,)
+            assert fact.verdict_kind in expected, fact.verdict
+
+
+def test_a_factor_that_makes_no_difference_at_any_size_is_no_limit(tmp_path: Path) -> None:
+    numbers = {"third": np.float32(0.3)}
+    scaled = [node("Mul", ["m", "third"], ["h"]), node("Sign", ["h"], ["y"])]
+    trap = written(tmp_path / "a.onnx", scaled, numbers, (4, 6))
+    plain = written(tmp_path / "b.onnx", [node("Sign", ["m"], ["y"])], {}, (4, 6))
+    assert verify_files(trap, plain).passed
+
+
+def tables(rows: int, read: str) -> tuple[list[Any], dict[str, Any]]:
+    """Rows of a table added to m: as many as there are rows, or the one that the number of rows names."""
+    table = np.zeros((rows, 6), np.float32)
+    table[19:] = 3
+    reading = {
+        "slice": [node("Reshape", ["n", "line"], ["e"]), node("Slice", ["table", "at", "e", "at"], ["p"])],
+        "gather": [node("Gather", ["table", "n"], ["p"])],
+    }
+    numbers = {"line": np.asarray([1]), "table": table}
+    return [*SIZE, *reading[read], node("Add", ["m", "p"], ["y"])], numbers
+
+
+@pytest.mark.parametrize("read", ["slice", "gather"])
+def test_rows_of_a_table_that_no_run_reads_prove_nothing(tmp_path: Path, read: str) -> None:
+    plain = written(tmp_path / "a.onnx", [node("Identity", ["m"], ["y"])], {}, ("rows", 6))
+    trap = written(tmp_path / "b.onnx", *tables(40, read), ("rows", 6))
+    longer = written(tmp_path / "c.onnx", *tables(60, read), ("rows", 6))
+    for pair in ((plain, trap), (trap, plain)):
+        assert verify_files(*pair).verdict_kind == "different"
+        assert verify_files(*pair, dims={"rows": 5}).verdict_kind == "unproven"
+    for pair in ((trap, longer), (longer, trap)):
+        assert not verify_files(*pair).passed
+    assert verify_files(trap, trap).verdict_kind == "equal"
+
+
+def test_a_table_of_which_a_fixed_size_reads_a_part_is_equal(tmp_path: Path) -> None:
+    whole = written(tmp_path / "a.onnx", *tables(40, "slice"), (4, 6))
+    part = written(tmp_path / "b.onnx", *tables(20, "slice"), (4, 6))
+    assert verify_files(whole, part).passed
