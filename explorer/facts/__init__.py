@@ -171,8 +171,9 @@ class Layer(Struct, frozen=True):
 
     @property
     def kind_text(self) -> str:
-        """The kind in words: 'Conv', 'Conv, tiled ×2'."""
-        return f"{self.kind}{', tiled' * self.tiled}{f' ×{self.calls}' * (self.calls > 1)}"
+        """The kind in words: 'Conv', 'Conv, tiled ×2', 'Conv, at most ×2' where it may run less often."""
+        most = ", at most" if self.status == "bound" and not is_assumed(self.reason) else ""
+        return f"{self.kind}{', tiled' * self.tiled}{f'{most} ×{self.calls}' * (self.calls > 1)}"
 
 
 def is_assumed(reason: str) -> bool:

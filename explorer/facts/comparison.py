@@ -158,24 +158,29 @@ def model_figures(
         sign = ">= " if roofline.coverage < 1 else totals.sign
         found["least_seconds"] = FigureValue(roofline.seconds, sign)
     if cost is not None:
-        found["tiled_macs"] = FigureValue(cost.macs)
-        for name in ("products", "utilisation", "padded_share"):
+        found["tiled_macs"] = FigureValue(cost.macs, cost.sign)
+        found["products"] = FigureValue(cost.products, cost.sign)
+        for name in ("utilisation", "padded_share"):
             found[name] = FigureValue(getattr(cost, name))
-        found["traffic"] = FigureValue(cost.total.traffic)
+        found["traffic"] = FigureValue(cost.total.traffic, cost.sign)
         double = cost.hardware.double_buffered
         found["buffer"] = FigureValue(cost.buffer_double if double else cost.buffer)
-        found["cycles"] = FigureValue(cost.total.cycles)
-        found["tile_seconds"] = FigureValue(cost.total.seconds)
+        found["cycles"] = FigureValue(cost.total.cycles, cost.sign)
+        found["tile_seconds"] = FigureValue(cost.total.seconds, cost.sign)
     if proof is not None:
         found["verdict_kind"] = FigureValue(proof.verdict_kind)
         found["worst_error"] = FigureValue(proof.worst_error)
     return found
 
 
+_SUMS = ("products", "macs", "traffic", "cycles", "seconds")
+"""Figures of a tiling that are sums over all runs."""
+
+
 def sweep_figures(row: SweepRow) -> Figures:
     """The figures of one tiling of a sweep."""
     names = {name: name for name in _OF_TILES} | {"tiled_macs": "macs", "tile_seconds": "seconds"}
-    found = {name: FigureValue(getattr(row, of)) for name, of in names.items()}
+    found = {name: FigureValue(getattr(row, of), row.sign * (of in _SUMS)) for name, of in names.items()}
     if row.verdict_kind is not None:
         found["verdict_kind"] = FigureValue(row.verdict_kind)
         found["worst_error"] = FigureValue(row.worst_error)

@@ -144,6 +144,7 @@ class SiteCost(Struct, frozen=True):
         ratio: Traffic of the chosen order, in lower bounds.
         systolic: By dataflow; empty for a machine whose array is not known.
         formulas: Empty unless asked for.
+        at_most: As in `SitePlan`: it may run less often than `calls` says.
     """
 
     name: str
@@ -174,6 +175,7 @@ class SiteCost(Struct, frozen=True):
     ratio: float
     systolic: tuple[Systolic, ...] = ()
     formulas: tuple[Formula, ...] = ()
+    at_most: bool = False
 
     @property
     def chosen(self) -> OrderCost:
@@ -233,6 +235,11 @@ class PlanCost(Struct, frozen=True):
     systolic: tuple[Systolic, ...] = ()
     assumptions: tuple[str, ...] = ()
     macs_total: int | None = None
+
+    @property
+    def sign(self) -> str:
+        """What stands before sums over all runs: '<= ' where a site may run less often."""
+        return "<= " if any(site.at_most and site.calls for site in self.sites) else ""
 
 
 class TileStep(Struct, frozen=True):

@@ -64,6 +64,7 @@ class SweepRow(Struct, frozen=True):
         draws, seed: Of the proof.
         proof_seconds: What tiling, writing and proving took.
         error: Why there are no figures; '' where there are.
+        at_most: Whether sums over all runs are upper bounds: a loop may end earlier, another branch may run.
         pareto: Nothing else among the model's tilings has less of one of `OBJECTIVES` and no more of another.
     """
 
@@ -102,6 +103,12 @@ class SweepRow(Struct, frozen=True):
     proof_seconds: float | None = None
     error: str = ""
     pareto: bool = False
+    at_most: bool = False
+
+    @property
+    def sign(self) -> str:
+        """What stands before sums over all runs."""
+        return "<= " if self.at_most else ""
 
     @property
     def share(self) -> float | None:

@@ -112,8 +112,8 @@ class SitePlan(Struct, frozen=True):
             decides. `products` are of one run.
         rows: (runs, M of each) where a function is called with a different number of rows here and there;
             M and what follows from it are those of the first call.
-        at_most: Whether it may run less often than `calls` says: the data may end a loop around it earlier.
-            Then `products_total` and `macs_total` are upper bounds.
+        at_most: Whether it may run less often than `calls` says: the data may end a loop around it earlier,
+            or choose another branch of an If. Then `products_total` and `macs_total` are upper bounds.
         in_floats: Why its quantized operands are multiplied as floats; '' where they are multiplied as
             integers, or nothing of it is quantized.
         sums: What an accumulator has to hold; None of floats, or where no accumulator was named.
@@ -215,6 +215,11 @@ class Plan(Struct, frozen=True):
     accumulator_bits: int = 0
     overflows: tuple[str, ...] = ()
 
+    @property
+    def sign(self) -> str:
+        """What stands before sums over sites: '<= ' where one of them may run less often."""
+        return next((site.sign for site in self.sites if site.sign), "")
+
 
 def scope_of(name: str) -> str:
     """The module in an exporter's name for a node: /classifier/classifier.1/Gemm is of classifier.1."""
@@ -253,6 +258,7 @@ class TiledMacs(Struct, frozen=True):
         left: What multiplies and accumulates beside the tiles, the costliest first.
         dims: Where the model leaves sizes open: those that these figures are for, which the plan in the
             file names, unlike all other figures of the model; empty where they are for the same sizes.
+        at_most: Whether they are upper bounds: the data may end a loop earlier, or choose another branch.
     """
 
     products: int | None
@@ -261,3 +267,9 @@ class TiledMacs(Struct, frozen=True):
     share: float | None
     left: tuple[LeftOver, ...] = ()
     dims: Mapping[str, int] = field(default_factory=dict)
+    at_most: bool = False
+
+    @property
+    def sign(self) -> str:
+        """What stands before `products` and `macs`."""
+        return "<= " if self.at_most else ""

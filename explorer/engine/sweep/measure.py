@@ -163,6 +163,7 @@ def plan_row(door: SweepSession, row: SweepRow, spec: TileSpec, hardware: Hardwa
         cycles=total.cycles,
         seconds=total.seconds,
         memory_bound=total.memory_bound,
+        at_most=bool(cost.sign),
         error="",
     )
 

@@ -126,7 +126,7 @@ class _Runs(Struct, frozen=True):
     Attributes:
         trips: How often.
         macs: Of all of them.
-        early: Whether the data may end a loop around it earlier.
+        early: Whether the data may end a loop around it earlier, or choose another branch.
     """
 
     trips: Dim
@@ -150,7 +150,8 @@ def _counted(model: Model, leaves: Sequence[OperatorLeaf]) -> Counted:
     found: Counted = {}
     for leaf in leaves:
         context, node = leaf.context, leaf.node
-        run = _Runs(context.trips, leaf.figures.macs, bool(context.early)) if leaf.counted else _Runs(0, 0)
+        fewer = bool(context.early) or context.chosen
+        run = _Runs(context.trips, leaf.figures.macs, fewer) if leaf.counted else _Runs(0, 0)
         found.setdefault(id(single.get(leaf.function, node)), []).append(run)
         if done:
             around = (scope.path for scope in context.scopes if scope.path in done)

@@ -85,7 +85,7 @@ class RunCounts(Struct, frozen=True):
         calls: How often it runs, at most; None where the data decides.
         macs: Of all its runs; None where they are not known.
         each: How many runs have how many MACs; empty where they are not known.
-        at_most: Whether there may be fewer: the data may end a loop earlier.
+        at_most: Whether there may be fewer: the data may end a loop earlier, or choose another branch.
     """
 
     calls: int | None = 1

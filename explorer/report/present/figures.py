@@ -34,9 +34,11 @@ def size(value: int | None, sign: str = "") -> Span:
     return _figure(value, bytes_text(value), f"{exact_text(value)} B", sign)
 
 
-def plain(value: int | None) -> Span:
-    """A count that is written out."""
-    return Span(exact_text(value), "figure", value=value) if value is not None else Span("?", "warning")
+def plain(value: int | None, sign: str = "") -> Span:
+    """A count that is written out; `sign` as for `count`."""
+    if value is None:
+        return Span("?", "warning")
+    return Span(sign + exact_text(value), "warning" if sign else "figure", value=value)
 
 
 def number(value: float) -> Span:

@@ -308,3 +308,46 @@ def test_a_loop_that_the_data_may_end_gives_upper_bounds(
     assert ("<= 5 runs" in said) is ends
     assert ("<= 40" in said) is ends
     assert ("upper bounds" in said) is ends
+    main.main(["plan", source, "--tile", "2x3x4"])
+    said = capsys.readouterr().out
+    cells = {line.split("  ")[1].strip(): line for line in said.splitlines() if line.startswith("  ")}
+    for name in ("MACs on tiles", "Tile matmuls", "Traffic", "Lower bound", "again.body/step"):
+        assert ("<= " in cells[name]) is ends, cells[name]
+    main.main(["sweep", source, "--tile", "2x3x4,3x3x3"])
+    assert ("<= 40" in capsys.readouterr().out) is ends
+    tiled = str(tmp_path / "tiled.onnx")
+    main.main(["tile", source, "--tile", "2x3x4", "-o", tiled])
+    capsys.readouterr()
+    main.main(["info", tiled])
+    assert ("<= 40 tile matmuls" in capsys.readouterr().out) is ends
+    with Session(source) as session:
+        layer = next(one for one in session.layers().layers if one.name == "step")
+        session.tile(TileSpec((2, 3, 4)), verify=False)
+        state = session.history().entries[-1]
+    assert (layer.kind_text == "MatMul, at most ×5") is ends
+    assert state.plan is not None
+    assert (state.plan.sign == "<= ") is ends
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_branch_in_whose_place_another_one_may_run_gives_upper_bounds(
+    tmp_path: Path, known: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def branch(name: str, depth: int) -> Any:
+        first = numpy_helper.from_array(weight(6, depth), "V")
+        second = numpy_helper.from_array(weight(depth, 6), "W")
+        inner = [helper.make_node("MatMul", ["x", "V"], ["h"], name="up")]
+        inner += [helper.make_node("MatMul", ["h", "W"], ["o"], name="down")]
+        return helper.make_graph(inner, name, [], [info("o", [3, 6])], [first, second])
+
+    bodies = {"then_branch": branch("then", 12), "else_branch": branch("else", 4)}
+    nodes = [helper.make_node("If", ["c"], ["y"], name="choice", **bodies)]
+    inputs = [info("x", [3, 6])] + ([] if known else [info("c", [], TensorProto.BOOL)])
+    stored = [numpy_helper.from_array(np.asarray(True), "c")] if known else []
+    source = save(tmp_path / "m.onnx", helper.make_graph(nodes, "g", inputs, [info("y", [3, 6])], stored))
+    with Session(source) as session:
+        sites = session.plan(TileSpec((3, 3, 3))).sites
+    assert [(site.calls, site.at_most) for site in sites if site.calls] == [(1, not known)] * 2
+    for verb in ("plan", "tile", "sweep"):
+        assert main.main([verb, source, "--tile", "3x3x3" if verb != "sweep" else "3x3x3,2x2x2"]) == 0
+        assert ("<= " in capsys.readouterr().out) is not known

@@ -62,11 +62,13 @@ def _branches(owner: ControlFlowNode) -> None:
     branches: list[tuple[str, VisitResult]] = []
     costs: list[tuple[int | None, int | None]] = []
     ends: list[list[Hashable]] = []
+    known = _known_branch(context, node, [name for name, _ in subgraphs(node)])
     for name, body in subgraphs(node):
         shapes = owner.shapes(body, ())
         around = (*scopes, Scope(prefix + name, name, "branch"))
         with state.apart() as inside:
             below = state.below(context, body, shapes, around, prefix + name)
+            below.chosen = context.chosen or known is None
             visit(below, body.nodes)
         ends.append([state.memory(below.key(v.name)) for v in body.outputs])
         branches.append((name, inside))
@@ -74,7 +76,6 @@ def _branches(owner: ControlFlowNode) -> None:
         costs.append((summed(x.macs for x in run), summed(x.elementwise_ops for x in run)))
     # which branch runs is not known: the one that needs most memory is taken
     peaks = [live_peak(b.steps, end).bytes or 0 for (_, b), end in zip(branches, ends, strict=True)]
-    known = _known_branch(context, node, [name for name, _ in branches])
     if known is None:
         dearest = max(range(len(branches)), key=lambda i: (costs[i][0] or 0, costs[i][1] or 0))
         largest = peaks.index(max(peaks))

@@ -134,7 +134,7 @@ class FunctionCalls:
         key = id(below.shapes), frozenset(below.stored)
         if key not in self._closed:
             given = dict(below.stored)
-            below.trips, below.early, below.closed = 1, "", True
+            below.trips, below.early, below.chosen, below.closed = 1, "", False, True
             below.number = self._state.number()
             with self._state.apart() as inside:
                 visit(below, nodes)

@@ -152,6 +152,7 @@ def counted(labels: TileLabels, leaves: Sequence[OperatorLeaf]) -> TiledMacs:
     """What of the leaves of a walk runs on tiles, and what is left beside them."""
     on_tiles, products, beside = _Tally(), _Tally(), _Tally()
     left: dict[tuple[str, str], tuple[str, _Tally]] = {}
+    at_most = False
     around: dict[int, str] = {}
     # leaves that share their figures have operands of the same shapes: a model has thousands of them
     alike: dict[tuple[str, int], tuple[int | None, str]] = {}
@@ -159,9 +160,11 @@ def counted(labels: TileLabels, leaves: Sequence[OperatorLeaf]) -> TiledMacs:
         macs = leaf.figures.macs
         if not leaf.counted or macs == 0:
             continue
+        fewer = bool(leaf.context.early) or leaf.context.chosen
         if leaf.tiled is not None:  # a call that stays closed: part of it is on tiles
             on_tiles.add(leaf.tiled[0])
             products.add(leaf.tiled[1])
+            at_most |= fewer
             macs = None if macs is None or leaf.tiled[0] is None else macs - leaf.tiled[0]
             if macs == 0:
                 continue
@@ -175,6 +178,7 @@ def counted(labels: TileLabels, leaves: Sequence[OperatorLeaf]) -> TiledMacs:
             if known is not None:
                 on_tiles.add(macs)
                 products.add(known or None)
+                at_most |= fewer
                 continue
         beside.add(macs)
         reason = reason or _reason(labels, leaf)
@@ -189,7 +193,7 @@ def counted(labels: TileLabels, leaves: Sequence[OperatorLeaf]) -> TiledMacs:
     rows = [LeftOver(op, name, tally.count, tally.total, why) for (op, why), (name, tally) in left.items()]
     rows.sort(key=lambda row: (row.macs is not None, -(row.macs or 0), row.op))
     share = on_tiles.value / whole if whole else None
-    return TiledMacs(products.total, on_tiles.total, whole, share, tuple(rows))
+    return TiledMacs(products.total, on_tiles.total, whole, share, tuple(rows), at_most=at_most)
 
 
 def _reason(labels: TileLabels, leaf: OperatorLeaf) -> str:

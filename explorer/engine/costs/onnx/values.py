@@ -82,6 +82,7 @@ class GraphContext(Struct):
         inside: For the body of a node, that node's path: names in it may begin with the same pieces.
         trips: How often the body runs.
         early: Why it may run less often than that; empty if it does not.
+        chosen: Whether it is a branch of an If in whose place another one may run.
         number: Tells the body's values from those of the same name elsewhere; 0 is the main graph.
         closed: Calls are summed up, not opened.
         storage_ids: What is stored behind a name, as a number that alike tensors share
@@ -97,6 +98,7 @@ class GraphContext(Struct):
     inside: str = ""
     trips: Dim = 1
     early: str = ""
+    chosen: bool = False
     number: int = 0
     closed: bool = False
     storage_ids: dict[str, int] = field(default_factory=dict)

@@ -239,7 +239,7 @@ class GraphVisitor:
             known, stored = context.storage_ids, context.stored
             key += [known.get(n) or (self.storage_id(context, n) if n in stored else 0) for n in names]
         if context.number:
-            key += context.trips, context.early
+            key += context.trips, context.early, context.chosen
         if len(names) > 1 and len(set(names)) < len(names):
             key.append(tuple([names.index(n) for n in names]))
         return tuple(key)

@@ -157,6 +157,7 @@ def _site(site: SitePlan, machine: Hardware, wanted: Sequence[str]) -> SiteCost:
         dtype=site.dtype,
         accumulator=site.accumulator,
         calls=site.calls,
+        at_most=site.at_most,
         order=chosen.order,
         buffer_double=2 * figures.buffer,
         fits=None if machine.buffer is None else needed <= machine.buffer,
@@ -390,6 +391,8 @@ def _assumed(plan: Plan, machine: Hardware) -> Iterable[str]:
     if unknown:
         named = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3:,} more" if len(unknown) > 3 else "")
         yield f"How often these run depends on the data; they are in no sum: {named}."
+    if any(site.at_most and site.calls for site in plan.sites):
+        yield "Loops may end earlier, and other branches may run: sums over all runs are upper bounds."
     if any(site.calls == 0 for site in plan.sites):
         yield "Of the branches of an If the costliest counts."
     if plan.skipped:

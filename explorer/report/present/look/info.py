@@ -220,8 +220,8 @@ def _tiled(tiled: TiledMacs | None) -> list[Field]:
     if tiled is None:
         return []
     sizes = f"for {dims_text(tiled.dims)}: " if tiled.dims else ""
-    remark = f"{sizes}{exact_text(tiled.products)} tile matmuls; MACs of the padding included"
-    share = Span(reached_text(tiled.share), exact=exact_text(tiled.macs), value=tiled.share)
+    remark = f"{sizes}{tiled.sign}{exact_text(tiled.products)} tile matmuls; MACs of the padding included"
+    share = Span(reached_text(tiled.share), exact=f"{tiled.sign}{exact_text(tiled.macs)}", value=tiled.share)
     return [Field("MACs on tiles", share, remark)]
 
 

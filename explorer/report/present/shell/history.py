@@ -57,7 +57,7 @@ def states(fact: History, mark: str, *, commands: bool = False) -> Table:
         entry = fact.entries[at]
         role: Role = "" if at in led else "quiet"
         done = f"  {entry.label}" if entry.name and at else ""
-        products = "" if entry.plan is None else exact_text(entry.plan.products)
+        products = "" if entry.plan is None else f"{entry.plan.sign}{exact_text(entry.plan.products)}"
         here = at == fact.current
         return (
             (Span(branches, "quiet"), Span(mark if here else _STATE, "formula" if here else "quiet")),

@@ -127,7 +127,7 @@ _ROOFLINE = "roofline"
 
 def figures(fact: PlanCost) -> Fields:
     """What all matmuls come to, every call of each."""
-    machine, total = fact.hardware, fact.total
+    machine, total, sign = fact.hardware, fact.total, fact.sign
     tiles = {site.tile for site in fact.sites}
     edges = {site.edges for site in fact.sites}
     unknown = sum(site.calls is None for site in fact.sites)
@@ -145,30 +145,32 @@ def figures(fact: PlanCost) -> Fields:
             sizes,
             f"{' and '.join(edges_text(one, brief=False) for one in sorted(edges))} at the edges",
         ),
-        count_field("MACs on tiles", fact.macs if known else None, "", share or without),
-        count_field("Tile matmuls", fact.products if known else None, "", without),
+        count_field("MACs on tiles", fact.macs if known else None, sign, share or without),
+        count_field("Tile matmuls", fact.products if known else None, sign, without),
         Field("Tile utilization", utilization(fact.utilisation), "of the tiles' arithmetic"),
         Field(
             "Padding overhead",
             Span(percent_text(fact.padded_share, 1), "warning" if fact.padded_share else ""),
             "of operands and outputs",
         ),
-        bytes_field("Traffic without reuse", fact.traffic_without_reuse, "", "every tile matmul fetches all"),
-        bytes_field("Traffic", total.traffic, "", chosen),
-        bytes_field("Lower bound", fact.lower_bound, "", f"traffic is {fact.ratio:,.2f} x that"),
+        bytes_field(
+            "Traffic without reuse", fact.traffic_without_reuse, sign, "every tile matmul fetches all"
+        ),
+        bytes_field("Traffic", total.traffic, sign, chosen),
+        bytes_field("Lower bound", fact.lower_bound, sign, f"traffic is {fact.ratio:,.2f} x that"),
         Field("Arithmetic intensity", _intensity(total.intensity), "FLOPs per byte of traffic"),
         bytes_field("Buffer", fact.buffer, "", "" if machine.double_buffered else fits),
         bytes_field("Buffer, double", fact.buffer_double, "", fits if machine.double_buffered else ""),
     ]
     if total.compute_cycles is not None:
-        rows.append(count_field("Cycles, computing", total.compute_cycles, ""))
+        rows.append(count_field("Cycles, computing", total.compute_cycles, sign))
     if total.memory_cycles is not None:
-        rows.append(count_field("Cycles, moving", total.memory_cycles, ""))
+        rows.append(count_field("Cycles, moving", total.memory_cycles, sign))
     if total.cycles is not None:
-        rows.append(count_field("Cycles", total.cycles, "", _bound_text(total, fact)))
+        rows.append(count_field("Cycles", total.cycles, sign, _bound_text(total, fact)))
     if total.seconds is not None:
         remark = _ROOFLINE if total.cycles is not None else _bound_text(total, fact)
-        rows.append(Field("Time", seconds(total.seconds), remark))
+        rows.append(Field("Time", seconds(total.seconds, sign), remark))
     return Fields(rows)
 
 
@@ -201,11 +203,11 @@ def by_order(fact: PlanCost) -> tuple[Line, Table]:
         (
             Span(total.order, "strong" if total.order == fact.order else ""),
             Span(ORDERS.get(total.order, "each matmul's own"), "quiet"),
-            Span(bytes_text(total.traffic), "good" if total.traffic == least else ""),
+            Span(f"{fact.sign}{bytes_text(total.traffic)}", "good" if total.traffic == least else ""),
             f"{total.traffic / least:,.2f} x" if least else "",
             _intensity(total.intensity),
-            _cycles(total.cycles),
-            _time(total.seconds),
+            _cycles(total.cycles, fact.sign),
+            _time(total.seconds, fact.sign),
         )
         for total in fact.orders
     ]
@@ -237,7 +239,9 @@ def _sites(fact: PlanCost) -> list[Block]:
 
     def name(group: Sequence[SiteCost]) -> Cell:
         site, names = group[0], and_more([site.name for site in group])
-        many = (f"x {site.batch:,}" if site.batch > 1 else "", runs_text(site.calls))
+        most = "<= " if site.at_most and site.calls else ""
+        runs = f"{most}{runs_text(site.calls) or ('1 run' if most else '')}"
+        many = (f"x {site.batch:,}" if site.batch > 1 else "", runs)
         remark = ", ".join(filter(None, many))
         return (Span(names), Span(f"  {remark}", "quiet")) if remark else names
 
@@ -282,12 +286,12 @@ def _site_columns(fact: PlanCost) -> Sequence[tuple[Column, Callable[[SiteCost],
     )
 
 
-def _cycles(value: int | None) -> str:
-    return "" if value is None else count_text(value)
+def _cycles(value: int | None, sign: str = "") -> str:
+    return "" if value is None else f"{sign}{count_text(value)}"
 
 
-def _time(value: float | None) -> str:
-    return "" if value is None else seconds_text(value)
+def _time(value: float | None, sign: str = "") -> str:
+    return "" if value is None else f"{sign}{seconds_text(value)}"
 
 
 def systolic(fact: PlanCost) -> tuple[Line, Table]:
@@ -299,14 +303,17 @@ def systolic(fact: PlanCost) -> tuple[Line, Table]:
         rows,
         (
             (Column("dataflow"), lambda row: row.dataflow),
-            (Column("tile by tile", "right"), lambda row: count_text(row.cycles)),
-            (Column("with moving" if timed else "", "right"), lambda row: _cycles(row.total)),
+            (Column("tile by tile", "right"), lambda row: _cycles(row.cycles, fact.sign)),
+            (Column("with moving" if timed else "", "right"), lambda row: _cycles(row.total, fact.sign)),
             (
                 Column("time" if timed and machine.clock is not None else "", "right"),
-                lambda row: _time(row.seconds),
+                lambda row: _time(row.seconds, fact.sign),
             ),
-            (Column("in one go", "right", drop=1), lambda row: Span(count_text(row.whole), "quiet")),
-            (Column("as SCALE-Sim 3", "right", drop=2), lambda row: Span(count_text(row.scalesim), "quiet")),
+            (Column("in one go", "right", drop=1), lambda row: Span(_cycles(row.whole, fact.sign), "quiet")),
+            (
+                Column("as SCALE-Sim 3", "right", drop=2),
+                lambda row: Span(_cycles(row.scalesim, fact.sign), "quiet"),
+            ),
         ),
     )
     return Line(Span(f"cycles of a systolic array, {size}", "strong")), table

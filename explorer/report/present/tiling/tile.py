@@ -58,7 +58,7 @@ def headline(fact: Plan) -> Line:
     many = f" tile matmul{'s' * (fact.products != 1)} in {sites:,} matmul{'s' * (sites != 1)}"
     role: Role = "good" if fact.macs == fact.macs_total is not None else "figure"
     share = Span(_share(fact), role)
-    count = f"{sign_of_all(fact.sites)}{exact_text(fact.products)}"
+    count = f"{fact.sign}{exact_text(fact.products)}"
     return Line((Span(count, "strong"), many, Span(" · ", "quiet"), share))
 
 
@@ -146,7 +146,7 @@ def _with_sum(table: Table, fact: Plan) -> Table:
         return table
     total: tuple[Cell, ...] = (
         Span("together", "quiet"),
-        Span(f"{sign_of_all(fact.sites)}{exact_text(fact.products)}", "strong"),
+        Span(f"{fact.sign}{exact_text(fact.products)}", "strong"),
     )
     return replace(table, rows=[*table.rows, (*("",) * (len(table.columns) - 4), *total)])
 
@@ -168,7 +168,7 @@ def _notes(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> list[Block]:
     fewer = sum(bool(site.sign) for site in fact.sites)
     if fewer:
         many = "1 matmul stands" if fewer == 1 else f"{fewer:,} matmuls stand"
-        said = f"{many} in a loop that may end earlier: figures with <= are upper bounds."
+        said = f"{many} in a loop that may end earlier, or in one branch of several: <= marks upper bounds."
         notes.append(Paragraph(said, "warning"))
     zeros = sum(site.zeros for site in fact.sites)
     if zeros:
@@ -181,7 +181,7 @@ def _notes(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> list[Block]:
         notes.append(Paragraph("Of the branches of an If the costliest counts.", "quiet"))
     notes.append(
         Paragraph(
-            f"{sign_of_all(fact.sites)}{count_text(fact.macs)} MACs are tiled, {_share(fact)}. Tile"
+            f"{fact.sign}{count_text(fact.macs)} MACs are tiled, {_share(fact)}. Tile"
             " utilization is the share of each tile's arithmetic that the matmul needs; the rest is idle.",
             "quiet",
         )
@@ -210,11 +210,6 @@ def _times(site: SitePlan) -> str:
     """How often a site runs in one pass: '3 runs', '<= 3 runs', '' for once."""
     runs = runs_text(site.calls)
     return f"{site.sign}{runs or ('1 run' if site.sign else '')}"
-
-
-def sign_of_all(sites: Sequence[SitePlan]) -> str:
-    """What stands before sums over sites: '<= ' where one of them may run less often."""
-    return next((site.sign for site in sites if site.sign), "")
 
 
 def _of_all(count: int | None, times: int) -> int | None:
