@@ -217,6 +217,8 @@ class Totals(Struct, frozen=True):
         weight_bytes_read: The part of `bytes_read` that is stored in the model, not activations.
         kv_cache_bytes: Decode mode only: the keys and values of the tokens in the cache, of all layers,
             without those of the new token.
+        stored_status: Of `params`, `trainable_params` and `weight_bytes`: 'exact', or 'bound' where tensors
+            that share memory lie in too many pieces to be told apart: they are at most this.
     """
 
     nodes: int
@@ -237,6 +239,12 @@ class Totals(Struct, frozen=True):
     weight_bytes_read: int | None = None
     kv_cache_bytes: int | None = None
     status: Reach = "exact"
+    stored_status: Reach = "exact"
+
+    @property
+    def stored_sign(self) -> str:
+        """What goes before parameters and their bytes, as `sign` does before other figures."""
+        return "" if self.stored_status == "exact" else "<= "
 
     @property
     def sign(self) -> str:

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     Piece = tuple[Hashable, int, int]
     """What counts it once, its elements, its bytes."""
 
+MANY_RUNS = (
+    "parameters and bytes are at most these: {name} is a view, and its bytes lie in more pieces than are"
+    " told apart"
+)
+"""What to know about tensors whose bytes are an upper bound."""
+
 RUNS = 1 << 20
 """Runs of bytes in one tensor up to which each is looked at; of more, the tensor takes all from its first
 byte to its last."""
@@ -82,6 +88,11 @@ def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return not axes or (len(axes) == 1 and axes[0][0] == 1)
 
 
+def _is_coarse(axes: Sequence[tuple[int, int]]) -> bool:
+    """Whether a tensor lies in so many runs, one for each step along these axes, that none is looked at."""
+    return prod(size for _, size in axes) > RUNS
+
+
 def _runs(view: TensorView) -> list[tuple[int, int]]:
     """The (begin, end) of the bytes of a tensor, in order, none touching another."""
     if not prod(view.shape):
@@ -90,7 +101,7 @@ def _runs(view: TensorView) -> list[tuple[int, int]]:
     length = view.width
     if axes and axes[0][0] == 1:
         length *= axes.pop(0)[1]
-    if prod(size for _, size in axes) > RUNS:
+    if _is_coarse(axes):
         return [(view.start, view.start + view.span)]
     begins = [view.start]
     for step, size in reversed(axes):
@@ -105,11 +116,13 @@ def _runs(view: TensorView) -> list[tuple[int, int]]:
     return runs
 
 
-def pieces(views: Mapping[str, TensorView]) -> dict[str, tuple[Piece, ...]]:
+def pieces(views: Mapping[str, TensorView], bounded: set[str] | None = None) -> dict[str, tuple[Piece, ...]]:
     """The pieces of those tensors that share some bytes with others, or repeat their own elements.
 
     Args:
         views: Every tensor by its name; names of the same bytes get the same pieces.
+        bounded: Takes the names of the tensors of a storage whose bytes are at most these: it has more runs
+            of bytes, or more pieces, than are looked at.
 
     Returns:
         The pieces of such tensors by name; a tensor that is not in it shares nothing, or all of its bytes.
@@ -122,10 +135,18 @@ def pieces(views: Mapping[str, TensorView]) -> dict[str, tuple[Piece, ...]]:
         distinct = [views[names[0]] for names in places.values()]
         if not any(view.repeats for view in distinct) and not _touch(distinct):
             continue
-        for names, own in zip(places.values(), _cut(storage, distinct), strict=True):
+        cut = _cut(storage, distinct)
+        if bounded is not None and (not any(cut) or any(_is_in_many_runs(view) for view in distinct)):
+            bounded.update(name for names in places.values() for name in names)
+        for names, own in zip(places.values(), cut, strict=True):
             if own:
                 shared.update(dict.fromkeys(names, own))
     return shared
+
+
+def _is_in_many_runs(view: TensorView) -> bool:
+    axes = _axes(view.shape, view.strides)
+    return bool(prod(view.shape)) and _is_coarse(axes[1:] if axes and axes[0][0] == 1 else axes)
 
 
 def _touch(views: Iterable[TensorView]) -> bool:

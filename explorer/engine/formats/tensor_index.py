@@ -15,7 +15,7 @@ from explorer.base.errors import BadModel
 from explorer.base.outline import Outline, OutlineRow
 from explorer.base.record import field, record
 from explorer.base.units import printable
-from explorer.engine.formats.byte_ranges import pieces
+from explorer.engine.formats.byte_ranges import MANY_RUNS, pieces
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ class StoredTensor:
         numbers: How many numbers of the model it stands for, where those are not its own: the first inner
             tensor of a tensor subclass stands for all of the whole, the others for none.
         pieces: Parts of its bytes, where it shares only some of them with other tensors.
+        bounded: Whether its pieces are at most these: they are too many to be told apart.
     """
 
     name: str
@@ -76,6 +77,7 @@ class StoredTensor:
     unread: str = ""
     numbers: int | None = None
     pieces: Sequence[Piece] = ()
+    bounded: bool = False
 
     @property
     def counted(self) -> Sequence[Piece]:
@@ -166,9 +168,10 @@ def outlined(contents: TensorIndex, cut: BadModel | None = None, weights: int | 
             raise cut
 
     params = (weights or distinct_elements(contents.tensors)) if contents.files else None
+    bounded = bound_note(contents.tensors)
     held = [
         ("tensors", f"{len(contents.tensors):,}"),
-        ("parameters", f"{params or 0:,}"),
+        ("parameters", f"{'<= ' if bounded else ''}{params or 0:,}"),
         ("types", _types(contents.tensors)),
     ]
     facts = [
@@ -176,7 +179,7 @@ def outlined(contents: TensorIndex, cut: BadModel | None = None, weights: int | 
         *([("written by", contents.producer)] if contents.producer else []),
         *([("files", f"{len(contents.files):,}")] if len(contents.files) > 1 else []),
         *contents.facts,
-        *(("note", note) for note in contents.notes),
+        *(("note", note) for note in (*contents.notes, *bounded)),
     ]
     return Outline(contents.format, contents.source, contents.file_bytes, facts, made(), params)
 
@@ -193,9 +196,17 @@ def share_pieces(tensors: Iterable[StoredTensor], views: Mapping[str, TensorView
         tensors: Those of a file.
         views: Places of those that lie in a storage, by name.
     """
-    shared = pieces(views)
-    for tensor in tensors if shared else ():
+    bounded: set[str] = set()
+    shared = pieces(views, bounded)
+    for tensor in tensors if shared or bounded else ():
         tensor.pieces = shared.get(tensor.name, ())
+        tensor.bounded = tensor.name in bounded
+
+
+def bound_note(tensors: Iterable[StoredTensor]) -> tuple[str, ...]:
+    """What to know where bytes that tensors share could not be told apart; nothing where they could."""
+    name = next((tensor.name for tensor in tensors if tensor.bounded), None)
+    return () if name is None else (MANY_RUNS.format(name=printable(name)),)
 
 
 def distinct(tensors: Sequence[StoredTensor]) -> Sequence[StoredTensor]:

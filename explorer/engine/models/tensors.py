@@ -17,7 +17,7 @@ from explorer.base.errors import Misuse
 from explorer.engine.costs.layer_rows import build
 from explorer.engine.costs.layer_tree import GroupFacts, LayerLeaf, Scope
 from explorer.engine.costs.memory.liveness import AnalysisResult, Schedule
-from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, rows
+from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, bound_note, rows
 from explorer.engine.models.opened_model import StaticModel
 from explorer.engine.models.tensor_rows import TensorRows, leaf_layer
 from explorer.facts import Info, ModelInfo, stored_totals
@@ -70,6 +70,9 @@ class TensorFile(StaticModel):
         contents = self.contents
         params, size = _counted(contents.tensors)
         totals = stored_totals(params, self._trainable(), size)
+        bounded = bound_note(contents.tensors)
+        if bounded:
+            totals = replace(totals, stored_status="bound")
         unknown = f"{contents.why}: MACs, activations and the order of execution are not known"
         info = Info(
             model=ModelInfo(
@@ -79,7 +82,7 @@ class TensorFile(StaticModel):
                 outputs=(),
                 producer=contents.producer,
                 file_bytes=contents.file_bytes,
-                notes=(unknown, *contents.notes, *_buffers(contents), *fact_notes(contents.facts)),
+                notes=(unknown, *contents.notes, *bounded, *_buffers(contents), *fact_notes(contents.facts)),
             ),
             assumptions={},
             totals=totals,

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from explorer import Session  # noqa: E402
+from explorer.engine.formats import byte_ranges  # noqa: E402
 
 W = torch.arange(120, dtype=torch.float32).reshape(10, 12)
 
@@ -99,3 +100,55 @@ def test_each_byte_of_a_program_counts_once(ending: str, tmp_path: Path) -> None
     with Session(str(path), cache=False) as session:
         totals = session.info().totals
     assert (totals.params, totals.weight_bytes) == (36, 144)
+
+
+TALL = 101
+"""Rows of which a column lies in one run of bytes more than are looked at here."""
+
+
+@pytest.fixture
+def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert byte_ranges.RUNS == 1_048_576
+    monkeypatch.setattr(byte_ranges, "RUNS", TALL - 1)
+
+
+def holder(views: dict[str, Any]) -> Any:
+    class Holder(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x + self.pair.sum() + self.last.sum()
+
+    model = Holder()
+    for name, tensor in views.items():
+        model.register_parameter(name, nn.Parameter(tensor))
+    return model
+
+
+@pytest.mark.usefixtures("few_runs")
+@pytest.mark.parametrize(("rows", "status"), [(TALL - 1, "exact"), (TALL, "bound")])
+def test_views_in_more_pieces_than_are_told_apart_are_an_upper_bound(
+    rows: int, status: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from explorer.cli.main import main
+
+    whole = torch.zeros(rows, 4, dtype=torch.uint8)
+    views = {"pair": whole[:, :2], "last": whole[:, 3:]}
+    torch.save(views, tmp_path / "tall.pt")
+    with Session(str(tmp_path / "tall.pt"), cache=False) as session:
+        totals = session.info().totals
+    assert totals.stored_status == status
+    assert (totals.params == 3 * rows) is (status == "exact")
+    assert totals.params >= 3 * rows
+    assert main(["info", str(tmp_path / "tall.pt")]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert ("parameters and bytes are at most these" in text) is (status == "bound")
+    assert ("Parameters <= " in text) is (status == "bound")
+
+
+@pytest.mark.usefixtures("few_runs")
+def test_parameters_of_a_module_in_more_pieces_than_are_told_apart_are_an_upper_bound() -> None:
+    whole = torch.empty(TALL, 4)
+    model = holder({"pair": whole[:, :2], "last": whole[:, 3:]})
+    with Session(model, inputs=torch.rand(2), cache=False) as session:
+        info = session.info()
+    assert info.totals.stored_status == "bound"
+    assert any("at most these: pair" in note for note in info.model.notes)

@@ -29,6 +29,7 @@ from explorer.engine.costs.torch.records import (
     Piece,
     Row,
     Trace,
+    bound_note,
     is_leaf,
     is_opaque,
     parameters,
@@ -153,7 +154,7 @@ def examine_module(
     failed = f"the model failed in {seen.failed[0] or type(model).__name__}: " if seen.failed else ""
     if seen.failed:
         notes = (*notes, f"{failed}{seen.failed[1]}")
-    notes = (*notes, *outsiders.note(seen.outsiders))
+    notes = (*notes, *outsiders.note(seen.outsiders), *bound_note(seen.parameters))
     given = inputs if inputs is not None else described(list(args), "input")
     made = described(seen.result, "output")
     info = _about(source or type(model).__name__, given, made, (*notes, *verdict.notes))
@@ -216,6 +217,7 @@ def _totals(
         activation_bytes_sum=of_modules,
         activation_bytes_functional=sum(row.activation for row in rows) - of_modules,
         status=totals.status if totals.coverage < 1 else verdict.reach or totals.status,
+        stored_status="bound" if bound_note(seen.parameters) else "exact",
     )
 
 
@@ -571,9 +573,11 @@ def stored(model: nn.Module, *, source: str) -> Info:
     held = parameters(model)
     each = layer_tree.totals([], stored=_facts(held.values()))
     totals = stored_totals(each.params, _trainable(held), each.weight_bytes)
-    about = _about(
-        source, (), (), ("the shapes of its inputs are not known: only what it stores is counted",)
-    )
+    bounded = bound_note(held)
+    if bounded:
+        totals = replace(totals, stored_status="bound")
+    unknown = "the shapes of its inputs are not known: only what it stores is counted"
+    about = _about(source, (), (), (unknown, *bounded))
     return Info(about, {"dims": {}}, totals)
 
 

@@ -19,7 +19,7 @@ from torch import nn
 from explorer.engine.compat.torch import children_of, is_packed, parameters_of, schema_of, storage_key
 from explorer.engine.costs.aten.packed_weights import nbytes_of, unpacked
 from explorer.engine.costs.torch.data_dependence import CodePlace, Kind
-from explorer.engine.formats.byte_ranges import TensorView, is_dense, pieces
+from explorer.engine.formats.byte_ranges import MANY_RUNS, TensorView, is_dense, pieces
 from explorer.engine.formats.torch_module.modules import (
     described,
     dtype_name,
@@ -44,7 +44,8 @@ Piece = tuple[Hashable, int, int]
 class ModuleParameter(Struct, frozen=True):
     """A parameter: where it lives, its name in the model, and whether it is trained.
 
-    `pieces` are parts of its memory, where it shares only some of it with other parameters.
+    `pieces` are parts of its memory, where it shares only some of it with other parameters; `bounded` says
+    that they are at most these.
     """
 
     identity: tuple[int, int, int]
@@ -55,6 +56,7 @@ class ModuleParameter(Struct, frozen=True):
     info: TensorInfo
     trained: bool
     pieces: tuple[Piece, ...] = ()
+    bounded: bool = False
 
     @property
     def stored(self) -> tuple[Piece, ...]:
@@ -238,9 +240,17 @@ def parameters(model: nn.Module) -> dict[str, ModuleParameter]:
                 found[path] = ModuleParameter(
                     identity, tensor.numel(), nbytes_of(tensor), owner, name, info, False
                 )
-    for path, own in pieces(views).items():
+    bounded: set[str] = set()
+    for path, own in pieces(views, bounded).items():
         found[path] = replace(found[path], pieces=own)
+    found.update({path: replace(found[path], bounded=True) for path in bounded})
     return found
+
+
+def bound_note(parameters: Mapping[str, ModuleParameter]) -> tuple[str, ...]:
+    """What to know where memory that parameters share could not be told apart; nothing where it could."""
+    name = next((name for name, parameter in parameters.items() if parameter.bounded), None)
+    return () if name is None else (MANY_RUNS.format(name=name),)
 
 
 def trained(parameters: Iterable[ModuleParameter]) -> set[Hashable]:

@@ -82,6 +82,7 @@ class DescribedFile(TensorFile):
         }
         trainable = None if trained is None else sum(each.values())
         totals = layer_tree.totals(leaves, trainable_params=trainable)
+        totals = replace(totals, stored_status=examined.info.totals.stored_status)
         model = replace(examined.info.model, inputs=self._inputs, outputs=self._outputs)
         if self._counted:
             model = replace(model, notes=(self._counted, *model.notes[1:]))

@@ -60,8 +60,8 @@ def headline(fact: Info) -> Fields:
     covered = Span(reached_text(totals.coverage), "figure" if totals.coverage >= 1 else "warning")
     rows = [
         count_field("MACs", totals.macs, sign),
-        count_field("params", totals.params),
-        bytes_field("weights", totals.weight_bytes),
+        count_field("params", totals.params, totals.stored_sign),
+        bytes_field("weights", totals.weight_bytes, totals.stored_sign),
         bytes_field("peak", totals.activation_bytes_peak, sign),
     ]
     rows.insert(4 if totals.coverage >= 1 else 1, Field("coverage", covered))
@@ -158,8 +158,8 @@ def _totals(totals: Totals) -> list[Field]:
         intensity = f"{totals.flops / moved:.2f}"
     summed = "leaf modules" if totals.activation_bytes_functional is not None else "every node"
     rows = [
-        count_field("Parameters", totals.params, "", trainable, "params"),
-        bytes_field("Weight bytes", totals.weight_bytes, "", "", "weights"),
+        count_field("Parameters", totals.params, totals.stored_sign, trainable, "params"),
+        bytes_field("Weight bytes", totals.weight_bytes, totals.stored_sign, "", "weights"),
         count_field("MACs", totals.macs, sign, MACS),
         count_field("FLOPs", totals.flops, sign, "2 x MACs"),
         count_field(
