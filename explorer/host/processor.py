@@ -65,6 +65,39 @@ def free_bytes() -> int | None:
         return None
 
 
+_INSTRUCTIONS = (
+    ("amx_int8", "amx"),
+    ("avx512_vnni", "avx512_vnni"),
+    ("avx512vnni", "avx512_vnni"),
+    ("avx_vnni", "avx_vnni"),
+    ("avxvnni", "avx_vnni"),
+    ("avx512f", "avx512"),
+    ("avx2", "avx2"),
+    ("avx", "avx"),
+    ("i8mm", "neon_i8mm"),
+    ("asimddp", "neon_dotprod"),
+    ("asimd", "neon"),
+)
+"""Flags of a processor, the best for products of bytes first, and what that set of instructions is called."""
+
+
+def instructions(flags: str | None = None) -> str:
+    """The best instructions for products of bytes: 'avx2', 'avx512_vnni', 'neon_dotprod'; '' if unknown.
+
+    Args:
+        flags: What the system says the processor can do; None asks it.
+    """
+    if flags is None:
+        lines = re.search(r"^(?:flags|Features)\s*:(.*)$", _text("/proc/cpuinfo"), re.MULTILINE)
+        names = ("machdep.cpu.features", "machdep.cpu.leaf7_features")
+        flags = lines[1] if lines else " ".join(map(_told_by_macos, names))
+        arms = {"hw.optional.arm.FEAT_I8MM": "i8mm", "hw.optional.arm.FEAT_DotProd": "asimddp"}
+        if not lines and sys.platform == "darwin" and platform.machine() == "arm64":
+            flags += " asimd " + " ".join(flag for key, flag in arms.items() if _told_by_macos(key) == "1")
+    words = set(flags.lower().replace("avx1.0", "avx").split())
+    return next((name for flag, name in _INSTRUCTIONS if flag in words), "")
+
+
 def saturates_bytes() -> bool:
     """Whether it is an x86 without VNNI, where onnxruntime adds two products of bytes in 16 bits."""
     flags = re.search(r"^flags\s*:(.*)$", _text("/proc/cpuinfo"), re.MULTILINE)

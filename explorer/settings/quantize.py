@@ -19,7 +19,7 @@ The same file may hold tilings. Precedence and lines are as there (`settings.til
 from __future__ import annotations
 
 import glob
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from msgspec.structs import replace
@@ -76,6 +76,25 @@ def spec_of(path: str | None, typed: Mapping[str, Any], formats: str | None = No
     rules = tuple(replace(rule, **unset) for rule in spec.rules)
     said = {**dict(spec.origins), **dict.fromkeys(typed, COMMAND_LINE)}
     return replace(spec, **typed, rules=rules, origins=tuple(said.items()))
+
+
+_WRITTEN = frozenset(
+    (
+        *("--config", "--form", "--granularity", "--symmetric", "--asymmetric", "--block"),
+        *("--unsaturated", "--bias-correction"),
+    )
+)
+"""Options that say how int8 is written, or where that is said."""
+
+
+def is_fast(words: Sequence[str]) -> bool:
+    """Whether a command line asks for int8 and leaves it to the program how that is written.
+
+    Args:
+        words: Its options, each with its value behind it.
+    """
+    alone = "--to" not in words or words[words.index("--to") + 1].strip() == QuantizeSpec().weight
+    return alone and _WRITTEN.isdisjoint(words)
 
 
 def names_formats(spec: QuantizeSpec) -> bool:
@@ -216,6 +235,8 @@ _GENERAL: Readers = {
     "calibrator": one_of(get_args(Calibrator)),
     "percentile": _percentile,
     "accumulator": accumulator_bits,
+    "unsaturated": flag,
+    "bias_correction": flag,
     "ops": texts,
     "sites": texts,
 }

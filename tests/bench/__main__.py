@@ -23,6 +23,7 @@ from tests.bench import analysis as analyses
 from tests.bench import language as languages
 from tests.bench import open as opening
 from tests.bench import quantize as quantizations
+from tests.bench import quantize_speed as quantized_runs
 from tests.bench import scale as scales
 from tests.bench import screen
 from tests.bench import tile as tilings
@@ -179,6 +180,10 @@ def quantize(models: Models, rounds: int) -> Iterator[Row]:
     yield from (Row(*line) for line in quantizations.cases(models, measured, rounds, models.folder))
 
 
+def quantize_speed(models: Models, rounds: int) -> Iterator[Row]:
+    yield from (Row(*line) for line in quantized_runs.cases(models.folder))
+
+
 def language(models: Models, rounds: int) -> Iterator[Row]:
     yield from (Row(*line) for line in languages.cases(models.folder, rounds))
 
@@ -190,6 +195,7 @@ GROUPS: dict[str, Callable[[Models, int], Iterator[Row]]] = {
     "stall": stall,
     "tile": tile,
     "quantize": quantize,
+    "quantize_speed": quantize_speed,
     "layers": layers,
     "module": module,
     "analysis": analysis,

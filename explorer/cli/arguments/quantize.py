@@ -54,12 +54,28 @@ FORMATS = (
     ),
     Option(
         "--form",
-        "what is written: QuantizeLinear where it can say the format, else a function (auto, default)",
+        "what is written: of int8 alone what a table says is fast here (fast, its default), else\n"
+        "QuantizeLinear where it can say the format and a function where not (auto)",
         default="auto",
-        choices=("auto", "qdq", "qoperator", "function", "torchao"),
-        manual="what is written: QuantizeLinear and DequantizeLinear where they can say the format, else a"
-        " function (`auto`); integer operators (`qoperator`); functions for all (`function`); of a PyTorch"
+        choices=("auto", "fast", "qdq", "chain", "qoperator", "function", "torchao"),
+        manual="what is written: of `int8` the formats and the form that a table has for this processor and"
+        " onnxruntime (`fast`, the default of `--to int8` where nothing else says how it is written);"
+        " QuantizeLinear and DequantizeLinear where they can say the format, else a function (`auto`, the"
+        " default of all else); these also behind layers and around what stands between them (`chain`);"
+        " integer operators (`qoperator`); functions for all (`function`); of a PyTorch"
         " module, without a file, which weights torchao has (`torchao`)",
+    ),
+    Option(
+        "--unsaturated",
+        "int8 weights of which no two products saturate on a processor without VNNI",
+        manual="scales of `int8` weights on which no two neighboring products saturate on an x86 processor"
+        " without VNNI",
+    ),
+    Option(
+        "--bias-correction",
+        "stored biases make up for the mean of what rounding a weight changes",
+        manual="stored biases make up for what rounding a weight does to the mean of a layer's output, by the"
+        " means of its inputs on the samples",
     ),
     Option(
         "--calibrator",
@@ -96,9 +112,10 @@ CALIBRATION = (
 FIRST = (
     Option(
         "--quantize",
-        "quantize first, to a format or weight=F,input=F, as `explorer quantize --to` does",
+        "quantize first, to a format or weight=F,input=F, as `explorer quantize --form auto --to` does",
         "FORMAT",
-        manual="quantize first, to a format or `weight=F,input=F`, as `explorer quantize --to` does",
+        manual="quantize first, to a format or `weight=F,input=F`, as `explorer quantize --form auto --to`"
+        " does",
     ),
     _CALIBRATE,
 )

@@ -42,7 +42,12 @@ def quantize_spec(given: ParsedArgs) -> QuantizeSpec:
     """The number formats: by default, in the file of `--config`, by what was typed."""
     quantize = _quantize()
     fields = {name: name for name in ("granularity", "block", "calibrator", "percentile", "accumulator")}
-    fields |= {"op": "ops", "site": "sites"}
+    fields |= {
+        "op": "ops",
+        "site": "sites",
+        "unsaturated": "unsaturated",
+        "bias_correction": "bias_correction",
+    }
     if "formats" not in vars(given):  # of `explorer settings` it is the form of tiles
         fields["form"] = "form"
     typed = {field: getattr(given, key) for key, field in fields.items() if key in given.explicit}
@@ -50,6 +55,9 @@ def quantize_spec(given: ParsedArgs) -> QuantizeSpec:
         raise Misuse("it cannot be both", where="--symmetric --asymmetric")
     if given.symmetric or given.asymmetric:
         typed["symmetric"] = given.symmetric
+    words = [f"--{key.replace('_', '-')}" for key in given.explicit if key != "to"]
+    if "formats" not in vars(given) and quantize.is_fast([*words, *(("--to", given.to) if given.to else ())]):
+        typed["form"] = "fast"
     found: QuantizeSpec = quantize.spec_of(given.config, typed, given.to)
     return found
 

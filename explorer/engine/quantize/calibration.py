@@ -17,6 +17,7 @@ from explorer.base.errors import Misuse
 from explorer.base.units import printable
 from explorer.engine.graph.model import Model
 from explorer.engine.number_formats.number_format import Array, NumberFormat
+from explorer.engine.quantize.integers.channel_means import ChannelMeans
 from explorer.engine.quantize.runs import observe_values
 from explorer.engine.runtime.samples import Samples
 from explorer.facts.quantize import Calibrator
@@ -140,6 +141,7 @@ def ranges(
     calibrator: Calibrator = "minmax",
     percentile: float = 99.999,
     step: Callable[[int, int], None] = lambda done, total: None,
+    means: ChannelMeans | None = None,
 ) -> dict[Key, Range]:
     """Ranges of activations.
 
@@ -153,15 +155,27 @@ def ranges(
             mean squared error of rounding, saturation included, is least.
         percentile: Of `percentile`, in per cent.
         step: As for `observe_values`.
+        means: Takes in the values that it wants, too.
 
     Raises:
         Misuse: A value holds NaN, or the percentile is none.
         BadModel: The model does not run on a sample.
     """
-    names = dict.fromkeys(use.value for use in wanted.values())
+    ranged = {use.value for use in wanted.values()}
+    names = dict.fromkeys((*(use.value for use in wanted.values()), *(means.axes if means else ())))
+
+    def observe(take: Callable[[str, Array], None]) -> None:
+        def both(name: str, value: Array) -> None:
+            if name in ranged:
+                take(name, value)
+            if means is not None:
+                means.add(name, value)
+
+        observe_values(model, names, samples, both, step)
+
     return ranges_seen(
         wanted,
-        lambda take: observe_values(model, names, samples, take, step),
+        observe,
         samples.text,
         calibrator,
         percentile,

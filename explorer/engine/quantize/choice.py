@@ -22,7 +22,7 @@ from explorer.settings.filter import is_query, matcher
 VALUES = (*PARTS, "granularity", "symmetric", "block", "on")
 """What a rule decides."""
 
-WrittenForm = Literal["qdq", "qoperator", "function", "nbits"]
+WrittenForm = Literal["qdq", "chain", "qoperator", "function", "nbits"]
 """How a layer is written: 'nbits' is MatMulNBits."""
 
 BIAS = Integer("int32", 32)
@@ -40,6 +40,9 @@ class LayerChoice(Struct, frozen=True):
         symmetric: As in `QuantizeSpec`.
         block: Weights along the depth that share a scale; 0 for none.
         form: How it is written, 'auto' resolved.
+        unsaturated: As in `QuantizeSpec`.
+        rounds: In a chain the values that are rounded for its sake, to the format of its inputs.
+        scale_sources: In a chain the values that keep the scale of another one, and which that is.
         origins: Who said so, by the names of `VALUES`: 'npu.toml:12', 'command line', or '' for the default.
         reason: Why the layer is left as it is; '' where a part of it takes a format.
     """
@@ -52,6 +55,9 @@ class LayerChoice(Struct, frozen=True):
     symmetric: bool | None = None
     block: int = 0
     form: WrittenForm = "qdq"
+    unsaturated: bool = False
+    rounds: tuple[str, ...] = ()
+    scale_sources: Mapping[str, str] = {}
     origins: Mapping[str, str] = {}
     reason: str = ""
 
@@ -150,7 +156,8 @@ def _choice(
         for part in PARTS
         if (part, values[part]) != ("bias", "auto")
     }
-    return _fitting(LayerChoice(layer, **how, origins=origins), parts, spec.form)
+    choice = LayerChoice(layer, **how, unsaturated=spec.unsaturated, origins=origins)
+    return _fitting(choice, parts, spec.form)
 
 
 def _fitting(choice: LayerChoice, parts: Mapping[str, NumberFormat | None], form: str) -> LayerChoice:
@@ -177,11 +184,14 @@ def _fitting(choice: LayerChoice, parts: Mapping[str, NumberFormat | None], form
         return replace(choice, reason=f"onnxruntime drops a Cast of {dtype} to {cast} and back")
     if form == "qoperator":
         return replace(choice, form="qoperator", reason=_no_qoperator(choice))
-    if form == "qdq" and (named := [fmt.name for fmt in taken.values() if fmt.writing == "function"]):
+    if form in ("qdq", "chain") and (
+        named := [fmt.name for fmt in taken.values() if fmt.writing == "function"]
+    ):
         return replace(choice, reason=f"QuantizeLinear has no {named[0]}: only a function says it")
     if form == "auto" and _in_blocks(choice):
         return replace(choice, form="nbits")
-    return replace(choice, form="function" if form == "function" else "qdq")
+    written: Mapping[str, WrittenForm] = {"function": "function", "chain": "chain"}
+    return replace(choice, form=written.get(form, "qdq"))
 
 
 def _in_one_scale(layer: QuantizableLayer, scaled: Sequence[Integer]) -> bool:

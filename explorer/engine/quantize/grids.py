@@ -13,6 +13,7 @@ from explorer.engine.number_formats.integer import Integer
 from explorer.engine.number_formats.number_format import Array, Grid
 from explorer.engine.quantize.calibration import Range, RangeUse
 from explorer.engine.quantize.choice import BIAS, LayerChoice, effective_choices
+from explorer.engine.quantize.integers.saturation import unsaturated
 from explorer.engine.quantize.layers import Operand, Part
 from explorer.engine.quantize.weights import fits_bias, floats, scale_of_channels, weight_grid
 
@@ -31,9 +32,11 @@ def _uses(choice: LayerChoice) -> Iterator[RangeUse]:
     if fmt is None or choice.reason or not fmt.scaled:
         return
     for operand in choice.layer.of("input"):
-        yield RangeUse(operand.value, fmt, symmetric)
+        yield RangeUse(choice.scale_sources.get(operand.value, operand.value), fmt, symmetric)
     if choice.form == "qoperator":
         yield RangeUse(choice.layer.node.outputs[0], fmt, symmetric)
+    for value in choice.rounds:
+        yield RangeUse(choice.scale_sources.get(value, value), fmt, symmetric)
 
 
 class Grids:
@@ -66,7 +69,7 @@ class Grids:
     def of_value(self, choice: LayerChoice, value: str) -> Grid:
         """The grid of a value in the format of a layer's inputs."""
         assert choice.input is not None
-        use = RangeUse(value, choice.input, choice.symmetric_of("input"))
+        use = RangeUse(choice.scale_sources.get(value, value), choice.input, choice.symmetric_of("input"))
         low, high = self._ranges[use] if self._ranges and choice.input.scaled else (0.0, 0.0)
         ends = np.asarray(low, np.float32), np.asarray(high, np.float32)
         return choice.input.grid(*ends, symmetric=use.symmetric)
@@ -81,6 +84,8 @@ class Grids:
             symmetric=choice.symmetric_of("weight"),
             block=choice.block,
         )
+        if choice.unsaturated and _of_bytes(choice):
+            grid = unsaturated(operand, grid, int(choice.layer.node.attributes.get("group", 1)))
         if choice.bias is not BIAS or grid.block:
             return grid
         scale = self.of(choice, choice.layer.of("input")[0]).scale
@@ -100,6 +105,23 @@ class Grids:
             return Grid(scale.reshape(()), np.zeros((), np.int32))
         scale = scale_of_channels(weight, scale, operand.shape[-1])
         return Grid(scale, np.zeros(scale.shape, np.int32), len(operand.shape) - 1)
+
+
+_ADDS_PAIRS = frozenset(("Conv", "Gemm", "MatMul"))
+"""Operators with integer kernels, which add two products at a time."""
+
+
+def _of_bytes(choice: LayerChoice) -> bool:
+    """Whether a kernel of integers multiplies signed bytes by bytes."""
+    if choice.layer.op not in _ADDS_PAIRS:
+        return False
+    weight, inputs = choice.weight, choice.input
+    return (
+        isinstance(weight, Integer)
+        and weight.element_type == "int8"
+        and inputs is not None
+        and inputs.element_type in ("int8", "uint8")
+    )
 
 
 def sound(

@@ -10,6 +10,8 @@ from explorer.engine.graph.model import Model
 from explorer.engine.quantize import calibration
 from explorer.engine.quantize.calibration import Range, RangeUse, ValueDistribution
 from explorer.engine.quantize.errors import agree
+from explorer.engine.quantize.integers.bias_correction import read_axes
+from explorer.engine.quantize.integers.channel_means import ChannelMeans
 from explorer.engine.quantize.layers import FLOATS, find_layers
 from explorer.engine.quantize.runs import infos, observe_values
 from explorer.engine.runtime.onnxruntime import RuntimeSession
@@ -32,6 +34,9 @@ class OriginalRuns:
         fine: Keep histograms, for calibrators that ask for more than the ends.
         step: Called before each run, with how much is done and how much there is; raises `Cancelled` to stop.
 
+    Attributes:
+        means: Of the inputs of its layers.
+
     Raises:
         BadModel: It does not run on a sample.
     """
@@ -41,7 +46,9 @@ class OriginalRuns:
     ) -> None:
         self.samples = samples
         known = shapes.infer(model).values
-        read = {operand.value for layer in find_layers(model, known, {}) for operand in layer.of("input")}
+        layers = find_layers(model, known, {})
+        read = {operand.value for layer in layers for operand in layer.of("input")}
+        self.means = ChannelMeans(read_axes(layers))
         self._seen = {name: ValueDistribution(fine=fine) for name in sorted(read)}
         self._outputs: dict[str, list[Any]] = {value.name: [] for value in model.graph.outputs}
         for info in infos(model, [*self._seen], samples):
@@ -53,6 +60,7 @@ class OriginalRuns:
     def _take(self, name: str, value: Any) -> None:
         if name in self._seen:
             self._seen[name].add(value)
+            self.means.add(name, value)
         if name in self._outputs:
             self._outputs[name].append(value)
 

@@ -11,9 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Graph, Model, Node, Value
-from explorer.engine.graph.repeated_nodes import gathered, node_sequence
+from explorer.engine.graph.repeated_nodes import NodeRun, gathered, node_sequence
 from explorer.engine.quantize.choice import LayerChoice
 from explorer.engine.quantize.grids import Grids
+from explorer.engine.quantize.layers import Operand
 from explorer.engine.quantize.write import nbits, qdq, qoperator
 from explorer.engine.quantize.write.additions import Additions
 from explorer.engine.tiling.tile import pruned
@@ -48,10 +49,11 @@ def quantized(
     """
     to, graph = Additions(model, shapes), model.graph
     chosen = {id(choice.layer.node): choice for choice in choices if not choice.reason}
+    rounded = {value: choice for choice in chosen.values() for value in choice.rounds}
     for node in node_sequence(graph.nodes):
         choice = chosen.get(id(node))
         if choice is None:
-            to.nodes.append(node)
+            to.nodes.append(_reading_rounded(node, rounded, grids, to))
         else:
             _WRITERS.get(choice.form, qdq.write)(choice, grids, to)
     bypassed = {id(node) for choice in chosen.values() for o in choice.layer.operands for node in o.chain}
@@ -74,6 +76,19 @@ def quantized(
         functions={**to.functions, **model.functions},
         path="",
     )
+
+
+def _reading_rounded(node: Node, rounded: Mapping[str, LayerChoice], grids: Grids, to: Additions) -> Node:
+    """An operator between layers; values that a chain rounds are read as they are rounded."""
+    if isinstance(node, NodeRun) or rounded.keys().isdisjoint(node.inputs):
+        return node
+    inputs = list(node.inputs)
+    for at, value in enumerate(inputs):
+        choice = rounded.get(value)
+        if choice is not None and choice.input is not None:
+            grid = grids.of_value(choice, value)
+            inputs[at] = qdq.activation(Operand("input", at, value), choice.input, grid, to)
+    return node.with_values(inputs, node.outputs)
 
 
 def kept_names(model: Model, choices: Sequence[LayerChoice]) -> frozenset[str]:

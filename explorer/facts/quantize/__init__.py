@@ -6,11 +6,14 @@ from explorer.facts.quantize.result import (
     Accumulator,
     BeforeAfter,
     Bits,
+    KernelCount,
     OperatorCount,
     OutputAgreement,
     Quantization,
     QuantizedLayer,
     QuantizeTotals,
+    RuntimeKernels,
+    RunTimes,
 )
 from explorer.facts.quantize.spec import (
     PARTS,
@@ -42,6 +45,7 @@ __all__ = [
     "FormatSweep",
     "FormatSweepSpec",
     "Granularity",
+    "KernelCount",
     "MixedPrecision",
     "OperatorCount",
     "OutputAgreement",
@@ -52,4 +56,6 @@ __all__ = [
     "QuantizeSpec",
     "QuantizeTotals",
     "QuantizedLayer",
+    "RunTimes",
+    "RuntimeKernels",
 ]

@@ -65,6 +65,8 @@ class QuantizedLayer(Struct, frozen=True):
         reason: Why the layer was left as it was; '' where it took a format.
         held: Where torchao was asked for: what the weight is, 'torchao' (its tensor) or 'float32' (rounded
             numbers, since it has none for this layer or format); else ''.
+        kernel: The operator that it becomes in onnxruntime's optimized form of the file; '' where that was
+            not looked at, or does not have it.
     """
 
     name: str
@@ -90,6 +92,7 @@ class QuantizedLayer(Struct, frozen=True):
     accumulator: Accumulator | None = None
     reason: str = ""
     held: str = ""
+    kernel: str = ""
 
     @property
     def formats(self) -> str:
@@ -141,6 +144,54 @@ class OutputAgreement(Struct, frozen=True):
     samples: int = 0
 
 
+class KernelCount(Struct, frozen=True):
+    """Layers that run as one operator of a runtime."""
+
+    op: str
+    layers: int
+
+
+class RuntimeKernels(Struct, frozen=True):
+    """What a runtime makes of the quantized layers, from the form to which it optimizes the file.
+
+    Attributes:
+        runtime: 'onnxruntime 1.32.0', with its default options at the level 'extended'.
+        instructions: Of this processor, for products of bytes: 'avx2', 'avx512_vnni'; '' if unknown.
+        layers: How many took a format.
+        integer_layers: How many of these run on integer kernels; None where the file was not looked at.
+        kernels: On which.
+        problem: Why the file was not looked at; '' where it was.
+    """
+
+    runtime: str
+    instructions: str
+    layers: int
+    integer_layers: int | None = None
+    kernels: tuple[KernelCount, ...] = ()
+    problem: str = ""
+
+
+class RunTimes(Struct, frozen=True):
+    """Seconds of a run of the original and of the quantized model, which ran in turn on the same input.
+
+    Attributes:
+        before_min, after_min: The shortest run.
+        before_median, after_median: The median run.
+        rounds: How often each ran, after a first run that does not count.
+    """
+
+    before_min: float
+    after_min: float
+    before_median: float
+    after_median: float
+    rounds: int
+
+    @property
+    def ratio(self) -> float:
+        """The shortest run of the quantized model, of that of the original."""
+        return self.after_min / self.before_min if self.before_min else 1.0
+
+
 class Quantization(Struct, frozen=True):
     """The answer of `explorer quantize`.
 
@@ -155,6 +206,8 @@ class Quantization(Struct, frozen=True):
         modules: Whether the layers are those of an nn.Module, and what is made is one; else they are nodes of
             a graph.
         notes: What else there is to know of the figures: that the weights are random, or of which file.
+        kernels: What onnxruntime runs the layers on; None where no file of operators was written.
+        times: Of runs beside the original's; None where none were made, `untimed` says why.
     """
 
     by_op: tuple[OperatorCount, ...]
@@ -170,3 +223,6 @@ class Quantization(Struct, frozen=True):
     seconds: float = 0.0
     modules: bool = False
     notes: tuple[str, ...] = ()
+    kernels: RuntimeKernels | None = None
+    times: RunTimes | None = None
+    untimed: str = ""

@@ -9,7 +9,7 @@ from msgspec import Meta
 from explorer.base.checked import Count, Natural, Spec, Words
 
 Granularity = Literal["tensor", "channel"]
-QuantizeForm = Literal["auto", "qdq", "qoperator", "function", "torchao"]
+QuantizeForm = Literal["auto", "fast", "qdq", "chain", "qoperator", "function", "torchao"]
 Calibrator = Literal["minmax", "percentile", "entropy", "mse"]
 
 PARTS = ("weight", "input", "bias")
@@ -59,13 +59,20 @@ class QuantizeSpec(Spec, frozen=True):
             inputs no.
         block: Weights along the depth that share a scale, where the format has blocks of its own choice
             (int4 alone: MatMulNBits and DequantizeLinear); 0 for none.
-        form: What is written: 'qdq', 'qoperator', 'function' (a local function of standard operators);
-            'auto': QDQ for what QuantizeLinear can say, else a function. Of an nn.Module 'auto' or
-            'torchao': weights are tensors of torchao where that has the layer and the format, of
-            `quantize_module` alone.
+        form: What is written: 'qdq', 'chain' (QDQ that also rounds what layers give and what stands between
+            them, so that onnxruntime computes with integers throughout), 'qoperator', 'function' (a local
+            function of standard operators); 'fast': of int8 the formats and the form that a table has for
+            this processor and onnxruntime (`engine.quantize.speed.fast_forms`), else 'auto'; 'auto': QDQ for
+            what QuantizeLinear can say, else a function. Of an nn.Module 'auto', 'fast' or 'torchao':
+            weights are tensors of torchao where that has the layer and the format, of `quantize_module`
+            alone.
         calibrator: How ranges of inputs are chosen from the values that were seen.
         percentile: Of 'percentile': the share of values inside the range, in per cent.
         accumulator: Bits of the hardware's accumulator: sums that do not fit are named; 0 for none.
+        unsaturated: Whether weights of int8 get scales on which no processor without VNNI saturates: two
+            neighboring codes of one sign add up to at most 128.
+        bias_correction: Whether stored biases make up for what rounding a weight does to the mean of a
+            layer's output, by the means of its inputs on the samples.
         ops: Globs over operators; empty means all.
         sites: Names, globs, 're:…' or filters; empty means all.
         rules: What is asked of some layers only; the first that speaks of a value decides it.
@@ -83,6 +90,8 @@ class QuantizeSpec(Spec, frozen=True):
     calibrator: Calibrator = "minmax"
     percentile: Annotated[float, Meta(gt=50, le=100)] = 99.999
     accumulator: Natural = 0
+    unsaturated: bool = False
+    bias_correction: bool = False
     ops: tuple[Words, ...] = ()
     sites: tuple[Words, ...] = ()
     rules: tuple[QuantizeRule, ...] = ()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from explorer.base.checked import Count, Natural, PathText
 from explorer.base.errors import Misuse
 from explorer.facts.quantize import QuantizeRequest
@@ -50,7 +52,7 @@ def quantize_choice(
     request = QuantizeRequest(spec, calibrate or "", draws, seed, as_graph)
     with session.parts.quantizer.gone_to(state, back=True):
         if not as_graph and _as_module(session, spec, None, on_progress):
-            return session.parts.module_maker.choice(request)
+            return session.parts.module_maker.choice(_of_modules(request))
         return session.parts.quantizer.choice(request, on_progress)
 
 
@@ -60,9 +62,24 @@ def _as_module(session: Facade, spec: QuantizeSpec, output: PathText | None, on_
     if spec.form == "torchao" and not hasattr(opened, "loaded"):
         what = "torchao is for layers of an nn.Module"
         raise Misuse(what, where="--form", hint="leave it out for a file of operators")
-    if spec.form not in ("auto", "torchao") or not hasattr(opened, "loaded"):
+    if spec.form not in ("auto", "fast", "torchao") or not hasattr(opened, "loaded"):
         return False
     return session.parts.module_maker.takes(output)
+
+
+def _of_modules(request: QuantizeRequest) -> QuantizeRequest:
+    """The request as modules can answer it: forms are ways to write a file for onnxruntime.
+
+    Raises:
+        Misuse: It asks for what only such a file has.
+    """
+    spec = request.spec
+    options = (("--unsaturated", spec.unsaturated), ("--bias-correction", spec.bias_correction))
+    for option, asked in options:
+        if asked:
+            what = "this is for a file that onnxruntime runs, not for a module"
+            raise Misuse(what, where=option, hint="leave it out, or name a FILE that ends in .onnx")
+    return replace(request, spec=replace(spec, form="auto")) if spec.form == "fast" else request
 
 
 def quantize_settings(
@@ -74,7 +91,7 @@ def quantize_settings(
         Misuse: See `quantize_choice`.
     """
     if _as_module(session, spec, None, on_progress):
-        return session.parts.module_maker.settings(spec)
+        return session.parts.module_maker.settings(_of_modules(QuantizeRequest(spec)).spec)
     return session.parts.quantizer.settings(spec, on_progress)
 
 
@@ -132,7 +149,8 @@ def _quantized(
         if request.spec.form == "torchao" and _as_module(session, request.spec, None, how["on_progress"]):
             raise Misuse(_NO_STATE, where="--form", hint="Session.quantize_module gives the module")
         if modules and _as_module(session, request.spec, how["output"], how["on_progress"]):
-            return session.parts.module_maker.quantized_state(request, measured=measured, **how)
+            made = _of_modules(request)
+            return session.parts.module_maker.quantized_state(made, measured=measured, **how)
         return session.parts.quantizer.quantize(request, measured=measured, **how)
 
 
@@ -175,7 +193,7 @@ def quantize_module(
         Cancelled: `cancel` said so.
     """
     session.parts.tiler.check_module(on_progress)
-    request = QuantizeRequest(spec, calibrate or "", draws, seed)
+    request = _of_modules(QuantizeRequest(spec, calibrate or "", draws, seed))
     return session.parts.module_maker.quantize(
         request,
         output=output,

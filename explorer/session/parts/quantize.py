@@ -10,6 +10,7 @@ from functools import partial
 from itertools import accumulate
 from typing import Any
 
+import onnxruntime
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -24,10 +25,15 @@ from explorer.engine.quantize.answer import answer
 from explorer.engine.quantize.choice import LayerChoice, choose
 from explorer.engine.quantize.errors import run_errors
 from explorer.engine.quantize.grids import Grids, range_uses, sound
+from explorer.engine.quantize.integers.bias_correction import corrected, read_axes
+from explorer.engine.quantize.integers.chains import chained
+from explorer.engine.quantize.integers.channel_means import ChannelMeans
 from explorer.engine.quantize.layers import Sizes, find_layers, in_reach
 from explorer.engine.quantize.original import OriginalRuns
 from explorer.engine.quantize.quantize import kept_names, quantized
 from explorer.engine.quantize.settings import in_force
+from explorer.engine.quantize.speed import stock_runtime
+from explorer.engine.quantize.speed.fast_forms import resolved
 from explorer.engine.quantize.write.opset import least_opset, raised
 from explorer.engine.runtime.samples import Samples, random_samples, read_samples
 from explorer.engine.tiling.products import find_products
@@ -36,7 +42,7 @@ from explorer.facts.quantize import Quantization, QuantizeRequest, QuantizeSpec
 from explorer.facts.settings import QuantizeSettings
 from explorer.facts.tiling import scope_of
 from explorer.host import input_files, output_files, scratch
-from explorer.host.processor import saturates_bytes
+from explorer.host.processor import instructions, saturates_bytes
 from explorer.session.parts import history as states
 from explorer.session.parts import scripts
 from explorer.session.parts.models import Cancel, Models, OnProgress
@@ -89,12 +95,25 @@ class Quantizer:
 
     def choice(self, request: QuantizeRequest, on_progress: OnProgress) -> Quantization:
         """What `quantize` would do to the current state."""
+        request, notes = self._resolved(request, on_progress)
         chosen = self._chosen(request.spec, on_progress)
         if request.calibrate:
             self._samples(chosen.model, request).check()
         grids = Grids({})
         chosen = replace(chosen, choices=sound(chosen.choices, grids))
-        return self._answer(chosen, grids, {}, request, None, weights=False)
+        return replace(self._answer(chosen, grids, {}, request, None, weights=False), notes=notes)
+
+    def _resolved(
+        self, request: QuantizeRequest, on_progress: OnProgress
+    ) -> tuple[QuantizeRequest, tuple[str, ...]]:
+        """The request with its form named, and the notes that say where a form comes from."""
+        if request.spec.form != "fast":
+            return request, ()
+        model = self._graph(on_progress)
+        plain = replace(request.spec, form="auto")
+        operators = [choice.layer.op for choice in self._of(model, plain).choices if not choice.reason]
+        found = resolved(request.spec, operators, instructions(), onnxruntime.__version__)
+        return replace(request, spec=found.spec), found.notes
 
     @contextmanager
     def gone_to(self, state: int | None, *, back: bool = False) -> Iterator[None]:
@@ -114,6 +133,7 @@ class Quantizer:
     def settings(self, spec: QuantizeSpec, on_progress: OnProgress) -> QuantizeSettings:
         """What `spec` asks of every layer of the current model."""
         model = self._graph(on_progress)
+        spec = self._resolved(QuantizeRequest(spec), on_progress)[0].spec
         return in_force(spec, sound(self._of(model, spec, sized=True).choices, Grids({}), ("weight",)))
 
     def quantize(
@@ -128,37 +148,48 @@ class Quantizer:
     ) -> Quantization:
         """Quantizes the current state; the result becomes the current one."""
         started = time.perf_counter()
+        request, notes = self._resolved(request, on_progress)
         models, spec = self._models, request.spec
         if output is not None:
             models.check_onnx(output, overwrite, request.calibrate, spec.config)
         chosen = self._chosen(spec, on_progress)
         samples = self._samples(chosen.model, request)
         found, uses = {}, range_uses(chosen.choices)
+        axes = read_axes([choice.layer for choice in chosen.choices]) if spec.bias_correction else {}
+        means = ChannelMeans(axes) if axes else None
         if uses:
             step = partial(report, on_progress, cancel, "calibrating")
-            found = calibration.ranges(chosen.model, uses, samples, spec.calibrator, spec.percentile, step)
+            how = spec.calibrator, spec.percentile, step, means
+            found = calibration.ranges(chosen.model, uses, samples, *how)
         grids = Grids(found)
-        chosen = replace(chosen, choices=sound(chosen.choices, grids))
+        chosen = _sound(chosen, grids, means)
         made = quantized(chosen.model, chosen.choices, grids, self._declared(chosen))
         target = output or models.unused_name()
         errors: dict[str, Any] = {}
         with output_files.atomic_write(target, overwrite=overwrite or output is None) as temporary:
             writer.write(made, temporary, on_progress=on_progress, cancel=cancel)
+            after = validate(reader.read(temporary))
+            kernels, by_layer = stock_runtime.kernels(after, chosen.choices)
+            in_runtime: dict[str, Any] = {"kernels": kernels}
             if measured:
-                after = validate(reader.read(temporary))
                 step = partial(report, on_progress, cancel, "comparing")
                 layers, outputs = run_errors(chosen.model, after, chosen.choices, grids.of, samples, step)
                 errors = {"layers": layers, "outputs": outputs}
+                check = partial(report, on_progress, cancel, "timing", 0, 1)
+                times = stock_runtime.run_times(chosen.model, after, next(iter(samples)), check)
+                in_runtime["untimed" if isinstance(times, str) else "times"] = times
         looked = measured or bool(spec.accumulator)
         found_out = self._answer(chosen, grids, errors, request, output, weights=looked)
         lost = self._lost_by_calibrator(request, errors.get("outputs") or {}, on_progress, cancel)
         seen = samples.text if uses or measured else ""
         result = replace(
             found_out,
+            layers=tuple(replace(row, kernel=by_layer.get(row.name, "")) for row in found_out.layers),
             output=target,
             calibration=seen,
             seconds=time.perf_counter() - started,
-            notes=(*models.random_weights(), *_saturation(chosen.choices), *lost),
+            notes=(*models.random_weights(), *notes, *_saturation(chosen.choices), *lost),
+            **in_runtime,
         )
         models.append(quantized_state(request, result, target, output))
         return result
@@ -186,14 +217,16 @@ class Quantizer:
 
     def trial(self, request: QuantizeRequest, on_progress: OnProgress, cancel: Cancel) -> Quantization:
         """What `quantize` would lose at the outputs; the original is run for the first one alone."""
-        started, spec = time.perf_counter(), request.spec
+        started = time.perf_counter()
+        request, notes = self._resolved(request, on_progress)
+        spec = request.spec
         chosen = self._chosen(spec, on_progress)
         original = self._run_once(request, on_progress, cancel)
         step = partial(report, on_progress, cancel, "calibrating")
         uses = range_uses(chosen.choices)
         found = original.ranges(chosen.model, uses, spec.calibrator, spec.percentile, step)
         grids = Grids(found)
-        chosen = replace(chosen, choices=sound(chosen.choices, grids))
+        chosen = _sound(chosen, grids, original.means if spec.bias_correction else None)
         made = quantized(chosen.model, chosen.choices, grids, self._declared(chosen))
         step = partial(report, on_progress, cancel, "comparing")
         stored = made.graph.initializers.values()
@@ -208,7 +241,7 @@ class Quantizer:
                 outputs = original.agreement(validate(reader.read(path)), step)
         answered = self._answer(chosen, grids, {"outputs": outputs}, request, None, weights=False)
         seconds = time.perf_counter() - started
-        return replace(answered, calibration=original.samples.text, seconds=seconds)
+        return replace(answered, calibration=original.samples.text, seconds=seconds, notes=notes)
 
     def _run_once(self, request: QuantizeRequest, on_progress: OnProgress, cancel: Cancel) -> OriginalRuns:
         """What the current model computes on the samples of a request; kept for the next one."""
@@ -299,12 +332,20 @@ class Quantizer:
             found = find_products(model, dims, given, models.rules, apart=())
             sizes = {site.name: (site.M, site.K, site.N) for site in found.sites}
         layers = find_layers(model, known, sizes)
-        return ModelChoices(model, known, choose(layers, spec, lambda: self._analysis({}).layers))
+        choices = choose(layers, spec, lambda: self._analysis({}).layers)
+        return ModelChoices(model, known, chained(model, choices, known))
+
+
+def _sound(chosen: ModelChoices, grids: Grids, means: ChannelMeans | None) -> ModelChoices:
+    """The choices without layers that hold NaN; with `means` their biases are corrected."""
+    choices = sound(chosen.choices, grids)
+    return replace(chosen, choices=choices if means is None else corrected(choices, grids, means))
 
 
 def _saturation(choices: Sequence[LayerChoice]) -> tuple[str, ...]:
     """That a stock onnxruntime makes other numbers of int8 weights on this processor, where it does."""
-    taken = [(c.weight, c.input) for c in choices if not c.reason and c.weight is not None and c.input]
+    open_ones = [c for c in choices if not c.reason and not c.unsaturated]
+    taken = [(c.weight, c.input) for c in open_ones if c.weight is not None and c.input]
     bytes_ = [w for w, x in taken if w.element_type == "int8" and x.element_type in ("int8", "uint8")]
     return (_SATURATES,) if bytes_ and saturates_bytes() else ()
 

@@ -22,7 +22,7 @@ from explorer.facts.quantize import PARTS, QuantizeRequest, QuantizeSpec
 from explorer.session.parts.models import Models, stem
 from explorer.settings.parse import opening_words, option_words, path_word
 from explorer.settings.quantize import as_toml as formats_as_toml
-from explorer.settings.quantize import names_formats
+from explorer.settings.quantize import is_fast, names_formats
 from explorer.settings.tiling import COMMAND_LINE, as_toml, escape_glob
 
 _MOST_CHARACTERS = 4_000
@@ -88,8 +88,13 @@ def tiling_words(spec: TileSpec) -> list[str] | None:
     return words
 
 
-def quantize_words(request: QuantizeRequest) -> list[str] | None:
-    """A quantization as options of `explorer quantize`; None where options cannot say it."""
+def quantize_words(request: QuantizeRequest, *, modules: bool = False) -> list[str] | None:
+    """A quantization as options of `explorer quantize`; None where options cannot say it.
+
+    Args:
+        request: It.
+        modules: Layers of an nn.Module take the formats, which are written in one way.
+    """
     spec = request.spec
     if spec.rules and not spec.config:
         return None
@@ -117,6 +122,11 @@ def quantize_words(request: QuantizeRequest) -> list[str] | None:
             words += [f"--{name}", str(getattr(spec, name))]
     if spec.symmetric is not None and typed("symmetric"):
         words.append("--symmetric" if spec.symmetric else "--asymmetric")
+    for name in ("unsaturated", "bias_correction"):
+        if getattr(spec, name) and typed(name):
+            words.append(f"--{name.replace('_', '-')}")
+    if is_fast(words) and not modules:
+        words += ["--form", spec.form]  # a replay chooses nothing by itself
     return words + _calibration_words(request)
 
 
@@ -181,7 +191,7 @@ def as_script(source: str, steps: Sequence[Step], *, stem: str, tool: str) -> st
 def _asked(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
     """The options that ask for a state; and what has to stand in the file `config` first, if anything."""
     if entry.quantize is not None:
-        return _asked_formats(entry.quantize, config)
+        return _asked_formats(entry.quantize, config, modules=entry.path is None)
     if entry.fold:
         return ["--only", entry.fold], ""
     if entry.words:
@@ -193,11 +203,11 @@ def _asked(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
     return ["--config", config], as_toml(spec)
 
 
-def _asked_formats(request: QuantizeRequest, config: str) -> tuple[list[str], str]:
+def _asked_formats(request: QuantizeRequest, config: str, *, modules: bool) -> tuple[list[str], str]:
     """The same of a quantized state."""
     if request.calibrate:  # the script runs elsewhere: what it reads has to be found
         request = replace(request, calibrate=os.path.abspath(request.calibrate))
-    words = None if request.spec.config else quantize_words(request)
+    words = None if request.spec.config else quantize_words(request, modules=modules)
     if words is not None and sum(map(len, words)) <= _MOST_CHARACTERS:
         return words, ""
     return ["--config", config, *_calibration_words(request)], formats_as_toml(request.spec)
@@ -209,7 +219,7 @@ def quantize_option(request: QuantizeRequest) -> list[str] | None:
     plain = QuantizeRequest(QuantizeSpec(spec.weight, spec.input, spec.bias, origins=spec.origins))
     if replace(request, calibrate="", as_graph=False) != plain:
         return None
-    words = quantize_words(request) or []
+    words = quantize_words(request, modules=True) or []
     return ["--quantize" if word == "--to" else word for word in words]
 
 

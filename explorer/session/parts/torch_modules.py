@@ -173,7 +173,7 @@ class ModuleMaker:
         self, request: QuantizeRequest, output: str | None, dynamic: Mapping[str, Mapping[int, str]]
     ) -> str:
         """The command that quantizes the opened module headless; '' where no command can."""
-        words = scripts.quantize_words(request)
+        words = scripts.quantize_words(request, modules=True)
         if self._models.current or words is None:
             return ""
         words += dynamic_words(dynamic)

@@ -163,7 +163,7 @@ def test_diff_and_blame_say_one_row_for_each_layer(
     """In every form that is written: codes with scales, functions, casts; weights alone in blocks."""
     source = sample("lenet")
     cases = {
-        "int8": "int8, per channel",
+        "weight=int8,input=int8,bias=auto": "int8, per channel",
         "fixed12.6": "fixed12.6",
         "mxfp8": "mxfp8",
         "weight=float16,input=float32": "weight float16",

@@ -49,7 +49,7 @@ def _least(choice: LayerChoice) -> int:
         else:
             otherwise = _FLOAT8 if fmt.element_type.startswith("float8") else _NARROW
             needed = max(needed, _OF_TYPES.get(fmt.element_type, otherwise))
-    return max(needed, _NARROW if choice.block and choice.form == "qdq" else 0)
+    return max(needed, _NARROW if choice.block and choice.form in ("qdq", "chain") else 0)
 
 
 def raised(model: Model, opset: int) -> Model:

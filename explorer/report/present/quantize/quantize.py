@@ -7,7 +7,15 @@ from collections.abc import Callable, Sequence
 
 from explorer.base.units import printable, seconds_text
 from explorer.facts import Info
-from explorer.facts.quantize import Accumulator, BeforeAfter, OutputAgreement, Quantization, QuantizedLayer
+from explorer.facts.quantize import (
+    Accumulator,
+    BeforeAfter,
+    OutputAgreement,
+    Quantization,
+    QuantizedLayer,
+    RuntimeKernels,
+    RunTimes,
+)
 from explorer.report.blocks import (
     Block,
     Cell,
@@ -22,7 +30,7 @@ from explorer.report.blocks import (
     table_of,
 )
 from explorer.report.present.accumulator import overflows
-from explorer.report.present.figures import count, plain, quiet_zero, share_text, size, written
+from explorer.report.present.figures import count, plain, quiet_zero, seconds, share_text, size, written
 from explorer.report.present.look.info import title
 from explorer.report.present.row_groups import alike, and_more
 
@@ -40,7 +48,7 @@ def quantize_blocks(fact: Quantization) -> list[Block]:
         blocks += [layers(changed), *_worst(fact, changed), *_overflows(fact), Line()]
     if len(changed) < len(fact.layers):
         blocks += [_left(fact), Line()]
-    blocks += [totals(fact), *_compared(fact), Line(), *_rests_on(fact)]
+    blocks += [totals(fact), *_compared(fact), *in_runtime(fact), Line(), *_rests_on(fact)]
     return [*blocks, *([Line(), *written(fact.output)] if fact.output else [])]
 
 
@@ -48,7 +56,54 @@ def around_layers(fact: Quantization) -> list[Block]:
     """The same without the layers, for who has a list of them: what is saved and lost first."""
     narrow = _overflows(fact)
     ends = [Line(), by_operator(fact), *narrow, Line(), *_rests_on(fact)]
-    return [totals(fact), *_compared(fact), *ends]
+    return [totals(fact), *_compared(fact), *in_runtime(fact), *ends]
+
+
+def in_runtime(fact: Quantization) -> list[Block]:
+    """How many layers onnxruntime runs on integer kernels, and how long a run takes beside the original's."""
+    if fact.kernels is None:
+        return []
+    blocks: list[Block] = [Line(), Heading("in onnxruntime", _machine(fact.kernels))]
+    blocks.append(Paragraph(_kernels_text(fact.kernels), "warning" if fact.kernels.problem else ""))
+    if fact.times is not None:
+        blocks += [run_times(fact.times), Line((Span(_rounds_text(fact.times), "quiet"),), 2)]
+    elif fact.untimed:
+        blocks.append(Paragraph(f"no run was timed: {printable(fact.untimed)}", "warning"))
+    return blocks
+
+
+def _machine(kernels: RuntimeKernels) -> str:
+    return ", ".join(word for word in (kernels.runtime, kernels.instructions) if word)
+
+
+def _kernels_text(kernels: RuntimeKernels) -> str:
+    """'20 of 21 layers run on integer kernels: 19 QLinearConv, 1 QGemm'."""
+    if kernels.integer_layers is None:
+        return f"? of {kernels.layers:,} layers run on integer kernels: {printable(kernels.problem)}"
+    names = ", ".join(f"{kernel.layers:,} {kernel.op}" for kernel in kernels.kernels)
+    said = f"{kernels.integer_layers:,} of {kernels.layers:,} layers run on integer kernels"
+    return f"{said}: {names}" if names else said
+
+
+def run_times(times: RunTimes) -> Table:
+    """The shortest and the median run of both models."""
+    columns = (
+        Column("run"),
+        Column("shortest", "right"),
+        Column("median", "right"),
+        Column("ratio", "right"),
+    )
+    rows: list[tuple[Cell, ...]] = [
+        ("original", *map(seconds, (times.before_min, times.before_median)), ""),
+        ("quantized", *map(seconds, (times.after_min, times.after_median)), f"{times.ratio:.2f} x"),
+    ]
+    return Table(columns, rows)
+
+
+def _rounds_text(times: RunTimes) -> str:
+    return (
+        f"{times.rounds:,} run{'s' * (times.rounds != 1)} of each in turn; the ratio is of the shortest ones"
+    )
 
 
 def brief(fact: Quantization) -> str:
@@ -72,10 +127,14 @@ def _rests_on(fact: Quantization) -> list[Block]:
     return [Paragraph(printable(said), "quiet") for said in (_ran_on(fact), *fact.notes) if said]
 
 
+_ONLY = "Only the choice"
+"""How a note begins that says what was done."""
+
+
 def _ran_on(fact: Quantization) -> str:
     """What was run, and how long that took."""
     if not (fact.output or fact.seconds):
-        if fact.notes:
+        if any(note.startswith(_ONLY) for note in fact.notes):
             return ""
         more = ", and tells what accumulators need" if fact.accumulator_bits else ""
         if fact.modules:
@@ -108,6 +167,7 @@ _COLUMNS: Sequence[tuple[Column, Callable[[QuantizedLayer], Cell]]] = (
     (Column("weight"), lambda one: _format(one.weight, one.before)),
     (Column("input"), lambda one: _format(one.input, one.before)),
     (Column("bias", drop=8), lambda one: _format(one.bias, one.before)),
+    (Column("runs as", drop=15, role="quiet"), lambda one: one.kernel),
     (Column("held as", drop=14, role="quiet"), lambda one: one.held),
     (Column("scales", drop=7, role="quiet"), lambda one: one.granularity),
     (Column("bits", "right", drop=10), lambda one: _bits(one)),

@@ -99,7 +99,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
     ) -> None:
         super().__init__()
         self._ask_choice, self._chosen, self._by_value = ask_choice, chosen, by_value
-        self._asked = asked or QuantizeRequest(QuantizeSpec())
+        self._asked = asked or QuantizeRequest(QuantizeSpec(form="fast"))
         self._every: Quantization | None = None
         self._request: QuantizeRequest | None = None
         self._asking = self._entered = False
@@ -308,6 +308,9 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
             sites=sites,
             **_calibrator(ranges),
         )
+        asked = self._asked.spec
+        for name in ("unsaturated", "bias_correction"):  # they belong to the form that was written
+            values[name] = getattr(asked, name) and asked.form == values["form"]
         calibrate, seed = (self.query_one(f"#{id}", Input).value for id in ("calibrate", "quantize-seed"))
         return replace(self._asked, spec=self._spec(values), **samples_of(calibrate, seed))
 

@@ -1,0 +1,1 @@
+"""Integer products: chains of them, sums that stay inside 16 bits, corrected biases."""

@@ -1,0 +1,85 @@
+"""Bias correction: what rounding a weight moves the mean of a layer's output by, taken from its bias.
+
+The mean of each input channel over the samples, times the error of the weights that read it, is known before
+anything runs. It costs nothing at run time (Nagel et al., arXiv:1906.04721, section 4.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec.structs import replace
+
+from explorer.engine.graph.model import Inline, Tensor
+from explorer.engine.quantize.choice import LayerChoice
+from explorer.engine.quantize.grids import Grids, bias_values
+from explorer.engine.quantize.integers.channel_means import ChannelMeans
+from explorer.engine.quantize.layers import QuantizableLayer
+from explorer.engine.quantize.weights import slabs
+
+_OPERATORS = frozenset(("Conv", "Gemm"))
+
+
+def read_axes(layers: Sequence[QuantizableLayer]) -> dict[str, int]:
+    """The inputs of layers whose bias can be corrected, and the axis along which each is multiplied."""
+    return {
+        operand.value: operand.depth
+        for layer in layers
+        if _is_correctable(layer)
+        for operand in layer.of("input")
+        if operand.depth is not None
+    }
+
+
+def _is_correctable(layer: QuantizableLayer) -> bool:
+    weights, biases = layer.of("weight"), layer.of("bias")
+    if layer.op not in _OPERATORS or len(weights) != 1 or not biases or biases[0].tensor is None:
+        return False
+    factors = (layer.node.attributes.get(name, 1.0) for name in ("alpha", "beta"))
+    return len(biases[0].shape) == 1 and all(float(factor) == 1.0 for factor in factors)
+
+
+def corrected(choices: Sequence[LayerChoice], grids: Grids, means: ChannelMeans) -> tuple[LayerChoice, ...]:
+    """The choices, with the biases that they are written with.
+
+    Args:
+        choices: For all layers, of which no stored number is NaN.
+        grids: On which their weights are rounded.
+        means: Of their inputs.
+    """
+    return tuple(_corrected(choice, grids, means) for choice in choices)
+
+
+def _corrected(choice: LayerChoice, grids: Grids, means: ChannelMeans) -> LayerChoice:
+    layer = choice.layer
+    if choice.reason or choice.weight is None or choice.bias is None or not _is_correctable(layer):
+        return choice
+    (weight,), (bias,), (read, *_) = (layer.of(part) for part in ("weight", "bias", "input"))
+    mean = means.of(read.value)
+    grids.of(choice, bias)  # scales stay those of the original bias
+    if mean is None or weight.channel is None or weight.depth is None:
+        return choice
+    grid, moved = grids.of(choice, weight), []
+    rank = len(weight.shape)
+    first = weight.channel % rank == 0
+    if not first and rank != 2:
+        return choice
+    for values, part in slabs(weight, grid):
+        moved.append(choice.weight.rounded(values, part) - values)
+    error = np.concatenate(moved).astype(np.float64)
+    error = error if first else error.T
+    error = error.reshape(*error.shape[:2], -1).sum(axis=2)
+    channels, depth = error.shape
+    groups = mean.size // max(depth, 1)
+    if depth * groups != mean.size or channels % max(groups, 1) or bias.shape != (channels,):
+        return choice
+    by_group = np.repeat(mean.reshape(groups, depth), channels // groups, axis=0)
+    values = bias_values(bias).astype(np.float64) - (error * by_group).sum(axis=1)
+    numbers = values.astype(np.float32)
+    if not np.isfinite(numbers).all():
+        return choice
+    tensor = Tensor(bias.stored, "float32", numbers.shape, Inline(numbers.tobytes()))
+    written = replace(bias, tensor=tensor, axes=(0,))
+    operands = tuple(written if operand is bias else operand for operand in layer.operands)
+    return replace(choice, layer=replace(layer, operands=operands))

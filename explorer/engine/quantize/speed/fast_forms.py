@@ -1,0 +1,137 @@
+"""Fast forms: number formats and form in which int8 runs fastest, by operator, processor and onnxruntime.
+
+The choice comes from rows that a benchmark measured (`fast_form_rows`), never from a stopwatch of the moment:
+the same command on the same kind of processor writes the same file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import cache
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.engine.quantize.speed.fast_form_rows import ROWS
+from explorer.facts.quantize import QuantizeForm, QuantizeSpec
+
+FAST = "int8"
+"""The format that has fast forms."""
+
+
+class FastForm(Struct, frozen=True):
+    """A row of the table.
+
+    Attributes:
+        operator: Of the layers.
+        instructions: As `host.processor.instructions` calls them.
+        onnxruntime: Version, as '1.32'.
+        weight, input, form, unsaturated, bias_correction: As in `QuantizeSpec`.
+        time: Of the original's.
+        snr_db: At the output of the benchmark's network.
+    """
+
+    operator: str
+    instructions: str
+    onnxruntime: str
+    weight: str
+    input: str
+    form: QuantizeForm
+    unsaturated: bool
+    bias_correction: bool
+    time: float
+    snr_db: float
+
+
+class Resolution(Struct, frozen=True):
+    """What a specification with the form 'fast' becomes.
+
+    Attributes:
+        spec: With formats and a form that say all by themselves.
+        notes: Which row was taken, and why if none is of this processor and version.
+    """
+
+    spec: QuantizeSpec
+    notes: tuple[str, ...] = ()
+
+
+@cache
+def rows(text: str = ROWS) -> tuple[FastForm, ...]:
+    """All rows of the table."""
+    import msgspec
+
+    header, *lines = (line.split() for line in text.split("\n") if line.strip())
+    return tuple(
+        msgspec.convert(dict(zip(header, line, strict=True)), FastForm, strict=False) for line in lines
+    )
+
+
+def resolved(
+    spec: QuantizeSpec,
+    operators: Collection[str],
+    instructions: str,
+    version: str,
+    table: Sequence[FastForm] | None = None,
+) -> Resolution:
+    """The specification with its form named; one that does not ask for 'fast' stays as it is.
+
+    Args:
+        spec: What the user asks.
+        operators: Of the layers that it means; the one that gains most decides.
+        instructions: Of the processor that is asked for.
+        version: Of onnxruntime, in full.
+        table: Rows; by default those that the program comes with.
+    """
+    if spec.form != "fast":
+        return Resolution(spec)
+    plain = replace(spec, form="auto")
+    if (
+        (spec.weight, spec.input, spec.bias) != (FAST, FAST, "auto")
+        or spec.block
+        or spec.symmetric is not None
+    ):
+        return Resolution(plain)
+    known = rows() if table is None else tuple(table)
+    here = instructions, short(version)
+    nearest = {op: _nearest([row for row in known if row.operator == op], *here) for op in {*operators}}
+    known_here = [row for row in nearest.values() if row is not None]
+    row = min(known_here, key=lambda row: (row.time, row.operator), default=None)  # who gains most decides
+    if row is None:
+        return Resolution(plain, ("no fast form of int8 is known for these operators: QDQ is written",))
+    changed = {
+        name: getattr(row, name) for name in ("weight", "input", "form", "unsaturated", "bias_correction")
+    }
+    made = replace(spec, **changed)
+    return Resolution(made, (_note(row, *here),))
+
+
+def short(version: str) -> str:
+    """A version by its first two numbers."""
+    return ".".join(version.split(".")[:2])
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdecimal())
+
+
+def _nearest(rows: Sequence[FastForm], instructions: str, version: str) -> FastForm | None:
+    """The row of this processor, else of the same make, else any; of those the nearest version."""
+    make = instructions[:3]
+
+    def distance(row: FastForm) -> tuple[bool, bool, tuple[int, ...], tuple[int, ...]]:
+        mine, its = _number(version), _number(row.onnxruntime)
+        gap = tuple(abs(a - b) for a, b in zip(mine, its, strict=False))
+        return row.instructions != instructions, row.instructions[:3] != make, gap, its
+
+    return min(rows, key=distance, default=None)
+
+
+def _note(row: FastForm, instructions: str, version: str) -> str:
+    """Which row a choice comes from."""
+    said = f"int8 as {row.form} of {row.weight} weights and {row.input} inputs"
+    own, here = (row.instructions, row.onnxruntime), (instructions, version)
+    taken = f"fast for {row.operator} on {row.instructions} with onnxruntime {row.onnxruntime}"
+    if own == here:
+        return f"{said}: {taken}"
+    missing = f"{instructions or 'this processor'} with onnxruntime {version}"
+    return f"{said}: {taken}, the nearest that was measured; nothing was measured on {missing}"
