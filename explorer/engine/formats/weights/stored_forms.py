@@ -1,6 +1,7 @@
 """Quantized weights as libraries store them: which tensors of a file are one weight, and what shape it has.
 
-GPTQ keeps integers, zero points, scales and an order of each weight; bitsandbytes a table of its own; fp8 a
+GPTQ keeps integers, zero points, scales and an order of each weight; bitsandbytes a table of its own; HQQ its
+settings as tensors; VPTQ indices of vectors in a table; BitNet four ternary numbers in a byte; fp8 a
 scale. Together they are the bytes of one parameter. What `quantization_config` says of bits is only needed
 for the shape that packed integers stand for. A form that is not here is nobody's weight: its tensors are told
 as unexpected, and the module as not known.
@@ -8,7 +9,8 @@ as unexpected, and the module as not known.
 
 from __future__ import annotations
 
-from math import prod
+from math import log2, prod
+from typing import NamedTuple
 
 from explorer.base.record import field, record
 from explorer.engine.formats.tensor_index import StoredTensor
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-_MAIN = ("qweight", "weight_packed", "weight")
+_MAIN = ("qweight", "weight_packed", "weight", "W_q", "indices")
 """Last pieces of the tensors that hold the numbers themselves."""
 
 _WEIGHT = (
@@ -86,7 +88,7 @@ def logical(tensors: Sequence[StoredTensor], quantization: Mapping[str, Any]) ->
     found: dict[str, LogicalTensor] = {}
     held = {tensor.name for tensor in tensors} if quantization else set()
     for tensor in tensors:
-        name = _whole(tensor.name, held) if quantization else tensor.name
+        name = _whole(tensor.name, held, quantization) if quantization else tensor.name
         found.setdefault(name, LogicalTensor(name)).tensors.append(tensor)
     for weight in found.values():
         if len(weight.tensors) > 1:
@@ -97,12 +99,25 @@ def logical(tensors: Sequence[StoredTensor], quantization: Mapping[str, Any]) ->
 
 
 def _is_main(tensor: StoredTensor, name: str) -> bool:
-    return tensor.name == name or tensor.last in _MAIN or tensor.last.endswith("_blocks")
+    main = tensor.last in _MAIN and tensor.name == f"{name.removesuffix('.weight')}.{tensor.last}"
+    return tensor.name == name or main or tensor.last.endswith("_blocks")
 
 
-def _whole(name: str, held: set[str]) -> str:
-    """The weight that a tensor is a piece of; itself if it is none."""
+def _whole(name: str, held: set[str], quantization: Mapping[str, Any]) -> str:
+    """The weight that a tensor is a piece of; itself if it is none.
+
+    Args:
+        name: Of the tensor.
+        held: The names of all.
+        quantization: What config.json says.
+    """
     owner, _, last = name.rpartition(".")
+    if last != "bias" and f"{owner}.W_q" in held and _hqq_settings(owner, quantization):
+        return f"{owner}.weight"  # HQQ stores its settings as tensors, too
+    if last != "bias" and (coded := _vptq_layers(quantization)):
+        layer = next((x for x in (owner, owner.rpartition(".")[0]) if _vptq_settings(coded.get(x))), "")
+        if layer:
+            return f"{layer}.weight"  # x.indices, x.centroids.weight
     # fp8 of DeepSeek's calls the scale of x.weight x.scale
     beside = last == "scale" or (last == "biases" and f"{owner}.scales" in held)  # MLX: what is added
     if last in _WEIGHT or (beside and f"{owner}.weight" in held):
@@ -120,7 +135,7 @@ def _whole(name: str, held: set[str]) -> str:
 
 def _measure(weight: LogicalTensor, quantization: Mapping[str, Any]) -> None:
     """Finds type, shape and count of a weight."""
-    main = weight.tensors[0]
+    main, layer = weight.tensors[0], weight.name.removesuffix(".weight")
     weight.dtype, weight.shape, weight.elements = main.dtype, main.shape, main.elements
     if main.last.endswith("_blocks"):
         _unpack_blocks(weight, main)
@@ -132,6 +147,14 @@ def _measure(weight: LogicalTensor, quantization: Mapping[str, Any]) -> None:
     elif main.shape and main.dtype == "uint8" and any(t.last == "weight_scale_2" for t in weight.tensors):
         weight.dtype = "float4_e2m1fn"
         weight.shape, weight.elements = (*main.shape[:-1], 2 * main.shape[-1]), 2 * main.elements
+    elif main.last == "W_q" and (hqq := _hqq_settings(layer, quantization)):
+        _unpack_hqq(weight, main, *hqq)
+    elif main.last == "indices" and (code := _vptq_settings(_vptq_layers(quantization).get(layer))):
+        _unpack_vptq(weight, main, code)
+    elif quantization.get("quant_method") == "bitnet" and main.dtype == "uint8" and len(weight.tensors) > 1:
+        # ternary numbers, four in a byte, rows beside rows a quarter further down
+        weight.dtype, weight.shape = "int2", (4 * main.shape[0], *main.shape[1:]) if main.shape else None
+        weight.elements = 4 * main.elements
     elif main.last == "weight" and main.dtype == "uint32":
         _unpack_groups(weight, main, quantization)
     elif any(tensor.name.endswith(".weight.absmax") for tensor in weight.tensors):
@@ -163,6 +186,77 @@ def _unpack_groups(weight: LogicalTensor, main: StoredTensor, quantization: Mapp
         weight.dtype = f"int{bits}"
         weight.shape = *main.shape[:-1], columns
         weight.elements = prod(weight.shape)
+
+
+_HQQ_BITS = {1: 8, 2: 8, 3: 32, 4: 8, 8: 8}
+"""Bits of a number of HQQ's, and of the whole number that it is packed in: of 3 bits, ten lie in 32."""
+
+
+def _hqq_settings(layer: str, quantization: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Bits and size of a group of a layer, 0 for groups of no fixed size; None where nobody says the bits."""
+    settings = _mapping(quantization.get("quant_config"))
+    own = next((value for tag, value in settings.items() if layer.endswith(f".{tag}")), settings)
+    chosen = _mapping(_mapping(own).get("weight_quant_params"))
+    bits, group = chosen.get("nbits"), chosen.get("group_size")
+    if type(bits) is not int or bits not in _HQQ_BITS:
+        return None
+    return bits, group if type(group) is int else 0
+
+
+def _unpack_hqq(weight: LogicalTensor, main: StoredTensor, bits: int, group: int) -> None:
+    """Count of HQQ: what the bytes hold, less what fills up rows of three bits; the shape is a value."""
+    weight.dtype, weight.shape = f"int{bits}", None
+    weight.elements = main.nbytes * 8 // _HQQ_BITS[bits] * (_HQQ_BITS[bits] // bits)
+    spare = 9 * max(main.shape[-1:], default=0) if bits == 3 else 0  # its rows come in tens
+    scales = next((tensor for tensor in weight.tensors if tensor.last == "scale"), None)
+    if scales is None or not group:
+        weight.spare = spare
+    elif 0 <= weight.elements - scales.elements * group <= spare:
+        weight.elements = scales.elements * group
+
+
+class _VectorCode(NamedTuple):
+    """VPTQ's settings of a layer: its sizes, columns that are stored otherwise, and bits of a vector."""
+
+    rows: int
+    columns: int
+    outliers: int
+    length: int
+    bits: float
+    packed: bool
+
+
+def _vptq_settings(own: Any) -> _VectorCode | None:
+    """The settings, None where they do not say the sizes."""
+    own = _mapping(own)
+    sizes = own.get("out_features"), own.get("in_features"), own.get("outlier_size", 0)
+    books = [_last(own.get(key)) for key in ("num_centroids", "num_res_centroids")]
+    length, bits = _last(own.get("vector_lens")), sum(log2(count) for count in books if count > 1)
+    if not all(type(size) is int and size >= 0 for size in sizes) or not bits or length < 1:
+        return None
+    return _VectorCode(*sizes, length, bits, own.get("is_indice_packed") is True)
+
+
+def _unpack_vptq(weight: LogicalTensor, main: StoredTensor, code: _VectorCode) -> None:
+    """Shape of VPTQ: its settings say it, if the packed indices are as many as that needs."""
+    weight.dtype, weight.shape = "packed", (code.rows, code.columns)
+    weight.elements = code.rows * code.columns
+    needed = code.rows * (code.columns - code.outliers) / code.length * code.bits
+    if code.packed and not 0 <= 8 * main.nbytes - needed < 32 * max(code.rows, code.columns):
+        weight.shape, weight.elements = None, int(8 * main.nbytes / code.bits * code.length)
+
+
+def _vptq_layers(quantization: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _mapping(quantization.get("config_for_layers"))
+
+
+def _last(value: Any) -> int:
+    """The last of a list of whole numbers: VPTQ gives those of outliers first; 0 for anything else."""
+    return value[-1] if isinstance(value, list) and value and type(value[-1]) is int else 0
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def quantization_of(config: Mapping[str, Any]) -> Any:

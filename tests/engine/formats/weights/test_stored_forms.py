@@ -138,10 +138,58 @@ def mlx(bits: int) -> Callable[[int, int], Pieces]:
     return pieces
 
 
+def hqq(bits: int) -> Callable[[int, int], Pieces]:
+    def pieces(rows: int, columns: int) -> Pieces:
+        inner = rows * columns // 64
+        kind, stored = ("I32", -(-inner // 10)) if bits == 3 else ("U8", inner * bits // 8)
+        return [
+            ("W_q", kind, (stored, 64)),
+            *((name, "F16", (inner, 1)) for name in ("scale", "zero")),
+            *((name, "I64", ()) for name in ("nbits", "axis")),
+            ("shape", "I64", (2,)),
+        ]
+
+    return pieces
+
+
+def bitnet(rows: int, columns: int) -> Pieces:
+    return [("weight", "U8", (rows // 4, columns)), ("weight_scale", "BF16", (1,))]
+
+
+def vptq(rows: int, columns: int) -> Pieces:
+    return [
+        ("indices", "I32", (1, columns, -(-rows // 8 * 20 // 32))),
+        ("centroids.weight", "BF16", (1, 4096 * 8)),
+        ("res_centroids.weight", "BF16", (1, 256 * 8)),
+        *((name, "BF16", (columns,)) for name in ("weight_scale", "weight_bias")),
+    ]
+
+
+def of_hqq(bits: int) -> dict[str, Any]:
+    chosen = {"weight_quant_params": {"nbits": bits, "group_size": 64, "axis": 1}}
+    return {"quant_method": "hqq", "quant_config": chosen}
+
+
+def of_vptq() -> dict[str, Any]:
+    how = {"vector_lens": [-1, 8], "num_centroids": [-1, 4096], "num_res_centroids": [-1, 256]}
+    layers = {
+        name.removesuffix(".weight"): {
+            **how, "out_features": shape[0], "in_features": shape[1], "is_indice_packed": True
+        }
+        for name, _, shape in plain()
+        if ".mlp." in name or ".self_attn." in name
+    }  # fmt: skip
+    return {"quant_method": "vptq", "config_for_layers": layers}
+
+
 def groups(form: str, bits: int, kind: str) -> dict[str, Any]:
     weights = {"num_bits": bits, "type": kind, "symmetric": True, "strategy": "group", "group_size": 64}
     group = {"targets": ["Linear"], "weights": weights, "input_activations": {"num_bits": 8}}
     return {"quant_method": "compressed-tensors", "format": form, "config_groups": {"group_0": group}}
+
+
+def plain() -> folders.Tensors:
+    return folders.llama(layers=1, width=128, inner=192, rows=32, kv=64)
 
 
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True}
@@ -164,6 +212,9 @@ FORMS: Mapping[str, tuple[dict[str, Any], Callable[[int, int], Pieces], str]] = 
     "nvfp4-pack-quantized": (groups("nvfp4-pack-quantized", 4, "float"), nvfp4, "float4_e2m1fn"),
     "MLX 4": ({"group_size": 64, "bits": 4}, mlx(4), "int4"),
     "MLX 6": ({"group_size": 64, "bits": 6}, mlx(6), "int6"),
+    **{f"HQQ {bits}": (of_hqq(bits), hqq(bits), f"int{bits}") for bits in (1, 2, 3, 4, 8)},
+    "BitNet": ({"quant_method": "bitnet", "linear_class": "autobitlinear"}, bitnet, "int2"),
+    "VPTQ": (of_vptq(), vptq, "packed"),
     "ModelOpt": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, modelopt, "float4_e2m1fn"),
 }
 UNTOLD = "GPTQ mixed"
@@ -172,10 +223,6 @@ UNTOLD = "GPTQ mixed"
 SIZES = {"num_hidden_layers": 1, "hidden_size": 128, "intermediate_size": 192, "vocab_size": 32}
 SMALL = {**folders.LLAMA_3_8B, **SIZES, "num_attention_heads": 4, "num_key_value_heads": 2}
 CHANGED = "model.layers.0.mlp.down_proj"
-
-
-def plain() -> folders.Tensors:
-    return folders.llama(layers=1, width=128, inner=192, rows=32, kv=64)
 
 
 def quantized(
@@ -302,16 +349,32 @@ def test_a_row_that_does_not_fill_its_last_number_is_none_of_another_shape(tmp_p
     assert info.totals.params == sum(prod(shape) for *_, shape in folders.llama(1, 128, 187, 32, 64))
 
 
+def test_settings_of_single_layers_are_followed(tmp_path: Path) -> None:
+    chosen = {"self_attn.q_proj": of_hqq(4)["quant_config"], "mlp.up_proj": of_hqq(2)["quant_config"]}
+    tensors: list[tuple[str, str, tuple[int, ...]]] = []
+    for name, kind, shape in plain():
+        front = name.removesuffix(".weight")
+        bits = 4 if front.endswith("q_proj") else 2 if front.endswith("up_proj") else 0
+        pieces = hqq(bits)(*shape) if bits else [("weight", kind, shape)]
+        tensors += [(f"{front}.{last}", stored, size) for last, stored, size in pieces]
+    config = {**SMALL, "quantization_config": {"quant_method": "hqq", "quant_config": chosen}}
+    with Session(folders.folder(tmp_path / "m", config, tensors)) as session:
+        info = session.info()
+    assert info.totals.macs
+    assert info.totals.params == sum(prod(shape) for _, _, shape in plain())
+    assert info.totals.weight_bytes == held(tensors)
+
+
 def test_a_form_that_is_not_known_is_no_number(tmp_path: Path) -> None:
-    def hqq(rows: int, columns: int) -> Pieces:
+    def unsaid(rows: int, columns: int) -> Pieces:
         return [("W_q", "U8", (rows * columns // 128, 64)), ("scale", "F16", (rows * columns // 64, 1))]
 
     config = {**SMALL, "quantization_config": {"quant_method": "hqq"}}
-    with Session(folders.folder(tmp_path / "m", config, quantized(hqq))) as session:
+    with Session(folders.folder(tmp_path / "m", config, quantized(unsaid))) as session:
         info = session.info()
     assert info.totals.macs is None
     assert "that config.json, for 'hqq', describes 7 of 12 parameters are in no file" in info.model.notes[0]
-    assert info.totals.weight_bytes == held(quantized(hqq))
+    assert info.totals.weight_bytes == held(quantized(unsaid))
 
 
 GPT_OSS = {
