@@ -709,7 +709,7 @@ def attention_workspace(
 
     Assumes: torch splits queries into blocks of 256, 64 or 32 and keys into blocks of 512, and a thread holds
         one block of scores (two for gradients) with its sums, again in the narrower type where there is one.
-    Seen: torch 2.14, float64, float32 and bfloat16 without AMX, which packs keys and values as well.
+    Seen: torch 2.9 to 2.15, float64, float32 and bfloat16 without AMX, which packs keys and values as well.
     Otherwise: the figure is off by the memory of one block; no other figure rests on it.
     """
     block = min(queries, next(size for least, size in ((768, 256), (192, 64), (0, 32)) if queries >= least))

@@ -462,7 +462,11 @@ class _Answer:
                 " and no step of several is predicted"
             )
         elif twice != 2:
-            self.notes.append(f"two sequences cost {twice:.3f} times one, and batches are told as multiples")
+            # rounded to 2.000 it would read as exactly twice
+            less = "less than " if f"{twice:.3f}" == "2.000" else ""
+            self.notes.append(
+                f"two sequences cost {less}{twice:.3f} times one, and batches are told as multiples"
+            )
 
 
 def _best(one: DeviceLayout) -> tuple[bool, float, int]:

@@ -140,8 +140,22 @@ SIZED: Mapping[str, Callable[[Any, Any, Any], Any]] = {
 
 def operator(func: Any, args: Any, kwargs: Any) -> Any:
     """The result of an ATen operator without values, in the sizes that a CPU gives it."""
-    sized = SIZED.get(func.name().partition(".")[0])
-    return func(*args, **kwargs) if sized is None else sized(func, args, kwargs)
+    name = func.name().partition(".")[0]
+    sized = SIZED.get(name)
+    return typed(name, func(*args, **kwargs)) if sized is None else sized(func, args, kwargs)
+
+
+def typed(name: str, results: Any) -> Any:
+    """The results of an operator of this name without values, in the types that a CPU gives them.
+
+    For attention over float64 torch 2.9 says that the sums of the rows are float32, and a CPU keeps float64.
+    """
+    if name != "aten::_scaled_dot_product_flash_attention_for_cpu":
+        return results
+    result, sums = results
+    if result.dtype == torch.float64 != sums.dtype:
+        sums = torch.empty_strided(sums.shape, sums.stride(), dtype=result.dtype, device=sums.device)
+    return result, sums
 
 
 # -- memory that a kernel works in

@@ -543,7 +543,7 @@ class _Watch:
             elif out is None:
                 packed = packed_weights.ANSWERS.get(operator.name) or ANSWERS.get(operator.name)
                 if packed is None or not args[0].is_meta:
-                    out = func(*args, **kwargs)
+                    out = kernels.typed(operator.name, func(*args, **kwargs))
                 else:
                     out = packed(dispatch.call_of(func, args, kwargs, None))
         if known is None:

@@ -418,8 +418,15 @@ def _indices(
         if not waiting:
             raise _InputsSettled
 
+    def check_rows(module: nn.Module, args: Any, kwargs: Any) -> None:
+        rows = args[0] if args else kwargs.get("input")
+        if isinstance(rows, torch.Tensor) and rows.is_floating_point():
+            raise TypeError("rows of a table are integers")
+
     tables = [m for m in twin.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
     for table in tables:
+        # torch 2.9 looks up any number where there are no values
+        table.register_forward_pre_hook(check_rows, with_kwargs=True)
         table.register_forward_hook(reached)
     sizes = range(len(untyped) + 1) if len(untyped) <= _FEW else (0, 1, len(untyped))
     for chosen in (names for size in sizes for names in itertools.combinations(untyped, size)):
