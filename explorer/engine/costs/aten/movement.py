@@ -45,7 +45,8 @@ TABLE: Mapping[str, OperatorRecord] = {
             unique_dim unique_dim_consecutive unsqueeze_ upsample_nearest1d upsample_nearest2d
             upsample_nearest3d values_copy view_as view_as_complex_copy view_as_real_copy vstack zero
             _reshape_alias _reshape_copy _unsafe_view alias arange cat constant_pad_nd contiguous diagonal
-            _efficientzerotensor cauchy conj_physical geometric log_normal range
+            _efficientzerotensor _jagged_to_padded_dense_forward cauchy conj_physical geometric log_normal
+            range
             empty empty_like expand expand_copy eye fill fill_ full full_like lift lift_fresh lift_fresh_copy
             linspace new_empty new_full new_ones new_zeros one_hot ones ones_like permute permute_copy repeat
             repeat_interleave reshape scalar_tensor select select_copy slice slice_copy split split_copy

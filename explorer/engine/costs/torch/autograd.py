@@ -45,11 +45,19 @@ class _Sum(Struct):
 
 
 class Gradients:
-    """Watches the operators of a run with gradients on (see `tracer.trace`)."""
+    """Watches the operators of a run with gradients on (see `tracer.trace`).
+
+    Attributes:
+        failed: Why the run failed.
+        parts: What was found, by layers.
+        below: The operators that come next are called by a tensor subclass, below autograd.
+    """
 
     def __init__(self) -> None:
         self.failed = ""
         self.parts: list[LeafGradients] = []
+        self.below = False
+        self._subclass: set[int] = set()
         self._weights: set[int] = set()
         self._constants: set[int] = set()
         self._read: set[int] = set()
@@ -87,6 +95,8 @@ class Gradients:
         for tensor in given:
             self._note_custom(tensor)
         self._makers.update((_storage(tensor), row) for tensor in made)
+        if torch.is_grad_enabled() and self.below and (cost.macs or cost.elementwise_ops):
+            self._subclass.add(id(row))
         if not torch.is_grad_enabled() or not any(t.requires_grad for t in given):
             return
         self._read.update(_storage(t) for t in given)
@@ -135,6 +145,11 @@ class Gradients:
         self._resolve()
         for _, tensor in tensors(value):
             self._note_custom(tensor)
+        if id(row) in self._subclass:
+            made = [t.grad_fn for _, t in tensors(value) if t.grad_fn is not None]
+            self._of(row).products.append(_Product("operators below a tensor subclass", None, [], made))
+            self._subclass.discard(id(row))
+        self.below = False
         self._of(row).results += [(_storage(t), t.requires_grad) for _, t in tensors(value)]
 
     def settle(

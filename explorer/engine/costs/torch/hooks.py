@@ -27,6 +27,9 @@ class Watch(Protocol):
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call of an ATen operator."""
 
+    def enters_subclass(self) -> None:
+        """A call of an ATen operator by a tensor subclass, whose own calls come next."""
+
 
 class Functions(TorchFunctionMode):
     """Hands the functions that a model's author wrote to one who watches."""
@@ -53,5 +56,6 @@ class Operators(DispatchMode):
     ) -> Any:
         if any(hasattr(kind, "__tensor_flatten__") for kind in types):
             # the subclass has its turn first: what it does with its inner tensors comes back here
+            self.watch.enters_subclass()
             return NotImplemented
         return self.watch.dispatch(func, args, kwargs or {})

@@ -48,7 +48,13 @@ from explorer.engine.costs.aten import (
 )
 from explorer.engine.costs.aten.expert_routing import COUNTS, EVENLY, WATCHED, Classes
 from explorer.engine.costs.aten.quantized_kernels import ANSWERS, QuantizedTensors
-from explorer.engine.costs.torch import constant_values, device_questions, higher_order, layer_cache
+from explorer.engine.costs.torch import (
+    constant_values,
+    device_questions,
+    higher_order,
+    jagged_attention,
+    layer_cache,
+)
 from explorer.engine.costs.torch.autograd import Gradients
 from explorer.engine.costs.torch.data_dependence import ONCE, AnswerPolicy, Questions
 from explorer.engine.costs.torch.handed_on import handing_on
@@ -67,7 +73,7 @@ from explorer.engine.costs.torch.records import (
     parameters,
 )
 from explorer.engine.costs.torch.unseen import WAYS_OUT, UnseenWork, held_tensors
-from explorer.engine.formats.torch_module import cache_tensors
+from explorer.engine.formats.torch_module import cache_tensors, jagged
 from explorer.engine.formats.torch_module.modules import (
     described,
     dtype_name,
@@ -347,8 +353,9 @@ class _Watch:
         frame = self.frames[-1]
         name = getattr(func, "__name__", "")
         # a program that was read from a file calls the operator: 'scaled_dot_product_attention.default'
-        if name.partition(".")[0] == _ATTENTION.__name__ and self.gradients is None:
-            func = partial(kernels.run, func)
+        if name.partition(".")[0] == _ATTENTION.__name__:
+            attend = func if self.gradients is not None else partial(kernels.run, func)
+            func = partial(jagged_attention.run, attend) if jagged_attention.applies(args, kwargs) else attend
         if name in recurrent.LAYERS and getattr(args[0], "is_meta", False):
             return self.run_recurrent(name, args, kwargs)
         if frame.absorbs or self.function:
@@ -380,7 +387,7 @@ class _Watch:
         try:
             try:
                 result = func(*args, **kwargs)
-            except RuntimeError as error:
+            except (AssertionError, RuntimeError) as error:
                 # some functions look for tensors of two devices before they come to their operators
                 if "device" not in str(error) or not self.mixed(args, kwargs):
                     raise
@@ -498,6 +505,11 @@ class _Watch:
         else:
             row.calls += 1
         return row
+
+    def enters_subclass(self) -> None:
+        """Operators that a tensor subclass calls come next, and autograd has had its word on the whole."""
+        if self.gradients is not None:
+            self.gradients.below = True
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         operator = self.operators.get(func)
@@ -778,6 +790,7 @@ class _Watch:
                 if is_parameter(value):
                     twin = self.outsiders.stand_in(twin, value)
                 known = self.twins[id(value)] = (value, twin)
+                jagged.mark(twin, value)
                 reason = self.bound.get(storage_key(value.untyped_storage()))
                 key = storage_key(twin.untyped_storage())
                 self.alive[key] = twin.untyped_storage()
@@ -790,11 +803,6 @@ class _Watch:
 
 
 _ATTENTION: Any = nn.functional.scaled_dot_product_attention
-
-NESTED = (
-    "an input is a nested tensor in the strided layout, whose work is not counted; pass layout=torch.jagged"
-)
-"""Why nothing is known of a model that is called with one."""
 
 _SPOKEN = {"rsub": "sub", "rdiv": "div", "rpow": "pow", "rmatmul": "matmul", "iadd": "add", "imul": "mul"}
 """What an operator is called that Python calls otherwise."""
@@ -877,8 +885,8 @@ def trace(
     )
     args, kwargs = cache_tensors.unshared(args), cache_tensors.unshared(kwargs)
     given = [t for _, t in tensors([list(args), dict(kwargs)])]
-    if any(t.is_nested and t.layout is torch.strided for t in given):
-        seen.failed = "", NESTED
+    if any(map(jagged.is_strided, given)):
+        seen.failed = "", jagged.STRIDED
         return seen
     watch.outsiders.pass_in(given)
     given = [inner for t in given for inner in inner_tensors(t) or (t,)]

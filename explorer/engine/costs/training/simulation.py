@@ -36,6 +36,7 @@ from explorer.engine.compat.torch import (
 )
 from explorer.engine.costs.aten import dispatch, kernels
 from explorer.engine.costs.training.memory import Allocation, Change, over_time
+from explorer.engine.formats.torch_module import jagged
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.modules import flat, tensors, unregistered_parameters
@@ -102,6 +103,8 @@ def step_memory(
     for mode in modes:
         args, kwargs = bound.arguments(device="meta")
         given = [t for _, t in tensors([args, kwargs])]
+        if any(map(jagged.is_strided, given)):
+            raise SimulationError(jagged.STRIDED)
         size = int(given[0].shape[0]) if given and given[0].dim() else None
         try:
             with loaded.quiet(), restoring_modes(list(model.modules())), torch.random.fork_rng(devices=[]):

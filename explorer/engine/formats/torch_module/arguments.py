@@ -15,7 +15,7 @@ import torch
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.engine.formats.torch_module import sparse
+from explorer.engine.formats.torch_module import jagged, sparse
 from explorer.engine.formats.torch_module.modules import described, dtype_name, shape_of, tensors
 from explorer.facts import TensorInfo
 
@@ -54,7 +54,7 @@ class BoundInputs(Struct, frozen=True):
                 continue
             if given is not None and given.is_nested:
                 # the strided layout has no form without values: who counts says so
-                made.append(given.detach().to("meta") if given.layout is torch.jagged else given)
+                made.append(jagged.without_values(given) if jagged.is_jagged(given) else given)
                 continue
             kind = getattr(torch, info.dtype or "float32")
             shape = [int(d) for d in info.shape or () if isinstance(d, int)]

@@ -59,3 +59,76 @@ def test_the_work_on_a_strided_nested_input_is_unknown_with_a_reason(rows: Any) 
     assert (info.totals.macs, info.totals.status) == (None, "unknown")
     assert info.totals.params == 6 * 12 + 12 + 48
     assert any("nested tensor in the strided layout" in note for note in info.model.notes)
+
+
+def heads(rows: Any) -> Any:
+    return rows.unflatten(-1, [3, 2]).transpose(1, 2)
+
+
+class Attending(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.both = nn.Linear(6, 6, bias=False), nn.Linear(6, 12, bias=False)
+
+    def forward(self, queries: Any, others: Any) -> Any:
+        keys, values = self.both(others).chunk(2, -1)
+        mixed = nn.functional.scaled_dot_product_attention(
+            heads(self.query(queries)), heads(keys), heads(values)
+        )
+        return mixed.transpose(1, 2).flatten(-2)
+
+
+def jagged(*lengths: int) -> Any:
+    return torch.nested.nested_tensor([torch.rand(n, 6) for n in lengths], layout=torch.jagged)
+
+
+def test_attention_over_jagged_rows_multiplies_within_each_row() -> None:
+    queries, others = jagged(2, 7, 1), jagged(4, 1, 5)
+    with Session(Attending(), inputs=(queries, others), cache=False) as session:
+        info = session.info()
+        rows = {row.path: row.macs for row in session.analysis().layers}
+    assert rows["scaled_dot_product_attention"] == 3 * (2 * 4 + 7 * 1 + 1 * 5) * (2 + 2)
+    assert info.totals.macs == rows["scaled_dot_product_attention"] + 10 * 36 + 10 * 72
+    assert (info.totals.status, info.totals.coverage) == ("exact", 1)
+
+
+class Unmeasured(Attending):
+    def forward(self, queries: Any, others: Any) -> Any:
+        rows = torch.nested.as_nested_tensor([queries, others], layout=torch.jagged)
+        return super().forward(rows, rows)
+
+
+def test_attention_over_rows_of_unknown_lengths_is_unknown_with_a_reason() -> None:
+    with Session(Unmeasured(), inputs=(torch.rand(2, 6), torch.rand(3, 6)), cache=False) as session:
+        info = session.info()
+    assert info.totals.status == "unknown"
+    assert any("the lengths of their rows are not known" in note for note in info.model.notes)
+
+
+class Normal(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.out = nn.LayerNorm(6), nn.Linear(6, 2)
+
+    def forward(self, rows: Any) -> Any:
+        return torch.softmax(self.out(self.norm(rows)), -1)
+
+
+def test_norm_and_softmax_of_jagged_rows_count_as_those_of_all_rows() -> None:
+    with Session(Normal(), inputs=(jagged(2, 7, 1),), cache=False) as session:
+        ragged = session.info().totals
+    with Session(Normal(), inputs=(torch.rand(10, 6),), cache=False) as session:
+        plain = session.info().totals
+    assert (ragged.macs, ragged.elementwise_ops, ragged.status) == (
+        plain.macs,
+        plain.elementwise_ops,
+        "exact",
+    )
+
+
+@pytest.mark.parametrize("rows", [jagged(2, 7, 1), torch.nested.nested_tensor(ROWS)])
+def test_gradients_of_nested_tensors_are_unknown_and_not_zero(rows: Any) -> None:
+    with Session(Normal(), inputs=(rows,), cache=False) as session:
+        training = session.training()
+    assert training.backward_macs is None
+    assert training.coverage == 0

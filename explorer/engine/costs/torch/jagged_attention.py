@@ -1,0 +1,70 @@
+"""Attention over jagged nested tensors: each row attends within itself, counted as one plain attention.
+
+torch chooses a kernel for such tensors by the values of their offsets. Here each row is its own call, so that
+products are those of the rows and not of the longest one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from explorer.engine.formats.torch_module import jagged
+
+LENGTHS = "attention over nested tensors is not counted where the lengths of their rows are not known"
+MIXED = "attention over nested tensors is counted where queries, keys and values are jagged, without a mask"
+
+
+def applies(args: Sequence[Any], kwargs: Any) -> bool:
+    """Whether attention is called with a nested tensor."""
+    return any(jagged.is_jagged(value) for value in (*args, *kwargs.values()))
+
+
+def run(
+    attend: Callable[..., Any],
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **options: Any,
+) -> torch.Tensor:
+    """The result of attention, row by row.
+
+    Args:
+        attend: Attention over plain tensors.
+        query: (batch, heads, rows of any length, width), jagged; keys and values alike.
+        key: See `query`.
+        value: See `query`.
+        attn_mask: Has to be None.
+        dropout_p: As in `scaled_dot_product_attention`.
+        is_causal: See there.
+        options: See there.
+
+    Raises:
+        RuntimeError: The lengths of the rows are not known, or torch has no attention over such tensors.
+    """
+    tensors = (query, key, value)
+    if attn_mask is not None or not all(jagged.is_jagged(t) and t.dim() == 4 for t in tensors):
+        raise RuntimeError(MIXED)
+    rows = [_rows(tensor) for tensor in tensors]
+    made = []
+    for q, k, v in zip(*rows, strict=True):
+        row = attend(q, k, v, dropout_p=dropout_p, is_causal=is_causal, **options)
+        made.append(row[0].transpose(0, 1))
+    values = torch.cat(made)
+    return torch.nested.nested_tensor_from_jagged(values, offsets=query.offsets()).transpose(1, 2)
+
+
+def _rows(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Each row of a jagged tensor as a batch of one: (1, heads, length, width)."""
+    if isinstance(tensor.shape[2], int):
+        raise RuntimeError(MIXED)
+    flat = tensor.transpose(1, 2)
+    lengths = jagged.row_lengths(flat.offsets())
+    if lengths is None or flat.lengths() is not None:
+        raise RuntimeError(LENGTHS)
+    return [part.transpose(0, 1).unsqueeze(0) for part in flat.values().split(list(lengths))]

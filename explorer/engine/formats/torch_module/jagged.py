@@ -1,0 +1,52 @@
+"""Jagged nested tensors: how long their rows are, which a tensor without values no longer says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+_ATTRIBUTE = "_row_lengths"
+
+MOST = 4_096
+"""Rows of a tensor whose lengths are kept."""
+
+
+def is_jagged(tensor: Any) -> bool:
+    """Whether a value is a nested tensor in the jagged layout."""
+    return isinstance(tensor, torch.Tensor) and tensor.is_nested and tensor.layout is torch.jagged
+
+
+STRIDED = (
+    "an input is a nested tensor in the strided layout, whose work is not counted; pass layout=torch.jagged"
+)
+"""Why nothing is known of a model that is called with one."""
+
+
+def is_strided(tensor: Any) -> bool:
+    """Whether a value is a nested tensor in the strided layout, which has no form without values."""
+    return isinstance(tensor, torch.Tensor) and tensor.is_nested and tensor.layout is torch.strided
+
+
+def without_values(tensor: Any) -> Any:
+    """A jagged tensor on the meta device, whose rows are as long."""
+    twin = tensor.detach().to("meta")
+    mark(twin.offsets(), tensor.offsets())
+    return twin
+
+
+def mark(twin: torch.Tensor, offsets: torch.Tensor) -> None:
+    """Lets the offsets of rows keep the lengths that `offsets`, with values, say."""
+    lengths = row_lengths(offsets)
+    if lengths is not None:
+        setattr(twin, _ATTRIBUTE, lengths)
+
+
+def row_lengths(offsets: torch.Tensor) -> Sequence[int] | None:
+    """The lengths of the rows between offsets; None where they are not known, or too many."""
+    if offsets.is_meta:
+        return getattr(offsets, _ATTRIBUTE, None)
+    if offsets.dim() != 1 or offsets.is_floating_point() or not 1 < offsets.numel() <= MOST:
+        return None
+    return [int(length) for length in offsets.diff()]
