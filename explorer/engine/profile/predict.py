@@ -4,9 +4,9 @@ A matmul or a convolution runs at the rate of those measured ones that are like 
 of their rates, weighed by the inverse fourth power of the distance between the logarithms of M, K and N
 (Shepard, "A two-dimensional interpolation function for irregularly-spaced data", 1968), and takes at least
 the time in which its weights come from memory and its activations are moved. Like it are those of its family:
-depthwise, of few channels, with weights that no cache holds. What the runtime takes into it, an activation,
-has its time beside. Others move their bytes as fast as the measured kernel of their kind. Nothing is learned
-from the model whose time is predicted.
+depthwise, with a wide window, of few channels, with weights that no cache holds. What the runtime takes into
+it, an activation, has its time beside. Others move their bytes as fast as the measured kernel of their kind.
+Nothing is learned from the model whose time is predicted.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from explorer.facts.profile.machine import KernelTime, MeasuredMachine
 from explorer.settings.columns import tensor_bytes
 
 GROUPED, STRIDED, FEW = "Conv, grouped", "Conv, grouped, stride 2", "Conv, few channels"
+WIDE = "Conv, grouped, wide window"
+TURNED, SHORT_ROWS = "Transpose, last axis", "LayerNormalization, short rows"
 COLD, PRODUCTS = "MatMul, weights from memory", "MatMul, no weights"
 FUSED = ("Clip", "Sigmoid")
 ALONE = "alone"
@@ -29,6 +31,10 @@ ALONE = "alone"
 `Conv, grouped, alone` one without."""
 OF_RUNTIME = ("Gelu", "SkipLayerNormalization")
 """Operators that the runtime makes of several of the model's."""
+_WINDOW = 49
+"""Places of a window from which a grouped convolution is slower for each of them: 7 x 7."""
+_SHORTEST = 256
+"""Numbers of a row below which a normalization of rows takes time for each row."""
 _FEWEST = 8
 """Channels below which the runtime has a kernel of its own: images."""
 
@@ -39,11 +45,21 @@ _LIKE: Mapping[str, Sequence[str]] = {
     "SkipLayerNormalization": ("SkipSimplifiedLayerNormalization", "EmbedLayerNormalization"),
     "Softmax": ("LogSoftmax",),
     "LayerNormalization": ("InstanceNormalization", "GroupNormalization", "RMSNormalization"),
-    "Transpose": ("Concat", "Slice", "Gather", "Pad", "Split", "Expand", "Resize"),
+    "Concat": (),
+    "BatchNormalization": (),
+    "Transpose": ("Slice", "Gather", "Pad", "Split", "Expand", "Resize"),
     "MaxPool": ("AveragePool", "LRN"),
     "Relu": ("Clip", "LeakyRelu", "Neg", "Cast", "Sqrt", "Reciprocal", "ReduceMean", "GlobalAveragePool"),
 }
 """Measured kernels, and the operators that are timed as they; others as an Add."""
+_OLDER = {
+    WIDE: GROUPED,
+    TURNED: "Transpose",
+    SHORT_ROWS: "LayerNormalization",
+    "Concat": "Transpose",
+    "BatchNormalization": "Add",
+}
+"""What stands in for a kernel on a machine that was measured without it."""
 _KIND = {kind: like for like, kinds in _LIKE.items() for kind in (*kinds, like)}
 _CONV = ("Conv", "ConvTranspose")
 _TAKEN_IN = {
@@ -62,6 +78,8 @@ _NO_WORK = frozenset(("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"))
 
 def conv_family(inner: int, kernel: int, groups: int, stride: int, then: str = "") -> str:
     """Like which measured convolutions one is; `inner` are the products that are added for a number."""
+    if groups > 1 and kernel >= _WINDOW and not then:
+        return WIDE
     if groups > 1:
         return f"{GROUPED}, {then}" if then else GROUPED if stride == 1 else STRIDED
     return FEW if inner < _FEWEST * kernel else "Conv"
@@ -102,7 +120,9 @@ class TimeModel:
             return self._launch * calls
         if not layer.macs and len(ops) == 1 and _KIND.get(ops[0]) in OF_RUNTIME and inside:
             made = tensor_bytes(layer.outputs)
-            return None if made is None else (self._launch + self._moving(ops[0], 2 * made / calls)) * calls
+            if made is None:
+                return None
+            return (self._launch + self._moving(_KIND.get(ops[0], "Add"), 2 * made / calls)) * calls
         own = self._alone(layer)
         if own is None:
             return None
@@ -138,7 +158,7 @@ class TimeModel:
             weights = min(moved, layer.weight_bytes_read or 0) / calls
             least = weights / self._bandwidth + self._moving("Add", moved / calls - weights)
             return None if took is None else max(took, least) * calls
-        return (self._launch + self._moving(layer.kind, moved / calls)) * calls
+        return (self._launch + self._moving(_moving_kind(layer), moved / calls)) * calls
 
     def _multiplying(self, layer: Layer, macs: int) -> float | None:
         """Seconds of one call of a matmul or a convolution."""
@@ -160,7 +180,7 @@ class TimeModel:
             op = conv_family(inner, kernel, layer.attributes.get("group", 1), stride)
         else:
             op = "MatMul" if layer.weights and not self._cold else COLD if layer.weights else PRODUCTS
-        like = self._kernels.get(op) or self._kernels.get("Conv" if conv else "MatMul")
+        like = self._like(op) or self._kernels.get("Conv" if conv else "MatMul")
         if layer.kind in _GATES and len(sizes) == 4 and like:
             return self._recurrent(layer, macs, sizes, like)
         return macs / _rate(like, at) if like else None
@@ -179,9 +199,16 @@ class TimeModel:
             took += (macs - state) / _rate(like, (numbers // (hidden * directions), inner, gates))
         return took
 
+    def _like(self, op: str) -> Sequence[KernelTime]:
+        """The measured kernels of a family, or those that stand in for them; none where there are neither."""
+        return self._kernels.get(op) or self._kernels.get(_OLDER.get(op, "")) or ()
+
     def _moving(self, kind: str, moved: float) -> float:
-        """Seconds of one call of what multiplies nothing, between the measured sizes on a straight line."""
-        points = self._kernels.get(_KIND.get(kind, "Add")) or self._kernels["Add"]
+        """Seconds of one call of what multiplies nothing, between the measured sizes on a straight line.
+
+        `kind` is a family of measured kernels.
+        """
+        points = self._like(kind) or self._kernels["Add"]
         order = sorted((one.bytes, one.seconds.median / one.bytes) for one in points)
         # what is larger than was measured comes from memory
         largest, slow = order[-1]
@@ -193,6 +220,19 @@ class TimeModel:
                 part = (at - math.log(low)) / (math.log(high) - math.log(low))
                 return moved * (slow + part * (fast - slow))
         return moved * (order[0] if moved < order[0][0] else order[-1])[1]
+
+
+def _moving_kind(layer: Layer) -> str:
+    """Like which measured kernel a layer moves its bytes."""
+    kind = _KIND.get(layer.kind, "Add")
+    if layer.kind == "Transpose":
+        order = tuple(layer.attributes.get("perm", ()))
+        # without an order all axes are turned round
+        return kind if order and order[-1] == len(order) - 1 else TURNED
+    if kind == "LayerNormalization" and layer.outputs:
+        row = (layer.outputs[0].shape or (None,))[-1]
+        return SHORT_ROWS if isinstance(row, int) and row < _SHORTEST else kind
+    return kind
 
 
 def _rate(kernels: Sequence[KernelTime], at: Sequence[int]) -> float:

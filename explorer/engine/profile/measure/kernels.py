@@ -18,7 +18,7 @@ import onnxruntime
 from explorer.engine.formats.onnx.writer import skeleton
 from explorer.engine.graph.model import Graph, Inline, Model, Node, Tensor, Value, dtype_code
 from explorer.engine.profile.kernels import KernelRun, kernel_runs
-from explorer.engine.profile.predict import OF_RUNTIME
+from explorer.engine.profile.predict import OF_RUNTIME, TURNED
 from explorer.engine.profile.sessions import LEVELS
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.engine.runtime.provider_assignment import HOST
@@ -64,6 +64,35 @@ class ConvShape(NamedTuple):
         return self.batch * (self.side // self.stride) ** 2
 
 
+class DenseBlock(NamedTuple):
+    """Layers that join what all before them made: Concat, BatchNormalization, Relu, two convolutions.
+
+    Attributes:
+        channels: Of what the first one reads.
+        side: Rows, and columns.
+        layers: How many there are.
+    """
+
+    channels: int
+    side: int
+    layers: int
+
+    def width(self, at: int) -> int:
+        """Channels that the layer `at` reads."""
+        return self.channels + _GROWTH * at
+
+    @property
+    def kernels(self) -> list[tuple[str, int]]:
+        """Operator and layer of each kernel that is told apart; the first layer joins nothing."""
+        return [(op, at) for at in range(self.layers) for op in _JOINS if at or op != "Concat"]
+
+
+_GROWTH, _NARROW = 32, 128
+"""Channels that a layer of a dense block adds, and those between its two convolutions."""
+_JOINS = {"Concat": "joined", "BatchNormalization": "scaled"}
+"""Operators of a dense block that move what all layers before made, and what their values are called."""
+
+
 class ObservedNetwork(NamedTuple):
     """Kernels one after the other in a graph, under a profiler.
 
@@ -80,6 +109,7 @@ _MORE = {"LayerNormalization": ("scale", "bias"), "SkipLayerNormalization": ("sc
 _CONTRIBUTED = "com.microsoft"
 _SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "Transpose": {"perm": [0, 2, 1, 3]},
+    TURNED: {"perm": [0, 2, 3, 1]},
     "MaxPool": {"kernel_shape": [3, 3], "strides": [1, 1], "pads": [1, 1, 1, 1]},
     "Softmax": {"axis": -1},
     "Clip": {},
@@ -168,25 +198,41 @@ class Kernels:
 
     def observed(self, shapes: Sequence[ConvShape]) -> ObservedNetwork:
         """The same under a profiler."""
-        graph, feeds = _network(shapes)
+        return self._observed(*_network(shapes), lambda run: _of_convs(run, len(shapes)))
+
+    def block(self, block: DenseBlock) -> Run:
+        """A dense block."""
+        return self._run(*_dense(block))
+
+    def observed_block(self, block: DenseBlock) -> ObservedNetwork:
+        """The same under a profiler, with the seconds of each of `block.kernels`."""
+        return self._observed(*_dense(block), lambda run: _of_block(run, block))
+
+    def _observed(
+        self,
+        graph: Graph,
+        feeds: Mapping[str, Array],
+        told: Callable[[KernelRun], tuple[Sequence[float], float] | None],
+    ) -> ObservedNetwork:
         folder = tempfile.TemporaryDirectory()
         session = self._session(graph, "all", os.path.join(folder.name, "profile"))
 
         def each() -> Sequence[tuple[Sequence[float], float]]:
             with folder:
-                found = [_of_convs(run, len(shapes)) for run in kernel_runs(session.end_profiling())]
+                found = [told(run) for run in kernel_runs(session.end_profiling())]
             return [one for one in found if one is not None]
 
         return ObservedNetwork(_bound_to(session, graph, feeds), each)
 
     def elementwise(self, op: str, shape: tuple[int, ...]) -> Run:
-        """An operator on a float32 array of 4 axes."""
+        """An operator on a float32 array; what stands behind its name and a comma says how it is set."""
         draw = np.random.default_rng(0)
         x, y = Value("x", "float32", shape), Value("y", "float32", None)
+        settings, op = _SETTINGS.get(op, {}), op.partition(",")[0]
         more = {name: _tensor(name, _normal(draw, shape[-1:])) for name in _MORE.get(op, ())}
         read = ["x", "x", *more] if op == "SkipLayerNormalization" else ["x", *more]
         domain = _CONTRIBUTED if op in OF_RUNTIME else ""
-        node = Node(op, read, ["y"], domain=domain, attributes=_SETTINGS.get(op, {}))
+        node = Node(op, read, ["y"], domain=domain, attributes=settings)
         return self._run(Graph(op, [node], (x,), (y,), more), {"x": _normal(draw, shape)})
 
     def add(self, elements: int) -> Run:
@@ -229,6 +275,46 @@ def _network(shapes: Sequence[ConvShape]) -> tuple[Graph, dict[str, Array]]:
     end = (last.batch, last.channels[1], *[last.side // last.stride] * 2)
     x, y = Value("v0", "float32", size), Value(f"v{len(shapes)}", "float32", end)
     return Graph("network", nodes, (x,), (y,), tensors), {"v0": _normal(draw, size)}
+
+
+def _dense(block: DenseBlock) -> tuple[Graph, dict[str, Array]]:
+    """A graph of a dense block behind a convolution: the runtime lays its channels out as in models."""
+    draw = np.random.default_rng(0)
+    tensors, nodes, made = dict[str, Tensor](), list[Node](), ["v0"]
+
+    def conv(channels: tuple[int, int], kernel: int, read: str, name: str) -> None:
+        shape, number = ConvShape(channels, block.side, kernel), len(nodes)
+        tensors.update(_weights(draw, shape, number))
+        nodes.append(Node("Conv", [read, f"w{number}", f"b{number}"], [name], name, attributes=_conv(shape)))
+
+    conv((block.channels, block.channels), 3, "x", "v0")
+    for at in range(block.layers):
+        read, wide = made[0], block.width(at)
+        if at:
+            read = f"joined{at}"
+            nodes.append(Node("Concat", made, [read], read, attributes={"axis": 1}))
+        scales = [f"{name}{at}" for name in ("scale", "shift", "mean", "variance")]
+        tensors |= {name: _tensor(name, np.abs(_normal(draw, (wide,))) + 0.5) for name in scales}
+        nodes += [
+            Node("BatchNormalization", [read, *scales], [f"scaled{at}"], f"scaled{at}"),
+            Node("Relu", [f"scaled{at}"], [f"wide{at}"], f"wide{at}"),
+        ]
+        conv((wide, _NARROW), 1, f"wide{at}", f"narrow{at}")
+        nodes.append(Node("Relu", [f"narrow{at}"], [f"cut{at}"], f"cut{at}"))
+        conv((_NARROW, _GROWTH), 3, f"cut{at}", f"v{at + 1}")
+        made = [*made, f"v{at + 1}"]
+    size = (1, block.channels, block.side, block.side)
+    x, y = Value("x", "float32", size), Value(made[-1], "float32", (1, _GROWTH, block.side, block.side))
+    return Graph("block", nodes, (x,), (y,), tensors), {"x": _normal(draw, size)}
+
+
+def _of_block(run: KernelRun, block: DenseBlock) -> tuple[Sequence[float], float] | None:
+    """Seconds of each of `block.kernels` in a run, and of all its kernels; None of one that is not whole."""
+    # the runtime writes behind the name of a node what it made of it
+    by_node = {name.partition("_")[0]: one.seconds for name, one in run.kernels.items()}
+    found = [by_node.get(f"{_JOINS[op]}{at}") for op, at in block.kernels]
+    times = [one for one in found if one is not None]
+    return (times, sum(one.seconds for one in run.kernels.values())) if len(times) == len(found) else None
 
 
 def _of_convs(run: KernelRun, count: int) -> tuple[Sequence[float], float] | None:

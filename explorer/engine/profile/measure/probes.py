@@ -9,8 +9,16 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 
-from explorer.engine.profile.measure.kernels import ConvShape, Kernels, Run
-from explorer.engine.profile.predict import ALONE, COLD, FUSED, PRODUCTS, conv_family
+from explorer.engine.profile.measure.kernels import ConvShape, DenseBlock, Kernels, ObservedNetwork, Run
+from explorer.engine.profile.predict import (
+    ALONE,
+    COLD,
+    FUSED,
+    PRODUCTS,
+    SHORT_ROWS,
+    TURNED,
+    conv_family,
+)
 from explorer.engine.profile.statistics import spread
 from explorer.facts.profile.machine import KernelTime
 from explorer.facts.profile.profile import Spread
@@ -32,6 +40,9 @@ _CONVS = (
 )
 _PAIRS = tuple([ConvShape((64, 256), 56, 1, batch=batch) for batch in (1, 8)])
 """To and fro between few channels and many, as in blocks of many MACs for what they move."""
+_WINDOWS = (ConvShape((128, 128), 56, 7, 128), ConvShape((512, 512), 14, 7, 512))
+"""Depthwise convolutions with a wide window: each with the change of layout before and behind it."""
+_BLOCKS = (DenseBlock(64, 28, 6), DenseBlock(256, 14, 8))
 _CHAIN = 4
 """Convolutions one after the other."""
 _STAGES = ((16, 112), (32, 56), (64, 28), (128, 14), (256, 7))
@@ -40,13 +51,18 @@ _WIDER = 4
 _BATCHES = (1, 8)
 OPS = (
     *("Add", "Relu", "Sigmoid", "Erf", "Gelu", "Softmax", "LayerNormalization", "SkipLayerNormalization"),
-    *("Transpose", "MaxPool"),
+    *("Transpose", "MaxPool", TURNED, SHORT_ROWS),
 )
 _SHAPES = ((1, 8, 64, 64), (1, 64, 128, 128))
-_BY_ROW = {"Softmax": 4, "LayerNormalization": 4, "SkipLayerNormalization": 3}
+_BY_ROW = {"Softmax": 4, "LayerNormalization": 4, "SkipLayerNormalization": 3, SHORT_ROWS: 3}
 """What works row by row, and the axes of an array that it takes."""
 _ROWS = ((1, 1, 64, 512), (1, 8, 256, 512))
-COUNT = sum(map(len, (_MATMULS, _STREAMED, _PRODUCTS, _CONVS, _PAIRS, _BATCHES, _BATCHES, OPS, OPS)))
+_OF_OP = {SHORT_ROWS: ((1, 1, 196, 128), (1, 1, 3136, 128)), TURNED: ((1, 512, 14, 14), (1, 128, 56, 56))}
+"""Sizes of arrays of those operators that have others."""
+_NETWORKS = (*_BATCHES, *_BLOCKS)
+COUNT = sum(
+    map(len, (_MATMULS, _STREAMED, _PRODUCTS, _CONVS, _PAIRS, _WINDOWS, *[_NETWORKS] * 2, *[OPS] * 2))
+)
 
 
 def network(batch: int) -> tuple[ConvShape, ...]:
@@ -100,12 +116,16 @@ def probes(
         # both ways have the same MACs and bytes; what each takes alone is not told
         for channels in (shape.channels, shape.channels[::-1]):
             yield _conv(shape._replace(channels=channels), took)
+    for shape in _WINDOWS:
+        yield _conv(shape, time(kernels.conv(shape, 1), 1))
+    for block in _BLOCKS:
+        yield from _in_block(kernels, block, time)
     for batch in _BATCHES:
         shapes = network(batch)
         if fits(sum(shape.channels[1] * shape.inner * shape.places for shape in shapes)):
             yield from _in_network(kernels, shapes, time)
     for op in OPS:
-        for sizes in _ROWS if op in _BY_ROW else _SHAPES:
+        for sizes in _OF_OP.get(op, _ROWS if op in _BY_ROW else _SHAPES):
             count = math.prod(sizes)
             if op == "Add":
                 run, moved = kernels.add(count), 12 * count
@@ -123,17 +143,30 @@ def _in_network(
     kernels: Kernels, shapes: Sequence[ConvShape], time: Callable[[Run, int], Spread]
 ) -> Iterator[KernelTime]:
     """Convolutions as they run in a network: their parts of a run under a profiler, of its time without."""
-    whole = time(kernels.network(shapes), 1).median
-    made = kernels.observed(shapes)
-    time(made.run, 1)
-    seen = made.each()
-    seen = seen[1:] or seen  # the runtime plans its memory in the first
-    slower = spread([ran for _, ran in seen]).median / whole
+    runs = _unslowed(kernels.network(shapes), kernels.observed(shapes), time)
     for shape in dict.fromkeys(shapes):
         places = [at for at, other in enumerate(shapes) if other == shape]
-        yield _conv(
-            shape, spread([sum(each[at] for at in places) / len(places) / slower for each, _ in seen])
-        )
+        yield _conv(shape, spread([sum(each[at] for at in places) / len(places) for each in runs]))
+
+
+def _in_block(
+    kernels: Kernels, block: DenseBlock, time: Callable[[Run, int], Spread]
+) -> Iterator[KernelTime]:
+    """Joins and scalings of a dense block, as `_in_network` tells convolutions."""
+    runs = _unslowed(kernels.block(block), kernels.observed_block(block), time)
+    for number, (op, at) in enumerate(block.kernels):
+        sizes = (1, block.width(at), block.side, block.side)
+        yield _kernel(op, sizes, 0, 8 * math.prod(sizes), spread([each[number] for each in runs]))
+
+
+def _unslowed(plain: Run, seen: ObservedNetwork, time: Callable[[Run, int], Spread]) -> list[list[float]]:
+    """Seconds of each kernel, run by run: as a profiler sees them, less what it slows them all."""
+    whole = time(plain, 1).median
+    time(seen.run, 1)
+    runs = seen.each()
+    runs = runs[1:] or runs  # the runtime plans its memory in the first
+    slower = spread([ran for _, ran in runs]).median / whole
+    return [[one / slower for one in each] for each, _ in runs]
 
 
 def _conv(shape: ConvShape, took: Spread, alone: bool = False) -> KernelTime:

@@ -12,7 +12,13 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Cancelled
 from explorer.engine.profile.load import LoadWatch
-from explorer.engine.profile.measure.kernels import DTYPES, ConvShape, Kernels, ObservedNetwork
+from explorer.engine.profile.measure.kernels import (
+    DTYPES,
+    ConvShape,
+    DenseBlock,
+    Kernels,
+    ObservedNetwork,
+)
 from explorer.engine.profile.measure.machine import SIZES, Surroundings, measure
 from explorer.engine.profile.measure.probes import OPS, network
 from explorer.engine.profile.measure.speed_check import SpeedCheck
@@ -72,7 +78,15 @@ class Machine:
     def _convolving(self, shape: ConvShape, alone: bool) -> float:
         macs = shape.channels[1] * shape.inner * shape.places
         after = ACTIVATIONS.get(shape.then, 0.0) * shape.channels[1] * shape.places
-        slow = (2 if alone else 4) if shape.groups > 1 else 2 if shape.channels[0] < 8 else 1
+        slow = (
+            3
+            if shape.kernel > 5 and shape.groups > 1
+            else (2 if alone else 4)
+            if shape.groups > 1
+            else 2
+            if shape.channels[0] < 8
+            else 1
+        )
         return macs * slow / self.rates.get("float32", 1e9) + after
 
     def conv(self, shape: ConvShape, count: int) -> Callable[[], object]:
@@ -92,8 +106,26 @@ class Machine:
 
         return ObservedNetwork(run, lambda: runs)
 
+    def block(self, block: DenseBlock) -> Callable[[], object]:
+        return self._takes(sum(self._joining(block)))
+
+    def _joining(self, block: DenseBlock) -> list[float]:
+        places = block.side**2
+        return [8 * block.width(at) * places / (10e9 if op == "Concat" else 25e9) for op, at in block.kernels]
+
+    def observed_block(self, block: DenseBlock) -> ObservedNetwork:
+        every = [1.5 * one for one in self._joining(block)]
+        runs: list[tuple[Sequence[float], float]] = []
+
+        def run() -> None:
+            self.now += sum(every)
+            runs.append((every, sum(every)))
+
+        return ObservedNetwork(run, lambda: runs)
+
     def elementwise(self, op: str, shape: tuple[int, ...]) -> Callable[[], object]:
-        return self._takes(8 * math.prod(shape) / 50e9)
+        # what has a name of its own is slower than the rest of its operator
+        return self._takes((5 if "," in op else 1) * 8 * math.prod(shape) / 50e9)
 
     def watch(self) -> LoadWatch:
         quiet = LoadWatch(1, switches=lambda: 0, busy=lambda: None, average=lambda: 0.0, clock=self.clock)
@@ -239,7 +271,23 @@ def test_convolutions_have_their_parts_of_the_time_that_a_network_takes_without_
         assert one.side // one.stride == other.side
 
 
-PLANES = ("MaxPool", "Transpose")
+def test_joins_and_scalings_of_a_dense_block_are_told_one_by_one_run_by_run() -> None:
+    block = DenseBlock(8, 6, 3)
+    kernels = [
+        ("BatchNormalization", 0),
+        *((op, at) for at in (1, 2) for op in ("Concat", "BatchNormalization")),
+    ]
+    assert block.kernels == kernels
+    Kernels(1).block(block)()
+    made = Kernels(1).observed_block(block)
+    for _ in range(3):
+        made.run()
+    runs = made.each()
+    assert [len(each) for each, _ in runs] == [5] * 3
+    assert all(0 <= sum(each) < ran for each, ran in runs)
+
+
+PLANES = ("MaxPool", "Transpose", "Transpose, last axis")
 """Operators that want four axes."""
 
 
@@ -279,6 +327,30 @@ def test_a_layer_is_predicted_to_take_what_a_kernel_like_it_took(usual: Measured
         took = model.seconds(_layer(kind, (1 << 20,), 0, 8 << 20))
         assert took == pytest.approx((8 << 20) / 50e9, rel=0.05)
     assert model.seconds(_layer("Reshape", (4,), 0, 0)) == pytest.approx(1e-7, rel=0.05)
+
+
+@pytest.mark.parametrize("measured", ["now", "before there were such kernels"])
+def test_kernels_of_their_own_have_rates_of_their_own(usual: MeasuredMachine, measured: str) -> None:
+    own = ("Conv, grouped, wide window", "Transpose, last axis", "LayerNormalization, short rows")
+    own = (*own, "Concat", "BatchNormalization")
+    seen = usual
+    if measured != "now":
+        seen = replace(usual, probes=tuple(one for one in usual.probes if one.op not in own))
+    model, image = TimeModel(seen), (1, 128, 28, 28)
+    size = 8 * math.prod(image)
+    turned = _layer("Transpose", (1, 28, 28, 128), 0, size, attributes={"perm": [0, 2, 3, 1]})
+    kept = _layer("Transpose", (1, 28, 128, 28), 0, size, attributes={"perm": [0, 2, 1, 3]})
+    short = _layer("LayerNormalization", (1, 28, 28, 128), 0, size)
+    long = _layer("LayerNormalization", (28, 7, 512), 0, size)
+    joined, scaled = _layer("Concat", image, 0, size), _layer("BatchNormalization", image, 0, size)
+    layers = (turned, kept, short, long, joined, scaled)
+    rates = (10e9, 50e9, 10e9, 50e9, 10e9, 25e9) if measured == "now" else (50e9,) * 6
+    for layer, rate in zip(layers, rates, strict=True):
+        assert model.seconds(layer) == pytest.approx(size / rate, rel=0.05), layer.kind
+    attributes = {"group": 128, "kernel_shape": (7, 7)}
+    wide = _layer("Conv", image, 128 * 49 * 784, size, attributes=attributes)
+    slow = 3 if measured == "now" else 4
+    assert model.seconds(wide) == pytest.approx(slow * wide.macs / RATES["float32"], rel=0.05)  # type: ignore[operator]
 
 
 @pytest.mark.slow
