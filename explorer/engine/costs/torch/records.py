@@ -27,7 +27,7 @@ from explorer.engine.formats.torch_module.modules import (
     is_lazy,
     plain,
     registered,
-    tensors,
+    tensors_in,
 )
 from explorer.engine.formats.torch_module.stored_form import StoredForm, of_module
 from explorer.engine.operators.cost_formulas import Cost
@@ -149,7 +149,7 @@ def _held(value: Any) -> Sequence[torch.Tensor]:
     """The tensors in arguments or results, as they are now: a list may change."""
     if type(value) is tuple and all([type(part) is torch.Tensor for part in value]):  # noqa: C419 (half the time)
         return value
-    return [tensor for _, tensor in tensors(value)]
+    return tensors_in(value)
 
 
 class Trace(Struct):

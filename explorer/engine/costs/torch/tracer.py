@@ -82,6 +82,7 @@ from explorer.engine.formats.torch_module.modules import (
     is_parameter,
     named,
     tensors,
+    tensors_in,
 )
 from explorer.engine.formats.torch_module.sparse import stored_elements
 from explorer.engine.formats.torch_module.stored_form import of_module
@@ -834,7 +835,7 @@ def _bytes(value: Any) -> int:
     """Bytes of every tensor in a result."""
     if type(value) is torch.Tensor:
         return value.numel() * value.element_size()
-    return sum(t.numel() * t.element_size() for _, t in tensors(value))
+    return sum(t.numel() * t.element_size() for t in tensors_in(value))
 
 
 @contextmanager

@@ -5,6 +5,7 @@ What reading a module, counting it and running it ask alike, whatever of it has 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
@@ -71,6 +72,33 @@ def tensors(value: Any) -> Iterator[tuple[str, torch.Tensor]]:
             yield f"{name}.{rest}" if rest else str(name), tensor
 
 
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """The tensors of `tensors`, without their places, which takes a third of the time."""
+    found: list[torch.Tensor] = []
+    _add_tensors(value, found)
+    return found
+
+
+def _add_tensors(value: Any, found: list[torch.Tensor]) -> None:
+    kind = type(value)
+    if kind in _NOT_TENSORS:
+        return
+    if isinstance(value, torch.Tensor):
+        found.append(value)
+    elif kind is tuple or kind is list:
+        for part in value:
+            _add_tensors(part, found)
+    elif kind is dict:
+        for part in value.values():
+            _add_tensors(part, found)
+    else:
+        found += [tensor for _, tensor in tensors(value)]
+
+
+_NOT_TENSORS = frozenset((int, float, bool, str, type(None), torch.dtype, torch.device, torch.Size))
+"""Classes of most arguments that are no tensors; a size holds numbers alone."""
+
+
 def described(value: Any, name: str) -> tuple[TensorInfo, ...]:
     """The tensors in `value` as facts, called `name` or `name.place`."""
     if type(value) is torch.Tensor:
@@ -123,16 +151,32 @@ def held(
         place: The expression that reaches `value`; the ways begin with it.
         skipped: Ids of the modules whose tensors are known; None skips all modules.
     """
-    parts = contents(value, place, skipped=skipped)
+    parts = contents(value, place, skipped=skipped, plain=False)
     return ((where, part) for where, part in parts if isinstance(part, torch.Tensor))
 
 
+_PLAIN_TYPES = frozenset(_WITHOUT_TENSORS)
+_CONTAINERS = frozenset((dict, OrderedDict, list, tuple, set, frozenset))
+
+
+def _is_bare(value: Any) -> bool:
+    """Whether a value is plain or an empty container, as most of what a module holds is: told by its class."""
+    kind = type(value)
+    return kind in _PLAIN_TYPES or (kind in _CONTAINERS and not value)
+
+
 def contents(
-    value: Any, place: str = "", *, skipped: Collection[int] | None = None
+    value: Any, place: str = "", *, skipped: Collection[int] | None = None, plain: bool = True
 ) -> Iterator[tuple[str, Any]]:
     """All that containers and attributes of objects hold, however deep, as in `held`.
 
     Each object is looked at once, so that objects which hold each other end.
+
+    Args:
+        value: Where to look.
+        place: The expression that reaches `value`.
+        skipped: As in `held`.
+        plain: Numbers, text and empty containers in it are wanted, too.
     """
     waiting, seen = [(place, value)], {}
     while waiting:
@@ -148,13 +192,22 @@ def contents(
             dicts = [names for name, names in vars(part).items() if name in MODULE_DICTS]
             own = [(name, value) for name, value in vars(part).items() if name not in MODULE_DICTS]
             named_parts = [*(item for names in dicts for item in names.items()), *own]
-            inner = [(f"{where}.{name}", value) for name, value in named_parts]
+            inner = [
+                (f"{where}.{name}", value) for name, value in named_parts if plain or not _is_bare(value)
+            ]
         elif isinstance(part, Mapping):
-            inner = [(f"{where}[{key!r}]", value) for key, value in part.items()]
+            inner = [
+                (f"{where}[{key!r}]", value) for key, value in part.items() if plain or not _is_bare(value)
+            ]
         elif isinstance(part, (list, tuple, set, frozenset)):
-            inner = [(f"{where}[{index}]", value) for index, value in enumerate(part)]
+            inner = [
+                (f"{where}[{index}]", value)
+                for index, value in enumerate(part)
+                if plain or not _is_bare(value)
+            ]
         else:
-            inner = [(f"{where}.{name}", value) for name, value in getattr(part, "__dict__", {}).items()]
+            own = list(getattr(part, "__dict__", {}).items())
+            inner = [(f"{where}.{name}", value) for name, value in own if plain or not _is_bare(value)]
         waiting += reversed(inner)
 
 
@@ -175,7 +228,7 @@ def unregistered_parameters(model: nn.Module) -> Iterator[tuple[str, torch.Tenso
         before = f"{path}." if path else ""
         beside = [(name, value) for name, value in vars(module).items() if name not in MODULE_DICTS]
         for name, value in (*beside, *buffers_of(module).items()):
-            if isinstance(value, _WITHOUT_TENSORS):
+            if _is_bare(value):
                 continue
             for place, tensor in held(value, f"{before}{name}", skipped=listed):
                 if is_parameter(tensor) and id(tensor) not in known:
