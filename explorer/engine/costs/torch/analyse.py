@@ -85,7 +85,8 @@ def examine(
     """
     if on_progress:
         on_progress(Progress("building the model"))
-    model = loaded.meta()
+    with_values = loaded.asks and gradients is None
+    model = loaded.shapes() if with_values else loaded.meta()
     bound = bind(loaded, input_shapes, dims)
     args, kwargs = bound.arguments(device="meta")
     with loaded.quiet():
@@ -99,6 +100,7 @@ def examine(
             assumptions={"dims": bound.dims, "weights": loaded.weights_text},
             valued=loaded.valued,
             asks=loaded.asks,
+            plain=loaded.meta if with_values else None,
             gradients=gradients,
             on_progress=on_progress,
             cancel=cancel,
@@ -117,6 +119,7 @@ def examine_module(
     assumptions: Mapping[str, Any] | None = None,
     valued: Callable[[], nn.Module] | None = None,
     asks: bool = False,
+    plain: Callable[[], nn.Module] | None = None,
     gradients: Gradients | None = None,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
@@ -133,15 +136,16 @@ def examine_module(
         assumptions: What was assumed to get the numbers.
         valued: Makes the model with the values of its small tensors, for one that asks for them.
         asks: It is known to.
+        plain: Makes the model without any values, where small tensors of `model` have theirs.
         gradients: Watches what a backward pass would do.
         on_progress: Told about the modules that ran.
         cancel: Asked at every module.
     """
     args, kwargs = tuple(args), dict(kwargs or {})
     if any(_is_unsettled(module) for _, module in registered(model)):
-        model = materialised(model, args, kwargs)
+        model, plain = materialised(plain() if plain is not None else model, args, kwargs), None
     check = partial(_check, on_progress, cancel)
-    verdict = traced(model, args, kwargs, valued, asks=asks, check=check, gradients=gradients)
+    verdict = traced(model, args, kwargs, valued, asks=asks, plain=plain, check=check, gradients=gradients)
     seen = verdict.seen
     rows = _settled(seen)
     leaves = _leaves(seen, rows)

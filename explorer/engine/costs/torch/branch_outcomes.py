@@ -88,6 +88,7 @@ def traced(
     valued: Callable[[], nn.Module] | None = None,
     *,
     asks: bool = False,
+    plain: Callable[[], nn.Module] | None = None,
     **options: Any,
 ) -> Verdict:
     """Runs a model on shapes: once if shapes decide everything, else until it is clear what does not.
@@ -98,15 +99,19 @@ def traced(
         kwargs: Keyword arguments.
         valued: Makes the model with the values of its small tensors, if `model` may have lost them.
         asks: It is known to ask for values, so they are there in the first run.
+        plain: Makes the model without any values, where small tensors of `model` have theirs.
         options: Of `tracer.trace`.
     """
     if asks and valued is not None and options.get("gradients") is None:
-        first = model
-        with contextlib.suppress(Exception):
+        try:
             first = valued()
+        except Exception:
+            first = model if plain is None else plain()
         seen, _ = _through(first, args, kwargs, AnswerPolicy(valued=True), options)
         if not seen.assumed and not seen.failed:
             return Verdict(seen)
+    if plain is not None:
+        model = plain()
     seen, way = _through(model, args, kwargs, AnswerPolicy(), options)
     if not seen.assumed:
         return Verdict(seen)

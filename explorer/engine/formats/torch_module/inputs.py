@@ -57,7 +57,7 @@ def bind(
         loaded.bound = loaded.binding(input_shapes, dims)
         return loaded.bound
     _check_dims(dims)
-    model = loaded.meta()
+    model = loaded.shapes()
     required, optional, variadic = _parameters(model)
     known = [*required, *optional]
     if isinstance(loaded.example, Example):
@@ -72,6 +72,8 @@ def bind(
     for name, (dtype, shape) in input_shapes.items():
         kind = _dtype(name, dtype, {**dict(_examples(_dummy(model), required)), **found}, usual)
         found[name] = TensorInfo(name, kind, _shape(name, shape), "declared")
+    if untyped or not found or not found.keys() >= set(required):
+        model = loaded.meta()  # it may be run to find out what it takes
     fails = partial(_failure, try_run)
     found, notes = _completed(loaded, model, found, (required, optional, variadic), fails)
     order = [n for n in known if n in found] + [n for n in found if n not in known]

@@ -70,6 +70,24 @@ class LoadedModule(Struct):
     _meta: nn.Module | None = None
     _real: nn.Module | None = None
     _built: nn.Module | None = None
+    _shapes: nn.Module | None = None
+    _unused: bool = False
+
+    def shapes(self) -> nn.Module:
+        """The model on the meta device, to be read and not to be run: parameters without values.
+
+        A model that is going to be run with the values of its small tensors is built with them, and the next
+        `valued` returns this one, so that it is not built twice.
+        """
+        if self._meta is None and self._shapes is None and self.asks and self.new:
+            try:
+                self._shapes = self.valued()
+                self._unused = True
+            except ExplorerError:
+                raise
+            except Exception:
+                return self.meta()
+        return self._shapes if self._meta is None and self._shapes is not None else self.meta()
 
     def meta(self) -> nn.Module:
         """The model on the meta device, in evaluation mode: shapes without weights.
@@ -120,6 +138,9 @@ class LoadedModule(Struct):
         """
         if self.trained or self._built is not None:
             return without_values(self.as_built(), numbers=True).eval()
+        if self._unused and self._shapes is not None:
+            self._unused = False
+            return self._shapes
         with self.quiet(), torch.random.fork_rng(devices=[]), UninitialisedOnMeta(), UnfilledTensors():
             torch.manual_seed(self.seed)
             made = self.build()

@@ -87,7 +87,7 @@ def built(
     # without a cache transformers looks whether several texts lie in one row
     loaded = LoadedModule(source, make, f"of {source}", values=fill, asks=asks, new=True)
     try:
-        loaded.example = _text(loaded.meta())
+        loaded.example = _text(loaded.shapes())
     except _TooMany:
         raise
     except ExplorerError as error:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.modules.module import register_module_module_registration_hook
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.engine.formats.transformers import module as transformers_module
@@ -45,6 +46,21 @@ def test_known_shapes_have_their_figures(tmp_path: Path, config: Any, tensors: A
     assert info.totals.coverage == 1
     assert not [note for note in info.model.notes if "in no file" in note or "of the files, not" in note]
     assert sum(layer.macs or 0 for layer in layers if not layer.group) == info.totals.macs
+
+
+def test_a_folder_is_built_once_for_its_tree(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**folders.LLAMA_3_8B, "num_hidden_layers": 3}))
+    built: list[str] = []
+    hook = register_module_module_registration_hook(lambda module, name, child: built.append(name))
+    try:
+        with Session(str(tmp_path), cache=False) as session:
+            layers = session.analysis().layers
+            assert built.count("embed_tokens") == 1
+            assert {"model.layers.2.mlp.up_proj", "lm_head"} <= {layer.path for layer in layers}
+            # what wants no values of small tensors has a model without any
+            assert session.training().forward.totals.macs == session.info().totals.macs
+    finally:
+        hook.remove()
 
 
 @pytest.mark.slow

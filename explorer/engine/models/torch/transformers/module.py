@@ -168,7 +168,7 @@ def open_folder(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
         )
         if not contents.files:
             return _bare(contents, options, loaded, packed)
-        match = matching.match(loaded.meta(), contents.tensors, packed)
+        match = matching.match(loaded.shapes(), contents.tensors, packed)
         # a form that is not known must not be counted as if it were the module's own
         method = f"config.json, for '{_method(packed)}'," if packed else "config.json"
         _check(match, method, whole=bool(packed) and not contents.missing)
@@ -193,7 +193,7 @@ def open_gguf(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
         for config, note in gguf_config.configurations(contents.config, contents.tensors):
             try:
                 loaded = configured.built(contents.source, config, dtype=_floating(contents))
-                own = loaded.meta().state_dict(keep_vars=True)
+                own = loaded.shapes().state_dict(keep_vars=True)
                 layers = contents.config.get(f"{architecture}.block_count")
                 names = gguf_config.GgufNames(
                     own, architecture, layers if isinstance(layers, int) else 0, held
@@ -233,7 +233,7 @@ def _no_values(source: str) -> NoReturn:
 def _opened(
     contents: TensorIndex, options: OpenOptions, loaded: LoadedModule, match: matching.NameMatch
 ) -> ConfiguredModule:
-    stored_form.attach(loaded.meta(), match.stored)
+    stored_form.attach(loaded.shapes(), match.stored)
     build = loaded.build
 
     def attached() -> nn.Module:
