@@ -160,7 +160,7 @@ _CONTAINERS = frozenset((dict, OrderedDict, list, tuple, set, frozenset))
 
 
 def _is_bare(value: Any) -> bool:
-    """Whether a value is plain or an empty container, as most of what a module holds is: told by its class."""
+    """Whether a value is plain or an empty container, as most that modules hold is, by its class alone."""
     kind = type(value)
     return kind in _PLAIN_TYPES or (kind in _CONTAINERS and not value)
 
