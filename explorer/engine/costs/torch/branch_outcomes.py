@@ -115,8 +115,8 @@ def traced(
     seen, way = _through(model, args, kwargs, AnswerPolicy(), options)
     if not seen.assumed:
         return Verdict(seen)
-    plain = {**options, "gradients": None}
-    runs = _Runs(model, args, kwargs, plain)
+    untrained = {**options, "gradients": None}
+    runs = _Runs(model, args, kwargs, untrained)
     if valued is not None:
         with contextlib.suppress(Exception):
             runs.model = valued()
