@@ -120,12 +120,16 @@ def test_a_model_that_cannot_be_opened_does_not_keep_others_from_their_rows(tmp_
     assert all(row.token is None and row.weight_bytes for row in found.rows[4:])
 
 
+def test_a_sweep_without_a_context_cannot_be_asked_for() -> None:
+    with pytest.raises(Misuse, match=r"contexts: \(\) cannot be taken"):
+        replace(BASE, contexts=())
+
+
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
         (ServingSweepSpec(BASE, ("bf16", "float7")), "--dtype: there is no number format 'float7'"),
         (ServingSweepSpec(BASE, kv_dtypes=("fp9",)), "--kv-dtype: there is no number format 'fp9'"),
-        (ServingSweepSpec(replace(BASE, contexts=())), "--context: there is one at least"),
         (ServingSweepSpec(replace(BASE, contexts=tuple(range(1, 60_000)))), "these are 359,994 combinations"),
     ],
 )
