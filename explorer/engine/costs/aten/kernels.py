@@ -23,8 +23,8 @@ from explorer.engine.compat.torch import (
 FUNCTIONS = ("scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu")
 """Functions of torch that choose among kernels which keep different tensors for the backward pass."""
 
-_LONGEST = 64
-"""Operators of the longest function that is answered; a recurrent layer run step by step has more."""
+_LONGEST = 32_768
+"""Operators of the longest function that is answered: a recurrent layer runs a dozen for each step."""
 
 _REMEMBERED = 256
 """Sets of arguments whose operators are remembered."""

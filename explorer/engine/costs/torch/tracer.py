@@ -40,6 +40,7 @@ from explorer.engine.compat.torch import (
 )
 from explorer.engine.costs.aten import (
     data_dependent,
+    device_questions,
     dispatch,
     kernels,
     meta_cache,
@@ -50,7 +51,6 @@ from explorer.engine.costs.aten.expert_routing import COUNTS, EVENLY, WATCHED, C
 from explorer.engine.costs.aten.quantized_kernels import ANSWERS, QuantizedTensors
 from explorer.engine.costs.torch import (
     constant_values,
-    device_questions,
     higher_order,
     jagged_attention,
     layer_cache,

@@ -34,8 +34,9 @@ from explorer.engine.compat.torch import (
     step_number,
     storage_key,
 )
-from explorer.engine.costs.aten import dispatch, kernels
+from explorer.engine.costs.aten import device_questions, dispatch, kernels
 from explorer.engine.costs.training.memory import Allocation, Change, over_time
+from explorer.engine.costs.training.mixed_values import is_mixed, without_values
 from explorer.engine.formats.torch_module import jagged
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
@@ -285,7 +286,16 @@ class _Births(DispatchMode):
         self.change(self._allocations.pop(key)[0], born=False)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = kernels.operator(func, args, kwargs or {})
+        kwargs = kwargs or {}
+        if func.name().startswith("aten::_to_copy") and args[0].is_meta and "device" in kwargs:
+            # what is brought to another device stays where no values are
+            kwargs = {**kwargs, "device": torch.device("meta")}
+        try:
+            made = kernels.operator(func, args, kwargs)
+        except RuntimeError:
+            if not is_mixed(args, kwargs):
+                raise
+            made = without_values(lambda *given, **named: kernels.operator(func, given, named), args, kwargs)
         for _, tensor in tensors(made):
             self._see(tensor)
         size = kernels.workspace(func.name().partition(".")[0], flat(args))
@@ -341,9 +351,22 @@ class _Kernels(TorchFunctionMode):
     """Functions that choose a kernel or (under autocast) types run as on a CPU, attention for one."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__name__", "") in kernels.FUNCTIONS or torch.is_autocast_enabled("cpu"):
-            return kernels.run(func, *args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+        name, kwargs = getattr(func, "__name__", ""), kwargs or {}
+        if name == "__get__" or (name == "type" and len(args) == 1 and not kwargs):
+            answered = device_questions.answer(func, args[0])
+            return func(*args, **kwargs) if answered is None else answered
+        args, kwargs = device_questions.without_values(args, kwargs)
+        chooses = name in kernels.FUNCTIONS
+        run = partial(kernels.run, func) if chooses or torch.is_autocast_enabled("cpu") else func
+        if chooses and is_mixed(args, kwargs):
+            return without_values(run, args, kwargs, integers=False)
+        try:
+            return run(*args, **kwargs)
+        except RuntimeError as error:
+            # some functions look for tensors of two devices before they come to their operators
+            if "device" not in str(error) or not is_mixed(args, kwargs):
+                raise
+        return without_values(run, args, kwargs)
 
 
 _ATTENTION: Any = nn.functional.scaled_dot_product_attention

@@ -225,6 +225,29 @@ class Experts(nn.Module):
         return x + sum(shares[..., at, None] * part(x) for at, part in enumerate(self.experts))
 
 
+class MadeInForward(nn.Module):
+    """Makes a mask, positions and a state with values, asks for the device, and runs a cell step by step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.product, self.cell = nn.Linear(24, 72), nn.GRUCell(24, 12)
+
+    def forward(self, x: Any) -> Any:
+        steps = x.shape[1]
+        mask = torch.ones(steps, steps, dtype=torch.bool).tril()
+        table = torch.zeros(steps, 24)
+        table[:, ::2] = torch.sin(torch.arange(steps)[:, None] / 9)
+        query, key, value = (self.product(x) * table.repeat(1, 3)).chunk(3, -1)
+        if x.device.type != "cpu":
+            query = query.exp().sigmoid()
+        attended = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        scores = (query @ key.transpose(1, 2)).masked_fill(~mask, float("-inf")).softmax(-1)
+        state = torch.zeros(len(x), 12)
+        for step in range(3):
+            state = self.cell(attended[:, step], state)
+        return state, scores
+
+
 def words(*shape: int) -> Any:
     return torch.arange(int(torch.tensor(shape).prod())).reshape(shape) % 29
 
@@ -252,6 +275,11 @@ MODELS: dict[str, tuple[Callable[[], Any], tuple[Any, ...]]] = {
         (torch.zeros(25, 4, 20),),
     ),
     "a GRU": (lambda: First(nn.GRU(20, 32, 2, bidirectional=True), 64), (torch.zeros(25, 4, 20),)),
+    "tensors made in forward": (MadeInForward, (torch.zeros(2, 18, 24),)),
+    "an RNN, batch first": (
+        lambda: First(nn.RNN(20, 16, bidirectional=True, batch_first=True), 32),
+        (torch.zeros(4, 15, 20),),
+    ),
     "bags of embeddings": (Bags, (words(40), torch.tensor([0, 7, 13, 30]))),
     "weighted bags": (Weighted, (words(6, 10),)),
     "checkpoints of the model": (Checkpointed, (torch.zeros(2, 24, 32),)),

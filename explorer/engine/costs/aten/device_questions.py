@@ -14,8 +14,6 @@ from typing import Any
 
 import torch
 
-from explorer.engine.costs.torch.hooks import Functions
-
 CPU = torch.device("cpu")
 """What the device of a tensor without values is said to be."""
 
@@ -33,8 +31,8 @@ Where a name no longer holds, the model fails as it does for torch, and its row 
 """
 
 _OURS = ("torch", "explorer")
-_MODE = Functions.__module__
-"""Where the function mode is that torch calls in place of the function."""
+_MODE = "__torch_function__"
+"""The method of a function mode of ours that torch calls in place of the function."""
 
 
 def answer(func: Any, tensor: Any) -> Any:
@@ -63,9 +61,14 @@ def is_asked_by_model() -> bool:
 def _asking_frame() -> FrameType | None:
     """Who calls the function of torch that is being answered."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__") != _MODE:
+    while frame is not None and not _is_mode(frame):
         frame = frame.f_back
     return None if frame is None else frame.f_back
+
+
+def _is_mode(frame: FrameType) -> bool:
+    name: str = frame.f_globals.get("__name__", "")
+    return frame.f_code.co_name == _MODE and name.startswith("explorer.")
 
 
 def _is_models(frame: FrameType | None) -> bool:

@@ -1,0 +1,59 @@
+"""Calls of tensors that have values together with tensors that have none: all go on without values.
+
+A model that runs on shapes makes some tensors itself, on a CPU: a mask, a state of zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from explorer.engine.compat.torch import mapped_tensors
+
+_META = torch.device("meta")
+
+
+def is_mixed(args: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether some tensors have values and others not; numbers (of no dimension) go with either."""
+    kinds: set[bool] = set()
+
+    def note(tensor: torch.Tensor) -> None:
+        if tensor.is_meta or _is_movable(tensor):
+            kinds.add(tensor.is_meta)
+
+    mapped_tensors((tuple(args), dict(kwargs)), note)
+    return len(kinds) > 1
+
+
+def without_values(
+    function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any], *, integers: bool = True
+) -> Any:
+    """The result of a call with tensors without values in place of those that have some.
+
+    What it writes into and hands back is handed back as it came.
+
+    Args:
+        function: What is called.
+        args: Its arguments.
+        kwargs: Its keyword arguments.
+        integers: Whether whole numbers, which may be lengths, lose their values, too.
+    """
+    originals: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def twin_of(tensor: torch.Tensor) -> torch.Tensor:
+        whole = not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool)
+        if not _is_movable(tensor) or (whole and not integers):
+            return tensor
+        twin = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=_META)
+        originals[id(twin)] = tensor, twin
+        return twin
+
+    given, named = mapped_tensors((tuple(args), dict(kwargs)), twin_of)
+    result = function(*given, **named)
+    return mapped_tensors(result, lambda tensor: originals.get(id(tensor), (tensor,))[0])
+
+
+def _is_movable(tensor: torch.Tensor) -> bool:
+    return not tensor.is_meta and tensor.layout is torch.strided and tensor.dim() > 0
