@@ -17,9 +17,9 @@ from explorer.engine.compat.torch import storage_key
 DEPTH = 16
 """Levels of subclasses inside each other that are looked into."""
 
-_CONVERSIONS = ("dequantize", "full_tensor", "to_tensor", "get_data")
+_CONVERSIONS = ("dequantize", "full_tensor", "to_tensor", "get_data", "get_original_weight")
 """Methods by which subclasses turn themselves into plain tensors, in the order in which they are tried:
-torchao's, DTensor's, MaskedTensor's."""
+torchao's, DTensor's, MaskedTensor's, and that of torchao's NF4Tensor."""
 
 _FILLED = {"to_tensor": (0,)}
 """Arguments of those methods: what stands at the places that a MaskedTensor masks."""

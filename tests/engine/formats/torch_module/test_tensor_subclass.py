@@ -131,3 +131,29 @@ def test_bfloat16_inputs_reach_a_module_that_is_tiled() -> None:
     model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2)).to(torch.bfloat16)
     with Session(model, inputs=(torch.rand(2, 8, dtype=torch.bfloat16),), cache=False) as session:
         assert session.tile(TileSpec(tile=(4, 4, 4))).plan.sites
+
+
+class Nibbles(Scaled):
+    """Two numbers of 4 bits in a byte, as int4 weights are packed; read by another name than torchao's."""
+
+    @staticmethod
+    def __new__(cls, integers: Any, scale: Any, readable: bool = True) -> Any:
+        rows, halves = integers.shape
+        return torch.Tensor._make_wrapper_subclass(cls, (rows, 2 * halves), dtype=scale.dtype)
+
+    def get_original_weight(self) -> Any:
+        both = torch.stack([self.integers & 15, self.integers >> 4], -1).flatten(-2)
+        return both.to(self.scale.dtype) * self.scale
+
+    dequantize = None
+
+
+def test_packed_weights_have_their_logical_sizes_and_their_packed_bytes() -> None:
+    model = nn.Sequential(nn.Linear(12, 6, bias=False))
+    packed = Nibbles(torch.full((6, 6), 0x31, dtype=torch.uint8), torch.full((6, 1), 0.5))
+    model[0].weight = nn.Parameter(packed, requires_grad=False)
+    with Session(model, inputs=INPUTS, cache=False) as session:
+        totals = session.info().totals
+        numbers = session.weights().tensors[0]
+    assert (totals.params, totals.weight_bytes, totals.macs) == (72, 36 + 24, 2 * 72)
+    assert (numbers.minimum, numbers.maximum) == (0.5, 1.5)
