@@ -110,6 +110,18 @@ async def test_formats_are_chosen_by_keys_with_what_they_save_and_become_a_state
         assert isinstance(top(hands), QuantizationScreen)
 
 
+async def test_int8_is_what_runs_fast_and_the_page_says_as_what_it_runs(session):
+    async with screen(SessionEngine(session), size=(120, 40)) as hands:
+        await hands.press("Q", "enter")
+        asked = session.history().entries[1].quantize
+        assert asked is not None
+        assert asked.spec.form not in ("fast", "auto")
+        text = top(hands).page_text()
+        assert "5 of 5 layers run on integer kernels" in text
+        assert "shortest" in text
+        assert "fast for Conv" in text
+
+
 @pytest.mark.slow
 async def test_a_form_takes_what_is_typed_at_once_field_by_field(session):
     async with screen(SessionEngine(session)) as hands:
@@ -135,7 +147,7 @@ async def test_a_layer_is_excluded_or_takes_another_format_and_the_model_is_made
         await hands.press("f")
         await hands.burst(*"int16", "down", *"int16", "enter")
         assert quantized(session)["/conv1/Conv"] == ("int16", "int16")
-        assert quantized(session)["/fc3/Gemm"] == ("int8", "int8")
+        assert quantized(session)["/fc3/Gemm"] == ("int8", "uint8")
         # each was made of the model as it was opened
         assert [entry.parent for entry in session.history().entries[1:]] == [0, 0, 0]
         await hands.press("escape", "B")
@@ -153,11 +165,11 @@ async def test_a_layer_is_excluded_or_takes_another_format_and_the_model_is_made
         # Enter leads to the layer under the cursor
         await hands.burst(*"int4")
         await hands.press("enter")
-        # the inputs follow the weights; what was chosen by hand stays, and again it is a branch of the opened
-        assert quantized(session)["/fc3/Gemm"] == ("int4", "int4")
+        # the inputs stay; what was chosen by hand stays, too, and again it is a branch of the opened
+        assert quantized(session)["/fc3/Gemm"] == ("int4", "uint8")
         assert quantized(session)["/conv1/Conv"] == ("int16", "int16")
         assert session.history().parent(session.history().current) == 0
-        assert "int4, 2 layers by hand" in history_text(session)
+        assert "weight int4, input uint8, 2 layers by hand" in history_text(session)
         await hands.press("escape", "Q", "s", "end", "enter")
         assert hands.at() == "/conv2/Conv"
 

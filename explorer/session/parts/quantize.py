@@ -14,16 +14,18 @@ import onnxruntime
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import BadModel, Misuse, nearest
 from explorer.engine import shapes
+from explorer.engine.fold.fold import fold
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import FileSpan, Model
+from explorer.engine.graph.repeated_nodes import node_sequence
 from explorer.engine.progress import report
 from explorer.engine.quantize import calibration
 from explorer.engine.quantize.answer import answer
 from explorer.engine.quantize.choice import LayerChoice, choose
-from explorer.engine.quantize.errors import run_errors
+from explorer.engine.quantize.errors import agree, run_errors
 from explorer.engine.quantize.grids import Grids, range_uses, sound
 from explorer.engine.quantize.integers.bias_correction import corrected, read_axes
 from explorer.engine.quantize.integers.chains import chained
@@ -35,8 +37,10 @@ from explorer.engine.quantize.settings import in_force
 from explorer.engine.quantize.speed import stock_runtime
 from explorer.engine.quantize.speed.fast_forms import resolved
 from explorer.engine.quantize.write.opset import least_opset, raised
+from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.engine.runtime.samples import Samples, random_samples, read_samples
 from explorer.engine.tiling.products import find_products
+from explorer.engine.values.agreement import Agreement
 from explorer.facts import Analysis, HistoryEntry, TensorInfo
 from explorer.facts.quantize import Quantization, QuantizeRequest, QuantizeSpec
 from explorer.facts.settings import QuantizeSettings
@@ -55,6 +59,8 @@ _SATURATES = (
 )
 _LOSS = 10.0
 """Decibels that a calibrator may cost beside minmax before that is told."""
+_SAME = 80.0
+"""Decibels below which folding has changed more than rounding does: float32 has some 120."""
 _IN_MEMORY = 48 << 20
 """Bytes of new weights up to which a trial is run without a file of its own."""
 
@@ -79,14 +85,18 @@ class Quantizer:
     def __init__(self, models: Models) -> None:
         self._models = models
         self._original: tuple[object, OriginalRuns] | None = None
-        self._reached: tuple[Model, Model] | None = None
+        self._reached: tuple[tuple[Model, bool], Model] | None = None
+        self._folds = False
 
     def _graph(self, on_progress: OnProgress) -> Model:
-        """The current model, written so that its layers are in reach."""
+        """The current model, written so that its layers are in reach; of a chain without normalizations."""
         model = self._models.graph(self._models.current, on_progress)
-        if self._reached is None or self._reached[0] is not model:
-            self._reached = model, in_reach(model)
-        return self._reached[1]
+        known = self._reached
+        if known is None or known[0][0] is not model or known[0][1] is not self._folds:
+            reached = in_reach(model)
+            known = (model, self._folds), fold(reached, "batchnorm")[0] if self._folds else reached
+            self._reached = known
+        return known[1]
 
     def _analysis(self, sizes: Mapping[str, int]) -> Analysis:
         """The figures of the layers, at these sizes of inputs."""
@@ -107,12 +117,14 @@ class Quantizer:
         self, request: QuantizeRequest, on_progress: OnProgress
     ) -> tuple[QuantizeRequest, tuple[str, ...]]:
         """The request with its form named, and the notes that say where a form comes from."""
+        self._folds = request.spec.form == "chain"
         if request.spec.form != "fast":
             return request, ()
         model = self._graph(on_progress)
         plain = replace(request.spec, form="auto")
         operators = [choice.layer.op for choice in self._of(model, plain).choices if not choice.reason]
         found = resolved(request.spec, operators, instructions(), onnxruntime.__version__)
+        self._folds = found.spec.form == "chain"
         return replace(request, spec=found.spec), found.notes
 
     @contextmanager
@@ -154,6 +166,7 @@ class Quantizer:
             models.check_onnx(output, overwrite, request.calibrate, spec.config)
         chosen = self._chosen(spec, on_progress)
         samples = self._samples(chosen.model, request)
+        notes += self._folding(next(iter(samples)))
         found, uses = {}, range_uses(chosen.choices)
         axes = read_axes([choice.layer for choice in chosen.choices]) if spec.bias_correction else {}
         means = ChannelMeans(axes) if axes else None
@@ -247,12 +260,31 @@ class Quantizer:
         """What the current model computes on the samples of a request; kept for the next one."""
         models, spec = self._models, request.spec
         fine = spec.calibrator != "minmax"
-        key = models.current, _stamp(request.calibrate), request.draws, request.seed, fine
+        key = models.current, _stamp(request.calibrate), request.draws, request.seed, fine, self._folds
         if self._original is None or self._original[0] != key:
             model = self._graph(on_progress)
             step = partial(report, on_progress, cancel, "calibrating")
             self._original = key, OriginalRuns(model, self._samples(model, request), fine=fine, step=step)
         return self._original[1]
+
+    def _folding(self, feeds: Mapping[str, Any]) -> tuple[str, ...]:
+        """A note where normalizations were folded into weights, and that this changed nothing but rounding.
+
+        Raises:
+            BadModel: It changed more.
+        """
+        original, folded = in_reach(self._models.graph(self._models.current)), self._graph(None)
+        many = _normalizations(original) - _normalizations(folded)
+        if not many:
+            return ()
+        said = f"{many:,} BatchNormalization node{'s' * (many > 1)}"
+        runs = [RuntimeSession(model, what="the model").run(feeds) for model in (original, folded)]
+        found = {name: Agreement() for name in runs[0]}
+        agree(found, *runs)
+        if any(one.snr_db is not None and one.snr_db < _SAME for one in found.values()):
+            what = f"{said} cannot be folded into weights without other numbers"
+            raise BadModel(what, where=self._models.source, hint="pass --form qdq, which folds nothing")
+        return (f"{said} folded into weights first, as `explorer fold` does",)
 
     def _declared(self, chosen: ModelChoices) -> Mapping[str, TensorInfo]:
         """Shapes of the model's values, open where it leaves them open, whatever was bound for figures."""
@@ -308,6 +340,10 @@ class Quantizer:
             accumulator_bits=bits,
             kept=kept_names(chosen.model, chosen.choices),
         )
+        if self._folds:  # what the original stores, normalizations included
+            own = self._models.analysis_at(self._models.current, {}).info.totals.weight_bytes
+            both = replace(made.totals.weight_bytes, before=own)
+            made = replace(made, totals=replace(made.totals, weight_bytes=both))
         return replace(made, command=self.command(request, output))
 
     def _samples(self, model: Model, request: QuantizeRequest) -> Samples:
@@ -334,6 +370,10 @@ class Quantizer:
         layers = find_layers(model, known, sizes)
         choices = choose(layers, spec, lambda: self._analysis({}).layers)
         return ModelChoices(model, known, chained(model, choices, known))
+
+
+def _normalizations(model: Model) -> int:
+    return sum(node.op == "BatchNormalization" for node in node_sequence(model.graph.nodes))
 
 
 def _sound(chosen: ModelChoices, grids: Grids, means: ChannelMeans | None) -> ModelChoices:

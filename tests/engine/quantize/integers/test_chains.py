@@ -188,3 +188,23 @@ def test_a_corrected_bias_keeps_the_mean(tmp_path: Path) -> None:
         gap = _plain(path, feeds) - _plain(source, feeds)
         moved.append(np.abs(gap.mean(axis=(0, 2, 3))).max())
     assert moved[1] < moved[0] / 20
+
+
+def test_normalizations_are_folded_first(tmp_path: Path) -> None:
+    """No operator of floats stands between the layers; the answer says so, and bytes before count it."""
+    net = Network((1, 3, 12, 12))
+    last = "x"
+    for of in (3, 8):
+        made = net.conv(last, 8, of)
+        numbers = [np.abs(net.random.standard_normal(8)) + 0.5 for _ in range(4)]
+        last = net.add("Relu", net.add("BatchNormalization", made, *map(net.stored_as, numbers)))
+    source = net.save(tmp_path / "a.onnx", net.conv(last, 2, 8))
+    with Session(source) as session:
+        before = session.info().totals.weight_bytes
+        fact = session.quantize(CHAIN, output=str(tmp_path / "b.onnx"))
+    assert any("2 BatchNormalization nodes folded" in note for note in fact.notes)
+    assert fact.totals.weight_bytes.before == before
+    assert [layer.kernel for layer in fact.layers][:2] == ["QLinearConv", "QLinearConv"]
+    assert not any(node.op_type == "BatchNormalization" for node in onnx.load(tmp_path / "b.onnx").graph.node)
+    feeds = {"x": np.random.default_rng(0).standard_normal((1, 3, 12, 12)).astype(np.float32)}
+    assert _snr(_stock(source, feeds), _stock(tmp_path / "b.onnx", feeds)) > 30
