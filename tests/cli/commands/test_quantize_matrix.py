@@ -19,7 +19,7 @@ from explorer.cli.main import main
 SAMPLES = Path(__file__).parents[3] / "sample_models"
 MODELS = ("jsc_tiny", "jsc_tiny_x10", "lstm_tiny", "bert_tiny", "mobilenet_small")
 FORMATS = {
-    "int8": ["--to", "int8"],
+    "int8": ["--to", "int8", "--form", "qdq"],
     "fixed8.4": ["--to", "fixed8.4"],
     "mxfp8": ["--to", "mxfp8"],
     "int4": ["--to", "weight=int4", "--block", "32"],
