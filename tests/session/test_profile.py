@@ -41,6 +41,33 @@ def _model(folder: Path, text: str, **weights: np.ndarray) -> str:
     return path
 
 
+def test_a_normalization_behind_a_join_has_the_time_of_its_own_kernel(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    weights = {
+        "w": draw.random((32, 32, 3, 3), np.float32),
+        "v": draw.random((16, 64, 1, 1), np.float32),
+        **{name: draw.random(64, np.float32) + 0.5 for name in ("scale", "shift", "mean", "variance")},
+    }
+    path = _model(
+        tmp_path,
+        """<ir_version: 8, opset_import: ["" : 17]>
+        agraph (float[1, 32, 24, 24] x) => (float[1, 16, 24, 24] y) {
+            a = Conv <pads = [1, 1, 1, 1]> (x, w)
+            b = Conv <pads = [1, 1, 1, 1]> (a, w)
+            joined = Concat <axis = 1> (a, b)
+            wide_bn = BatchNormalization (joined, scale, shift, mean, variance)
+            cut = Relu (wide_bn)
+            y = Conv (cut, v)
+        }""",
+        **weights,
+    )
+    found = _profile(path)
+    rows = {one.kind: one for one in found.layers}
+    assert rows["BatchNormalization"].seconds is not None
+    assert rows["BatchNormalization"].within == ""
+    assert "Conv" not in {one.name for one in found.other}
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("optimize", ["none", "all"])
 @pytest.mark.parametrize("name", ["lenet", "bert_tiny", "lstm_tiny", "mobilenet_small"])

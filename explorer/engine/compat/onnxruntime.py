@@ -10,6 +10,7 @@ import re
 _PREFIX = re.compile(r"^\s*\[ONNXRuntimeError\]\s*:\s*\d+\s*:\s*([A-Z_]+)\s*:\s*")
 _SOURCE_PLACE = re.compile(r"(/[\w./-]+\.(cc|h|cpp):\d+\s*)|(\bonnxruntime::\S+\s*)")
 _OF_A_PASS = ("Failed to find kernel", "Attempt to replace the existing tensor")
+_SCALED = "_bn"
 _BLOCKED = re.compile(r"(.*)_nchwc(?:_token_\d+)?", re.DOTALL)
 _CAST = "InsertedPrecisionFreeCast_"
 _PIECES = ("_inlfunc_", "_if_")
@@ -82,15 +83,16 @@ def is_of_a_pass(error: BaseException) -> bool:
     return any(words in str(error) for words in _OF_A_PASS)
 
 
-def blocked_value(node: str) -> str:
-    """The value that a node in blocked layout stands for, by the node's name; "" for another node.
+def blocked_values(node: str) -> tuple[str, ...]:
+    """The values that a node in blocked layout may stand for, by the node's name; none for another node.
 
-    Assumes: such a node is called after the value, with `_nchwc` behind it.
-    Seen: onnxruntime 1.23 to 1.32.
+    Assumes: such a node is called after the value, with `_nchwc` behind it; one that was a BatchNormalization
+        has `_bn` between them.
+    Seen: onnxruntime 1.23 to 1.32; `_bn` in 1.32.
     Otherwise: its time is that of no layer, and is shown as such.
     """
     match = _BLOCKED.fullmatch(node)
-    return match[1] if match else ""
+    return (match[1], match[1].removesuffix(_SCALED)) if match else ()
 
 
 def without_precision(value: str) -> str:

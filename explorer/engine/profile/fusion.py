@@ -14,7 +14,7 @@ from explorer.engine.compat.onnxruntime import (
     BLOCKED_DOMAIN,
     LAID_OUT,
     LAYOUT_CHANGES,
-    blocked_value,
+    blocked_values,
     is_inserted_cast,
     is_piece,
     without_precision,
@@ -101,9 +101,9 @@ class _Scope:
             return same
         if node.name in self.names:
             return [value for value in self.nodes[self.names[node.name]].outputs if value]
-        blocked = without_precision(blocked_value(node.name))
-        if blocked in self.maker:
-            return [self._behind(node, blocked)]
+        for blocked in map(without_precision, blocked_values(node.name)):
+            if blocked in self.maker:
+                return [self._behind(node, blocked)]
         return []
 
     def _behind(self, node: Node, value: str) -> str:

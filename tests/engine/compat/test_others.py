@@ -62,8 +62,9 @@ def test_words_of_onnxruntime_in_another_form_are_shown_as_they_are(text: str, s
 
 
 def test_names_of_onnxruntime_in_another_form_are_those_of_nobody() -> None:
-    assert of_onnxruntime.blocked_value("conv_nchwc") == "conv"
-    assert of_onnxruntime.blocked_value("conv_blocked") == ""
+    assert of_onnxruntime.blocked_values("conv_nchwc") == ("conv", "conv")
+    assert of_onnxruntime.blocked_values("x_bn_nchwc") == ("x_bn", "x")
+    assert of_onnxruntime.blocked_values("conv_blocked") == ()
     assert of_onnxruntime.timed_kernel("conv_kernel_time") == "conv"
     assert of_onnxruntime.timed_kernel("conv/time") is None
     assert of_onnxruntime.without_precision("InsertedPrecisionFreeCast_x") == "x"

@@ -25,7 +25,8 @@ from explorer.facts.profile.profile import Spread
 
 _MATMULS = ((1, 1024, 1024), (1, 4096, 4096), (16, 1024, 1024), (128, 1024, 1024), (256, 64, 256))
 _STREAMED = ((1, 1024, 1024), (16, 1024, 1024), (128, 1024, 1024), (256, 1024, 1024))
-"""M, K, N."""
+_TALL = ((512, 256, 1024), (512, 1024, 256), (3136, 128, 512), (3136, 512, 128))
+"""M, K, N; of many rows, for which it matters little where the weights come from."""
 _PRODUCTS = ((8, 128, 64, 128), (8, 128, 128, 64), (8, 512, 64, 512), (8, 512, 512, 64))
 """Batch, M, K, N."""
 _CONVS = (
@@ -61,7 +62,7 @@ _OF_OP = {SHORT_ROWS: ((1, 1, 196, 128), (1, 1, 3136, 128)), TURNED: ((1, 512, 1
 """Sizes of arrays of those operators that have others."""
 _NETWORKS = (*_BATCHES, *_BLOCKS)
 COUNT = sum(
-    map(len, (_MATMULS, _STREAMED, _PRODUCTS, _CONVS, _PAIRS, _WINDOWS, *[_NETWORKS] * 2, *[OPS] * 2))
+    map(len, (_MATMULS, _STREAMED, _TALL, _PRODUCTS, _CONVS, _PAIRS, _WINDOWS, *[_NETWORKS] * 2, *[OPS] * 2))
 )
 
 
@@ -107,6 +108,10 @@ def probes(
         count = max(2, streamed // (4 * k * n))
         if fits(count * m * k * n):
             yield _matmul(COLD, (m, k, n), time(kernels.matmul(m, k, n, count), count))
+    for m, k, n in _TALL:
+        took = time(kernels.matmul(m, k, n, 1), 1)
+        yield _matmul(COLD, (m, k, n), took)
+        yield _matmul("MatMul", (m, k, n), took)
     for batch, m, k, n in _PRODUCTS:
         yield _matmul(PRODUCTS, (m, k, n), time(kernels.products(batch, m, k, n), batch))
     for shape in _CONVS:
