@@ -69,6 +69,16 @@ def test_a_current_folder_that_is_gone_is_one_line(tmp_path: Path, words: tuple[
     check_one_line(done, "the current folder was removed")
 
 
+@pytest.mark.slow
+def test_a_library_that_ends_without_the_current_folder_is_no_riddle(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    done = explorer("info", "alexnet", cwd=gone, before=f"rmdir '{gone}'; ")
+    assert done.returncode == 2
+    assert "the current folder was removed; cd into a folder that exists" in done.stderr.splitlines()[-1]
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("files", [5, 8, 10, 13])
 @pytest.mark.parametrize(

@@ -62,18 +62,19 @@ def _refused(error: BaseException) -> ExplorerError | None:
         return None
     if _NO_TEMPORARY in str(error):
         return no_temporary_folder("the folders for temporary files")
-    if isinstance(error, FileNotFoundError) and not _has_current_folder():
-        named = os.environ.get("PWD", "")
-        gone = named if named and not os.path.isdir(named) else ""
-        return Misuse("the current folder was removed", where=gone, hint="cd into a folder that exists")
+    if isinstance(error, FileNotFoundError) and (removed := removed_folder()) is not None:
+        return removed
     if number in _FORBIDDEN and isinstance(error.filename, str):
         return Misuse(f"the system refuses it: {error.strerror}", where=error.filename)
     return None
 
 
-def _has_current_folder() -> bool:
+def removed_folder() -> Misuse | None:
+    """What to say where the current folder is no longer there; None where it is."""
     try:
         os.getcwd()
     except FileNotFoundError:
-        return False
-    return True
+        named = os.environ.get("PWD", "")
+        gone = named if named and not os.path.isdir(named) else ""
+        return Misuse("the current folder was removed", where=gone, hint="cd into a folder that exists")
+    return None

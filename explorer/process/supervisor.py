@@ -17,6 +17,7 @@ import sys
 import time
 
 from explorer.base.errors import Cancelled, ExplorerError, Misuse
+from explorer.base.surroundings import removed_folder
 from explorer.host import memory_limit, output_files, scratch
 from explorer.host.child import end_with
 
@@ -297,7 +298,8 @@ class _Watch:
             raise Cancelled(f"stopped; {outcome}" if written else self.said)
         if self.signal:
             raise SystemExit(128 + self.signal)
-        raise ExplorerError(self._epitaph(), where=self.where, hint=outcome)
+        # torch's libraries end the process where they cannot ask for the current folder
+        raise removed_folder() or ExplorerError(self._epitaph(), where=self.where, hint=outcome)
 
     def _epitaph(self) -> str:
         """Why the child ended, in words."""

@@ -12,6 +12,7 @@ import os
 
 from explorer.base.errors import Misuse
 from explorer.engine.models import registry
+from explorer.host import confinement
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,4 +94,5 @@ def list_models(
     """
     from explorer.engine.models import listing  # with the facts, which an outline does not wait for
 
+    confinement.check(folder)
     return listing.list_models(folder, read or (lambda paths: map(listing.model_file, paths)))

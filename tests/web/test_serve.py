@@ -19,7 +19,7 @@ import psutil
 import pyte
 import pytest
 
-from explorer import Session
+from explorer import Session, list_models
 from explorer.base.errors import Misuse
 from explorer.facts import TileSpec
 from explorer.facts.sweep import SweepSpec
@@ -225,6 +225,7 @@ def test_a_visitors_session_writes_and_reads_nothing_outside_the_folder(
             lambda: session.diff(other=str(other)),
             lambda: tilings.read(f"{start}.toml"),
             lambda: machines.hardware(f"{start}.toml", where="machine"),
+            lambda: list_models(str(start.parent)),
         ):
             with pytest.raises(Misuse, match="outside the folder that is served"):
                 name()

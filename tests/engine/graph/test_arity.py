@@ -60,6 +60,22 @@ def test_a_node_that_lacks_an_input_is_named(name: str, tmp_path: Path) -> None:
         Session(path).info()
 
 
+def test_a_node_that_makes_nothing_is_named(tmp_path: Path) -> None:
+    edited = onnx.load(model(tmp_path / "m.onnx", "Relu", ["x"]))
+    edited.graph.node.append(helper.make_node("Abs", ["x"], [""], name="idle"))
+    onnx.save(edited, str(tmp_path / "m.onnx"))
+    with pytest.raises(BadModel, match="node 'idle' makes no output: Abs makes 1 at least"):
+        Session(str(tmp_path / "m.onnx")).info()
+
+
+def test_an_einsum_needs_as_many_inputs_as_its_equation_has_terms(tmp_path: Path) -> None:
+    edited = onnx.load(model(tmp_path / "m.onnx", "Einsum", ["x"]))
+    edited.graph.node[0].attribute.append(helper.make_attribute("equation", "ij,jk,kl"))
+    onnx.save(edited, str(tmp_path / "m.onnx"))
+    with pytest.raises(BadModel, match="node 'odd' lacks its input 2: Einsum takes 3 inputs"):
+        Session(str(tmp_path / "m.onnx")).info()
+
+
 @pytest.mark.parametrize(
     "op", ["DequantizeLinear", "Conv", "Gemm", "BatchNormalization", "Gather", "Reshape"]
 )

@@ -375,7 +375,8 @@ def _resize(r: Rewriting, node: Node) -> Node:
     axes = [axis % len(r.shape(node.inputs[0])) for axis in said] if said else None
     at = 0 if axes is None else axes.index(0) if 0 in axes else None
     if at is not None and sizes is None:
-        scales = r.contents(node.inputs[2 if len(node.inputs) > 2 else 1])
+        read = node.inputs[1:3][-1:]  # up to opset 10 the second input, then the third
+        scales = r.contents(read[0]) if read else None
         if scales is None or scales.size <= at or scales.reshape(-1)[at] != 1:
             r.refuse("it resizes the batch")
     elif at is not None and sizes is not None:

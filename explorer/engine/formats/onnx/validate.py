@@ -142,8 +142,8 @@ def _body(
         if not node.op:
             raise BadModel(f"{where}: node '{node.label}' has no operator")
         least = LEAST.get((node.domain, node.op))
-        if least is not None:
-            _check_arity(node, least, where, functions)
+        if least is not None or node.op == "Einsum":  # which takes as many as its equation says
+            _check_arity(node, least or 0, where, functions)
         if functions and node.key in functions:
             calls[node.key] += 1
             census.within[node.key] = max(census.within.get(node.key, 0), len(outer))
@@ -233,9 +233,17 @@ def _inside(
 
 
 def _check_arity(node: Node, least: int, where: str, functions: Mapping[_Key, Function]) -> None:
-    """Refuses a node without an input that its operator cannot do without."""
+    """Refuses a node without an input that its operator cannot do without, or without any output."""
     given = len(node.inputs)
-    if (given >= least and all(node.inputs[:least])) or node.key in functions:
+    if node.key in functions:
+        return
+    if not any(node.outputs):
+        raise BadModel(f"{where}: node '{node.label}' makes no output: {node.op} makes 1 at least")
+    if (node.domain, node.op) == ("", "Einsum") and isinstance(
+        equation := node.attributes.get("equation"), str
+    ):
+        least = max(least, equation.partition("->")[0].count(",") + 1)
+    if given >= least and all(node.inputs[:least]):
         return
     lacking = next((at for at in range(least) if at >= given or not node.inputs[at]), 0)
     takes = "1 input" if least == 1 else f"{least} inputs"
