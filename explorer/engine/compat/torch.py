@@ -805,6 +805,21 @@ def running_step() -> tuple[Any, int] | None:
         return None
 
 
+HOOKED = "_hooks_of_original"
+"""Attribute of a parameter without values whose original has hooks on its gradient."""
+
+
+def has_gradient_hooks(tensor: torch.Tensor) -> bool:
+    """Whether code of a model is called with the gradient of a tensor.
+
+    Assumes: `_backward_hooks` and `_post_accumulate_grad_hooks` of a tensor hold such functions.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: no: work of such hooks is not noticed.
+    """
+    hooks = ("_backward_hooks", "_post_accumulate_grad_hooks", HOOKED)
+    return any(getattr(tensor, name, None) for name in hooks)
+
+
 # -- exporters
 
 

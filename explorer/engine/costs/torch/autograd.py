@@ -14,7 +14,7 @@ import torch
 from msgspec import Struct, field
 from torch.autograd.function import BackwardCFunction
 
-from explorer.engine.compat.torch import storage_key
+from explorer.engine.compat.torch import has_gradient_hooks, storage_key
 from explorer.engine.costs.aten import dispatch
 from explorer.engine.costs.layer_tree import LayerLeaf
 from explorer.engine.costs.torch.records import Row, Trace, trained
@@ -103,6 +103,10 @@ class Gradients:
         # what is made of weights alone is a weight in another guise: a cast, a normalised one
         if all(_storage(t) in self._weights or _storage(t) in self._constants for t in given):
             self._weights.update(_storage(t) for t in made)
+        if any(t.requires_grad and has_gradient_hooks(t) for t in given):
+            self._last = _Product(f"{name}, on an input of which the model has a hook", None, list(made))
+            self._of(row).products.append(self._last)
+            return
         if not cost.macs and cost.elementwise_ops == 0:
             return
         found: Gradient | None = Gradient()

@@ -57,8 +57,14 @@ class Outsiders:
         self._originals[storage_key(twin.untyped_storage())] = original
         return twin
 
-    def use(self, row: Row, tensor: torch.Tensor) -> bool:
-        """An operator of `row` reads a tensor: whether it is one of them, or a view of one."""
+    def use(self, row: Row, tensor: torch.Tensor, *, made: bool = False) -> bool:
+        """An operator of `row` reads a tensor: whether it is one of them, or a view of one.
+
+        Args:
+            row: Of the operator.
+            tensor: That it reads.
+            made: The run made its memory, or was given it.
+        """
         key = storage_key(tensor.untyped_storage())
         tensor = self._originals.get(key, tensor)
         key = storage_key(tensor.untyped_storage())
@@ -70,7 +76,8 @@ class Outsiders:
             return True
         # the first to be seen of a storage is the parameter; views of it, without gradients, look like one
         first = self._used.get((key, -1))
-        if first is None and (id(tensor) in self._given or not is_parameter(tensor)):
+        asks = made and not isinstance(tensor, nn.Parameter)  # a tensor whose gradient the forward asks for
+        if first is None and (asks or id(tensor) in self._given or not is_parameter(tensor)):
             return False
         # the last use names it: what fills a new parameter with numbers reads it as well
         self._used[key, -1] = f"a tensor that {row.path} uses", tensor if first is None else first[1]

@@ -659,6 +659,7 @@ class _Watch:
         row.operators += 1
         row.add(known.cost)
         inputs: dict[int, int] = {}
+        thin: list[str] = []
         reason = assumption
         for at, (t, size) in enumerate(zip(given, known.given, strict=True)):
             storage = t.untyped_storage()
@@ -667,12 +668,14 @@ class _Watch:
                 self.use(row, key, t)
             else:
                 parameter = t.requires_grad or type(t) is not torch.Tensor or key in self.outsiders.held
-                if parameter and self.outsiders.use(row, t):
+                if parameter and self.outsiders.use(row, t, made=key in self.alive):
                     self.alive.setdefault(key, storage)
                 if key not in self.stored:
                     self.known(t, lifted=operator is not None and operator.name == "aten::lift_fresh")
-            if self.sparse and key in self.sparse and known.cost.macs:
-                row.bound = row.bound or self.sparse[key]
+            if self.sparse and key in self.sparse:
+                thin.append(self.sparse[key])
+                if known.cost.macs:
+                    row.bound = row.bound or self.sparse[key]
             if self.bound and key in self.bound and not reason:
                 reason = self.bound[key]
             if key not in inputs:
@@ -689,6 +692,9 @@ class _Watch:
             self.alive.setdefault(key, storage)
             if reason:
                 self.bound[key] = reason
+            if thin and key not in inputs and (not known.cost.macs or len(thin) == len(given)):
+                # a product with a dense tensor is dense
+                self.sparse.setdefault(key, thin[0])
             if key in inputs and not mutates:
                 continue
             written += size

@@ -17,7 +17,14 @@ import torch
 from torch import nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from explorer.engine.compat.torch import MODULE_DICTS, is_of_torch, module_dicts, storage_key
+from explorer.engine.compat.torch import (
+    HOOKED,
+    MODULE_DICTS,
+    has_gradient_hooks,
+    is_of_torch,
+    module_dicts,
+    storage_key,
+)
 from explorer.engine.formats.torch_module import sparse
 from explorer.engine.formats.torch_module.modules import is_lazy, is_parameter, unregistered_parameters
 from explorer.engine.formats.torch_module.stored_form import attach_wrapped
@@ -165,8 +172,12 @@ def _bare(tensor: torch.Tensor, storages: dict[Any, Any]) -> torch.Tensor:
 
 def _as_parameter(bare: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
     if isinstance(original, nn.Parameter):
-        return nn.Parameter(bare, original.requires_grad)
-    return bare.requires_grad_() if is_parameter(original) else bare
+        bare = nn.Parameter(bare, original.requires_grad)
+    elif is_parameter(original):
+        bare.requires_grad_()
+    if has_gradient_hooks(original):
+        setattr(bare, HOOKED, True)
+    return bare
 
 
 def _loose(model: nn.Module) -> Iterator[torch.Tensor]:

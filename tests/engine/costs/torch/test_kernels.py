@@ -148,6 +148,20 @@ def test_a_product_with_a_sparse_matrix_is_an_upper_bound(layout: str, kept: str
         assert found.weight_bytes < dense.nbytes + 35 * 4
 
 
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_what_is_made_of_a_sparse_matrix_alone_is_sparse() -> None:
+    class Scaled(Graph):
+        def forward(self, x: Any) -> Any:
+            return self.layer((self.neighbors.t() * 0.5) @ x)
+
+    with Session(
+        Scaled(torch.eye(20).to_sparse(), "buffer"), inputs=torch.zeros(20, 6), cache=False
+    ) as session:
+        rows = {row.path: row.status for row in session.layers().layers if row.macs and not row.group}
+    assert rows["layer"] == "exact"
+    assert sorted(rows.values()) == ["bound", "exact"]
+
+
 def test_a_layer_with_a_sparse_weight_is_not_taken_for_a_dense_one_of_its_shape() -> None:
     model = nn.Sequential(nn.Linear(12, 12), nn.Linear(12, 12), nn.Linear(12, 12))
     model[1].weight = nn.Parameter(torch.eye(12).to_sparse())

@@ -309,6 +309,36 @@ def test_a_backward_that_the_model_defines_is_not_known(function: Callable[..., 
     assert any("autograd function of the model" in row.reason for row in fact.layers)
 
 
+def hooked_activation(model: Two, x: Any) -> Any:
+    y = model.first(x)
+    if y.requires_grad:
+        y.register_hook(lambda grad: grad @ torch.ones(4, 4))
+    return model.second(y)
+
+
+def test_a_tensor_whose_gradient_a_forward_asks_for_is_no_parameter() -> None:
+    def force(model: Two, x: Any) -> Any:
+        with torch.enable_grad():
+            place = x.detach().requires_grad_()
+            return torch.autograd.grad(model.second(model.first(place)).sum(), place)[0]
+
+    fact = info(force)
+    # two products forward, and the gradient of the input of each
+    assert (fact.totals.macs, fact.totals.status) == (4 * 6 * 4 * 4, "exact")
+    assert not [note for note in fact.model.notes if "belong to no module" in note]
+
+
+def test_a_hook_on_a_gradient_may_compute_anything() -> None:
+    fact = training(hooked_activation)
+    assert fact.coverage < 1
+    assert any("has a hook" in row.reason for row in fact.layers)
+    model = Two(lambda model, x: model.second(model.first(x)))
+    model.first.weight.register_hook(lambda grad: grad @ torch.ones(4, 4))
+    with Session(model, inputs=(torch.rand(6, 4),), cache=False) as session:
+        fact = session.training()
+    assert [bool(row.reason) for row in fact.layers if row.forward_macs] == [True, False]
+
+
 def test_a_function_of_the_model_that_no_gradient_runs_through_is_in_no_doubt() -> None:
     fact = training(lambda model, x: model.first(x) + Twice.apply(model.second(x)).detach())
     assert fact.coverage == 1
