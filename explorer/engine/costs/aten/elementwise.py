@@ -224,6 +224,24 @@ TABLE: Mapping[str, OperatorRecord] = {
     **_listed(each("quantize", _QUANTIZE), "quantize_per_tensor quantize_per_channel"),
     "quantize_per_tensor_dynamic": OperatorRecord(each("min, max, quantize", 2 + _QUANTIZE)),
     "dequantize": OperatorRecord(each("dequantize", cost_formulas.ELEMENTWISE["dequantize"][0])),
+    # programs that torch's quantization of exported programs writes
+    **{
+        f"quantized_decomposed::{name}{per}": OperatorRecord(rule)
+        for name, rule in (
+            ("quantize", each("quantize", _QUANTIZE)),
+            ("dequantize", each("dequantize", cost_formulas.ELEMENTWISE["dequantize"][0])),
+        )
+        for per in ("_per_tensor", "_per_channel", "_per_channel_group", "_per_token")
+    },
+    "quantized_decomposed::fake_quant_per_channel": OperatorRecord(each("quantize, dequantize", 5)),
+    **dict.fromkeys(
+        [
+            *(f"quantized_decomposed::choose_qparams{how}" for how in ("", "_symmetric", "_per_token")),
+            "quantized_decomposed::choose_qparams_per_token_asymmetric",
+        ],
+        OperatorRecord(each_input("min, max", 2)),
+    ),
+    "quantized_decomposed::convert_element_type": OperatorRecord(),
     **_listed(
         each("quantize, dequantize", 5),
         """

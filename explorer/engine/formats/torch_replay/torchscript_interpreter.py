@@ -184,7 +184,10 @@ _OFF = {
 }
 """What functions of torch's own answer here, and otherwise elsewhere: a fast path would hide what it does."""
 
-_PACKED = "its weights are packed for quantized operators, which have no shapes to count"
+_PACKED = (
+    "its weights are packed for quantized operators, which are not opened in a file of TorchScript; count the"
+    " module that was saved, as package.module:name"
+)
 
 
 class ScriptInterpreter:

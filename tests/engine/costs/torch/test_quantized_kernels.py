@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -155,6 +157,29 @@ def test_an_operator_on_quantized_tensors_has_the_shape_that_torch_computes(case
     (made,) = info.model.outputs
     assert (made.shape, made.dtype) == (tuple(wanted.shape), "float32")
     assert (info.totals.macs, info.totals.status, info.totals.coverage) == (macs, "exact", 1.0)
+
+
+def test_operators_of_quantized_programs_count(tmp_path: Path) -> None:
+    importlib.import_module("torch.ao.quantization.fx._decomposed")
+
+    class Program(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 5)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            how = (0.1, 3, -128, 127, torch.int8)
+            q = torch.ops.quantized_decomposed.quantize_per_tensor(x, *how)
+            return self.layer(torch.ops.quantized_decomposed.dequantize_per_tensor(q, *how))
+
+    x = torch.rand(6, 4)
+    torch.export.save(torch.export.export(Program(), (x,)), tmp_path / "program.pt2")
+    with Session(str(tmp_path / "program.pt2"), cache=False) as session:
+        of_file = session.info().totals
+    of_module = totals(Program(), x)
+    for found in (of_file, of_module):
+        assert (found.macs, found.status, found.coverage) == (6 * 4 * 5, "exact", 1.0)
+        assert found.elementwise_ops == 24 * (3 + 2) + 30
 
 
 @pytest.mark.slow
