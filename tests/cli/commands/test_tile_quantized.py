@@ -34,10 +34,8 @@ def test_one_command_quantizes_and_tiles_and_proves_the_sums_exact(
     assert main.main([*again, "--force", "--quiet"]) == 0
     assert output.read_bytes() == first
     two = tmp_path / "two.onnx"
-    assert (
-        main.main(["quantize", str(sample("lenet")), "--to", fmt, "-o", str(tmp_path / "q.onnx"), "--quiet"])
-        == 0
-    )
+    words = ["quantize", str(sample("lenet")), "--to", fmt, "--form", "auto"]
+    assert main.main([*words, "-o", str(tmp_path / "q.onnx"), "--quiet"]) == 0
     assert main.main(["tile", str(tmp_path / "q.onnx"), "-o", str(two), "--tile", "16x16x16", "--quiet"]) == 0
     assert two.read_bytes() == first
 
