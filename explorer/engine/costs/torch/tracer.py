@@ -368,6 +368,8 @@ class _Watch:
             if name not in higher_order.AS_ONE:
                 return self.run_functions(func, args, kwargs)
             func = partial(self.run_as_one, func)
+        if name.partition(".")[0] == "_nested_tensor_from_tensor_list":
+            raise RuntimeError(jagged.STRIDED_INSIDE)
         if name == "__get__" or (name == "type" and len(args) == 1 and not kwargs):
             answered = device_questions.answer(func, args[0])
             return func(*args, **kwargs) if answered is None else answered

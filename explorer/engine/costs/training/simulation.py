@@ -41,6 +41,7 @@ from explorer.engine.formats.torch_module import jagged
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.modules import flat, tensors, unregistered_parameters
+from explorer.engine.formats.torch_module.tensor_subclass import inner_tensors, is_wrapper
 from explorer.engine.runtime.torch_fastpath import restoring_modes
 from explorer.facts.training import Optimizer, Phase, StepMemory
 from explorer.host.gc_pause import gc_pause
@@ -174,6 +175,9 @@ def _run(
         if not outcome:
             raise SimulationError("no result of the model has a gradient")
         forward = watch.live
+        if any(map(is_wrapper, outcome)):
+            # a loss that reads such a result keeps it, so that what the model keeps is not seen
+            raise SimulationError("a result of the model is a tensor subclass")
         loss = torch.stack([t.sum().float() for t in outcome]).sum()
         with_result = watch.live
         del result, outcome
@@ -221,7 +225,9 @@ class _Births(DispatchMode):
 
     def begin(self, tensor: torch.Tensor, kind: Any, path: str) -> None:
         """Memory that is there before the step and after it."""
-        if not _has_memory(tensor):
+        for part in inner_tensors(tensor):
+            self.begin(part, kind, path)
+        if is_wrapper(tensor) or not _has_memory(tensor):
             return
         storage = tensor.untyped_storage()
         if storage_key(storage) not in self._allocations:
@@ -266,12 +272,16 @@ class _Births(DispatchMode):
 
     def rename(self, tensor: torch.Tensor, kind: Any, path: str) -> None:
         """Says what memory turned out to be."""
+        for part in inner_tensors(tensor):
+            self.rename(part, kind, path)
         known = self._allocations.get(storage_key(tensor.untyped_storage()))
         if known is not None:
             known[0].kind, known[0].path = kind, path
 
     def _see(self, tensor: torch.Tensor) -> None:
-        if not _has_memory(tensor):
+        for part in inner_tensors(tensor):
+            self._see(part)
+        if is_wrapper(tensor) or not _has_memory(tensor):
             return
         storage = tensor.untyped_storage()
         key = storage_key(storage)

@@ -24,6 +24,13 @@ STRIDED = (
 """Why nothing is known of a model that is called with one."""
 
 
+STRIDED_INSIDE = (
+    "the model makes a nested tensor in the strided layout, whose work is not counted;"
+    " pass layout=torch.jagged"
+)
+"""Why a run on shapes ends where one is made."""
+
+
 def is_strided(tensor: Any) -> bool:
     """Whether a value is a nested tensor in the strided layout, which has no form without values."""
     return isinstance(tensor, torch.Tensor) and tensor.is_nested and tensor.layout is torch.strided

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from explorer import Session  # noqa: E402
+from explorer import ExplorerError, Session  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 
@@ -130,5 +130,34 @@ def test_norm_and_softmax_of_jagged_rows_count_as_those_of_all_rows() -> None:
 def test_gradients_of_nested_tensors_are_unknown_and_not_zero(rows: Any) -> None:
     with Session(Normal(), inputs=(rows,), cache=False) as session:
         training = session.training()
+        with pytest.raises(ExplorerError, match="the memory of a step"):
+            session.training_memory()
     assert training.backward_macs is None
     assert training.coverage == 0
+
+
+class Strided(Normal):
+    def forward(self, first: Any, second: Any) -> Any:
+        return super().forward(torch.nested.nested_tensor([first, second]))
+
+
+def test_a_strided_nested_tensor_inside_of_a_model_is_unknown_with_a_reason() -> None:
+    with Session(Strided(), inputs=(torch.rand(2, 6), torch.rand(3, 6)), cache=False) as session:
+        info = session.info()
+    assert info.totals.status == "unknown"
+    assert any("makes a nested tensor in the strided layout" in note for note in info.model.notes)
+
+
+class Flat(Normal):
+    def forward(self, rows: Any) -> Any:
+        made = self.out(torch.relu(self.norm(rows)))
+        return made.values() if made.is_nested else made
+
+
+def test_what_jagged_rows_keep_for_the_backward_pass_is_what_plain_rows_keep() -> None:
+    kept = []
+    for rows in (jagged(2, 7, 1), torch.rand(10, 6)):
+        with Session(Flat(), inputs=(rows,), cache=False) as session:
+            kept.append(session.training_memory().steps[0].kept_bytes)
+    # torch keeps the nested tensor, 10 rows of 2, for the backward pass of `values`
+    assert kept[0] == kept[1] + 10 * 2 * 4
