@@ -19,6 +19,7 @@ from explorer.engine.graph.interpreter import reads
 from explorer.engine.graph.model import Function, Graph, Inline, Model, Node, Tensor, subgraphs, with_bodies
 from explorer.engine.graph.random_operators import all_nodes
 from explorer.engine.graph.repeated_nodes import gathered, node_sequence
+from explorer.engine.graph.schema_defaults import default_attributes
 
 _DECIDING: Mapping[str, str] = {
     **dict.fromkeys(("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal"), "Less"),
@@ -151,9 +152,10 @@ def one_sided(
     vary = varying or (varying_values(one), varying_values(other))
     tables = [list(_tables(model, names)) for model, names in zip((one, other), vary, strict=True)]
     sizes = [{(t.dtype, t.elements) for t in _stored(model)} for model in (one, other)]
+    held = [{*mine, *_epsilons(one)}, {*theirs, *_epsilons(other)}]
     return (
-        [n for key, n in mine.items() if key not in theirs] + _rows(tables[0], sizes[1]),
-        [n for key, n in theirs.items() if key not in mine] + _rows(tables[1], sizes[0]),
+        [n for key, n in mine.items() if key not in held[1]] + _rows(tables[0], sizes[1]),
+        [n for key, n in theirs.items() if key not in held[0]] + _rows(tables[1], sizes[0]),
     )
 
 
@@ -277,6 +279,14 @@ def _numbers(model: Model) -> Iterator[tuple[Key, DecidingNumber]]:
     for key in sorted(called):
         function = model.functions[key]
         yield from _of_nodes(function.nodes, [], set(function.inputs))
+
+
+def _epsilons(model: Model) -> Iterator[Key]:
+    """What normalizations add to a variance, as the Add has it that does so outside of them."""
+    for node in all_nodes(model, model.graph.nodes):
+        values = {**default_attributes(node.domain, node.op, model.opset), **node.attributes}
+        if isinstance(epsilon := values.get("epsilon"), float):
+            yield "Add", epsilon
 
 
 def _of_nodes(

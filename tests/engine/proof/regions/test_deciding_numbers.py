@@ -182,3 +182,20 @@ def test_a_table_of_which_a_fixed_size_reads_a_part_is_equal(tmp_path: Path) -> 
     whole = written(tmp_path / "a.onnx", *tables(40, "slice"), (4, 6))
     part = written(tmp_path / "b.onnx", *tables(20, "slice"), (4, 6))
     assert verify_files(whole, part).passed
+
+
+def test_an_epsilon_is_held_by_the_normalization_that_adds_it(tmp_path: Path) -> None:
+    numbers = {"gain": np.linspace(0.5, 2, 6).astype(np.float32), "shift": np.zeros(6, np.float32)}
+    numbers |= {"square": np.float32(2), "tiny": np.float32(1e-12)}
+    whole = [node("LayerNormalization", ["m", "gain", "shift"], ["y"], epsilon=1e-12)]
+    mean = {"axes": [-1], "keepdims": 1}
+    parts = [
+        *(node("ReduceMean", ["m"], ["u"], **mean), node("Sub", ["m", "u"], ["d"])),
+        *(node("Pow", ["d", "square"], ["s"]), node("ReduceMean", ["s"], ["v"], **mean)),
+        *(node("Add", ["v", "tiny"], ["e"]), node("Sqrt", ["e"], ["r"]), node("Div", ["d", "r"], ["n"])),
+        *(node("Mul", ["n", "gain"], ["g"]), node("Add", ["g", "shift"], ["y"])),
+    ]
+    one = written(tmp_path / "a.onnx", whole, numbers, ("rows", 6))
+    other = written(tmp_path / "b.onnx", parts, numbers, ("rows", 6))
+    for pair in ((one, other), (other, one)):
+        assert verify_files(*pair).verdict_kind == "evidence"
