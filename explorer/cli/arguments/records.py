@@ -55,8 +55,9 @@ def quantize_spec(given: ParsedArgs) -> QuantizeSpec:
         raise Misuse("it cannot be both", where="--symmetric --asymmetric")
     if given.symmetric or given.asymmetric:
         typed["symmetric"] = given.symmetric
-    words = [f"--{key.replace('_', '-')}" for key in given.explicit if key != "to"]
-    if "formats" not in vars(given) and quantize.is_fast([*words, *(("--to", given.to) if given.to else ())]):
+    passed_over = {"to"} if "form" in fields else {"to", "form"}
+    words = [f"--{key.replace('_', '-')}" for key in given.explicit - passed_over]
+    if quantize.is_fast([*words, *(("--to", given.to) if given.to else ())]):
         typed["form"] = "fast"
     found: QuantizeSpec = quantize.spec_of(given.config, typed, given.to)
     return found

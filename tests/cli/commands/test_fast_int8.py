@@ -83,3 +83,13 @@ def test_a_module_has_no_such_options(run: Callable[..., str]) -> None:
         said = run("quantize", "sample_models/jsc.py:jsc_tiny", "--to", "int8", option, code=2)
         assert option in said
         assert "module" in said
+
+
+def test_settings_say_what_is_written(sample: Callable[[str], str], run: Callable[..., str]) -> None:
+    """`settings --formats` has the formats and the form that `quantize` writes."""
+    source = sample("lenet")
+    told = json.loads(run("settings", source, "--formats", "--to", "int8", "--json"))
+    made = json.loads(run("quantize", source, "--to", "int8", "--json"))
+    (said,) = {layer["form"] for layer in told["layers"]}
+    assert f"--form {said}" in made["command"]
+    assert {layer["input"] for layer in told["layers"]} == {layer["input"] for layer in made["layers"]}
