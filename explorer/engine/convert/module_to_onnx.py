@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Misuse
-from explorer.base.units import printable
+from explorer.base.units import many_text, printable
 from explorer.engine.convert import axes, comparison
 from explorer.engine.convert.job import ConversionJob, ConversionResult, tensor_infos
 from explorer.engine.convert.onnx_file import fold_file, join
@@ -17,10 +17,10 @@ from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
-from explorer.engine.graph.model import Model
+from explorer.engine.graph.model import Model, graphs
 from explorer.engine.models.torch import onnx_export
 from explorer.engine.proof.outputs.run import depth_of
-from explorer.engine.runtime.onnxruntime import RuntimeSession
+from explorer.engine.runtime.onnxruntime import RuntimeSession, expose
 from explorer.engine.runtime.random_inputs import RandomInput, plan_inputs
 
 
@@ -60,6 +60,7 @@ def convert(job: ConversionJob) -> ConversionResult:
     model = validate(reader.read(job.path))
     _check(model, job, dict(zip(names, open_.inputs, strict=True)), loaded.source)
     evidence = None
+    ways: dict[str, set[bool]] = {}
     if job.verify:
         called = dict(zip((info.name for info in bound.inputs), names, strict=True))
         evidence = comparison.prove(
@@ -67,7 +68,7 @@ def convert(job: ConversionJob) -> ConversionResult:
             loaded,
             bound,
             open_.others,
-            _runner(model, called),
+            _runner(model, called, ways),
             depth=depth_of(model),
             names=[value.name for value in model.graph.outputs],
             planned=_planned(model, called),
@@ -78,7 +79,14 @@ def convert(job: ConversionJob) -> ConversionResult:
         inputs=tensor_infos(model.graph.feeds),
         outputs=tensor_infos(model.graph.outputs),
         verification=evidence,
-        notes=(*loaded.notes, *bound.notes, *axes.notes(open_), *_lost(model, names), *done),
+        notes=(
+            *loaded.notes,
+            *bound.notes,
+            *axes.notes(open_),
+            *_lost(model, names),
+            *_one_way(model, ways),
+            *done,
+        ),
     )
 
 
@@ -131,17 +139,46 @@ def _lost(model: Model, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _runner(
-    model: Model, names: Mapping[str, str]
+    model: Model, names: Mapping[str, str], ways: dict[str, set[bool]]
 ) -> Callable[[BoundInputs], Callable[[Mapping[str, Any]], list[Any]]]:
-    """What runs the file in onnxruntime on arrays by the module's own names of its inputs."""
-    session = RuntimeSession(model, what="the file that was written")
+    """What runs the file in onnxruntime on arrays by the module's own names of its inputs.
+
+    `ways` gets what each condition of the graph's own branches was, by its name.
+    """
+    outputs = [value.name for value in model.graph.outputs]
+    computed = {name for node in model.graph.nodes for name in node.outputs}
+    conditions = {node.inputs[0] for node in model.graph.nodes if node.op == "If"} & computed - {*outputs}
+    ways.update({name: set() for name in conditions})
+    watched = expose(model, [*outputs, *sorted(conditions)]) if conditions else model
+    session = RuntimeSession(watched, what="the file that was written")
     there = {value.name for value in model.graph.feeds}
 
     def call(feeds: Mapping[str, Any]) -> list[Any]:
         given = {names[own]: value for own, value in feeds.items() if names[own] in there}
-        return list(session.run(given).values())
+        results = session.run(given)
+        for name in conditions:
+            ways[name].add(bool(results[name].all()))
+        return [results[name] for name in outputs]
 
     return lambda bound: call
+
+
+def _one_way(model: Model, ways: Mapping[str, set[bool]]) -> tuple[str, ...]:
+    """Branches of which the comparison ran one side, or of which nobody knows."""
+    if not ways:
+        return ()
+    inner = sum(node.op == "If" for graph in graphs(model.graph) for node in graph.nodes)
+    inner -= sum(node.op == "If" for node in model.graph.nodes)
+    one = sum(len(seen) < 2 for seen in ways.values())
+    notes = []
+    if one:
+        went = "each went one way" if one > 1 else "went one way"
+        notes.append(f"{many_text(one, 'condition')} {went} in all runs: the other branch was not compared")
+    if inner:
+        notes.append(
+            f"{many_text(inner, 'condition')} inside other branches: which way each went is not known"
+        )
+    return tuple(notes)
 
 
 def _planned(model: Model, names: Mapping[str, str]) -> Callable[[BoundInputs], dict[str, RandomInput]]:

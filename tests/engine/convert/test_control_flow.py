@@ -104,6 +104,27 @@ def test_what_branches_or_loops_becomes_an_operator_of_onnx_that_does(
     assert kind in {node.op_type for node in onnx.load(tmp_path / "m.onnx").graph.node}
 
 
+class Seldom(Chosen):
+    """Two layers, one of which runs on no input that anybody draws; inside the other one of two."""
+
+    def forward(self, x: Any) -> Any:
+        def inner(x: Any) -> Any:
+            return torch.cond(x.max() > 1, lambda x: self.large(x), lambda x: x * 2, (x,))
+
+        return torch.cond(x.mean() > 1000, lambda x: self.small(x), inner, (x,))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("module", "noted"), [(Seldom, True), (Chosen, False)])
+def test_a_branch_that_no_run_took_is_noted(
+    convert: Convert, module: type[nn.Module], noted: bool, tmp_path: Path
+) -> None:
+    saved(module(), tmp_path / "m.pt2")
+    notes = " ".join(convert("m.pt2", "m.onnx", draws=8).notes)
+    assert ("1 condition went one way in all runs: the other branch was not compared" in notes) == noted
+    assert ("1 condition inside other branches" in notes) == noted
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("exporter", [None, "dynamo"])
 def test_numbers_among_the_results_are_results_of_the_file(
