@@ -171,6 +171,8 @@ _LIMITS = {
 
 
 def _words(info: Any) -> str:
+    if isinstance(info, msgspec.inspect.Metadata):  # what a declared option says of itself
+        info = info.type
     name = type(info).__name__
     if name in _NAMES:
         limits = [(getattr(info, key, None), words) for key, words in _LIMITS.items()]
@@ -192,6 +194,8 @@ def _words(info: Any) -> str:
 
 
 def _choices(info: Any) -> list[str]:
+    if isinstance(info, msgspec.inspect.Metadata):
+        info = info.type
     name = type(info).__name__
     if name == "LiteralType":
         return [repr(value) for value in info.values]

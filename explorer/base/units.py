@@ -8,7 +8,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 MACS = "multiply-accumulates; 1 MAC = 2 FLOPs"
 """What a MAC is, said where MACs are shown first."""
@@ -113,6 +113,11 @@ def shape_text(shape: Sequence[int | str | None] | None) -> str:
     if shape is None:
         return "?"
     return "[" + ", ".join("?" if d is None else printable(str(d)) for d in shape) + "]"
+
+
+def sizes_text(sizes: Iterable[int]) -> str:
+    """Sizes as they are typed: '64x32x16'."""
+    return "x".join(map(str, sizes))
 
 
 def dims_text(dims: Mapping[str, int]) -> str:

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 from msgspec import Struct
 
 from explorer.base.errors import Misuse
+from explorer.base.units import sizes_text
 from explorer.base.verdicts import WEAKEST_FIRST, VerdictKind
 from explorer.facts import Info, NodeDiff, Shape, Totals
 from explorer.facts.cost import Hardware, PlanCost
@@ -198,7 +199,7 @@ def tilings_table(rows: Sequence[SweepRow]) -> FigureTable:
         raise Misuse("there is nothing to compare with", hint="choose two tilings or more that have figures")
     telling = ("model", "edges", "form", "grouped", "hardware", "opening")
     differs = [name for name in telling if len({getattr(row, name) for row in known}) > 1]
-    names = [" ".join(["x".join(map(str, row.tile)), *(getattr(row, n) for n in differs)]) for row in known]
+    names = [" ".join([sizes_text(row.tile), *(getattr(row, n) for n in differs)]) for row in known]
     machines = {row.hardware for row in known}
     notes = []
     if len({(row.model, row.opening) for row in known}) > 1:

@@ -6,12 +6,15 @@ Re-exported by `explorer.facts`; see there for the conventions.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 from msgspec import Struct, field
 
 from explorer.base.checked import Count, Natural, Spec, Words
+from explorer.base.options import option
+from explorer.base.units import sizes_text
 from explorer.facts.quantize import Accumulator
+from explorer.facts.quantize.spec import ACCUMULATOR
 
 Form = Literal["auto", "lab", "scan", "unrolled", "batched"]
 Edges = Literal["ragged", "padded"]
@@ -21,11 +24,33 @@ MAX_TILE = 1 << 16
 """The longest side of a tile."""
 
 
-class TileRule(Spec, frozen=True):
-    """What is asked of some sites only: a line of a configuration file, or a choice made by hand.
+_TILE = option(
+    "tile size, 64 or 64x64x64: M x K x N",
+    manual="`64`, `64x64x64` or `64,64,64`: M x K x N of a tile",
+    metavar="SIZE",
+    reader="tile",
+    write=sizes_text,
+    spelled=True,
+    label="tile",
+)
+_EDGES = option(
+    "leave the last tile of an axis partial (ragged), or pad it with zeros (padded)",
+    spelled=True,
+    label="edges",
+)
+_FORM = option(
+    "how tiles are written as ONNX",
+    usual="auto: lab up to 256 tiles a matmul, scan above",
+    spelled=True,
+    label="form",
+)
 
-    A site is meant when every condition that is given holds. What is None is left to the next rule, and at
-    the end to the specification itself.
+
+class TileRule(Spec, frozen=True):
+    """What is asked of some sites only: a `[[site]]` table of a settings file, or a choice made by hand.
+
+    A rule applies to a site when every condition that it states holds. A value that is None is left to the
+    next rule, and at the end to the specification itself.
 
     Attributes:
         site: Glob over site names; '' for any.
@@ -36,13 +61,13 @@ class TileRule(Spec, frozen=True):
         origin: Where it was said: 'npu.toml:12', 'chosen by hand'.
     """
 
-    site: str = ""
-    op: str = ""
-    shape: str = ""
-    tile: tuple[Count, Count, Count] | None = None
-    edges: Edges | None = None
-    form: Form | None = None
-    on: bool | None = None
+    site: Annotated[str, option("a name or a glob over names of sites")] = ""
+    op: Annotated[str, option("a glob over operators")] = ""
+    shape: Annotated[str, option("conditions on the sizes M, K and N", reader="shape")] = ""
+    tile: Annotated[tuple[Count, Count, Count] | None, _TILE] = None
+    edges: Annotated[Edges | None, _EDGES] = None
+    form: Annotated[Form | None, _FORM] = None
+    on: Annotated[bool | None, option("false leaves these sites as they are")] = None
     origin: str = ""
 
 
@@ -56,28 +81,53 @@ class TileSpec(Spec, frozen=True):
         form: How the plan is written as ONNX.
         grouped: Grouped and depthwise convolutions: 'leave' them to the vector unit, or 'pack' groups
             block-diagonally into tiles.
-        rules: What is asked of some sites only; the first that speaks of a value decides it.
+        rules: What is asked of some sites only; the first rule that has a value decides it.
         origins: Who said the values above, by their names: 'npu.toml:3', 'command line'; a value that is not
             among them is the default.
+        config: Path of the file that such values and the rules stand in; '' for none.
         accumulator: Bits of the hardware's accumulator: sums of integers that do not fit it are named; 0 for
             none.
-        config: Path of the file that such values and the rules stand in; '' for none.
     """
 
-    tile: tuple[Count, Count, Count] = (64, 64, 64)
-    sites: tuple[Words, ...] = ()
-    edges: Edges = "ragged"
-    form: Form = "auto"
-    grouped: Grouped = "leave"
+    tile: Annotated[tuple[Count, Count, Count], _TILE] = (64, 64, 64)
+    sites: Annotated[
+        tuple[Words, ...],
+        option(
+            "tile only the matmuls whose name matches, or that a filter finds",
+            metavar="GLOB|FILTER",
+            flag="--site",
+            selects=True,
+            label="matmuls",
+        ),
+    ] = ()
+    edges: Annotated[Edges, _EDGES] = "ragged"
+    form: Annotated[Form, _FORM] = "auto"
+    grouped: Annotated[
+        Grouped,
+        option(
+            "leave grouped and depthwise convolutions to the vector unit, or pack them into tiles",
+            manual="leave grouped and depthwise convolutions to the vector unit, or pack them into tiles,"
+            " groups beside groups",
+            label="grouped",
+        ),
+    ] = "leave"
     rules: tuple[TileRule, ...] = ()
     origins: tuple[tuple[str, str], ...] = ()
-    config: str = ""
-    accumulator: Natural = 0
+    config: Annotated[
+        str,
+        option(
+            "a TOML file with tilings by matmul, operator or shape (explorer help tiling)",
+            manual="a TOML file with tilings by matmul, operator or shape",
+            metavar="FILE",
+            in_file=False,
+        ),
+    ] = ""
+    accumulator: Annotated[Natural, ACCUMULATOR] = 0
 
     @property
     def label(self) -> str:
         """What a state that was made so is called: the tile, and what is not as it is by default."""
-        said = ["x".join(map(str, self.tile))]
+        said = [sizes_text(self.tile)]
         said += ["padded"] * (self.edges == "padded") + [self.form] * (self.form != "auto")
         said += ["packed"] * (self.grouped == "pack")
         said += [f"{self.accumulator}-bit accumulator"] * (self.accumulator > 0)

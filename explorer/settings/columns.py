@@ -17,6 +17,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 from explorer.base.errors import Misuse, nearest
+from explorer.base.units import sizes_text
 from explorer.facts import Layer, Shape, TensorInfo, Totals
 from explorer.facts.external.overlay import Over, Overlay
 
@@ -119,7 +120,7 @@ def _kernel(layer: Layer, _: ColumnFigures) -> str:
     if len(sizes) == 1 and layer.outputs and (shape := layer.outputs[0].shape) is not None:
         # torch says 3 of a window of 3x3, whose every side is the same
         sizes = (*sizes,) * max(1, len(shape) - 2) if not isinstance(value, (list, tuple)) else sizes
-    return "x".join(map(str, sizes))
+    return sizes_text(sizes)
 
 
 def _sum(*parts: int | None) -> int | None:

@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
+from explorer.base.units import sizes_text
 from explorer.facts.cost import Hardware
 from explorer.facts.profile.machine import MeasuredMachine
 from explorer.facts.roofline import Machines, NamedMachine
@@ -70,7 +71,7 @@ def settings_text(machine: Hardware) -> dict[str, str]:
 
 def _typed(key: str, value: Any) -> str:
     if key == "array":
-        return "x".join(map(str, value))
+        return sizes_text(value)
     if key == "double_buffered":
         return "yes" if value else "no"
     if key == "buffer":

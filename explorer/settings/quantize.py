@@ -20,30 +20,15 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
+from explorer.base.options import option_of
 from explorer.facts.quantize import PARTS, QuantizeRule, QuantizeSpec
-from explorer.facts.quantize.spec import Calibrator, Granularity, QuantizeForm
-from explorer.settings.tables import (
-    Readers,
-    SettingsFile,
-    accumulator_bits,
-    content,
-    flag,
-    one_of,
-    shape,
-    text,
-    texts,
-    written,
-)
-from explorer.settings.tiling import COMMAND_LINE
-
-_ASKS = (*PARTS, "granularity", "symmetric", "block", "on")
-"""What a rule can ask for; one that asks for nothing is none."""
-
+from explorer.settings.options import COMMAND_LINE, read_option, rule_values, with_typed
+from explorer.settings.tables import content, read_spec, written_spec
 
 BY_HAND = "chosen by hand"
 """The origin of a rule that no file has."""
@@ -70,12 +55,7 @@ def spec_of(path: str | None, typed: Mapping[str, Any], formats: str | None = No
         typed = {**typed, **parse_formats(formats, blocks=blocks, complete=not in_file)}
     if "percentile" in typed:
         typed = {"calibrator": "percentile", **typed}
-    unset = {value: None for value in _ASKS if value in typed}
-    if typed.keys() & {"ops", "sites"}:
-        unset["on"] = None
-    rules = tuple(replace(rule, **unset) for rule in spec.rules)
-    said = {**dict(spec.origins), **dict.fromkeys(typed, COMMAND_LINE)}
-    return replace(spec, **typed, rules=rules, origins=tuple(said.items()))
+    return with_typed(spec, typed)
 
 
 _WRITTEN = frozenset(
@@ -163,7 +143,7 @@ def for_layer(
     site = glob.escape(layer)
     rule = QuantizeRule(site=site, weight=weight, input=input, bias=bias, on=on, origin=BY_HAND)
     rest = [other for other in spec.rules if (other.site, other.origin) != (site, BY_HAND)]
-    asks = any(getattr(rule, name) is not None for name in _ASKS)
+    asks = any(getattr(rule, name) is not None for name in rule_values(QuantizeRule))
     return replace(spec, rules=(*([rule] if asks else []), *rest))
 
 
@@ -173,7 +153,7 @@ def checked(name: str, value: Any, where: str) -> Any:
     Raises:
         Misuse: It cannot be.
     """
-    return _GENERAL[name](value, where)
+    return read_option(option_of(QuantizeSpec, name), value, where)
 
 
 def read_text(data: bytes | str, path: str) -> QuantizeSpec:
@@ -182,62 +162,16 @@ def read_text(data: bytes | str, path: str) -> QuantizeSpec:
     Raises:
         Misuse: It is no TOML, or says something that cannot be.
     """
-    file = SettingsFile(data, path)
-    table = dict(file.table("quantize"))
-    rules = file.rules(("quantize", "site"), table.pop("site", []), _PARTICULAR, _ASKS)
-    values = file.values(("quantize",), table, _GENERAL)
-    said = {name: file.origin(("quantize", name)) for name in values}
-    if "percentile" in values and "calibrator" not in values:
-        values, said = {"calibrator": "percentile", **values}, {"calibrator": said["percentile"], **said}
-    origins = tuple(said.items())
-    made = tuple(QuantizeRule(**rule) for rule in rules)
-    return QuantizeSpec(**values, rules=made, origins=origins, config=path)
+    spec = read_spec(data, path, QuantizeSpec, QuantizeRule, table="quantize", rules=("quantize", "site"))
+    origins = dict(spec.origins)
+    if "percentile" in origins and "calibrator" not in origins:
+        origins = {"calibrator": origins["percentile"], **origins}
+        spec = replace(spec, calibrator="percentile", origins=tuple(origins.items()))
+    return spec
 
 
 def as_toml(spec: QuantizeSpec) -> str:
     """A file that says what `spec` says: only what differs from the defaults, and the rules."""
-    default = QuantizeSpec()
-    general = {
-        name: value
-        for name in _GENERAL
-        if (value := getattr(spec, name)) not in (None, getattr(default, name))
-        and (name != "percentile" or spec.calibrator == name)
-    }
-    rules = [
-        {name: value for name in _PARTICULAR if (value := getattr(rule, name)) not in (None, "")}
-        for rule in spec.rules
-        if any(getattr(rule, name) is not None for name in _ASKS)
-    ]
-    return written({"quantize": {**general, "site": rules}} if general or rules else {})
-
-
-def _block(value: Any, where: str) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and (value == 0 or 2 <= value <= 1 << 16):
-        return value
-    raise Misuse(f"a block of '{value}' cannot be", where=where, hint="give 2 to 65,536, or 0 for none")
-
-
-def _percentile(value: Any, where: str) -> float:
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and 50 < value <= 100:
-        return float(value)
-    raise Misuse(f"of {value} % no range can be made", where=where, hint="99.999")
-
-
-_BOTH: Readers = {
-    **dict.fromkeys(PARTS, text),
-    "granularity": one_of(get_args(Granularity)),
-    "symmetric": flag,
-    "block": _block,
-}
-_GENERAL: Readers = {
-    **_BOTH,
-    "form": one_of(get_args(QuantizeForm)),
-    "calibrator": one_of(get_args(Calibrator)),
-    "percentile": _percentile,
-    "accumulator": accumulator_bits,
-    "unsaturated": flag,
-    "bias_correction": flag,
-    "ops": texts,
-    "sites": texts,
-}
-_PARTICULAR: Readers = {"site": text, "op": text, "shape": shape, **_BOTH, "on": flag}
+    if spec.calibrator != "percentile":
+        spec = replace(spec, percentile=QuantizeSpec().percentile)
+    return written_spec(spec, table="quantize", rules=("quantize", "site"))

@@ -11,22 +11,26 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+from msgspec import Struct
 
 from explorer.base.errors import Misuse, nearest
 from explorer.base.units import printable
 from explorer.facts.cost import Hardware
 from explorer.host import input_files
-from explorer.settings.parse import parse_choice, parse_conditions
+from explorer.settings.options import Reader, rule_values, table_readers, toml_values
 
 Key = tuple[str | int, ...]
 
-Readers = Mapping[str, Callable[[Any, str], Any]]
-"""By the name of a setting what reads its value, and complains with the place where it stands."""
+Readers = Mapping[str, Reader]
+"""By the name of a setting what reads its value."""
 
 _ELSEWHERE = frozenset({"machine", "profile", *Hardware.__struct_fields__})
 """What `--machine` reads in the same file."""
+
+S = TypeVar("S", bound=Struct)
 
 TABLES = ("tile", "site", "quantize", "step")
 """All tables of settings; a file may hold those of several subjects."""
@@ -232,47 +236,45 @@ def _as_tables(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-# values that many settings have
+def read_spec(
+    data: bytes | str, path: str, spec: type[S], rule: type[Any], *, table: str, rules: tuple[str, ...]
+) -> S:
+    """The specification that a file holds: a table of values, and a list of tables for single sites.
+
+    Args:
+        data: What stands in the file.
+        path: Where it stands.
+        spec: The record of the specification, with the fields `rules`, `origins` and `config`.
+        rule: The record of a rule.
+        table: The table of values.
+        rules: The list of rules: a list of its own, or one in the table.
+
+    Raises:
+        Misuse: It is no TOML, or says something that cannot be.
+    """
+    file = SettingsFile(data, path)
+    entries = dict(file.table(table))
+    listed = entries.pop(rules[-1], []) if len(rules) > 1 else file.content.get(rules[0], [])
+    values = file.values((table,), entries, table_readers(spec))
+    asked = file.rules(rules, listed, table_readers(rule), rule_values(rule))
+    origins = tuple((name, file.origin((table, name))) for name in values)
+    more: Any = {"rules": tuple(rule(**one) for one in asked), "origins": origins, "config": path}
+    return spec(**values, **more)
 
 
-def one_of(words: Sequence[str]) -> Any:
-    """Reads one of some words."""
+def written_spec(spec: Any, *, table: str, rules: tuple[str, ...], heading: Sequence[str] = ()) -> str:
+    """A file that says what a specification says: only what differs from the defaults, and the rules.
 
-    def read(value: Any, where: str) -> str:
-        return parse_choice(text(value, where), words, where)
-
-    return read
-
-
-def text(value: Any, where: str) -> str:
-    """A text that says something."""
-    if not isinstance(value, str) or not value:
-        raise Misuse(f"'{value}' is no text", where=where, hint='write "..."')
-    return value
-
-
-def texts(value: Any, where: str) -> tuple[str, ...]:
-    """One text, or a list of them."""
-    values = value if isinstance(value, list) else [value]
-    return tuple(text(one, where) for one in values)
-
-
-def flag(value: Any, where: str) -> bool:
-    """True or false."""
-    if not isinstance(value, bool):
-        raise Misuse(f"'{value}' is neither true nor false", where=where)
-    return value
-
-
-def accumulator_bits(value: Any, where: str) -> int:
-    """Reads the bits of a hardware's accumulator, 0 for none."""
-    if isinstance(value, int) and not isinstance(value, bool) and (value == 0 or 2 <= value <= 64):
-        return value
-    raise Misuse(f"an accumulator of '{value}' bits cannot be", where=where, hint="give 2 to 64")
-
-
-def shape(value: Any, where: str) -> str:
-    """Conditions on M, K and N."""
-    found = text(value, where)
-    parse_conditions(found, where)
-    return found
+    Args:
+        spec: As `read_spec` returns it.
+        table: See `read_spec`.
+        rules: See `read_spec`.
+        heading: Lines of comment above it.
+    """
+    general = toml_values(spec)
+    asked = [
+        toml_values(rule) for rule in spec.rules if set(toml_values(rule)) & set(rule_values(type(rule)))
+    ]
+    if len(rules) > 1:
+        return written({table: {**general, rules[-1]: asked}} if general or asked else {}, heading)
+    return written({table: general, rules[0]: asked}, heading)

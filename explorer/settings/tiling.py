@@ -23,31 +23,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 from msgspec.structs import replace
 
-from explorer.base.errors import Misuse
-from explorer.facts import Edges, Form, Plan, TileRule, TileSpec
-from explorer.facts.tiling import Grouped
-from explorer.settings.parse import parse_tile
-from explorer.settings.tables import (
-    SettingsFile,
-    accumulator_bits,
-    content,
-    flag,
-    one_of,
-    shape,
-    text,
-    texts,
-    written,
-)
-
-COMMAND_LINE = "command line"
-"""Origin of what was typed."""
-
-_ASKS = frozenset({"tile", "edges", "form", "on"})
-"""What a rule can ask for; one that asks for nothing is none."""
+from explorer.facts import Plan, TileRule, TileSpec
+from explorer.settings.options import with_typed
+from explorer.settings.tables import content, read_spec, written_spec
 
 
 def spec_of(path: str | None, typed: Mapping[str, Any]) -> TileSpec:
@@ -63,13 +45,7 @@ def spec_of(path: str | None, typed: Mapping[str, Any]) -> TileSpec:
     Raises:
         Misuse: The file cannot be read, or says something that cannot be; file and line are named.
     """
-    spec = TileSpec() if path is None else read(path)
-    unset = {value: None for value in ("tile", "edges", "form") if value in typed}
-    if "sites" in typed:
-        unset["on"] = None
-    rules = tuple(replace(rule, **unset) for rule in spec.rules)
-    said = {**dict(spec.origins), **dict.fromkeys(typed, COMMAND_LINE)}
-    return replace(spec, **typed, rules=rules, origins=tuple(said.items()))
+    return with_typed(TileSpec() if path is None else read(path), typed)
 
 
 def read(path: str) -> TileSpec:
@@ -83,37 +59,7 @@ def read(path: str) -> TileSpec:
 
 def read_text(data: bytes | str, path: str) -> TileSpec:
     """As `read`, of what stands in the file `path`."""
-    file = SettingsFile(data, path)
-    values = file.values(("tile",), file.table("tile"), _GENERAL)
-    rules = file.rules(("site",), file.content.get("site", []), _PARTICULAR, _ASKS)
-    origins = tuple((name, file.origin(("tile", name))) for name in values)
-    made = tuple(TileRule(**rule) for rule in rules)
-    return TileSpec(**values, rules=made, origins=origins, config=path)
-
-
-# values
-
-
-def _tile(value: Any, where: str) -> tuple[int, int, int]:
-    sizes = value if isinstance(value, list) else [value]
-    if isinstance(value, str):
-        return parse_tile(value, where)
-    if all(isinstance(size, int) and not isinstance(size, bool) for size in sizes):
-        return parse_tile("x".join(map(str, sizes)), where)
-    raise Misuse(f"'{value}' is not a tile size", where=where, hint='write 64, "64x32x16" or [64, 32, 16]')
-
-
-_BOTH: Mapping[str, Any] = {"tile": _tile, "edges": one_of(get_args(Edges)), "form": one_of(get_args(Form))}
-_GENERAL: Mapping[str, Any] = {
-    **_BOTH,
-    "grouped": one_of(get_args(Grouped)),
-    "accumulator": accumulator_bits,
-    "sites": texts,
-}
-_PARTICULAR: Mapping[str, Any] = {"site": text, "op": text, "shape": shape, **_BOTH, "on": flag}
-
-
-# writing
+    return read_spec(data, path, TileSpec, TileRule, table="tile", rules=("site",))
 
 
 def as_toml(spec: TileSpec, heading: Sequence[str] = ()) -> str:
@@ -123,21 +69,7 @@ def as_toml(spec: TileSpec, heading: Sequence[str] = ()) -> str:
         spec: The specification.
         heading: Lines of comment above it.
     """
-    general = {
-        name: _plain(name, value)
-        for name in _GENERAL
-        if (value := getattr(spec, name)) != getattr(TileSpec(), name)
-    }
-    rules = [
-        {
-            name: _plain(name, value)
-            for name in _PARTICULAR
-            if (value := getattr(rule, name)) not in (None, "")
-        }
-        for rule in spec.rules
-        if any(getattr(rule, name) is not None for name in _ASKS)
-    ]
-    return written({"tile": general, "site": rules}, heading)
+    return written_spec(spec, table="tile", rules=("site",), heading=heading)
 
 
 def chosen_by_hand(plans: Sequence[Plan], every: Sequence[str]) -> TileSpec:
@@ -161,10 +93,6 @@ def chosen_by_hand(plans: Sequence[Plan], every: Sequence[str]) -> TileSpec:
     rest = set(every) - chosen.keys()
     rules = [replace(rule, on=True) for rule in chosen.values()] if rest else list(chosen.values())
     return TileSpec(rules=(*rules, TileRule("*", on=False)) if rest else tuple(rules))
-
-
-def _plain(name: str, value: Any) -> Any:
-    return "x".join(map(str, value)) if name == "tile" else value
 
 
 def escape_glob(name: str) -> str:

@@ -32,6 +32,7 @@ class Option:
             name of a function of `explorer.settings.parse`. Without it the word is the value.
         choices: The only values that it takes.
         least: The least number that it takes, of one that takes a whole number.
+        declared: What a record declares of it (`explorer.base.options.Option`): then that reads its value.
         manual: What it is for, in the README's words (Markdown), where those say more than `help`.
     """
 
@@ -47,6 +48,7 @@ class Option:
     choices: tuple[str, ...] = ()
     least: int | None = None
     manual: str = ""
+    declared: Any = None
 
     def __post_init__(self) -> None:
         self.metavar = self.metavar or "|".join(self.choices)
@@ -69,6 +71,10 @@ class Option:
         Raises:
             Misuse: It cannot be read.
         """
+        if self.declared is not None and typed is not None and self.metavar:
+            from explorer.settings.options import read_option
+
+            return read_option(self.declared, typed, self.flag)
         if not self.reads:
             return tuple(typed) if self.many else typed
         if typed is None:
@@ -83,10 +89,6 @@ class Option:
 WRITTEN = ("--output", "--plot", "--scalesim", "--take")
 """Options that name a file to write; every other one whose value is a FILE reads it."""
 
-EDGES = ("ragged", "padded")
-FORMS = ("auto", "lab", "scan", "unrolled", "batched")
-
-TILING = ("--tile", "--site", "--edges", "--form", "--grouped", "--config")
 OPENING = (
     *("--dim", "--input-shape", "--weights", "--weights-file", "--trust", "--rules", "--observe"),
     *("--decode", "--past"),
@@ -120,46 +122,6 @@ OPTIONS: dict[str, Option] = {
             "FILE",
             short="-o",
             manual="where to write the result; `sweep`: the file that keeps the rows",
-        ),
-        Option(
-            "--tile",
-            "tile size, 64 or 64x64x64: M x K x N (default 64x64x64)",
-            "SIZE",
-            "64x64x64",
-            reads="tile",
-            manual="`64`, `64x64x64` or `64,64,64`: M x K x N of a tile",
-        ),
-        Option(
-            "--site",
-            "tile only the matmuls whose name matches, or that a filter finds; repeatable",
-            "GLOB|FILTER",
-            many=True,
-        ),
-        Option(
-            "--edges",
-            "the last tile of an axis is a partial tile (ragged, default) or padded with zeros (padded)",
-            default="ragged",
-            choices=EDGES,
-        ),
-        Option(
-            "--form",
-            "how tiles are written as ONNX (default auto: lab up to 256 tiles a matmul, scan above)",
-            default="auto",
-            choices=FORMS,
-        ),
-        Option(
-            "--grouped",
-            "grouped and depthwise convolutions: left to the vector unit (default), or packed into tiles",
-            default="leave",
-            choices=("leave", "pack"),
-            manual="grouped and depthwise convolutions: left to the vector unit, or packed into tiles, groups"
-            " beside groups",
-        ),
-        Option(
-            "--config",
-            "a TOML file with tilings by matmul, operator or shape (explorer help tiling)",
-            "FILE",
-            manual="a TOML file with tilings by matmul, operator or shape",
         ),
         Option("--force", "overwrite FILE if it exists"),
         Option(

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
+from explorer.cli.arguments.declared import declared_options
 from explorer.cli.arguments.options import Option
-
-ACCUMULATOR = Option(
-    "--accumulator",
-    "bits of the hardware's accumulator: layers whose sums of integers do not fit it are named",
-    "BITS",
-    least=2,
-)
+from explorer.facts.quantize import QuantizeRequest, QuantizeSpec
 
 FORMATS = (
     Option(
@@ -21,90 +16,20 @@ FORMATS = (
         " of each part: `weight=int4,input=int8,bias=float32`, where parts that are not named are as the"
         " file of `--config` has them, or stay as they are",
     ),
-    Option("--op", "only layers of this operator, such as Conv; repeatable", "GLOB", many=True),
-    Option(
-        "--site",
-        "only layers whose name matches a glob or re:EXPRESSION, or that a filter finds; repeatable",
-        "GLOB|FILTER",
-        many=True,
-        manual="only layers whose name matches a glob or `re:` and a regular expression, or that a filter"
-        " finds; repeatable",
-    ),
-    Option(
-        "--config",
-        "a TOML file with formats by layer, operator or shape (explorer help quantize)",
-        "FILE",
-        manual="a TOML file with formats by layer, operator or shape",
-    ),
-    Option(
-        "--granularity",
-        "scales of weights: one for each output channel (default), or one for the tensor",
-        default="channel",
-        choices=("tensor", "channel"),
-    ),
+    *declared_options(QuantizeSpec, "ops", "sites", "config", "granularity"),
     Option("--symmetric", "zero points are 0 (default of weights and signed inputs)"),
     Option("--asymmetric", "integers have zero points"),
-    Option(
-        "--block",
-        "weights along the depth that share a scale, such as 32 with int4 (of weights alone)",
-        "N",
-        least=2,
-        manual="weights along the depth that share a scale, such as 32 with `int4`; a format by itself is"
-        " then of weights alone",
-    ),
-    Option(
-        "--form",
-        "what is written: of int8 alone what a table says is fast here (fast, its default), else\n"
-        "QuantizeLinear where it can say the format and a function where not (auto)",
-        default="auto",
-        choices=("auto", "fast", "qdq", "chain", "qoperator", "function", "torchao"),
-        manual="what is written: of `int8` the formats and the form that a table has for this processor and"
-        " onnxruntime (`fast`, the default of `--to int8` where nothing else says how it is written);"
-        " QuantizeLinear and DequantizeLinear where they can say the format, else a function (`auto`, the"
-        " default of all else); these also behind layers and around what stands between them (`chain`);"
-        " integer operators (`qoperator`); functions for all (`function`); of a PyTorch"
-        " module, without a file, which weights torchao has (`torchao`)",
-    ),
-    Option(
-        "--unsaturated",
-        "int8 weights of which no two products saturate on a processor without VNNI",
-        manual="scales of `int8` weights on which no two neighboring products saturate on an x86 processor"
-        " without VNNI",
-    ),
-    Option(
-        "--bias-correction",
-        "stored biases make up for the mean of what rounding a weight changes",
-        manual="stored biases make up for what rounding a weight does to the mean of a layer's output, by the"
-        " means of its inputs on the samples",
-    ),
-    Option(
-        "--calibrator",
-        "how ranges of inputs are chosen (default minmax)",
-        default="minmax",
-        choices=("minmax", "percentile", "entropy", "mse"),
-    ),
-    Option(
-        "--percentile",
-        "values inside the range, in per cent (default 99.999): --calibrator percentile",
-        "P",
-        "99.999",
-        reads="limit",
-    ),
-    ACCUMULATOR,
+    *declared_options(QuantizeSpec, "block", "form", "unsaturated", "bias_correction"),
+    *declared_options(QuantizeSpec, "calibrator", "percentile", "accumulator"),
 )
 """What a specification is made of."""
 
-_CALIBRATE = Option(
-    "--calibrate",
-    "a .npy or .npz file, or a folder of such, with inputs to choose ranges on; random otherwise",
-    "FILE|FOLDER",
-    manual="a `.npy` or `.npz` file, or a folder of such, with inputs to choose ranges on; random otherwise",
-)
+_CALIBRATE, _DRAWS, _SEED = declared_options(QuantizeRequest, "calibrate", "draws", "seed")
 
 CALIBRATION = (
     _CALIBRATE,
-    Option("--draws", "how many random inputs to choose ranges on (default 4)", "N", least=1),
-    "--seed",
+    _DRAWS,
+    _SEED,
     Option("--no-report", "measure no errors: quicker, and nothing is run where no range is needed"),
 )
 """What its ranges are chosen on."""
@@ -150,7 +75,7 @@ FORMAT_SWEEP = (
         "FILE",
     ),
     _CALIBRATE,
-    next(option for option in FORMATS if option.flag == "--granularity"),
+    *declared_options(QuantizeSpec, "granularity"),
     Option(
         "--take",
         "write the number formats of a row, or of the one that was found, for quantize --config;\n"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import explorer
 from explorer.base.errors import Misuse
+from explorer.cli.arguments.declared import typed_values
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     from explorer.facts.roofline import Machine
     from explorer.facts.verification import Tolerance
 
-_FIELDS = {"site": "sites", **{name: name for name in ("tile", "edges", "form", "grouped", "accumulator")}}
-"""Options of a tiling, and the fields of `TileSpec` that they are."""
-
 
 def tile_spec(given: ParsedArgs, typed: Mapping[str, Any] | None = None) -> TileSpec:
     """The tiling: by default, in the file of `--config`, by what was typed.
@@ -34,23 +32,16 @@ def tile_spec(given: ParsedArgs, typed: Mapping[str, Any] | None = None) -> Tile
     from explorer.settings import tiling
 
     if typed is None:
-        typed = {field: getattr(given, key) for key, field in _FIELDS.items() if key in given.explicit}
+        typed = typed_values(given, explorer.TileSpec, without=("config",))
     return tiling.spec_of(given.config, typed)
 
 
 def quantize_spec(given: ParsedArgs) -> QuantizeSpec:
     """The number formats: by default, in the file of `--config`, by what was typed."""
     quantize = _quantize()
-    fields = {name: name for name in ("granularity", "block", "calibrator", "percentile", "accumulator")}
-    fields |= {
-        "op": "ops",
-        "site": "sites",
-        "unsaturated": "unsaturated",
-        "bias_correction": "bias_correction",
-    }
-    if "formats" not in vars(given):  # of `explorer settings` it is the form of tiles
-        fields["form"] = "form"
-    typed = {field: getattr(given, key) for key, field in fields.items() if key in given.explicit}
+    # of `explorer settings` --form is the form of tiles
+    without = ("config", "weight", "input", "bias", "symmetric", *["form"] * ("formats" in vars(given)))
+    typed = typed_values(given, explorer.QuantizeSpec, without=without)
     if given.symmetric and given.asymmetric:
         raise Misuse("it cannot be both", where="--symmetric --asymmetric")
     if given.symmetric or given.asymmetric:

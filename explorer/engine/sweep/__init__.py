@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from explorer.base.errors import Cancelled, ExplorerError, MissingExtra, Misuse
-from explorer.base.units import bytes_text, rate_text
+from explorer.base.units import bytes_text, rate_text, sizes_text
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.sweep import cluster
 from explorer.engine.sweep.fingerprint import fingerprint, key_of
@@ -368,7 +368,7 @@ def _words(hardware: Hardware) -> str:
         "B/cycle": (hardware.bytes_per_cycle, "{:,.12g}".format),
         "": (hardware.clock, lambda clock: rate_text(clock, "Hz")),
         "buffer": (hardware.buffer, bytes_text),
-        "array": (hardware.array, lambda array: "x".join(map(str, array))),
+        "array": (hardware.array, lambda array: sizes_text(array)),
     }
     known = {unit: text(value) for unit, (value, text) in numbers.items() if value is not None}
     said = [f"{text} {unit}".strip() for unit, text in known.items()]

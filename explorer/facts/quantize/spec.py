@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from explorer.base.checked import Count, Natural, Spec, Words
+from explorer.base.options import option
 
 Granularity = Literal["tensor", "channel"]
 QuantizeForm = Literal["auto", "fast", "qdq", "chain", "qoperator", "function", "torchao"]
@@ -16,11 +17,37 @@ PARTS = ("weight", "input", "bias")
 """What of a layer has a format of its own."""
 
 
+_WEIGHT = option("number format of weights", metavar="FORMAT", label="weights")
+_INPUT = option("number format of inputs", metavar="FORMAT", label="inputs")
+_BIAS = option("number format of biases", metavar="FORMAT", label="bias")
+_GRANULARITY = option(
+    "scales of weights: one for each output channel, or one for the tensor", label="scales per"
+)
+_SYMMETRIC = option("whether the zero point of integers is 0", label="zero")
+_BLOCK = option(
+    "weights along the depth that share a scale, such as 32 with int4 (of weights alone)",
+    manual="weights along the depth that share a scale, such as 32 with `int4`; a format by itself is then of"
+    " weights alone",
+    metavar="N",
+    reader="block",
+    usual="",
+    label="block",
+    words=("none", "16", "32", "64", "128"),
+)
+ACCUMULATOR = option(
+    "bits of the hardware's accumulator: name the layers whose sums of integers do not fit it",
+    metavar="BITS",
+    reader="accumulator",
+    usual="",
+    label="accumulator",
+)
+
+
 class QuantizeRule(Spec, frozen=True):
     """What is asked of some layers only: a `[[quantize.site]]` table, or a choice made by hand.
 
-    A layer is meant when every condition that is given holds. What is None is left to the next rule, and at
-    the end to the specification itself.
+    A rule applies to a layer when every condition that it states holds. A value that is None is left to the
+    next rule, and at the end to the specification itself.
 
     Attributes:
         site: Glob over names of layers, 're:' and a regular expression, or a filter; '' for any.
@@ -32,16 +59,16 @@ class QuantizeRule(Spec, frozen=True):
         origin: Where it was said: 'npu.toml:12', 'chosen by hand'.
     """
 
-    site: str = ""
-    op: str = ""
-    shape: str = ""
-    weight: str | None = None
-    input: str | None = None
-    bias: str | None = None
-    granularity: Granularity | None = None
-    symmetric: bool | None = None
-    block: Natural | None = None
-    on: bool | None = None
+    site: Annotated[str, option("a name, a glob, `re:` and a regular expression, or a filter")] = ""
+    op: Annotated[str, option("a glob over operators")] = ""
+    shape: Annotated[str, option("conditions on the sizes M, K and N of the product", reader="shape")] = ""
+    weight: Annotated[str | None, _WEIGHT] = None
+    input: Annotated[str | None, _INPUT] = None
+    bias: Annotated[str | None, _BIAS] = None
+    granularity: Annotated[Granularity | None, _GRANULARITY] = None
+    symmetric: Annotated[bool | None, _SYMMETRIC] = None
+    block: Annotated[Natural | None, _BLOCK] = None
+    on: Annotated[bool | None, option("false leaves these layers as they are")] = None
     origin: str = ""
 
 
@@ -75,28 +102,85 @@ class QuantizeSpec(Spec, frozen=True):
             layer's output, by the means of its inputs on the samples.
         ops: Globs over operators; empty means all.
         sites: Names, globs, 're:…' or filters; empty means all.
-        rules: What is asked of some layers only; the first that speaks of a value decides it.
+        rules: What is asked of some layers only; the first rule that has a value decides it.
         origins: Who said the values above, by their names; a value that is not among them is the default.
         config: Path of the file that such values and the rules stand in; '' for none.
     """
 
-    weight: Words = "int8"
-    input: Words = "int8"
-    bias: Words = "auto"
-    granularity: Granularity = "channel"
-    symmetric: bool | None = None
-    block: Natural = 0
-    form: QuantizeForm = "auto"
-    calibrator: Calibrator = "minmax"
-    percentile: Annotated[float, Meta(gt=50, le=100)] = 99.999
-    accumulator: Natural = 0
-    unsaturated: bool = False
-    bias_correction: bool = False
-    ops: tuple[Words, ...] = ()
-    sites: tuple[Words, ...] = ()
+    weight: Annotated[Words, _WEIGHT] = "int8"
+    input: Annotated[Words, _INPUT] = "int8"
+    bias: Annotated[Words, _BIAS] = "auto"
+    granularity: Annotated[Granularity, _GRANULARITY] = "channel"
+    symmetric: Annotated[bool | None, _SYMMETRIC] = None
+    block: Annotated[Natural, _BLOCK] = 0
+    form: Annotated[
+        QuantizeForm,
+        option(
+            "what is written: of int8 alone what a table says is fast here (fast), else QuantizeLinear\n"
+            "where it can say the format and a function where not (auto)",
+            manual="what is written: of `int8` the formats and the form that a table has for this processor"
+            " and onnxruntime (`fast`); QuantizeLinear and DequantizeLinear where they can say the format, else"
+            " a function (`auto`); these also behind layers and around what stands between them (`chain`);"
+            " integer operators (`qoperator`); functions for all (`function`); of a PyTorch module, without a"
+            " file, which weights torchao has (`torchao`)",
+            usual="fast for --to int8 where nothing else says how it is written, else auto",
+            label="written",
+        ),
+    ] = "auto"
+    calibrator: Annotated[Calibrator, option("how ranges of inputs are chosen", label="ranges by")] = "minmax"
+    percentile: Annotated[
+        float,
+        Meta(gt=50, le=100),
+        option(
+            "values inside the range, in per cent: --calibrator percentile",
+            metavar="P",
+            reader="percentile",
+        ),
+    ] = 99.999
+    accumulator: Annotated[Natural, ACCUMULATOR] = 0
+    unsaturated: Annotated[
+        bool,
+        option(
+            "int8 weights of which no two products saturate on a processor without VNNI",
+            manual="scales of `int8` weights on which no two neighboring products saturate on an x86 processor"
+            " without VNNI",
+        ),
+    ] = False
+    bias_correction: Annotated[
+        bool,
+        option(
+            "stored biases make up for the mean of what rounding a weight changes",
+            manual="stored biases make up for what rounding a weight does to the mean of a layer's output, by"
+            " the means of its inputs on the samples",
+        ),
+    ] = False
+    ops: Annotated[
+        tuple[Words, ...],
+        option("only layers of this operator, such as Conv", metavar="GLOB", flag="--op", selects=True),
+    ] = ()
+    sites: Annotated[
+        tuple[Words, ...],
+        option(
+            "only layers whose name matches a glob or re:EXPRESSION, or that a filter finds",
+            manual="only layers whose name matches a glob or `re:` and a regular expression, or that a filter"
+            " finds",
+            metavar="GLOB|FILTER",
+            flag="--site",
+            selects=True,
+            label="layers",
+        ),
+    ] = ()
     rules: tuple[QuantizeRule, ...] = ()
     origins: tuple[tuple[str, str], ...] = ()
-    config: str = ""
+    config: Annotated[
+        str,
+        option(
+            "a TOML file with formats by layer, operator or shape (explorer help quantize)",
+            manual="a TOML file with formats by layer, operator or shape",
+            metavar="FILE",
+            in_file=False,
+        ),
+    ] = ""
 
 
 class QuantizeRequest(Spec, frozen=True):
@@ -110,7 +194,16 @@ class QuantizeRequest(Spec, frozen=True):
     """
 
     spec: QuantizeSpec
-    calibrate: str = ""
-    draws: Count = 4
-    seed: Natural = 0
+    calibrate: Annotated[
+        str,
+        option(
+            "a .npy or .npz file, or a folder of such, with inputs to choose ranges on; random otherwise",
+            manual="a `.npy` or `.npz` file, or a folder of such, with inputs to choose ranges on; random"
+            " otherwise",
+            metavar="FILE|FOLDER",
+            label="calibrate",
+        ),
+    ] = ""
+    draws: Annotated[Count, option("how many random inputs to choose ranges on", metavar="N")] = 4
+    seed: Annotated[Natural, option("seed of the first random input", metavar="S", label="seed")] = 0
     as_graph: bool = False

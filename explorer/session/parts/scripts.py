@@ -20,10 +20,11 @@ from explorer.base.units import printable
 from explorer.facts import HistoryEntry, TileSpec
 from explorer.facts.quantize import PARTS, QuantizeRequest, QuantizeSpec
 from explorer.session.parts.models import Models, stem
-from explorer.settings.parse import opening_words, option_words, path_word
+from explorer.settings.options import COMMAND_LINE, is_said, words_of
+from explorer.settings.parse import opening_words, path_word
 from explorer.settings.quantize import as_toml as formats_as_toml
 from explorer.settings.quantize import is_fast, names_formats
-from explorer.settings.tiling import COMMAND_LINE, as_toml, escape_glob
+from explorer.settings.tiling import as_toml, escape_glob
 
 _MOST_CHARACTERS = 4_000
 """Of a command's sites; more go into a file."""
@@ -66,26 +67,7 @@ def tiling_words(spec: TileSpec) -> list[str] | None:
     """
     if spec.rules and not spec.config:
         return None
-    said = dict(spec.origins)
-    words = ["--config", path_word(spec.config)] if spec.config else []
-
-    def typed(name: str) -> bool:
-        return not spec.config or said.get(name) == COMMAND_LINE
-
-    if typed("tile"):
-        words += ["--tile", "x".join(map(str, spec.tile))]
-    if typed("sites"):
-        for site in spec.sites:
-            words += option_words("--site", site)
-    for name, value in (("edges", spec.edges), ("form", spec.form)):
-        if typed(name):
-            words += [f"--{name}", value]
-    # most models have no groups: the default is not repeated
-    if said.get("grouped") == COMMAND_LINE if spec.config else spec.grouped != "leave":
-        words += ["--grouped", spec.grouped]
-    if spec.accumulator and typed("accumulator"):
-        words += ["--accumulator", str(spec.accumulator)]
-    return words
+    return words_of(spec)
 
 
 def quantize_words(request: QuantizeRequest, *, modules: bool = False) -> list[str] | None:
@@ -98,33 +80,17 @@ def quantize_words(request: QuantizeRequest, *, modules: bool = False) -> list[s
     spec = request.spec
     if spec.rules and not spec.config:
         return None
-    said = dict(spec.origins)
-    words = ["--config", path_word(spec.config)] if spec.config else []
-
-    def typed(*names: str) -> bool:
-        """Whether it has to be said: what the file says is left to it."""
-        if spec.config:
-            return any(said.get(name) == COMMAND_LINE for name in names)
-        return any(getattr(spec, name) != getattr(QuantizeSpec(), name) for name in names)
-
-    if not spec.config or typed(*PARTS):
-        # above a file that names none, parts that are not named would stay as they are
+    words = []
+    if not spec.config or is_said(spec, *PARTS):
+        # above a file that names no format, parts that are not named would stay as they are
         merged = spec.config and names_formats(spec)
-        named = [part for part in PARTS if not merged or said.get(part) == COMMAND_LINE]
+        named = [part for part in PARTS if not merged or dict(spec.origins).get(part) == COMMAND_LINE]
         parts = [f"{part}={getattr(spec, part)}" for part in named]
         alike = spec.weight == spec.input and spec.bias == "auto" and not spec.block and len(named) == 3
         words += ["--to", spec.weight if alike else ",".join(parts)]
-    for flag, values in (("--op", spec.ops), ("--site", spec.sites)):
-        if typed("ops" if flag == "--op" else "sites"):
-            words += [word for value in values for word in option_words(flag, value)]
-    for name in ("granularity", "form", "calibrator", "block", "percentile", "accumulator"):
-        if typed(name):
-            words += [f"--{name}", str(getattr(spec, name))]
-    if spec.symmetric is not None and typed("symmetric"):
+    if spec.symmetric is not None and is_said(spec, "symmetric"):
         words.append("--symmetric" if spec.symmetric else "--asymmetric")
-    for name in ("unsaturated", "bias_correction"):
-        if getattr(spec, name) and typed(name):
-            words.append(f"--{name.replace('_', '-')}")
+    words += words_of(spec, without=(*PARTS, "symmetric"))
     if is_fast(words) and not modules:
         words += ["--form", spec.form]  # a replay chooses nothing by itself
     return words + _calibration_words(request)
@@ -134,9 +100,7 @@ def _calibration_words(request: QuantizeRequest) -> list[str]:
     """What ranges are chosen on, as options."""
     if request.calibrate:
         return ["--calibrate", path_word(request.calibrate)]
-    usual = QuantizeRequest(request.spec).draws
-    words = [] if request.draws == usual else ["--draws", str(request.draws)]
-    return words + ([] if request.seed == 0 else ["--seed", str(request.seed)])
+    return words_of(request)
 
 
 def as_script(source: str, steps: Sequence[Step], *, stem: str, tool: str) -> str:

@@ -28,8 +28,9 @@ from typing import Any, get_args
 
 from explorer.base.errors import Misuse
 from explorer.facts.split.edit import EditKind, EditStep
+from explorer.settings.options import text
 from explorer.settings.parse import option_words
-from explorer.settings.tables import Readers, SettingsFile, content, text
+from explorer.settings.tables import Readers, SettingsFile, content
 
 _KINDS: tuple[str, ...] = get_args(EditKind)
 _SET = re.compile(r"(?P<name>.+?)\.(?P<attribute>[^\W\d]\w*)=(?P<to>.*)", re.DOTALL)

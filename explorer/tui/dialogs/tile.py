@@ -14,7 +14,7 @@ from textual.containers import Horizontal
 from textual.widgets import Input, Static
 
 from explorer.base.errors import Cancelled, ExplorerError
-from explorer.base.units import edges_text
+from explorer.base.units import edges_text, sizes_text
 from explorer.facts import Edges, Layer, Plan, SitePlan, TileSpec
 from explorer.facts.cost import Hardware, PlanCost, SiteCost
 from explorer.settings.parse import parse_tile
@@ -46,7 +46,7 @@ class _TileEntry(TextInput):
     """Takes what a tile is written with; any other letter is a key of the dialog."""
 
     def __init__(self, tile: Sequence[int]) -> None:
-        written = "x".join(map(str, tile))
+        written = sizes_text(tile)
         super().__init__(value=written, compact=True, id="tile", restrict="[0-9xX,]*")
 
     def check_consume_key(self, key: str, character: str | None) -> bool:

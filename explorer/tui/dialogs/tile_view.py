@@ -14,6 +14,7 @@ from textual.containers import Horizontal
 from textual.message import Message
 
 from explorer.base.errors import ExplorerError
+from explorer.base.units import sizes_text
 from explorer.facts.cost import ORDERS, TileSteps
 from explorer.report.blocks import Block, Fields
 from explorer.report.blocks import Line as TextLine
@@ -187,7 +188,7 @@ class TileView(SubScreen[None]):
         site, shown = self.site, self._next_steps
         if not self._planned or not shown.steps:
             return []
-        words = ["plan", source, "--tile", "x".join(map(str, site.tile)), "--site", escape(site.name)]
+        words = ["plan", source, "--tile", sizes_text(site.tile), "--site", escape(site.name)]
         words += ["--edges", site.edges, "--form", site.form, "--order", shown.order]
         return [*words, "--steps", f"{shown.steps[0].step}:{len(shown.steps)}"]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from explorer.settings.tables import accumulator_bits
+from explorer.base.options import option_of
+from explorer.facts import TileSpec
+from explorer.settings.options import read_option
 from explorer.tui.widgets.combo import ComboField
 
 _WIDTHS = ("none", "16", "20", "24", "32", "48")
@@ -28,8 +28,9 @@ class AccumulatorField(ComboField):
         Raises:
             Misuse: There is no such accumulator.
         """
-        said: Any = 0 if self.value == _WIDTHS[0] else self.value
-        return accumulator_bits(int(said) if self.value.isdecimal() else said, "acc bits")
+        typed = "0" if self.value == _WIDTHS[0] else self.value
+        bits: int = read_option(option_of(TileSpec, "accumulator"), typed, "acc bits")
+        return bits
 
     def check_consume_key(self, key: str, character: str | None) -> bool:
         """Whether a key is typed into it."""

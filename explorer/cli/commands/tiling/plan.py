@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import explorer
 from explorer.base.errors import Misuse
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import HARDWARE, OPENING, TABLE, TILING, Option
+from explorer.cli.arguments.declared import declared_options
+from explorer.cli.arguments.options import HARDWARE, OPENING, TABLE, Option
 from explorer.cli.arguments.records import hardware, tile_spec
 from explorer.cli.output.answer import Answer
 from explorer.cli.output.model_answer import about, fixed_sizes
@@ -68,7 +70,7 @@ COMMAND = Command(
     "what a tiling would cost: traffic by loop order, buffers, cycles, time",
     ("MODEL",),
     (
-        *TILING,
+        *declared_options(explorer.TileSpec, without=("accumulator",)),
         HARDWARE,
         "--order",
         Option("--formulas", "how every figure of every matmul comes about"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import explorer
 from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.declared import declared_options
 from explorer.cli.arguments.options import OPENING, TABLE, Option
 from explorer.cli.arguments.quantize import FORMATS
 from explorer.cli.arguments.records import quantize_spec, tile_spec
@@ -34,9 +36,9 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     )
 
 
-_TILE = ("--config", "--tile", "--site", "--edges", "--form", "--grouped")
+_TILE = declared_options(explorer.TileSpec, "config", "tile", "sites", "edges", "form", "grouped")
 
-_OF_FORMATS = tuple(option for option in FORMATS if option.flag not in _TILE)
+_OF_FORMATS = tuple(option for option in FORMATS if option.flag not in {of_tiles.flag for of_tiles in _TILE})
 
 COMMAND = Command(
     "settings",

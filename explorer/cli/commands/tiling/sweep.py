@@ -7,9 +7,11 @@ import os
 import explorer
 from explorer.base.errors import Misuse
 from explorer.base.exit_codes import BAD_INPUT, DIFFERENT, IF_PROVED
+from explorer.base.options import option_of
 from explorer.base.verdicts import weakest
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import EDGES, FORMS, HARDWARE, KEPT_IN, OPENING, SCHEDULER, TABLE, Option
+from explorer.cli.arguments.declared import declared_options
+from explorer.cli.arguments.options import HARDWARE, KEPT_IN, OPENING, SCHEDULER, TABLE, Option
 from explorer.cli.arguments.quantize import FORMAT_SWEEP
 from explorer.cli.arguments.records import hardware, tile_spec, tiles
 from explorer.cli.arguments.training import TRAINING_SWEEP, samples
@@ -306,6 +308,8 @@ def _combined(given: ParsedArgs) -> SweepSpec:
     return explorer.SweepSpec(combined, edges, forms, base=base)
 
 
+_EDGES, _FORMS = (option_of(explorer.TileSpec, name).choices for name in ("edges", "form"))
+
 COMMAND = Command(
     "sweep",
     "many tilings, or number formats: cost, proof, Pareto front",
@@ -324,20 +328,20 @@ COMMAND = Command(
         Option(
             "--edges",
             "which edges to try: ragged (partial tiles, default), padded, or both",
-            ",".join(EDGES),
+            ",".join(_EDGES),
             "ragged",
-            choices=EDGES,
+            choices=_EDGES,
             reads="choices",
         ),
         Option(
             "--form",
             "which forms to try (default auto)",
-            ",".join(FORMS),
+            ",".join(_FORMS),
             "auto",
-            choices=FORMS,
+            choices=_FORMS,
             reads="choices",
         ),
-        *("--site", "--grouped", "--config"),
+        *declared_options(explorer.TileSpec, "sites", "grouped", "config"),
         HARDWARE,
         Option(
             "--buffer",

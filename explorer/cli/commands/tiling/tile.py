@@ -6,8 +6,9 @@ import explorer
 from explorer.base.errors import Misuse
 from explorer.base.exit_codes import IF_PROVED
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import OPENING, PRINTING, PROVED, TILING, Option
-from explorer.cli.arguments.quantize import ACCUMULATOR, FIRST
+from explorer.cli.arguments.declared import declared_options
+from explorer.cli.arguments.options import OPENING, PRINTING, PROVED, Option
+from explorer.cli.arguments.quantize import FIRST
 from explorer.cli.arguments.records import first_quantized, tile_spec
 from explorer.cli.output.answer import Answer, document, present, tool
 from explorer.cli.output.model_answer import change_of, fixed_sizes, proving
@@ -120,7 +121,7 @@ COMMAND = Command(
     ("MODEL",),
     (
         "--output",
-        *TILING,
+        *declared_options(explorer.TileSpec, without=("accumulator",)),
         Option(
             "--to",
             "what to make: an ONNX file (default), or a PyTorch module whose layers are tiled",
@@ -131,7 +132,7 @@ COMMAND = Command(
         ),
         "--dynamic",
         *FIRST,
-        ACCUMULATOR,
+        *declared_options(explorer.TileSpec, "accumulator"),
         *PROVED,
         "--input",
         *OPENING,

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from torch import nn
 
 from explorer.base.errors import Misuse, UnknownShape, nearest
+from explorer.base.units import sizes_text
 from explorer.engine.compat.torchvision import part_of
 from explorer.engine.formats.torch_module.arguments import BoundInputs, Example
 from explorer.engine.formats.torch_module.configured_inputs import candidates, likely_shape
@@ -465,7 +466,7 @@ def _guess(
     tried = ""
     for shape in shapes:
         tensor = torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
-        text = "x".join(map(str, shape))
+        text = sizes_text(shape)
         with loaded.quiet():
             failed = fails(model, tensor)
         if failed is not None:

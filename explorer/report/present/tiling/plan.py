@@ -15,6 +15,7 @@ from explorer.base.units import (
     rate_text,
     runs_text,
     seconds_text,
+    sizes_text,
 )
 from explorer.facts import Info
 from explorer.facts.cost import ORDERS, Formula, Hardware, OrderCost, OrderTotal, PlanCost, SiteCost
@@ -133,7 +134,7 @@ def figures(fact: PlanCost) -> Fields:
     unknown = sum(site.calls is None for site in fact.sites)
     known = unknown < len(fact.sites)
     without = f"without {unknown:,} of unknown runs" if unknown else ""
-    sizes = ", ".join("x".join(map(str, tile)) for tile in sorted(tiles)[:3]) + (
+    sizes = ", ".join(sizes_text(tile) for tile in sorted(tiles)[:3]) + (
         f" and {len(tiles) - 3:,} more" if len(tiles) > 3 else ""
     )
     share = f"{share_text(fact.macs, fact.macs_total)} of the model's" if fact.macs_total else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from explorer.base.units import edges_text, exact_text
+from explorer.base.units import edges_text, exact_text, sizes_text
 from explorer.facts import Info
 from explorer.facts.settings import Settings, SiteSettings, UnusedRule
 from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Span, Table
@@ -51,7 +51,7 @@ def unused_rules(rules: Sequence[UnusedRule], what: str) -> list[Block]:
 def _row(site: SiteSettings) -> tuple[Cell, ...]:
     values = {
         "on": "yes" if site.on else "no",
-        "tile": "x".join(map(str, site.tile)),
+        "tile": sizes_text(site.tile),
         "edges": edges_text(site.edges),
         "form": site.form,
     }

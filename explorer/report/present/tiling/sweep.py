@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from explorer.base.units import bytes_text, edges_text, printable, seconds_text
+from explorer.base.units import bytes_text, edges_text, printable, seconds_text, sizes_text
 from explorer.base.verdicts import VERDICTS, VerdictKind
 from explorer.facts.comparison import FigureTable
 from explorer.facts.evaluate.training_sweep import TrainingSweep
@@ -103,7 +103,7 @@ def done_and_kept(fact: Sweep | FormatSweep | TrainingSweep | ServingSweep) -> I
 
 def tile_text(row: SweepRow) -> str:
     """A tile: '64x64x64'."""
-    return "x".join(map(str, row.tile))
+    return sizes_text(row.tile)
 
 
 def _proof(row: SweepRow) -> Cell:

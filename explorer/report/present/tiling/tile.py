@@ -7,7 +7,15 @@ from collections.abc import Callable, Sequence
 
 from msgspec.structs import replace
 
-from explorer.base.units import count_text, dims_text, edges_text, exact_text, runs_text, seconds_text
+from explorer.base.units import (
+    count_text,
+    dims_text,
+    edges_text,
+    exact_text,
+    runs_text,
+    seconds_text,
+    sizes_text,
+)
 from explorer.facts import Diff, Plan, SitePlan, SkippedSite, TileResult
 from explorer.facts.quantize import Quantization
 from explorer.report.blocks import Block, Cell, Column, Field, Line, Paragraph, Role, Span, Table, table_of
@@ -84,7 +92,7 @@ def how_tiled(site: SitePlan) -> list[Field]:
     """How one matmul is cut, and how much of the tiles it needs."""
     return [
         Field("grid", _grid(site)),
-        Field("tile", "x".join(map(str, site.tile))),
+        Field("tile", sizes_text(site.tile)),
         Field("edges", edges_text(site.edges)),
         Field("form", site.form),
         Field("utilization", utilization(site.utilisation)),
@@ -102,7 +110,7 @@ def matmuls(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> Table:
     own: list[tuple[str, Callable[[SitePlan], str]]] = [
         (title, shown)
         for title, asked, shown in (
-            ("tile", fact.tile, lambda site: "x".join(map(str, site.tile))),
+            ("tile", fact.tile, lambda site: sizes_text(site.tile)),
             ("edges", fact.edges, lambda site: edges_text(site.edges)),
         )
         if any(

@@ -13,6 +13,7 @@ from textual import on
 from textual.binding import BindingType
 
 from explorer.base.errors import Cancelled, ExplorerError
+from explorer.base.units import sizes_text
 from explorer.facts import TileSpec
 from explorer.facts.comparison import tilings_table
 from explorer.facts.cost import Hardware
@@ -202,7 +203,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
         if asked is None or (asked.machine is not None and not asked.machine.name):
             return []
         spec = asked.spec
-        words = ["sweep", source, "--tile", ",".join("x".join(map(str, tile)) for tile in spec.tiles)]
+        words = ["sweep", source, "--tile", ",".join(sizes_text(tile) for tile in spec.tiles)]
         words += ["--edges", ",".join(spec.edges), "--form", spec.base.form]
         words += ["--machine", asked.machine.name] if asked.machine is not None else []
         words += ["--buffer", asked.buffer.replace(" ", "")] if asked.buffer else []

@@ -1,0 +1,51 @@
+"""Options of the command line that a record declares (`explorer.base.options`)."""
+
+from __future__ import annotations
+
+from explorer.base.options import options
+from explorer.cli.arguments.options import Option
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from msgspec import Struct
+
+    from explorer.base.options import Option as Declared
+    from explorer.cli.arguments.command import ParsedArgs
+
+
+def declared_options(record: type[Struct], *names: str, without: tuple[str, ...] = ()) -> tuple[Option, ...]:
+    """The options of a record.
+
+    Args:
+        record: See `explorer.base.options.options`.
+        names: Of the fields, in the order of the help; all, as the record has them, without any.
+        without: Fields that are left out.
+    """
+    by_name = {option.name: option for option in options(record)}
+    return tuple(_option(by_name[name]) for name in names or by_name if name not in without)
+
+
+def _option(declared: Declared) -> Option:
+    said = declared.declared
+    default = None if declared.many or declared.is_switch else declared.default
+    typed = None if default in (None, "") else said.write(default)
+    usual = typed if said.usual is None else said.usual
+    notes = [f" (default {usual})"] * bool(usual) + ["; repeatable"] * declared.many
+    return Option(
+        declared.flag,
+        said.help + "".join(notes),
+        said.metavar,
+        typed,
+        many=declared.many,
+        choices=declared.choices,
+        manual=(said.manual or said.help) + "; repeatable" * declared.many,
+        declared=declared,
+    )
+
+
+def typed_values(given: ParsedArgs, record: type[Struct], *, without: tuple[str, ...] = ()) -> dict[str, Any]:
+    """What was typed of a record's options, by the names of its fields."""
+    keys = {option.name: _option(option).key for option in options(record) if option.name not in without}
+    return {name: getattr(given, key) for name, key in keys.items() if key in given.explicit}

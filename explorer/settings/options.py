@@ -1,0 +1,241 @@
+"""Values of declared options: read from the command line or from TOML, and written as a headless command.
+
+Which options there are, a record says (`explorer.base.options`); what several of them have in common, how a
+text or a TOML value becomes a value, is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.base.errors import Misuse
+from explorer.base.options import Option, option_of, options
+from explorer.base.units import sizes_text
+from explorer.settings.parse import (
+    option_words,
+    parse_choice,
+    parse_conditions,
+    parse_count,
+    parse_limit,
+    parse_tile,
+    path_word,
+)
+
+Reader = Callable[[Any, str], Any]
+"""Turns a text or a TOML value into an option's value; the second argument is the place, for complaints."""
+
+COMMAND_LINE = "command line"
+"""Origin of a value that was typed."""
+
+
+S = TypeVar("S", bound=Struct)
+
+
+def read_option(option: Option, value: Any, where: str) -> Any:
+    """The value of an option.
+
+    Args:
+        option: Its declaration.
+        value: A text, or a value of a TOML file; of an option with many values one of them or a list.
+        where: Where it stands.
+
+    Raises:
+        Misuse: It cannot be read, is none of the choices, or is out of range.
+    """
+    if option.many:
+        values = value if isinstance(value, (list, tuple)) else [value]
+        return tuple(_read_one(option, each, where) for each in values)
+    return _read_one(option, value, where)
+
+
+def _read_one(option: Option, value: Any, where: str) -> Any:
+    if option.declared.reader:
+        return READERS[option.declared.reader](value, where)
+    if option.choices:
+        return parse_choice(text(value, where), option.choices, where)
+    return _BY_TYPE[option.kind](option, value, where)
+
+
+def table_readers(record: type[Struct]) -> dict[str, Reader]:
+    """Readers of a TOML table, by the name of its settings: the options of a record that a file may set."""
+
+    def reader(option: Option) -> Reader:
+        return lambda value, where: read_option(option, value, where)
+
+    return {option.name: reader(option) for option in options(record) if option.declared.in_file}
+
+
+def rule_values(rule: type[Struct]) -> tuple[str, ...]:
+    """The fields of a rule that give sites a value; the others are conditions on a site."""
+    return tuple(option.name for option in options(rule) if option.default is None)
+
+
+def with_typed(spec: S, typed: Mapping[str, Any]) -> S:
+    """A specification with what was typed on top: a typed value holds for every site, over all rules too.
+
+    Args:
+        spec: A record with the fields `rules` and `origins`.
+        typed: Fields of it that were typed, and their values.
+    """
+    asked: Any = spec
+    selected = any(option.declared.selects and option.name in typed for option in options(type(spec)))
+    rules = tuple(
+        replace(
+            rule,
+            **{
+                name: None for name in rule_values(type(rule)) if name in typed or (name == "on" and selected)
+            },
+        )
+        for rule in asked.rules
+    )
+    origins = {**dict(asked.origins), **dict.fromkeys(typed, COMMAND_LINE)}
+    return replace(spec, **typed, rules=rules, origins=tuple(origins.items()))
+
+
+def is_said(spec: Struct, *names: str) -> bool:
+    """Whether a headless command has to name one of these options to ask for the same.
+
+    What stands in the settings file that the record names in its field `config` is left to that file.
+
+    Args:
+        spec: A record with declared options.
+        names: Of fields.
+    """
+    if getattr(spec, "config", ""):
+        origins = dict(getattr(spec, "origins", ()))
+        return any(origins.get(name) == COMMAND_LINE for name in names)
+    known = (option_of(type(spec), name) for name in names)
+    return any(getattr(spec, option.name) != option.default or option.declared.spelled for option in known)
+
+
+def words_of(spec: Struct, *, without: Sequence[str] = ()) -> list[str]:
+    """The options with which a headless command asks for the same, a settings file before all others.
+
+    Args:
+        spec: A record with declared options.
+        without: Fields that are left out.
+    """
+    config = getattr(spec, "config", "")
+    words = ["--config", path_word(config)] if config else []
+    for option in options(type(spec)):
+        if option.name not in ("config", *without) and is_said(spec, option.name):
+            words += _words(option, getattr(spec, option.name))
+    return words
+
+
+def _words(option: Option, value: Any) -> list[str]:
+    if option.is_switch:
+        return [option.flag] if value else []
+    each = value if option.many else (value,)
+    return [word for one in each for word in option_words(option.flag, option.declared.write(one))]
+
+
+def toml_values(spec: Struct) -> dict[str, Any]:
+    """What of a record a TOML table has to say: the options that differ from their defaults."""
+    return {
+        option.name: value
+        if isinstance(value, (bool, int, float, tuple)) and option.declared.write is str
+        else option.declared.write(value)
+        for option in options(type(spec))
+        if option.declared.in_file and (value := getattr(spec, option.name)) not in (None, option.default)
+    }
+
+
+# values of TOML and of the command line
+
+
+def text(value: Any, where: str) -> str:
+    """A text that is not empty."""
+    if not isinstance(value, str) or not value:
+        raise Misuse(f"'{value}' is not a text", where=where, hint='write "..."')
+    return value
+
+
+def flag(value: Any, where: str) -> bool:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise Misuse(f"'{value}' is neither true nor false", where=where)
+    return value
+
+
+def shape(value: Any, where: str) -> str:
+    """Conditions on M, K and N."""
+    conditions = text(value, where)
+    parse_conditions(conditions, where)
+    return conditions
+
+
+def _tile(value: Any, where: str) -> tuple[int, int, int]:
+    sizes = value if isinstance(value, (list, tuple)) else [value]
+    if isinstance(value, str):
+        return parse_tile(value, where)
+    if all(isinstance(size, int) and not isinstance(size, bool) for size in sizes):
+        return parse_tile(sizes_text(sizes), where)
+    raise Misuse(f"'{value}' is not a tile size", where=where, hint='write 64, "64x32x16" or [64, 32, 16]')
+
+
+def _number(value: Any) -> float | None:
+    """A number, or a text that is one."""
+    if isinstance(value, str):
+        try:
+            return float(value) if not value.strip().isdecimal() else int(value)
+        except ValueError:
+            return None
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+def _accumulator(value: Any, where: str) -> int:
+    bits = _number(value)
+    if isinstance(bits, int) and (bits == 0 or 2 <= bits <= 64):
+        return bits
+    raise Misuse(f"an accumulator cannot have '{value}' bits", where=where, hint="give 2 to 64")
+
+
+def _block(value: Any, where: str) -> int:
+    size = _number(value)
+    if isinstance(size, int) and (size == 0 or 2 <= size <= 1 << 16):
+        return size
+    raise Misuse(
+        f"a block cannot have '{value}' weights", where=where, hint="give 2 to 65,536, or 0 for none"
+    )
+
+
+def _percentile(value: Any, where: str) -> float:
+    percent = _number(value)
+    if percent is not None and 50 < percent <= 100:
+        return float(percent)
+    raise Misuse(f"'{value}' % is not a share of values above 50 %", where=where, hint="99.999")
+
+
+READERS: Mapping[str, Reader] = {
+    "tile": _tile,
+    "accumulator": _accumulator,
+    "block": _block,
+    "percentile": _percentile,
+    "shape": shape,
+}
+"""By the name that an option declares."""
+
+
+def _whole(option: Option, value: Any, where: str) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    return parse_count(text(value, where), where, int(option.least or 0))
+
+
+def _real(option: Option, value: Any, where: str) -> float:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        value = str(value)
+    return parse_limit(text(value, where), where)
+
+
+_BY_TYPE: Mapping[Any, Callable[[Option, Any, str], Any]] = {
+    str: lambda option, value, where: text(value, where),
+    bool: lambda option, value, where: flag(value, where),
+    int: _whole,
+    float: _real,
+}
