@@ -46,6 +46,11 @@ class SplitRuns(NamedTuple):
     outputs: tuple[OutputEvidence, ...]
     rounded: str = ""
 
+    @property
+    def passed(self) -> bool:
+        """Whether nothing speaks against the parts."""
+        return self.exact is not False and all(output.passed for output in self.outputs)
+
 
 def runs(whole: Model, stages: Sequence[Model], feeds: Mapping[str, Array]) -> SplitRuns:
     """Whether the stages gave the whole's outputs bit for bit, and how near they come as a user runs them.

@@ -142,8 +142,8 @@ class QuantizeSpec(Spec, frozen=True):
         bool,
         option(
             "int8 weights of which no two products saturate on a processor without VNNI",
-            manual="scales of `int8` weights on which no two neighboring products saturate on an x86 processor"
-            " without VNNI",
+            manual="scales of `int8` weights on which no two neighboring products saturate on an x86"
+            " processor without VNNI",
         ),
     ] = False
     bias_correction: Annotated[

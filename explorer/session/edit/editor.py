@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.engine.edit.edit import edit
-from explorer.engine.formats.onnx import reader, writer
-from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Model
 from explorer.engine.models.opened_model import dims_of
 from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.facts import HistoryEntry
 from explorer.facts.split.edit import Edit, EditStep, TypeChange
-from explorer.host import output_files
 from explorer.session.parts import scripts
 from explorer.session.parts.models import Models
+from explorer.session.parts.transaction import Step, Written, do
 from explorer.settings.steps.edit import step_words
 
 
@@ -42,40 +41,46 @@ class Editor:
     ) -> Edit:
         """Edits the current state; where a step cannot be done all is as before."""
         started = time.perf_counter()
-        models, kept = self._models, self._models.history
+        models = self._models
         if not steps:
             raise Misuse("says nothing to do", where="edit")
         if output is not None:
             models.check_onnx(output, overwrite)
         groups = [[step] for step in steps] if each else [list(steps)]
-        made = Edit((), ())
-        try:
-            for at, group in enumerate(groups):
-                target = output if at + 1 == len(groups) else None
-                one = self._state(group, target, overwrite, verify, on_progress, cancel)
-                changed = {change.name: change for change in made.outputs}
-                for change in one.outputs:
-                    before = changed.get(change.name, change).before
-                    changed[change.name] = replace(change, before=before)
-                outputs = tuple([change for change in changed.values() if change.before != change.after])
-                made = Edit(
-                    made.steps + one.steps, made.done + one.done, outputs, one.loaded, notes=one.notes
-                )
-        except BaseException:
-            models.restore(kept)
-            raise
-        seconds = time.perf_counter() - started
-        return replace(made, output=output or "", command=self.command(steps, output), seconds=seconds)
+        edited: list[Edit] = []
+        do(
+            models,
+            [partial(self._step, group, output, verify, edited, on_progress, cancel) for group in groups],
+            output=output,
+            overwrite=overwrite,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+        changed: dict[str, TypeChange] = {}
+        for change in (change for one in edited for change in one.outputs):
+            changed[change.name] = replace(change, before=changed.get(change.name, change).before)
+        return Edit(
+            tuple(steps),
+            tuple(line for one in edited for line in one.done),
+            tuple(change for change in changed.values() if change.before != change.after),
+            True if verify else None,
+            output=output or "",
+            command=self.command(steps, output),
+            notes=models.random_weights(),
+            seconds=time.perf_counter() - started,
+        )
 
-    def _state(
+    def _step(
         self,
         steps: Sequence[EditStep],
         output: str | None,
-        overwrite: bool,
         verify: bool,
+        edited: list[Edit],
         on_progress: OnProgress,
         cancel: Cancel,
-    ) -> Edit:
+        target: str,
+    ) -> Step:
+        """The state of some edits; what they did is appended to `edited`."""
         models = self._models
         model = models.graph(models.current, on_progress)
         done: list[str] = []
@@ -83,30 +88,29 @@ class Editor:
         for step in steps:
             report(on_progress, cancel, "editing", len(done), len(steps))
             names = {value.name for value in model.graph.feeds}
-            given = models.options["input_shapes"].items()
-            shapes = {name: one for name, one in given if name in names}
+            input_shapes = models.options["input_shapes"].items()
+            shapes = {name: shape for name, shape in input_shapes if name in names}
             made = edit(model, step, self._aliases, dims_of(model, models.options["dims"]), shapes)
             model = made.model
             done.append(made.done)
             outputs += made.outputs
-        target = output or models.unused_name()
-        with output_files.atomic_write(target, overwrite=overwrite or output is None) as temporary:
-            writer.write(model, temporary, on_progress=on_progress, cancel=cancel)
-            if verify:
-                report(on_progress, cancel, "loading it in onnxruntime")
-                _load(validate(reader.read(temporary)))
-        label = f"edit: {done[0]}" if len(done) == 1 else f"edit: {len(done):,} steps"
-        models.append(
-            HistoryEntry(
-                label=label,
-                path=target,
-                command=self.command(steps, output),
-                saved=output or "",
+        saved = target if target == output else ""
+        edited.append(Edit(tuple(steps), tuple(done), tuple(outputs)))
+
+        def entry(written: Written) -> HistoryEntry:
+            return HistoryEntry(
+                label=f"edit: {done[0]}" if len(done) == 1 else f"edit: {len(done):,} steps",
+                path=written.path,
+                command=self.command(steps, saved or None),
+                saved=saved,
                 words=("edit", *step_words(steps), *(() if verify else ("--no-verify",))),
             )
-        )
-        loaded = True if verify else None
-        return Edit(tuple(steps), tuple(done), tuple(outputs), loaded, notes=models.random_weights())
+
+        def load(written: Model) -> None:
+            report(on_progress, cancel, "loading it in onnxruntime")
+            _load(written)
+
+        return Step(model, entry, load if verify else None)
 
     def _aliases(self) -> Mapping[str, str]:
         """What the nodes of layers make, by their paths and names; several layers of a name are none."""

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
 from explorer.engine.fold.fold import fold
-from explorer.engine.formats.onnx import reader, writer
-from explorer.engine.formats.onnx.validate import validate
-from explorer.engine.graph.model import Model, renamed
+from explorer.engine.formats.onnx import writer
+from explorer.engine.graph.model import Model
 from explorer.engine.progress import stop_if
 from explorer.facts import HistoryEntry, Verification
 from explorer.facts.split.fold import FOLDS, Fold, FoldKind, FoldStep, NodeLeft
 from explorer.host import output_files
 from explorer.session.parts import scripts
 from explorer.session.parts.models import Cancel, Models, OnProgress
+from explorer.session.parts.transaction import Step, Written, do
 
 Prove = Callable[[Model, Model], Verification]
 """The state before, and what was made of it."""
@@ -63,16 +64,18 @@ class ModelFolding:
         if not made:
             why = f"{left[0].op} '{left[0].name}': {left[0].reason}" if left else ""
             raise Misuse("there is nothing to fold", where=models.label(models.current), hint=why)
-        kept, steps = models.history, []
-        try:
-            for model, step in made:
-                target = output if step is made[-1][1] else None
-                steps.append(self._state(model, step, target, overwrite, prove, on_progress, cancel))
-                if not steps[-1].output:
-                    break
-        except BaseException:
-            models.history = kept
-            raise
+        outcomes = do(
+            models,
+            [partial(self._step, model, step, output, prove, on_progress) for model, step in made],
+            output=output,
+            overwrite=overwrite,
+            on_progress=on_progress,
+            cancel=cancel,
+        )
+        steps = [
+            replace(step, verification=outcome.evidence, output=outcome.output)
+            for (_, step), outcome in zip(made, outcomes, strict=False)
+        ]
         done = steps[-1].output if len(steps) == len(made) else ""
         notes = models.random_weights()
         return Fold(tuple(steps), left, done, command, notes, time.perf_counter() - started)
@@ -100,45 +103,31 @@ class ModelFolding:
                 left += step.left
         return made, tuple(left)
 
-    def _state(
+    def _step(
         self,
         model: Model,
         step: FoldStep,
         output: str | None,
-        overwrite: bool,
         prove: Prove | None,
         on_progress: OnProgress,
-        cancel: Cancel,
-    ) -> FoldStep:
-        """Writes one kind's model, which becomes the current state unless the proof speaks against it."""
-        models = self._models
-        before = models.graph(models.current, on_progress)
-        command = self._command((step.kind,), output)
-        target = output or models.unused_name()
-        evidence: Verification | None = None
-        made: Model | None = None
-        with output_files.atomic_write(target, overwrite=overwrite or output is None) as temporary:
-            writer.write(model, temporary, on_progress=on_progress, cancel=cancel)
-            if prove is not None:
-                made = validate(reader.read(temporary))
-                evidence = prove(before, made)
-                evidence = replace(evidence, before=models.label(models.current), after=target)
-                if not evidence.passed:
-                    raise output_files.Discard
-        if evidence is not None and not evidence.passed:
-            return replace(step, verification=evidence)
-        models.append(
-            HistoryEntry(
+        target: str,
+    ) -> Step:
+        """The state of one kind's model."""
+        before = self._models.graph(self._models.current, on_progress)
+        saved = target if target == output else ""
+        command = self._command((step.kind,), saved or None)
+
+        def entry(written: Written) -> HistoryEntry:
+            return HistoryEntry(
                 label=step.what,
-                path=target,
+                path=written.path,
                 command=command,
-                verification=evidence,
-                saved=output or "",
+                verification=written.evidence,
+                saved=saved,
                 fold=step.kind,
-            ),
-            made=None if made is None else renamed(made, target),
-        )
-        return replace(step, verification=evidence, output=target)
+            )
+
+        return Step(model, entry, None if prove is None else partial(prove, before))
 
     def _command(self, kinds: Sequence[FoldKind], output: str | None) -> str:
         """The command that does the same headless; '' where no command can."""

@@ -201,6 +201,12 @@ class Models:
         if history.dims is not None:
             self._take_dims({name: size for name, size in history.dims.items() if size > 0})
 
+    def rewind(self, history: History) -> None:
+        """Takes up the history as it was before some states were made, which are forgotten."""
+        for at in range(len(history.entries), len(self.history.entries)):
+            self._forget(at)
+        self.history = history
+
     def bind(self, dims: Mapping[str, int], on_progress: OnProgress, cancel: Cancel) -> None:
         """Takes other sizes for open dimensions; where they do not fit all is as before."""
         for name, size in dims.items():

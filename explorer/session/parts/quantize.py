@@ -45,11 +45,12 @@ from explorer.facts import Analysis, HistoryEntry, TensorInfo
 from explorer.facts.quantize import Quantization, QuantizeRequest, QuantizeSpec
 from explorer.facts.settings import QuantizeSettings
 from explorer.facts.tiling import scope_of
-from explorer.host import input_files, output_files, scratch
+from explorer.host import input_files, scratch
 from explorer.host.processor import instructions, saturates_bytes
 from explorer.session.parts import history as states
 from explorer.session.parts import scripts
 from explorer.session.parts.models import Cancel, Models, OnProgress
+from explorer.session.parts.transaction import Step, Written, do
 from explorer.settings.filter import is_query
 from explorer.settings.quantize import BY_HAND, for_layer
 
@@ -167,45 +168,55 @@ class Quantizer:
         chosen = self._chosen(spec, on_progress)
         samples = self._samples(chosen.model, request)
         notes += self._folding(next(iter(samples)))
-        found, uses = {}, range_uses(chosen.choices)
+        ranges, uses = {}, range_uses(chosen.choices)
         axes = read_axes([choice.layer for choice in chosen.choices]) if spec.bias_correction else {}
         means = ChannelMeans(axes) if axes else None
         if uses:
-            step = partial(report, on_progress, cancel, "calibrating")
-            how = spec.calibrator, spec.percentile, step, means
-            found = calibration.ranges(chosen.model, uses, samples, *how)
-        grids = Grids(found)
+            tell = partial(report, on_progress, cancel, "calibrating")
+            how = spec.calibrator, spec.percentile, tell, means
+            ranges = calibration.ranges(chosen.model, uses, samples, *how)
+        grids = Grids(ranges)
         chosen = _sound(chosen, grids, means)
-        made = quantized(chosen.model, chosen.choices, grids, self._declared(chosen))
-        target = output or models.unused_name()
-        errors: dict[str, Any] = {}
-        with output_files.atomic_write(target, overwrite=overwrite or output is None) as temporary:
-            writer.write(made, temporary, on_progress=on_progress, cancel=cancel)
-            after = validate(reader.read(temporary))
-            kernels, by_layer = stock_runtime.kernels(after, chosen.choices)
-            in_runtime: dict[str, Any] = {"kernels": kernels}
-            if measured:
-                step = partial(report, on_progress, cancel, "comparing")
-                layers, outputs = run_errors(chosen.model, after, chosen.choices, grids.of, samples, step)
-                errors = {"layers": layers, "outputs": outputs}
+        rounded = quantized(chosen.model, chosen.choices, grids, self._declared(chosen))
+        facts: list[Quantization] = []
+
+        def step(target: str) -> Step:
+            errors: dict[str, Any] = {}
+            in_runtime: dict[str, Any] = {}
+            by_layer: dict[str, str] = {}
+
+            def look(written: Model) -> None:
+                in_runtime["kernels"], kernels = stock_runtime.kernels(written, chosen.choices)
+                by_layer.update(kernels)
+                if not measured:
+                    return
+                tell = partial(report, on_progress, cancel, "comparing")
+                layers, outputs = run_errors(chosen.model, written, chosen.choices, grids.of, samples, tell)
+                errors.update(layers=layers, outputs=outputs)
                 check = partial(report, on_progress, cancel, "timing", 0, 1)
-                times = stock_runtime.run_times(chosen.model, after, next(iter(samples)), check)
+                times = stock_runtime.run_times(chosen.model, written, next(iter(samples)), check)
                 in_runtime["untimed" if isinstance(times, str) else "times"] = times
-        looked = measured or bool(spec.accumulator)
-        found_out = self._answer(chosen, grids, errors, request, output, weights=looked)
-        lost = self._lost_by_calibrator(request, errors.get("outputs") or {}, on_progress, cancel)
-        seen = samples.text if uses or measured else ""
-        result = replace(
-            found_out,
-            layers=tuple(replace(row, kernel=by_layer.get(row.name, "")) for row in found_out.layers),
-            output=target,
-            calibration=seen,
-            seconds=time.perf_counter() - started,
-            notes=(*models.random_weights(), *notes, *_saturation(chosen.choices), *lost),
-            **in_runtime,
-        )
-        models.append(quantized_state(request, result, target, output))
-        return result
+
+            def entry(written: Written) -> HistoryEntry:
+                weighed = measured or bool(spec.accumulator)
+                fact = self._answer(chosen, grids, errors, request, output, weights=weighed)
+                lost = self._lost_by_calibrator(request, errors.get("outputs") or {}, on_progress, cancel)
+                fact = replace(
+                    fact,
+                    layers=tuple(replace(row, kernel=by_layer.get(row.name, "")) for row in fact.layers),
+                    output=written.path,
+                    calibration=samples.text if uses or measured else "",
+                    seconds=time.perf_counter() - started,
+                    notes=(*models.random_weights(), *notes, *_saturation(chosen.choices), *lost),
+                    **in_runtime,
+                )
+                facts.append(fact)
+                return quantized_state(request, fact, written.path, output)
+
+            return Step(rounded, entry, look)
+
+        do(models, [step], output=output, overwrite=overwrite, on_progress=on_progress, cancel=cancel)
+        return facts[0]
 
     def _lost_by_calibrator(
         self,

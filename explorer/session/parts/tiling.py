@@ -17,7 +17,7 @@ from explorer.engine.convert.job import module_of
 from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
-from explorer.engine.graph.model import Model, renamed
+from explorer.engine.graph.model import Model
 from explorer.engine.proof.sites.recovery import recover_plan, with_earlier
 from explorer.engine.tiling.cost import plan_cost
 from explorer.engine.tiling.cost.formulas import with_formulas
@@ -32,8 +32,8 @@ from explorer.engine.tiling.tile import tile
 from explorer.facts import HistoryEntry, Plan, TileResult, TileSpec, Verification
 from explorer.facts.cost import Hardware, PlanCost
 from explorer.facts.settings import Settings
-from explorer.host import output_files
 from explorer.session.parts.models import Cancel, Models, OnProgress
+from explorer.session.parts.transaction import Step, Written, do
 
 Prove = Callable[[Model, Model, Plan, Callable[[], None]], Verification]
 """The original, the tiled graph, what was tiled; what is done meanwhile."""
@@ -109,37 +109,38 @@ class Tiler:
         models = self._models
         if output is not None:
             models.check_onnx(output, overwrite, spec.config)
-        plan, found, sites = self.plan(spec, on_progress, written=True)
-        tiled = tile(found.bound, _without_origins(plan), sites)
-        target = output or models.unused_name()
-        evidence: Verification | None = None
-        made: Model | None = None
-        seen: list[AnalysisResult] = []
-        ours = overwrite or output is None
-        with output_files.atomic_write(target, overwrite=ours) as temporary:
-            writer.write(tiled, temporary, on_progress=on_progress, cancel=cancel)
-            if prove is not None:
-                made = validate(reader.read(temporary))
-                evidence = prove(found.whole, made, plan, partial(self._look, made, target, cancel, seen))
-                evidence = replace(evidence, before=models.label(models.current), after=target)
-                if not evidence.passed:
-                    raise output_files.Discard
-        if evidence is not None and not evidence.passed:
-            return TileResult(plan, "", evidence, time.perf_counter() - started, command)
-        models.append(
-            HistoryEntry(
-                label=spec.label,
-                path=target,
-                command=command,
-                plan=plan,
-                verification=evidence,
-                saved=output or "",
-                spec=spec,
-            ),
-            made=None if made is None else renamed(made, target),
-            examined=seen[0] if seen else None,
+        plan, products, sites = self.plan(spec, on_progress, written=True)
+        tiled = tile(products.bound, _without_origins(plan), sites)
+
+        def step(target: str) -> Step:
+            analyses: list[AnalysisResult] = []
+
+            def judge(written: Model) -> Verification | None:
+                meanwhile = partial(self._look, written, target, cancel, analyses)
+                return None if prove is None else prove(products.whole, written, plan, meanwhile)
+
+            def entry(written: Written) -> HistoryEntry:
+                return HistoryEntry(
+                    label=spec.label,
+                    path=target,
+                    command=command,
+                    plan=plan,
+                    verification=written.evidence,
+                    saved=output or "",
+                    spec=spec,
+                )
+
+            return Step(
+                tiled,
+                entry,
+                None if prove is None else judge,
+                lambda: analyses[0] if analyses else None,
+            )
+
+        (outcome,) = do(
+            models, [step], output=output, overwrite=overwrite, on_progress=on_progress, cancel=cancel
         )
-        return TileResult(plan, target, evidence, time.perf_counter() - started, command)
+        return TileResult(plan, outcome.output, outcome.evidence, time.perf_counter() - started, command)
 
     def _look(self, made: Model, target: str, cancel: Cancel, seen: list[AnalysisResult]) -> None:
         """Analyses a result for whoever asks next, while its proof waits for the runtime."""

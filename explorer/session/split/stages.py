@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -23,6 +24,7 @@ from explorer.engine.runtime.random_inputs import draw, plan_inputs
 from explorer.engine.shapes import infer
 from explorer.engine.split import manifest, proof
 from explorer.engine.split.extract import Part, extract
+from explorer.engine.split.proof import SplitRuns
 from explorer.engine.split.search import SplitSubject, StageSearch, graph_sequence
 from explorer.engine.split.stage_models import joined
 from explorer.engine.split.stages import StageDraft, bound, graph_draft, split
@@ -33,9 +35,9 @@ from explorer.facts.split.part import Extraction, PartSpec
 from explorer.facts.split.run import PipelineRun
 from explorer.facts.split.split import Split, SplitSpec, Stage, StageForm
 from explorer.host import output_files
-from explorer.session.parts import history as states
 from explorer.session.parts import scripts
 from explorer.session.parts.models import Models
+from explorer.session.parts.transaction import Step, Written, do
 from explorer.session.split import stage_folder
 from explorer.session.split.pipeline import run_pipeline
 from explorer.settings.parse import option_words
@@ -176,39 +178,37 @@ class Splitter:
             self._models.check_onnx(output, overwrite)
         subject = self._subject(at, SplitSpec(), (), on_progress, cancel)
         part = extract(subject, spec)
-        found = self._told(subject, part)
-        target, size = output or self._models.unused_name(), None
-        with output_files.atomic_write(target, overwrite=overwrite or output is None) as temporary:
-            writer.write(part.model, temporary, on_progress=on_progress, cancel=cancel)
-            if verify:
-                report(on_progress, cancel, "running the part")
-                drawn = plan_inputs(subject.model, subject.dims, subject.shapes)
-                written = validate(reader.read(temporary))
-                ran = proof.part_runs(subject.model, written, draw(drawn, seed))
-                texts = tuple([one.text() for one in drawn])
-                found = replace(
-                    found, exact=ran.exact, rounded=ran.rounded, compared=ran.outputs, drawn=texts
-                )
-                if ran.exact is False or not all(one.passed for one in ran.outputs):
-                    raise output_files.Discard
-            size = os.path.getsize(temporary)
-        if output is None and size is not None:
-            self._keep(at, target, spec, found, verify, seed)
-        kept = target if size is not None else ""
-        return replace(found, output=kept, seconds=time.perf_counter() - started)
+        drawn = plan_inputs(subject.model, subject.dims, subject.shapes) if verify else ()
+        facts = self._told(subject, part)
 
-    def _keep(self, at: int, path: str, spec: PartSpec, found: Extraction, verify: bool, seed: int) -> None:
-        models = self._models
-        if at != models.current:
-            models.history = states.go(models.history, at)
+        def judge(written: Model) -> SplitRuns:
+            report(on_progress, cancel, "running the part")
+            return proof.part_runs(subject.model, written, draw(drawn, seed))
+
+        def step(_: str) -> Step:
+            entry = partial(self._entry, spec, facts, verify, seed) if output is None else None
+            return Step(part.model, entry, judge if verify else None, parent=at)
+
+        (written,) = do(
+            self._models, [step], output=output, overwrite=overwrite, on_progress=on_progress, cancel=cancel
+        )
+        if (runs := written.evidence) is not None:
+            texts = tuple([one.text() for one in drawn])
+            facts = replace(facts, exact=runs.exact, rounded=runs.rounded, compared=runs.outputs, drawn=texts)
+        return replace(facts, output=written.output, seconds=time.perf_counter() - started)
+
+    def _entry(
+        self, spec: PartSpec, facts: Extraction, verify: bool, seed: int, written: Written
+    ) -> HistoryEntry:
+        """The state that an extracted part is."""
         words = [word for layer in spec.layers for word in option_words("--layer", layer)]
         for flag, names in (("--from", spec.start), ("--to", spec.end)):
             words += option_words(flag, ",".join(names)) if names else []
         words += [] if verify else ["--no-verify"]
         words += ["--seed", str(seed)] if seed else []
-        label = f"extract {found.first}" + (f" to {found.last}" if found.last != found.first else "")
-        command = scripts.headless(models, "extract", None, "_part.onnx", *words)
-        models.append(HistoryEntry(label, path, command, words=("extract", *words)))
+        label = f"extract {facts.first}" + (f" to {facts.last}" if facts.last != facts.first else "")
+        command = scripts.headless(self._models, "extract", None, "_part.onnx", *words)
+        return HistoryEntry(label, written.path, command, words=("extract", *words))
 
     def _told(self, subject: SplitSubject, part: Part) -> Extraction:
         types = infer(subject.model, dims_of(subject.model, subject.dims), subject.shapes).values
