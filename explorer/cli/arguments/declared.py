@@ -32,15 +32,15 @@ def _option(declared: Declared) -> Option:
     default = None if declared.many or declared.is_switch else declared.default
     typed = None if default in (None, "") else said.write(default)
     usual = typed if said.usual is None else said.usual
-    notes = [f" (default {usual})"] * bool(usual) + ["; repeatable"] * declared.many
+    notes = f" (default {usual})" * bool(usual) + "; repeatable" * declared.many
     return Option(
         declared.flag,
-        said.help + "".join(notes),
+        said.help + notes,
         said.metavar,
         typed,
         many=declared.many,
         choices=declared.choices,
-        manual=(said.manual or said.help) + "; repeatable" * declared.many,
+        manual=(said.manual or said.help) + notes,
         declared=declared,
     )
 

@@ -24,12 +24,12 @@ FORMATS = (
 )
 """What a specification is made of."""
 
-_CALIBRATE, _DRAWS, _SEED = declared_options(QuantizeRequest, "calibrate", "draws", "seed")
+_CALIBRATE, _DRAWS = declared_options(QuantizeRequest, "calibrate", "draws")
 
 CALIBRATION = (
     _CALIBRATE,
     _DRAWS,
-    _SEED,
+    "--seed",
     Option("--no-report", "measure no errors: quicker, and nothing is run where no range is needed"),
 )
 """What its ranges are chosen on."""
