@@ -29,9 +29,13 @@ class Declaration(Struct, frozen=True):
         manual: The same in the manual's words (Markdown), where it says more than `help`.
         metavar: What stands for its value in the help; made of the choices where there are some.
         flag: Its spelling, where it is not the field's name: '--site' of `sites`.
+        short: Its short spelling: '-n'.
+        old: A spelling that is still understood, and shown nowhere.
         reader: What turns a text or a TOML value into the field's value: the end of the name of a function of
             `explorer.settings.parse`. Without one the type decides.
         write: The word that `reader` reads, of a value.
+        joined: Whether all values of an option with many stand in one word, between commas; `reader` reads
+            the word.
         usual: What the help says of the default, where that is not the default itself; '' says nothing.
         spelled: A headless command names it even where it has its default.
         in_file: Whether a settings file may set it.
@@ -44,8 +48,11 @@ class Declaration(Struct, frozen=True):
     manual: str = ""
     metavar: str = ""
     flag: str = ""
+    short: str = ""
+    old: str = ""
     reader: str = ""
     write: Write = str
+    joined: bool = False
     usual: str | None = None
     spelled: bool = False
     in_file: bool = True
@@ -131,10 +138,13 @@ def _declared_option(field: msgspec.structs.FieldInfo) -> Option | None:
     declared = next((meta.extra[_KEY] for meta in metas if meta.extra and _KEY in meta.extra), None)
     if declared is None:
         return None
+    members = [member for member in get_args(kind) if member is not type(None)]
+    if len(members) == 1 and len(members) < len(get_args(kind)):
+        kind = members[0]
+    if get_origin(kind) is Annotated:
+        kind, *inner = get_args(kind)
+        metas += inner
     least = next((meta.ge for meta in metas if meta.ge is not None), None)
-    present = [member for member in get_args(kind) if member is not type(None)]
-    if type(None) in get_args(kind) and len(present) == 1:
-        kind = get_args(present[0])[0] if get_origin(present[0]) is Annotated else present[0]
     many = get_origin(kind) is tuple and get_args(kind)[1:] == (...,)
     default = field.default if field.default is not NODEFAULT else None
     kind = get_args(kind)[0] if many else kind

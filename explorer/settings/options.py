@@ -17,11 +17,15 @@ from explorer.base.options import Option, option_of, options
 from explorer.base.units import sizes_text
 from explorer.settings.parse import (
     option_words,
+    parse_card,
     parse_choice,
     parse_conditions,
     parse_count,
     parse_limit,
+    parse_names,
+    parse_sizes,
     parse_tile,
+    parse_tokens,
     path_word,
 )
 
@@ -46,7 +50,7 @@ def read_option(option: Option, value: Any, where: str) -> Any:
     Raises:
         Misuse: It cannot be read, is none of the choices, or is out of range.
     """
-    if option.many:
+    if option.many and not option.declared.joined:
         values = value if isinstance(value, (list, tuple)) else [value]
         return tuple(_read_one(option, each, where) for each in values)
     return _read_one(option, value, where)
@@ -54,7 +58,7 @@ def read_option(option: Option, value: Any, where: str) -> Any:
 
 def _read_one(option: Option, value: Any, where: str) -> Any:
     if option.declared.reader:
-        return READERS[option.declared.reader](value, where)
+        return _READERS[option.declared.reader](value, where)
     if option.choices:
         return parse_choice(text(value, where), option.choices, where)
     return _BY_TYPE[option.kind](option, value, where)
@@ -130,7 +134,7 @@ def words_of(spec: Struct, *, without: Sequence[str] = ()) -> list[str]:
 def _words(option: Option, value: Any) -> list[str]:
     if option.is_switch:
         return [option.flag] if value else []
-    each = value if option.many else (value,)
+    each = value if option.many and not option.declared.joined else (value,)
     return [word for one in each for word in option_words(option.flag, option.declared.write(one))]
 
 
@@ -204,6 +208,13 @@ def _block(value: Any, where: str) -> int:
     )
 
 
+def _seconds(value: Any, where: str) -> float:
+    seconds = _number(value)
+    if seconds is not None and 0 < seconds <= 1e9:
+        return float(seconds)
+    raise Misuse(f"'{value}' is not a number of seconds above 0", where=where)
+
+
 def _percentile(value: Any, where: str) -> float:
     percent = _number(value)
     if percent is not None and 50 < percent <= 100:
@@ -211,12 +222,24 @@ def _percentile(value: Any, where: str) -> float:
     raise Misuse(f"'{value}' % is not a share of values above 50 %", where=where, hint="99.999")
 
 
-READERS: Mapping[str, Reader] = {
-    "tile": _tile,
+def _rate(value: Any, where: str) -> float:
+    from explorer.settings.machines import parse_rate  # presets of machines, for rates alone
+
+    return parse_rate(text(value, where), where=where)
+
+
+_READERS: Mapping[str, Reader] = {
     "accumulator": _accumulator,
     "block": _block,
+    "card": lambda value, where: parse_card(text(value, where), where),
+    "names": lambda value, where: parse_names(text(value, where), where),
     "percentile": _percentile,
+    "rate": _rate,
+    "seconds": _seconds,
     "shape": shape,
+    "sizes": lambda value, where: parse_sizes(text(value, where), where),
+    "tile": _tile,
+    "tokens": lambda value, where: parse_tokens(text(value, where), where),
 }
 """By the name that an option declares."""
 

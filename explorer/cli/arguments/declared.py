@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+from msgspec import Struct
+
 from explorer.base.options import options
 from explorer.cli.arguments.options import Option
+
+S = TypeVar("S", bound=Struct)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-    from msgspec import Struct
 
     from explorer.base.options import Option as Declared
     from explorer.cli.arguments.command import ParsedArgs
@@ -29,23 +33,38 @@ def declared_options(record: type[Struct], *names: str, without: tuple[str, ...]
 
 def _option(declared: Declared) -> Option:
     said = declared.declared
-    default = None if declared.many or declared.is_switch else declared.default
-    typed = None if default in (None, "") else said.write(default)
+    many = declared.many and not said.joined
+    default = None if many or declared.is_switch else declared.default
+    typed = None if default in (None, "", ()) else said.write(default)
     usual = typed if said.usual is None else said.usual
-    notes = f" (default {usual})" * bool(usual) + "; repeatable" * declared.many
+    notes = f" (default {usual})" * bool(usual) + "; repeatable" * many
     return Option(
         declared.flag,
         said.help + notes,
         said.metavar,
         typed,
-        many=declared.many,
+        many=many,
+        short=said.short,
+        old=said.old,
         choices=declared.choices,
         manual=(said.manual or said.help) + notes,
         declared=declared,
     )
 
 
+def record_of(given: ParsedArgs, record: type[S], /, **fields: Any) -> S:
+    """A record as its options were typed.
+
+    Args:
+        given: What was typed.
+        record: See `explorer.base.options.options`.
+        **fields: Fields that are no options, or that take another value than the typed one.
+    """
+    return record(**{**typed_values(given, record), **fields})
+
+
 def typed_values(given: ParsedArgs, record: type[Struct], *, without: tuple[str, ...] = ()) -> dict[str, Any]:
     """What was typed of a record's options, by the names of its fields."""
     keys = {option.name: _option(option).key for option in options(record) if option.name not in without}
-    return {name: getattr(given, key) for name, key in keys.items() if key in given.explicit}
+    typed = vars(given)
+    return {name: typed[key] for name, key in keys.items() if key in given.explicit and key in typed}

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from explorer.base.checked import Count, Natural, PathText, Spec, Words
+from explorer.base.options import option
 from explorer.facts.external.machine import Machine
 from explorer.facts.profile.recording import RecordedRun
 
@@ -48,17 +49,44 @@ class ProfileSpec(Spec, frozen=True):
         record: Runs under the profiler that are kept as they were, for a trace.
     """
 
-    optimize: OptimizeLevel | None = None
-    threads: Count | None = None
-    device: Words = "cpu"
-    warmup: Natural = 2
-    steps: Count | None = None
-    repeat: Count = 1
-    time_limit: Annotated[float, Meta(gt=0, le=1e9)] = 10.0
-    input: PathText | None = None
-    seed: Natural = 0
-    train: bool = False
-    optimizer: StepOptimizer = "sgd"
+    optimize: Annotated[
+        OptimizeLevel | None,
+        option("level of onnxruntime's graph optimization (default all; of more than 4,096 nodes none)"),
+    ] = None
+    threads: Annotated[
+        Count | None,
+        option("threads for operators (default: as the runtime likes)", metavar="N"),
+    ] = None
+    device: Annotated[
+        Words, option("what runs it: cpu, cuda, or another of the runtime's", metavar="NAME")
+    ] = "cpu"
+    warmup: Annotated[Natural, option("runs before those that are timed", metavar="N")] = 2
+    steps: Annotated[
+        Count | None,
+        option("timed runs (default: until the median is sure)", metavar="N"),
+    ] = None
+    repeat: Annotated[Count, option("load the model anew and time it again, N times in all", metavar="N")] = 1
+    time_limit: Annotated[
+        float,
+        Meta(gt=0, le=1e9),
+        option(
+            "seconds after which no more runs are made", metavar="S", write="{:g}".format, reader="seconds"
+        ),
+    ] = 10.0
+    input: Annotated[
+        PathText | None,
+        option(
+            "a .npy or .npz file with the input; random otherwise",
+            manual="a `.npy` (or `.npz` by input name) to run on; random otherwise",
+            metavar="FILE",
+        ),
+    ] = None
+    seed: Annotated[Natural, option("seed of the first random input", metavar="S")] = 0
+    train: Annotated[
+        bool,
+        option("time a training step of a module: forward, backward, optimizer", old="--training"),
+    ] = False
+    optimizer: Annotated[StepOptimizer, option("what takes the step of --train")] = "sgd"
     record: Natural = 0
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from msgspec import Struct
 
 from explorer.base.checked import Spec, Words
+from explorer.base.options import option
 from explorer.facts import OutputEvidence, TensorInfo
 
 
@@ -17,9 +20,36 @@ class PartSpec(Spec, frozen=True):
         end: Layers or tensors that it ends with; empty with `start`: the model's outputs.
     """
 
-    layers: tuple[Words, ...] = ()
-    start: tuple[Words, ...] = ()
-    end: tuple[Words, ...] = ()
+    layers: Annotated[
+        tuple[Words, ...],
+        option(
+            "only layers or tensors whose path matches, or that a filter finds",
+            metavar="GLOB|FILTER",
+            flag="--layer",
+        ),
+    ] = ()
+    start: Annotated[
+        tuple[Words, ...],
+        option(
+            "layers or tensors that the part begins with (default: the inputs)",
+            metavar="NAME,...",
+            flag="--from",
+            reader="names",
+            joined=True,
+            write=",".join,
+        ),
+    ] = ()
+    end: Annotated[
+        tuple[Words, ...],
+        option(
+            "layers or tensors that it ends with (default: the outputs)",
+            metavar="NAME,...",
+            flag="--to",
+            reader="names",
+            joined=True,
+            write=",".join,
+        ),
+    ] = ()
 
 
 class Extraction(Struct, frozen=True):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from explorer.base.checked import Count, Positive, Spec, Words
+from explorer.base.options import option
 from explorer.facts import OutputEvidence, TensorInfo, Verification
 from explorer.facts.split.schedule import PipelineForecast
 
@@ -35,15 +36,51 @@ class SplitSpec(Spec, frozen=True):
         optimizer: Of a training step.
     """
 
-    stages: Count | None = None
-    by: SplitBy = "macs"
-    stage_memory: Count | None = None
-    at: tuple[Words, ...] = ()
-    cuts: tuple[Words, ...] = ()
-    links: Positive | None = None
-    micro_batches: Count = 8
-    schedule: Literal["gpipe", "1f1b"] = "1f1b"
-    optimizer: Literal["sgd", "momentum", "adam"] = "sgd"
+    stages: Annotated[
+        Annotated[int, Meta(ge=2)] | None, option("how many stages", metavar="N", short="-n", label="stages")
+    ] = None
+    by: Annotated[
+        SplitBy,
+        option(
+            "what is balanced: memory is weights and activations, training that of a step,\n"
+            "time the least on --machine, or what explorer profile measured last",
+            manual="what is balanced: `macs`, `params`, `memory` (weights and activations), `training`"
+            " (memory of a step), `time` (the least on `--machine`; without one what `explorer profile`"
+            " measured last)",
+        ),
+    ] = "macs"
+    stage_memory: Annotated[
+        Count | None,
+        option(
+            "most memory of a stage, such as 2G; without -n as few stages as it allows",
+            manual="most memory of a stage, such as `2G`; without `-n` as few stages as it allows",
+            metavar="SIZE",
+            reader="card",
+        ),
+    ] = None
+    at: Annotated[
+        tuple[Words, ...],
+        option("cut only where a module of this name begins or ends", metavar="GLOB"),
+    ] = ()
+    cuts: Annotated[
+        tuple[Words, ...],
+        option(
+            "layers that begin a stage, in place of the search",
+            metavar="LAYER,...",
+            reader="names",
+            joined=True,
+            write=",".join,
+        ),
+    ] = ()
+    links: Annotated[
+        Positive | None,
+        option("bytes per second between stages, such as 10GB/s", metavar="RATE", reader="rate"),
+    ] = None
+    micro_batches: Annotated[Count, option("how many micro-batches go through the pipeline", metavar="N")] = 8
+    schedule: Annotated[Literal["gpipe", "1f1b"], option("order of work in a training step")] = "1f1b"
+    optimizer: Annotated[Literal["sgd", "momentum", "adam"], option("optimizer whose memory is counted")] = (
+        "sgd"
+    )
 
 
 class StageTraining(Struct, frozen=True):

@@ -40,7 +40,7 @@ from explorer.session.parts.models import Models
 from explorer.session.parts.transaction import Step, Written, do
 from explorer.session.split import stage_folder
 from explorer.session.split.pipeline import run_pipeline
-from explorer.settings.parse import option_words
+from explorer.settings.options import words_of
 
 if TYPE_CHECKING:
     from explorer.session.split.torch_stages import TorchSplitter
@@ -201,9 +201,7 @@ class Splitter:
         self, spec: PartSpec, facts: Extraction, verify: bool, seed: int, written: Written
     ) -> HistoryEntry:
         """The state that an extracted part is."""
-        words = [word for layer in spec.layers for word in option_words("--layer", layer)]
-        for flag, names in (("--from", spec.start), ("--to", spec.end)):
-            words += option_words(flag, ",".join(names)) if names else []
+        words = words_of(spec)
         words += [] if verify else ["--no-verify"]
         words += ["--seed", str(seed)] if seed else []
         label = f"extract {facts.first}" + (f" to {facts.last}" if facts.last != facts.first else "")

@@ -8,11 +8,13 @@ from contextlib import ExitStack
 import explorer
 from explorer.base.errors import Misuse
 from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.declared import declared_options, record_of
 from explorer.cli.arguments.options import MACHINE, OPENING, TABLE, Option
 from explorer.cli.arguments.records import named_machine
 from explorer.cli.output.answer import Answer, document, plain, present, tool
 from explorer.cli.output.model_answer import about
 from explorer.cli.output.progress import ProgressLine
+from explorer.facts.profile.profile import ProfileSpec
 from explorer.host.output_files import check_target
 
 TYPE_CHECKING = False
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
     from explorer.facts import Info, Layer
     from explorer.facts.profile.comparison import ProfileComparison
-    from explorer.facts.profile.profile import Profile, ProfileSeries, ProfileSpec
+    from explorer.facts.profile.profile import Profile, ProfileSeries
     from explorer.facts.roofline import Machine
     from explorer.report.blocks import Block
     from explorer.session import Session
@@ -31,12 +33,7 @@ _LIMIT = 10
 """Layers that are shown where nobody says how many."""
 
 _OPTIONS = (
-    Option(
-        "--optimize",
-        "level of onnxruntime's graph optimisation (default all; of more than 4,096 nodes none)",
-        choices=("none", "basic", "extended", "all"),
-    ),
-    Option("--threads", "threads for operators (default: as the runtime likes)", "N", least=1),
+    *declared_options(ProfileSpec, "optimize", "threads"),
     Option(
         "--batch",
         "size of the open first dimension, or several, such as 1,8,32: one profile each",
@@ -44,13 +41,7 @@ _OPTIONS = (
         reads="sizes",
         manual="size of the open first dimension, or several, such as `1,8,32`: one profile each",
     ),
-    Option("--warmup", "runs before those that are timed (default 2)", "N", "2", least=0),
-    Option("--steps", "timed runs (default: until the median is sure)", "N", least=1),
-    Option(
-        "--repeat", "load the model anew and time it again, N times in all (default 1)", "N", "1", least=1
-    ),
-    Option("--time-limit", "seconds after which no more runs are made (default 10)", "S", "10", least=1),
-    Option("--device", "what runs it: cpu (default), cuda, or another of the runtime's", "NAME", "cpu"),
+    *declared_options(ProfileSpec, "warmup", "steps", "repeat", "time_limit", "device"),
     Option(
         "--sort",
         "layers with the largest first (default time): order is as they run, limit the least time, roof\n"
@@ -60,13 +51,7 @@ _OPTIONS = (
         manual="layers with the largest first: `time`, `order` (as they run), `calls`, `mac-rate`,"
         " `byte-rate`, `limit` (least time), `roof` (least over measured), `memory`",
     ),
-    Option("--train", "time a training step of a module: forward, backward, optimizer", old="--training"),
-    Option(
-        "--optimizer",
-        "what takes the step of --train (default sgd)",
-        default="sgd",
-        choices=("sgd", "momentum", "adam"),
-    ),
+    *declared_options(ProfileSpec, "train", "optimizer"),
     Option("--limit", "how many layers (default 10; JSON and CSV: all)", "N", least=1),
     Option(
         "--trace",
@@ -204,20 +189,7 @@ def _first(fact: ProfileComparison, limit: int | None) -> ProfileComparison:
 
 
 def _spec(given: ParsedArgs) -> ProfileSpec:
-    return explorer.ProfileSpec(
-        optimize=given.optimize,
-        threads=given.threads,
-        device=given.device,
-        warmup=given.warmup,
-        steps=given.steps,
-        repeat=given.repeat,
-        time_limit=float(given.time_limit),
-        input=given.input,
-        seed=given.seed,
-        train=given.train,
-        record=_RECORDED if given.trace else 0,
-        optimizer=given.optimizer,
-    )
+    return record_of(given, ProfileSpec, record=_RECORDED if given.trace else 0)
 
 
 COMMAND = Command(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import explorer
 from explorer.base.exit_codes import DIFFERENT, DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import OPENING, PRINTING, Option
+from explorer.cli.arguments.declared import declared_options, record_of
+from explorer.cli.arguments.options import OPENING, PRINTING
 from explorer.cli.output.answer import Answer, plain, present
 from explorer.cli.output.progress import ProgressLine
+from explorer.facts.split.part import PartSpec
 
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
-    spec = explorer.PartSpec(tuple(given.layer), tuple(getattr(given, "from") or ()), tuple(given.to or ()))
+    spec = record_of(given, PartSpec)
     with explorer.Session(given.models[0], **given.opening) as session:
         fact = session.extract(
             spec,
@@ -34,16 +36,7 @@ COMMAND = Command(
     ("MODEL",),
     (
         "--output",
-        "--layer",
-        Option(
-            "--from",
-            "layers or tensors that the part begins with (default: the inputs)",
-            "NAME,...",
-            reads="names",
-        ),
-        Option(
-            "--to", "layers or tensors that it ends with (default: the outputs)", "NAME,...", reads="names"
-        ),
+        *declared_options(PartSpec),
         *("--force", "--no-verify", "--seed"),
         *OPENING,
         *PRINTING,

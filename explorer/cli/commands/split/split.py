@@ -2,57 +2,33 @@
 
 from __future__ import annotations
 
-import explorer
 from explorer.base.errors import Misuse
 from explorer.base.exit_codes import IF_PROVED
 from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.declared import declared_options, record_of
 from explorer.cli.arguments.options import OPENING, TABLE, Option
-from explorer.cli.arguments.records import each_machine, rate
+from explorer.cli.arguments.records import each_machine
 from explorer.cli.output.answer import Answer, plain, plots, present
 from explorer.cli.output.model_answer import about
 from explorer.cli.output.progress import ProgressLine
+from explorer.facts.split.split import SplitSpec
 from explorer.host.output_files import atomic_write, check_target
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from explorer.facts import Info
-    from explorer.facts.split.split import Split, SplitSpec
+    from explorer.facts.split.split import Split
     from explorer.report.blocks import Block
     from explorer.session import Session
 
 _OPTIONS = (
-    Option("--stages", "how many stages", "N", short="-n", least=2),
-    Option(
-        "--by",
-        "what is balanced (default macs): memory is weights and activations, training that of a step,\n"
-        "time the least on --machine, or what explorer profile measured last",
-        default="macs",
-        choices=("macs", "params", "memory", "training", "time"),
-        manual="what is balanced: `macs`, `params`, `memory` (weights and activations), `training` (memory"
-        " of a step), `time` (the least on `--machine`; without one what `explorer profile` measured last)",
-    ),
-    Option(
-        "--stage-memory",
-        "most memory of a stage, such as 2G; without -n as few stages as it allows",
-        "SIZE",
-        reads="card",
-        manual="most memory of a stage, such as `2G`; without `-n` as few stages as it allows",
-    ),
-    Option("--at", "cut only where a module of this name begins or ends; repeatable", "GLOB", many=True),
-    Option("--cuts", "layers that begin a stage, in place of the search", "LAYER,...", reads="names"),
-    Option("--links", "bytes per second between stages, such as 10GB/s", "RATE"),
+    *declared_options(SplitSpec, without=("micro_batches", "schedule", "optimizer")),
     Option(
         "--machine",
         "machine of all stages, or of each between commas: a name of the config file, or a preset",
         "NAME,...",
     ),
-    Option("--micro-batches", "how many go through the pipeline (default 8)", "N", "8", least=1),
-    Option(
-        "--schedule",
-        "order of work in a training step (default 1f1b)",
-        default="1f1b",
-        choices=("1f1b", "gpipe"),
-    ),
+    *declared_options(SplitSpec, "micro_batches", "schedule"),
     Option(
         "--output",
         "a folder for the stages and stages.json (without it only told)",
@@ -70,6 +46,7 @@ _OPTIONS = (
         " torch.distributed.pipelining, with `run.py` for torchrun, proved by training steps in processes",
     ),
     Option("--plot", "also draw who works when, as SVG or PNG", "FILE"),
+    *declared_options(SplitSpec, "optimizer"),
 )
 
 
@@ -83,7 +60,7 @@ def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
 
     def ask(session: Session, info: Info) -> tuple[Info, Split]:
         fact = session.split(
-            _spec(given),
+            record_of(given, SplitSpec),
             machines=machines,
             output=given.output,
             overwrite=given.force,
@@ -119,25 +96,19 @@ def _outcome(fact: Split) -> str:
     return fact.verification.verdict_kind
 
 
-def _spec(given: ParsedArgs) -> SplitSpec:
-    return explorer.SplitSpec(
-        stages=given.stages,
-        by=given.by,
-        stage_memory=given.stage_memory,
-        at=given.at,
-        cuts=tuple(given.cuts or ()),
-        links=rate(given.links, "--links"),
-        micro_batches=given.micro_batches,
-        schedule=given.schedule,
-        optimizer=given.optimizer,
-    )
-
-
 COMMAND = Command(
     "split",
     "cut a model into stages of a pipeline: balanced, few bytes between, proved",
     ("MODEL",),
-    (*_OPTIONS, "--optimizer", "--force", "--no-verify", "--seed", *OPENING, *TABLE),
+    (
+        *_OPTIONS,
+        *declared_options(SplitSpec, "optimizer"),
+        "--force",
+        "--no-verify",
+        "--seed",
+        *OPENING,
+        *TABLE,
+    ),
     (
         "explorer split model.onnx -n 4",
         "explorer split model.onnx -n 4 -o stages/",
