@@ -90,7 +90,8 @@ def quantize_words(request: QuantizeRequest, *, modules: bool = False) -> list[s
         words += ["--to", spec.weight if alike else ",".join(parts)]
     if spec.symmetric is not None and is_said(spec, "symmetric"):
         words.append("--symmetric" if spec.symmetric else "--asymmetric")
-    words += words_of(spec, without=(*PARTS, "symmetric"))
+    unused = () if spec.calibrator == "percentile" else ("percentile",)
+    words += words_of(spec, without=(*PARTS, "symmetric", *unused))
     if is_fast(words) and not modules:
         words += ["--form", spec.form]  # a replay chooses nothing by itself
     return words + _calibration_words(request)

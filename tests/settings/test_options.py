@@ -1,0 +1,136 @@
+"""Declared options: what a headless command says of a record, the command line reads as the same record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.base.errors import ExplorerError
+from explorer.base.options import Option, option_of, options
+from explorer.cli.arguments import parser
+from explorer.cli.arguments.declared import record_of
+from explorer.cli.arguments.records import quantize_spec, tile_spec
+from explorer.cli.commands import VERBS
+from explorer.facts import TileRule, TileSpec
+from explorer.facts.profile.profile import ProfileSpec
+from explorer.facts.quantize import QuantizeRequest, QuantizeRule, QuantizeSpec
+from explorer.facts.split.part import PartSpec
+from explorer.facts.split.split import SplitSpec
+from explorer.session.parts.scripts import quantize_words
+from explorer.settings import quantize as formats
+from explorer.settings import tiling
+from explorer.settings.options import read_option, table_readers, words_of
+
+RECORDS: dict[str, type[Struct]] = {
+    "tile": TileSpec,
+    "split": SplitSpec,
+    "extract": PartSpec,
+    "profile": ProfileSpec,
+}
+RULES = {TileSpec: TileRule, QuantizeSpec: QuantizeRule}
+NAMES = st.text(
+    st.characters(codec="ascii", exclude_characters=",\0", categories=("L", "N", "P", "S")), min_size=1
+)
+BY_READER: dict[str, st.SearchStrategy[Any]] = {
+    "accumulator": st.just(0) | st.integers(2, 64),
+    "block": st.just(0) | st.integers(2, 1 << 16),
+    "card": st.integers(1, 1 << 50),
+    "names": st.lists(NAMES, unique=True, max_size=3).map(tuple),
+    "percentile": st.floats(50, 100, exclude_min=True),
+    "rate": st.integers(1, 10**15).map(float),
+    "seconds": st.integers(1, 10**5).map(float),
+    "tile": st.tuples(*[st.integers(1, 1 << 16)] * 3),
+}
+
+
+def values(option: Option) -> st.SearchStrategy[Any]:
+    """Values that an option may have."""
+    if option.declared.reader:
+        strategy = BY_READER[option.declared.reader]
+    elif option.choices:
+        strategy = st.sampled_from(option.choices)
+    elif option.kind is bool:
+        strategy = st.booleans()
+    elif option.kind is int:
+        strategy = st.integers(int(option.least or 0), 1 << 30)
+    else:
+        strategy = NAMES
+    if option.many and not option.declared.joined:
+        return st.lists(strategy, max_size=3).map(tuple)
+    return st.just(option.default) | strategy
+
+
+def specs(record: type[Struct]) -> st.SearchStrategy[Any]:
+    """Records of this kind, without a settings file."""
+    return st.builds(record, **{one.name: values(one) for one in options(record) if one.name != "config"})
+
+
+@pytest.mark.parametrize("verb", RECORDS)
+def test_the_words_of_a_record_are_read_as_the_same_record(verb: str) -> None:
+    record = RECORDS[verb]
+
+    @settings(max_examples=100, deadline=None)
+    @given(specs(record))
+    def same(spec: Any) -> None:
+        needed = [] if verb != "extract" else ["-o", "part.onnx"]
+        typed = parser.read([verb, "model.onnx", *needed, *words_of(spec)], VERBS)[1]
+        read = tile_spec(typed) if record is TileSpec else record_of(typed, record)
+        assert (replace(read, origins=()) if record is TileSpec else read) == spec
+
+    same()
+
+
+@settings(max_examples=100, deadline=None)
+@given(specs(QuantizeSpec))
+def test_the_words_of_a_quantization_are_read_as_the_same(spec: QuantizeSpec) -> None:
+    if spec.calibrator != "percentile":  # which a percentile alone asks for
+        spec = replace(spec, percentile=QuantizeSpec().percentile)
+    words = quantize_words(QuantizeRequest(spec))
+    assert words is not None
+    typed = parser.read(["quantize", "model.onnx", *words], VERBS)[1]
+    assert replace(quantize_spec(typed), origins=()) == spec
+
+
+@pytest.mark.parametrize(("record", "module"), [(TileSpec, tiling), (QuantizeSpec, formats)])
+def test_a_settings_file_says_the_same_record(record: Any, module: Any) -> None:
+    def rules() -> st.SearchStrategy[Any]:
+        rule = RULES[record]
+        asked = {one.name: values(one) for one in options(rule) if one.name not in ("shape", "on")}
+        return st.builds(rule, on=st.booleans(), **asked)
+
+    @settings(max_examples=60, deadline=None)
+    @given(specs(record), st.lists(rules(), max_size=2))
+    def same(spec: Any, asked: list[Any]) -> None:
+        spec = replace(spec, rules=tuple(asked))
+        if record is QuantizeSpec and spec.calibrator != "percentile":
+            spec = replace(spec, percentile=QuantizeSpec().percentile)
+        read = module.read_text(module.as_toml(spec), "x.toml")
+        plain = tuple(replace(rule, origin="") for rule in read.rules)
+        assert replace(read, rules=plain, origins=(), config="") == spec
+
+    same()
+
+
+@pytest.mark.parametrize("record", [*RECORDS.values(), QuantizeSpec, QuantizeRequest])
+def test_every_option_says_what_it_is_for_and_refuses_what_it_cannot_be(record: type[Struct]) -> None:
+    for option in options(record):
+        assert option.declared.help, option.name
+        assert option.is_switch or option.choices or option.declared.metavar or option.kind is bool, (
+            option.name
+        )
+        if option.kind is not str:
+            with pytest.raises(ExplorerError) as refused:
+                read_option(option, "no such value", "--here")
+            assert str(refused.value).startswith("--here: "), option.name
+
+
+def test_a_setting_is_read_from_toml_as_from_the_command_line() -> None:
+    readers = table_readers(TileSpec)
+    assert readers["tile"]([64, 32, 16], "x:1") == readers["tile"]("64x32x16", "x:1") == (64, 32, 16)
+    assert "config" not in readers
+    assert option_of(TileSpec, "accumulator") == option_of(QuantizeSpec, "accumulator")
