@@ -18,7 +18,7 @@ from explorer.cli.arguments.records import quantize_spec, tile_spec
 from explorer.cli.commands import VERBS
 from explorer.facts import TileRule, TileSpec
 from explorer.facts.profile.profile import ProfileSpec
-from explorer.facts.quantize import QuantizeRequest, QuantizeRule, QuantizeSpec
+from explorer.facts.quantize import PARTS, QuantizeRequest, QuantizeRule, QuantizeSpec
 from explorer.facts.split.part import PartSpec
 from explorer.facts.split.split import SplitSpec
 from explorer.session.parts.scripts import quantize_words
@@ -67,14 +67,16 @@ def values(option: Option) -> st.SearchStrategy[Any]:
 
 def specs(record: type[Struct]) -> st.SearchStrategy[Any]:
     """Records of this kind, without a settings file."""
-    return st.builds(record, **{one.name: values(one) for one in options(record) if one.name != "config"})
+    fields = {one.name: values(one) for one in options(record) if one.name != "config"}
+    fields |= dict.fromkeys(fields.keys() & {*PARTS}, st.sampled_from(("int8", "fixed8.4", "float32")))
+    return st.builds(record, **fields)
 
 
 @pytest.mark.parametrize("verb", RECORDS)
 def test_the_words_of_a_record_are_read_as_the_same_record(verb: str) -> None:
     record = RECORDS[verb]
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=50, deadline=None)
     @given(specs(record))
     def same(spec: Any) -> None:
         needed = [] if verb != "extract" else ["-o", "part.onnx"]
@@ -85,7 +87,7 @@ def test_the_words_of_a_record_are_read_as_the_same_record(verb: str) -> None:
     same()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(specs(QuantizeSpec))
 def test_the_words_of_a_quantization_are_read_as_the_same(spec: QuantizeSpec) -> None:
     if spec.calibrator != "percentile":  # which a percentile alone asks for
@@ -103,7 +105,7 @@ def test_a_settings_file_says_the_same_record(record: Any, module: Any) -> None:
         asked = {one.name: values(one) for one in options(rule) if one.name not in ("shape", "on")}
         return st.builds(rule, on=st.booleans(), **asked)
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=30, deadline=None)
     @given(specs(record), st.lists(rules(), max_size=2))
     def same(spec: Any, asked: list[Any]) -> None:
         spec = replace(spec, rules=tuple(asked))
