@@ -205,7 +205,9 @@ def test_every_choice_is_one_of_those_that_there_are() -> None:
     for kind, name in fields():
         described = msgspec.inspect.type_info(kind)
         field = next(field for field in described.fields if field.name == name)
-        parts = getattr(field.type, "types", (field.type,))
+        declared = field.type
+        described_type = declared.type if isinstance(declared, msgspec.inspect.Metadata) else declared
+        parts = getattr(described_type, "types", (described_type,))
         if any(isinstance(part, msgspec.inspect.LiteralType) for part in parts):
             chosen += 1
             with pytest.raises(Misuse, match=f"{kind.__name__}.{name}: 'sideways' cannot be taken; give '"):

@@ -121,8 +121,8 @@ class QuantizeSpec(Spec, frozen=True):
             manual="what is written: of `int8` the formats and the form that a table has for this processor"
             " and onnxruntime (`fast`); QuantizeLinear and DequantizeLinear where they can say the format,"
             " else a function (`auto`); these also behind layers and around what stands between them"
-            " (`chain`); integer operators (`qoperator`); functions for all (`function`); of a PyTorch module, without a"
-            " file, which weights torchao has (`torchao`)",
+            " (`chain`); integer operators (`qoperator`); functions for all (`function`); of a PyTorch"
+            " module, without a file, which weights torchao has (`torchao`)",
             usual="fast for --to int8 where nothing else says how it is written, else auto",
             label="written",
         ),
