@@ -2,8 +2,7 @@
 
 The declaration is part of the field's annotation, where msgspec keeps it:
 
-    class TileSpec(Spec, frozen=True):
-        edges: Annotated[Edges, option("pad the last tile of an axis, or leave it partial")] = "ragged"
+    edges: Annotated[Edges, option("leave the last tile of an axis partial, or pad it")] = "ragged"
 
 From it come the option of the command line with its help, the setting of a TOML file, the field of a dialog
 and the headless command of a state.
@@ -75,7 +74,7 @@ def option(help: str, **declared: Any) -> Meta:
     return Meta(extra={_KEY: Declaration(help, **declared)})
 
 
-class Option(Struct, frozen=True):
+class DeclaredOption(Struct, frozen=True):
     """A field of a record that was declared an option.
 
     Attributes:
@@ -111,7 +110,7 @@ class Option(Struct, frozen=True):
 
 
 @cache
-def options(record: type[Struct]) -> tuple[Option, ...]:
+def options(record: type[Struct]) -> tuple[DeclaredOption, ...]:
     """The options that a record declares, in the order of its fields.
 
     Args:
@@ -121,7 +120,7 @@ def options(record: type[Struct]) -> tuple[Option, ...]:
     return tuple(option for option in declared if option is not None)
 
 
-def option_of(record: type[Struct], name: str) -> Option:
+def option_of(record: type[Struct], name: str) -> DeclaredOption:
     """The option that a field declares.
 
     Raises:
@@ -130,7 +129,7 @@ def option_of(record: type[Struct], name: str) -> Option:
     return {declared.name: declared for declared in options(record)}[name]
 
 
-def _declared_option(field: msgspec.structs.FieldInfo) -> Option | None:
+def _declared_option(field: msgspec.structs.FieldInfo) -> DeclaredOption | None:
     if get_origin(field.type) is not Annotated:
         return None
     kind, *notes = get_args(field.type)
@@ -149,4 +148,4 @@ def _declared_option(field: msgspec.structs.FieldInfo) -> Option | None:
     default = field.default if field.default is not NODEFAULT else None
     kind = get_args(kind)[0] if many else kind
     kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
-    return Option(field.name, kind, default, declared, many, least)
+    return DeclaredOption(field.name, kind, default, declared, many, least)

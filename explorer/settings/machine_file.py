@@ -22,14 +22,13 @@ from explorer.facts.roofline import Machines, NamedMachine
 from explorer.host import input_files, output_files, own_files
 from explorer.settings.machines import (
     MEASURED,
-    Unit,
     complete,
     config_path,
     hardware,
     measured_machine,
-    parse_rate,
     parse_setting,
 )
+from explorer.settings.rates import Unit, parse_rate
 
 SETTINGS = (
     *("peak_macs", "bandwidth", "macs_per_cycle", "bytes_per_cycle", "clock", "buffer", "array"),

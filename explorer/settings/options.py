@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
-from explorer.base.options import Option, option_of, options
+from explorer.base.options import DeclaredOption, option_of, options
 from explorer.base.units import sizes_text
 from explorer.settings.parse import (
     option_words,
@@ -28,6 +28,7 @@ from explorer.settings.parse import (
     parse_tokens,
     path_word,
 )
+from explorer.settings.rates import parse_rate
 
 Reader = Callable[[Any, str], Any]
 """Turns a text or a TOML value into an option's value; the second argument is the place, for complaints."""
@@ -39,7 +40,7 @@ COMMAND_LINE = "command line"
 S = TypeVar("S", bound=Struct)
 
 
-def read_option(option: Option, value: Any, where: str) -> Any:
+def read_option(option: DeclaredOption, value: Any, where: str) -> Any:
     """The value of an option.
 
     Args:
@@ -56,7 +57,7 @@ def read_option(option: Option, value: Any, where: str) -> Any:
     return _read_one(option, value, where)
 
 
-def _read_one(option: Option, value: Any, where: str) -> Any:
+def _read_one(option: DeclaredOption, value: Any, where: str) -> Any:
     if option.declared.reader:
         return _READERS[option.declared.reader](value, where)
     if option.choices:
@@ -67,7 +68,7 @@ def _read_one(option: Option, value: Any, where: str) -> Any:
 def table_readers(record: type[Struct]) -> dict[str, Reader]:
     """Readers of a TOML table, by the name of its settings: the options of a record that a file may set."""
 
-    def reader(option: Option) -> Reader:
+    def reader(option: DeclaredOption) -> Reader:
         return lambda value, where: read_option(option, value, where)
 
     return {option.name: reader(option) for option in options(record) if option.declared.in_file}
@@ -123,7 +124,7 @@ def words_of(spec: Struct, *, without: Sequence[str] = ()) -> list[str]:
         spec: A record with declared options.
         without: Fields that are left out.
     """
-    config = getattr(spec, "config", "")
+    config = "" if "config" in without else getattr(spec, "config", "")
     words = ["--config", path_word(config)] if config else []
     for option in options(type(spec)):
         if option.name not in ("config", *without) and is_said(spec, option.name):
@@ -131,7 +132,7 @@ def words_of(spec: Struct, *, without: Sequence[str] = ()) -> list[str]:
     return words
 
 
-def _words(option: Option, value: Any) -> list[str]:
+def _words(option: DeclaredOption, value: Any) -> list[str]:
     if option.is_switch:
         return [option.flag] if value else []
     each = value if option.many and not option.declared.joined else (value,)
@@ -222,19 +223,13 @@ def _percentile(value: Any, where: str) -> float:
     raise Misuse(f"'{value}' % is not a share of values above 50 %", where=where, hint="99.999")
 
 
-def _rate(value: Any, where: str) -> float:
-    from explorer.settings.machines import parse_rate  # presets of machines, for rates alone
-
-    return parse_rate(text(value, where), where=where)
-
-
 _READERS: Mapping[str, Reader] = {
     "accumulator": _accumulator,
     "block": _block,
     "card": lambda value, where: parse_card(text(value, where), where),
     "names": lambda value, where: parse_names(text(value, where), where),
     "percentile": _percentile,
-    "rate": _rate,
+    "rate": lambda value, where: parse_rate(text(value, where), where=where),
     "seconds": _seconds,
     "shape": shape,
     "sizes": lambda value, where: parse_sizes(text(value, where), where),
@@ -244,19 +239,19 @@ _READERS: Mapping[str, Reader] = {
 """By the name that an option declares."""
 
 
-def _whole(option: Option, value: Any, where: str) -> int:
+def _whole(option: DeclaredOption, value: Any, where: str) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     return parse_count(text(value, where), where, int(option.least or 0))
 
 
-def _real(option: Option, value: Any, where: str) -> float:
+def _real(option: DeclaredOption, value: Any, where: str) -> float:
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         value = str(value)
     return parse_limit(text(value, where), where)
 
 
-_BY_TYPE: Mapping[Any, Callable[[Option, Any, str], Any]] = {
+_BY_TYPE: Mapping[Any, Callable[[DeclaredOption, Any, str], Any]] = {
     str: lambda option, value, where: text(value, where),
     bool: lambda option, value, where: flag(value, where),
     int: _whole,

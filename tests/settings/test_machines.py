@@ -11,6 +11,7 @@ from explorer.base.errors import Misuse
 from explorer.facts.cost import Hardware
 from explorer.facts.roofline import Machine
 from explorer.settings import machines
+from explorer.settings.rates import parse_rate
 
 
 @pytest.mark.parametrize(
@@ -30,7 +31,7 @@ from explorer.settings import machines
     ],
 )
 def test_a_bandwidth_may_be_written_in_decimal_and_binary_units(text: str, value: float) -> None:
-    assert machines.parse_rate(text, "--bandwidth", "bytes") == pytest.approx(value, rel=1e-12)
+    assert parse_rate(text, "--bandwidth", "bytes") == pytest.approx(value, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,7 @@ def test_a_bandwidth_may_be_written_in_decimal_and_binary_units(text: str, value
     ],
 )
 def test_a_peak_counts_multiply_accumulates_and_halves_flops(text: str, value: float) -> None:
-    assert machines.parse_rate(text, "--peak-macs", "macs") == value
+    assert parse_rate(text, "--peak-macs", "macs") == value
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ def test_a_peak_counts_multiply_accumulates_and_halves_flops(text: str, value: f
 )
 def test_what_cannot_be_a_rate_is_one_clear_line(text: str, unit: machines.Unit, says: str) -> None:
     with pytest.raises(Misuse, match=says) as caught:
-        machines.parse_rate(text, "--here", unit)
+        parse_rate(text, "--here", unit)
     assert str(caught.value).startswith("--here: ")
     assert "such as" in str(caught.value)
 

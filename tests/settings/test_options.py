@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.errors import ExplorerError
-from explorer.base.options import Option, option_of, options
+from explorer.base.options import DeclaredOption, option_of, options
 from explorer.cli.arguments import parser
 from explorer.cli.arguments.declared import record_of
 from explorer.cli.arguments.records import quantize_spec, tile_spec
@@ -48,7 +48,7 @@ BY_READER: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-def values(option: Option) -> st.SearchStrategy[Any]:
+def values(option: DeclaredOption) -> st.SearchStrategy[Any]:
     """Values that an option may have."""
     if option.declared.reader:
         strategy = BY_READER[option.declared.reader]

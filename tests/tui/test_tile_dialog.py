@@ -383,7 +383,7 @@ async def test_an_accumulator_that_is_typed_names_the_sums_that_overflow_it() ->
         await hands.press("t")
         await to(hands, "accumulator")
         await hands.press(*"1")
-        assert "an accumulator of '1' bits cannot be" in hands.dialog()
+        assert "an accumulator cannot have '1' bits" in hands.dialog()
         await hands.press(*"8")
         await hands.press("enter")
         spec = next(args[0] for m, args, _ in hands.engine.asked if m == "tile")

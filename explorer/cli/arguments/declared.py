@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from explorer.base.options import Option as Declared
+    from explorer.base.options import DeclaredOption
     from explorer.cli.arguments.command import ParsedArgs
 
 
@@ -31,7 +31,7 @@ def declared_options(record: type[Struct], *names: str, without: tuple[str, ...]
     return tuple(_option(by_name[name]) for name in names or by_name if name not in without)
 
 
-def _option(declared: Declared) -> Option:
+def _option(declared: DeclaredOption) -> Option:
     said = declared.declared
     many = declared.many and not said.joined
     default = None if many or declared.is_switch else declared.default

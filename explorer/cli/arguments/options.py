@@ -32,7 +32,7 @@ class Option:
             name of a function of `explorer.settings.parse`. Without it the word is the value.
         choices: The only values that it takes.
         least: The least number that it takes, of one that takes a whole number.
-        declared: What a record declares of it (`explorer.base.options.Option`): then that reads its value.
+        declared: What a record declares of it (`explorer.base.options`): then that reads its value.
         manual: What it is for, in the README's words (Markdown), where those say more than `help`.
     """
 

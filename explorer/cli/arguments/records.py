@@ -96,8 +96,9 @@ def each_machine(given: ParsedArgs) -> tuple[Machine, ...]:
 
 def rate(typed: str | None, where: str) -> float | None:
     """Bytes a second, if they were typed."""
-    found: float | None = None if typed is None else _machines().parse_rate(typed, where=where)
-    return found
+    from explorer.settings.rates import parse_rate  # the help of all verbs waits for nothing
+
+    return None if typed is None else parse_rate(typed, where=where)
 
 
 def hardware(given: ParsedArgs) -> Hardware | None:

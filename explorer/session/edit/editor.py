@@ -18,7 +18,7 @@ from explorer.facts import HistoryEntry
 from explorer.facts.split.edit import Edit, EditStep, TypeChange
 from explorer.session.parts import scripts
 from explorer.session.parts.models import Models
-from explorer.session.parts.transaction import Step, Written, do
+from explorer.session.parts.transaction import ChangeStep, Written, do
 from explorer.settings.steps.edit import step_words
 
 
@@ -79,7 +79,7 @@ class Editor:
         on_progress: OnProgress,
         cancel: Cancel,
         target: str,
-    ) -> Step:
+    ) -> ChangeStep:
         """The state of some edits; what they did is appended to `edited`."""
         models = self._models
         model = models.graph(models.current, on_progress)
@@ -110,7 +110,7 @@ class Editor:
             report(on_progress, cancel, "loading it in onnxruntime")
             _load(written)
 
-        return Step(model, entry, load if verify else None)
+        return ChangeStep(model, entry, load if verify else None)
 
     def _aliases(self) -> Mapping[str, str]:
         """What the nodes of layers make, by their paths and names; several layers of a name are none."""

@@ -18,7 +18,7 @@ from explorer.facts.split.fold import FOLDS, Fold, FoldKind, FoldStep, NodeLeft
 from explorer.host import output_files
 from explorer.session.parts import scripts
 from explorer.session.parts.models import Cancel, Models, OnProgress
-from explorer.session.parts.transaction import Step, Written, do
+from explorer.session.parts.transaction import ChangeStep, Written, do
 
 Prove = Callable[[Model, Model], Verification]
 """The state before, and what was made of it."""
@@ -111,7 +111,7 @@ class ModelFolding:
         prove: Prove | None,
         on_progress: OnProgress,
         target: str,
-    ) -> Step:
+    ) -> ChangeStep:
         """The state of one kind's model."""
         before = self._models.graph(self._models.current, on_progress)
         saved = target if target == output else ""
@@ -127,7 +127,7 @@ class ModelFolding:
                 fold=step.kind,
             )
 
-        return Step(model, entry, None if prove is None else partial(prove, before))
+        return ChangeStep(model, entry, None if prove is None else partial(prove, before))
 
     def _command(self, kinds: Sequence[FoldKind], output: str | None) -> str:
         """The command that does the same headless; '' where no command can."""

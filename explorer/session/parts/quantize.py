@@ -50,7 +50,7 @@ from explorer.host.processor import instructions, saturates_bytes
 from explorer.session.parts import history as states
 from explorer.session.parts import scripts
 from explorer.session.parts.models import Cancel, Models, OnProgress
-from explorer.session.parts.transaction import Step, Written, do
+from explorer.session.parts.transaction import ChangeStep, Written, do
 from explorer.settings.filter import is_query
 from explorer.settings.quantize import BY_HAND, for_layer
 
@@ -180,7 +180,7 @@ class Quantizer:
         rounded = quantized(chosen.model, chosen.choices, grids, self._declared(chosen))
         facts: list[Quantization] = []
 
-        def step(target: str) -> Step:
+        def step(target: str) -> ChangeStep:
             errors: dict[str, Any] = {}
             in_runtime: dict[str, Any] = {}
             by_layer: dict[str, str] = {}
@@ -213,7 +213,7 @@ class Quantizer:
                 facts.append(fact)
                 return quantized_state(request, fact, written.path, output)
 
-            return Step(rounded, entry, look)
+            return ChangeStep(rounded, entry, look)
 
         do(models, [step], output=output, overwrite=overwrite, on_progress=on_progress, cancel=cancel)
         return facts[0]

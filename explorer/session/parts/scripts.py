@@ -80,7 +80,7 @@ def quantize_words(request: QuantizeRequest, *, modules: bool = False) -> list[s
     spec = request.spec
     if spec.rules and not spec.config:
         return None
-    words = []
+    words = ["--config", path_word(spec.config)] if spec.config else []
     if not spec.config or is_said(spec, *PARTS):
         # above a file that names no format, parts that are not named would stay as they are
         merged = spec.config and names_formats(spec)
@@ -91,7 +91,7 @@ def quantize_words(request: QuantizeRequest, *, modules: bool = False) -> list[s
     if spec.symmetric is not None and is_said(spec, "symmetric"):
         words.append("--symmetric" if spec.symmetric else "--asymmetric")
     unused = () if spec.calibrator == "percentile" else ("percentile",)
-    words += words_of(spec, without=(*PARTS, "symmetric", *unused))
+    words += words_of(spec, without=("config", *PARTS, "symmetric", *unused))
     if is_fast(words) and not modules:
         words += ["--form", spec.form]  # a replay chooses nothing by itself
     return words + _calibration_words(request)

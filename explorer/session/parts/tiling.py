@@ -33,7 +33,7 @@ from explorer.facts import HistoryEntry, Plan, TileResult, TileSpec, Verificatio
 from explorer.facts.cost import Hardware, PlanCost
 from explorer.facts.settings import Settings
 from explorer.session.parts.models import Cancel, Models, OnProgress
-from explorer.session.parts.transaction import Step, Written, do
+from explorer.session.parts.transaction import ChangeStep, Written, do
 
 Prove = Callable[[Model, Model, Plan, Callable[[], None]], Verification]
 """The original, the tiled graph, what was tiled; what is done meanwhile."""
@@ -112,7 +112,7 @@ class Tiler:
         plan, products, sites = self.plan(spec, on_progress, written=True)
         tiled = tile(products.bound, _without_origins(plan), sites)
 
-        def step(target: str) -> Step:
+        def step(target: str) -> ChangeStep:
             analyses: list[AnalysisResult] = []
 
             def judge(written: Model) -> Verification | None:
@@ -130,7 +130,7 @@ class Tiler:
                     spec=spec,
                 )
 
-            return Step(
+            return ChangeStep(
                 tiled,
                 entry,
                 None if prove is None else judge,

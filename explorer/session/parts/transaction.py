@@ -60,7 +60,7 @@ class Written(Struct, frozen=True):
         return self.path if self.kept else ""
 
 
-class Step(Struct, frozen=True):
+class ChangeStep(Struct, frozen=True):
     """A step of a change: a model to write, and the state that it becomes.
 
     Attributes:
@@ -78,7 +78,7 @@ class Step(Struct, frozen=True):
     parent: int | None = None
 
 
-MakeStep = Callable[[str], Step]
+MakeStep = Callable[[str], ChangeStep]
 """Makes a step, told the path that its file will have."""
 
 
@@ -119,7 +119,7 @@ def do(
 
 
 def _write(
-    models: Models, step: Step, target: str, overwrite: bool, on_progress: OnProgress, cancel: Cancel
+    models: Models, step: ChangeStep, target: str, overwrite: bool, on_progress: OnProgress, cancel: Cancel
 ) -> Written:
     read_back: Model | None = None
     entry: HistoryEntry | None = None

@@ -37,7 +37,7 @@ from explorer.facts.split.split import Split, SplitSpec, Stage, StageForm
 from explorer.host import output_files
 from explorer.session.parts import scripts
 from explorer.session.parts.models import Models
-from explorer.session.parts.transaction import Step, Written, do
+from explorer.session.parts.transaction import ChangeStep, Written, do
 from explorer.session.split import stage_folder
 from explorer.session.split.pipeline import run_pipeline
 from explorer.settings.options import words_of
@@ -185,9 +185,9 @@ class Splitter:
             report(on_progress, cancel, "running the part")
             return proof.part_runs(subject.model, written, draw(drawn, seed))
 
-        def step(_: str) -> Step:
+        def step(_: str) -> ChangeStep:
             entry = partial(self._entry, spec, facts, verify, seed) if output is None else None
-            return Step(part.model, entry, judge if verify else None, parent=at)
+            return ChangeStep(part.model, entry, judge if verify else None, parent=at)
 
         (written,) = do(
             self._models, [step], output=output, overwrite=overwrite, on_progress=on_progress, cancel=cancel

@@ -14,6 +14,7 @@ from explorer.facts.split.split import BALANCED, SplitBy, SplitSpec, StageForm
 from explorer.facts.training import OPTIMIZERS, Optimizer
 from explorer.settings import machines
 from explorer.settings.parse import parse_card, parse_count
+from explorer.settings.rates import parse_rate
 from explorer.tui.dialogs.dialogs import FormDialog
 from explorer.tui.text.lines import safe
 from explorer.tui.widgets.options import OptionField
@@ -62,7 +63,7 @@ class SplitRequest(NamedTuple):
             by=self.by,
             stage_memory=parse_card(self.memory, "memory") if self.memory else None,
             at=tuple(_names(self.at)),
-            links=machines.parse_rate(self.links, "links") if self.links else None,
+            links=parse_rate(self.links, "links") if self.links else None,
             micro_batches=parse_count(many, "micro-batches", 1) if many else usual.micro_batches,
             schedule="gpipe" if self.schedule == "gpipe" else "1f1b",
             optimizer=self.optimizer,
