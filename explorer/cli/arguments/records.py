@@ -39,15 +39,14 @@ def tile_spec(given: ParsedArgs, typed: Mapping[str, Any] | None = None) -> Tile
 def quantize_spec(given: ParsedArgs) -> QuantizeSpec:
     """The number formats: by default, in the file of `--config`, by what was typed."""
     quantize = _quantize()
-    # of `explorer settings` --form is the form of tiles
-    without = ("config", "weight", "input", "bias", "symmetric", *["form"] * ("formats" in vars(given)))
+    form = ("form",) if "formats" in vars(given) else ()  # of `explorer settings` it is the form of tiles
+    without = ("config", "weight", "input", "bias", "symmetric", *form)
     typed = typed_values(given, explorer.QuantizeSpec, without=without)
     if given.symmetric and given.asymmetric:
         raise Misuse("it cannot be both", where="--symmetric --asymmetric")
     if given.symmetric or given.asymmetric:
         typed["symmetric"] = given.symmetric
-    passed_over = {"to"} if "form" in fields else {"to", "form"}
-    words = [f"--{key.replace('_', '-')}" for key in given.explicit - passed_over]
+    words = [f"--{key.replace('_', '-')}" for key in given.explicit - {"to", *form}]
     if quantize.is_fast([*words, *(("--to", given.to) if given.to else ())]):
         typed["form"] = "fast"
     found: QuantizeSpec = quantize.spec_of(given.config, typed, given.to)
