@@ -398,7 +398,7 @@ def test_what_does_not_exist_is_refused() -> None:
     with Session("alexnet") as session:
         with pytest.raises(Misuse, match="give 'adam', 'momentum' or 'sgd'"):
             session.training(optimizer="adm")  # type: ignore[arg-type]
-        with pytest.raises(Misuse, match="a batch cannot be 0"):
+        with pytest.raises(Misuse, match="at least 1"):
             session.training(batch=0)
 
 
