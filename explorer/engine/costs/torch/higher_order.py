@@ -82,7 +82,7 @@ def _rounds(
     asked = False
     while True:
         loop.step()
-        goes_on = cond_fn(*carried, *more)
+        (goes_on,) = leaves(cond_fn(*carried, *more))  # the graph of an exported program gives a tuple
         open_end = isinstance(goes_on, torch.Tensor) and goes_on.is_meta
         if open_end and asked:
             loop.cut()

@@ -115,15 +115,27 @@ class _Frame(Struct):
     counts: dict[str, int] = field(default_factory=dict)
 
 
+MOST_STEPS = 1 << 16
+"""Of a loop that is followed."""
+
+
 class _Loop:
     """A loop over a function: all of its steps are booked on the rows of the first one."""
 
     def __init__(self, counts: dict[str, int], assumed: Counter[str]) -> None:
         self.counts, self.before, self.most = counts, dict(counts), dict(counts)
         self.assumed = assumed
+        self.steps = 0
 
     def step(self) -> None:
-        """A step begins: its calls are numbered as those of the first step were."""
+        """A step begins: its calls are numbered as those of the first step were.
+
+        Raises:
+            RuntimeError: There are more steps than anybody waits for; a file may ask for any number.
+        """
+        self.steps += 1
+        if self.steps > MOST_STEPS:
+            raise RuntimeError(f"a loop of more than {MOST_STEPS:,} steps is not followed to its end")
         for name, number in self.counts.items():
             self.most[name] = max(number, self.most.get(name, 0))
         self.counts.clear()
@@ -135,7 +147,8 @@ class _Loop:
 
     def end(self) -> None:
         """What is called next is numbered after all of its calls."""
-        self.step()
+        for name, number in self.counts.items():
+            self.most[name] = max(number, self.most.get(name, 0))
         self.counts.update(self.most)
 
 

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from explorer import Session  # noqa: E402
+from explorer.engine.costs.torch import tracer  # noqa: E402
 from explorer.facts import Info, Layer  # noqa: E402
 
 ops = torch.ops.higher_order
@@ -228,3 +229,29 @@ def test_each_branch_of_a_program_from_a_file_is_decided_by_itself(tmp_path):
         totals = session.info().totals
     assert totals.macs == 2 * 5 * (6 * 24 + 24 * 6)
     assert totals.status == "assumed"
+
+
+class Doubled(nn.Module):
+    """As often as the sum asks for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+
+    def forward(self, x: Any) -> Any:
+        return ops.while_loop(lambda y: y.sum() < 9, lambda y: (y * 2,), (self.layer(x),), ())[0]
+
+
+def test_a_loop_of_a_program_from_a_file_that_a_value_ends_runs_once(tmp_path):
+    path = tmp_path / "doubled.pt2"
+    torch.export.save(torch.export.export(Doubled().eval(), X), path)
+    with Session(str(path), cache=False) as session:
+        totals = session.info().totals
+    assert (totals.macs, totals.status) == (5 * 6 * 6, "assumed")
+
+
+def test_a_loop_of_more_steps_than_anybody_waits_for_is_open(monkeypatch):
+    monkeypatch.setattr(tracer, "MOST_STEPS", 6)
+    info, layers = analysis(counted_loop)
+    assert info.totals.status != "exact"
+    assert any("a loop of more than 6 steps" in layer.reason for layer in layers)
