@@ -29,6 +29,7 @@ _SHOWN = 80
 Count = Annotated[int, Meta(ge=1)]
 Natural = Annotated[int, Meta(ge=0)]
 Positive = Annotated[float, Meta(gt=0)]
+Seconds = Annotated[float, Meta(ge=0)]
 Words = Annotated[str, Meta(min_length=1)]
 PathText = Annotated[str, Meta(min_length=1, title="path")]
 """Limits that annotations of fields and arguments name."""

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Self
 
-from explorer.base.checked import Count, Natural, PathText, Positive, check_methods
+from explorer.base.checked import Count, Natural, PathText, Seconds, check_methods
 from explorer.base.errors import BadModel, Misuse
 from explorer.host import input_files
 from explorer.session import headers, methods
@@ -209,7 +209,7 @@ class Session:
         output: PathText | None = None,
         scheduler: str | None = None,
         workers: Count | None = None,
-        seconds: Positive | None = None,
+        seconds: Seconds | None = None,
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> FormatSweep:

@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.base.checked import Count, Natural, PathText, Positive
+from explorer.base.checked import Count, Natural, PathText, Seconds
 from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.engine import convert
 from explorer.engine import sweep as engine
@@ -88,7 +88,7 @@ def sweep_formats(
     reopen: Reopen,
     *,
     output: PathText | None = None,
-    seconds: Positive | None = None,
+    seconds: Seconds | None = None,
     on_progress: OnProgress = None,
     **how: Any,
 ) -> FormatSweep:

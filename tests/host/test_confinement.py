@@ -46,7 +46,9 @@ sys.addaudithook(_watch)
 
 CALLS: dict[str, Callable[[Session, str], object]] = {
     "activations": lambda s, p: s.activations(input=p),
-    "activations of a gradient": lambda s, p: s.activations(input=p, kinds=("gradients",), target=p),
+    "activations of a gradient": lambda s, p: s.activations(
+        input=p, kinds=("gradients",), loss="mse", target=p
+    ),
     "values": lambda s, p: s.values("/conv1/Conv", input=p),
     "heat_map": lambda s, p: s.heat_map("/conv1/Conv", input=p),
     "tile": lambda s, p: s.tile(TileSpec(), input=p),

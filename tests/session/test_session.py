@@ -108,7 +108,7 @@ def test_totals_that_hold_an_upper_bound_say_so(tmp_path: Path, sample: Sample) 
         info = session.info()
         assert info.totals.macs == 3 * 2 * 30
         assert info.model.notes == (
-            "'product' is counted at an upper bound, which the totals hold: they are the most",
+            "3 layers are counted at an upper bound, which the totals hold: they are the most",
         )
     with Session(str(sample("lenet"))) as session:
         assert not [note for note in session.info().model.notes if "bound" in note]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Literal
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from explorer.base.checked import Count, Natural, Positive, Spec, Words
 from explorer.base.errors import failed_models
@@ -32,7 +32,7 @@ class FormatSweepSpec(Spec, frozen=True):
         cost: What the search for a mixed precision saves.
     """
 
-    formats: Annotated[tuple[Words, ...], Meta(min_length=1)]
+    formats: tuple[Words, ...]
     per_layer: bool = False
     bits: Positive | None = None
     snr: float | None = None

@@ -334,7 +334,8 @@ def test_32x64x128_with_bias_is_one_tile_in_m_and_k_and_two_in_n(sample: Any, tm
 
 
 @pytest.mark.parametrize(
-    ("tile", "words"), [((0, 64, 64), "0x64x64"), ((64, -1, 64), "64x-1x64"), ((1 << 20, 1, 1), "1048576")]
+    ("tile", "words"),
+    [((0, 64, 64), "0, 64, 64"), ((64, -1, 64), "64, -1, 64"), ((1 << 20, 1, 1), "1048576")],
 )
 def test_an_impossible_tile_is_refused_in_one_line(sample: Any, tile: Any, words: str) -> None:
     with pytest.raises(Misuse, match=words):

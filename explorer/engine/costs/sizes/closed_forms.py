@@ -207,7 +207,7 @@ def closed_forms(
 
 _FEW = 12
 """Sizes that are all counted: no form is worth less."""
-_UPPER, _DEEP = 8, 4
+_UPPER, _DEEP = 8, 6
 """The part of a range in which another form is looked for, and how many forms there may be."""
 
 

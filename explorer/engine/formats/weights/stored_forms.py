@@ -10,7 +10,6 @@ as unexpected, and the module as not known.
 from __future__ import annotations
 
 from math import log2, prod
-from typing import NamedTuple
 
 from explorer.base.record import field, record
 from explorer.engine.formats.tensor_index import StoredTensor
@@ -215,7 +214,8 @@ def _unpack_hqq(weight: LogicalTensor, main: StoredTensor, bits: int, group: int
         weight.elements = scales.elements * group
 
 
-class _VectorCode(NamedTuple):
+@record
+class _VectorCode:
     """VPTQ's settings of a layer: its sizes, columns that are stored otherwise, and bits of a vector."""
 
     rows: int

@@ -39,6 +39,9 @@ INTEGER_KERNELS = frozenset(
 _MOST_BYTES = 512 << 20
 """Bytes of weights above which nothing is loaded: two sessions hold the weights of two models."""
 
+_MOST_BYTES_OF_FUNCTIONS = 16 << 20
+"""The same of a model with functions, which onnxruntime unfolds to many times their size."""
+
 _SECONDS, _ROUNDS = 0.3, (3, 25)
 """How long runs are timed, and the least and the largest number of rounds whatever they take."""
 
@@ -58,8 +61,10 @@ def _session(model: Model, optimized: str = "") -> Any:
     """
     if has_bfloat16(model):
         raise NotLoaded("onnxruntime runs no bfloat16 on a processor")
-    if sum(tensor.nbytes for tensor in model.graph.initializers.values()) > _MOST_BYTES:
-        raise NotLoaded("its weights take more than 512 MiB")
+    most = _MOST_BYTES_OF_FUNCTIONS if model.functions else _MOST_BYTES
+    if sum(tensor.nbytes for tensor in model.graph.initializers.values()) > most:
+        functions = " beside functions" if model.functions else ""
+        raise NotLoaded(f"its weights take more than {most >> 20} MiB{functions}")
     if len(model.graph.nodes) > MOST_OPTIMISED:
         raise NotLoaded(f"onnxruntime takes minutes to optimize more than {MOST_OPTIMISED:,} nodes")
     model = plain(model)
