@@ -75,6 +75,11 @@ def call_name(model: Model, function: Function) -> str:
     return ":".join(filter(None, (function.domain, function.name, function.overload))) + "()"
 
 
+def is_call(name: str) -> bool:
+    """Whether a piece of a path is a function, and not a body."""
+    return not name or name.endswith("()")
+
+
 def _inside(around: Graph, holder: Node, body: Graph) -> Graph:
     """A body with the nodes that ran before it and the stored tensors around it."""
     before = around.nodes[: next(i for i, node in enumerate(around.nodes) if node is holder)]

@@ -7,7 +7,8 @@ number in its place has to change what comes out. And open sizes are tried on bo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from explorer.engine.graph.model import Function, Graph, Inline, Model, Node, Te
 from explorer.engine.graph.random_operators import all_nodes
 from explorer.engine.graph.repeated_nodes import gathered, node_sequence
 from explorer.engine.graph.schema_defaults import default_attributes
+from explorer.engine.proof.structure.inferred_types import TypeLookup
+from explorer.facts import TensorInfo
 
 _DECIDING: Mapping[str, str] = {
     **dict.fromkeys(("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal"), "Less"),
@@ -65,6 +68,9 @@ _SIZING = (
 )
 """Operators that make sizes of numbers."""
 
+_AXES = 3
+"""Which input of a Slice holds its axes."""
+
 _OF_SHAPES = ("Shape", "Size", "ConstantOfShape")
 """Operators that read how large a value is, and none of its numbers."""
 
@@ -87,6 +93,8 @@ _ROWS = 64
 """Rows of a table that are tried; of more, some from the first to the last."""
 
 Key = tuple[str, float]
+Axis = tuple[str, int]
+"""An axis of a value, by the name of the value."""
 
 
 class DecidingNumber(Struct, frozen=True):
@@ -138,8 +146,42 @@ class TableRow(Struct, frozen=True):
 Deciding = DecidingNumber | TableRow
 
 
+Held = tuple[Key, DecidingNumber, Axis | None]
+"""What stands for a number, the number, and the axis along which a Slice reads that far."""
+
+
+class Variation:
+    """What differs from run to run of a model, and what never does.
+
+    Args:
+        model: The model.
+
+    Attributes:
+        values: Names of the values that may differ, sizes among them where they are not fixed.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.values = _varying_values(model)
+        self._types = TypeLookup(model)
+
+    def is_fixed(self, axis: Axis) -> bool:
+        """Whether an axis of what a Slice reads is always as long: then it is the same part in every run."""
+        name, at = axis
+        for info in self._sliced.get(name, [None]):
+            if info is None or info.shape is None or info.origin == "bound":
+                return False
+            rank = len(info.shape)
+            if not (-rank <= at < rank and isinstance(info.shape[at], int)):
+                return False
+        return True
+
+    @cached_property
+    def _sliced(self) -> Mapping[str, list[TensorInfo | None]]:
+        return self._types.read_by("Slice")
+
+
 def one_sided(
-    one: Model, other: Model, varying: tuple[Collection[str], Collection[str]] | None = None
+    one: Model, other: Model, varying: tuple[Variation, Variation] | None = None
 ) -> tuple[list[Deciding], list[Deciding]]:
     """The deciding numbers, in operators alike, and the rows of tables that either model alone holds.
 
@@ -148,18 +190,27 @@ def one_sided(
         other: The other one.
         varying: For regions, what differs from run to run in the models that they are cut from.
     """
-    mine, theirs = (dict(_numbers(model)) for model in (one, other))
-    vary = varying or (varying_values(one), varying_values(other))
-    tables = [list(_tables(model, names)) for model, names in zip((one, other), vary, strict=True)]
+    numbers = [list(_numbers(model)) for model in (one, other)]
+    vary = varying or (Variation(one), Variation(other))
+    tables = [list(_tables(m, v.values)) for m, v in zip((one, other), vary, strict=True)]
     sizes = [{(t.dtype, t.elements) for t in _stored(model)} for model in (one, other)]
-    held = [{*mine, *_epsilons(one)}, {*theirs, *_epsilons(other)}]
+    held = [{*(key for key, _, _ in n), *_epsilons(m)} for n, m in zip(numbers, (one, other), strict=True)]
     return (
-        [n for key, n in mine.items() if key not in held[1]] + _rows(tables[0], sizes[1]),
-        [n for key, n in theirs.items() if key not in held[0]] + _rows(tables[1], sizes[0]),
+        [*_without(numbers[0], held[1], vary[0]), *_rows(tables[0], sizes[1])],
+        [*_without(numbers[1], held[0], vary[1]), *_rows(tables[1], sizes[0])],
     )
 
 
-def varying_values(model: Model) -> frozenset[str]:
+def _without(numbers: Iterable[Held], held: Container[Key], varying: Variation) -> Iterable[Deciding]:
+    """Those of some numbers that another model does not hold, and that do not part what is always as long."""
+    return {
+        key: number
+        for key, number, axis in numbers
+        if key not in held and (axis is None or not varying.is_fixed(axis))
+    }.values()
+
+
+def _varying_values(model: Model) -> frozenset[str]:
     """Names of the values that may differ from run to run, sizes among them where they are not fixed."""
     nodes = _in_order(model)
     bodies = [body for node in nodes for _, body in subgraphs(node)]
@@ -230,7 +281,7 @@ def _tables(model: Model, varying: Collection[str]) -> Iterator[tuple[Tensor, st
 def _read_along(node: Node, stored: Mapping[str, Tensor], rank: int) -> set[int]:
     """The axes along which an operator reads a part of a table."""
     if node.op == "Slice":
-        axes = stored.get(node.inputs[3]) if len(node.inputs) > 3 else None
+        axes = stored.get(node.inputs[_AXES]) if len(node.inputs) > _AXES else None
         values = _values(axes) if axes is not None else None
         return {int(v) % rank for v in values.reshape(-1)} if values is not None else set(range(rank))
     axis = node.attributes.get("axis", 0)
@@ -271,7 +322,7 @@ def _with(model: Model, number: Deciding, sign: int) -> Model:
     return replace(model, graph=_moved(model.graph, number, sign), functions=functions)
 
 
-def _numbers(model: Model) -> Iterator[tuple[Key, DecidingNumber]]:
+def _numbers(model: Model) -> Iterator[Held]:
     """The deciding numbers of a model, in bodies and functions too, by what stands for them."""
     given = {value.name for value in model.graph.feeds}
     yield from _of_nodes(model.graph.nodes, [model.graph.initializers], given)
@@ -291,7 +342,7 @@ def _epsilons(model: Model) -> Iterator[Key]:
 
 def _of_nodes(
     nodes: Sequence[Node], around: Sequence[Mapping[str, Tensor]], given: Collection[str]
-) -> Iterator[tuple[Key, DecidingNumber]]:
+) -> Iterator[Held]:
     """The same of a list of nodes; `given` are values whose numbers are others in each run."""
     flowing = set(given)
     held = node_sequence(nodes)
@@ -309,17 +360,35 @@ def _of_nodes(
         for name, attribute in node.attributes.items():
             named = isinstance(attribute, float) and (name in _FACTORS or node.op in _DECIDING)
             if named and _counts(attribute, np.dtype(np.float32)):
-                yield (kind, attribute), DecidingNumber(node.op, attribute)
+                yield (kind, attribute), DecidingNumber(node.op, attribute), None
         if node.domain or not (node.op in _DECIDING or node.op in _ARITHMETIC):
             continue
-        for name in node.inputs:
-            tensor = next((some[name] for some in stored if name in some), None)
-            values = _values(tensor) if tensor is not None else None
+        read = [_few(name, stored) for name in node.inputs]
+        for at, values in enumerate(read):
             if values is None or (node.op not in _DECIDING and values.size != 1):
                 continue
-            for value in values.reshape(-1).tolist():
+            if node.op == "Slice" and at == _AXES:
+                continue  # which axes is no size
+            axes = _sliced_along(node, read, values.size) if node.op == "Slice" else [None] * values.size
+            for value, axis in zip(values.reshape(-1).tolist(), axes, strict=True):
                 if _counts(float(value), values.dtype):
-                    yield (kind, float(value)), DecidingNumber(node.op, float(value))
+                    yield (kind, float(value)), DecidingNumber(node.op, float(value)), axis
+
+
+def _few(name: str, stored: Sequence[Mapping[str, Tensor]]) -> np.ndarray[Any, Any] | None:
+    """The few numbers of a value, where it is stored."""
+    tensor = next((some[name] for some in stored if name in some), None)
+    return _values(tensor) if tensor is not None else None
+
+
+def _sliced_along(
+    node: Node, read: Sequence[np.ndarray[Any, Any] | None], count: int
+) -> Sequence[Axis | None]:
+    """The axes to which the numbers of a Slice belong; None where its axes are not stored."""
+    axes = read[_AXES] if len(read) > _AXES and node.inputs[_AXES] else np.arange(count)
+    if axes is None or axes.size != count:
+        return [None] * count
+    return [(node.inputs[0], int(axis)) for axis in axes.reshape(-1)]
 
 
 def _counts(value: float, dtype: np.dtype[Any]) -> bool:

@@ -31,10 +31,10 @@ from explorer.engine.proof.regions.correspondence import ChangedRegion, Correspo
 from explorer.engine.proof.regions.deciding_numbers import (
     Deciding,
     TableRow,
+    Variation,
     moved_number,
     one_sided,
     scaled_number,
-    varying_values,
 )
 from explorer.engine.proof.regions.float64_layers import EXACT, in_float64, in_full
 from explorer.engine.proof.regions.moved_numbers import moved
@@ -263,7 +263,7 @@ class _Runner:
         self._types: dict[str, str] = {}
         self._stored_in: dict[tuple[object, ...], StoredDifferences] = {}
         self.contents = NodeContents(found.before, found.after)
-        self._varying = varying_values(found.before), varying_values(found.after)
+        self._varying = Variation(found.before), Variation(found.after)
 
     def expose(self, regions: Sequence[ChangedRegion]) -> None:
         """Loads the original with what regions are given as outputs."""

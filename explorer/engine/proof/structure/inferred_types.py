@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from explorer.engine.graph.model import Graph, Model, Node, Value, subgraphs, with_bodies
 from explorer.engine.graph.repeated_nodes import gathered, node_sequence
 from explorer.engine.shapes import Inference
-from explorer.engine.shapes.subgraphs import places
+from explorer.engine.shapes.subgraphs import is_call, places
 from explorer.facts import TensorInfo
 
 Path = tuple[str, ...]
@@ -34,6 +34,21 @@ class TypeLookup:
         """The type of a value in the graph at a path; None where nothing is known of it."""
         shapes = self._main if not path else self._places.get(path)
         return None if shapes is None else shapes.get(name)
+
+    def read_by(self, op: str) -> dict[str, list[TensorInfo | None]]:
+        """Types of what the nodes of a standard operator read first, by name, of all that share it.
+
+        Those in a body in a function are not known: the function may be called with other sizes.
+        """
+        found: dict[str, list[TensorInfo | None]] = {}
+        for place in places(self._model, self._inference):
+            *outer, _ = place.path or ("",)
+            known = not any(is_call(name) for name in outer)
+            for node in place.nodes:
+                if node.op == op and not node.domain and node.inputs:
+                    name = node.inputs[0]
+                    found.setdefault(name, []).append(place.shapes.get(name) if known else None)
+        return found
 
     @cached_property
     def _inference(self) -> Inference:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from explorer import verify_files
+from explorer import Session, TileSpec, verify_files
 from tests.engine.proof import tiled as t
 
 node = helper.make_node
@@ -199,3 +199,53 @@ def test_an_epsilon_is_held_by_the_normalization_that_adds_it(tmp_path: Path) ->
     other = written(tmp_path / "b.onnx", parts, numbers, ("rows", 6))
     for pair in ((one, other), (other, one)):
         assert verify_files(*pair).verdict_kind == "evidence"
+
+
+def parts(axis: int, begin: int, end: int) -> tuple[list[Any], dict[str, Any]]:
+    """The sum of a part of m added to it."""
+    read = [node("Slice", ["m", "begin", "end", "along"], ["s"])]
+    numbers = {"begin": np.asarray([begin]), "end": np.asarray([end]), "along": np.asarray([axis])}
+    return [*read, node("ReduceSum", ["s"], ["p"], keepdims=0), node("Add", ["m", "p"], ["y"])], numbers
+
+
+@pytest.mark.parametrize("axis", [1, -1])
+def test_the_end_of_what_is_always_as_long_is_no_limit(tmp_path: Path, axis: int) -> None:
+    whole = [node("ReduceSum", ["m"], ["p"], keepdims=0), node("Add", ["m", "p"], ["y"])]
+    plain = written(tmp_path / "a.onnx", whole, {}, ("rows", 6))
+    cropped = written(tmp_path / "b.onnx", *parts(axis, 0, 6), ("rows", 6))
+    for pair in ((plain, cropped), (cropped, plain)):
+        assert verify_files(*pair).verdict_kind == "evidence"
+
+
+@pytest.mark.parametrize("axis", [0, -2])
+def test_where_a_part_of_an_open_size_begins_is_a_limit(tmp_path: Path, axis: int) -> None:
+    plain = written(tmp_path / "a.onnx", [node("Identity", ["m"], ["y"])], {}, ("rows", 6))
+    trap = written(tmp_path / "b.onnx", *parts(axis, 23, 1 << 40), ("rows", 6))
+    for pair in ((plain, trap), (trap, plain)):
+        assert verify_files(*pair).verdict_kind == "different"
+        assert verify_files(*pair, dims={"rows": 3}).verdict_kind == "unproven"
+
+
+def test_where_a_part_of_what_data_sizes_begins_is_a_limit(tmp_path: Path) -> None:
+    """At the most there are 24 values that are not 0: no run has 23 of them above it."""
+    plain = written(tmp_path / "a.onnx", [node("Identity", ["m"], ["y"])], {}, (4, 6))
+    (read, *added), numbers = parts(1, 22, 1 << 40)
+    read.input[0] = "places"
+    added[0].input[0] = "f"
+    kept = [node("Relu", ["m"], ["r"]), node("NonZero", ["r"], ["places"])]
+    nodes = [*kept, read, node("Cast", ["s"], ["f"], to=1), *added]
+    trap = written(tmp_path / "b.onnx", nodes, numbers, (4, 6))
+    for pair in ((plain, trap), (trap, plain)):
+        assert not verify_files(*pair).passed
+
+
+@pytest.mark.parametrize("form", ["lab", "scan", "batched"])
+def test_an_lstm_whose_products_are_tiled_with_a_margin_is_proved(tmp_path: Path, form: Any) -> None:
+    """Rows and columns of its margin are cut off, in the main graph and in the body of its steps."""
+    rnn = node("LSTM", ["r", "w", "h"], ["y"], hidden_size=3)
+    weights = {"w": t.weight(1, 12, 6), "h": t.weight(1, 12, 3)}
+    source = t.model(tmp_path / "m.onnx", [node("Relu", ["x"], ["r"]), rnn], {"x": (2, 5, 6)}, weights)
+    tiled = str(tmp_path / "tiled.onnx")
+    with Session(source.path) as session:
+        session.tile(TileSpec((3, 5, 4), form=form, edges="padded"), output=tiled, verify=False)
+    assert verify_files(source.path, tiled).passed
