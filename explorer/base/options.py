@@ -40,6 +40,7 @@ class Declaration(Struct, frozen=True):
         in_file: Whether a settings file may set it.
         selects: It selects what is changed: on the command line it overrules what a file switches off.
         label: What a dialog calls it; '' leaves it out.
+        placeholder: What an empty field of a dialog shows: what it means, an example.
         words: What a dialog offers, where the type has no choices.
     """
 
@@ -57,6 +58,7 @@ class Declaration(Struct, frozen=True):
     in_file: bool = True
     selects: bool = False
     label: str = ""
+    placeholder: str = ""
     words: tuple[str, ...] = ()
 
 

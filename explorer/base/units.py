@@ -120,6 +120,16 @@ def sizes_text(sizes: Iterable[int]) -> str:
     return "x".join(map(str, sizes))
 
 
+def joined_text(values: Iterable[object]) -> str:
+    """Values as they are typed in one word: '1,8,32'."""
+    return ",".join(map(str, values))
+
+
+def memory_word(size: int) -> str:
+    """Bytes as they are typed, exactly: '80G', '1000'."""
+    return f"{size >> 30}G" if size and not size % (1 << 30) else str(size)
+
+
 def dims_text(dims: Mapping[str, int]) -> str:
     """Sizes of dimensions as 'batch=1, seq=64'; the name '' stands for those that have none."""
     return ", ".join(f"{printable(name) or 'unnamed'}={size}" for name, size in dims.items())

@@ -223,6 +223,13 @@ def _percentile(value: Any, where: str) -> float:
     raise Misuse(f"'{value}' % is not a share of values above 50 %", where=where, hint="99.999")
 
 
+def _token_count(value: Any, where: str) -> int:
+    counts = parse_tokens(text(value, where), where)
+    if len(counts) > 1:
+        raise Misuse("takes one number of tokens", where=where, hint="give one number")
+    return counts[0]
+
+
 _READERS: Mapping[str, Reader] = {
     "accumulator": _accumulator,
     "block": _block,
@@ -234,6 +241,7 @@ _READERS: Mapping[str, Reader] = {
     "shape": shape,
     "sizes": lambda value, where: parse_sizes(text(value, where), where),
     "tile": _tile,
+    "token_count": _token_count,
     "tokens": lambda value, where: parse_tokens(text(value, where), where),
 }
 """By the name that an option declares."""

@@ -19,6 +19,7 @@ from explorer.cli.commands import VERBS
 from explorer.facts import TileRule, TileSpec
 from explorer.facts.profile.profile import ProfileSpec
 from explorer.facts.quantize import PARTS, QuantizeRequest, QuantizeRule, QuantizeSpec
+from explorer.facts.serving.spec import ServingSpec
 from explorer.facts.split.part import PartSpec
 from explorer.facts.split.split import SplitSpec
 from explorer.session.parts.scripts import quantize_words
@@ -31,6 +32,7 @@ RECORDS: dict[str, type[Struct]] = {
     "split": SplitSpec,
     "extract": PartSpec,
     "profile": ProfileSpec,
+    "serving": ServingSpec,
 }
 RULES = {TileSpec: TileRule, QuantizeSpec: QuantizeRule}
 NAMES = st.text(
@@ -43,6 +45,9 @@ BY_READER: dict[str, st.SearchStrategy[Any]] = {
     "names": st.lists(NAMES, unique=True, max_size=3).map(tuple),
     "percentile": st.floats(50, 100, exclude_min=True),
     "rate": st.integers(1, 10**15).map(float),
+    "sizes": st.lists(st.integers(1, 1 << 30), min_size=1, unique=True, max_size=3).map(tuple),
+    "token_count": st.integers(1, 1 << 40),
+    "tokens": st.lists(st.integers(1, 1 << 40), min_size=1, unique=True, max_size=3).map(tuple),
     "seconds": st.integers(1, 10**5).map(float),
     "tile": st.tuples(*[st.integers(1, 1 << 16)] * 3),
 }
@@ -68,6 +73,7 @@ def values(option: DeclaredOption) -> st.SearchStrategy[Any]:
 def specs(record: type[Struct]) -> st.SearchStrategy[Any]:
     """Records of this kind, without a settings file."""
     fields = {one.name: values(one) for one in options(record) if one.name != "config"}
+    fields = {name: values for name, values in fields.items() if "dtype" not in name}  # several with --sweep
     fields |= dict.fromkeys(fields.keys() & {*PARTS}, st.sampled_from(("int8", "fixed8.4", "float32")))
     return st.builds(record, **fields)
 

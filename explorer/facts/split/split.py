@@ -8,6 +8,7 @@ from msgspec import Meta, Struct
 
 from explorer.base.checked import Count, Positive, Spec, Words
 from explorer.base.options import option
+from explorer.base.units import memory_word
 from explorer.facts import OutputEvidence, TensorInfo, Verification
 from explorer.facts.split.schedule import PipelineForecast
 
@@ -56,6 +57,7 @@ class SplitSpec(Spec, frozen=True):
             manual="most memory of a stage, such as `2G`; without `-n` as few stages as it allows",
             metavar="SIZE",
             reader="card",
+            write=memory_word,
         ),
     ] = None
     at: Annotated[
@@ -74,7 +76,12 @@ class SplitSpec(Spec, frozen=True):
     ] = ()
     links: Annotated[
         Positive | None,
-        option("bytes per second between stages, such as 10GB/s", metavar="RATE", reader="rate"),
+        option(
+            "bytes per second between stages, such as 10GB/s",
+            metavar="RATE",
+            reader="rate",
+            write="{:.17g}".format,
+        ),
     ] = None
     micro_batches: Annotated[Count, option("how many micro-batches go through the pipeline", metavar="N")] = 8
     schedule: Annotated[Literal["gpipe", "1f1b"], option("order of work in a training step")] = "1f1b"

@@ -15,8 +15,9 @@ from explorer.facts.serving.spec import ServingSpec
 from explorer.report.blocks import Line as TextLine
 from explorer.report.present.sizes.serving import serving_blocks
 from explorer.report.present.sizes.serving_plots import serving_plots
-from explorer.settings.parse import parse_card, parse_sizes, parse_tokens
-from explorer.tui.dialogs.dialogs import FormDialog, SubScreen
+from explorer.settings.options import words_of
+from explorer.tui.dialogs.dialogs import SubScreen
+from explorer.tui.dialogs.record_form import RecordForm
 from explorer.tui.plots.sizes_view import AskMachine
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.keys import bindings, key_group
@@ -109,12 +110,7 @@ class ServingView(SubScreen[None]):
     def verb_words(self, source: str) -> list[str]:
         """The same question."""
         spec, machine = self.spec, self.machine
-        words = ["serving", source, "--prompt", str(spec.prompt)]
-        for flag, sizes in (("context", spec.contexts), ("batch", spec.batches), ("devices", spec.devices)):
-            words += [f"--{flag}", ",".join(map(str, sizes))]
-        words += ["--dtype", spec.dtype] if spec.dtype else []
-        words += ["--kv-dtype", spec.kv_dtype] if spec.kv_dtype else []
-        words += ["--card", str(spec.card)] if spec.card else []
+        words = ["serving", source, *words_of(spec)]
         if machine is not None:
             words += ["--peak-macs", f"{machine.peak_macs:.17g}", "--bandwidth", f"{machine.bandwidth:.17g}"]
         return words
@@ -204,55 +200,14 @@ def serving_page(fact: Serving, width: int, exact: bool) -> list[Line]:
     return beside(left, draw(serving_plots(fact), _PLOT), width - _PLOT)
 
 
-class ServingDialog(FormDialog[ServingSpec]):
-    """Asks for all of a question about serving.
-
-    Args:
-        last: What was asked last.
-    """
+class ServingDialog(RecordForm[ServingSpec]):
+    """Asks for all of a question about serving."""
 
     TITLE_TEXT = "Serving"
     HINT = "↑↓ choose · Enter count · Esc cancel"
-
-    def __init__(self, last: ServingSpec) -> None:
-        super().__init__()
-        self._last = last
-
-    def fields(self) -> ComposeResult:
-        """The fields."""
-        last = self._last
-        card = "" if last.card is None else f"{last.card / 2**30:.6g}G"
-        for label, value, hint, id in (
-            ("prompt", str(last.prompt), "2k", "prompt"),
-            ("context", ",".join(map(str, last.contexts)), "8k,32k", "context"),
-            ("batch", ",".join(map(str, last.batches)), "1,8,32", "batch"),
-            ("devices", ",".join(map(str, last.devices)), "1", "devices"),
-            ("weights in", last.dtype, "as the model's; bf16, fp8, int4", "dtype"),
-            ("KV in", last.kv_dtype, "as activations; fp8", "kv-dtype"),
-            ("memory", card, "of the machine; 80G", "card"),
-        ):
-            yield from self.entry(label, value, hint, id, longest=60)
 
     def meaning(self) -> list[tuple[str, str]]:
         """What is asked."""
         spec = self.answer()
         room = "" if spec.card is None else f", {bytes_text(spec.card)} a device"
         return [(f"{asked_text(spec)}{room}", "dim")]
-
-    def answer(self) -> ServingSpec:
-        """What the fields say.
-
-        Raises:
-            Misuse: One cannot be read.
-        """
-        card = self.text_of("card").strip()
-        return ServingSpec(
-            parse_tokens(self.text_of("prompt"), "prompt")[0],
-            parse_tokens(self.text_of("context"), "context"),
-            parse_sizes(self.text_of("batch"), "batch"),
-            parse_sizes(self.text_of("devices"), "devices"),
-            self.text_of("dtype").strip(),
-            self.text_of("kv-dtype").strip(),
-            parse_card(card, "memory") if card else None,
-            self._last.links,
-        )

@@ -6,11 +6,13 @@ import explorer
 from explorer.base.errors import Misuse
 from explorer.base.exit_codes import BAD_INPUT, DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.declared import declared_options, record_of
 from explorer.cli.arguments.options import KEPT_IN, MACHINE, OPENING, SCHEDULER, TABLE, Option
-from explorer.cli.arguments.records import named_machine, rate
+from explorer.cli.arguments.records import named_machine
 from explorer.cli.commands.tiling.sweep import say_what_is_kept, without_figures
 from explorer.cli.output.answer import Answer, document, plain, plots, present, tool
 from explorer.cli.output.progress import ProgressLine
+from explorer.facts.serving.spec import ServingSpec
 from explorer.host.output_files import atomic_write, check_target
 
 TYPE_CHECKING = False
@@ -18,37 +20,9 @@ if TYPE_CHECKING:
     from explorer.facts import Info
     from explorer.facts.roofline import Machine
     from explorer.facts.serving.serving import Serving
-    from explorer.facts.serving.spec import ServingSpec
 
 _OPTIONS = (
-    Option(
-        "--prompt",
-        "tokens that are read before the first is written (default 2k; k is 1,024)",
-        "TOKENS",
-        "2k",
-        reads="tokens",
-    ),
-    Option(
-        "--context",
-        "tokens in the cache at a step, or several between commas (default 8k)",
-        "TOKENS,...",
-        "8k",
-        reads="tokens",
-    ),
-    Option(
-        "--batch",
-        "sequences at once, or several between commas (default 1,8,32)",
-        "N,...",
-        "1,8,32",
-        reads="sizes",
-    ),
-    Option(
-        "--devices",
-        "how many machines share the model, or several between commas (default 1)",
-        "N,...",
-        "1",
-        reads="sizes",
-    ),
+    *declared_options(ServingSpec, "prompt", "contexts", "batches", "devices"),
     Option(
         "--dtype",
         "what weights are stored in, such as bf16, fp8, int4 (default: as the model's; several: --sweep)",
@@ -61,13 +35,13 @@ _OPTIONS = (
         "TYPE",
         reads="words",
     ),
-    Option("--card", "memory of a device, such as 80G (default: that of a preset)", "SIZE", reads="card"),
+    *declared_options(ServingSpec, "card"),
     Option("--plot", "also draw memory over contexts and tokens/s over batches, as SVG or PNG", "FILE"),
     Option("--sweep", "a row for every layout of every type, context, batch and number of devices"),
     KEPT_IN,
     Option("--workers", "processes to spread the rows over (default: this one alone)", "N", least=1),
     SCHEDULER,
-    Option("--links", "bytes per second between devices, one way (default: those of a preset)", "RATE"),
+    *declared_options(ServingSpec, "links"),
 )
 
 
@@ -139,17 +113,7 @@ def _spec(given: ParsedArgs) -> ServingSpec:
 
 
 def _base(given: ParsedArgs, **types: str) -> ServingSpec:
-    if len(given.prompt) > 1:
-        raise Misuse("one prompt is counted at a time", where="--prompt", hint="give one number")
-    return explorer.ServingSpec(
-        given.prompt[0],
-        given.context,
-        given.batch,
-        given.devices,
-        card=given.card,
-        links=rate(given.links, "--links"),
-        **types,
-    )
+    return record_of(given, ServingSpec, **{"dtype": "", "kv_dtype": "", **types})
 
 
 _TAKEN = tuple(flag for flag in OPENING if flag not in ("--decode", "--past", "--observe"))

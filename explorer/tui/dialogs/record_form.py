@@ -1,0 +1,65 @@
+"""Record form: a dialog whose fields are the options that a record declares with a label."""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+from textual.app import ComposeResult
+
+from explorer.base.options import DeclaredOption, options
+from explorer.settings.options import read_option
+from explorer.tui.dialogs.dialogs import FormDialog
+from explorer.tui.widgets.options import OptionField
+
+R = TypeVar("R", bound=Struct)
+
+_LONGEST = 60
+"""Characters of a field."""
+
+
+class RecordForm(FormDialog[R], Generic[R]):
+    """Asks for a record.
+
+    Args:
+        last: What the fields say at first; what has no field stays as it is here.
+    """
+
+    def __init__(self, last: R) -> None:
+        super().__init__()
+        self._last = last
+
+    @property
+    def _options(self) -> list[DeclaredOption]:
+        return [option for option in options(type(self._last)) if option.declared.label]
+
+    def fields(self) -> ComposeResult:
+        """A field for each option: a choice, or an entry."""
+        for option in self._options:
+            declared, value = option.declared, getattr(self._last, option.name)
+            if option.choices:
+                yield OptionField(declared.label, option.choices, value, id=_id(option))
+            else:
+                text = "" if value in (None, "", ()) else declared.write(value)
+                yield from self.entry(
+                    declared.label, text, declared.placeholder, _id(option), longest=_LONGEST
+                )
+
+    def answer(self) -> R:
+        """The record that the fields say.
+
+        Raises:
+            Misuse: A field cannot be read.
+        """
+        return replace(self._last, **{option.name: self._value(option) for option in self._options})
+
+    def _value(self, option: DeclaredOption) -> Any:
+        if option.choices:
+            return self.query_one(f"#{_id(option)}", OptionField).value
+        text = self.text_of(_id(option)).strip()
+        return read_option(option, text, option.declared.label) if text else option.default
+
+
+def _id(option: DeclaredOption) -> str:
+    return option.flag.removeprefix("--")
