@@ -2,16 +2,69 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from msgspec import Struct
 
+from explorer.base.checked import Count, Spec, Words
+from explorer.base.options import option
+from explorer.base.units import joined_text, memory_word
 from explorer.facts import Status
 
 Optimizer = Literal["sgd", "momentum", "adam"]
 
 OPTIMIZERS: dict[Optimizer, int] = {"sgd": 0, "momentum": 1, "adam": 2}
 """Numbers that an optimizer keeps for every trained parameter."""
+
+
+class TrainingStepSpec(Spec, frozen=True):
+    """A training step that is counted.
+
+    Attributes:
+        batches: Batch sizes, each a step of its own; empty for the model's own.
+        optimizer: Whose memory is in it.
+        checkpoint: Patterns of modules whose activations are not kept.
+        card: Bytes of memory that the step may take; None for no limit.
+    """
+
+    batches: Annotated[
+        tuple[Count, ...],
+        option(
+            "batch size (default: the model's own), or several side by side, such as 1,8,32",
+            manual="batch size (default: the model's own), or several side by side, such as `1,8,32`; the"
+            " layers are those of the first",
+            metavar="N,...",
+            flag="--batch",
+            reader="sizes",
+            joined=True,
+            write=joined_text,
+            label="batch",
+            placeholder="as opened; 1,8,32",
+        ),
+    ] = ()
+    optimizer: Annotated[Optimizer, option("whose memory is counted", label="optimizer")] = "sgd"
+    checkpoint: Annotated[
+        tuple[Words, ...],
+        option(
+            "modules whose activations are made again in the backward pass, such as 'layer1.*'",
+            manual="modules whose activations are not kept but made again in the backward pass, such as"
+            " `layer1.*`",
+            metavar="GLOB",
+            label="checkpoint",
+            placeholder="none; layer1.*",
+        ),
+    ] = ()
+    card: Annotated[
+        Count | None,
+        option(
+            "memory that a step may take, such as 16G: up to which batch it fits",
+            metavar="SIZE",
+            reader="card",
+            write=memory_word,
+            label="card",
+            placeholder="any; 16G",
+        ),
+    ] = None
 
 
 Phase = Literal["forward", "backward", "step"]

@@ -10,27 +10,6 @@ if TYPE_CHECKING:
 
     from explorer.cli.arguments.command import ParsedArgs
 
-STEP_MEMORY = (
-    Option(
-        "--batch",
-        "batch size (default: the model's own), or several side by side, such as 1,8,32",
-        "N,...",
-        reads="sizes",
-        manual="batch size (default: the model's own), or several side by side, such as `1,8,32`; the layers"
-        " are those of the first",
-    ),
-    "--optimizer",
-    Option(
-        "--checkpoint",
-        "modules whose activations are made again in the backward pass, such as 'layer1.*'; repeatable",
-        "GLOB",
-        many=True,
-        manual="modules whose activations are not kept but made again in the backward pass, such as"
-        " `layer1.*`; repeatable",
-    ),
-)
-"""Of a training step over time."""
-
 DATA = (
     Option(
         "--data",

@@ -9,7 +9,9 @@ from msgspec.structs import replace
 from textual.app import ComposeResult
 
 from explorer.base.options import DeclaredOption, options
+from explorer.base.units import joined_text
 from explorer.settings.options import read_option
+from explorer.settings.parse import parse_words
 from explorer.tui.dialogs.dialogs import FormDialog
 from explorer.tui.widgets.options import OptionField
 
@@ -41,7 +43,8 @@ class RecordForm(FormDialog[R], Generic[R]):
             if option.choices:
                 yield OptionField(declared.label, option.choices, value, id=_id(option))
             else:
-                text = "" if value in (None, "", ()) else declared.write(value)
+                write = joined_text if option.many and not declared.joined else declared.write
+                text = "" if value in (None, "", ()) else write(value)
                 yield from self.entry(
                     declared.label, text, declared.placeholder, _id(option), longest=_LONGEST
                 )
@@ -58,7 +61,11 @@ class RecordForm(FormDialog[R], Generic[R]):
         if option.choices:
             return self.query_one(f"#{_id(option)}", OptionField).value
         text = self.text_of(_id(option)).strip()
-        return read_option(option, text, option.declared.label) if text else option.default
+        if not text:
+            return option.default
+        several = option.many and not option.declared.joined
+        typed = parse_words(text, option.declared.label) if several else text
+        return read_option(option, typed, option.declared.label)
 
 
 def _id(option: DeclaredOption) -> str:

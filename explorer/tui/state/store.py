@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from explorer.facts.profile.profile import Profile
     from explorer.facts.quantize import QuantizeRequest
     from explorer.facts.roofline import Machine
-    from explorer.facts.training import Optimizer, Training
+    from explorer.facts.training import Training, TrainingStepSpec
     from explorer.facts.values import Activations, Weights
     from explorer.process.client import EngineProcess, TreePreview
     from explorer.process.saved_sessions import SavedSplit
@@ -89,7 +89,7 @@ class ScreenStore:
         sensitivity: What was tried on a state of the history, and how it was shown.
         splits: How a state of the history was cut into stages.
         evaluated, profiled: What was typed last for an evaluation and a profile.
-        training_asked: The training step that was asked for last, as typed (see `dialogs.training`).
+        training_asked: The training step that was asked for last.
     """
 
     def __init__(self, source: str, engine: EngineProcess, *, remote: bool = False) -> None:
@@ -112,7 +112,7 @@ class ScreenStore:
         self.sensitivity: dict[int, Any] = {}
         self.splits: dict[int, Any] = {}
         self.saved_splits: dict[int, SavedSplit] = {}
-        self.training_asked: tuple[str, str, str, Optimizer] = "", "", "", "sgd"
+        self.training_asked: TrainingStepSpec | None = None
         self.evaluated = "", "", ""
         self.profiled: tuple[str, ...] = ()
         self.asked_statistics: tuple[str, ...] = ()

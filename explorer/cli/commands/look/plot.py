@@ -5,12 +5,13 @@ from __future__ import annotations
 import explorer
 from explorer.base.errors import Misuse, nearest
 from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.declared import declared_options
 from explorer.cli.arguments.options import MACHINE, OPENING, PRINTING, Option
 from explorer.cli.arguments.records import roofline_machine
-from explorer.cli.arguments.training import STEP_MEMORY
 from explorer.cli.output.answer import Answer, plots
 from explorer.cli.output.model_answer import output_file
 from explorer.cli.output.progress import ProgressLine
+from explorer.facts.training import TrainingStepSpec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ COMMAND = Command(
         Option("--layer", "of a flame graph: the group at its top, by its path", "PATH"),
         Option("--measured", "of a roofline: run the model, and draw what each layer reached, too"),
         Option("--steps", "of time: timed runs (default: until the median is sure)", "N", least=1),
-        *STEP_MEMORY,
+        *declared_options(TrainingStepSpec, without=("card",)),
         *MACHINE,
         *OPENING,
         *PRINTING,

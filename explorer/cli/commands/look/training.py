@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import OPENING, TABLE, Option
-from explorer.cli.arguments.training import STEP_MEMORY
+from explorer.cli.arguments.declared import declared_options, record_of
+from explorer.cli.arguments.options import OPENING, TABLE
 from explorer.cli.output.answer import Answer
 from explorer.cli.output.model_answer import about
 from explorer.cli.output.progress import ProgressLine
+from explorer.facts.training import TrainingStepSpec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,11 +19,12 @@ if TYPE_CHECKING:
 
 def _run(given: ParsedArgs, progress: ProgressLine) -> Answer:
     def ask(session: Session, info: Info) -> tuple[Info, Training]:
+        spec = record_of(given, TrainingStepSpec)
         return info, session.training_over_time(
-            batches=given.batch or (None,),
-            optimizer=given.optimizer,
-            checkpoint=tuple(given.checkpoint),
-            card=given.card,
+            batches=spec.batches or (None,),
+            optimizer=spec.optimizer,
+            checkpoint=spec.checkpoint,
+            card=spec.card,
         )
 
     return about(given, progress, ask, "training", "look.training", "layers")
@@ -33,13 +35,7 @@ COMMAND = Command(
     "one training step: backward MACs, gradients, optimizer, memory over time",
     ("MODEL",),
     (
-        *STEP_MEMORY,
-        Option(
-            "--card",
-            "memory that a step may take, such as 16G: up to which batch it fits",
-            "SIZE",
-            reads="card",
-        ),
+        *declared_options(TrainingStepSpec),
         *OPENING,
         *TABLE,
     ),

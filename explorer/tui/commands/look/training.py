@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec.structs import astuple
-
 from explorer.base.units import bytes_text
-from explorer.tui.dialogs.training import TrainingDialog, TrainingRequest
+from explorer.facts.training import TrainingStepSpec
+from explorer.tui.dialogs.training import TrainingDialog
 
 if TYPE_CHECKING:
     from explorer.facts.training import TrainingMemory
@@ -18,25 +17,25 @@ def ask_training(context: CommandContext) -> None:
     """Ask for batch sizes, optimizer and card, and tell what a step costs and holds."""
     store = context.store
 
-    def take(request: TrainingRequest | None) -> None:
-        if request is not None:
-            store.training_asked = astuple(request)
-            context.start("Training", _count(context, request))
+    def take(spec: TrainingStepSpec | None) -> None:
+        if spec is not None:
+            store.training_asked = spec
+            context.start("Training", _count(context, spec))
 
     if context.ready():
-        context.ask(TrainingDialog(TrainingRequest(*store.training_asked)), take)
+        context.ask(TrainingDialog(store.training_asked or TrainingStepSpec()), take)
 
 
-async def _count(context: CommandContext, request: TrainingRequest) -> None:
+async def _count(context: CommandContext, spec: TrainingStepSpec) -> None:
     store, tabs = context.store, context.panes.tabs
     seen = store.on_demand
     seen.training = await context.jobs.run(
         "counting a training step",
         "training_over_time",
-        batches=request.batches,
-        optimizer=request.optimizer,
-        checkpoint=request.globs,
-        card=request.limit,
+        batches=spec.batches or (None,),
+        optimizer=spec.optimizer,
+        checkpoint=spec.checkpoint,
+        card=spec.card,
     )
     if store.tab not in ("layer", "model"):
         tabs.open("model")
