@@ -74,18 +74,23 @@ def values_named(model: Model, name: str) -> list[FoundValue]:
     )
 
 
+class NoSuchNode(Misuse):
+    """A name that no node has."""
+
+
 def find_node(model: Model, name: str, flag: str, aliases: Aliases) -> FoundNode:
     """The one node that a name means.
 
     Raises:
-        Misuse: There is none, or there are several.
+        NoSuchNode: There is none.
+        Misuse: There are several.
     """
     found = nodes_named(model, name)
     if not found and name and (value := aliases().get(name)):
         found = nodes_named(model, value)
     if not found:
         known = [node.label for place in scopes(model) for node in place.body.nodes]
-        raise Misuse(f"no node is called '{name}'", where=flag, hint=nearest(name, known))
+        raise NoSuchNode(f"no node is called '{name}'", where=flag, hint=nearest(name, known))
     return the_one(found, name, flag)
 
 

@@ -16,6 +16,7 @@ from explorer.engine.edit.names import (
     Aliases,
     FoundNode,
     FoundValue,
+    NoSuchNode,
     find_node,
     own_nodes,
     the_one,
@@ -64,11 +65,9 @@ def _meant(model: Model, name: str, aliases: Aliases) -> FoundNode | FoundValue:
         raise Misuse(f"no value is called '{rest}'", where=FLAG, hint=_near(model, rest))
     try:
         return find_node(model, name.removeprefix("node:"), FLAG, aliases)
-    except Misuse as error:
-        if error.what.startswith("no node"):
-            what = f"no node or value is called '{name}'"
-            raise Misuse(what, where=FLAG, hint=error.hint or _near(model, name)) from None
-        raise
+    except NoSuchNode as error:
+        what = f"no node or value is called '{name}'"
+        raise Misuse(what, where=FLAG, hint=error.hint or _near(model, name)) from None
 
 
 def _near(model: Model, name: str) -> str:

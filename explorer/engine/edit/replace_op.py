@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, nearest
-from explorer.engine.edit.names import Aliases, FoundNode, find_node, nodes_named
+from explorer.engine.edit.names import Aliases, FoundNode, NoSuchNode, find_node, nodes_named
 from explorer.engine.edit.schemas import Signature, required_signature, with_domain
 from explorer.engine.edit.scopes import GraphScope, put, scopes, with_nodes
 from explorer.engine.graph.model import Model, Node
@@ -81,9 +81,7 @@ def _found(model: Model, name: str, aliases: Aliases) -> list[FoundNode]:
         return by_op
     try:
         return [find_node(model, name, FLAG, aliases)]
-    except Misuse as error:
-        if not error.what.startswith("no node"):
-            raise
+    except NoSuchNode as error:
         hint = nearest(name, {_operator(one.node) for one in every}) or error.hint
         raise Misuse(f"no node or operator is called '{name}'", where=FLAG, hint=hint) from None
 

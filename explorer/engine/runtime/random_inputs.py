@@ -31,6 +31,10 @@ _PASSING = frozenset((
 _TABLE_AXIS = {"Gather": 0, "GatherElements": 0}
 
 
+class ContradictsDeclaration(Misuse):
+    """A shape for an input that the model declares otherwise."""
+
+
 class RandomInput(Struct, frozen=True):
     """How one input is drawn: `low` and `high` bound integers (high excluded). `values` are given.
 
@@ -167,7 +171,8 @@ def _planned(
             len(declared) != len(shape)
             or any(isinstance(d, int) and d != s for d, s in zip(declared, shape, strict=True))
         ):
-            raise Misuse(f"input '{value.name}' is declared {shape_text(declared)}, not {shape_text(shape)}")
+            what = f"input '{value.name}' is declared {shape_text(declared)}, not {shape_text(shape)}"
+            raise ContradictsDeclaration(what)
     elif value.shape is None:
         raise Misuse(
             f"input '{value.name}' has no declared shape", hint=f"give it: --input-shape {value.name}:1,16"

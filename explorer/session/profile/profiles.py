@@ -14,6 +14,7 @@ from explorer.engine.profile.rounds import Measurement, timed
 from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.engine.runtime.input_files import InputSpec, read_input
 from explorer.engine.runtime.random_inputs import (
+    ContradictsDeclaration,
     InputShapes,
     RandomInput,
     draw,
@@ -209,8 +210,8 @@ def _drawn(
 ) -> tuple[RandomInput, ...]:
     try:
         return plan_inputs(model, dims, shapes)
-    except Misuse as error:
-        if batch is None or "declared" not in error.what:
+    except ContradictsDeclaration as error:
+        if batch is None:
             raise
         hint = f"explorer rebatch MODEL {batch} -o OUT.onnx makes one that has it"
         raise Misuse(error.what, where="--batch", hint=hint) from None
