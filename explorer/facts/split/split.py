@@ -85,9 +85,7 @@ class SplitSpec(Spec, frozen=True):
     ] = None
     micro_batches: Annotated[Count, option("how many micro-batches go through the pipeline", metavar="N")] = 8
     schedule: Annotated[Literal["gpipe", "1f1b"], option("order of work in a training step")] = "1f1b"
-    optimizer: Annotated[Literal["sgd", "momentum", "adam"], option("optimizer whose memory is counted")] = (
-        "sgd"
-    )
+    optimizer: Annotated[Literal["sgd", "momentum", "adam"], option("whose memory is counted")] = "sgd"
 
 
 class StageTraining(Struct, frozen=True):
