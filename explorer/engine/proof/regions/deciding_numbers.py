@@ -103,10 +103,12 @@ class DecidingNumber(Struct, frozen=True):
     Attributes:
         op: The operator.
         value: The number.
+        axes: Of a Slice, the axes along which the number decides; None among them for any that are not known.
     """
 
     op: str
     value: float
+    axes: frozenset[Axis | None] = frozenset()
 
     @property
     def limits(self) -> tuple[float, ...]:
@@ -203,11 +205,12 @@ def one_sided(
 
 def _without(numbers: Iterable[Held], held: Container[Key], varying: Variation) -> Iterable[Deciding]:
     """Those of some numbers that another model does not hold, and that do not part what is always as long."""
-    return {
-        key: number
-        for key, number, axis in numbers
-        if key not in held and (axis is None or not varying.is_fixed(axis))
-    }.values()
+    found: dict[Key, DecidingNumber] = {}
+    for key, number, axis in numbers:
+        if key not in held and (axis is None or not varying.is_fixed(axis)):
+            before = found.get(key, number)
+            found[key] = replace(before, axes=before.axes | {axis})
+    return found.values()
 
 
 def _varying_values(model: Model) -> frozenset[str]:
@@ -473,12 +476,18 @@ def _with_number(
 ) -> Node:
     """One node with another number; what it then reads goes into `added`."""
     inputs = list(node.inputs)
-    for at, name in enumerate(inputs):
-        values = _values(stored[name]) if name in stored else None
-        if values is None or not (values == number.value).any():
+    read = [_few(name, [stored]) for name in inputs]
+    for at, (name, values) in enumerate(zip(node.inputs, read, strict=True)):
+        if values is None or (node.op == "Slice" and at == _AXES):
+            continue
+        chosen = values == number.value
+        if node.op == "Slice":
+            along = _sliced_along(node, read, values.size)
+            chosen &= np.reshape([axis is None or axis in number.axes for axis in along], values.shape)
+        if not chosen.any():
             continue
         inputs[at] = f"{name}/moved"
-        new = np.where(values == number.value, _beside(number.value, sign, values.dtype), values)
+        new = np.where(chosen, _beside(number.value, sign, values.dtype), values)
         data = np.asarray(new).astype(values.dtype)
         added[inputs[at]] = Tensor(inputs[at], str(data.dtype), tuple(data.shape), Inline(data.tobytes()))
     attributes = {

@@ -226,6 +226,21 @@ def test_where_a_part_of_an_open_size_begins_is_a_limit(tmp_path: Path, axis: in
         assert verify_files(*pair, dims={"rows": 3}).verdict_kind == "unproven"
 
 
+def test_a_limit_is_not_shown_by_the_same_number_along_a_fixed_axis(tmp_path: Path) -> None:
+    """Columns end at 5 in both, rows from 5 on are added in one."""
+    some = {"columns": np.arange(5), "start": np.asarray([0]), "five": np.asarray([5])}
+    some |= {"far": np.asarray([1 << 40]), "last": np.asarray([1])}
+    gathered = [node("Gather", ["m", "columns"], ["y"], axis=1)]
+    rows = [node("Slice", ["c", "five", "far", "start"], ["s"])]
+    rows += [node("ReduceSum", ["s"], ["p"], keepdims=0), node("Add", ["c", "p"], ["y"])]
+    sliced = [node("Slice", ["m", "start", "five", "last"], ["c"]), *rows]
+    plain = written(tmp_path / "a.onnx", gathered, some, ("rows", 6))
+    trap = written(tmp_path / "b.onnx", sliced, some, ("rows", 6))
+    for pair in ((plain, trap), (trap, plain)):
+        assert verify_files(*pair).verdict_kind == "different"
+        assert verify_files(*pair, dims={"rows": 3}).verdict_kind == "unproven"
+
+
 def test_where_a_part_of_what_data_sizes_begins_is_a_limit(tmp_path: Path) -> None:
     """At the most there are 24 values that are not 0: no run has 23 of them above it."""
     plain = written(tmp_path / "a.onnx", [node("Identity", ["m"], ["y"])], {}, (4, 6))
