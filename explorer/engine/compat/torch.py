@@ -522,6 +522,9 @@ class _Uncompiled(threading.local):
 
 _UNCOMPILED = _Uncompiled()
 _COMPILE: Any = torch.compile
+_EAGER = contextlib.ExitStack()
+"""Gives back the stance of the compiler that was taken."""
+_is_eager = False
 _uncompiled_threads = 0
 
 
@@ -539,26 +542,28 @@ def uncompiled() -> Iterator[None]:
     Seen: torch 2.14.
     Otherwise: the compiler sees those who watch, and the reason of such a row is its complaint.
     """
-    global _uncompiled_threads
+    global _uncompiled_threads, _is_eager
     outer, functions = _UNCOMPILED.on, vars(torch)
-    stance: Any = contextlib.nullcontext()
-    if "torch._dynamo" in sys.modules and not outer:
-        # what was compiled before can only be called where the compiler is there
-        stance = torch.compiler.set_stance("force_eager")
     with _CALLS:
         if not _uncompiled_threads:
             functions["compile"] = _compile_unless_watched
+        if not _is_eager and "torch._dynamo" in sys.modules:
+            # what was compiled before can only be called where the compiler is there. There is one stance for
+            # all threads: the first one takes it, and the last one gives it back
+            _EAGER.enter_context(torch.compiler.set_stance("force_eager"))
+            _is_eager = True
         _uncompiled_threads += 1
     _UNCOMPILED.on = True
     try:
-        with stance:
-            yield
+        yield
     finally:
         _UNCOMPILED.on = outer
         with _CALLS:
             _uncompiled_threads -= 1
             if not _uncompiled_threads:
                 functions["compile"] = _COMPILE
+                _EAGER.close()
+                _is_eager = False
 
 
 def mapped_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:

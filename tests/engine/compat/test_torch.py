@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -176,3 +178,23 @@ def test_a_step_of_training_has_the_same_memory_without_numbers_of_steps(
     after = step()
     assert after.counted == "autograd"
     assert (after.peak_bytes, after.kept_bytes) == (before.peak_bytes, before.kept_bytes)
+
+
+def test_threads_that_end_in_another_order_leave_the_compiler_as_it_was() -> None:
+    importlib.import_module("torch._dynamo")
+    first, second = threading.Event(), threading.Event()
+
+    def outer() -> None:
+        with compat.uncompiled():
+            first.set()
+            second.wait(10)
+
+    thread = threading.Thread(target=outer)
+    thread.start()
+    first.wait(10)
+    with compat.uncompiled():
+        assert torch.compile(len) is len
+        second.set()
+        thread.join(10)
+    compiled = torch.compile(lambda x: x + 1, backend=lambda graph, inputs: lambda *given: (given[0] + 5,))
+    assert compiled(torch.zeros(())) == 5, "what is compiled runs compiled again"
