@@ -501,7 +501,7 @@ async def test_a_batch_that_cannot_be_cannot_be_applied(batch: str) -> None:
         await hands.press("b")
         hands.pilot.app.screen.query_one("#batch", Input).value = batch
         await hands.press("enter")
-        assert "a number above 0" in hands.dialog()
+        assert "a whole number of 1 or more" in hands.dialog()
         assert not asked(hands, "training_over_time")
 
 
