@@ -100,8 +100,9 @@ def _tiled(seed: int, steps: int, folder: Path) -> str:
     fact = verify_files(str(source), str(target))
     if not fact.passed:
         return f"what was tiled is not proved ({spec}): {fact.verdict}"
-    if not blame_files(str(source), str(target)).same:
-        return f"blame finds a difference in what was tiled ({spec})"
+    # of few numbers the rounding of three draws may happen to exceed that of the original's own noise
+    if (blame := blame_files(str(source), str(target))).kind not in ("equal", "rounding", "amplified"):
+        return f"blame finds a difference in what was tiled ({blame.kind}: {spec})"
     return ""
 
 
