@@ -30,8 +30,8 @@ class Declaration(Struct, frozen=True):
         flag: Its spelling, where it is not the field's name: '--site' of `sites`.
         short: Its short spelling: '-n'.
         old: A spelling that is still understood, and shown nowhere.
-        reader: What turns a text or a TOML value into the field's value: the end of the name of a function of
-            `explorer.settings.parse`. Without one the type decides.
+        reader: The name of what turns a text or a TOML value into the field's value, in
+            `explorer.settings.options`. Without one the type decides.
         write: The word that `reader` reads, of a value.
         joined: Whether all values of an option with many stand in one word, between commas; `reader` reads
             the word.

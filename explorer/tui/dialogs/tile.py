@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 from msgspec.structs import replace
 from textual import on
@@ -14,6 +14,7 @@ from textual.containers import Horizontal
 from textual.widgets import Input, Static
 
 from explorer.base.errors import Cancelled, ExplorerError
+from explorer.base.options import option_of
 from explorer.base.units import edges_text, sizes_text
 from explorer.facts import Edges, Layer, Plan, SitePlan, TileSpec
 from explorer.facts.cost import Hardware, PlanCost, SiteCost
@@ -34,9 +35,8 @@ AskPlan = Callable[[TileSpec], Awaitable[Plan]]
 AskCost = Callable[..., Awaitable[PlanCost]]
 """The engine's cost of a spec on a machine; `formulas` has every site's, None those of a single one."""
 
-_EDGES: tuple[Edges, ...] = ("ragged", "padded")
-_GROUPED = ("leave", "pack")
-_FORMS = ("auto", "lab", "scan", "unrolled", "batched")
+_EDGES: tuple[Edges, ...] = get_args(Edges)
+_GROUPED, _FORMS = (option_of(TileSpec, name).choices for name in ("grouped", "form"))
 _SITES = ("all", "this layer", "this kind")
 _PAUSE = 0.15
 """Seconds without a key before the plan is asked for again."""

@@ -16,6 +16,7 @@ from textual.containers import Horizontal
 from textual.widgets import Input, Static
 
 from explorer.base.errors import Cancelled, ExplorerError, Misuse
+from explorer.base.options import option_of
 from explorer.facts import Layer
 from explorer.facts.quantize import (
     Calibrator,
@@ -52,7 +53,7 @@ FORMATS = (
 WEIGHTS = (*FORMATS, "ternary", "binary")
 SAME = "as weights"
 BIASES = ("auto", "float32", "float16", "bfloat16", "fixed16.8")
-_BLOCKS = ("none", "16", "32", "64", "128")
+_BLOCKS = option_of(QuantizeSpec, "block").declared.words
 _ZEROS = {"auto": None, "0": True, "any": False}
 _BEFORE = "as before"
 _PAUSE = 0.15
