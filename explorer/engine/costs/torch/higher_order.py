@@ -58,8 +58,10 @@ def _loop(
     additional_inputs: Sequence[Any] = (),
     **options: Any,
 ) -> Any:
-    start = tuple(carried_inputs)
-    return [start, *_rounds(loop, cond_fn, body_fn, start, additional_inputs)][-1]
+    carried = tuple(carried_inputs)
+    for after in _rounds(loop, cond_fn, body_fn, carried, additional_inputs):
+        carried = after  # of thousands of rounds the last one alone is held
+    return carried
 
 
 def _stacking_loop(

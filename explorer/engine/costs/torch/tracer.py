@@ -136,8 +136,7 @@ class _Loop:
         self.steps += 1
         if self.steps > MOST_STEPS:
             raise RuntimeError(f"a loop of more than {MOST_STEPS:,} steps is not followed to its end")
-        for name, number in self.counts.items():
-            self.most[name] = max(number, self.most.get(name, 0))
+        self._keep_most()
         self.counts.clear()
         self.counts.update(self.before)
 
@@ -147,9 +146,13 @@ class _Loop:
 
     def end(self) -> None:
         """What is called next is numbered after all of its calls."""
+        self._keep_most()
+        self.counts.update(self.most)
+
+    def _keep_most(self) -> None:
+        """Keeps how often each function was called in the step that called it most."""
         for name, number in self.counts.items():
             self.most[name] = max(number, self.most.get(name, 0))
-        self.counts.update(self.most)
 
 
 class _Watch:
