@@ -29,9 +29,9 @@ def each(per_element: int = 1, detail: str = "") -> Rule:
     """`per_element` operations on each element of the first output."""
 
     def rule(call: Call) -> Cost:
-        what = f"{call.op} ({detail})" if detail else call.op
+        label = f"{call.op} ({detail})" if detail else call.op
         info = call.outputs[0] if call.outputs else None
-        return cost_formulas.elementwise(what, None if info is None else info.shape, per_element)
+        return cost_formulas.elementwise(label, None if info is None else info.shape, per_element)
 
     return rule
 
@@ -46,9 +46,9 @@ def each_with(per_element: int, detail: str, **optional: int) -> Rule:
     """`per_element` operations on each output element, one more for each optional input that is given."""
 
     def rule(call: Call) -> Cost:
-        given = [name.replace("_", " ") for name, index in optional.items() if call.has(index)]
-        what = f"{call.op} ({', '.join((detail, *(f'add the {g}' for g in given)))})"
-        return cost_formulas.elementwise(what, call.output(), per_element + len(given))
+        extra_inputs = [name.replace("_", " ") for name, index in optional.items() if call.has(index)]
+        label = f"{call.op} ({', '.join((detail, *(f'add the {g}' for g in extra_inputs)))})"
+        return cost_formulas.elementwise(label, call.output(), per_element + len(extra_inputs))
 
     return rule
 
@@ -58,8 +58,8 @@ def each_input(per_element: int = 1, detail: str = "", index: int = 0) -> Rule:
     """`per_element` operations on each element of one input: reductions."""
 
     def rule(call: Call) -> Cost:
-        what = f"{call.op} ({detail})" if detail else f"{call.op}, each input element"
-        return cost_formulas.elementwise(what, call.shape(index), per_element)
+        label = f"{call.op} ({detail})" if detail else f"{call.op}, each input element"
+        return cost_formulas.elementwise(label, call.shape(index), per_element)
 
     return rule
 

@@ -36,15 +36,15 @@ def einsum(equation: str, shapes: Sequence[Shape]) -> Cost:
     if len(operands) > _MOST_OPERANDS:
         return cost_formulas.unknown(f"the best order of {len(operands):,} operands is not searched for")
     symbolic = any(not isinstance(d, int) for d in sizes.values())
-    known = {k: d if isinstance(d, int) else 1 for k, d in sizes.items()}
+    known_sizes = {k: d if isinstance(d, int) else 1 for k, d in sizes.items()}
     reduced, presum = [], 0
     for i, letters in enumerate(operands):
         others = set(output).union(*(operands[:i] + operands[i + 1 :]))
-        kept = letters & others
-        if kept != letters:
-            presum += cost_formulas.count([known[c] for c in letters]) or 0
-        reduced.append(kept)
-    order = _pairs(reduced, frozenset(output), known)
+        remaining = letters & others
+        if remaining != letters:
+            presum += cost_formulas.count([known_sizes[c] for c in letters]) or 0
+        reduced.append(remaining)
+    order = _pairs(reduced, frozenset(output), known_sizes)
     if symbolic and len(operands) > 2:
         return Cost(None, None, equation, "unknown", cost_formulas.unbound([("", tuple(sizes.values()))]))
     cost = Cost(formula="")
@@ -70,8 +70,8 @@ def _parse_einsum(
     equation: str, shapes: Sequence[Shape]
 ) -> tuple[list[frozenset[str]], str, dict[str, Dim]] | str:
     """Index sets of the operands, indices of the output and their sizes, or what is wrong in words."""
-    left, arrow, right = equation.replace(" ", "").partition("->")
-    parts = left.split(",")
+    inputs_text, arrow, right = equation.replace(" ", "").partition("->")
+    parts = inputs_text.split(",")
     if len(parts) != len(shapes):
         return f"'{equation}' names {len(parts)} operands and has {len(shapes)}"
     sizes: dict[str, Dim] = {}
@@ -114,14 +114,14 @@ def _pairs(
     for i, j in itertools.combinations(range(len(operands)), 2):
         rest = [o for k, o in enumerate(operands) if k not in (i, j)]
         union = operands[i] | operands[j]
-        kept = union & output.union(*rest)
+        remaining = union & output.union(*rest)
         size = cost_formulas.count([sizes[c] for c in union]) or 0
-        choices.append((size, i, j, union, kept, rest))
+        choices.append((size, i, j, union, remaining, rest))
     if len(operands) > 6:
         choices = [min(choices, key=lambda c: c[:3])]
-    for size, _, _, union, kept, rest in choices:
-        steps = _pairs([kept, *rest], output, sizes)
+    for size, _, _, union, remaining, rest in choices:
+        steps = _pairs([remaining, *rest], output, sizes)
         price = size + sum(cost_formulas.count([sizes[c] for c in letters]) or 0 for letters, _ in steps)
         if best is None or price < best[0]:
-            best = price, [(union, kept != union), *steps]
+            best = price, [(union, remaining != union), *steps]
     return best[1] if best else []

@@ -170,14 +170,14 @@ def _deepest(roots: Sequence[int], below: Mapping[int, tuple[int, ...]]) -> int 
 
     A file may say that nodes stand below themselves or below one another; every node is looked at once.
     """
-    total, seen = 0, set[int]()
+    total, visited = 0, set[int]()
     for root in roots:
         level = [root] if root in below else []
         while level:
             total += 1
-            if len(set(level)) != len(level) or seen.intersection(level):
+            if len(set(level)) != len(level) or visited.intersection(level):
                 return None
-            seen.update(level)
+            visited.update(level)
             level = [son for parent in level for son in below[parent] if son in below]
     return total
 
@@ -187,8 +187,8 @@ def _trees(call: Call, comparisons: int | None, trees: int, scores: int, most: i
     if comparisons is None:
         return replace(cost_formulas.unknown("its nodes form no trees"), macs=0)
     each_row = comparisons + trees * most + scores * after
-    what = f"{call.op} ({trees:,} trees, {comparisons:,} comparisons at most, leaves summed)"
-    cost = cost_formulas.elementwise(what, (*rows, each_row))
+    label = f"{call.op} ({trees:,} trees, {comparisons:,} comparisons at most, leaves summed)"
+    cost = cost_formulas.elementwise(label, (*rows, each_row))
     return cost_formulas.bounded(cost, "a row takes one path through each tree; counted are the longest")
 
 
@@ -240,14 +240,14 @@ def _tf_idf(call: Call) -> Cost:
     rows, length = (shape[:-1] or (1,)), shape[-1]
     if not isinstance(length, int):
         return replace(cost_formulas.unknown(cost_formulas.unbound([("", shape)])), macs=0)
-    found, longest = 0, min(at["max_gram_length"], length)
+    ngrams, longest = 0, min(at["max_gram_length"], length)
     if longest > _LONGEST:
         return replace(cost_formulas.unknown(f"groups of {longest:,} words are not worked out"), macs=0)
     for n in range(at["min_gram_length"], longest + 1):
         # of the words of a group each stands 1 to skips + 1 behind the one before
         steps = min(at["max_skip_count"] + 1, (length - 1) // (n - 1)) if n > 1 else 1
-        found += steps * length - (n - 1) * steps * (steps + 1) // 2
-    cost = cost_formulas.elementwise("TfIdfVectorizer (n-grams counted)", (*rows, found))
+        ngrams += steps * length - (n - 1) * steps * (steps + 1) // 2
+    cost = cost_formulas.elementwise("TfIdfVectorizer (n-grams counted)", (*rows, ngrams))
     if at.get("mode", "TF") != "TF":
         cost = cost_formulas.adding(cost, "weights", call.output())
     return cost_formulas.bounded(cost, "how many n-grams are known depends on the data; counted are all")

@@ -75,15 +75,15 @@ def _turned(operator: Operator, layout: Layout) -> Operator:
 
 
 def _collected() -> dict[Key, Operator]:
-    found: dict[Key, Operator] = {}
+    operators: dict[Key, Operator] = {}
     for family in FAMILIES:
         for operator in family.OPERATORS:
             domains = (operator.domain,) if isinstance(operator.domain, str) else operator.domain
             for domain in domains:
                 layout: Layout = "last" if domain == NHWC and operator.layout != "either" else operator.layout
-                one = _turned(operator, layout) if layout in ("last", "attribute") else operator
-                found.update(dict.fromkeys([(domain, name) for name in operator.names.split()], one))
-    return found
+                variant = _turned(operator, layout) if layout in ("last", "attribute") else operator
+                operators.update(dict.fromkeys([(domain, name) for name in operator.names.split()], variant))
+    return operators
 
 
 OPERATORS: Mapping[Key, Operator] = _collected()

@@ -21,12 +21,12 @@ def int_attributes(call: Call, name: str, index: int) -> list[Any] | None:
     Raises:
         LookupError: It is not given at all.
     """
-    given = call.ints(name)
-    if given is not None:
-        return list(given)
+    attribute = call.ints(name)
+    if attribute is not None:
+        return list(attribute)
     if call.has(index):
-        found = call.elements(index)
-        return None if found is None else list(found)
+        elements = call.elements(index)
+        return None if elements is None else list(elements)
     raise LookupError(name)
 
 
@@ -60,16 +60,16 @@ def broadcast(*shapes: Shape | None) -> Shape | None:
             assert shape is not None
             if -at > len(shape) or shape[at] == 1 or shape[at] == size:
                 continue
-            other = shape[at]
+            dim = shape[at]
             if size == 1:
-                size = other
-            elif isinstance(size, int) and isinstance(other, int):
-                raise ValueError(f"{size} against {other}")
-            elif isinstance(size, int) or isinstance(other, int):
+                size = dim
+            elif isinstance(size, int) and isinstance(dim, int):
+                raise ValueError(f"{size} against {dim}")
+            elif isinstance(size, int) or isinstance(dim, int):
                 # a number above 1 wins over a name, which is then that number or 1
-                size = size if isinstance(size, int) else other
+                size = size if isinstance(size, int) else dim
             else:
-                size = dims.greatest(size, other)
+                size = dims.greatest(size, dim)
         result.append(size)
     return tuple(result)
 
@@ -83,10 +83,10 @@ def like(*places: int, dtype: str | int | None = None) -> ShapeRule:
     """Each output like the input at its place; of further ones nothing is known."""
 
     def rule(call: Call) -> Answer:
-        made = [call.type(at) for at in places]
+        types = [call.type(at) for at in places]
         if dtype is not None:
-            made[0] = call.dtype(dtype), made[0][1]
-        return [*made, *[UNKNOWN] * call.count][: call.count]
+            types[0] = call.dtype(dtype), types[0][1]
+        return [*types, *[UNKNOWN] * call.count][: call.count]
 
     return rule
 
@@ -137,9 +137,9 @@ def sizes_of(call: Call, index: int) -> Shape | None:
     content = call.elements(index)
     if content is not None:
         return tuple(map(size_of, content))
-    known = call.known(index)
-    if known is not None and len(known) == 1 and isinstance(known[0], int) and known[0] <= 64:
-        return (None,) * known[0]
+    shape = call.known(index)
+    if shape is not None and len(shape) == 1 and isinstance(shape[0], int) and shape[0] <= 64:
+        return (None,) * shape[0]
     return None
 
 

@@ -32,24 +32,24 @@ def _whole(call: Call, index: int = 0) -> bool:
     return call.dtype(index) in _INTEGERS
 
 
-def _finished(cost: Cost, call: Call, bias: int = -1, data: int = 0, weight: int = -1) -> Cost:
-    """`cost` with what an operator does to its sums: bias, activation, and back to integers.
+def _finished(cost: Cost, call: Call, bias: int = -1, source: int = 0, weight: int = -1) -> Cost:
+    """`cost` with the work that follows the sums: bias, activation, requantization.
 
     Args:
         cost: Of the sums.
         call: The operator.
         bias: Place of the bias.
-        data: Place of the input that tells whether it works on integers.
+        source: Place of the input that tells whether it works on integers.
         weight: Place of the weights: integers with a float input are the hybrid form, in which the input is
             quantized for each run, and the sums are scaled back.
     """
     output = call.output()
     if bias >= 0 and call.has(bias):
         cost = cost_formulas.adding(cost, "bias", output)
-    if _whole(call, data):
+    if _whole(call, source):
         cost = cost_formulas.adding(cost, "requantize", output, _QUANTIZE)
     elif weight >= 0 and _whole(call, weight):
-        cost = cost_formulas.adding(cost, "quantize the input", call.shape(data), _QUANTIZE + 2)
+        cost = cost_formulas.adding(cost, "quantize the input", call.shape(source), _QUANTIZE + 2)
         cost = cost_formulas.adding(cost, "scale", output)
     return _activated(cost, call)
 
@@ -97,7 +97,7 @@ def _conv_transpose(call: Call) -> Cost:
             f"its operands do not fit: {source[-1]} channels, the weight takes {weight[-1]}"
         )
     turned = (weight[-1], weight[0], *weight[1:-1])
-    return _finished(cost_formulas.conv_transpose(_first(source), turned), call, 3, data=2, weight=1)
+    return _finished(cost_formulas.conv_transpose(_first(source), turned), call, 3, source=2, weight=1)
 
 
 def _conv_3d(call: Call) -> Cost:
@@ -114,7 +114,7 @@ def _conv_3d_transpose(call: Call) -> Cost:
     if len(weight) != 5:
         return cost_formulas.unknown("the weight of the convolution does not have five dimensions")
     return _finished(
-        cost_formulas.conv_transpose(_first(source), (weight[4], weight[3], *weight[:3])), call, 3, data=2
+        cost_formulas.conv_transpose(_first(source), (weight[4], weight[3], *weight[:3])), call, 3, source=2
     )
 
 
@@ -291,8 +291,8 @@ def _pointwise(operations: int = 1) -> Rule:
         shape = None if info is None else info.shape
         cost = cost_formulas.elementwise(call.op, shape, operations)
         if _whole(call) and info is not None and info.dtype in _INTEGERS:
-            given = sum(_whole(call, at) for at in range(len(call.inputs)))
-            cost = cost_formulas.adding(cost, "convert", shape, _DEQUANTIZE * given + _QUANTIZE)
+            quantized_inputs = sum(_whole(call, at) for at in range(len(call.inputs)))
+            cost = cost_formulas.adding(cost, "convert", shape, _DEQUANTIZE * quantized_inputs + _QUANTIZE)
         return _activated(cost, call)
 
     return rule

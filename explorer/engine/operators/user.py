@@ -48,8 +48,8 @@ def load(path: str, *, trust: bool) -> Rules:
         Misuse: It may not run, cannot be read, fails, or registers nothing.
     """
     if not trust:
-        what = f"the rules in '{path}' are Python code, which would run"
-        raise Misuse(what, where="--rules", hint="read the file, then add --trust")
+        problem = f"the rules in '{path}' are Python code, which would run"
+        raise Misuse(problem, where="--rules", hint="read the file, then add --trust")
     try:
         source = input_files.content(path).decode("utf-8")
     except (OSError, UnicodeDecodeError) as fault:
@@ -59,8 +59,8 @@ def load(path: str, *, trust: bool) -> Rules:
         code = compile(source, path, "exec")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as fault:
         line = f":{fault.lineno}" if isinstance(fault, SyntaxError) and fault.lineno else ""
-        what = fault.msg if isinstance(fault, SyntaxError) else str(fault) or "nested too deep"
-        raise Misuse(f"the rules are not Python: {what}", where=f"{path}{line}") from None
+        problem = fault.msg if isinstance(fault, SyntaxError) else str(fault) or "nested too deep"
+        raise Misuse(f"the rules are not Python: {problem}", where=f"{path}{line}") from None
     table: dict[Key, Rule] = {}
     token = _collected.set(table)
     # dataclasses look their module up while they are made

@@ -16,7 +16,7 @@ InputShapes = Mapping[str, tuple[str | None, Shape]]
 def bind_inputs(
     model: Model, sizes: Mapping[str, int] | None, input_shapes: InputShapes | None
 ) -> tuple[tuple[Value, ...], dict[str, int], bool]:
-    """The graph's inputs as the user wants them.
+    """The graph's inputs with the sizes and shapes that the user gave.
 
     Returns:
         The inputs, all symbolic dimensions bound, and whether a size in the file was overruled.
@@ -25,17 +25,17 @@ def bind_inputs(
         Misuse: No such dimension or input, a size below 1, or a shape of another rank than the input's.
     """
     graph = model.graph
-    wanted = dict(input_shapes or {})
-    bound = dict(sizes or {})
-    known = {v.name: v for v in graph.feeds}
-    if bound:
-        _check_names(model, bound)
+    requested_types = dict(input_shapes or {})
+    dim_sizes = dict(sizes or {})
+    feeds = {v.name: v for v in graph.feeds}
+    if dim_sizes:
+        _check_names(model, dim_sizes)
     overruled = False
-    for name, (_, shape) in wanted.items():
-        if name not in known:
-            hint = nearest(name, known)
+    for name, (_, shape) in requested_types.items():
+        if name not in feeds:
+            hint = nearest(name, feeds)
             raise Misuse("the model has no such input", where=f"--input-shape {name}", hint=hint)
-        declared = known[name].shape
+        declared = feeds[name].shape
         if declared is None:
             continue
         if len(declared) != len(shape):
@@ -46,34 +46,34 @@ def bind_inputs(
             )
         for old, new in zip(declared, shape, strict=True):
             if isinstance(old, str) and isinstance(new, int):
-                if bound.setdefault(old, new) != new:
+                if dim_sizes.setdefault(old, new) != new:
                     raise Misuse(
-                        f"dimension '{old}' would be {bound[old]} and {new} at once",
+                        f"dimension '{old}' would be {dim_sizes[old]} and {new} at once",
                         where=f"--input-shape {name}",
                     )
             elif isinstance(old, int) and old != new:
                 overruled = True
     inputs = []
     for value in graph.inputs:
-        if value.name in wanted:
-            dtype, shape = wanted[value.name]
+        if value.name in requested_types:
+            dtype, shape = requested_types[value.name]
             value = Value(value.name, dtype or value.dtype, shape)
-        elif bound and value.shape is not None and any(isinstance(d, str) for d in value.shape):
-            shape = bound_shape(value.shape, bound)
+        elif dim_sizes and value.shape is not None and any(isinstance(d, str) for d in value.shape):
+            shape = bound_shape(value.shape, dim_sizes)
             if shape != value.shape:
                 value = Value(value.name, value.dtype, shape)
         inputs.append(value)
-    return tuple(inputs), bound, overruled
+    return tuple(inputs), dim_sizes, overruled
 
 
-def _check_names(model: Model, bound: Mapping[str, int]) -> None:
+def _check_names(model: Model, dim_sizes: Mapping[str, int]) -> None:
     values = (*model.graph.feeds, *model.graph.values, *model.graph.outputs)
     shapes = {shape for v in values if (shape := declared_shape(v))}
     names = {d for shape in shapes for d in shape if isinstance(d, str)}
-    if not names.issuperset(bound):
+    if not names.issuperset(dim_sizes):
         # the sizes in 'past + 1' may be given one by one
         names |= {n for d in list(names) if (text := dims.canonical(d)) for n in dims.names((text,))}
-    for name, size in bound.items():
+    for name, size in dim_sizes.items():
         if name not in names:
             hint = nearest(name, sorted(names)) or "all of its dimensions are fixed"
             raise Misuse("the model has no such dimension", where=f"--dim {name}", hint=hint)

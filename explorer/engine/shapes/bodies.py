@@ -19,14 +19,14 @@ FOREVER = 1 << 31
 
 def captured_names(body: Graph) -> frozenset[str]:
     """Names that a body uses and does not define: they come from the graphs around it."""
-    own = {v.name for v in body.inputs} | set(body.initializers)
+    defined = {v.name for v in body.inputs} | set(body.initializers)
     used = {v.name for v in body.outputs}
     for node in body.nodes:
-        own.update(node.outputs)
+        defined.update(node.outputs)
         used.update(node.inputs)
         for _, inner in subgraphs(node):
             used |= captured_names(inner)
-    return frozenset(used - own - {""})
+    return frozenset(used - defined - {""})
 
 
 def substituted(node: Node, values: Mapping[str, Any]) -> Node:

@@ -27,11 +27,11 @@ LARGEST_FLOATS = 16
 
 def small_constants(graph: Graph) -> dict[str, Array]:
     """Small initializers, and constants that nodes carry, by name."""
-    found = {tensor.name: content(tensor) for tensor in graph.initializers.values()}
+    arrays = {tensor.name: content(tensor) for tensor in graph.initializers.values()}
     for node in graph.nodes:
         if node.op == "Constant" and not node.domain and len(node.outputs) == 1:
-            found[node.outputs[0]] = constant(node)
-    return {name: value for name, value in found.items() if value is not None}
+            arrays[node.outputs[0]] = constant(node)
+    return {name: value for name, value in arrays.items() if value is not None}
 
 
 def content(tensor: Tensor) -> Array | None:

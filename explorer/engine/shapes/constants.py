@@ -43,25 +43,25 @@ class ConstantContents(Mapping[str, "Array"]):
         tensor = self.tensor(name)
         if tensor is None:
             return None
-        self._arrays[name] = found = constant_folding.content(tensor)
-        return found
+        self._arrays[name] = array = constant_folding.content(tensor)
+        return array
 
     def flat(self, name: str) -> list[Any] | None:
         """The elements in a row."""
         if name in self._flat:
             return self._flat[name]
-        found: list[Any] | None = None
+        elements: list[Any] | None = None
         tensor = self.tensor(name) if name not in self._arrays else None
         if tensor is not None and tensor.dtype in _PLAIN and tensor.payload is not None:
             # no need of numpy for the target of a Reshape
             if tensor.elements <= constant_folding.LARGEST and tensor.payload.size == tensor.nbytes:
                 layout = f"<{tensor.elements}{_PLAIN[tensor.dtype]}"
-                found = list(struct.unpack(layout, tensor.payload.view()))
+                elements = list(struct.unpack(layout, tensor.payload.view()))
         else:
             array = self.array(name)
-            found = None if array is None else array.reshape(-1).tolist()
-        self._flat[name] = found
-        return found
+            elements = None if array is None else array.reshape(-1).tolist()
+        self._flat[name] = elements
+        return elements
 
     def tensor(self, name: str) -> Tensor | None:
         """What is stored under a name, and not decoded."""
@@ -119,10 +119,10 @@ def follow(node: Node, shape: Shape | None, dtype: str | None, contents: Constan
         return _packed(part, (len(part),), dtype)
     arguments: list[Any] = []
     for name in node.inputs:
-        found = contents.array(name) if name else None
-        if name and found is None:
+        array = contents.array(name) if name else None
+        if name and array is None:
             return None
-        arguments.append(found)
+        arguments.append(array)
     if not arguments:
         return None
     symbolic = any(a is not None and a.dtype == object for a in arguments)
@@ -167,7 +167,7 @@ def _symbolic(node: Node, arguments: Sequence[Array | None], dtype: str | None) 
         mine = numbers[0] if numbers else np.dtype(dtype) if dtype not in (None, "bool") else None
         kinds = [mine if a.dtype == object else a.dtype for a in arguments if a is not None]
         number = constant_folding.FOLDABLE[node.op]
-        made = []
+        results = []
         if arrays[0].size > constant_folding.LARGEST:
             return None
         for values in zip(*(a.reshape(-1).tolist() for a in arrays), strict=True):
@@ -175,24 +175,24 @@ def _symbolic(node: Node, arguments: Sequence[Array | None], dtype: str | None) 
                 # in the precision in which the model computes
                 each_in_type = [np.array(v, kind) for v, kind in zip(values, kinds, strict=True)]
                 exact = number(node.attributes, *each_in_type)
-                made.append(None if exact is None else exact.item())
+                results.append(None if exact is None else exact.item())
             else:
-                made.append(_tried(each, values, dtype))
-        return _packed(made, arrays[0].shape, dtype)
+                results.append(_tried(each, values, dtype))
+        return _packed(results, arrays[0].shape, dtype)
     if node.op in ("ReduceProd", "ReduceSum"):
-        data = arguments[0]
-        if data is None or data.ndim != 1 or any(v is None for v in data.tolist()):
+        vector = arguments[0]
+        if vector is None or vector.ndim != 1 or any(v is None for v in vector.tolist()):
             return None
         total: Any = 1 if node.op == "ReduceProd" else 0
-        for value in data.tolist():
+        for value in vector.tolist():
             total = total * value if node.op == "ReduceProd" else total + value
         return _packed([total], (1,) if node.attributes.get("keepdims", 1) else (), dtype)
     if node.op not in _STRUCTURAL:
         return None
-    found = constant_folding.FOLDABLE[node.op](node.attributes, *arguments)
-    if found is None or found.size > constant_folding.LARGEST:
+    output = constant_folding.FOLDABLE[node.op](node.attributes, *arguments)
+    if output is None or output.size > constant_folding.LARGEST:
         return None
-    return _packed(found.reshape(-1).tolist(), found.shape, dtype)
+    return _packed(output.reshape(-1).tolist(), output.shape, dtype)
 
 
 def _tried(rule: Callable[..., Any], values: Sequence[Any], dtype: str | None) -> Any:

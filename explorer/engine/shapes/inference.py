@@ -149,7 +149,7 @@ class Inference:
         observed: Mapping[str, Type] | None = None,
     ) -> None:
         self.model = model
-        inputs, bound, overruled = bind_inputs(model, sizes, input_shapes)
+        inputs, dim_sizes, overruled = bind_inputs(model, sizes, input_shapes)
         self.notes: list[str] = []
         self._limits: dict[str, Dim] = {}
         self._answers: dict[Hashable, InferredTypes] = {}
@@ -160,21 +160,21 @@ class Inference:
         self._open: set[Any] = set()
         self._full = False
         self._onnx = OnnxPass(model.ir_version, self.notes)
-        self._dims = bound
+        self._dims = dim_sizes
         self._blocked = blocked_channels(model.graph) if NCHWC in model.opsets else {}
-        self._held = {value.name: value for value in inputs if container(value) is not None}
+        self._input_containers = {value.name: value for value in inputs if container(value) is not None}
         self._trusted = not overruled
         graph = model.graph if inputs == model.graph.inputs else replace(model.graph, inputs=inputs)
         declared = self._declared(graph)
-        seen = {name: (t[0], canonical_shape(t[1])) for name, t in (observed or {}).items()}
+        observed_types = {name: (t[0], canonical_shape(t[1])) for name, t in (observed or {}).items()}
         table = self._infer(
-            graph, model.opsets, declared, ConstantContents(graph.initializers), observed=seen
+            graph, model.opsets, declared, ConstantContents(graph.initializers), observed=observed_types
         )
-        if seen:
-            table = self._corrected(graph, declared, seen, table)
+        if observed_types:
+            table = self._corrected(graph, declared, observed_types, table)
         values = ShapeOrigins(graph, table, declared, self._limits, trusted=self._trusted)
         self.main = Shapes(
-            values, table.contents, bound, tuple(self.notes), table.types, values.disputed, self._alike
+            values, table.contents, dim_sizes, tuple(self.notes), table.types, values.disputed, self._alike
         )
 
     @property
@@ -215,13 +215,13 @@ class Inference:
         contents: ConstantContents,
         doubtful: frozenset[str] = frozenset(),
     ) -> tuple[Sequence[Node], ShapeTable]:
-        given = [contents.array(name) if name else None for name in call.inputs]
+        input_contents = [contents.array(name) if name else None for name in call.inputs]
         bare = not function.attributes and not function.defaults
-        attributes = "" if bare else repr(sorted(call.attributes.items(), key=lambda item: item[0]))
+        attributes = "" if bare else repr(sorted(call.attributes.items(), key=lambda pair: pair[0]))
         key = (
             function.key,
             tuple(kinds),
-            tuple(None if c is None else _fingerprint(c) for c in given),
+            tuple(None if c is None else _fingerprint(c) for c in input_contents),
             attributes,
             doubtful,
         )
@@ -234,7 +234,7 @@ class Inference:
             inputs = []
             inside = ConstantContents({})
             missing = [None] * len(function.inputs)
-            every = zip(function.inputs, [*kinds, *missing], [*given, *missing], strict=False)
+            every = zip(function.inputs, [*kinds, *missing], [*input_contents, *missing], strict=False)
             for name, kind, content in every:
                 if kind is not None:
                     inputs.append(Value(name, kind[0], kind[1]))
@@ -294,28 +294,30 @@ class Inference:
             else Value(value.name, kind[0] or value.dtype, kind[1])
             for value, kind in zip(body.inputs, [*kinds] + [None] * len(body.inputs), strict=False)
         )
-        known = {n: c for n in captured if (c := contents.array(n)) is not None}
+        captured_contents = {n: c for n in captured if (c := contents.array(n)) is not None}
         key = (
             id(body),
             tuple((v.dtype, v.shape) for v in formal),
             tuple((n, around[n]) for n in captured if n in around),
-            tuple((n, _fingerprint(c)) for n, c in known.items()),
+            tuple((n, _fingerprint(c)) for n, c in captured_contents.items()),
             doubtful,
         )
         if key not in self._bodies:
             inputs = [*formal]
             inside = ConstantContents(body.initializers)
-            own = {v.name for v in formal} | set(body.initializers)
+            defined = {v.name for v in formal} | set(body.initializers)
             for name in captured:
-                if name in own:
+                if name in defined:
                     continue
-                if name in known:
-                    inside.set(name, known[name])
+                if name in captured_contents:
+                    inside.set(name, captured_contents[name])
                 if name in around:
-                    held = self._held.get(name) if around[name][0] is None else None
-                    inputs.append(held or Value(name, *around[name]))
-                elif name in known and known[name].dtype != object:
-                    inputs.append(Value(name, str(known[name].dtype), tuple(known[name].shape)))
+                    container_value = self._input_containers.get(name) if around[name][0] is None else None
+                    inputs.append(container_value or Value(name, *around[name]))
+                elif name in captured_contents and captured_contents[name].dtype != object:
+                    inputs.append(
+                        Value(name, str(captured_contents[name].dtype), tuple(captured_contents[name].shape))
+                    )
             graph = replace(body, inputs=tuple(inputs), extra=())
             table = self._followed(key, graph, opsets, self._declared(body), inside)
             table.doubtful = doubtful
@@ -389,15 +391,15 @@ class Inference:
     # -- one graph ------------------------------------------------------------------------------
 
     def _declared(self, graph: Graph) -> dict[str, Type]:
-        """What the file says of values between its nodes and of outputs, sizes put in."""
+        """Types that the file declares for intermediate values and outputs, with the user's sizes put in."""
         if not graph.values and not graph.outputs:
             return {}
-        found: dict[str, Type] = {}
+        types: dict[str, Type] = {}
         for value in (*graph.values, *graph.outputs):
             if value.dtype is not None or value.shape is not None:
                 shape = None if value.shape is None else canonical_shape(bound_shape(value.shape, self._dims))
-                found[value.name] = value.dtype, shape
-        return found
+                types[value.name] = value.dtype, shape
+        return types
 
     def _containers(self, graph: Graph) -> list[Container]:
         """The sequences and optionals that go into a graph, sizes put in."""
@@ -416,12 +418,12 @@ class Inference:
         """Rules, then onnx, then what was observed or declared, until nothing is gained.
 
         Args:
-            graph: With its inputs as they are to be.
+            graph: The graph, its inputs already bound.
             opsets: Versions of the operator sets.
-            declared: What the file says of intermediate values and outputs.
-            contents: What is known of initializers and inputs.
-            observed: What a run has shown.
-            overruled: Values of which a run showed something else than was inferred: they are as it showed.
+            declared: Types that the file declares for intermediate values and outputs.
+            contents: Known contents of initializers and inputs.
+            observed: Types that a run showed.
+            overruled: Values whose inferred type a run contradicted: their observed types are taken.
         """
         # alike weights get the same object for a type: the walk tells nodes that are alike by it
         pool = self._pool
@@ -440,16 +442,16 @@ class Inference:
             table.origins.update(dict.fromkeys(overruled, "observed"))
             table.overruled.update(overruled)
         nodes: Sequence[Node] = graph.nodes
-        asked: set[tuple[Any, ...]] = set()
+        past_questions: set[tuple[Any, ...]] = set()
         for _ in range(ROUNDS):
             open_ = self._propagate(nodes, table, opsets)
             if not open_:
                 break
             question = tuple(id(n) for n in open_), len(table.origins)
-            if question not in asked:
-                asked.add(question)
-                held = self._containers(graph)
-                answer = self._onnx.types(open_, graph.initializers, types, contents, opsets, held)
+            if question not in past_questions:
+                past_questions.add(question)
+                containers = self._containers(graph)
+                answer = self._onnx.types(open_, graph.initializers, types, contents, opsets, containers)
                 if merge(types, answer):
                     continue
             if observed and take(open_, table, observed, "observed"):
@@ -459,32 +461,32 @@ class Inference:
         return table
 
     def _corrected(
-        self, graph: Graph, declared: Mapping[str, Type], seen: Mapping[str, Type], table: ShapeTable
+        self, graph: Graph, declared: Mapping[str, Type], observed: Mapping[str, Type], table: ShapeTable
     ) -> ShapeTable:
-        """Inferred again with what a run showed, as long as it contradicts what was inferred.
+        """Infers again with observed types until they contradict no inferred type.
 
-        What stands behind a wrong shape is mostly wrong because of it: only the first are taken over, the
-        others inferred from there.
+        A wrong shape makes the shapes behind it wrong: only the first wrong ones are replaced, the others
+        follow from them.
         """
         symbols = symbols_of(graph, declared)
         overruled: dict[str, Shape | None] = {}
         for _ in range(ROUNDS):
             behind: set[str] = set()
-            found = len(overruled)
+            count_before = len(overruled)
             for node in graph.nodes:
                 if not behind.isdisjoint(node.inputs):
                     behind.update(node.outputs)
                     continue
                 for name in node.outputs:
                     shape = table.types.get(name, (None, None))[1]
-                    said = seen.get(name, (None, None))[1]
-                    if contradicts(said, shape, symbols):
+                    observed_shape = observed.get(name, (None, None))[1]
+                    if contradicts(observed_shape, shape, symbols):
                         overruled[name] = shape
                         behind.add(name)
-            if len(overruled) == found:
+            if len(overruled) == count_before:
                 break
             contents = ConstantContents(graph.initializers)
-            table = self._infer(graph, self.model.opsets, declared, contents, seen, overruled)
+            table = self._infer(graph, self.model.opsets, declared, contents, observed, overruled)
         return table
 
     def _propagate(self, nodes: Sequence[Node], table: ShapeTable, opsets: Mapping[str, int]) -> list[Node]:
@@ -499,7 +501,7 @@ class Inference:
             outputs = node.outputs
             rule = _STANDARD.get(node.op) if not node.domain else _RULES.get((node.domain, node.op))
             if rule is None or (functions and node.key in functions):
-                if not self._other(node, table, opsets):
+                if not self._infer_call_or_branch(node, table, opsets):
                     open_.append(node)
                 continue
             only = outputs[0] if len(outputs) == 1 else ""
@@ -517,23 +519,23 @@ class Inference:
             else:
                 answer = None
             if answer is None:
-                answer = self._asked(node, rule, kinds, contents, versions[node.domain])
+                answer = self._apply_rule(node, rule, kinds, contents, versions[node.domain])
                 if key is not None:
                     self._remember(key, answer)
-            made = answer.types
-            if made is None:
+            output_types = answer.types
+            if output_types is None:
                 open_.append(node)
                 continue
-            if isinstance(made, ShapeMismatch):
-                self._refuse(node, str(made), table)
+            if isinstance(output_types, ShapeMismatch):
+                self._refuse(node, str(output_types), table)
                 continue
             if only and answer.whole and not there:
-                types[only] = made[0]
+                types[only] = output_types[0]
                 if key is not None:
                     alike[id(node)] = answer
             else:
                 whole = answer.whole
-                for name, kind in zip(outputs, made, strict=False):
+                for name, kind in zip(outputs, output_types, strict=False):
                     if not name:
                         continue
                     if name in types:
@@ -541,7 +543,7 @@ class Inference:
                     types[name] = kind
                     if kind[1] is None or kind[0] is None or None in kind[1]:
                         whole = False
-                if not whole or len(made) < len(outputs):
+                if not whole or len(output_types) < len(outputs):
                     open_.append(node)
             if node.op in _KNOWN_OPS:
                 self._fold(node, table)
@@ -553,7 +555,7 @@ class Inference:
         # what does not fit knows the node that it was found at
         (self._answers if isinstance(answer.types, ShapeMismatch) else _REMEMBERED)[key] = answer
 
-    def _asked(
+    def _apply_rule(
         self,
         node: Node,
         operator: Operator,
@@ -561,15 +563,15 @@ class Inference:
         contents: ConstantContents,
         version: int,
     ) -> InferredTypes:
-        """A rule's answer, which cannot say either if the node fits no definition."""
+        """Applies the operator's rule; an answer without types where the node does not fit the definition."""
         names = node.inputs
         inputs = tuple([kind and TensorInfo(name, *kind) for name, kind in zip(names, kinds, strict=True)])
         inside = {names[i]: contents.flat(names[i]) for i in operator.reads if i < len(kinds) and kinds[i]}
-        made = (None,) * len(node.outputs)
+        outputs = (None,) * len(node.outputs)
         attributes = node.attributes
         if id(node) in self._blocked:
             attributes = {**attributes, BLOCKED: self._blocked[id(node)]}
-        call = Call(node.op, node.domain, attributes, inputs, made, inside, version, self._fresh)
+        call = Call(node.op, node.domain, attributes, inputs, outputs, inside, version, self._fresh)
         try:
             answer = operator.shape(call) if operator.shape is not None else None
         except ShapeMismatch as mismatch:
@@ -603,12 +605,12 @@ class Inference:
             return
         name = node.outputs[0]
         contents = table.contents
-        stored = _stored(node, contents)
-        if stored is not None:
-            contents.hold(name, stored)
+        stored_tensor = _stored(node, contents)
+        if stored_tensor is not None:
+            contents.hold(name, stored_tensor)
             return
-        known = contents.array(name)
-        if known is not None and (known.dtype != object or None not in known.reshape(-1).tolist()):
+        array = contents.array(name)
+        if array is not None and (array.dtype != object or None not in array.reshape(-1).tolist()):
             return
         shape: Shape | None = None
         if node.op in ("Shape", "Size"):
@@ -617,15 +619,15 @@ class Inference:
                 # a count that depends on data is no size to compute with: bounds do not subtract
                 shape = tuple(None if isinstance(d, str) and "'#" in d else d for d in shape)
         elif node.op != "Constant":
-            for one in node.inputs:
-                if one and contents.array(one) is None:
+            for input_name in node.inputs:
+                if input_name and contents.array(input_name) is None:
                     return
-        found = follow(node, shape, table.types.get(name, (None, None))[0], contents)
-        if found is not None:
-            contents.set(name, found)
+        content = follow(node, shape, table.types.get(name, (None, None))[0], contents)
+        if content is not None:
+            contents.set(name, content)
 
-    def _other(self, node: Node, table: ShapeTable, opsets: Mapping[str, int]) -> bool:
-        """A call, a branch, a loop, or an operator without a rule; whether all its outputs are known."""
+    def _infer_call_or_branch(self, node: Node, table: ShapeTable, opsets: Mapping[str, int]) -> bool:
+        """Infers a call, a branch or a loop; True if all its outputs are known."""
         types = table.types
         if complete_all(node.outputs, types):
             return True
@@ -651,21 +653,23 @@ class Inference:
         return complete_all(node.outputs, types)
 
     def _looped(self, node: Node, table: ShapeTable, opsets: Mapping[str, int]) -> Sequence[Type | None]:
-        """What is carried, then rows as the body makes them, one of every run if it is known how many run."""
+        """Types of the carried values, then of the stacked outputs: a row for each iteration."""
         body: Graph = node.attributes["body"]
         kinds = [table.types.get(name) if name else None for name in node.inputs[2:]]
-        made = self._carried(node, kinds, table.types, table.contents, opsets)
-        if len(node.outputs) <= len(made):
-            return made
+        output_types = self._carried(node, kinds, table.types, table.contents, opsets)
+        if len(node.outputs) <= len(output_types):
+            return output_types
         trips, always = iterations(node, table.contents)
-        inside = self._body(body, [("int64", ()), ("bool", ()), *made], table.types, table.contents, opsets)
-        for value in body.outputs[1 + len(made) :]:
+        inside = self._body(
+            body, [("int64", ()), ("bool", ()), *output_types], table.types, table.contents, opsets
+        )
+        for value in body.outputs[1 + len(output_types) :]:
             dtype, shape = inside.types.get(value.name, (None, None))
-            made.append((dtype, None if shape is None else (trips if always else None, *shape)))
-        return made
+            output_types.append((dtype, None if shape is None else (trips if always else None, *shape)))
+        return output_types
 
     def _scanned(self, node: Node, table: ShapeTable, opsets: Mapping[str, int]) -> Sequence[Type | None]:
-        """States as they came in, then rows as the body makes them, as many as are scanned.
+        """Types of the states, then of the stacked outputs: a row for each element scanned.
 
         onnx infers the body with the sizes that it declares: one that it leaves open stays open outside.
         """
@@ -685,31 +689,31 @@ class Inference:
             trips = shape[axis] if trips is None else trips
             kinds[at] = dtype, shape[:axis] + shape[axis + 1 :]
         inside = self._body(body, kinds, table.types, table.contents, opsets).types
-        made: list[Type | None] = [*kinds[:states]]
+        output_types: list[Type | None] = [*kinds[:states]]
         for value, axis in zip(body.outputs[states:], put, strict=False):
             dtype, shape = inside.get(value.name, (None, None))
             if shape is not None:
                 place = axis % (len(shape) + 1)
                 shape = (*shape[:place], trips, *shape[place:])
-            made.append((dtype, shape))
-        return made
+            output_types.append((dtype, shape))
+        return output_types
 
     def _branches(self, node: Node, table: ShapeTable, opsets: Mapping[str, int]) -> Sequence[Type | None]:
-        """What both branches agree on, or what the one gives that is known to be taken."""
+        """Types on which both branches agree, or those of the branch that is known to run."""
         condition = table.contents.get(node.inputs[0]) if node.inputs else None
         bodies = dict(subgraphs(node))
         if condition is not None and condition.size == 1 and len(bodies) == 2:
             name = "then_branch" if bool(condition.reshape(-1)[0]) else "else_branch"
             bodies = {name: bodies[name]} if name in bodies else bodies
-        found: list[list[Type | None]] = []
+        branch_types: list[list[Type | None]] = []
         for body in bodies.values():
             inside = self._body(body, (), table.types, table.contents, opsets)
-            found.append([inside.types.get(v.name) for v in body.outputs])
+            branch_types.append([inside.types.get(v.name) for v in body.outputs])
         merged: list[Type | None] = []
-        for kinds in zip(*found, strict=False):
+        for kinds in zip(*branch_types, strict=False):
             first = kinds[0]
-            for other in kinds[1:]:
-                first = common(first, other)
+            for kind in kinds[1:]:
+                first = common(first, kind)
             merged.append(first)
         return merged
 
@@ -732,10 +736,10 @@ class Inference:
 
 
 def _contents_of_inputs(
-    node: Node, told: Sequence[int], kinds: Sequence[Type | None], contents: ConstantContents
+    node: Node, indices: Sequence[int], kinds: Sequence[Type | None], contents: ConstantContents
 ) -> Iterator[tuple[Any, ...] | None]:
-    """The contents of those inputs of a node that its rule is told; None for what is not known."""
-    for index in told:
+    """Contents of the inputs at `indices`, which the node's rule reads; None where they are unknown."""
+    for index in indices:
         if index < len(kinds) and kinds[index] is not None:
             flat = contents.flat(node.inputs[index])
             yield None if flat is None else tuple(flat)
@@ -752,10 +756,10 @@ def _stored(node: Node, contents: ConstantContents) -> Tensor | None:
 def _contents(constants: Constants) -> ConstantContents:
     if isinstance(constants, ConstantContents):
         return constants
-    found = ConstantContents({})
+    contents = ConstantContents({})
     for name, value in constants.items():
-        found.set(name, value)
-    return found
+        contents.set(name, value)
+    return contents
 
 
 def _fingerprint(array: np.ndarray[Any, Any]) -> Hashable:

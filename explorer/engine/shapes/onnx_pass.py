@@ -76,11 +76,11 @@ class OnnxPass(Struct):
             return {}
         typed: list[Value | Container] = [*graph.inputs, *graph.values, *containers]
         symbols = {d for v in typed for d in v.shape or () if isinstance(d, str)}
-        found: dict[str, Type] = {}
+        output_types: dict[str, Type] = {}
         for name, code, sizes in answer:
             shape: Shape | None = None if sizes is None else tuple(_dim(d, symbols) for d in sizes)
-            found[name] = DTYPES[code].name if code in DTYPES else None, shape
-        return found
+            output_types[name] = DTYPES[code].name if code in DTYPES else None, shape
+        return output_types
 
     def _answer(self, graph: Graph, opsets: Mapping[str, int]) -> Any:
         """What onnx's inference says of a graph; None if it says nothing.
@@ -146,18 +146,18 @@ def _cut_out(
     containers: Sequence[Container],
 ) -> Graph:
     """A graph of the nodes alone, with what they take from around them as its inputs."""
-    made = {name for node in nodes for name in node.outputs if name}
+    produced = {name for node in nodes for name in node.outputs if name}
     used: dict[str, None] = {}
     for node in nodes:
         used.update(dict.fromkeys(n for n in node.inputs if n))
         for _, body in subgraphs(node):
             used.update(dict.fromkeys(sorted(captured_names(body))))
-    held = {c.name: c for c in containers}
+    containers_by_name = {c.name: c for c in containers}
     inputs: list[Value] = []
     inside: dict[str, Tensor] = {}
     values: list[Value] = []
     for name in used:
-        if name in made:
+        if name in produced:
             continue
         if name in initializers:
             inside[name] = initializers[name]
@@ -168,9 +168,9 @@ def _cut_out(
             inside[name] = tensor_from_array(name, content)
         elif kind is not None and kind[0] is not None:
             inputs.append(Value(name, kind[0], kind[1]))
-        elif name in held:
-            inputs.append(held[name].value())
-    for name in made:
+        elif name in containers_by_name:
+            inputs.append(containers_by_name[name].value())
+    for name in produced:
         kind = types.get(name)
         if kind is not None and kind[0] is not None and kind[1] is not None:
             values.append(Value(name, kind[0], kind[1]))

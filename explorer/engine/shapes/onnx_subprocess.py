@@ -128,13 +128,13 @@ def _answer(content: bytes) -> list[Any] | str:
         graph = shape_inference.infer_shapes(content, data_prop=True).graph
     except Exception as error:  # whatever it is, the graph has another answer without this node
         return str(error)[:2000]
-    found = []
+    typed_values = []
     for value in (*graph.value_info, *graph.output):
         if value.type.HasField("tensor_type"):
             kind = value.type.tensor_type
             shape = [_described(d) for d in kind.shape.dim] if kind.HasField("shape") else None
-            found.append((value.name, int(kind.elem_type), shape))
-    return found
+            typed_values.append((value.name, int(kind.elem_type), shape))
+    return typed_values
 
 
 def _serve() -> None:

@@ -44,8 +44,8 @@ class ShapeOrigins(Mapping[str, TensorInfo]):
         self._declared = declared
         self._limits = limits
         self._trusted = trusted
-        made = {name for node in graph.nodes for name in node.outputs}
-        self._given = {name for name in table.types if name not in made}
+        node_outputs = {name for node in graph.nodes for name in node.outputs}
+        self._uncomputed = {name for name in table.types if name not in node_outputs}
         self._doubtful = _behind(graph.nodes, table.doubtful) if table.doubtful else frozenset()
         self._symbols = symbols_of(graph, declared)
         self._texts: dict[Shape, tuple[Shape, bool]] = {}
@@ -61,14 +61,14 @@ class ShapeOrigins(Mapping[str, TensorInfo]):
         return name in self._table.types
 
     def __getitem__(self, name: str) -> TensorInfo:
-        known = self._facts.get(name)
-        if known is None:
+        info = self._facts.get(name)
+        if info is None:
             dtype, shape = self._table.types[name]
-            known = self._fact(name, dtype, shape)
+            info = self._fact(name, dtype, shape)
             if len(self._facts) >= _KEPT:
                 self._facts.clear()
-            self._facts[name] = known
-        return known
+            self._facts[name] = info
+        return info
 
     def get(self, name: str, default: Any = None) -> Any:
         """As of any mapping; `Mapping.get` would raise and catch for every name that is missing."""
@@ -76,28 +76,29 @@ class ShapeOrigins(Mapping[str, TensorInfo]):
         return known if known is not None else self[name] if name in self._table.types else default
 
     def _fact(self, name: str, dtype: str | None, shape: Shape | None) -> TensorInfo:
-        if name in self._given:
+        if name in self._uncomputed:
             return TensorInfo(name, dtype, shown_shape(shape), "declared")
         origin = self._table.origins.get(name, "inferred")
         conflict = self._conflict(name, shape, origin) if name in self.disputed else ""
-        bound = name in self._doubtful
+        is_bound = name in self._doubtful
         if shape is not None:
-            known = self._texts.get(shape)
-            if known is None:
-                known = self._texts[shape] = _finished(shape, self._limits)
-            shape, bound = known[0], known[1] or bound
-        return TensorInfo(name, dtype, shape, "bound" if bound else origin, conflict)
+            finished_shape = self._texts.get(shape)
+            if finished_shape is None:
+                finished_shape = self._texts[shape] = _finished(shape, self._limits)
+            shape, is_bound = finished_shape[0], finished_shape[1] or is_bound
+        return TensorInfo(name, dtype, shape, "bound" if is_bound else origin, conflict)
 
     def _conflict(self, name: str, shape: Shape | None, origin: str) -> str:
-        """Who else says something else of a value, in words."""
+        """Sources that contradict the shape of a value, in words."""
         parts: list[str] = []
         if name in self._table.overruled:
-            said = self._table.overruled[name]
-            parts.append(f"inference gives {list(shown_shape(said) or ())}" if said is not None else "")
+            inferred = self._table.overruled[name]
+            text = f"inference gives {list(shown_shape(inferred) or ())}" if inferred is not None else ""
+            parts.append(text)
         if name in self._declared and origin != "declared" and self._trusted:
-            said = self._declared[name][1]
-            if contradicts(said, shape, self._symbols):
-                parts.append(f"the file declares {list(shown_shape(said) or ())}")
+            declared = self._declared[name][1]
+            if contradicts(declared, shape, self._symbols):
+                parts.append(f"the file declares {list(shown_shape(declared) or ())}")
         return self._table.conflicts.get(name, "; ".join(filter(None, parts)))
 
 
@@ -125,23 +126,23 @@ def _renamed(shape: Shape | None, rule: Callable[[str], Dim]) -> Shape | None:
 
 def _finished(shape: Shape, limits: Mapping[str, Dim]) -> tuple[Shape, bool]:
     """The shape to show, and whether it is a bound."""
-    bound = False
+    is_bound = False
     result: list[Dim] = []
-    for one in shape:
-        if isinstance(one, str) and "'#" in one:
-            bound = True
-            one = dims.upper(one, limits)
-        result.append(dims.display(one) if isinstance(one, str) else one)
-    return tuple(result), bound
+    for dim in shape:
+        if isinstance(dim, str) and "'#" in dim:
+            is_bound = True
+            dim = dims.upper(dim, limits)
+        result.append(dims.display(dim) if isinstance(dim, str) else dim)
+    return tuple(result), is_bound
 
 
 def _behind(nodes: Sequence[Node], names: frozenset[str]) -> frozenset[str]:
-    """All values that are made from those in `names`."""
-    found = set(names)
+    """All values that are computed from those in `names`, and these."""
+    dependents = set(names)
     for node in nodes:
-        if not found.isdisjoint(node.inputs):
-            found.update(name for name in node.outputs if name)
-    return frozenset(found)
+        if not dependents.isdisjoint(node.inputs):
+            dependents.update(name for name in node.outputs if name)
+    return frozenset(dependents)
 
 
 def contradicts(said: Shape | None, shape: Shape | None, symbols: set[str]) -> bool:

@@ -49,7 +49,7 @@ def observe(
 
     Args:
         model: The model.
-        values: What inference says of them: how much memory they take.
+        values: Their inferred types, to estimate how much memory they take.
         sizes: Of symbolic dimensions.
         input_shapes: Of inputs.
         on_progress: Told how many values have been seen.
@@ -71,44 +71,44 @@ def observe(
     runs: list[tuple[dict[str, int], dict[str, Type]]] = []
     names = [o for node in graph.nodes for o in node.outputs if o]
     for tried in _SIZES if open_ else _SIZES[:1]:
-        chosen = {name: tried[at % len(tried)] for at, name in enumerate(open_)}
-        found: dict[str, Type] = {}
-        nbytes = {name: _bytes(values.get(name), chosen) for name in names}
+        dim_sizes = {name: tried[at % len(tried)] for at, name in enumerate(open_)}
+        types: dict[str, Type] = {}
+        nbytes = {name: _bytes(values.get(name), dim_sizes) for name in names}
         for chunk in batches(names, nbytes.__getitem__, LARGEST_CHUNK, count=MOST_VALUES):
             stop_if(cancel)
             if on_progress is not None:
-                on_progress(Progress("observing shapes", len(found), len(names)))
+                on_progress(Progress("observing shapes", len(types), len(names)))
             try:
-                found.update(_run(model, chunk, values, chosen))
+                types.update(_run(model, chunk, values, dim_sizes))
             except ExplorerError as error:
                 text = f"shapes could not be observed: {error.what}"
                 if open_:
                     text += f"; give sizes that fit with --dim {open_[0]}=N"
                 return {}, (*notes, text)
-        runs.append((chosen, found))
+        runs.append((dim_sizes, types))
     if len(runs) == 1:
         return runs[0][1], notes
-    (chosen, one), (others, two) = runs
-    meaning: dict[tuple[int, int], str] = {(chosen[n], others[n]): n for n in open_}
-    return {name: _both(kind, two.get(name), meaning) for name, kind in one.items()}, notes
+    (dim_sizes, first_types), (second_sizes, second_types) = runs
+    meaning: dict[tuple[int, int], str] = {(dim_sizes[n], second_sizes[n]): n for n in open_}
+    return {name: _both(kind, second_types.get(name), meaning) for name, kind in first_types.items()}, notes
 
 
-def _both(one: Type, two: Type | None, meaning: Mapping[tuple[int, int], str]) -> Type:
-    """What two runs with different sizes say together."""
-    if one[1] is None or two is None or two[1] is None or len(one[1]) != len(two[1]):
-        return one[0], None
+def _both(first: Type, second: Type | None, meaning: Mapping[tuple[int, int], str]) -> Type:
+    """The type that fits two runs: a size that differs is the dimension it follows, or None."""
+    if first[1] is None or second is None or second[1] is None or len(first[1]) != len(second[1]):
+        return first[0], None
     dims: list[Dim] = []
-    for a, b in zip(one[1], two[1], strict=True):
+    for a, b in zip(first[1], second[1], strict=True):
         follows = meaning.get((a, b)) if isinstance(a, int) and isinstance(b, int) else None
         dims.append(a if a == b else follows)
-    return one[0], tuple(dims)
+    return first[0], tuple(dims)
 
 
 def _runnable(model: Model) -> tuple[Graph, tuple[str, ...]]:
-    """The part of the main graph that does not need an operator which the runtime lacks."""
+    """The part of the main graph that the runtime has operators for, and a note on the rest."""
     graph = model.graph
     lacking: set[str] = set()
-    kept: list[Node] = []
+    runnable: list[Node] = []
     missing: dict[str, None] = {}
     for node in graph.nodes:
         unknown = node.key not in model.functions and node.domain not in _RUNTIME_DOMAINS
@@ -120,12 +120,12 @@ def _runnable(model: Model) -> tuple[Graph, tuple[str, ...]]:
             if unknown:
                 missing[f"{node.domain}.{node.op}"] = None
             continue
-        kept.append(node)
+        runnable.append(node)
     notes: tuple[str, ...] = ()
     if missing:
         names = ", ".join(list(missing)[:4])
         notes = (f"shapes behind {names} could not be observed: the runtime has no such operator",)
-    return replace(graph, nodes=tuple(kept), values=()), notes
+    return replace(graph, nodes=tuple(runnable), values=()), notes
 
 
 def _bytes(info: TensorInfo | None, sizes: Mapping[str, int]) -> int:
@@ -133,8 +133,8 @@ def _bytes(info: TensorInfo | None, sizes: Mapping[str, int]) -> int:
     if info is None or info.shape is None or info.dtype is None:
         return 1 << 20
     count = DTYPES[dtype_code(info.dtype)].bits or 64
-    for one in info.shape:
-        count *= one if isinstance(one, int) else sizes.get(one or "", 16)
+    for dim in info.shape:
+        count *= dim if isinstance(dim, int) else sizes.get(dim or "", 16)
     return count // 8
 
 
@@ -161,9 +161,9 @@ def _run(
         outputs=tuple(Value(node.outputs[0], "int64", None) for node in shapes),
     )
     session = RuntimeSession(replace(model, graph=graph), what="the model", optimise=False)
-    seen = session.run(draw(plan_inputs(model, sizes), 0))
-    found: dict[str, Type] = {}
+    shapes_by_name = session.run(draw(plan_inputs(model, sizes), 0))
+    observed_types: dict[str, Type] = {}
     for node in shapes:
-        shape: Shape = tuple(int(d) for d in seen[node.outputs[0]])
-        found[node.inputs[0]] = types[node.inputs[0]], shape
-    return found
+        shape: Shape = tuple(int(d) for d in shapes_by_name[node.outputs[0]])
+        observed_types[node.inputs[0]] = types[node.inputs[0]], shape
+    return observed_types

@@ -86,11 +86,11 @@ def merge(types: dict[str, Type], answer: Mapping[str, Type]) -> bool:
     return gained
 
 
-def take(nodes: Sequence[Node], table: ShapeTable, given: Mapping[str, Type], origin: str) -> bool:
-    """Takes what is given of outputs of the first open nodes, those whose inputs are known.
+def take(nodes: Sequence[Node], table: ShapeTable, candidates: Mapping[str, Type], origin: str) -> bool:
+    """Copies `candidates` to outputs of the first open nodes, those whose inputs are known.
 
     Values further behind are left to the next round: inferred from here they may differ from what the
-    file declares. Behind what no run can make, nothing that is given holds.
+    file declares. Behind a node that cannot run, no candidate holds.
     """
     gained = False
     blank: set[str] = set(table.conflicts)
@@ -101,7 +101,7 @@ def take(nodes: Sequence[Node], table: ShapeTable, given: Mapping[str, Type], or
             if not name or (old[0] is not None and old[1] is not None and None not in old[1]):
                 continue
             blank.add(name)
-            kind = given.get(name)
+            kind = candidates.get(name)
             if waiting or kind is None or kind[1] is None or name in table.origins:
                 continue
             new = better(old, kind)

@@ -53,10 +53,10 @@ def view(model: Model, path: Sequence[str]) -> Model | None:
             graph = Graph(name, function.nodes, (), (), {})
             continue
         bodies = ((node, at, body) for node in graph.nodes for at, body in subgraphs(node))
-        held = next(((n, body) for n, at, body in bodies if body_name(n, at) == name), None)
-        if held is None:
+        node_and_body = next(((n, body) for n, at, body in bodies if body_name(n, at) == name), None)
+        if node_and_body is None:
             return None
-        graph = _inside(graph, held[0], held[1])
+        graph = _inside(graph, node_and_body[0], node_and_body[1])
     return model if not path else replace(model, graph=graph)
 
 
@@ -108,8 +108,8 @@ def places(
     yield from _below(main, inference, inference.main, model.opsets, skip, functions, ())
     for calls in functions.values():
         times = [place.calls for place in calls]
-        known = None if None in times else sum(t for t in times if t is not None)
-        yield replace(calls[0], shapes=_MergedValues([place.shapes for place in calls]), calls=known)
+        total_calls = None if None in times else sum(t for t in times if t is not None)
+        yield replace(calls[0], shapes=_MergedValues([place.shapes for place in calls]), calls=total_calls)
 
 
 def _below(
@@ -133,26 +133,26 @@ def _below(
             types = [place.shapes.get(name) if name else None for name in node.inputs]
             _, inner = inference.of_function(function, node, types, shapes.constants)
             graph = Graph(function.name, function.nodes, (), (), {})
-            seen = replace(model, graph=graph, opsets={**model.opsets, **function.opsets})
+            inner_model = replace(model, graph=graph, opsets={**model.opsets, **function.opsets})
             named = (call_name(model, function),)
-            inside = SubgraphView(named, function.nodes, seen, inner.values, inner.values, place.calls)
+            inside = SubgraphView(named, function.nodes, inner_model, inner.values, inner.values, place.calls)
             functions.setdefault(node.key, []).append(inside)
             within = {**opsets, **function.opsets}
             below = _below(inside, inference, inner, within, skip, functions, (*open_, node.key))
-            for found in below:
+            for inner_place in below:
                 # a body in a function belongs to the function, whoever calls it
                 if len(functions[node.key]) == 1:
-                    yield found
+                    yield inner_place
             continue
         for attribute, body in subgraphs(node):
             types_, trips = _types(node, body, place.shapes, inference, shapes, opsets)
             inner = inference.of_body(body, types_, place.shapes, shapes.constants, opsets)
             times = None if trips is None or place.calls is None else trips * place.calls
             path = (*place.path, body_name(node, attribute))
-            seen = replace(model, graph=_inside(model.graph, node, body))
+            inner_model = replace(model, graph=_inside(model.graph, node, body))
             # neither is written to
-            known = ChainMap[str, TensorInfo](inner.values, place.shapes)  # type: ignore[arg-type]
-            inside = SubgraphView(path, body.nodes, seen, known, known, times)
+            inner_values = ChainMap[str, TensorInfo](inner.values, place.shapes)  # type: ignore[arg-type]
+            inside = SubgraphView(path, body.nodes, inner_model, inner_values, inner_values, times)
             yield inside
             yield from _below(inside, inference, inner, opsets, skip, functions, open_)
 

@@ -61,18 +61,22 @@ class FileShapes(Inference):
         self._limits = {}
         self._types: dict[tuple[Type, str], Type] = {}
         self._memo: dict[Hashable, Shapes] = {}
-        inputs, bound, overruled = bind_inputs(model, sizes, input_shapes)
-        bound = {**read.sizes, **bound}
+        inputs, dim_sizes, overruled = bind_inputs(model, sizes, input_shapes)
+        dim_sizes = {**read.sizes, **dim_sizes}
         self._trusted = not overruled
         # nothing is followed in a model in which nothing is open
         self._follows = overruled or bool(read.sizes)
-        types: dict[str, Type] = {v.name: (v.dtype, _bound(v.shape, bound)) for v in inputs}
+        types: dict[str, Type] = {v.name: (v.dtype, _bound(v.shape, dim_sizes)) for v in inputs}
         contents = ConstantContents(model.graph.initializers)
         self._follow(model.graph, types, contents)
-        asked = sizes or {}
-        kept = [name for name, size in read.sizes.items() if bound[name] == size and name not in asked]
-        note = f"sizes that may change are taken as the file has them: {_listed(bound, kept)}"
-        self.main = self._told(types, contents, model.graph, bound, (*([note] if kept else ()), *notes))
+        requested = sizes or {}
+        unchanged_dims = [
+            name for name, size in read.sizes.items() if dim_sizes[name] == size and name not in requested
+        ]
+        note = f"sizes that may change are taken as the file has them: {_listed(dim_sizes, unchanged_dims)}"
+        self.main = self._make_shapes(
+            types, contents, model.graph, dim_sizes, (*([note] if unchanged_dims else ()), *notes)
+        )
 
     @property
     def bounds(self) -> bool:
@@ -84,30 +88,30 @@ class FileShapes(Inference):
     ) -> tuple[Sequence[Node], Shapes]:
         """See `Inference`."""
         graph = self._read.bodies[function.key]
-        given = [constants.get(name) if name else None for name in call.inputs]
-        key = function.key, *self._told_apart(types, given)
+        input_contents = [constants.get(name) if name else None for name in call.inputs]
+        key = function.key, *self._body_key(types, input_contents)
         if key in self._memo:
             return function.nodes, self._memo[key]
-        known = {
+        types_by_name = {
             name: (info.dtype, info.shape)
             for name, info in zip(function.inputs, types, strict=False)
             if info is not None
         }
         contents = ConstantContents({})
-        for name, value in zip(function.inputs, given, strict=False):
+        for name, value in zip(function.inputs, input_contents, strict=False):
             if value is not None:
                 contents.set(name, value)
-        self._follow(graph, known, contents)
-        self._memo[key] = self._told(known, contents, graph)
+        self._follow(graph, types_by_name, contents)
+        self._memo[key] = self._make_shapes(types_by_name, contents, graph)
         return function.nodes, self._memo[key]
 
-    def _told_apart(
+    def _body_key(
         self, types: Sequence[TensorInfo | None], contents: Sequence[Array | None]
     ) -> tuple[Hashable, ...]:
-        """What one opening of a body has that another may not have: a call in a call in a call has few."""
+        """The types and contents that distinguish one call of a body from another."""
         kinds = [None if t is None else (t.dtype, t.shape) for t in types] if self._follows else ()
-        held = [None if c is None else (c.dtype.str, c.shape, c.tobytes()) for c in contents]
-        return tuple(kinds), tuple(held)
+        content_keys = [None if c is None else (c.dtype.str, c.shape, c.tobytes()) for c in contents]
+        return tuple(kinds), tuple(content_keys)
 
     def of_body(
         self,
@@ -120,22 +124,24 @@ class FileShapes(Inference):
         """See `Inference`."""
         captured = sorted(captured_names(body))
         around = [outer.get(name) for name in captured]
-        held = [constants.get(name) for name in captured]
+        captured_contents = [constants.get(name) for name in captured]
         # the body stays in memory as long as the model: its id is its own
-        key = id(body), *self._told_apart((*types, *around), held)
+        key = id(body), *self._body_key((*types, *around), captured_contents)
         if key in self._memo:
             return self._memo[key]
-        known: dict[str, Type] = {}
+        types_by_name: dict[str, Type] = {}
         contents = ConstantContents(body.initializers)
         for value, info in zip(body.inputs, [*types] + [None] * len(body.inputs), strict=False):
-            known[value.name] = (value.dtype, value.shape) if info is None else (info.dtype, info.shape)
-        for name, info, content in zip(captured, around, held, strict=True):
+            types_by_name[value.name] = (
+                (value.dtype, value.shape) if info is None else (info.dtype, info.shape)
+            )
+        for name, info, content in zip(captured, around, captured_contents, strict=True):
             if info is not None:
-                known[name] = info.dtype, info.shape
+                types_by_name[name] = info.dtype, info.shape
             if content is not None:
                 contents.set(name, content)
-        self._follow(body, known, contents)
-        self._memo[key] = self._told(known, contents, body)
+        self._follow(body, types_by_name, contents)
+        self._memo[key] = self._make_shapes(types_by_name, contents, body)
         return self._memo[key]
 
     def loop_types(
@@ -149,22 +155,22 @@ class FileShapes(Inference):
             if info is None or info.shape is None or not self._follows:
                 types.append(TensorInfo(name, value.dtype, value.shape))
             else:
-                said = value.shape if self._trusted else None
-                _, shape = better((None, said), (None, info.shape))
+                declared = value.shape if self._trusted else None
+                _, shape = better((None, declared), (None, info.shape))
                 types.append(TensorInfo(name, info.dtype, shape))
         for _ in range(2 if self._follows else 0):
             # what changes in the first iteration may make more change in the next
             inside = self.of_body(body, types, outer, constants)
             ends = [inside.values.get(v.name) for v in body.outputs[1:]]
-            kept = [
+            agreed_types = [
                 info
                 if info is None or end is None
                 else TensorInfo(info.name, info.dtype, same_sizes(info.shape, end.shape))
                 for info, end in zip(types[2:], ends, strict=False)
             ]
-            if kept == types[2:]:
+            if agreed_types == types[2:]:
                 break
-            types[2:] = kept
+            types[2:] = agreed_types
         return types
 
     # -- one graph --------------------------------------------------------------------------------
@@ -180,17 +186,17 @@ class FileShapes(Inference):
         if not self._follows or len(self._memo) >= MAX_BODIES:
             return
         for node in graph.nodes:
-            made = self._made(node, types, contents)
-            for name, shape in zip(node.outputs, made or (), strict=False):
+            output_shapes = self._output_shapes(node, types, contents)
+            for name, shape in zip(node.outputs, output_shapes or (), strict=False):
                 if name:
                     types[name] = better(types.get(name, (None, None)), (None, shape))
             if len(node.outputs) == 1 and node.op in CONTENTS:
                 self._compute(node, types, contents)
 
-    def _made(
+    def _output_shapes(
         self, node: Node, types: Mapping[str, Type], contents: ConstantContents
     ) -> Sequence[Shape | None] | None:
-        """Shapes of what an operator makes, as far as they follow; None where they are known already."""
+        """Shapes of an operator's outputs, as far as they follow; None if all are known already."""
         if all(_complete(types.get(name)) for name in node.outputs if name):
             return None
         if node.op in ("If", "Loop") and not node.domain:
@@ -206,14 +212,14 @@ class FileShapes(Inference):
             return None
         inputs = tuple([TensorInfo(n, *types.get(n, UNKNOWN)) if n else None for n in node.inputs])
         declared = tuple([TensorInfo(n, *types.get(n, UNKNOWN)) for n in node.outputs])
-        held = {n: _content(contents, n) for n in node.inputs}
-        call = Call(node.op, node.domain, node.attributes, inputs, declared, held)
+        input_contents = {n: _content(contents, n) for n in node.inputs}
+        call = Call(node.op, node.domain, node.attributes, inputs, declared, input_contents)
         try:
-            found = rule(call)
+            output_shapes = rule(call)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             # what it needs is not known, or the operator fits no definition
             return None
-        return [_possible(shape) for shape in found]
+        return [_possible(shape) for shape in output_shapes]
 
     def _inside(
         self, node: Node, types: Mapping[str, Type], contents: ConstantContents
@@ -221,19 +227,23 @@ class FileShapes(Inference):
         """What the branches of If agree on; what goes round in a Loop keeps its sizes where they agree."""
         outer = {name: TensorInfo(name, *kind) for name, kind in types.items()}
         if node.op == "Loop":
-            given = self.loop_types(node, outer, contents, {})
+            carried_types = self.loop_types(node, outer, contents, {})
             body = node.attributes["body"]
-            inside = self.of_body(body, given, outer, contents)
+            inside = self.of_body(body, carried_types, outer, contents)
             ends = [inside.values.get(v.name) for v in body.outputs[1:]]
             return [
                 None if a is None or b is None else _agreed(a.shape, b.shape)
-                for a, b in zip(given[2:], ends, strict=False)
+                for a, b in zip(carried_types[2:], ends, strict=False)
             ]
-        found: list[list[Shape | None]] = []
+        branch_shapes: list[list[Shape | None]] = []
         for body in node.attributes.values():
             inside = self.of_body(body, (), outer, contents)
-            found.append([v.shape if (v := inside.values.get(o.name)) else None for o in body.outputs])
-        return [_agreed(a, b) for a, b in zip(*found, strict=False)] if len(found) == 2 else None
+            branch_shapes.append(
+                [v.shape if (v := inside.values.get(o.name)) else None for o in body.outputs]
+            )
+        return (
+            [_agreed(a, b) for a, b in zip(*branch_shapes, strict=False)] if len(branch_shapes) == 2 else None
+        )
 
     def _compute(self, node: Node, types: Mapping[str, Type], contents: ConstantContents) -> None:
         """Makes the contents of a small value known, if they follow."""
@@ -250,13 +260,13 @@ class FileShapes(Inference):
             return
         try:
             with np.errstate(all="ignore"):
-                found = np.asarray(CONTENTS[node.op](node.attributes, *arrays))
+                array = np.asarray(CONTENTS[node.op](node.attributes, *arrays))
         except Exception:  # operands of any shape and value: what fits no definition has no contents
             return
-        if found.size <= LARGEST:
-            contents.set(name, found)
+        if array.size <= LARGEST:
+            contents.set(name, array)
 
-    def _told(
+    def _make_shapes(
         self,
         types: Mapping[str, Type],
         contents: ConstantContents,
@@ -264,12 +274,12 @@ class FileShapes(Inference):
         dims: Mapping[str, int] | None = None,
         notes: tuple[str, ...] = (),
     ) -> Shapes:
-        """What is known as facts."""
-        given = {v.name: v.shape for v in (*graph.values, *graph.outputs)}
+        """The types and contents as `Shapes`."""
+        declared_shapes = {v.name: v.shape for v in (*graph.values, *graph.outputs)}
         values: dict[str, TensorInfo] = {}
         kinds: dict[str, Type] = {}
         for name, kind in types.items():
-            follows = name in given and given[name] != kind[1]
+            follows = name in declared_shapes and declared_shapes[name] != kind[1]
             origin = "inferred" if follows and kind[1] is not None else "declared"
             values[name] = TensorInfo(name, *kind, origin)
             kinds[name] = self._types.setdefault((kind, origin), kind)

@@ -24,21 +24,21 @@ def _np() -> Any:
 def _cut(at: Mapping[str, Any], source: Array, begins: Array, ends: Array, strides: Array) -> Array:
     if at.get("ellipsis_mask") or at.get("new_axis_mask") or at.get("offset"):
         raise ValueError
-    chosen: list[Any] = []
+    index: list[Any] = []
     for axis, (first, last, step) in enumerate(zip(begins, ends, strides, strict=True)):
         bit = 1 << axis
         if at.get("shrink_axis_mask", 0) & bit:
-            chosen.append(int(first))
+            index.append(int(first))
             continue
-        chosen.append(
+        index.append(
             slice(
                 None if at.get("begin_mask", 0) & bit else int(first),
                 None if at.get("end_mask", 0) & bit else int(last),
                 int(step),
             )
         )
-    found: Array = source[tuple(chosen)]
-    return found
+    part: Array = source[tuple(index)]
+    return part
 
 
 def _segment_product(_: Mapping[str, Any], source: Array, places: Array, count: Array) -> Array:

@@ -24,22 +24,22 @@ def _shape(call: Call, at: int) -> tuple[Any, ...]:
     Raises:
         LookupError: It is not known.
     """
-    found = call.known(at)
-    if found is None:
+    shape = call.known(at)
+    if shape is None:
         raise LookupError(at)
-    return found
+    return shape
 
 
 def _ints(call: Call, at: int) -> list[int]:
-    """What a small input holds.
+    """The integers in a small input.
 
     Raises:
         LookupError: It is not known.
     """
-    found = call.content(at)
-    if found is None:
+    content = call.content(at)
+    if content is None:
         raise LookupError(at)
-    return [int(n) for n in found.reshape(-1)]
+    return [int(n) for n in content.reshape(-1)]
 
 
 Rule = Callable[[Call], Sequence[Shape | None]]
@@ -90,8 +90,8 @@ def _pool(call: Call) -> Sequence[Shape | None]:
     return _windows(call, (at["filter_height"], at["filter_width"]), _shape(call, 0)[-1])
 
 
-def _told(index: int) -> Rule:
-    """The shape is what an input holds."""
+def _sizes_from(index: int) -> Rule:
+    """The output has the shape that an input holds."""
 
     def rule(call: Call) -> Sequence[Shape | None]:
         return [tuple(_ints(call, index))]
@@ -126,21 +126,21 @@ def _matmul(call: Call) -> Sequence[Shape | None]:
 def _reshape(call: Call) -> Sequence[Shape | None]:
     source = _shape(call, 0)
     try:
-        wanted = _ints(call, 1)
+        target = _ints(call, 1)
     except LookupError:
-        given = call.attributes.get("new_shape")
+        new_shape = call.attributes.get("new_shape")
         declared = _declared(call)
-        if len(call.inputs) < 2 and given is not None:
-            wanted = list(given)
+        if len(call.inputs) < 2 and new_shape is not None:
+            target = list(new_shape)
         elif declared is not None and declared.count(None) == 1:
             # one open size among fixed ones is what is left
-            wanted = [d if isinstance(d, int) else -1 for d in declared]
+            target = [d if isinstance(d, int) else -1 for d in declared]
         else:
             return [None]
     total = None if None in source else math.prod(source)
-    rest = math.prod(d for d in wanted if d != -1)
+    rest = math.prod(d for d in target if d != -1)
     out: list[Dim] = []
-    for size in wanted:
+    for size in target:
         if size == -1:
             out.append(None if total is None or not rest or total % rest else total // rest)
         else:
@@ -396,10 +396,10 @@ RULES: Mapping[str, Rule] = {
     "EXPAND_DIMS": _expand,
     "SQUEEZE": _squeeze,
     "TILE": _tile,
-    "BROADCAST_TO": _told(1),
-    "FILL": _told(0),
-    "SCATTER_ND": _told(2),
-    "SPARSE_TO_DENSE": _told(1),
+    "BROADCAST_TO": _sizes_from(1),
+    "FILL": _sizes_from(0),
+    "SCATTER_ND": _sizes_from(2),
+    "SPARSE_TO_DENSE": _sizes_from(1),
     "RANGE": _range,
     "ONE_HOT": _one_hot,
     "TOPK_V2": _top,

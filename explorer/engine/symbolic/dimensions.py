@@ -157,21 +157,21 @@ def known_least(value: Dim) -> int | None:
 
 def names(shape: Shape) -> set[str]:
     """The names in a shape's expressions, as they are shown."""
-    found: set[str] = set()
-    for one in shape:
-        if isinstance(one, str):
-            _collect(expression(one), found)
-    return found
+    symbols: set[str] = set()
+    for size in shape:
+        if isinstance(size, str):
+            _collect(expression(size), symbols)
+    return symbols
 
 
-def _collect(value: Expression, found: set[str]) -> None:
+def _collect(value: Expression, symbols: set[str]) -> None:
     for atom in atoms(value):
-        made = made_of(atom)
-        if made is None:
-            found.add(display(atom))
+        parts = made_of(atom)
+        if parts is None:
+            symbols.add(display(atom))
         else:
-            _collect(made[1], found)
-            _collect(made[2], found)
+            _collect(parts[1], symbols)
+            _collect(parts[2], symbols)
 
 
 def substituted(value: Dim, sizes: Mapping[str, Dim]) -> Dim:
@@ -196,11 +196,11 @@ def _replaced(value: Expression, sizes: Mapping[str, Dim]) -> Expression:
 
 
 def _replaced_atom(atom: str, sizes: Mapping[str, Dim]) -> Expression:
-    made = made_of(atom)
-    if made is None:
+    parts = made_of(atom)
+    if parts is None:
         size = sizes.get(atom, sizes.get(display(atom)))
         return Expression({((atom, 1),): 1}) if size is None else expression(size)
-    kind, a, b = made
+    kind, a, b = parts
     a, b = _replaced(a, sizes), _replaced(b, sizes)
     return floor(a, b) if kind == "floor" else compared(kind, a, b)
 
@@ -233,10 +233,10 @@ def _rises(value: Expression, rising: set[str]) -> bool:
                 continue
             if factor < 0:
                 return False
-            made = made_of(atom)
-            if made is None:
+            parts = made_of(atom)
+            if parts is None:
                 continue
-            kind, first, second = made
+            kind, first, second = parts
             if not _rises(first, rising):
                 return False
             if any(n in second.text for n in rising) if kind == "floor" else not _rises(second, rising):

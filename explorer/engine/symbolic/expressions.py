@@ -41,15 +41,15 @@ class Expression:
     __slots__ = ("_text", "over", "terms")
 
     def __init__(self, terms: Mapping[Monomial, int], over: int = 1) -> None:
-        kept = {m: c for m, c in terms.items() if c}
-        if len(kept) > MAX_TERMS:
+        nonzero = {m: c for m, c in terms.items() if c}
+        if len(nonzero) > MAX_TERMS:
             raise UndecidedSize("an expression of too many terms")
         if over != 1:
-            shared = math.gcd(over, *kept.values())
+            shared = math.gcd(over, *nonzero.values())
             if shared > 1:
-                kept = {m: c // shared for m, c in kept.items()}
+                nonzero = {m: c // shared for m, c in nonzero.items()}
                 over //= shared
-        self.terms = kept
+        self.terms = nonzero
         self.over = over
         self._text = ""
 
@@ -173,11 +173,11 @@ def _over(a: Monomial, b: Monomial) -> Monomial | None:
     """A / b, or None if b does not divide a."""
     powers = dict(a)
     for atom, power in b:
-        left = powers.get(atom, 0) - power
-        if left < 0:
+        remaining = powers.get(atom, 0) - power
+        if remaining < 0:
             return None
-        if left:
-            powers[atom] = left
+        if remaining:
+            powers[atom] = remaining
         else:
             powers.pop(atom, None)
     return tuple(sorted(powers.items()))
@@ -196,21 +196,21 @@ def divided(a: Expression, b: Expression) -> Expression | None:
         return Expression({m: c * b.over * sign for m, c in a.terms.items()}, a.over * abs(b.terms[()]))
     lead = _leading(b.terms)
     rest: dict[Monomial, int] = {m: c * b.over for m, c in a.terms.items()}
-    found: dict[Monomial, int] = {}
+    quotient: dict[Monomial, int] = {}
     for _ in range(4 * MAX_TERMS):
         if not rest:
-            return Expression(found, a.over)
+            return Expression(quotient, a.over)
         top = _leading(rest)
         part = _over(top, lead)
         if part is None or rest[top] % b.terms[lead]:
             return None
         factor = rest[top] // b.terms[lead]
-        found[part] = found.get(part, 0) + factor
+        quotient[part] = quotient.get(part, 0) + factor
         for m, c in b.terms.items():
             key = _times(m, part)
-            left = rest.get(key, 0) - c * factor
-            if left:
-                rest[key] = left
+            remainder = rest.get(key, 0) - c * factor
+            if remainder:
+                rest[key] = remainder
             else:
                 rest.pop(key, None)
     return None
@@ -244,10 +244,10 @@ def floor(top: Expression, below: Expression | int = 1) -> Expression:
     inside = {m: c - whole[m] for m, c in exact.terms.items()}
     if any(whole.values()):
         return floor(Expression(inside, q)) + Expression({m: c // q for m, c in whole.items()})
-    kept = {m: c for m, c in inside.items() if c}
-    constant = kept.pop((), 0)
-    if len(kept) == 1:
-        (monomial, factor) = next(iter(kept.items()))
+    fractions = {m: c for m, c in inside.items() if c}
+    constant = fractions.pop((), 0)
+    if len(fractions) == 1:
+        (monomial, factor) = next(iter(fractions.items()))
         shape = made_of(monomial[0][0]) if len(monomial) == 1 and monomial[0][1] == 1 else None
         if factor == 1 and shape is not None and shape[0] == "floor":
             # floor((floor(p/r) + c) / q) = floor((p + c r) / (q r))
@@ -255,9 +255,9 @@ def floor(top: Expression, below: Expression | int = 1) -> Expression:
             if r.constant is not None:
                 return floor(p + constant * r, r * q)
     if constant:
-        kept[()] = constant
-    body = Expression(kept)
-    text = body.text if len(kept) == 1 else f"({body.text})"
+        fractions[()] = constant
+    body = Expression(fractions)
+    text = body.text if len(fractions) == 1 else f"({body.text})"
     return _atom(f"floor({text}/{q})", "floor", body, number_expression(q))
 
 
@@ -299,18 +299,18 @@ def least_value(value: Expression) -> int | None:
 
 
 def _least_of_atom(atom: str) -> int | None:
-    made = made_of(atom)
-    if made is None:
+    parts = made_of(atom)
+    if parts is None:
         return 0 if atom.startswith("'#") else 1
-    kind, a, b = made
+    kind, a, b = parts
     if kind == "floor":
         low, by = least_value(a), b.constant
         return None if low is None else low // by if by else 0 if low >= 0 else None
-    low, other = least_value(a), least_value(b)
+    low, second_low = least_value(a), least_value(b)
     if kind == "max":
-        found = [v for v in (low, other) if v is not None]
-        return max(found) if found else None
-    return None if low is None or other is None else min(low, other)
+        bounds = [v for v in (low, second_low) if v is not None]
+        return max(bounds) if bounds else None
+    return None if low is None or second_low is None else min(low, second_low)
 
 
 def _most_of_atom(atom: str) -> int | None:
@@ -329,11 +329,11 @@ def compared(kind: str, a: Expression | int, b: Expression | int) -> Expression:
         return b if kind == "max" else a
     if high is not None and high >= 0:
         return a if kind == "max" else b
-    for one, other in ((a, b), (b, a)):
+    for term, other_term in ((a, b), (b, a)):
         # max(a, min(a, b)) is a
-        made = made_of(other.text)
-        if made is not None and made[0] in ("max", "min") and made[0] != kind and one in made[1:]:
-            return one
+        parts = made_of(other_term.text)
+        if parts is not None and parts[0] in ("max", "min") and parts[0] != kind and term in parts[1:]:
+            return term
     first, second = sorted((a.text, b.text))
     return _atom(f"{kind}({first},{second})", kind, a, b)
 

@@ -71,11 +71,11 @@ class _Parser:
         at = 0
         text = text.rstrip()
         while at < len(text):
-            found = _TOKEN.match(text, at)
-            if found is None:
+            match = _TOKEN.match(text, at)
+            if match is None:
                 raise ValueError(text)
-            self.tokens.append(found)
-            at = found.end()
+            self.tokens.append(match)
+            at = match.end()
         self.at = 0
         self.depth = 0
 
@@ -113,8 +113,10 @@ class _Parser:
         while self.peek() in ("*", "/", "//"):
             sign = self.peek()
             self.at += 1
-            other = self.power()
-            value = value * other if sign == "*" else value / other if sign == "/" else floor(value, other)
+            operand = self.power()
+            value = (
+                value * operand if sign == "*" else value / operand if sign == "/" else floor(value, operand)
+            )
         return value
 
     def power(self) -> Expression:

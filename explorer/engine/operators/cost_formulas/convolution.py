@@ -69,7 +69,7 @@ def conv_transpose(source: Shape, weight: Shape, output: Shape | None = None, *,
     return adding(cost, "bias", output) if bias else cost
 
 
-def pooling(what: str, output: Shape | None, kernel: Sequence[Dim], per_tap: int = 1) -> Cost:
+def pooling(label: str, output: Shape | None, kernel: Sequence[Dim], per_tap: int = 1) -> Cost:
     """`per_tap` elementwise operations per tap of the window and output element, padding taps included."""
     if output is None:
         return unknown("the shape of its output is not known")
@@ -78,5 +78,5 @@ def pooling(what: str, output: Shape | None, kernel: Sequence[Dim], per_tap: int
     terms: list[Term] = [("out", output), ("window", kernel)]
     value, text = product([*terms, ("", (per_tap,))] if per_tap != 1 else terms)
     if value is None:
-        return Cost(0, None, f"{what}: {text}", "unknown", unbound([("", output), ("", kernel)]))
-    return Cost(0, value, f"{what}: {text} elementwise")
+        return Cost(0, None, f"{label}: {text}", "unknown", unbound([("", output), ("", kernel)]))
+    return Cost(0, value, f"{label}: {text} elementwise")

@@ -74,8 +74,8 @@ def unbound(terms: Sequence[Term]) -> str:
     """Why the product of the terms is no number, in words."""
     names = dict.fromkeys(d for _, dims in terms for d in dims if isinstance(d, str))
     if names:
-        shown = ", ".join(f"'{n}'" for n in names)
-        return f"the size of {shown} is not given"
+        quoted = ", ".join(f"'{n}'" for n in names)
+        return f"the size of {quoted} is not given"
     return "a dimension is not known"
 
 
@@ -97,12 +97,12 @@ def bounded(cost: Cost, reason: str) -> Cost:
     return replace(cost, status="bound", reason=reason) if cost.status == "exact" else cost
 
 
-def adding(cost: Cost, what: str, shape: Shape | None, per_element: int = 1) -> Cost:
+def adding(cost: Cost, label: str, shape: Shape | None, per_element: int = 1) -> Cost:
     """`cost` with `per_element` elementwise operations on each element of `shape`.
 
     Args:
         cost: What the operator costs so far.
-        what: What the operations are, for the formula ('bias').
+        label: What the operations are, for the formula ('bias').
         shape: The elements; None if unknown.
         per_element: Operations on each.
     """
@@ -111,7 +111,7 @@ def adding(cost: Cost, what: str, shape: Shape | None, per_element: int = 1) -> 
     if per_element != 1:
         terms.insert(0, ("", (per_element,)))
     value, text = product(terms)
-    formula = "; ".join(t for t in (cost.formula, f"{what}: {text} elementwise") if t)
+    formula = "; ".join(t for t in (cost.formula, f"{label}: {text} elementwise") if t)
     if value is None or cost.elementwise_ops is None:
         reason = cost.reason or unbound(terms)
         return replace(cost, elementwise_ops=None, formula=formula, status="unknown", reason=reason)
@@ -123,11 +123,11 @@ def elementwise(what: str, shape: Shape | None, per_element: int = 1) -> Cost:
     return adding(Cost(), what, shape, per_element)
 
 
-def times(cost: Cost, trips: Dim, what: str = "times") -> Cost:
-    """`cost` as often as a body runs; if that is not a number, what is not 0 becomes unknown."""
+def times(cost: Cost, trips: Dim, unit: str = "times") -> Cost:
+    """`cost` times the iterations of a body; where their number is unknown, so is each figure but 0."""
     if trips == 1 or (cost.macs == 0 and cost.elementwise_ops == 0):
         return cost
-    formula = f"{'?' if trips is None else trips} {what} x ({cost.formula})"
+    formula = f"{'?' if trips is None else trips} {unit} x ({cost.formula})"
     if isinstance(trips, int):
         return replace(
             cost,

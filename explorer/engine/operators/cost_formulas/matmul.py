@@ -15,12 +15,12 @@ def broadcast(*shapes: Shape) -> Shape:
     padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
     out: list[Dim] = []
     for dims in zip(*padded, strict=True):
-        seen = dict.fromkeys(d for d in dims if d != 1)
-        numbers = [d for d in seen if isinstance(d, int)]
+        sizes = dict.fromkeys(d for d in dims if d != 1)
+        numbers = [d for d in sizes if isinstance(d, int)]
         if len(numbers) == 1:
             out.append(numbers[0])
         else:
-            out.append(1 if not seen else next(iter(seen)) if len(seen) == 1 else None)
+            out.append(1 if not sizes else next(iter(sizes)) if len(sizes) == 1 else None)
     return tuple(out)
 
 
@@ -37,11 +37,11 @@ def matmul(a: Shape, b: Shape) -> Cost:
         return unknown("a scalar cannot be an operand of a matrix product")
     rows = a[-2:-1]
     columns = b[-1:] if len(b) > 1 else ()
-    depth, other = a[-1], b[-2 if len(b) > 1 else -1]
-    if _apart(depth, other):
-        return unknown(f"its operands do not fit: {depth} columns against {other} rows")
+    depth, other_depth = a[-1], b[-2 if len(b) > 1 else -1]
+    if _apart(depth, other_depth):
+        return unknown(f"its operands do not fit: {depth} columns against {other_depth} rows")
     batch = broadcast(a[:-2], b[:-2])
-    depth = depth if isinstance(depth, int) else other
+    depth = depth if isinstance(depth, int) else other_depth
     return counted([("batch", batch), ("M", rows), ("K", (depth,)), ("N", columns)])
 
 
@@ -74,17 +74,17 @@ def gemm(
     if len(a) != 2 or len(b) != 2:
         return unknown("Gemm takes two matrices")
     m, k = (a[1], a[0]) if trans_a else (a[0], a[1])
-    other, n = (b[1], b[0]) if trans_b else (b[0], b[1])
-    if _apart(k, other):
-        return unknown(f"its operands do not fit: {k} columns against {other} rows")
-    cost = counted([("M", (m,)), ("K", (k if isinstance(k, int) else other,)), ("N", (n,))])
-    for what, wanted in (
+    other_k, n = (b[1], b[0]) if trans_b else (b[0], b[1])
+    if _apart(k, other_k):
+        return unknown(f"its operands do not fit: {k} columns against {other_k} rows")
+    cost = counted([("M", (m,)), ("K", (k if isinstance(k, int) else other_k,)), ("N", (n,))])
+    for label, applies in (
         ("alpha", alpha != 1.0),
         ("beta", bias and beta != 1.0),
         ("bias", bias and beta != 0.0),
     ):
-        if wanted:
-            cost = adding(cost, what, (m, n))
+        if applies:
+            cost = adding(cost, label, (m, n))
     return cost
 
 

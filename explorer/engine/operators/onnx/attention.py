@@ -84,18 +84,18 @@ def _grouped_shape(*, grows: bool) -> ShapeRule:
             return None
         width = query[-1]
         if not call.has(1):
-            heads, own = call.whole("num_heads", 0), call.whole("kv_num_heads", 0)
+            heads, kv_heads = call.whole("num_heads", 0), call.whole("kv_num_heads", 0)
             if not heads:
                 return None
-            width = dims.multiply(dims.quotient(width, heads + 2 * own), heads)
+            width = dims.multiply(dims.quotient(width, heads + 2 * kv_heads), heads)
         width = call.whole("v_head_size", 0) * call.whole("num_heads", 0) or width
-        made: list[Type] = [(call.dtype(0), (*query[:-1], width))]
+        output_types: list[Type] = [(call.dtype(0), (*query[:-1], width))]
         for at in (3, 4):
             dtype, past = call.type(at)
             if grows and past is not None and len(past) == 4:
                 past = (past[0], past[1], None, past[3])
-            made.append((dtype if call.has(at) else call.dtype(0), past))
-        return [*made, UNKNOWN][: call.count]
+            output_types.append((dtype if call.has(at) else call.dtype(0), past))
+        return [*output_types, UNKNOWN][: call.count]
 
     return rule
 
@@ -219,7 +219,7 @@ def _multi_head(call: Call) -> Cost:
 
 
 def _cache(call: Call, place: int, present: int, axis: int = 2) -> tuple[Dim, Dim, bool]:
-    """Positions of the cache, of cache and new ones together if that is told, whether it is a buffer.
+    """Cached positions, cached and new ones together if known, and whether the cache is a buffer.
 
     Args:
         call: The node.
@@ -229,12 +229,12 @@ def _cache(call: Call, place: int, present: int, axis: int = 2) -> tuple[Dim, Di
     """
     if not call.has(place):
         return 0, None, False
-    held = call.shape(place)[axis]
+    cache_length = call.shape(place)[axis]
     info = call.outputs[present] if present < len(call.outputs) else None
     after = info.shape[axis] if info is not None and info.shape is not None else None
-    if (held and after == held) or call.attributes.get("past_present_share_buffer"):
-        return 0, held, True
-    return held, None, False
+    if (cache_length and after == cache_length) or call.attributes.get("past_present_share_buffer"):
+        return 0, cache_length, True
+    return cache_length, None, False
 
 
 def _with_projection(*, mask: int, past: int, extra: int = -1) -> Rule:
@@ -314,9 +314,13 @@ def _grouped(call: Call) -> _Heads:
 def _grouped_query(call: Call) -> Cost:
     at, h = call.attributes, _grouped(call)
     before, total, buffered = _cache(call, 3, 1)
-    known = call.number(6)
-    if buffered and known is not None:
-        before, total, buffered = max(known - h.lq, 0) if isinstance(h.lq, int) else 0, known, False
+    total_length = call.number(6)
+    if buffered and total_length is not None:
+        before, total, buffered = (
+            max(total_length - h.lq, 0) if isinstance(h.lq, int) else 0,
+            total_length,
+            False,
+        )
     cost = _core(
         h,
         past=before,
@@ -335,9 +339,9 @@ def _prepared(cost: Cost, h: _Heads, call: Call, norm: int = -1) -> Cost:
     each = ELEMENTWISE["rms_norm"][0] * normalised + ROTATION * rotary
     if not each:
         return cost
-    what = " and ".join(w for w, wanted in (("normalise", normalised), ("rotate", rotary)) if wanted)
-    cost = cost_formulas.adding(cost, f"{what} Q", (*h.batch, h.lq, h.heads, h.dqk), each)
-    return cost_formulas.adding(cost, f"{what} K", (*h.batch, h.lk, h.shared, h.dqk), each)
+    label = " and ".join(w for w, applies in (("normalise", normalised), ("rotate", rotary)) if applies)
+    cost = cost_formulas.adding(cost, f"{label} Q", (*h.batch, h.lq, h.heads, h.dqk), each)
+    return cost_formulas.adding(cost, f"{label} K", (*h.batch, h.lk, h.shared, h.dqk), each)
 
 
 def _sparse(call: Call) -> Cost:

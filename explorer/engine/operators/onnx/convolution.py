@@ -21,8 +21,8 @@ from explorer.facts import Dim, Shape
 
 def _places(call: Call, source: Shape | None, weight: Shape | None) -> Shape | None:
     if source is None or weight is None:
-        known = source if source is not None else weight
-        return None if known is None else (None,) * len(known)
+        either_shape = source if source is not None else weight
+        return None if either_shape is None else (None,) * len(either_shape)
     if len(source) != len(weight) or len(source) < 3:
         raise ValueError("ranks")
     kernel = call.ints("kernel_shape") or weight[2:]
@@ -53,9 +53,9 @@ def _transposed_shape(call: Call, at: int = 1, kind: int = 0) -> Answer:
     channels = dims.multiply(weight[1], call.whole("group", 1))
     if isinstance(source[1], int) and isinstance(weight[0], int) and source[1] != weight[0]:
         return None
-    wanted = call.ints("output_shape")
-    if wanted is not None:
-        return ((dtype, (source[0], channels, *wanted[-rank:])),)
+    output_shape = call.ints("output_shape")
+    if output_shape is not None:
+        return ((dtype, (source[0], channels, *output_shape[-rank:])),)
     strides = call.ints("strides") or (1,) * rank
     dilations = call.ints("dilations") or (1,) * rank
     pads = call.ints("pads") or (0,) * (2 * rank)
@@ -124,13 +124,15 @@ def _channels_fit(call: Call, weight: int, *, transposed: bool = False) -> Cost 
     axis = len(source) - len(shape) + 1
     if len(shape) < 2 or axis not in (0, 1):
         return None
-    wanted, given = shape[0 if transposed else 1], source[axis]
-    if not isinstance(wanted, int) or not isinstance(given, int):
+    weight_channels, input_channels = shape[0 if transposed else 1], source[axis]
+    if not isinstance(weight_channels, int) or not isinstance(input_channels, int):
         return None
-    channels = wanted if transposed else wanted * call.attributes.get("group", 1)
-    if channels == given:
+    channels = weight_channels if transposed else weight_channels * call.attributes.get("group", 1)
+    if channels == input_channels:
         return None
-    return cost_formulas.unknown(f"its operands do not fit: {given} channels, the weight takes {channels}")
+    return cost_formulas.unknown(
+        f"its operands do not fit: {input_channels} channels, the weight takes {channels}"
+    )
 
 
 def _conv(

@@ -29,37 +29,35 @@ def _mixture(weights: Sequence[int], biases: Sequence[int], packed: Sequence[Pac
     def rule(call: Call) -> Cost:
         at, source = call.attributes, call.shape(0)
         tokens: Shape = source[:-1]
-        chosen = at.get("k", 1)
-        stored = [call.shape(place) for place in weights if call.has(place)]
+        top_k = at.get("k", 1)
+        weight_shapes = [call.shape(place) for place in weights if call.has(place)]
         if packed:
             # several values lie in a byte, along one axis or the other
-            stored = [
+            weight_shapes = [
                 (call.shape(place)[0], _unpacked(call.shape(place)[1:], bits_of(at, names, default)))
                 for (place,), names, default in packed
                 if call.has(place)
             ]
         cost = cost_formulas.total(
             [
-                cost_formulas.counted(
-                    [("tokens", tokens), ("experts each", (chosen,)), ("expert", shape[1:])]
-                )
-                for shape in stored
+                cost_formulas.counted([("tokens", tokens), ("experts each", (top_k,)), ("expert", shape[1:])])
+                for shape in weight_shapes
             ]
         )
-        for shape in stored if packed else ():
+        for shape in weight_shapes if packed else ():
             cost = cost_formulas.adding(cost, "dequantize", shape, _DEQUANTIZE)
         for place in biases:
             if call.has(place):
-                cost = cost_formulas.adding(cost, "bias", (*tokens, chosen, *call.shape(place)[1:]))
+                cost = cost_formulas.adding(cost, "bias", (*tokens, top_k, *call.shape(place)[1:]))
         fused = bool(at.get("swiglu_fusion", 0))
         rows = call.shape(weights[0])[1]
         inner = per_head(rows, 2) if fused else rows
         gated = fused or call.has(weights[2])
         cost = cost_formulas.adding(
-            cost, "activate, multiply" if gated else "activate", (*tokens, chosen, inner), 1 + gated
+            cost, "activate, multiply" if gated else "activate", (*tokens, top_k, inner), 1 + gated
         )
         cost = cost_formulas.adding(cost, "route", call.shape(1), ELEMENTWISE["softmax"][0])
-        cost = cost_formulas.adding(cost, "weigh and sum the experts", (*source, chosen), 2)
+        cost = cost_formulas.adding(cost, "weigh and sum the experts", (*source, top_k), 2)
         # the products are exact: every token has its experts, whichever they are
         reason = "which experts are needed depends on the data; dequantized are all of them"
         return cost_formulas.bounded(cost, reason) if packed else cost
@@ -93,8 +91,8 @@ def _router_shape(call: Call) -> Answer:
     source, bias = call.known(0), call.known(1)
     tokens = None if source is None else dims.product(source[:-1])
     shape: Shape = (tokens, None if bias is None else bias[0])
-    made: list[Type] = [(call.dtype(0), shape), ("float32", shape), ("float32", shape)]
-    return made[: call.count]
+    output_types: list[Type] = [(call.dtype(0), shape), ("float32", shape), ("float32", shape)]
+    return output_types[: call.count]
 
 
 def _router(call: Call) -> Cost:
@@ -105,13 +103,13 @@ def _router(call: Call) -> Cost:
     cost = cost_formulas.adding(cost, "sigmoid, add the bias", (*tokens, experts), 2)
     if len(call.outputs) > 1:
         return cost
-    groups, chosen, best = at.get("n_group", 1), at["top_k"], at.get("group_topk", 2)
-    if min(groups, chosen, best) < 1:
+    groups, top_k, best = at.get("n_group", 1), at["top_k"], at.get("group_topk", 2)
+    if min(groups, top_k, best) < 1:
         raise ValueError("a number below 1")
-    held = per_head(experts, groups)
-    best = None if held is None else min(best, held)
+    group_size = per_head(experts, groups)
+    best = None if group_size is None else min(best, group_size)
     cost = cost_formulas.adding(cost, "sum the best of each group", (*tokens, groups, best))
-    return cost_formulas.adding(cost, "limit, logarithm", (*tokens, chosen), 2)
+    return cost_formulas.adding(cost, "limit, logarithm", (*tokens, top_k), 2)
 
 
 def _shared_shape(call: Call) -> Answer:

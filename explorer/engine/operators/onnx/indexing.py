@@ -58,10 +58,10 @@ def _compress(call: Call) -> Answer:
     if "axis" not in call.attributes:
         return ((dtype, (call.fresh(dims.product(shape)),)),)
     axis = axis_of(call.whole("axis", 0), len(shape))
-    kept = call.elements(1)
+    mask = call.elements(1)
     size: Dim = None
-    if kept is not None and all(v is not None for v in kept):
-        size = sum(bool(v) for v in kept)
+    if mask is not None and all(v is not None for v in mask):
+        size = sum(bool(v) for v in mask)
     else:
         size = call.fresh(shape[axis])
     return ((dtype, (*shape[:axis], size, *shape[axis + 1 :])),)

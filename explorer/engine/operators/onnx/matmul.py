@@ -29,9 +29,9 @@ def _product_shape(a: Shape | None, b: Shape | None) -> Shape | None:
         return None
     if not a or not b:
         raise ValueError("a scalar")
-    inner, other = a[-1], b[-2 if len(b) > 1 else -1]
-    if isinstance(inner, int) and isinstance(other, int) and inner != other:
-        raise ValueError(f"{inner} against {other}")
+    inner, other_inner = a[-1], b[-2 if len(b) > 1 else -1]
+    if isinstance(inner, int) and isinstance(other_inner, int) and inner != other_inner:
+        raise ValueError(f"{inner} against {other_inner}")
     rows = a[-2:-1]
     columns = b[-1:] if len(b) > 1 else ()
     batch = broadcast(a[:-2], b[:-2])
@@ -91,8 +91,8 @@ def _einsum_shape(call: Call) -> Answer:
     equation = call.attributes.get("equation", "")
     equation = equation.replace(" ", "") if isinstance(equation, str) else ""
     shapes = [call.known(i) for i in range(len(call.inputs))]
-    left, arrow, right = equation.partition("->")
-    terms = left.split(",")
+    inputs_text, arrow, right = equation.partition("->")
+    terms = inputs_text.split(",")
     if not equation or "." in equation or len(terms) != len(shapes):
         return None
     if any(s is None for s in shapes):
@@ -103,13 +103,13 @@ def _einsum_shape(call: Call) -> Answer:
         if len(term) != len(shape):
             return None
         for letter, size in zip(term, shape, strict=True):
-            known = sizes.setdefault(letter, size)
+            current = sizes.setdefault(letter, size)
             # an axis of 1 is stretched to what another operand has there, whatever that will be
-            better = known is None or (isinstance(size, int) and not isinstance(known, int))
-            if known == 1 or (size != 1 and better):
+            better = current is None or (isinstance(size, int) and not isinstance(current, int))
+            if current == 1 or (size != 1 and better):
                 sizes[letter] = size
     if not arrow:
-        right = "".join(sorted(c for c in sizes if left.count(c) == 1))
+        right = "".join(sorted(c for c in sizes if inputs_text.count(c) == 1))
     if any(letter not in sizes for letter in right):
         return None
     return ((call.dtype(0), tuple(sizes[letter] for letter in right)),)
@@ -124,8 +124,8 @@ def _last_axis(size: str | tuple[int, int]) -> ShapeRule:
         if isinstance(size, str):
             width = call.whole(size, -1)
         else:
-            other = call.known(size[0])
-            width = None if other is None else other[size[1]]
+            other_shape = call.known(size[0])
+            width = None if other_shape is None else other_shape[size[1]]
         shape = None if source is None else (*source[:-1], width)
         return [(call.dtype(0), shape), *[UNKNOWN] * call.count][: call.count]
 
@@ -137,8 +137,8 @@ def _three_products(call: Call) -> Answer:
     source, dtype = call.known(0), call.dtype(0)
     if source is None:
         return None
-    own = (dtype, (*source[:-1], call.whole("Nkv", -1)))
-    return ((dtype, (*source[:-1], call.whole("Nq", -1))), own, own, (dtype, source))[: call.count]
+    kv_type = (dtype, (*source[:-1], call.whole("Nkv", -1)))
+    return ((dtype, (*source[:-1], call.whole("Nq", -1))), kv_type, kv_type, (dtype, source))[: call.count]
 
 
 def _float_blob_product(call: Call) -> Answer:

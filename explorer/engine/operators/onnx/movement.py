@@ -38,8 +38,8 @@ def _reshape(call: Call) -> Answer:
     except LookupError:
         return None
     if target is None:
-        known = call.known(1)
-        count = known[0] if known is not None and len(known) == 1 else None
+        target_shape = call.known(1)
+        count = target_shape[0] if target_shape is not None and len(target_shape) == 1 else None
         return ((dtype, (None,) * count if isinstance(count, int) and count <= 64 else None),)
     keep = not call.whole("allowzero", 0)
     result: list[Dim] = []
@@ -145,23 +145,23 @@ def _unsqueeze(call: Call) -> Answer:
 def concat(call: Call) -> Answer:
     """All inputs one behind the other."""
     shapes = [call.known(i) for i in range(len(call.inputs))]
-    known = [s for s in shapes if s is not None]
+    known_shapes = [s for s in shapes if s is not None]
     dtype = call.dtype(0)
-    if not known:
+    if not known_shapes:
         return ((dtype, None),)
-    rank = len(known[0])
-    if any(len(s) != rank for s in known):
+    rank = len(known_shapes[0])
+    if any(len(s) != rank for s in known_shapes):
         return None
     axis = axis_of(call.attributes.get("axis", 1 if call.opset < 4 else None), rank)
     result: list[Dim] = []
     for at in range(rank):
         if at == axis:
-            size: Dim = 0 if len(known) == len(shapes) else None
-            for shape in known if len(known) == len(shapes) else ():
+            size: Dim = 0 if len(known_shapes) == len(shapes) else None
+            for shape in known_shapes if len(known_shapes) == len(shapes) else ():
                 size = dims.add(size, shape[at])
             result.append(size)
             continue
-        sizes = [s[at] for s in known]
+        sizes = [s[at] for s in known_shapes]
         numbers = {d for d in sizes if isinstance(d, int)}
         if len(numbers) > 1:
             return None
@@ -177,7 +177,7 @@ def _split(call: Call) -> Answer:
     axis = axis_of(call.whole("axis", 0), len(shape))
     sizes: list[Dim]
     try:
-        given = int_attributes(call, "split", 1)
+        split_sizes = int_attributes(call, "split", 1)
     except LookupError:
         parts = call.whole("num_outputs", call.count)
         if parts != call.count:
@@ -190,7 +190,7 @@ def _split(call: Call) -> Answer:
             # exporters split evenly
             sizes = [dims.floor_div(whole, parts)] * parts
     else:
-        sizes = [None] * call.count if given is None else [dims.dim(v) for v in given]
+        sizes = [None] * call.count if split_sizes is None else [dims.dim(v) for v in split_sizes]
     if len(sizes) != call.count:
         return None
     if all(isinstance(d, int) for d in (*sizes, shape[axis])) and sum(sizes) != shape[axis]:  # type: ignore[arg-type]
@@ -304,20 +304,20 @@ def _pad(call: Call) -> Answer:
         return ((dtype, None),)
     name = "pads" if "pads" in call.attributes else "paddings"
     try:
-        given = int_attributes(call, name, 1)
+        pads = int_attributes(call, name, 1)
     except LookupError:
         return None
     axes: Sequence[Any] | None = range(len(shape))
     if call.has(3) and name not in call.attributes:
         axes = call.elements(3)
-    if given is None or axes is None:
+    if pads is None or axes is None:
         return ((dtype, (None,) * len(shape)),)
-    if len(given) != 2 * len(axes):
+    if len(pads) != 2 * len(axes):
         return None
     result: list[Dim] = list(shape)
     for at, axis in enumerate(axes):
         place = axis_of(axis, len(shape))
-        for value in (given[at], given[at + len(axes)]):
+        for value in (pads[at], pads[at + len(axes)]):
             result[place] = dims.add(result[place], dims.dim(value))
     if any(isinstance(d, int) and d < 0 for d in result):
         return None

@@ -74,12 +74,12 @@ def _batch_norm(call: Call) -> Cost:
     return cost_formulas.adding(cost, "running mean and variance", (*call.shape(1), 2), 3)
 
 
-def _reduced(how: str, weighted: bool) -> tuple[int, str]:
+def _reduced(reduction: str, weighted: bool) -> tuple[int, str]:
     """Operations on each label of a loss: its sign, its weight, the sum over all."""
     parts = ["negate", *(["weight"] if weighted else [])]
-    if how != "none":
+    if reduction != "none":
         parts += ["sum"]
-    if how == "mean" and weighted:
+    if reduction == "mean" and weighted:
         parts += ["sum of weights"]
     return len(parts), ", ".join(parts)
 

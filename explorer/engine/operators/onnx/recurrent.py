@@ -33,14 +33,14 @@ def _recurrent_shape(call: Call) -> Answer:
 def _linear_shape(call: Call) -> Answer:
     """Query, key (B, T, heads x width of a key), value (B, T, heads x width of a value)."""
     query, key, value = call.known(0), call.known(1), call.known(2)
-    heads, own = call.whole("q_num_heads", 0), call.whole("kv_num_heads", 0)
-    if query is None or value is None or not heads or not own:
+    heads, kv_heads = call.whole("q_num_heads", 0), call.whole("kv_num_heads", 0)
+    if query is None or value is None or not heads or not kv_heads:
         return None
-    each = dims.quotient(value[2], own)
+    each = dims.quotient(value[2], kv_heads)
     state: Shape | None = call.known(3)
     if not call.has(3) and key is not None and not call.whole("state_window", 0):
-        state = (query[0], own, dims.quotient(key[2], own), each)
-    out = (query[0], query[1], dims.multiply(each, max(heads, own)))
+        state = (query[0], kv_heads, dims.quotient(key[2], kv_heads), each)
+    out = (query[0], query[1], dims.multiply(each, max(heads, kv_heads)))
     return ((call.dtype(0), out), (call.dtype(3) or call.dtype(0), state))[: call.count]
 
 
@@ -109,21 +109,21 @@ def _gated_delta_net(call: Call) -> Cost:
     )
 
 
-def _state(tokens: Shape, heads: Dim, shared: Dim, dqk: Dim, dv: Dim, how: str, decay: Shape) -> Cost:
+def _state(tokens: Shape, heads: Dim, shared: Dim, dqk: Dim, dv: Dim, update_rule: str, decay: Shape) -> Cost:
     state: Shape = (dqk, dv)
     read = cost_formulas.counted([("read: tokens", tokens), ("heads", (heads,)), ("state", state)])
     write = cost_formulas.counted([("write: tokens", tokens), ("heads", (shared,)), ("state", state)])
     costs = [read, write]
-    if how.endswith("delta"):
+    if update_rule.endswith("delta"):
         # what the state says of the key is taken off the value first
         costs.append(
             cost_formulas.counted([("recall: tokens", tokens), ("heads", (shared,)), ("state", state)])
         )
     cost = cost_formulas.total(costs)
-    if how.startswith("gated"):
+    if update_rule.startswith("gated"):
         cost = cost_formulas.adding(cost, "exp of the decay", decay or (*tokens, shared))
         cost = cost_formulas.adding(cost, "decay", (*tokens, shared, *state))
-    if how.endswith("delta"):
+    if update_rule.endswith("delta"):
         cost = cost_formulas.adding(cost, "subtract, update rate", (*tokens, shared, dv), 2)
     return cost_formulas.adding(cost, "scale", (*tokens, heads, dv))
 
@@ -145,10 +145,10 @@ def _mamba_shape(call: Call) -> Answer:
     heads, width, _, channels = _mamba_sizes(call)
     source = call.known(0)
     rows: Dim = None if source is None else source[0]
-    made: Shape = (rows, heads * width)
+    output_shape: Shape = (rows, heads * width)
     kind = call.dtype(0)
-    last = (kind, (rows, channels)), ("float32", made)
-    return ((kind, made), call.type(1), call.type(2), *last)[: call.count]
+    last = (kind, (rows, channels)), ("float32", output_shape)
+    return ((kind, output_shape), call.type(1), call.type(2), *last)[: call.count]
 
 
 def _mamba(call: Call) -> Cost:
@@ -160,10 +160,10 @@ def _mamba(call: Call) -> Cost:
     # its inputs are scaled by the time step before they are written: what `_state` counts behind reading
     cost = cost_formulas.total([conv, _state(rows, heads, heads, state, width, "gated", ())])
     cost = cost_formulas.adding(cost, "time step: add, softplus, limit, times the decay", (*rows, heads), 4)
-    made: Shape = (*rows, heads * width)
-    cost = cost_formulas.adding(cost, "skip: multiply, add", made, 2)
+    output_shape: Shape = (*rows, heads * width)
+    cost = cost_formulas.adding(cost, "skip: multiply, add", output_shape, 2)
     return cost_formulas.adding(
-        cost, "activate the gate, multiply, RMS normalise", made, 2 + ELEMENTWISE["rms_norm"][0]
+        cost, "activate the gate, multiply, RMS normalise", output_shape, 2 + ELEMENTWISE["rms_norm"][0]
     )
 
 

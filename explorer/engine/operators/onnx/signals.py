@@ -87,13 +87,13 @@ def _transform(call: Call, source: Shape, output: Shape, axis: int) -> Cost:
 
 def _length(call: Call, source: Shape, output: Shape, axis: int) -> Dim:
     """Samples that one transform takes, those that pad it included."""
-    given = call.number(1)
+    dft_length = call.number(1)
     onesided = bool(call.attributes.get("onesided", 0))
     if onesided and call.attributes.get("inverse", 0):
         # one side goes in, each of its frequencies is a sample of the sum
         return source[axis]
-    if given is not None:
-        return given
+    if dft_length is not None:
+        return dft_length
     if not onesided:
         return output[axis]
     return _both_sides(output[axis]) if call.has(1) else source[axis]
@@ -109,10 +109,10 @@ def _axis(call: Call, rank: int) -> int | None:
     if "axis" in call.attributes:
         axis = int(call.attributes["axis"])
     elif call.has(2):
-        known = call.number(2)
-        if known is None:
+        axis_input = call.number(2)
+        if axis_input is None:
             return None
-        axis = known
+        axis = axis_input
     else:
         axis = -2 if call.opset >= 20 else 1
     return axis % rank
@@ -125,9 +125,15 @@ def _stft(call: Call) -> Cost:
     if call.has(2):
         length = call.shape(2)[0]
     elif call.has(3):
-        known = call.number(3)
+        frame_length = call.number(3)
         onesided = call.attributes.get("onesided", 1)
-        length = known if known is not None else _both_sides(frequencies) if onesided else frequencies
+        length = (
+            frame_length
+            if frame_length is not None
+            else _both_sides(frequencies)
+            if onesided
+            else frequencies
+        )
     complex_in = len(signal) == 3 and signal[2] == 2
     cost = cost_formulas.fourier((*output[:1], frames), length, frequencies, complex_in=complex_in)
     if call.has(2):
