@@ -278,12 +278,12 @@ def layer_state(module: nn.Module) -> dict[str, Any] | None:
     Seen: torch 2.9 to 2.15.
     Otherwise: None: no layer is answered by what another one did, which takes longer.
     """
-    own = vars(module)
+    attributes = vars(module)
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     try:
-        plain = not own["training"] and type(module).__module__.startswith("torch.nn.modules.")
-        plain = plain and not any(own[name] for name in hooks)
-        return own if plain and all(name in own for name in MODULE_DICTS) else None
+        plain = not attributes["training"] and type(module).__module__.startswith("torch.nn.modules.")
+        plain = plain and not any(attributes[name] for name in hooks)
+        return attributes if plain and all(name in attributes for name in MODULE_DICTS) else None
     except KeyError:
         return None
 
@@ -622,10 +622,10 @@ class RecordedCalls:
             tensors[len(tensors)] = tensor
 
         mapped_tensors((args, dict(kwargs)), keep)
-        for operator, given, named, places in self.calls:
-            made = operator(*_filled(given, tensors), **_filled(named, tensors))
-            made = made if isinstance(made, tuple | list) else (made,)
-            for place, tensor in zip(places, made, strict=True):
+        for operator, positional, named, places in self.calls:
+            outputs = operator(*_filled(positional, tensors), **_filled(named, tensors))
+            outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
+            for place, tensor in zip(places, outputs, strict=True):
                 if place is not None:
                     tensors[place.number] = tensor
         return _filled(self.result, tensors)
@@ -672,20 +672,20 @@ class _OnCpu(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        found: list[_OnCpu] = []
+        wrapped: list[_OnCpu] = []
 
         def inner(tensor: Any) -> Any:
             if not isinstance(tensor, _OnCpu):
                 return tensor
-            found.append(tensor)
+            wrapped.append(tensor)
             return tensor.without_values
 
-        given, named = mapped_tensors((args, kwargs or {}), inner)
+        positional, named = mapped_tensors((args, kwargs or {}), inner)
         if "device" in named:
             named["device"] = torch.device("meta")
-        made = func(*given, **named)
-        calls = found[0].calls
-        out = mapped_tensors(made, lambda tensor: _OnCpu.of(tensor, found[0]))
+        result = func(*positional, **named)
+        calls = wrapped[0].calls
+        out = mapped_tensors(result, lambda tensor: _OnCpu.of(tensor, wrapped[0]))
         parts = out if isinstance(out, tuple | list) else (out,)
 
         def place(tensor: Any) -> Any:
@@ -695,7 +695,7 @@ class _OnCpu(torch.Tensor):
         if "device" in by_name:
             by_name["device"] = named["device"]
         calls.calls.append((func, noted, by_name, [getattr(part, "place", None) for part in parts]))
-        if len(calls.calls) > found[0].longest:
+        if len(calls.calls) > wrapped[0].longest:
             raise _TooLong
         return out
 
@@ -757,17 +757,17 @@ def calls_on_cpu(
     except Exception:
         return None
     root.result = mapped_tensors(result, lambda tensor: tensor.place)  # type: ignore[attr-defined]
-    wanted: set[int] = set()
-    _add_places(root.result, wanted)
-    kept = []
+    needed_places: set[int] = set()
+    _add_places(root.result, needed_places)
+    needed_calls = []
     # what autograd does for itself with a result is none of the function's calls
     for call in reversed(root.calls):
-        operator, given, named, places = call
-        own = {place.number for place in places if place is not None}
-        if own & wanted or schema_of(operator).is_mutable:
-            _add_places((given, named), wanted)
-            kept.append(call)
-    root.calls = kept[::-1]
+        operator, positional, named, places = call
+        output_places = {place.number for place in places if place is not None}
+        if output_places & needed_places or schema_of(operator).is_mutable:
+            _add_places((positional, named), needed_places)
+            needed_calls.append(call)
+    root.calls = needed_calls[::-1]
     return root
 
 

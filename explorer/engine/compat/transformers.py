@@ -59,17 +59,17 @@ def _forwards(model: nn.Module) -> Iterator[Callable[..., Any]]:
             yield part.forward
 
 
-def _enclosed(function: Any, seen: set[int]) -> Iterator[FunctionType]:
+def _enclosed(function: Any, visited: set[int]) -> Iterator[FunctionType]:
     """The functions that a decorated function encloses, the outermost first."""
     for cell in getattr(inspect.unwrap(function), "__closure__", None) or ():
         try:
             inner = cell.cell_contents
         except ValueError:  # an empty cell
             continue
-        if isinstance(inner, FunctionType) and id(inner) not in seen:
-            seen.add(id(inner))
+        if isinstance(inner, FunctionType) and id(inner) not in visited:
+            visited.add(id(inner))
             yield inner
-            yield from _enclosed(inner, seen)
+            yield from _enclosed(inner, visited)
 
 
 def _takes_tokens(arguments: Mapping[str, Any]) -> bool:
@@ -83,7 +83,7 @@ def cache_argument(arguments: Mapping[str, inspect.Parameter]) -> str | None:
     Seen: 5.0 to 5.23 (`past_key_values`, `cache_params`, `state`), 5.24 (`cache`).
     Otherwise: None, and the caller looks at what the forward returns.
     """
-    annotated = [name for name, one in arguments.items() if _names_cache(one.annotation)]
+    annotated = [name for name, argument in arguments.items() if _names_cache(argument.annotation)]
     for names in ([name for name in _CACHE_NAMES if name in annotated], annotated):
         if names:
             return names[0]
@@ -155,9 +155,9 @@ def cache_layers(cache: Any) -> list[Any]:
     Seen: 5.0 to 5.24.
     Otherwise: an empty list; then no cache is grown, and each length is counted over a prompt of that length.
     """
-    own = getattr(cache, "self_attention_cache", None)
-    if own is not None:
-        return [*cache_layers(own), *cache_layers(getattr(cache, "cross_attention_cache", None))]
+    self_attention = getattr(cache, "self_attention_cache", None)
+    if self_attention is not None:
+        return [*cache_layers(self_attention), *cache_layers(getattr(cache, "cross_attention_cache", None))]
     return list(getattr(cache, "layers", None) or ())
 
 
@@ -171,9 +171,13 @@ def grow(cache: Any, tokens: int) -> bool:
     layers = cache_layers(getattr(cache, "self_attention_cache", cache))
     for layer in layers:
         both = [getattr(layer, name, None) for name in ("keys", "values")]
-        if all(isinstance(one, torch.Tensor) and one.numel() for one in both):
+        if all(isinstance(tensor, torch.Tensor) and tensor.numel() for tensor in both):
             layer.update(
-                *(one.new_empty((*one.shape[:-2], tokens, one.shape[-1])) for one in both if one is not None)
+                *(
+                    tensor.new_empty((*tensor.shape[:-2], tokens, tensor.shape[-1]))
+                    for tensor in both
+                    if tensor is not None
+                )
             )
     return bool(layers)
 

@@ -28,18 +28,18 @@ def blocked_channels(graph: Graph) -> Mapping[int, int]:
     for node in graph.nodes:
         for name in node.inputs:
             readers.setdefault(name, []).append(node)
-    found: dict[int, int] = {}
+    channels_by_node: dict[int, int] = {}
     for node in graph.nodes:
         if (node.domain, node.op) == (NCHWC, "ReorderInput"):
             channels = _channels_read(graph, readers, node)
             if channels is not None:
-                found[id(node)] = channels
-    return found
+                channels_by_node[id(node)] = channels
+    return channels_by_node
 
 
 def _channels_read(graph: Graph, readers: Mapping[str, list[Node]], start: Node) -> int | None:
     """How many channels the weights behind a node say that it writes; None if none says it."""
-    waiting, seen = [*start.outputs], set(start.outputs)
+    waiting, visited = [*start.outputs], set(start.outputs)
     while waiting:
         name = waiting.pop()
         for node in readers.get(name, ()):
@@ -50,6 +50,6 @@ def _channels_read(graph: Graph, readers: Mapping[str, list[Node]], start: Node)
                 group = node.attributes.get("group", 1)
                 return weight.shape[1] * group if node.inputs[0] == name else weight.shape[0]
             if node.op in _KEEPS_CHANNELS:
-                waiting += [output for output in node.outputs if output not in seen]
-                seen.update(node.outputs)
+                waiting += [output for output in node.outputs if output not in visited]
+                visited.update(node.outputs)
     return None

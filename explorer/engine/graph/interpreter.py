@@ -77,7 +77,9 @@ class Interpreter:
         self.bodies = bodies
         self.functions = functions
         self.aliases = {
-            key: alias for key, one in functions.items() if (alias := _alias(one, functions)) is not None
+            key: alias
+            for key, function in functions.items()
+            if (alias := _alias(function, functions)) is not None
         }
         self.calls: list[Node] = []
         """The function calls that are being run, outermost first."""
@@ -235,13 +237,13 @@ def reads(node: Node) -> Iterator[str]:
 
 def free_names(graph: Graph) -> Iterator[str]:
     """The values that a body takes from around it."""
-    own = {v.name for v in graph.inputs} | set(graph.initializers)
+    defined = {v.name for v in graph.inputs} | set(graph.initializers)
     for node in node_sequence(graph.nodes):
         for name in reads(node):
-            if name not in own:
+            if name not in defined:
                 yield name
-        own.update(node.outputs)
-    yield from (v.name for v in graph.outputs if v.name not in own)
+        defined.update(node.outputs)
+    yield from (v.name for v in graph.outputs if v.name not in defined)
 
 
 class Wiring:
@@ -281,10 +283,10 @@ class Wiring:
             (nodes, names read that no such node makes: stops, inputs, what is not known).
         """
         ends = set(stop)
-        chosen, seen = self._behind(outputs, ends)
-        nodes = [self.nodes[at] for at in sorted(chosen)]
-        made = {o for node in nodes for o in node.outputs if o not in ends}
-        return nodes, seen - made - self.known
+        positions, names = self._behind(outputs, ends)
+        nodes = [self.nodes[at] for at in sorted(positions)]
+        outputs_written = {o for node in nodes for o in node.outputs if o not in ends}
+        return nodes, names - outputs_written - self.known
 
     def positions(self, outputs: Iterable[str]) -> list[int]:
         """Positions of the nodes that `outputs` depend on, in order."""
@@ -292,22 +294,22 @@ class Wiring:
 
     def _behind(self, outputs: Iterable[str], ends: set[str]) -> tuple[set[int], set[str]]:
         """Positions of the nodes behind some values, and every name that was met."""
-        chosen: set[int] = set()
-        seen: set[str] = set()
+        positions: set[int] = set()
+        names: set[str] = set()
         pending = list(outputs)
         while pending:
             name = pending.pop()
-            if name in seen:
+            if name in names:
                 continue
-            seen.add(name)
+            names.add(name)
             at = None if name in ends else self._makers.get(name)
-            if at is not None and at not in chosen:
-                chosen.add(at)
-                known = self._reads.get(at)
-                if known is None:
-                    known = self._reads[at] = tuple(reads(self.nodes[at]))
-                pending += known
-        return chosen, seen
+            if at is not None and at not in positions:
+                positions.add(at)
+                inputs = self._reads.get(at)
+                if inputs is None:
+                    inputs = self._reads[at] = tuple(reads(self.nodes[at]))
+                pending += inputs
+        return positions, names
 
 
 def _last_uses(nodes: Sequence[Node], keep: frozenset[str]) -> dict[int, list[str]]:

@@ -445,13 +445,13 @@ def subgraphs(node: Node) -> tuple[tuple[str, Graph], ...]:
     """
     if not node.domain and node.op not in CONTROL_FLOW:
         return ()
-    found: list[tuple[str, Graph]] = []
+    bodies: list[tuple[str, Graph]] = []
     for name, value in node.attributes.items():
         if isinstance(value, Graph):
-            found.append((name, value))
+            bodies.append((name, value))
         elif isinstance(value, tuple):
-            found += [(f"{name}[{i}]", g) for i, g in enumerate(value) if isinstance(g, Graph)]
-    return tuple(found)
+            bodies += [(f"{name}[{i}]", g) for i, g in enumerate(value) if isinstance(g, Graph)]
+    return tuple(bodies)
 
 
 def with_bodies(node: Node, changed: Mapping[str, Any]) -> Node:
@@ -459,7 +459,7 @@ def with_bodies(node: Node, changed: Mapping[str, Any]) -> Node:
     attributes: dict[str, Any] = {}
     for name, value in node.attributes.items():
         if isinstance(value, tuple):
-            value = tuple(changed.get(f"{name}[{at}]", item) for at, item in enumerate(value))
+            value = tuple(changed.get(f"{name}[{at}]", element) for at, element in enumerate(value))
         attributes[name] = changed.get(name, value)
     return node.with_attributes(attributes)
 

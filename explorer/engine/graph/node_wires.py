@@ -21,13 +21,13 @@ class NodeWires:
         constant: Whether all that a node reads is known before anything runs.
     """
 
-    def __init__(self, nodes: Sequence[Node], stored: Collection[str]) -> None:
+    def __init__(self, nodes: Sequence[Node], constants: Collection[str]) -> None:
         self.maker = {name: at for at, node in enumerate(nodes) for name in node.outputs if name}
         self.reads = [tuple(dict.fromkeys(reads(node))) for node in nodes]
         self.constant: list[bool] = []
         for names in self.reads:
-            known = (self.constant[self.maker[n]] if n in self.maker else n in stored for n in names)
-            self.constant.append(all(known))
+            is_constant = (self.constant[self.maker[n]] if n in self.maker else n in constants for n in names)
+            self.constant.append(all(is_constant))
 
     def between(self, ends: Iterable[str], there: Collection[str]) -> set[int]:
         """The nodes between values that an optimised node makes and those that there are without it."""

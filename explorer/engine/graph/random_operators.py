@@ -36,14 +36,14 @@ def random_outputs(model: Model) -> frozenset[str]:
 
 def all_nodes(model: Model, nodes: Iterable[Node]) -> Iterator[Node]:
     """Nodes with those of their bodies, and of the functions that they call, once each."""
-    pending, seen = list(nodes), set()
+    pending, functions_visited = list(nodes), set()
     while pending:
         node = pending.pop()
         yield node
         pending += [inner for _, body in subgraphs(node) for inner in body.nodes]
         function = model.functions.get(node.key)
-        if function is not None and node.key not in seen:
-            seen.add(node.key)
+        if function is not None and node.key not in functions_visited:
+            functions_visited.add(node.key)
             pending += function.nodes
 
 

@@ -38,14 +38,14 @@ class NodeRun(Node):
         op: str,
         domain: str,
         wires: Sequence[Sequence[str]],
-        made: Sequence[str],
+        outputs: Sequence[str],
         names: Sequence[str],
         metadata: Mapping[str, str],
         label: str,
         labels: Sequence[str],
     ) -> None:
         super().__init__(
-            op, [name for wire in wires for name in wire], made, domain=domain, metadata=metadata
+            op, [name for wire in wires for name in wire], outputs, domain=domain, metadata=metadata
         )
         self.wires = wires
         self.names = names
@@ -116,11 +116,11 @@ def value_names(graph: Graph) -> Iterator[str]:
             yield from value_names(inner)
 
 
-def free_name(wanted: str, taken: set[str]) -> str:
-    """`wanted`, or with a number behind it where it is taken; from then on it is."""
-    name, number = wanted, 2
+def free_name(stem: str, taken: set[str]) -> str:
+    """`stem`, or with a number behind it where it is taken; from then on it is."""
+    name, number = stem, 2
     while name in taken:
-        name, number = f"{wanted}_{number}", number + 1
+        name, number = f"{stem}_{number}", number + 1
     taken.add(name)
     return name
 

@@ -51,12 +51,12 @@ def earlier_plans(model: Model) -> list[str]:
 
 def plans(model: Model) -> list[dict[str, Any]]:
     """What the plans say, the last one first, without those that cannot be read: claims, not facts."""
-    found = []
+    records = []
     for text in (model.metadata.get(PLAN_KEY, "null"), *earlier_plans(model)):
         try:
-            said = json.loads(text)
+            record = json.loads(text)
         except (ValueError, RecursionError):
             continue
-        if isinstance(said, dict):
-            found.append(said)
-    return found
+        if isinstance(record, dict):
+            records.append(record)
+    return records

@@ -32,9 +32,9 @@ def format_of(name: str, where: str = "--to") -> NumberFormat | None:
     if name == "float32":
         return None
     for pattern, make in FAMILIES:
-        if found := re.fullmatch(pattern, name):
+        if match := re.fullmatch(pattern, name):
             try:
-                return make(found)
+                return make(match)
             except ValueError as problem:
                 raise Misuse(f"there is no number format '{name}': {problem}", where=where) from None
     guess = nearest(name, EXAMPLES)

@@ -130,14 +130,14 @@ def _made(found: re.Match[str]) -> Integer:
     return Integer(found[0], int(found[2]), not found[1])
 
 
-def _fixed_point(found: re.Match[str]) -> FixedPoint:
-    bits, fraction, signed = int(found[2]), int(found[3]), not found[1]
+def _fixed_point(match: re.Match[str]) -> FixedPoint:
+    bits, fraction, signed = int(match[2]), int(match[3]), not match[1]
     if not 1 + signed <= bits <= MOST_BITS:
         why = f"fixed point has {1 + signed} to {MOST_BITS} bits, which float32 holds exactly, not {bits}"
         raise ValueError(why)
     if fraction > MOST_FRACTION:
         raise ValueError(f"at most {MOST_FRACTION} bits can be behind the point, not {fraction}")
-    return FixedPoint(found[0], bits, signed, fraction)
+    return FixedPoint(match[0], bits, signed, fraction)
 
 
 FAMILY = ((r"(u?)int(4|8|16)", _made), (r"(u?)fixed(\d+)\.(\d+)", _fixed_point))

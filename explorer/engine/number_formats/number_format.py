@@ -63,8 +63,8 @@ class NumberFormat(Struct, frozen=True):
 
         Formats that are not `scaled` have the grid of scale 1.
         """
-        one = np.ones((), np.float32)
-        return Grid(one, np.zeros((), np.int32))
+        scale = np.ones((), np.float32)
+        return Grid(scale, np.zeros((), np.int32))
 
     def fitted(
         self, values: Array, *, axis: int | None = None, block: int = 0, symmetric: bool = True

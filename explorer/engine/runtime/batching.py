@@ -21,12 +21,12 @@ def batches(
     """
     group: list[_T] = []
     total = 0
-    for item in items:
-        one = size(item)
-        if group and (total + one > most or len(group) == count):
+    for element in items:
+        element_size = size(element)
+        if group and (total + element_size > most or len(group) == count):
             yield group
             group, total = [], 0
-        group.append(item)
-        total += one
+        group.append(element)
+        total += element_size
     if group:
         yield group

@@ -63,17 +63,21 @@ class InputArrays(Struct, frozen=True):
         Raises:
             Misuse: Arrays hold different numbers of runs.
         """
-        wanted = {one.name: one.shape for one in inputs}
+        declared_shapes = {spec.name: spec.shape for spec in inputs}
         if len(inputs) == 1 and len(self.arrays) == 1:
-            wanted = {next(iter(self.arrays)): inputs[0].shape}
+            declared_shapes = {next(iter(self.arrays)): inputs[0].shape}
         cuts: dict[str, int] = {}
         for name, array in self.arrays.items():
-            if array.ndim and len(array) and (size := rows_of_run(array.shape, wanted.get(name), batch)):
+            if (
+                array.ndim
+                and len(array)
+                and (size := rows_of_run(array.shape, declared_shapes.get(name), batch))
+            ):
                 cuts[name] = size
         runs = {name: -(-len(self.arrays[name]) // size) for name, size in cuts.items()}
         if len(set(runs.values())) > 1:
-            told = ", ".join(f"'{name}' {many:,}" for name, many in runs.items())
-            raise Misuse(f"its arrays hold different numbers of runs: {told}", where=self.path)
+            counts = ", ".join(f"'{name}' {many:,}" for name, many in runs.items())
+            raise Misuse(f"its arrays hold different numbers of runs: {counts}", where=self.path)
         return [
             InputArrays(
                 self.path,
@@ -88,7 +92,7 @@ class InputArrays(Struct, frozen=True):
         Raises:
             Misuse: An input is missing or unknown, or an array has another type or shape.
         """
-        names = [wanted.name for wanted in inputs]
+        names = [spec.name for spec in inputs]
         arrays = dict(self.arrays)
         if len(names) == 1 and len(arrays) == 1:
             arrays = {names[0]: next(iter(arrays.values()))}
@@ -101,21 +105,21 @@ class InputArrays(Struct, frozen=True):
         for name in arrays:
             if name not in names:
                 raise Misuse(f"the model has no input '{name}'", where=self.path, hint=nearest(name, names))
-        for wanted in inputs:
-            if wanted.name not in arrays:
-                raise Misuse(f"it has no values for the input '{wanted.name}'", where=self.path)
-            self._check(wanted, arrays[wanted.name])
+        for spec in inputs:
+            if spec.name not in arrays:
+                raise Misuse(f"it has no values for the input '{spec.name}'", where=self.path)
+            self._check(spec, arrays[spec.name])
         return arrays
 
-    def _check(self, wanted: InputSpec, array: Array) -> None:
-        label = f"the input '{wanted.name}'"
-        if wanted.dtype is not None and element_type(array) != wanted.dtype:
+    def _check(self, spec: InputSpec, array: Array) -> None:
+        label = f"the input '{spec.name}'"
+        if spec.dtype is not None and element_type(array) != spec.dtype:
             raise Misuse(
-                f"{label} is {array.dtype} there and {wanted.dtype} in the model",
+                f"{label} is {array.dtype} there and {spec.dtype} in the model",
                 where=self.path,
-                hint=f"convert it with .astype('{wanted.dtype}')",
+                hint=f"convert it with .astype('{spec.dtype}')",
             )
-        shape = wanted.shape
+        shape = spec.shape
         if shape is not None and (
             len(shape) != array.ndim
             or any(isinstance(d, int) and d != s for d, s in zip(shape, array.shape, strict=True))
@@ -165,13 +169,13 @@ def read_input(path: str) -> InputArrays:
                 return InputArrays(path, {"": loaded})
             with loaded:
                 check_unpacked(loaded.zip, path)
-                found = {name: loaded[name] for name in loaded.files}
+                arrays = {name: loaded[name] for name in loaded.files}
             # what is no array there is handed over as bytes
-            if alien := [name for name, array in found.items() if not isinstance(array, np.ndarray)]:
+            if alien := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
                 raise Misuse(
                     f"'{printable(alien[0])}' in it is no array", where=path, hint="numpy.savez writes one"
                 )
-            return InputArrays(path, found)
+            return InputArrays(path, arrays)
     except OSError as error:
         raise Misuse(f"cannot be read: {error.strerror or error}", where=path) from None
     except Misuse:

@@ -67,7 +67,9 @@ class Observer:
             BadModel: onnxruntime fails while running.
         """
         results = self._session.run(feeds) if self._session else {}
-        return {n: results[shown] for n, shown in self._names.items()} | {n: feeds[n] for n in self._given}
+        return {n: results[output_name] for n, output_name in self._names.items()} | {
+            n: feeds[n] for n in self._given
+        }
 
 
 def observe(

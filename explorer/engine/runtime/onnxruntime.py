@@ -146,7 +146,7 @@ class RuntimeSession:
             self._session = Evaluator(model, folder)
             self._declared = {v.name: v.dtype for v in model.graph.outputs}
             return
-        made = skeleton(model, folder=folder)
+        model_bytes = skeleton(model, folder=folder)
         reasons: list[str] = []
         optimised = optimise and len(model.graph.nodes) <= MOST_OPTIMISED
         spoiling = _spoiling(model) if optimised else ()
@@ -156,7 +156,7 @@ class RuntimeSession:
             for left_out in ([*spoiling], [*spoiling, SIGNED_TO_UNSIGNED]):
                 try:
                     self._session = onnxruntime.InferenceSession(
-                        made, options, providers=["CPUExecutionProvider"], disabled_optimizers=left_out
+                        model_bytes, options, providers=["CPUExecutionProvider"], disabled_optimizers=left_out
                     )
                     return
                 except Exception as error:  # onnxruntime's own classes share no base below Exception
@@ -175,17 +175,17 @@ class RuntimeSession:
         Raises:
             BadModel: onnxruntime fails while running.
         """
-        wanted = list(self.outputs if names is None else names)
+        output_names = list(self.outputs if names is None else names)
         options = onnxruntime.RunOptions()
         options.only_execute_path_to_fetches = names is not None
         try:
             if isinstance(self._session, Evaluator):
-                results = self._session.run(wanted, feeds)
+                results = self._session.run(output_names, feeds)
             else:
-                results = self._session.run(wanted, dict(feeds), options)
+                results = self._session.run(output_names, dict(feeds), options)
         except Exception as error:
             raise BadModel(f"onnxruntime cannot run {self.what}: {one_line(error)}") from None
-        return dict(zip(wanted, results, strict=True))
+        return dict(zip(output_names, results, strict=True))
 
     def types(self) -> dict[str, str | None]:
         """Element type of every output in numpy's spelling; None for what is no tensor of numbers."""

@@ -143,11 +143,11 @@ def streamed(
     Raises:
         Exception: What a work raised; of several that failed, the first in order.
     """
-    told = tick if tick is not None else lambda done: None
+    report_done = tick if tick is not None else lambda done: None
     width = min(processors(), _MOST, count)
     if width < 2:
         alone = ThreadShare(processors(), cancel if cancel is not None else lambda: False)
-        return _in_turn((work for work, _ in works), alone, told)
+        return _in_turn((work for work, _ in works), alone, report_done)
     stop = threading.Event()
 
     def share(threads: int) -> ThreadShare:
@@ -161,7 +161,7 @@ def streamed(
     ):
         try:
             shares = each, share(processors())
-            begun = _begin(iter(works), within_limit(most), pool, width, shares, told, beside)
+            begun = _begin(iter(works), within_limit(most), pool, width, shares, report_done, beside)
         finally:
             stop.set()
     return _results(begun)
@@ -190,7 +190,7 @@ def _begin(
     pool: ThreadPoolExecutor,
     width: int,
     shares: tuple[ThreadShare, ThreadShare],
-    told: Callable[[int], None],
+    report_done: Callable[[int], None],
     beside: Future[Any] | None,
 ) -> list[Future[_T]]:
     """Begins works, as many at a time as there is room for, until all have ended or one has failed.
@@ -199,19 +199,19 @@ def _begin(
     """
     running: dict[Future[_T], int] = {}
     begun: list[Future[_T]] = []
-    held: tuple[Callable[[ThreadShare], _T], int] | None = None
+    waiting: tuple[Callable[[ThreadShare], _T], int] | None = None
     more = True
     while more or running:
         while more and len(running) < width - (beside is not None and not beside.done()):
-            held = held or next(works, None)
-            more = held is not None
-            if held is None or (running and held[1] + sum(running.values()) > most):
+            waiting = waiting or next(works, None)
+            more = waiting is not None
+            if waiting is None or (running and waiting[1] + sum(running.values()) > most):
                 break
-            future = pool.submit(held[0], shares[held[1] > most])
+            future = pool.submit(waiting[0], shares[waiting[1] > most])
             begun.append(future)
-            running[future] = held[1]
-            held = None  # what it holds goes with it
-        told(len(begun) - len(running))
+            running[future] = waiting[1]
+            waiting = None  # what it holds goes with it
+        report_done(len(begun) - len(running))
         ended = wait(running, timeout=_TICK, return_when=FIRST_COMPLETED).done
         for future in ended:
             del running[future]
@@ -221,12 +221,12 @@ def _begin(
 
 
 def _in_turn(
-    works: Iterable[Callable[[ThreadShare], _T]], alone: ThreadShare, told: Callable[[int], None]
+    works: Iterable[Callable[[ThreadShare], _T]], alone: ThreadShare, report_done: Callable[[int], None]
 ) -> list[_T]:
     """The results of works that run one after the other in this thread."""
     results = []
     for done, work in enumerate(works):
-        told(done)
+        report_done(done)
         results.append(work(alone))
     return results
 

@@ -37,13 +37,13 @@ def placement(model: Model, analysis: Analysis, providers: Sequence[str], *, scr
         MissingExtra: The installed onnxruntime does not tell.
     """
     runtime, available = provider_assignment.runtime()
-    asked = provider_assignment.chosen_providers(providers)
-    told = provider_assignment.assignment(model, asked, scratch=scratch)
+    provider_order = provider_assignment.chosen_providers(providers)
+    assignment = provider_assignment.assignment(model, provider_order, scratch=scratch)
     wires = _Wires(model)
-    works = [] if told.nodes is None else _works(wires, told.nodes)
-    called = _called(wires, told)
+    works = [] if assignment.nodes is None else _works(wires, assignment.nodes)
+    called = _called(wires, assignment)
     inside = {at: several for at, several in called.items() if len(several) > 1}
-    of_node = _providers(wires, told, works, called)
+    of_node = _providers(wires, assignment, works, called)
     rows = _Rows(analysis, wires.nodes)
     boundaries = _boundaries(wires, of_node, rows)
     counts: dict[str, int] = {}
@@ -53,16 +53,16 @@ def placement(model: Model, analysis: Analysis, providers: Sequence[str], *, scr
     return Placement(
         runtime,
         available,
-        asked,
-        rows.providers(of_node, told, inside),
+        provider_order,
+        rows.providers(of_node, assignment, inside),
         counts,
         tuple([Partition(provider, rows.paths(part)) for provider, part in parts]),
         tuple(boundaries),
-        sum(one.bytes or 0 for one in boundaries),
-        sum(one.bytes is None for one in boundaries),
-        tuple(_fused(told, works, of_node, rows)),
-        rows.paths([at for at, provider in enumerate(of_node) if not provider]) if told.nodes else (),
-        tuple(_notes(told, inside)),
+        sum(boundary.bytes or 0 for boundary in boundaries),
+        sum(boundary.bytes is None for boundary in boundaries),
+        tuple(_fused(assignment, works, of_node, rows)),
+        rows.paths([at for at, provider in enumerate(of_node) if not provider]) if assignment.nodes else (),
+        tuple(_notes(assignment, inside)),
     )
 
 
@@ -82,45 +82,47 @@ class _Wires(NodeWires):
 def _works(wires: _Wires, optimised: Sequence[Node]) -> list[Work]:
     """The nodes of an optimised graph, each with the original ones between its outputs and its inputs."""
     there = {name for node in optimised for name in (*node.outputs, *node.inputs)}
-    found: list[Work] = []
+    works: list[Work] = []
     for node in optimised:
-        found.append((node, tuple(sorted(wires.between(node.outputs, there)))))
-    return found
+        works.append((node, tuple(sorted(wires.between(node.outputs, there)))))
+    return works
 
 
 def _providers(
-    wires: _Wires, told: Assignment, works: Sequence[Work], called: Mapping[int, Sequence[str]]
+    wires: _Wires, assignment: Assignment, works: Sequence[Work], called: Mapping[int, Sequence[str]]
 ) -> list[str]:
     """The provider of each node; '' for one that does not run, or of which it is not told."""
-    found = [told.providers.get(node_name(at), "") for at in range(len(wires.nodes))]
+    provider_by_node = [assignment.providers.get(node_name(at), "") for at in range(len(wires.nodes))]
     for at, inside in called.items():
-        found[at] = inside[0]
+        provider_by_node[at] = inside[0]
     for node, work in works:
-        runs = told.providers.get(node.name, "") or next((found[at] for at in work if found[at]), "")
+        runs = assignment.providers.get(node.name, "") or next(
+            (provider_by_node[at] for at in work if provider_by_node[at]), ""
+        )
         for at in work:
-            found[at] = found[at] or runs
-    return found
+            provider_by_node[at] = provider_by_node[at] or runs
+    return provider_by_node
 
 
-def _called(wires: _Wires, told: Assignment) -> dict[int, tuple[str, ...]]:
+def _called(wires: _Wires, assignment: Assignment) -> dict[int, tuple[str, ...]]:
     """What runs the nodes that a call of a function became, by the place of the call."""
-    makers = {name: node for node in told.nodes or () for name in node.outputs if name}
-    found: dict[int, tuple[str, ...]] = {}
+    makers = {name: node for node in assignment.nodes or () for name in node.outputs if name}
+    providers_by_call: dict[int, tuple[str, ...]] = {}
     for at, call in enumerate(wires.nodes):
-        if node_name(at) in told.providers:
+        if node_name(at) in assignment.providers:
             continue
         todo = [makers[name] for name in call.outputs if name in makers]
-        seen = {id(node): node for node in todo}
+        nodes = {id(node): node for node in todo}
         while todo:
             for name in todo.pop().inputs:
                 node = makers.get(name)
-                if node is not None and name not in wires.maker and id(node) not in seen:
-                    seen[id(node)] = node
+                if node is not None and name not in wires.maker and id(node) not in nodes:
+                    nodes[id(node)] = node
                     todo.append(node)
-        runs = [_provider_of(node.name, told) for node in seen.values()]
+        runs = [_provider_of(node.name, assignment) for node in nodes.values()]
         if several := tuple(dict.fromkeys(filter(None, runs))):
-            found[at] = several
-    return found
+            providers_by_call[at] = several
+    return providers_by_call
 
 
 def _provider_of(name: str, told: Assignment) -> str:
@@ -141,22 +143,22 @@ def _partitions(wires: _Wires, of_node: Sequence[str]) -> list[tuple[str, list[i
     for at, count in enumerate(waiting):
         if not count:
             heappush(ready.setdefault(of_node[at], []), at)
-    found: list[tuple[str, list[int]]] = []
+    partitions: list[tuple[str, list[int]]] = []
     while heaps := {provider: heap for provider, heap in ready.items() if heap}:
         # what does not run keeps nobody from running
-        now = "" if "" in heaps else found[-1][0] if found and found[-1][0] in heaps else None
+        now = "" if "" in heaps else partitions[-1][0] if partitions and partitions[-1][0] in heaps else None
         if now is None:
             now = min(heaps, key=lambda provider: heaps[provider][0])
         at = heappop(heaps[now])
-        if now and (not found or found[-1][0] != now):
-            found.append((now, []))
+        if now and (not partitions or partitions[-1][0] != now):
+            partitions.append((now, []))
         if now:
-            found[-1][1].append(at)
+            partitions[-1][1].append(at)
         for reader in readers[at]:
             waiting[reader] -= 1
             if not waiting[reader]:
                 heappush(ready.setdefault(of_node[reader], []), reader)
-    return found
+    return partitions
 
 
 def _boundaries(wires: _Wires, of_node: Sequence[str], rows: _Rows) -> list[Boundary]:
@@ -171,20 +173,20 @@ def _boundaries(wires: _Wires, of_node: Sequence[str], rows: _Rows) -> list[Boun
     for value in wires.graph.outputs:
         if source.get(value.name) and source[value.name] != HOST:
             crossing.setdefault((value.name, HOST), [])
-    found = []
+    boundaries = []
     for (name, target), readers in crossing.items():
         info = rows.tensors.get(name)
         maker = rows.paths([wires.maker[name]])[0] if name in wires.maker else ""
         shape, size = (None, None) if info is None else (info.shape, tensor_bytes((info,)))
-        found.append(Boundary(name, shape, maker, source[name], target, rows.paths(readers), size))
-    return found
+        boundaries.append(Boundary(name, shape, maker, source[name], target, rows.paths(readers), size))
+    return boundaries
 
 
 def _fused(
-    told: Assignment, works: Sequence[Work], of_node: Sequence[str], rows: _Rows
+    assignment: Assignment, works: Sequence[Work], of_node: Sequence[str], rows: _Rows
 ) -> Iterator[FusedLayers]:
     places = {node_name(at): at for at in range(len(of_node))}
-    for names in told.compiled:
+    for names in assignment.compiled:
         work = [places[name] for name in names if name in places]
         if len(work) > 1:
             yield FusedLayers("compiled graph", of_node[work[0]], rows.paths(work))
@@ -193,14 +195,14 @@ def _fused(
             yield FusedLayers(node.op, of_node[some[0]], rows.paths(some))
 
 
-def _notes(told: Assignment, inside: Mapping[int, tuple[str, ...]]) -> Iterator[str]:
+def _notes(assignment: Assignment, inside: Mapping[int, tuple[str, ...]]) -> Iterator[str]:
     if inside:
         yield f"calls of functions on several providers, each in the partition of one: {len(inside):,}"
-    for provider in told.unusable:
+    for provider in assignment.unusable:
         yield f"{provider} is built into onnxruntime and cannot be used here"
-    if told.nodes is None:
+    if assignment.nodes is None:
         yield "which layers are fused is not told"
-    if not told.optimised:
+    if not assignment.optimised:
         yield "so many nodes are not optimised: onnxruntime needs a time that grows with their square"
 
 
@@ -224,7 +226,7 @@ class _Rows:
             self._rows.append(
                 next((row for row in rows if node.op == row.kind or node.label == row.path), None)
             )
-        self.tensors: dict[str, TensorInfo] = {one.name: one for one in analysis.info.model.inputs}
+        self.tensors: dict[str, TensorInfo] = {info.name: info for info in analysis.info.model.inputs}
         for row in filter(None, self._rows):
             self.tensors |= {tensor.name: tensor for tensor in row.outputs}
 
@@ -234,35 +236,35 @@ class _Rows:
         return tuple([node.label if row is None else row.path for row, node in rows])
 
     def providers(
-        self, of_node: Sequence[str], told: Assignment, inside: Mapping[int, tuple[str, ...]]
+        self, of_node: Sequence[str], assignment: Assignment, inside: Mapping[int, tuple[str, ...]]
     ) -> dict[int, str]:
         """In short what runs each row: what its node runs on, unless its body says more; of a group all."""
-        own: dict[int, str] = {}
+        provider_by_row: dict[int, str] = {}
         for at, row in enumerate(self._rows):
             if row is not None:
-                own[row.id] = of_node[at]
+                provider_by_row[row.id] = of_node[at]
         mixed = {row.id: inside[at] for at, row in enumerate(self._rows) if row is not None and at in inside}
-        bodies = dict(self._bodies(told))
-        found: dict[int, dict[str, None]] = {}
+        bodies = dict(self._bodies(assignment))
+        names_by_row: dict[int, dict[str, None]] = {}
         above: dict[int, str] = {}  # the provider of the node that a row lies in
         for row in self._layers:
             around = above.get(-1 if row.parent is None else row.parent, "")
-            above[row.id] = bodies.get(row.id) or own.get(row.id) or around
+            above[row.id] = bodies.get(row.id) or provider_by_row.get(row.id) or around
         for row in reversed(list(self._layers)):
-            mine = found.setdefault(row.id, {})
-            if above[row.id] and (not row.group or row.id in own):
+            mine = names_by_row.setdefault(row.id, {})
+            if above[row.id] and (not row.group or row.id in provider_by_row):
                 mine.update(dict.fromkeys(mixed.get(row.id, (above[row.id],))))
             if row.parent is not None:
-                found.setdefault(row.parent, {}).update(mine)
+                names_by_row.setdefault(row.parent, {}).update(mine)
         order = {name: at for at, name in enumerate(dict.fromkeys(filter(None, of_node)))}
         return {
             at: ", ".join(
                 _short(name) for name in sorted(names, key=lambda name: order.get(name, len(order)))
             )
-            for at, names in found.items()
+            for at, names in names_by_row.items()
         }
 
-    def _bodies(self, told: Assignment) -> Iterator[tuple[int, str]]:
+    def _bodies(self, assignment: Assignment) -> Iterator[tuple[int, str]]:
         """Providers of rows that are nodes of bodies, where one row only fits."""
         inside: dict[int, dict[tuple[str, str], list[int]]] = {}
         carriers = {
@@ -281,19 +283,19 @@ class _Rows:
                 around[row.id] = carrier
         for at, (carried, node) in enumerate(zip(self._rows, self._nodes, strict=True)):
             rows = {} if carried is None else inside.get(carried.id, {})
-            for name, one in _nodes_inside(node, node_name(at)) if rows else ():
-                fits = rows.get((one.outputs[0], one.op), []) if one.outputs else []
-                if len(fits) == 1 and name in told.providers:
-                    yield fits[0], told.providers[name]
+            for name, inner in _nodes_inside(node, node_name(at)) if rows else ():
+                fits = rows.get((inner.outputs[0], inner.op), []) if inner.outputs else []
+                if len(fits) == 1 and name in assignment.providers:
+                    yield fits[0], assignment.providers[name]
 
 
 def _nodes_inside(node: Node, name: str) -> Iterator[tuple[str, Node]]:
     """The nodes of bodies by the names that they were given."""
     for place, (_, body) in enumerate(subgraphs(node)):
-        for at, one in enumerate(body.nodes):
+        for at, body_node in enumerate(body.nodes):
             inner = body_node_name(name, place, at)
-            yield inner, one
-            yield from _nodes_inside(one, inner)
+            yield inner, body_node
+            yield from _nodes_inside(body_node, inner)
 
 
 def _short(provider: str) -> str:

@@ -75,23 +75,23 @@ def _function(function: Function) -> Function:
 
 def _nodes(nodes: Any) -> Any:
     """The nodes of one graph: each name once, constants dense, bodies plain."""
-    held = node_sequence(nodes)
+    originals = node_sequence(nodes)
     counts: Counter[str] = Counter()
-    for node in held:
+    for node in originals:
         counts.update(node.names if isinstance(node, NodeRun) else (node.name,))
     repeated = {name for name, count in counts.items() if count > 1 and name}
     taken = set(counts) if repeated else set()
-    seen: Counter[str] = Counter()
+    occurrences: Counter[str] = Counter()
     out: list[Node] = []
-    for node in held:
+    for node in originals:
         plain_node = _node(node)
         if node.name in repeated and not isinstance(node, NodeRun):
-            seen[node.name] += 1
-            if seen[node.name] > 1:
-                name = _unused(node.name, seen[node.name], taken)
+            occurrences[node.name] += 1
+            if occurrences[node.name] > 1:
+                name = _unused(node.name, occurrences[node.name], taken)
                 plain_node = plain_node.with_values(node.inputs, node.outputs, name)
         out.append(plain_node)
-    return nodes if all(a is b for a, b in zip(held, out, strict=True)) else gathered(out)
+    return nodes if all(a is b for a, b in zip(originals, out, strict=True)) else gathered(out)
 
 
 def _node(node: Node) -> Node:
@@ -118,8 +118,8 @@ def _dense(span: FileSpan) -> Tensor:
     values, shape, _ = sparse(span)
     size = replace(values, shape=shape, held=None).nbytes
     if size > _LARGEST:
-        what = f"sparse tensor '{printable(values.name)}' takes {bytes_text(size)} with its zeros"
-        raise BadModel(f"{what}; a runtime cannot hold it", where=span.source.path)
+        reason = f"sparse tensor '{printable(values.name)}' takes {bytes_text(size)} with its zeros"
+        raise BadModel(f"{reason}; a runtime cannot hold it", where=span.source.path)
     return Tensor(values.name, values.dtype, shape, DerivedPayload(size, partial(_filled, span)))
 
 
@@ -161,9 +161,9 @@ def _indices(span: FileSpan) -> Tensor | None:
 
 def _without_sparse(graph: Graph) -> tuple[FileSpan, ...]:
     """The uninterpreted fields of a graph, its sparse initializers left out."""
-    kept: list[FileSpan] = []
+    remaining: list[FileSpan] = []
     for part in graph.extra:
         for number, _, start, _, end in fields(part.source.map, part.offset, part.offset + part.size):
             if number != _SPARSE_FIELD:
-                kept.append(FileSpan(part.source, start, end - start))
-    return tuple(kept)
+                remaining.append(FileSpan(part.source, start, end - start))
+    return tuple(remaining)

@@ -56,7 +56,7 @@ def chosen_providers(names: Sequence[str]) -> tuple[str, ...]:
     """
     there = onnxruntime.get_available_providers()
     short = {name.removesuffix(_SUFFIX).casefold(): name for name in there}
-    found = []
+    providers = []
     for name in names or there:
         provider = short.get(name.strip().removesuffix(_SUFFIX).casefold())
         if provider is None:
@@ -64,8 +64,8 @@ def chosen_providers(names: Sequence[str]) -> tuple[str, ...]:
             raise Misuse(
                 f"onnxruntime has no provider '{name}' here", where="--provider", hint=f"it has {has}"
             )
-        found.append(provider)
-    return tuple(dict.fromkeys([*found, HOST]))
+        providers.append(provider)
+    return tuple(dict.fromkeys([*providers, HOST]))
 
 
 def runtime() -> tuple[str, tuple[str, ...]]:
@@ -107,18 +107,18 @@ def assignment(model: Model, providers: Sequence[str], *, scratch: str) -> Assig
     graph = replace(model.graph, nodes=nodes)
     named = replace(model, graph=graph, functions=_named_functions(model))
     folder = weights_folder(model)
-    made = skeleton(named, folder=folder)
+    model_bytes = skeleton(named, folder=folder)
     level = _Level.ORT_ENABLE_EXTENDED
     if len(model.graph.nodes) > MOST_OPTIMISED:
         level = _Level.ORT_DISABLE_ALL
     with tempfile.TemporaryDirectory(dir=scratch) as place:
         target = os.path.join(place, "optimised.onnx")
         try:
-            session = _session(made, folder, providers, level, target)
+            session = _session(model_bytes, folder, providers, level, target)
             optimised: Sequence[Node] | None = reader.read(target).graph.nodes
         except BadModel:  # of a provider that compiles there is no graph that could be written
-            session = _session(made, folder, providers, level)
-            optimised = _basic(made, folder, target)
+            session = _session(model_bytes, folder, providers, level)
+            optimised = _basic(model_bytes, folder, target)
     parts = session.get_provider_graph_assignment_info()
     of_nodes = [(part.ep_name, [node.name for node in part.get_nodes()]) for part in parts]
     there = session.get_providers()
@@ -131,16 +131,16 @@ def assignment(model: Model, providers: Sequence[str], *, scratch: str) -> Assig
     )
 
 
-def _basic(made: bytes, folder: str, target: str) -> Sequence[Node] | None:
+def _basic(model_bytes: bytes, folder: str, target: str) -> Sequence[Node] | None:
     """The nodes behind the optimisations that are the same for every provider; None if nobody knows."""
     try:
-        _session(made, folder, [HOST], _Level.ORT_ENABLE_BASIC, target)
+        _session(model_bytes, folder, [HOST], _Level.ORT_ENABLE_BASIC, target)
         return reader.read(target).graph.nodes
     except BadModel:
         return None
 
 
-def _session(made: bytes, folder: str, providers: Sequence[str], level: Any, target: str = "") -> Any:
+def _session(model_bytes: bytes, folder: str, providers: Sequence[str], level: Any, target: str = "") -> Any:
     """A model that is loaded, and its optimised graph written to `target`.
 
     Raises:
@@ -158,7 +158,7 @@ def _session(made: bytes, folder: str, providers: Sequence[str], level: Any, tar
         options.add_session_config_entry(f"{weights}file_name", "optimised.data")
         options.add_session_config_entry(f"{weights}min_size_in_bytes", "1024")
     try:
-        return onnxruntime.InferenceSession(made, options, providers=[*providers], enable_fallback=0)
+        return onnxruntime.InferenceSession(model_bytes, options, providers=[*providers], enable_fallback=0)
     except Exception as error:  # onnxruntime's own classes share no base below Exception
         raise BadModel(f"onnxruntime cannot load the model: {one_line(error)}") from None
 
@@ -167,11 +167,11 @@ def _named_functions(model: Model) -> Mapping[tuple[str, str, str], Function]:
     """Functions whose nodes have names: in place of a call they are told apart by them."""
     return {
         key: replace(
-            one,
-            nodes=tuple([_named(node, f"function{place}.{at}") for at, node in enumerate(one.nodes)]),
+            function,
+            nodes=tuple([_named(node, f"function{place}.{at}") for at, node in enumerate(function.nodes)]),
             record=None,
         )
-        for place, (key, one) in enumerate(model.functions.items())
+        for place, (key, function) in enumerate(model.functions.items())
     }
 
 
@@ -180,7 +180,9 @@ def _named(node: Node, name: str) -> Node:
     bodies = {}
     for place, (attribute, body) in enumerate(subgraphs(node)):
         if "[" not in attribute:  # operators of others may carry lists of graphs, which stay as they are
-            inside = [_named(one, body_node_name(name, place, at)) for at, one in enumerate(body.nodes)]
+            inside = [
+                _named(body_node, body_node_name(name, place, at)) for at, body_node in enumerate(body.nodes)
+            ]
             bodies[attribute] = replace(body, nodes=tuple(inside))
     if bodies:
         node = node.with_attributes({**node.attributes, **bodies})

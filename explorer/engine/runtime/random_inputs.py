@@ -78,28 +78,28 @@ def plan_inputs(
 
 
 def given_inputs(
-    model: Model, given: InputArrays, input_shapes: InputShapes | None = None
+    model: Model, file: InputArrays, input_shapes: InputShapes | None = None
 ) -> tuple[RandomInput, ...]:
     """The inputs of the model as a file has them.
 
     Args:
         model: The model.
-        given: What the file has.
+        file: What the file has.
         input_shapes: Shapes, and types if not None, in place of the declared ones.
 
     Raises:
         Misuse: One is missing or unknown, or has another type or shape.
     """
-    known = input_shapes or {}
-    arrays = given.fit(
+    overrides = input_shapes or {}
+    arrays = file.fit(
         [
             InputSpec(v.name, dtype or v.dtype, shape)
             for v in model.graph.feeds
-            for dtype, shape in (known.get(v.name, (None, v.shape)),)
+            for dtype, shape in (overrides.get(v.name, (None, v.shape)),)
         ]
     )
     return tuple(
-        RandomInput(v.name, element_type(a), a.shape, why=f"from {given.path}", values=a)
+        RandomInput(v.name, element_type(a), a.shape, why=f"from {file.path}", values=a)
         for v in model.graph.feeds
         for a in (arrays[v.name],)
     )
@@ -117,7 +117,7 @@ def sizes_of(model: Model, drawn: tuple[RandomInput, ...]) -> dict[str, int]:
 
 
 def fixed_shapes(
-    before: Model, after: Model, names: Mapping[str, str], given: InputShapes
+    before: Model, after: Model, names: Mapping[str, str], input_shapes: InputShapes
 ) -> dict[str, tuple[str | None, Shape]]:
     """Shapes of the inputs: as given, else as declared, with sizes that only another model has fixed.
 
@@ -125,12 +125,12 @@ def fixed_shapes(
         before: The model whose inputs they are.
         after: The other one.
         names: Its inputs by the names that the first one has for them.
-        given: See `plan_inputs`.
+        input_shapes: See `plan_inputs`.
     """
-    other = {v.name: v for v in after.graph.feeds}
-    shapes = dict(given)
+    twins = {v.name: v for v in after.graph.feeds}
+    shapes = dict(input_shapes)
     for value in before.graph.feeds:
-        twin = other[names[value.name]]
+        twin = twins[names[value.name]]
         if value.name in shapes or value.shape is None or twin.shape is None:
             continue
         if len(value.shape) == len(twin.shape):
@@ -159,20 +159,20 @@ def check_names(model: Model, dims: Iterable[str], input_shapes: InputShapes) ->
 
 
 def _planned(
-    model: Model, value: Value, dims: Mapping[str, int], given: tuple[str | None, Shape] | None
+    model: Model, value: Value, dims: Mapping[str, int], override: tuple[str | None, Shape] | None
 ) -> RandomInput:
-    dtype = (given[0] if given else None) or value.dtype
+    dtype = (override[0] if override else None) or value.dtype
     if dtype is None:
         raise Misuse(f"input '{value.name}' is no tensor, so no value can be drawn for it")
-    if given is not None:
-        shape = _bound(given[1], dims)
+    if override is not None:
+        shape = _bound(override[1], dims)
         declared = value.shape
         if declared is not None and (
             len(declared) != len(shape)
             or any(isinstance(d, int) and d != s for d, s in zip(declared, shape, strict=True))
         ):
-            what = f"input '{value.name}' is declared {shape_text(declared)}, not {shape_text(shape)}"
-            raise ContradictsDeclaration(what)
+            reason = f"input '{value.name}' is declared {shape_text(declared)}, not {shape_text(shape)}"
+            raise ContradictsDeclaration(reason)
     elif value.shape is None:
         raise Misuse(
             f"input '{value.name}' has no declared shape", hint=f"give it: --input-shape {value.name}:1,16"
@@ -225,18 +225,20 @@ def draw(inputs: tuple[RandomInput, ...], seed: int) -> dict[str, Array]:
     """One set of input values; the same seed gives the same values, where they are not given."""
     generator = np.random.default_rng(seed)
     values: dict[str, Array] = {}
-    for item in inputs:
-        if item.values is not None:
-            values[item.name] = item.values
-        elif item.words:
-            chosen = generator.integers(0, len(item.words), item.shape, dtype=np.int64)
-            values[item.name] = np.asarray(item.words, dtype=object)[chosen].reshape(item.shape)
-        elif item.high:
-            drawn = generator.integers(item.low, item.high, item.shape, dtype=np.int64)
-            values[item.name] = np.asarray(drawn, dtype=item.dtype)
+    for planned in inputs:
+        if planned.values is not None:
+            values[planned.name] = planned.values
+        elif planned.words:
+            word_indices = generator.integers(0, len(planned.words), planned.shape, dtype=np.int64)
+            values[planned.name] = np.asarray(planned.words, dtype=object)[word_indices].reshape(
+                planned.shape
+            )
+        elif planned.high:
+            drawn = generator.integers(planned.low, planned.high, planned.shape, dtype=np.int64)
+            values[planned.name] = np.asarray(drawn, dtype=planned.dtype)
         else:
-            values[item.name] = np.asarray(generator.standard_normal(item.shape)).astype(
-                numpy_type(item.dtype)
+            values[planned.name] = np.asarray(generator.standard_normal(planned.shape)).astype(
+                numpy_type(planned.dtype)
             )
     return values
 
@@ -283,7 +285,7 @@ _MOST_WORDS = 4096
 
 def _words(model: Model) -> tuple[str, ...]:
     """Texts in the attributes of a model's nodes, such as the keys of a LabelEncoder, and a few others."""
-    found: dict[str, None] = {}
+    texts: dict[str, None] = {}
     nodes = [node for graph in graphs(model.graph) for node in graph.nodes]
     nodes += [node for function in model.functions.values() for node in function.nodes]
     for node in nodes:
@@ -291,10 +293,10 @@ def _words(model: Model) -> tuple[str, ...]:
             continue  # modes and directions
         for value in node.attributes.values():
             if isinstance(value, tuple) and value and isinstance(value[0], str):
-                found.update(dict.fromkeys(value))
-            if len(found) > _MOST_WORDS:
-                return tuple(found)[:_MOST_WORDS]
-    return (*found, *_UNKNOWN)
+                texts.update(dict.fromkeys(value))
+            if len(texts) > _MOST_WORDS:
+                return tuple(texts)[:_MOST_WORDS]
+    return (*texts, *_UNKNOWN)
 
 
 def _constant(node: Node) -> Tensor | None:

@@ -23,9 +23,9 @@ def has_bfloat16(model: Model) -> bool:
     graph = model.graph
     if "bfloat16" in {value.dtype for value in (*graph.inputs, *graph.outputs)}:
         return True
-    stored = {name for name, tensor in graph.initializers.items() if tensor.dtype == "bfloat16"}
-    nodes = all_nodes(model, graph.nodes) if stored else ()
-    return any(node.op != "Cast" and not stored.isdisjoint(node.inputs) for node in nodes)
+    bfloat16_weights = {name for name, tensor in graph.initializers.items() if tensor.dtype == "bfloat16"}
+    nodes = all_nodes(model, graph.nodes) if bfloat16_weights else ()
+    return any(node.op != "Cast" and not bfloat16_weights.isdisjoint(node.inputs) for node in nodes)
 
 
 class Evaluator:

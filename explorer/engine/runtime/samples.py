@@ -87,8 +87,8 @@ def random_samples(
     """
     planned = plan_inputs(model, dims, input_shapes)
     seeds = range(seed, seed + count)
-    said = f"seed {seed}" if count == 1 else f"seeds {seed} to {seed + count - 1}"
-    return Samples(f"random inputs, {said}", count, lambda: (draw(planned, at) for at in seeds))
+    seed_text = f"seed {seed}" if count == 1 else f"seeds {seed} to {seed + count - 1}"
+    return Samples(f"random inputs, {seed_text}", count, lambda: (draw(planned, at) for at in seeds))
 
 
 def read_samples(
@@ -109,15 +109,15 @@ def read_samples(
     Raises:
         Misuse: There is no such file, it does not fit the model, or holds NaN or Inf.
     """
-    known, bound = input_shapes or {}, dims or {}
+    overrides, sizes = input_shapes or {}, dims or {}
     specs = [
         InputSpec(
             v.name,
             dtype or v.dtype,
-            shape and tuple(bound.get(d, d) if isinstance(d, str) else d for d in shape),
+            shape and tuple(sizes.get(d, d) if isinstance(d, str) else d for d in shape),
         )
         for v in model.graph.feeds
-        for dtype, shape in (known.get(v.name, (None, v.shape)),)
+        for dtype, shape in (overrides.get(v.name, (None, v.shape)),)
     ]
     files = [_Archive(name, specs) for name in _files(path)]
     count = sum(file.count for file in files)
@@ -245,19 +245,19 @@ def headers(path: str) -> dict[str, ArrayEntry]:
                 return {"": _header("", file)}
         with input_files.archive(path) as archive:
             check_unpacked(archive, path)
-            found = {}
+            entries = {}
             for name in archive.namelist():
                 with archive.open(name) as entry:
-                    found[name.removesuffix(".npy")] = _header(name, entry)
-            return found
+                    entries[name.removesuffix(".npy")] = _header(name, entry)
+            return entries
     except OSError as error:
         raise Misuse(f"cannot be read: {error.strerror or error}", where=path) from None
     except Misuse:
         raise
     except Exception:
         # a broken archive or header raises whatever its bytes happen to ask for
-        what, hint = "this is no .npy or .npz file with plain arrays", "numpy.save writes one"
-        raise Misuse(what, where=path, hint=hint) from None
+        reason, hint = "this is no .npy or .npz file with plain arrays", "numpy.save writes one"
+        raise Misuse(reason, where=path, hint=hint) from None
 
 
 def _header(name: str, file: IO[bytes]) -> ArrayEntry:
@@ -284,11 +284,11 @@ def pieces(path: str, entry: ArrayEntry) -> Iterator[Array]:
             _header(entry.key, file)
             size = prod(entry.shape) * entry.dtype.itemsize
             for _ in range(entry.count):
-                data = file.read(size)
-                if len(data) != size:
+                buffer = file.read(size)
+                if len(buffer) != size:
                     raise Misuse("the file is cut short", where=path)
                 shape = entry.shape[::-1] if entry.fortran else entry.shape
-                value = np.frombuffer(data, entry.dtype).reshape(shape)
+                value = np.frombuffer(buffer, entry.dtype).reshape(shape)
                 yield value.T if entry.fortran else value
     except (OSError, zipfile.BadZipFile, EOFError) as error:
         raise Misuse(f"cannot be read: {error}", where=path) from None

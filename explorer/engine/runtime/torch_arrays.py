@@ -42,15 +42,15 @@ def as_array(tensor: torch.Tensor) -> Array:
     """A tensor as an array, with ml_dtypes' types where numpy has none of its own."""
     import torch
 
-    held = tensor.detach().cpu()
-    if held.is_quantized:
-        held = held.dequantize()
-    name = str(held.dtype).removeprefix("torch.")
+    cpu_tensor = tensor.detach().cpu()
+    if cpu_tensor.is_quantized:
+        cpu_tensor = cpu_tensor.dequantize()
+    name = str(cpu_tensor.dtype).removeprefix("torch.")
     if name in NUMPY_TYPES:
-        return held.numpy()
+        return cpu_tensor.numpy()
     import ml_dtypes
 
     if not hasattr(ml_dtypes, name):
         raise Misuse(f"an output is of the type {name}, which nothing here can compare")
-    bits = held.contiguous().view(getattr(torch, f"uint{8 * held.dtype.itemsize}"))
+    bits = cpu_tensor.contiguous().view(getattr(torch, f"uint{8 * cpu_tensor.dtype.itemsize}"))
     return bits.numpy().view(getattr(ml_dtypes, name))

@@ -28,6 +28,6 @@ def in_order(array: Array) -> Array:
     """The array in C order; itself where it is."""
     if array.ndim != 2 or array.flags.c_contiguous:
         return np.ascontiguousarray(array)
-    made = np.empty(array.shape, array.dtype)
-    copy_matrix(made, array)
-    return made
+    ordered = np.empty(array.shape, array.dtype)
+    copy_matrix(ordered, array)
+    return ordered
