@@ -52,18 +52,18 @@ def _models(look: _Look, folder: str, inside: str, depth: int) -> Iterator[Outli
     """The models below a folder: those that lie in it, then those of the folders in it."""
     try:
         with os.scandir(folder) as entries:
-            found = []
+            dir_entries = []
             for entry in entries:
                 look.files -= 1
                 if look.files < 0:
                     look.left_out = True
                     break
-                found.append(entry)
+                dir_entries.append(entry)
     except OSError:
         return
-    found.sort(key=lambda entry: entry.name)
+    dir_entries.sort(key=lambda entry: entry.name)
     below = []
-    for entry in found:
+    for entry in dir_entries:
         try:
             if entry.is_dir(follow_symlinks=False):
                 below.append(entry)
@@ -98,7 +98,7 @@ def _models(look: _Look, folder: str, inside: str, depth: int) -> Iterator[Outli
             yield from _models(look, entry.path, f"{inside}{entry.name}{os.sep}", depth + 1)
 
 
-def _model(path: str, shown: str) -> OutlineRow | None:
+def _model(path: str, label: str) -> OutlineRow | None:
     """The row of a file or folder, None if no format recognises what is in it.
 
     A pointer of Git LFS's stands for a model that was not fetched: whoever reads its header says so.
@@ -106,10 +106,10 @@ def _model(path: str, shown: str) -> OutlineRow | None:
     probe = SourceProbe(path)
     if is_lfs_pointer(probe.head):
         called = by_ending(path)
-        return None if called is None else OutlineRow(shown, "model", called.name, None, probe.size)
+        return None if called is None else OutlineRow(label, "model", called.name, None, probe.size)
     for format in formats():
         if format is not FORMAT and format.recognise(probe):
-            return OutlineRow(shown, "model", format.name, None, probe.size if probe.is_file else _held(path))
+            return OutlineRow(label, "model", format.name, None, probe.size if probe.is_file else _held(path))
     return None
 
 
@@ -131,8 +131,8 @@ def outline(source: str) -> Outline:
         BadModel: No model is in it.
     """
     look = _Look(os.path.realpath(source), MOST_FILES, MOST_FOLDERS)
-    found = _models(look, source, "", 0)
-    first = next(found, None)
+    model_rows = _models(look, source, "", 0)
+    first = next(model_rows, None)
     if first is None:
         if os.path.isfile(os.path.join(source, SAVED_MODEL)):
             raise saved_model(source)
@@ -143,7 +143,7 @@ def outline(source: str) -> Outline:
 
     def rows(first: OutlineRow) -> Iterator[OutlineRow]:
         yield first
-        yield from found
+        yield from model_rows
         notes = ["there is more than is looked at: name a folder in it"] if look.left_out else []
         if look.links:
             lead = "link leads" if look.links == 1 else "links lead"

@@ -86,7 +86,7 @@ def header_figures(outline: Outline) -> dict[str, Any]:
             rows.ways[text.removeprefix(_SAYS_SO).partition(")")[0]] = None
     return {
         "params": params,
-        "types": tuple(sorted(types, key=lambda one: -(one.bytes or 0))),
+        "types": tuple(sorted(types, key=lambda stored_type: -(stored_type.bytes or 0))),
         "quantization": ", ".join(way for way in (*rows.ways, *rows.scaled) if way),
         "note": note,
         "architecture": architecture,
@@ -141,8 +141,8 @@ class _Rows:
         if scaled and dtype.startswith(("int4", "int8", "uint8")):
             self.scaled[f"{dtype} with scales"] = None
         if is_parameter("", -1, dtype, shape) or (dtype == "int32" and scaled):
-            known = self.params is not None and elements is not None
-            self.params = (self.params or 0) + (elements or 0) if known else None
+            is_known = self.params is not None and elements is not None
+            self.params = (self.params or 0) + (elements or 0) if is_known else None
         elif dtype not in ("int64", "bool"):
             self.beside += elements or 0
 

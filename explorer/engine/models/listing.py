@@ -30,22 +30,22 @@ def model_file(path: str) -> ModelFile | None:
     None for a file that only begins as a model might, and is called otherwise: a text, some code.
     """
     size = os.path.getsize(path) if os.path.isfile(path) else None
-    known = ModelFile(path, "", size, _modified(path))
+    header = ModelFile(path, "", size, _modified(path))
     try:
         format = recognise(path)
-        known = replace(known, format=format.name)
+        header = replace(header, format=format.name)
         if format.chooses and os.path.isfile(os.path.join(path, SAVED_MODEL)):
-            said = saved_model(path)
-            return replace(known, format="saved_model", note=f"{said.what}: {said.hint}")
+            refusal = saved_model(path)
+            return replace(header, format="saved_model", note=f"{refusal.what}: {refusal.hint}")
         if format.outline is None or format.chooses:
-            return replace(known, note="this is no model that could be listed")
+            return replace(header, note="this is no model that could be listed")
         outline = format.outline(path)
         figures = header_figures(outline)
     except ExplorerError as error:
         broken = os.path.isdir(path) or path.lower().endswith(_ENDINGS)
-        return replace(known, note=error.what) if broken else None
+        return replace(header, note=error.what) if broken else None
     size = size if outline.file_bytes is None else outline.file_bytes
-    return replace(known, format=outline.format, bytes=size, **figures)
+    return replace(header, format=outline.format, bytes=size, **figures)
 
 
 def _modified(path: str) -> int | None:
@@ -76,14 +76,14 @@ def list_models(folder: str, read: Callable[[Sequence[str]], Iterable[ModelFile 
         raise BadModel("there is no such folder", where=folder)
     format = recognise(folder)
     if not format.chooses or format.outline is None:
-        found = [model for model in read([folder]) if model is not None]
+        listed = [model for model in read([folder]) if model is not None]
         note = ""
     else:
         rows = list(format.outline(folder).rows)
         note = next((row.note for row in rows if row.kind != "model"), "")
         names = [row.path for row in rows if row.kind == "model"]
         models = zip(names, read([os.path.join(folder, name) for name in names]), strict=True)
-        found = [replace(model, path=name) for name, model in models if model is not None]
-    if not found:
+        listed = [replace(model, path=name) for name, model in models if model is not None]
+    if not listed:
         raise BadModel("no model is in it", where=folder)
-    return ModelListing(folder, tuple(found), note)
+    return ModelListing(folder, tuple(listed), note)

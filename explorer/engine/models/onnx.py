@@ -68,8 +68,8 @@ class OnnxModel:
         dims, shapes = self._given()
         if self.options.past is not None:
             step = _steps().prefill_of_graph if self.options.prefill else _steps().step_of_graph
-            found: AnalysisResult = step(self.model, self.options.past, dims, shapes, analysed)
-            return found
+            result: AnalysisResult = step(self.model, self.options.past, dims, shapes, analysed)
+            return result
         return analysed(dims=dims, input_shapes=shapes)
 
     def graph(self, folder: str, *, on_progress: OnProgress = None) -> Model:

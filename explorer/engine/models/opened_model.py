@@ -181,14 +181,14 @@ def check_names(opened: Sequence[OpenedModel], options: OpenOptions) -> None:
     Raises:
         Misuse: One does not, and the nearest is named; or trained weights are asked for files.
     """
-    for option, given in (("--weights", options.weights), ("--weights-file", options.weights_file)):
-        if given is not None and not any(model.takes_weights for model in opened):
+    for option, path in (("--weights", options.weights), ("--weights-file", options.weights_file)):
+        if path is not None and not any(model.takes_weights for model in opened):
             raise Misuse("a file brings its own weights", where=option, hint="leave it out")
-    known = [model.names() for model in opened]
-    if None in known:
+    names_by_model = [model.names() for model in opened]
+    if None in names_by_model:
         return
-    symbols = [name for names in known if names for name in names[0]]
-    inputs = [name for names in known if names for name in names[1]]
+    symbols = [name for names in names_by_model if names for name in names[0]]
+    inputs = [name for names in names_by_model if names for name in names[1]]
     for name in options.dims:
         if name not in symbols:
             hint = nearest(name, symbols) or "the model has no symbolic dimension"

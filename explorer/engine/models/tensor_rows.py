@@ -43,7 +43,7 @@ class TensorRows(LayerRows):
         # sums may be larger than 64 bits: a hostile shape of no bytes has any number of elements
         self._params: list[int] = [0] * count
         self._bytes: list[int] = [0] * count
-        says = all(isinstance(item, str) or item.trainable is not None for item in self._items)
+        says = all(isinstance(entry, str) or entry.trainable is not None for entry in self._items)
         self._trained: list[int] | None = [0] * count if says else None
         self._repeat = array("i", [1]) * count
         self._add_up()
@@ -75,17 +75,17 @@ class TensorRows(LayerRows):
         alike = array("i", bytes(4 * len(parents)))
         below: dict[int, list[int]] = {}
         for at in range(len(parents) - 1, -1, -1):
-            item = self._items[at]
+            entry = self._items[at]
             signature: Hashable
-            if isinstance(item, str):
+            if isinstance(entry, str):
                 inside = below[at]
                 inside.reverse()
-                signature = self._kinds.get(item, ""), tuple([alike[i] for i in inside])
+                signature = self._kinds.get(entry, ""), tuple([alike[i] for i in inside])
             else:
-                params[at], sizes[at] = item.elements, item.nbytes
+                params[at], sizes[at] = entry.elements, entry.nbytes
                 if trained is not None:
-                    trained[at] = item.elements if item.trainable else 0
-                signature = item.dtype, params[at]
+                    trained[at] = entry.elements if entry.trainable else 0
+                signature = entry.dtype, params[at]
             alike[at] = numbers.setdefault(signature, len(numbers))
             parent = parents[at]
             if parent >= 0:
@@ -107,14 +107,14 @@ class TensorRows(LayerRows):
         return len(self._items)
 
     def _row(self, at: int) -> Layer:
-        item, parent = self._items[at], self._parent[at]
-        path = item if isinstance(item, str) else item.name
+        entry, parent = self._items[at], self._parent[at]
+        path = entry if isinstance(entry, str) else entry.name
         above = self._items[parent] if parent >= 0 else ""
         # between a module and what is in it stands one separator
         name = path[len(above) + 1 :] if isinstance(above, str) and above else path
         above_at = parent if parent >= 0 else None
-        if not isinstance(item, str):
-            row = leaf_layer(item, name, self._why, at, above_at, self._depth[at], self._params[at])
+        if not isinstance(entry, str):
+            row = leaf_layer(entry, name, self._why, at, above_at, self._depth[at], self._params[at])
             return row if self._trained is None else replace(row, trainable_params=self._trained[at])
         return Layer(
             id=at,

@@ -178,12 +178,12 @@ def _counted(tensors: Sequence[StoredTensor]) -> tuple[int, int]:
 
 def _buffers(contents: TensorIndex) -> tuple[str, ...]:
     """A note where what is counted with the parameters is, by its names, something else."""
-    found = [t for t in contents.tensors if t.trainable is None and t.name.endswith(_BUFFERS)]
-    if not found:
+    buffers = [t for t in contents.tensors if t.trainable is None and t.name.endswith(_BUFFERS)]
+    if not buffers:
         return ()
-    numbers, _ = _counted(found)
+    numbers, _ = _counted(buffers)
     return (
-        f"{len(found):,} tensors of {numbers:,} numbers in all are buffers by their names"
+        f"{len(buffers):,} tensors of {numbers:,} numbers in all are buffers by their names"
         f" ({', '.join(_BUFFERS)}); the file does not say, so they are counted with the parameters",
     )
 

@@ -50,10 +50,10 @@ class TfliteModel(StaticModel):
             self.refuse("no run can show a size that does not follow")
         dims = {n: size for n, size in self.options.dims.items() if n in self.read.sizes}
         inputs = {v.name for v in self.read.model.graph.feeds}
-        given = {n: shape for n, shape in self.options.input_shapes.items() if n in inputs}
+        input_shapes = {n: shape for n, shape in self.options.input_shapes.items() if n in inputs}
         return analyse.examine(
             self.read.model,
-            shapes=FileShapes(self.read, dims, given, self._notes()),
+            shapes=FileShapes(self.read, dims, input_shapes, self._notes()),
             format=self.format,
             rules=self.options.own,
             on_progress=on_progress,

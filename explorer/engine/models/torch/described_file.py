@@ -107,19 +107,19 @@ class DescribedFile(TensorFile):
 
     def _requiring_grad(self, leaves: Sequence[LayerLeaf]) -> set[Hashable] | None:
         """Parameters with requires_grad, by their identities; None if the file does not say."""
-        said = {key: t.trainable for t in self.contents.tensors for key, _, _ in t.counted}
+        trainable = {key: t.trainable for t in self.contents.tensors for key, _, _ in t.counted}
         used = {identity for leaf in leaves for identity, _, _ in leaf.stored}
-        if any(said.get(identity) is None for identity in used):
+        if any(trainable.get(identity) is None for identity in used):
             return None
-        return {identity for identity in used if said[identity]}
+        return {identity for identity in used if trainable[identity]}
 
     def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
         """See `OpenedModel`."""
-        found, notes = super().tensors()
+        tensors, notes = super().tensors()
         unread = {tensor.name for tensor in self.contents.tensors if tensor.unread}
         # what lies at its place in the file, if it has one, is not its numbers
-        found = [replace(n, raw=None) if n.name in unread else n for n in found]
-        return [replace(n, layer=n.name.rpartition(".")[0]) for n in found], notes
+        tensors = [replace(n, raw=None) if n.name in unread else n for n in tensors]
+        return [replace(n, layer=n.name.rpartition(".")[0]) for n in tensors], notes
 
     def refuse(self, why: str) -> NoReturn:
         """See `StaticModel`."""
@@ -132,8 +132,8 @@ def refuse_sizes(options: OpenOptions, hint: str) -> None:
     Raises:
         Misuse: Other sizes are asked for than those in the file, or a step of decoding.
     """
-    asked = {"--dim": options.dims, "--input-shape": options.input_shapes, "--past": options.past}
-    for option, value in asked.items():
+    values = {"--dim": options.dims, "--input-shape": options.input_shapes, "--past": options.past}
+    for option, value in values.items():
         if value:
             raise Misuse(
                 "without torch the model is known at the sizes in its file only", where=option, hint=hint
@@ -207,14 +207,14 @@ def open_script(source: str, options: OpenOptions) -> OpenedModel:
         require("torch", source)
     except MissingExtra:
         refuse_sizes(options, f"type: {install_command()}")
-        found = script(source, _NO_TORCH)
+        described = script(source, _NO_TORCH)
         return DescribedFile(
-            found.contents,
+            described.contents,
             options,
-            lambda: leaves_of(found.parts, _NO_TORCH),
-            strides=found.strides,
+            lambda: leaves_of(described.parts, _NO_TORCH),
+            strides=described.strides,
             hint=f"type: {install_command()}",
-            inputs=declared(found.inputs),
+            inputs=declared(described.inputs),
         )
     rebuilt: OpenedModel = named("models.torch.module_file:open_script")(source, options)
     return rebuilt
@@ -227,21 +227,25 @@ def open_checkpoint(source: str, options: OpenOptions) -> OpenedModel:
         BadModel: It is broken, or holds no tensors; or a class of a trusted module cannot be imported here.
         MissingExtra: It is trusted, and torch is not installed.
     """
-    found = read_checkpoint(source, "checkpoint")
-    if options.trust and found.whole:
+    checkpoint = read_checkpoint(source, "checkpoint")
+    if options.trust and checkpoint.whole:
         require("torch", source)
-        loaded: OpenedModel = named("models.torch.module_file:open_pickled")(source, options, found)
+        loaded: OpenedModel = named("models.torch.module_file:open_pickled")(source, options, checkpoint)
         return loaded
-    if not found.whole:
-        opened = with_config_beside(source, found.contents, options)
+    if not checkpoint.whole:
+        opened = with_config_beside(source, checkpoint.contents, options)
         if opened is not None:
             return opened
-    why = found.contents.why
+    why = checkpoint.contents.why
     hint = (
         "--trust runs it, if its classes can be imported here"
-        if found.whole
+        if checkpoint.whole
         else "name the code that builds it (package.module:callable), or export it to ONNX"
     )
     return DescribedFile(
-        found.contents, options, lambda: leaves_of(found.parts, why), strides=found.strides, hint=hint
+        checkpoint.contents,
+        options,
+        lambda: leaves_of(checkpoint.parts, why),
+        strides=checkpoint.strides,
+        hint=hint,
     )

@@ -55,15 +55,15 @@ def open_described(source: str, options: OpenOptions) -> OpenedModel:
         Misuse: Other sizes are asked for than those in the file.
     """
     refuse_sizes(options, f"type: {install_command()}")
-    found = described(source, _WHY, exported=True)
+    program = described(source, _WHY, exported=True)
     return DescribedFile(
-        found.contents,
+        program.contents,
         options,
-        lambda: _grown(found),
-        strides=found.strides,
+        lambda: _grown(program),
+        strides=program.strides,
         hint=f"type: {install_command()}",
-        inputs=declared(found.inputs),
-        outputs=declared(found.outputs),
+        inputs=declared(program.inputs),
+        outputs=declared(program.outputs),
         counted=_COUNTED,
     )
 
@@ -74,14 +74,16 @@ def described_nodes(source: str) -> dict[str, dict[str, int | None]]:
     Raises:
         BadModel: There is no program in it, or it cannot be read.
     """
-    found = described(source, _WHY, exported=True, places=False)
-    stored = {tensor.name: tensor for tensor in found.contents.tensors if tensor.name in found.parameters}
-    made: dict[str, dict[str, int | None]] = {}
-    for at in (ran.operator for ran in found.nodes):
+    program = described(source, _WHY, exported=True, places=False)
+    parameters = {
+        tensor.name: tensor for tensor in program.contents.tensors if tensor.name in program.parameters
+    }
+    figures: dict[str, dict[str, int | None]] = {}
+    for at in (ran.operator for ran in program.nodes):
         cost = exported_cost(at.kind, at.inputs, at.outputs, at.settings)
-        names = dict.fromkeys(found.values[name] for name in at.uses if name in found.values)
-        used = [stored[name] for name in names if name in stored]
-        made[at.name] = {
+        names = dict.fromkeys(program.values[name] for name in at.uses if name in program.values)
+        used = [parameters[name] for name in names if name in parameters]
+        figures[at.name] = {
             "macs": cost.macs,
             "ops": cost.elementwise_ops,
             "params": sum(math.prod(tensor.shape) for tensor in used),
@@ -90,29 +92,31 @@ def described_nodes(source: str) -> dict[str, dict[str, int | None]]:
         }
         # in the graph each of several results is a node that picks it
         picked = [name for name, _, _ in at.outputs if name != at.name]
-        made.update((name, dict.fromkeys(made[at.name], 0)) for name in picked)
-    return made
+        figures.update((name, dict.fromkeys(figures[at.name], 0)) for name in picked)
+    return figures
 
 
-def _grown(found: ProgramDescription) -> DescribedLeaves:
+def _grown(program: ProgramDescription) -> DescribedLeaves:
     """Leaves in the order of their first operator."""
-    inner = {path.rpartition(".")[0] for ran in found.nodes for _, path, _ in ran.stack if path}
+    inner = {path.rpartition(".")[0] for ran in program.nodes for _, path, _ in ran.stack if path}
     runs: dict[str, list[ProgramCall]] = {}
-    for at, ran in enumerate(found.nodes):
+    for at, ran in enumerate(program.nodes):
         path = ran.stack[-1][1] if ran.stack else ""
         alone = not path or path in inner
         runs.setdefault(f"{at}" if alone else f"module {path}", []).append(ran)
-    stored = {tensor.name: tensor for tensor in found.contents.tensors if tensor.name in found.parameters}
-    left = {tensor.key: tensor for tensor in stored.values()}
+    parameters = {
+        tensor.name: tensor for tensor in program.contents.tensors if tensor.name in program.parameters
+    }
+    unused = {tensor.key: tensor for tensor in parameters.values()}
     leaves: list[LayerLeaf] = []
     groups: dict[str, GroupFacts] = {}
     for key, nodes in runs.items():
-        layer, used = _row(found, nodes, key.startswith("module "), stored)
+        layer, used = _row(program, nodes, key.startswith("module "), parameters)
         for tensor in used:
-            left.pop(tensor.key, None)
+            unused.pop(tensor.key, None)
         scopes = _scopes(nodes[0], key.startswith("module "))
         leaves.append(LayerLeaf(scopes, layer, weights_of(used), nodes=len(nodes)))
-    for tensor in left.values():
+    for tensor in unused.values():
         leaves.append(LayerLeaf((), _unused(tensor), weights_of([tensor]), nodes=0))
     return leaves, groups
 
@@ -125,7 +129,10 @@ def _scopes(ran: ProgramCall, merged: bool) -> tuple[Scope, ...]:
 
 
 def _row(
-    found: ProgramDescription, nodes: Sequence[ProgramCall], merged: bool, stored: Mapping[str, StoredTensor]
+    program: ProgramDescription,
+    nodes: Sequence[ProgramCall],
+    merged: bool,
+    parameters: Mapping[str, StoredTensor],
 ) -> tuple[Layer, list[StoredTensor]]:
     """A module with all that ran in it, or one operator; and the parameters that it uses."""
     costs = [
@@ -139,20 +146,20 @@ def _row(
     )
     first = nodes[0]
     path = first.stack[-1][1] if first.stack else ""
-    own = first.operator.name or first.operator.kind
-    names = dict.fromkeys(found.values[n] for r in nodes for n in r.operator.uses if n in found.values)
-    used = [stored[name] for name in names if name in stored]
+    operator_name = first.operator.name or first.operator.kind
+    names = dict.fromkeys(program.values[n] for r in nodes for n in r.operator.uses if n in program.values)
+    used = [parameters[name] for name in names if name in parameters]
     outputs = list(nodes[-1].operator.outputs)
     op = first.operator.kind
     op = op.split(".")[1] if op.startswith("aten.") else op
     kind = first.stack[-1][2].rpartition(".")[2] if merged else op
     layer = Layer(
         **UNPLACED,
-        path=path if merged else f"{path}.{own}" if path else own,
-        name=path.rpartition(".")[2] if merged else own,
+        path=path if merged else f"{path}.{operator_name}" if path else operator_name,
+        name=path.rpartition(".")[2] if merged else operator_name,
         kind=kind,
         calls=len({r.stack[-1][0] for r in nodes}) if merged else 1,
-        inputs=declared(_given(nodes, found)),
+        inputs=declared(_given(nodes, program)),
         outputs=declared(outputs),
         weights=tuple(TensorInfo(t.last, t.dtype, t.shape, "declared") for t in used),
         macs=whole.macs,
@@ -169,14 +176,14 @@ def _row(
     return layer, used
 
 
-def _given(nodes: Sequence[ProgramCall], found: ProgramDescription) -> list[Tensor]:
+def _given(nodes: Sequence[ProgramCall], program: ProgramDescription) -> list[Tensor]:
     """Tensors that come in from outside and are not stored."""
-    made = {name for r in nodes for name, _, _ in r.operator.outputs}
+    inner_values = {name for r in nodes for name, _, _ in r.operator.outputs}
     taken: dict[str, Tensor] = {}
     for ran in nodes:
         shaped = [value for value in ran.operator.inputs if value[2] is not None]
         for name, value in zip(ran.operator.uses, shaped, strict=False):
-            if name not in made and name not in found.values:
+            if name not in inner_values and name not in program.values:
                 taken.setdefault(name, value)
     return list(taken.values())
 
@@ -203,12 +210,12 @@ def _bytes(values: Sequence[Tensor]) -> int | None:
 
 def _attributes(nodes: Sequence[ProgramCall]) -> dict[str, object]:
     """The arguments of the operator, and where in the source it stands."""
-    found = dict(nodes[0].operator.settings) if len(nodes) == 1 else {}
+    attributes = dict(nodes[0].operator.settings) if len(nodes) == 1 else {}
     if len(nodes) > 1:
-        found["operators"] = [ran.operator.kind for ran in nodes[:16]]
+        attributes["operators"] = [ran.operator.kind for ran in nodes[:16]]
     if nodes[0].operator.line:
-        found["source"] = nodes[0].operator.line
-    return found
+        attributes["source"] = nodes[0].operator.line
+    return attributes
 
 
 def _unused(tensor: StoredTensor) -> Layer:

@@ -151,9 +151,9 @@ class TorchModel:
         paths = simulation.checkpointed(self.loaded, checkpoint)
         dims = self.options.dims if batch is None else {**self.options.dims, "batch": batch}
         with training.batch_may_be_fixed(batch):
-            bound = bind(self.loaded, self.options.input_shapes, dims)
+            bound_inputs = bind(self.loaded, self.options.input_shapes, dims)
         try:
-            fact, notes = simulation.step_memory(self.loaded, bound, optimizer, paths)
+            fact, notes = simulation.step_memory(self.loaded, bound_inputs, optimizer, paths)
         except simulation.SimulationError as error:
             return str(error)
         return fact, paths, notes

@@ -64,7 +64,7 @@ def open_program(source: str, options: OpenOptions) -> OpenedModel:
     return RebuiltModule("torch.export", source, options, exported_program.load(source))
 
 
-def open_pickled(source: str, options: OpenOptions, found: Checkpoint) -> OpenedModel:
+def open_pickled(source: str, options: OpenOptions, checkpoint: Checkpoint) -> OpenedModel:
     """The module in a checkpoint, loaded as torch loads it: whatever code is in the file runs.
 
     Raises:
@@ -72,11 +72,11 @@ def open_pickled(source: str, options: OpenOptions, found: Checkpoint) -> Opened
     """
     input_files.check(source)
     search_here()
-    path, qualname = found.whole[0]
+    path, qualname = checkpoint.whole[0]
     try:
         with silence():
             # weights of an archive stay in the file until somebody wants them
-            mapped = found.form == "zip"
+            mapped = checkpoint.form == "zip"
             loaded = torch.load(source, map_location="cpu", weights_only=False, mmap=mapped)
     except (ModuleNotFoundError, AttributeError) as error:
         raise BadModel(
@@ -89,10 +89,10 @@ def open_pickled(source: str, options: OpenOptions, found: Checkpoint) -> Opened
     module = _at(loaded, path)
     if module is None:
         raise BadModel(f"there is no nn.Module at '{path}' once it is loaded", where=source)
-    made = of(module, source=source)
-    if len(found.whole) > 1:
-        made.notes = (f"the file holds {len(found.whole):,} modules; this is the first, '{path}'",)
-    return RebuiltModule("checkpoint", source, options, made)
+    model = of(module, source=source)
+    if len(checkpoint.whole) > 1:
+        model.notes = (f"the file holds {len(checkpoint.whole):,} modules; this is the first, '{path}'",)
+    return RebuiltModule("checkpoint", source, options, model)
 
 
 def _at(loaded: Any, path: str) -> torch.nn.Module | None:

@@ -94,7 +94,7 @@ class ExportResult(Struct, frozen=True):
 
 def export(
     loaded: LoadedModule,
-    bound: BoundInputs,
+    bound_inputs: BoundInputs,
     path: str,
     on_progress: OnProgress = None,
     request: ExportRequest | None = None,
@@ -103,7 +103,7 @@ def export(
 
     Args:
         loaded: The model; its weights are made now if they are not there yet.
-        bound: The inputs. Their shapes become the file's, but for the axes that the request names.
+        bound_inputs: The inputs. Their shapes become the file's, but for the axes that the request names.
         path: Overwritten if it exists.
         on_progress: Told the phase.
         request: What the file should be like.
@@ -117,8 +117,8 @@ def export(
     tell(Progress("making the weights"))
     model = loaded.materialise()
     device = next((p.device for p in model.parameters()), None)
-    args, kwargs = moved(bound.arguments(device="cpu"), device)
-    request = _with_names(request, loaded, bound)
+    args, kwargs = moved(bound_inputs.arguments(device="cpu"), device)
+    request = _with_names(request, loaded, bound_inputs)
     reasons: list[str] = []
     made_by: ExportResult | None = None
     for number, (exporter, opset) in enumerate(ways):
@@ -126,10 +126,10 @@ def export(
         if made_by is not None and exporter == made_by.exporter:
             continue
         tell(Progress(f"exporting to ONNX ({EXPORTERS[exporter]})", number, len(ways)))
-        made = f"{path}.part" if made_by is not None else path
+        target = f"{path}.part" if made_by is not None else path
         try:
             with loaded.quiet(), _deaf():
-                _EXPORT[exporter](model, args, kwargs, made, replace(request, opset=opset))
+                _EXPORT[exporter](model, args, kwargs, target, replace(request, opset=opset))
         except ExplorerError:
             raise
         except Exception as error:
@@ -140,30 +140,30 @@ def export(
                 raise full from None
             reasons.append(error_line(export_cause(error)))
             with contextlib.suppress(OSError):
-                os.unlink(made)
+                os.unlink(target)
             continue
         doubted, made_by = made_by is not None, ExportResult(exporter, opset)
         if doubted:
-            os.replace(made, path)
+            os.replace(target, path)
             break
-        if bound.images or not _branches(path):
+        if bound_inputs.images or not _branches(path):
             break
     if made_by is None:
         # that a trace cannot follow it says nothing of the other exporter, whose turn was then
-        said = next((reason for reason in reasons if ONE_WAY not in reason), reasons[0])
-        raise BadModel(f"it cannot be exported to ONNX ({said})", where=loaded.source)
+        first_reason = next((reason for reason in reasons if ONE_WAY not in reason), reasons[0])
+        raise BadModel(f"it cannot be exported to ONNX ({first_reason})", where=loaded.source)
     tell(Progress("naming the weights"))
     _restore_names(path, model)
     return made_by
 
 
-def _with_names(request: ExportRequest, loaded: LoadedModule, bound: BoundInputs) -> ExportRequest:
+def _with_names(request: ExportRequest, loaded: LoadedModule, bound_inputs: BoundInputs) -> ExportRequest:
     """The request with the model's own names where it gives none."""
     if not request.inputs:
-        request = replace(request, inputs=tuple(info.name for info in bound.inputs))
+        request = replace(request, inputs=tuple(info.name for info in bound_inputs.inputs))
     if not request.outputs:
-        found = outputs_of(loaded, bound)
-        request = replace(request, outputs=tuple(info.name for info in found or ()))
+        outputs = outputs_of(loaded, bound_inputs)
+        request = replace(request, outputs=tuple(info.name for info in outputs or ()))
     return request
 
 
@@ -186,14 +186,14 @@ def _ways(request: ExportRequest) -> tuple[tuple[str, int], ...]:
     names = [request.exporter] if request.exporter else list(EXPORTERS)
     ways = tuple((name, request.opset) for name in names if request.opset in _opsets(name))
     if not ways:
-        known = [span for span in map(_opsets, names) if span]
-        first, last = min(span[0] for span in known), max(span[-1] for span in known)
+        ranges = [span for span in map(_opsets, names) if span]
+        first, last = min(span[0] for span in ranges), max(span[-1] for span in ranges)
         who = EXPORTERS[request.exporter] if request.exporter else "torch"
-        other = "--exporter dynamo writes later ones" if request.exporter == "torchscript" else ""
+        advice = "--exporter dynamo writes later ones" if request.exporter == "torchscript" else ""
         raise Misuse(
             f"{who} writes opset {first} to {last}",
             where=f"--opset {request.opset}",
-            hint=other if request.opset > last else "",
+            hint=advice if request.opset > last else "",
         )
     return ways
 

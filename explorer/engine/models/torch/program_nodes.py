@@ -39,10 +39,10 @@ def program_nodes(loaded: LoadedModule, options: OpenOptions) -> dict[str, Figur
 
 
 def _exported(loaded: LoadedModule, options: OpenOptions) -> Any:
-    bound = bind(loaded, options.input_shapes, options.dims)
+    bound_inputs = bind(loaded, options.input_shapes, options.dims)
     # a module that asks for values has none on the meta device
     for device, module in (("meta", loaded.meta), ("cpu", loaded.materialise)):
-        args, kwargs = bound.arguments(device=device)
+        args, kwargs = bound_inputs.arguments(device=device)
         try:
             with loaded.quiet(), torch.no_grad(), torch.random.fork_rng(devices=[]):
                 return torch.export.export(module(), tuple(args), kwargs, strict=False)
@@ -58,7 +58,7 @@ def _figures(node: Any, parameters: Mapping[str, str]) -> Figures:
     """What a node of the graph costs; None where no rule says it."""
     out = node.meta.get("val")
     read = {parameters[at.name]: at.meta["val"] for at in node.all_input_nodes if at.name in parameters}
-    found: dict[str, int | None] = {
+    figures: dict[str, int | None] = {
         "params": sum(tensor.numel() for tensor in read.values()),
         "weights": sum(tensor.numel() * tensor.element_size() for tensor in read.values()),
         "activations": None,
@@ -66,12 +66,14 @@ def _figures(node: Any, parameters: Mapping[str, str]) -> Figures:
         "ops": None,
     }
     if isinstance(node.target, OpOverload):
-        args, kwargs = (map_arg(given, lambda at: at.meta.get("val")) for given in (node.args, node.kwargs))
+        args, kwargs = (
+            map_arg(arguments, lambda at: at.meta.get("val")) for arguments in (node.args, node.kwargs)
+        )
         cost = dispatch.cost(node.target, args, kwargs, out)
-        found |= {"macs": cost.macs, "ops": cost.elementwise_ops, "activations": _bytes(out)}
+        figures |= {"macs": cost.macs, "ops": cost.elementwise_ops, "activations": _bytes(out)}
     elif getattr(node.target, "__name__", "") == "getitem":  # one of several results: nothing is done
-        found |= {"macs": 0, "ops": 0, "activations": 0}
-    return found
+        figures |= {"macs": 0, "ops": 0, "activations": 0}
+    return figures
 
 
 def _bytes(out: Any) -> int | None:

@@ -15,12 +15,12 @@ from explorer.engine.formats.torch_module.width_mismatch import failure
 from explorer.engine.runtime.torch_arrays import as_tensor
 
 
-def run(loaded: LoadedModule, bound: BoundInputs, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+def run(loaded: LoadedModule, bound_inputs: BoundInputs, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
     """The model's own outputs in evaluation mode, in the order of its ONNX export.
 
     Args:
         loaded: The model.
-        bound: Its inputs, as they were settled.
+        bound_inputs: Its inputs, as they were settled.
         inputs: One array per input, in the order of `bound.inputs`.
 
     Raises:
@@ -28,15 +28,15 @@ def run(loaded: LoadedModule, bound: BoundInputs, inputs: Sequence[np.ndarray]) 
     """
     model = loaded.materialise()
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    given = [as_tensor(array).to(device) for array in inputs]
-    args, kwargs = bound.call(given)
+    input_tensors = [as_tensor(array).to(device) for array in inputs]
+    args, kwargs = bound_inputs.call(input_tensors)
     try:
         with loaded.quiet(), torch.no_grad():
             result = model(*args, **kwargs)
     except Exception as error:
         with loaded.quiet():
-            said = failure(model, lambda: model(*args, **kwargs), error)
-        raise BadModel(said, where=loaded.source) from error
+            reason = failure(model, lambda: model(*args, **kwargs), error)
+        raise BadModel(reason, where=loaded.source) from error
     # numpy has no bfloat16
-    found = (t.detach().cpu() for _, t in tensors(result))
-    return [(t.float() if t.dtype == torch.bfloat16 else t).numpy() for t in found]
+    outputs = (t.detach().cpu() for _, t in tensors(result))
+    return [(t.float() if t.dtype == torch.bfloat16 else t).numpy() for t in outputs]

@@ -29,12 +29,12 @@ def torchvision_models() -> tuple[NamedModel, ...] | None:
         spec = None
     if spec is None or not spec.submodule_search_locations:
         return None
-    found: dict[str, int | None] = {}
+    params_by_name: dict[str, int | None] = {}
     for folder, _, files in os.walk(os.path.join(spec.submodule_search_locations[0], "models")):
         for file in sorted(files):
             if file.endswith(".py"):
-                found.update(_in_file(os.path.join(folder, file)))
-    return tuple(NamedModel(name, found[name]) for name in sorted(found))
+                params_by_name.update(_in_file(os.path.join(folder, file)))
+    return tuple(NamedModel(name, params_by_name[name]) for name in sorted(params_by_name))
 
 
 def _in_file(path: str) -> Iterator[tuple[str, int | None]]:
@@ -67,8 +67,10 @@ def _registered(node: ast.FunctionDef) -> str:
             and isinstance(call.func, ast.Name)
             and call.func.id == "register_model"
         ):
-            given = [k.value for k in call.keywords if k.arg == "name"] or call.args[:1]
-            text = given[0].value if given and isinstance(given[0], ast.Constant) else node.name
+            name_nodes = [k.value for k in call.keywords if k.arg == "name"] or call.args[:1]
+            text = (
+                name_nodes[0].value if name_nodes and isinstance(name_nodes[0], ast.Constant) else node.name
+            )
             return text if isinstance(text, str) else node.name
     return ""
 

@@ -42,16 +42,16 @@ def with_file(loaded: LoadedModule, path: str) -> LoadedModule:
     """
     opened = open_tensors(path)
     if not isinstance(opened, TensorFile):
-        what = "this is a model and no file of weights"
-        raise Misuse(what, where=path, hint="give a state_dict (.pt, .pth, .ckpt) or .safetensors")
+        reason = "this is a model and no file of weights"
+        raise Misuse(reason, where=path, hint="give a state_dict (.pt, .pth, .ckpt) or .safetensors")
     build, shares, notes = loaded.build, loaded.trained, loaded.notes
 
     def filled() -> nn.Module:
         module = build()
         if shares:  # the tensors are a module's that exists already, and stays as it is
             module = copy.deepcopy(module)
-        fit, said = _fill(module, opened.tensors()[0], path)
-        loaded.weights_text, loaded.notes = fit, (*notes, *said)
+        fit, fill_notes = _fill(module, opened.tensors()[0], path)
+        loaded.weights_text, loaded.notes = fit, (*notes, *fill_notes)
         return module
 
     loaded.build = filled
@@ -77,16 +77,16 @@ class Match(Struct, frozen=True):
     others: Sequence[str]
 
 
-def match(wanted: Iterable[str], held: Iterable[str]) -> Match:
+def match(module_names: Iterable[str], file_names: Iterable[str]) -> Match:
     """Finds the words in front of names that fit the most tensors; of equal ones the first in the file.
 
     Averaged copies and what an optimizer keeps come last.
 
     Args:
-        wanted: Names of the module's tensors.
-        held: Names of the file's, in its order.
+        module_names: Names of the module's tensors.
+        file_names: Names of the file's, in its order.
     """
-    ours, theirs = _bare(wanted), _bare(held)
+    ours, theirs = _bare(module_names), _bare(file_names)
     off = Counter(front for name in theirs for front, rest in _splits(name) if rest in ours)
     on = Counter(front for name in ours for front, rest in _splits(name) if front and rest in theirs)
     ranked = sorted(off, key=lambda front: (-off[front], front.partition(".")[0].lower() in ROLES))
@@ -95,19 +95,19 @@ def match(wanted: Iterable[str], held: Iterable[str]) -> Match:
     put_on = ""
     if reverse and on[reverse[0]] > off[taken_off]:
         taken_off, put_on = "", reverse[0]
-    found = {}
+    matched = {}
     for name, real in theirs.items():
         inner = put_on + name.removeprefix(taken_off)
         if name.startswith(taken_off) and inner in ours:
-            found[ours[inner]] = real
-    used = set(found.values())
+            matched[ours[inner]] = real
+    used = set(matched.values())
     return Match(
-        found,
+        matched,
         taken_off,
         put_on,
-        [name for name in ours.values() if name not in found],
+        [name for name in ours.values() if name not in matched],
         [name for name in theirs.values() if name not in used],
-        [front for front in ranked if front != taken_off and found and off[front] == len(found)],
+        [front for front in ranked if front != taken_off and matched and off[front] == len(matched)],
     )
 
 
@@ -138,32 +138,34 @@ def _fill(module: nn.Module, tensors: Sequence[Numbers], path: str) -> tuple[str
     Raises:
         Misuse: Few of them are the module's, or one has another shape or values that cannot be read.
     """
-    own = {name: t for name, t in module.state_dict(keep_vars=True).items() if isinstance(t, torch.Tensor)}
+    module_tensors = {
+        name: t for name, t in module.state_dict(keep_vars=True).items() if isinstance(t, torch.Tensor)
+    }
     by_name = {numbers.name: numbers for numbers in tensors}
-    fit = match(own, by_name)
-    if 2 * len(fit.found) < min(len(own), len(by_name)) or not fit.found:
+    fit = match(module_tensors, by_name)
+    if 2 * len(fit.found) < min(len(module_tensors), len(by_name)) or not fit.found:
         theirs, ours = next(iter(fit.unexpected), "none"), next(iter(fit.missing), "none")
         few = (
             f"only {len(fit.found):,} of its {len(by_name):,} tensors are"
             if fit.found
             else "none of its tensors is"
         )
-        what = f"{few} the model's: '{printable(theirs)}' there, '{printable(ours)}' here"
-        raise Misuse(what, where=path, hint=_HINT)
-    pairs = [(name, own[name], by_name[theirs]) for name, theirs in fit.found.items()]
+        reason = f"{few} the model's: '{printable(theirs)}' there, '{printable(ours)}' here"
+        raise Misuse(reason, where=path, hint=_HINT)
+    pairs = [(name, module_tensors[name], by_name[theirs]) for name, theirs in fit.found.items()]
     others = [
         (n, tuple(t.shape), k.shape) for n, t, k in pairs if not is_lazy(t) and tuple(t.shape) != k.shape
     ]
     if others:
         name, *shapes = others[0]
         here, there = (shape_text(shape) for shape in shapes)
-        what = f"'{printable(name)}' is {there} there and {here} in the model"
+        reason = f"'{printable(name)}' is {there} there and {here} in the model"
         more = f", and {len(others) - 1:,} more differ" if len(others) > 1 else ""
-        raise Misuse(what + more, where=path, hint=_HINT)
+        raise Misuse(reason + more, where=path, hint=_HINT)
     for name, target, numbers in pairs:
         if numbers.dtype.startswith("complex") and not target.is_complex():
-            what = f"'{printable(name)}' is {numbers.dtype} there and {target.dtype} in the model"
-            raise Misuse(what.replace("torch.", ""), where=path, hint=_HINT)
+            reason = f"'{printable(name)}' is {numbers.dtype} there and {target.dtype} in the model"
+            raise Misuse(reason.replace("torch.", ""), where=path, hint=_HINT)
     for name, target, numbers in pairs:
         _copy(module, name, target, numbers, path)
     return _origin(fit, pairs, path), list(_said(fit, pairs, path))
@@ -172,17 +174,17 @@ def _fill(module: nn.Module, tensors: Sequence[Numbers], path: str) -> tuple[str
 def _copy(module: nn.Module, name: str, target: torch.Tensor, numbers: Numbers, path: str) -> None:
     """One tensor, a slab at a time."""
     if is_lazy(target):
-        made = torch.empty(numbers.shape, dtype=target.dtype)
-        _write(made, numbers, path)
+        copy_of_file = torch.empty(numbers.shape, dtype=target.dtype)
+        _write(copy_of_file, numbers, path)
         # a layer that waits for its first input takes its shape from what is loaded
-        module.load_state_dict({name: made}, strict=False)
+        module.load_state_dict({name: copy_of_file}, strict=False)
         return
     if target.is_contiguous():
         _write(target.detach(), numbers, path)
     else:
-        made = torch.empty(target.shape, dtype=target.dtype)
-        _write(made, numbers, path)
-        target.detach().copy_(made)
+        copy_of_file = torch.empty(target.shape, dtype=target.dtype)
+        _write(copy_of_file, numbers, path)
+        target.detach().copy_(copy_of_file)
 
 
 def _write(target: torch.Tensor, numbers: Numbers, path: str) -> None:

@@ -55,31 +55,33 @@ def fx_graph(
         BadModel: Neither torch.fx nor torch.export can take the module, or it fails.
         Cancelled: `cancel` said so.
     """
-    said: Sequence[str] = ()
+    notes: Sequence[str] = ()
     if not choices:
-        bound = bind(loaded, options.input_shapes, options.dims)
-        args, kwargs = bound.arguments(device="meta")
+        bound_inputs = bind(loaded, options.input_shapes, options.dims)
+        args, kwargs = bound_inputs.arguments(device="meta")
     elif input is None:
-        bound = bind(loaded, options.input_shapes, options.dims)
-        given, said = drawn_inputs(loaded, bound, seed)
+        bound_inputs = bind(loaded, options.input_shapes, options.dims)
+        values, notes = drawn_inputs(loaded, bound_inputs, seed)
     else:
-        bound, given, said, _ = read_inputs(loaded, read_input(input), options.input_shapes, options.dims)
+        bound_inputs, values, notes, _ = read_inputs(
+            loaded, read_input(input), options.input_shapes, options.dims
+        )
     if choices:
-        materialised(loaded, lambda: bound)  # says what has no values, or no room for them
-        args, kwargs = bound.call(given)
-    graph = traced(loaded, bound, args, kwargs, real=bool(choices))
+        materialised(loaded, lambda: bound_inputs)  # says what has no values, or no room for them
+        args, kwargs = bound_inputs.call(values)
+    graph = traced(loaded, bound_inputs, args, kwargs, real=bool(choices))
     run = _Run(graph.module, choices, on_progress, cancel)
     run.through(graph, loaded)
     nodes = tuple(_node(node, graph, run) for node in graph.module.graph.nodes)
-    found = Counter(node.kind for node in nodes)
+    kinds = Counter(node.kind for node in nodes)
     modules = Counter(node.type for node in nodes if node.kind == "call_module")
     return FxGraph(
         graph.by,
         graph.reason,
-        {kind: found[kind] for kind in _KINDS},
-        tuple(sorted(modules.items(), key=lambda item: (-item[1], item[0]))),
+        {kind: kinds[kind] for kind in _KINDS},
+        tuple(sorted(modules.items(), key=lambda type_count: (-type_count[1], type_count[0]))),
         nodes,
-        tuple(said),
+        tuple(notes),
     )
 
 
@@ -104,8 +106,8 @@ class _Run(fx.Interpreter):
             raise
         except Exception as error:
             if self.choices:
-                what = f"the model failed at {self.at}: {error_line(error)}"
-                raise BadModel(what, where=loaded.source) from error
+                reason = f"the model failed at {self.at}: {error_line(error)}"
+                raise BadModel(reason, where=loaded.source) from error
 
     def run_node(self, n: fx.Node) -> Any:
         """As fx does."""
@@ -125,7 +127,7 @@ class _Run(fx.Interpreter):
 def _node(node: fx.Node, graph: TracedGraph, run: _Run) -> FxNode:
     outputs = run.made.get(node.name) or described(node.meta.get("val"), node.name)
     target, kind = _target(node, graph.module)
-    given = [run.made.get(before.name, ()) for before in node.all_input_nodes]
+    inputs = [run.made.get(before.name, ()) for before in node.all_input_nodes]
     stack = node.meta.get("nn_module_stack") or {}
     paths = [str(path) for path, _ in stack.values()]
     return FxNode(
@@ -135,7 +137,7 @@ def _node(node: fx.Node, graph: TracedGraph, run: _Run) -> FxNode:
         kind,
         paths[-1].removeprefix("L['self'].") if paths else "",
         next((info.dtype for info in outputs), None),
-        tuple(info.shape for some in given for info in some[:1]),
+        tuple(info.shape for some in inputs for info in some[:1]),
         outputs,
         run.values.get(node.name, {}),
     )
@@ -148,8 +150,8 @@ def _target(node: fx.Node, module: fx.GraphModule) -> tuple[str, str]:
         return str(target), type(module.get_submodule(str(target))).__name__
     if node.op == "get_attr":
         holder, _, name = str(target).rpartition(".")
-        held = getattr(module.get_submodule(holder), name, None)
-        return str(target), "Parameter" if isinstance(held, nn.Parameter) else "Buffer"
+        tensor = getattr(module.get_submodule(holder), name, None)
+        return str(target), "Parameter" if isinstance(tensor, nn.Parameter) else "Buffer"
     if node.op == "call_function":
         if isinstance(target, OpOverload):
             return str(target), str(node.target.namespace)  # type: ignore[union-attr]

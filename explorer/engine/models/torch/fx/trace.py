@@ -64,13 +64,18 @@ class _Tracer(fx.Tracer):
 
 
 def traced(
-    loaded: LoadedModule, bound: BoundInputs, args: Sequence[Any], kwargs: Mapping[str, Any], *, real: bool
+    loaded: LoadedModule,
+    bound_inputs: BoundInputs,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    *,
+    real: bool,
 ) -> TracedGraph:
     """The graph of a module, and what to run it on.
 
     Args:
         loaded: The module.
-        bound: Its inputs.
+        bound_inputs: Its inputs.
         args: Positional arguments of its forward: on the meta device, or with `real` on the CPU.
         kwargs: Keyword arguments.
         real: It is to be run on values.
@@ -83,26 +88,26 @@ def traced(
     try:
         with loaded.quiet(), torch.no_grad():
             graph = tracer.trace(module)
-            made = fx.GraphModule(tracer.root, graph)
-            return TracedGraph(made, "torch.fx", "", _placeholders(module, graph, args, kwargs))
+            graph_module = fx.GraphModule(tracer.root, graph)
+            return TracedGraph(graph_module, "torch.fx", "", _placeholders(module, graph, args, kwargs))
     except Exception as error:
         reason = _where(error, tracer.failed)
-    return _exported(loaded, bound, args, kwargs, reason, real)
+    return _exported(loaded, bound_inputs, args, kwargs, reason, real)
 
 
 def _placeholders(
     module: nn.Module, graph: fx.Graph, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> list[Any]:
     """Arguments in the order of the placeholders, which are those of forward."""
-    given = signature(module.forward).bind(*args, **kwargs)
-    given.apply_defaults()
+    call = signature(module.forward).bind(*args, **kwargs)
+    call.apply_defaults()
     names = [str(node.target) for node in graph.nodes if node.op == "placeholder"]
-    return [given.arguments[name.lstrip("*")] for name in names]
+    return [call.arguments[name.lstrip("*")] for name in names]
 
 
 def _exported(
     loaded: LoadedModule,
-    bound: BoundInputs,
+    bound_inputs: BoundInputs,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     reason: str,
@@ -112,16 +117,16 @@ def _exported(
     # a module that asks for values has none on the meta device
     for device in ("cpu",) if real else ("meta", "cpu"):
         module = loaded.meta() if device == "meta" else loaded.materialise()
-        given = (list(args), dict(kwargs)) if real else bound.arguments(device=device)
+        arguments = (list(args), dict(kwargs)) if real else bound_inputs.arguments(device=device)
         try:
             with loaded.quiet(), torch.no_grad(), torch.random.fork_rng(devices=[]):
-                program = torch.export.export(module, tuple(given[0]), given[1], strict=False)
-                made = program.module(check_guards=False)
+                program = torch.export.export(module, tuple(arguments[0]), arguments[1], strict=False)
+                graph_module = program.module(check_guards=False)
         except Exception as error:
             failed = error
             continue
-        assert isinstance(made, fx.GraphModule)
-        return TracedGraph(made, "torch.export", reason, leaves((tuple(given[0]), given[1])))
+        assert isinstance(graph_module, fx.GraphModule)
+        return TracedGraph(graph_module, "torch.export", reason, leaves((tuple(arguments[0]), arguments[1])))
     assert failed is not None
     raise BadModel(
         f"torch.fx cannot trace it ({reason}), nor torch.export ({error_line(failed)})", where=loaded.source
@@ -131,10 +136,12 @@ def _exported(
 def _where(error: Exception, module: str | None) -> str:
     """In which module and at which line of the user's code, or of torch's layers, tracing failed, and how."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "<" not in f.filename]
-    own = [f for f in frames if not f.filename.startswith((_TORCH, _HERE))]
+    user_frames = [f for f in frames if not f.filename.startswith((_TORCH, _HERE))]
     # what calls a layer is a method that torch gives every one
     layers = [f for f in frames if f.filename.startswith(_LAYERS) and not f.filename.endswith("/module.py")]
-    at = next((f"at {os.path.basename(f.filename)}:{f.lineno}" for f in (*own[-1:], *layers[-1:])), "")
+    at = next(
+        (f"at {os.path.basename(f.filename)}:{f.lineno}" for f in (*user_frames[-1:], *layers[-1:])), ""
+    )
     where = " ".join(filter(None, (f"in {module}" if module else "", at)))
     # in front: torch says much, and a long line is cut
     return f"{where}: {error_line(error)}" if where else error_line(error)

@@ -68,11 +68,11 @@ def with_config_beside(source: str, contents: TensorIndex, options: OpenOptions)
         return None
     if part_of(name) or _lacks_packages(contents):
         return None
-    found = huggingface.contents(source)
-    found.format = contents.format
-    opened = _built(found, options)
+    folder_contents = huggingface.contents(source)
+    folder_contents.format = contents.format
+    opened = _built(folder_contents, options)
     if isinstance(opened, TensorFile):
-        contents.why = found.why
+        contents.why = folder_contents.why
         return None
     return opened
 

@@ -75,9 +75,9 @@ def open_adapter(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
         return file
     opened.loaded.notes = (*opened.loaded.notes, *notes)
     opened.loaded.values = partial(_no_values, contents.source)
-    made = AdaptedModule(opened.file, options, opened.loaded, opened.match)
-    made.source, made.adapter = contents.source, file
-    return made
+    adapted = AdaptedModule(opened.file, options, opened.loaded, opened.match)
+    adapted.source, adapted.adapter = contents.source, file
+    return adapted
 
 
 def _no_values(source: str) -> NoReturn:
@@ -104,11 +104,11 @@ def _base(contents: TensorIndex) -> str:
     from huggingface_hub.errors import HFValidationError
 
     try:
-        found = try_to_load_from_cache(name, "config.json")
+        cached = try_to_load_from_cache(name, "config.json")
     except HFValidationError:
-        found = None
-    if isinstance(found, str):
-        return os.path.dirname(found)
+        cached = None
+    if isinstance(cached, str):
+        return os.path.dirname(cached)
     raise BuildError(f"this is an adapter, and its base '{printable(name)}' is not on this machine")
 
 
@@ -118,13 +118,13 @@ def _notes(contents: TensorIndex, base: ConfiguredModule, folder: str) -> Iterat
     Raises:
         BuildError: It is of another base.
     """
-    own = {name: tuple(p.shape) for name, p in base.loaded.meta().named_parameters()}
+    base_shapes = {name: tuple(p.shape) for name, p in base.loaded.meta().named_parameters()}
     read = products = replaced = 0
     wrong, others = [], []
     for tensor in contents.tensors:
         ending = next((ending for ending in _FITS if tensor.name.endswith(ending)), "")
         path = tensor.name.removeprefix(_FRONT).removesuffix(ending).replace(_SAVED, ".")
-        shape = own.get(f"{path}.weight" if ending else path)
+        shape = base_shapes.get(f"{path}.weight" if ending else path)
         if shape is None or (ending and len(shape) != 2):
             others.append(tensor.name)
         elif not (_FITS[ending](tensor.shape, shape) if ending else tensor.shape == shape):
@@ -135,8 +135,8 @@ def _notes(contents: TensorIndex, base: ConfiguredModule, folder: str) -> Iterat
         else:
             replaced += tensor.elements
     if wrong or len(others) == len(contents.tensors):
-        said = named_few(wrong or [printable(name) for name in others], 2)
-        raise BuildError(f"this adapter is not of its base, {printable(folder)}: {said}")
+        misfits = named_few(wrong or [printable(name) for name in others], 2)
+        raise BuildError(f"this adapter is not of its base, {printable(folder)}: {misfits}")
     params, config = distinct_elements(contents.tensors), contents.config
     total = base.stored().totals.params
     yield (

@@ -80,9 +80,9 @@ class ConfiguredModule(TorchModel):
         """A row that says what the files call its tensors, where that is something else."""
         if layer.group or not layer.weights:
             return layer
-        own = [f"{layer.path}.{weight.name}" for weight in layer.weights]
-        names = [name for each in own for name in self.match.names.get(each, ())]
-        if not names or names == own:
+        weight_names = [f"{layer.path}.{weight.name}" for weight in layer.weights]
+        names = [name for each in weight_names for name in self.match.names.get(each, ())]
+        if not names or names == weight_names:
             return layer
         return replace(layer, attributes={**layer.attributes, "stored as": named_few(names)})
 
@@ -94,11 +94,11 @@ class ConfiguredModule(TorchModel):
         """What is said of the module, and of its files."""
         contents = self.file.contents
         # the module has the parameters of missing files, too, and those that integers stand for
-        said = (
+        file_notes = (
             note.removesuffix(OF_THOSE_HERE).partition(OF_THOSE_STORED)[0].removesuffix(COUNTED_AS_STORED)
             for note in contents.notes
         )
-        notes = tuple(dict.fromkeys((*info.model.notes, *said, *fact_notes(contents.facts))))
+        notes = tuple(dict.fromkeys((*info.model.notes, *file_notes, *fact_notes(contents.facts))))
         about = replace(
             info.model,
             source=self.source,
@@ -124,8 +124,10 @@ class ConfiguredModule(TorchModel):
         if not os.path.isdir(self.source) or not all(name.endswith(".safetensors") for name in files):
             return None
         try:
-            told = [name for name in os.listdir(self.source) if name.endswith(("config.json", ".index.json"))]
-            read = [whole(os.path.join(self.source, name)) for name in sorted(told)]
+            json_names = [
+                name for name in os.listdir(self.source) if name.endswith(("config.json", ".index.json"))
+            ]
+            read = [whole(os.path.join(self.source, name)) for name in sorted(json_names)]
             return (*read, *map(_header, files))
         except OSError:
             return None
@@ -187,18 +189,18 @@ def open_gguf(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
     """
     require("transformers", contents.source)
     architecture = str(contents.config["general.architecture"])
-    held = {tensor.name: tensor for tensor in contents.tensors}
+    file_tensors = {tensor.name: tensor for tensor in contents.tensors}
     why = f"transformers knows no architecture '{printable(architecture)}' of llama.cpp's"
     try:
         for config, note in gguf_config.configurations(contents.config, contents.tensors):
             try:
                 loaded = configured.built(contents.source, config, dtype=_floating(contents))
-                own = loaded.shapes().state_dict(keep_vars=True)
+                parameters = loaded.shapes().state_dict(keep_vars=True)
                 layers = contents.config.get(f"{architecture}.block_count")
                 names = gguf_config.GgufNames(
-                    own, architecture, layers if isinstance(layers, int) else 0, held
+                    parameters, architecture, layers if isinstance(layers, int) else 0, file_tensors
                 )
-                match = matching.matched(own, logical(contents.tensors, {}), names)
+                match = matching.matched(parameters, logical(contents.tensors, {}), names)
                 _check(match, "its metadata", whole=not contents.missing)
             except BuildError as error:
                 why = str(error)
@@ -215,8 +217,8 @@ def _bare(
     contents: TensorIndex, options: OpenOptions, loaded: LoadedModule, packed: Mapping[str, Any]
 ) -> ConfiguredModule:
     """The module of a configuration without weights: what files would hold of it is told, and not known."""
-    said = _floating(contents, "")
-    as_said = f"in {said}" if said else "in float32, as it names no type"
+    dtype = _floating(contents, "")
+    as_said = f"in {dtype}" if dtype else "in float32, as it names no type"
     packs = f", not packed as '{_method(packed)}' would" if packed else ""
     note = f"parameters and bytes are those of the configuration, {as_said}{packs}"
     loaded.notes = (*loaded.notes, note)
@@ -237,9 +239,9 @@ def _opened(
     build = loaded.build
 
     def attached() -> nn.Module:
-        made = build()
-        stored_form.attach(made, match.stored)
-        return made
+        module = build()
+        stored_form.attach(module, match.stored)
+        return module
 
     # a model that asks for values is built once more
     loaded.build = attached
@@ -281,9 +283,9 @@ def _floating(contents: TensorIndex, otherwise: str = "float32") -> str:
     config = contents.config
     for part in (config, config.get("text_config")):
         for key in ("dtype", "torch_dtype"):
-            said = part.get(key) if isinstance(part, dict) else None
-            if isinstance(said, str) and said.removeprefix("torch.") in _FLOATS:
-                return said.removeprefix("torch.")
+            dtype_name = part.get(key) if isinstance(part, dict) else None
+            if isinstance(dtype_name, str) and dtype_name.removeprefix("torch.") in _FLOATS:
+                return dtype_name.removeprefix("torch.")
     counts: dict[str, int] = {}
     for tensor in contents.tensors:
         # llama.cpp keeps keys and values of blocks in 16 bits, whatever norms are stored in
