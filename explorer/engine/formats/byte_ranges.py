@@ -138,9 +138,9 @@ def pieces(views: Mapping[str, TensorView], bounded: set[str] | None = None) -> 
         cut = _cut(storage, distinct)
         if bounded is not None and (not any(cut) or any(_is_in_many_runs(view) for view in distinct)):
             bounded.update(name for names in places.values() for name in names)
-        for names, own in zip(places.values(), cut, strict=True):
-            if own:
-                shared.update(dict.fromkeys(names, own))
+        for names, tensor_pieces in zip(places.values(), cut, strict=True):
+            if tensor_pieces:
+                shared.update(dict.fromkeys(names, tensor_pieces))
     return shared
 
 
@@ -183,7 +183,9 @@ def _cut(storage: Hashable, views: Sequence[TensorView]) -> list[tuple[Piece, ..
             number = (rest & -rest).bit_length() - 1
             rest &= rest - 1
             view = views[number]
-            own = prod(view.shape) * view.width
-            stored = size if view.nbytes == own or not own else size * view.nbytes // own
-            cut[number].append(((storage, "bytes", begin), size // view.width, stored))
-    return [tuple(own) for own in cut]
+            dense_bytes = prod(view.shape) * view.width
+            stored_size = (
+                size if view.nbytes == dense_bytes or not dense_bytes else size * view.nbytes // dense_bytes
+            )
+            cut[number].append(((storage, "bytes", begin), size // view.width, stored_size))
+    return [tuple(dense_bytes) for dense_bytes in cut]

@@ -87,11 +87,11 @@ def mapped(path: str) -> mmap.mmap:
     try:
         if not size:
             raise BadModel("the file is empty", where=path)
-        data = input_files.mapping(descriptor, size)
+        mapping = input_files.mapping(descriptor, size)
     except (OSError, ValueError) as error:
         raise BadModel(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=path) from None
     finally:
         os.close(descriptor)
     # read-ahead would pull in weights around every header
-    input_files.no_read_ahead(data)
-    return data
+    input_files.no_read_ahead(mapping)
+    return mapping

@@ -56,15 +56,15 @@ class SourceProbe:
         self._names: tuple[str, ...] | None = None
         self._inner: frozenset[str] | None = None
         try:
-            found = os.stat(source)
+            status = os.stat(source)
         except (OSError, ValueError):
             return
         self.exists = True
-        self.is_dir = stat.S_ISDIR(found.st_mode)
-        self.is_file = stat.S_ISREG(found.st_mode)
+        self.is_dir = stat.S_ISDIR(status.st_mode)
+        self.is_file = stat.S_ISREG(status.st_mode)
         if not self.is_file:
             return
-        self.size = found.st_size
+        self.size = status.st_size
         try:
             # without a file of Python's: one read, and nothing more of the file is touched
             descriptor, self.size = input_files.descriptor(source)
@@ -86,13 +86,13 @@ class SourceProbe:
     def names(self) -> tuple[str, ...]:
         """Names of the entries of a zip archive; none of anything else, and of one that is broken."""
         if self._names is None:
-            found: list[str] | None = None
+            entries: list[str] | None = None
             if self.is_zip:
                 # 7 ms, and few files are archives
                 from explorer.engine.formats.torch_files.zip_archive import entry_names
 
-                found = entry_names(self.source)
-            self._names = tuple(found or ())
+                entries = entry_names(self.source)
+            self._names = tuple(entries or ())
         return self._names
 
     @property

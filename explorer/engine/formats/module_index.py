@@ -123,8 +123,8 @@ def _tensor_row(tensor: StoredTensor, notes: Mapping[str, str], role: str) -> Ou
 
 
 def _operator_row(part: ModulePart, operator: OperatorRow) -> OutlineRow:
-    own = operator.name or operator.kind
-    path = f"{part.path}.{own}" if part.path else own
+    name = operator.name or operator.kind
+    path = f"{part.path}.{name}" if part.path else name
     shape = operator.outputs[0][2] if operator.outputs else None
     times = f"x{operator.calls}" if operator.calls > 1 else ""
     note = ", ".join(text for text in (times, settings_text(operator.settings), operator.line) if text)

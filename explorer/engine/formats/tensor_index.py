@@ -157,11 +157,11 @@ def outlined(contents: TensorIndex, cut: BadModel | None = None, weights: int | 
 
     def made() -> Iterator[OutlineRow]:
         for row in rows(contents.tensors):
-            found = row.stored
-            if found is None:
+            tensor = row.stored
+            if tensor is None:
                 yield OutlineRow(row.path, "module", kinds.get(row.path, ""))
             else:
-                yield OutlineRow(row.path, "tensor", found.dtype, found.shape, found.nbytes, found.unread)
+                yield OutlineRow(row.path, "tensor", tensor.dtype, tensor.shape, tensor.nbytes, tensor.unread)
         if not contents.files:
             yield OutlineRow("…", "more", note="a configuration names no tensors")
         if cut is not None:
@@ -169,13 +169,13 @@ def outlined(contents: TensorIndex, cut: BadModel | None = None, weights: int | 
 
     params = (weights or distinct_elements(contents.tensors)) if contents.files else None
     bounded = bound_note(contents.tensors)
-    held = [
+    tensor_facts = [
         ("tensors", f"{len(contents.tensors):,}"),
         ("parameters", f"{'<= ' if bounded else ''}{params or 0:,}"),
         ("types", _types(contents.tensors)),
     ]
     facts = [
-        *(held if contents.files else ()),
+        *(tensor_facts if contents.files else ()),
         *([("written by", contents.producer)] if contents.producer else []),
         *([("files", f"{len(contents.files):,}")] if len(contents.files) > 1 else []),
         *contents.facts,
@@ -239,8 +239,8 @@ def unused_bytes(tensors: Iterable[StoredTensor], start: int, size: int) -> int:
     by_size = sorted(tensors, key=attrgetter("nbytes"))
     for tensor in sorted(by_size, key=attrgetter("offset")):
         if tensor.offset < reached:
-            what = "lies over another tensor: the file is broken, or made to deceive"
-            raise BadModel(what, where=f"{tensor.path}: tensor '{printable(tensor.name)}'")
+            problem = "lies over another tensor: the file is broken, or made to deceive"
+            raise BadModel(problem, where=f"{tensor.path}: tensor '{printable(tensor.name)}'")
         unused += tensor.offset - reached
         reached = tensor.offset + tensor.nbytes
     return unused + size - reached
@@ -303,12 +303,12 @@ def rows(tensors: Iterable[StoredTensor]) -> Iterator[TreeRow]:
         if entry is None:
             stack.pop()
             continue
-        called, item = entry
-        if isinstance(item, _Group):
-            yield TreeRow(item.path, item.name, item.depth - 1, None)
-            stack.append(iter(_in_order(item.children)))
+        called, child = entry
+        if isinstance(child, _Group):
+            yield TreeRow(child.path, child.name, child.depth - 1, None)
+            stack.append(iter(_in_order(child.children)))
         else:
-            yield TreeRow(item.name, str(called), len(stack) - 1, item)
+            yield TreeRow(child.name, str(called), len(stack) - 1, child)
 
 
 def modules_of(name: str) -> Iterator[str]:

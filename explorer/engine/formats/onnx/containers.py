@@ -56,15 +56,15 @@ def container(value: Value) -> Container | None:
     """What a declared sequence or optional of tensors holds; None for any other value."""
     if value.dtype is not None or value.record is None:
         return None
-    data = bytes(value.record.view())
+    encoded = bytes(value.record.view())
     kinds: list[int] = []
-    spot = _field(data, 0, len(data), (2,))
+    spot = _field(encoded, 0, len(encoded), (2,))
     while spot is not None and len(kinds) <= MOST:
-        inner = _field(data, spot[1], spot[2], (_TENSOR, *_CONTAINERS))
+        inner = _field(encoded, spot[1], spot[2], (_TENSOR, *_CONTAINERS))
         if inner is None:
             return None
         if inner[0] == _TENSOR:
-            code, sizes = messages.tensor_type(data, inner[1], inner[2])
+            code, sizes = messages.tensor_type(encoded, inner[1], inner[2])
             if not kinds or code not in DTYPES:
                 return None
             shape: tuple[Dim, ...] | None = None
@@ -72,7 +72,7 @@ def container(value: Value) -> Container | None:
                 shape = tuple([None if isinstance(size, int) and size < 0 else size for size in sizes])
             return Container(value.name, tuple(kinds), DTYPES[code].name, shape)
         kinds.append(inner[0])
-        spot = _field(data, inner[1], inner[2], (1,))
+        spot = _field(encoded, inner[1], inner[2], (1,))
     return None
 
 

@@ -38,5 +38,7 @@ def model_reads(model: Model) -> tuple[FileRead, ...]:
             spans.append((at, offset - at))
             at = offset + size
     spans.append((at, source.size - at))
-    beside = [read_of(path, other.size, other.looked) for path, other in sorted(model.externals.items())]
+    beside = [
+        read_of(path, external.size, external.looked) for path, external in sorted(model.externals.items())
+    ]
     return read_of(model.path, source.size, spans), *beside

@@ -22,54 +22,54 @@ def decoded(data: bytes) -> str:
         return data.decode("utf-8", "backslashreplace")
 
 
-def text(data: Buffer, start: int, stop: int, most: int | None = None) -> str:
-    """The text in data[start:stop]."""
-    return decoded(bytes(data[start : stop if most is None else min(stop, start + most)]))
+def text(buffer: Buffer, start: int, stop: int, most: int | None = None) -> str:
+    """The text in buffer[start:stop]."""
+    return decoded(bytes(buffer[start : stop if most is None else min(stop, start + most)]))
 
 
-def pair(data: Buffer, start: int, stop: int, most: int | None = None) -> tuple[str, str]:
+def pair(buffer: Buffer, start: int, stop: int, most: int | None = None) -> tuple[str, str]:
     """Key and value of a StringStringEntryProto."""
     key = value = ""
-    for number, wire, _, at, end in fields(data, start, stop):
+    for number, wire, _, at, end in fields(buffer, start, stop):
         if wire == 2 and number == 1:
-            key = text(data, at, end, most)
+            key = text(buffer, at, end, most)
         elif wire == 2 and number == 2:
-            value = text(data, at, end, most)
+            value = text(buffer, at, end, most)
     return key, value
 
 
-def opset(data: Buffer, start: int, stop: int, most: int | None = None) -> tuple[str, int]:
+def opset(buffer: Buffer, start: int, stop: int, most: int | None = None) -> tuple[str, int]:
     """Domain and version of an OperatorSetIdProto."""
     domain, version = "", 0
-    for number, wire, _, at, end in fields(data, start, stop):
+    for number, wire, _, at, end in fields(buffer, start, stop):
         if number == 1 and wire == 2:
-            domain = text(data, at, end, most)
+            domain = text(buffer, at, end, most)
         elif number == 2 and wire == 0:
             version = signed(at)
     return ("" if domain == "ai.onnx" else domain), version
 
 
-def dimension(data: Buffer, start: int, stop: int, most: int | None = None) -> int | str | None:
+def dimension(buffer: Buffer, start: int, stop: int, most: int | None = None) -> int | str | None:
     """A size or its name, as a TensorShapeProto.Dimension has it; None if it has neither."""
-    for number, wire, _, at, end in fields(data, start, stop):
+    for number, wire, _, at, end in fields(buffer, start, stop):
         if number == 1 and wire == 0:
             return signed(at)
         if number == 2 and wire == 2:
-            return text(data, at, end, most) or None
+            return text(buffer, at, end, most) or None
     return None
 
 
 def tensor_type(
-    data: Buffer, start: int, stop: int, most: int | None = None
+    buffer: Buffer, start: int, stop: int, most: int | None = None
 ) -> tuple[int, list[int | str | None] | None]:
     """The element type of a TypeProto.Tensor, by its number, and its sizes; None where it gives none."""
     code, sizes = 0, None
-    for number, wire, _, at, end in fields(data, start, stop):
+    for number, wire, _, at, end in fields(buffer, start, stop):
         if number == 1 and wire == 0:
             code = at
         elif number == 2 and wire == 2:
-            dims = fields(data, at, end)
-            sizes = [dimension(data, a, b, most) for kind, form, _, a, b in dims if (kind, form) == (1, 2)]
+            dims = fields(buffer, at, end)
+            sizes = [dimension(buffer, a, b, most) for kind, form, _, a, b in dims if (kind, form) == (1, 2)]
     return code, sizes
 
 

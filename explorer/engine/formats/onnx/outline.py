@@ -57,16 +57,16 @@ def outline(source: str) -> Outline:
     Raises:
         BadModel: It is not an ONNX model; or, behind the rows that are there, it ends where it should not.
     """
-    data = mapped(source)
+    buffer = mapped(source)
     try:
-        top = _TopLevel(data)
-        facts, graph, ir = _model(data, top)
+        top = _TopLevel(buffer)
+        facts, graph, ir = _model(buffer, top)
         if graph is None:
             raise top.broken or BadModel("this is not an ONNX model", hint="it holds no graph")
     except BadModel as error:
-        said = not_onnx(data[:1]) or error
-        raise BadModel(said.what, where=source, hint=said.hint) from None
-    return Outline("onnx", source, len(data), facts, _rows(source, data, graph, ir, top))
+        problem = not_onnx(buffer[:1]) or error
+        raise BadModel(problem.what, where=source, hint=problem.hint) from None
+    return Outline("onnx", source, len(buffer), facts, _rows(source, buffer, graph, ir, top))
 
 
 class _TopLevel:
@@ -84,15 +84,15 @@ class _TopLevel:
         self._data = data
 
     def __iter__(self) -> Iterator[tuple[int, int, int, int, int]]:
-        data, size, read = self._data, len(self._data), 0
+        buffer, size, read = self._data, len(self._data), 0
         try:
-            for field in fields(data, 0, size):
+            for field in fields(buffer, 0, size):
                 read = field[-1]
                 yield field
         except BadModel as error:
             self.broken = error
-        if self.broken is not None and data[read : read + 1] == _GRAPH:
-            _, at = varint_at(data, read + 1, size)
+        if self.broken is not None and buffer[read : read + 1] == _GRAPH:
+            _, at = varint_at(buffer, read + 1, size)
             if at < size:
                 yield 7, 2, read, at, size
 
@@ -101,9 +101,9 @@ _GRAPH = b"\x3a"
 """The tag of a ModelProto's graph."""
 
 
-def _model(data: Buffer, top: _TopLevel) -> tuple[list[tuple[str, str]], tuple[int, int] | None, int]:
+def _model(buffer: Buffer, top: _TopLevel) -> tuple[list[tuple[str, str]], tuple[int, int] | None, int]:
     """The facts of a ModelProto, where its graph lies, and its IR version."""
-    said: dict[int, str] = {}
+    texts: dict[int, str] = {}
     opsets: list[str] = []
     more: list[tuple[str, str]] = []
     graph: tuple[int, int] | None = None
@@ -113,34 +113,34 @@ def _model(data: Buffer, top: _TopLevel) -> tuple[list[tuple[str, str]], tuple[i
             if number == 7:
                 graph = (at, end)
             elif number in (2, 3, 4):
-                said[number] = text(data, at, end, _MAX_TEXT)
+                texts[number] = text(buffer, at, end, _MAX_TEXT)
             elif number == 8 and len(opsets) < _MAX_FACTS:
-                set_of, version = opset(data, at, end, _MAX_TEXT)
+                set_of, version = opset(buffer, at, end, _MAX_TEXT)
                 opsets.append(f"{set_of} {version}".strip())
             elif number == 14 and len(more) < _MAX_FACTS:
-                more.append(pair(data, at, end, _MAX_TEXT))
+                more.append(pair(buffer, at, end, _MAX_TEXT))
             functions += number == 25
             training += number == 20
             devices += number == 26
         elif number == 1 and wire == 0:
             ir = at
     facts = [("IR version", str(ir)), ("opset", ", ".join(opsets))]
-    facts.append(("producer", " ".join(filter(None, (said.get(2), said.get(3))))))
-    facts.append(("domain", said.get(4, "")))
+    facts.append(("producer", " ".join(filter(None, (texts.get(2), texts.get(3))))))
+    facts.append(("domain", texts.get(4, "")))
     counted = (("functions", functions), ("training graphs", training), ("device configurations", devices))
     facts += [(name, str(count)) for name, count in counted if count]
     return [(key, text) for key, text in (*facts, *more) if text], graph, ir
 
 
 def _rows(
-    source: str, data: mmap.mmap, graph: tuple[int, int], ir: int, top: _TopLevel
+    source: str, buffer: mmap.mmap, graph: tuple[int, int], ir: int, top: _TopLevel
 ) -> Iterator[OutlineRow]:
     broken = top.broken
     try:
-        yield from _graph(data, *graph, "", 0, ir < 4)
+        yield from _graph(buffer, *graph, "", 0, ir < 4)
         for number, wire, _, at, end in top:
             if number == 25 and wire == 2:
-                yield from _function(data, at, end)
+                yield from _function(buffer, at, end)
     except BadModel as error:
         broken = broken or error
     if broken is not None:
@@ -148,23 +148,23 @@ def _rows(
 
 
 def _graph(
-    data: mmap.mmap, start: int, stop: int, prefix: str, depth: int, doubled: bool
+    buffer: mmap.mmap, start: int, stop: int, prefix: str, depth: int, doubled: bool
 ) -> Iterator[OutlineRow]:
     """The rows of a GraphProto in its own order; `doubled`: initializers are listed as inputs, too."""
     if depth > MAX_DEPTH:
         raise BadModel(f"graphs are nested more than {MAX_DEPTH} deep")
-    stored: set[str] = set()
+    initializer_names: set[str] = set()
     forgotten = at = base = start
     window = b""
     while at < stop:
         if at - forgotten > _FORGET:
-            forgotten = _forget(data, forgotten, at)
-        if data[at] == 0x0A:
+            forgotten = _forget(buffer, forgotten, at)
+        if buffer[at] == 0x0A:
             # nodes lie side by side: a window of them is taken out of the map, and most are read without a
             # call for a field
             here = at - base
             if here >= len(window):
-                window, base, here = data[at : min(stop, at + _WINDOW)], at, 0
+                window, base, here = buffer[at : min(stop, at + _WINDOW)], at, 0
             last, fits = len(window) - 4, False
             while here < last and window[here] == 0x0A:
                 size, begin = window[here + 1], here + 2
@@ -184,23 +184,23 @@ def _graph(
             if base + here > at:
                 at = base + here
                 continue
-        number, wire, _, value, end = next(fields(data, at, stop))
+        number, wire, _, value, end = next(fields(buffer, at, stop))
         at = end
         if wire != 2:
             continue
         if number == 1:
-            yield from _node(data, value, end, prefix, depth)
+            yield from _node(buffer, value, end, prefix, depth)
         elif number == 5:
-            row = _tensor(data, value, end, prefix)
+            row = _tensor(buffer, value, end, prefix)
             if doubled:
-                stored.add(row.path)
+                initializer_names.add(row.path)
             yield row
         elif number == 11 or number == 12:
-            row = _value(data, value, end, "input" if number == 11 else "output", prefix)
-            if row.path not in stored:
+            row = _value(buffer, value, end, "input" if number == 11 else "output", prefix)
+            if row.path not in initializer_names:
                 yield row
         elif number == 15:
-            yield _sparse(data, value, end, prefix)
+            yield _sparse(buffer, value, end, prefix)
 
 
 def _plain_node(window: bytes, at: int, end: int, prefix: str) -> OutlineRow | None:
@@ -261,38 +261,38 @@ def _forget(data: mmap.mmap, start: int, stop: int) -> int:
     return stop
 
 
-def _function(data: mmap.mmap, start: int, stop: int) -> Iterator[OutlineRow]:
+def _function(buffer: mmap.mmap, start: int, stop: int) -> Iterator[OutlineRow]:
     """A FunctionProto and its nodes: what it stands for, not what it unfolds to where it is called."""
     name = domain = ""
     nodes = 0
-    for number, wire, _, at, end in fields(data, start, stop):
+    for number, wire, _, at, end in fields(buffer, start, stop):
         if wire == 2 and number == 1:
-            name = text(data, at, end, _MAX_TEXT)
+            name = text(buffer, at, end, _MAX_TEXT)
         elif wire == 2 and number == 10:
-            domain = text(data, at, end, _MAX_TEXT)
+            domain = text(buffer, at, end, _MAX_TEXT)
         nodes += number == 7
     path = f"{domain}.{name}" if domain else name
     yield OutlineRow(path, "function", "", None, None, f"{nodes:,} node{'s' * (nodes != 1)}")
-    for number, wire, _, at, end in fields(data, start, stop):
+    for number, wire, _, at, end in fields(buffer, start, stop):
         if number == 7 and wire == 2:
-            yield from _node(data, at, end, f"{path}/", 1)
+            yield from _node(buffer, at, end, f"{path}/", 1)
 
 
-def _node(data: mmap.mmap, start: int, stop: int, prefix: str, depth: int) -> Iterator[OutlineRow]:
+def _node(buffer: mmap.mmap, start: int, stop: int, prefix: str, depth: int) -> Iterator[OutlineRow]:
     """The row of any NodeProto, and those of the graphs within it."""
     inputs: list[bytes] = []
     outputs: list[bytes] = []
     name = op = domain = b""
     attributes: list[tuple[int, int]] = []
     more = 0
-    for number, wire, _, at, end in fields(data, start, stop):
+    for number, wire, _, at, end in fields(buffer, start, stop):
         if wire != 2:
             continue
         if number == 5:
             if len(attributes) < _MAX_ATTRIBUTES:
                 attributes.append((at, end))
             continue
-        text = data[at : min(end, at + _MAX_TEXT)] if number in _NODE_TEXTS else b""
+        text = buffer[at : min(end, at + _MAX_TEXT)] if number in _NODE_TEXTS else b""
         if number == 1:
             if len(inputs) < _SHOWN:
                 inputs.append(text)
@@ -307,63 +307,63 @@ def _node(data: mmap.mmap, start: int, stop: int, prefix: str, depth: int) -> It
         elif number == 7:
             domain = text
     row = _node_row(inputs, more, outputs, name, op, domain, prefix)
-    constant = _constant(data, attributes) if op == b"Constant" else None
+    constant = _constant(buffer, attributes) if op == b"Constant" else None
     if constant is not None:
         row.shape, row.nbytes = constant.shape, constant.nbytes
         row.note = f"{constant.dtype}{row.note}"
     yield row
     if op in _BODIES:
         for begin, end in attributes:
-            yield from _bodies(data, begin, end, row.path, depth)
+            yield from _bodies(buffer, begin, end, row.path, depth)
 
 
-def _constant(data: mmap.mmap, attributes: list[tuple[int, int]]) -> OutlineRow | None:
+def _constant(buffer: mmap.mmap, attributes: list[tuple[int, int]]) -> OutlineRow | None:
     """The tensor that a Constant node holds."""
     for start, stop in attributes:
-        for number, wire, _, at, end in fields(data, start, stop):
+        for number, wire, _, at, end in fields(buffer, start, stop):
             if number == 5 and wire == 2:
-                return _tensor(data, at, end, "")
+                return _tensor(buffer, at, end, "")
     return None
 
 
-def _bodies(data: mmap.mmap, start: int, stop: int, path: str, depth: int) -> Iterator[OutlineRow]:
+def _bodies(buffer: mmap.mmap, start: int, stop: int, path: str, depth: int) -> Iterator[OutlineRow]:
     """The graphs in an attribute of a control-flow node."""
     name = ""
-    for number, wire, _, at, end in fields(data, start, stop):
+    for number, wire, _, at, end in fields(buffer, start, stop):
         if number == 1 and wire == 2:
-            name = text(data, at, end, _MAX_TEXT)
+            name = text(buffer, at, end, _MAX_TEXT)
         elif number in (6, 11) and wire == 2:
-            yield from _graph(data, at, end, f"{path}/{name}/", depth + 1, False)
+            yield from _graph(buffer, at, end, f"{path}/{name}/", depth + 1, False)
 
 
-def _tensor(data: mmap.mmap, start: int, stop: int, prefix: str) -> OutlineRow:
+def _tensor(buffer: mmap.mmap, start: int, stop: int, prefix: str) -> OutlineRow:
     """A TensorProto, its values untouched."""
-    name, code, rank, held = b"", 0, 0, -1
+    name, code, rank, data_bytes = b"", 0, 0, -1
     dims: list[int] = []
     external: dict[str, str] = {}
     located = False
-    for number, wire, _, here, end in fields(data, start, stop):
+    for number, wire, _, here, end in fields(buffer, start, stop):
         if number == 9 and wire == 2:
-            held = end - here
+            data_bytes = end - here
         elif number == 1:
             if rank > MAX_RANK or (wire == 2 and end - here > 10 * MAX_RANK):
                 rank = MAX_RANK + 1
                 continue
-            dims += packed_varints(data, here, end) if wire == 2 else [here]
+            dims += packed_varints(buffer, here, end) if wire == 2 else [here]
             rank = len(dims)
         elif number == 2 and wire == 0:
             code = here
         elif number == 8 and wire == 2:
-            name = data[here : min(end, here + _MAX_TEXT)]
+            name = buffer[here : min(end, here + _MAX_TEXT)]
         elif number == 6 and wire == 2:
-            held = max(held, 0) + end - here
+            data_bytes = max(data_bytes, 0) + end - here
         elif number == 13 and wire == 2 and len(external) < _MAX_FACTS:
-            key, text = pair(data, here, end, _MAX_TEXT)
+            key, text = pair(buffer, here, end, _MAX_TEXT)
             external[key] = text
         elif number == 14 and wire == 0:
             located = here == 1
     location = external.get("location", "?") if located else None
-    row = _tensor_row(prefix + decoded(name), code, dims, rank, held, location)
+    row = _tensor_row(prefix + decoded(name), code, dims, rank, data_bytes, location)
     if location is not None:
         row.span = _span(location, external, row.nbytes)
     return row
@@ -378,7 +378,7 @@ def _span(location: str, external: dict[str, str], nbytes: int | None) -> tuple[
 
 
 def _tensor_row(
-    name: str, code: int, dims: list[int], rank: int, held: int, location: str | None
+    name: str, code: int, dims: list[int], rank: int, data_bytes: int, location: str | None
 ) -> OutlineRow:
     """The row of a tensor: its type and bytes from its code and sizes, and what is to be said of it.
 
@@ -387,7 +387,7 @@ def _tensor_row(
         code: Of its element type.
         dims: Its dimensions.
         rank: How many there are, where those are more than any tensor has.
-        held: Bytes of data inside the file; negative if there are none, or not in one piece.
+        data_bytes: Bytes of data inside the file; negative if there are none, or not in one piece.
         location: The file that holds them, if it is another.
     """
     dims = [signed(d) for d in dims[:MAX_RANK]]
@@ -401,45 +401,45 @@ def _tensor_row(
         nbytes = None
         notes.append("impossible dimensions")
     elif code == _STRING:
-        nbytes = max(held, 0)
+        nbytes = max(data_bytes, 0)
     elif bits is None:
-        nbytes = held if held >= 0 else None
+        nbytes = data_bytes if data_bytes >= 0 else None
         notes.append("unknown element type")
     else:
         nbytes = (count * bits + 7) // 8
-        if held >= 0 and not location and held != nbytes:
-            notes.append(f"holds {held:,} bytes of {nbytes:,}")
+        if data_bytes >= 0 and not location and data_bytes != nbytes:
+            notes.append(f"holds {data_bytes:,} bytes of {nbytes:,}")
     return OutlineRow(name, "tensor", dtype, dims, nbytes, "; ".join(notes))
 
 
-def _sparse(data: mmap.mmap, start: int, stop: int, prefix: str) -> OutlineRow:
+def _sparse(buffer: mmap.mmap, start: int, stop: int, prefix: str) -> OutlineRow:
     """A SparseTensorProto: the shape is the whole one, the bytes are those of values and indices."""
     path = dtype = ""
     nbytes = 0
     shape: list[int | str | None] = []
-    for number, wire, _, at, end in fields(data, start, stop):
+    for number, wire, _, at, end in fields(buffer, start, stop):
         if number in (1, 2) and wire == 2:
-            row = _tensor(data, at, end, prefix)
+            row = _tensor(buffer, at, end, prefix)
             nbytes += row.nbytes or 0
             if number == 1:
                 path, dtype = row.path, row.dtype
         elif number == 3 and len(shape) < MAX_RANK:
-            packed = packed_varints(data, at, min(end, at + 10 * MAX_RANK)) if wire == 2 else [at]
+            packed = packed_varints(buffer, at, min(end, at + 10 * MAX_RANK)) if wire == 2 else [at]
             shape += [signed(d) for d in packed]
     return OutlineRow(path, "tensor", dtype, shape[:MAX_RANK], nbytes, "sparse")
 
 
-def _value(data: mmap.mmap, start: int, stop: int, kind: str, prefix: str) -> OutlineRow:
+def _value(buffer: mmap.mmap, start: int, stop: int, kind: str, prefix: str) -> OutlineRow:
     """A ValueInfoProto: the name and the type of an input or output."""
     path, dtype = "", ""
     shape: list[int | str | None] | None = None
-    for number, wire, _, at, end in fields(data, start, stop):
+    for number, wire, _, at, end in fields(buffer, start, stop):
         if number == 1 and wire == 2:
-            path = text(data, at, end, _MAX_TEXT)
+            path = text(buffer, at, end, _MAX_TEXT)
         elif number == 2 and wire == 2:
-            for sort, wire_, _, at_, end_ in fields(data, at, end):
+            for sort, wire_, _, at_, end_ in fields(buffer, at, end):
                 if wire_ == 2 and sort in (1, 8):
-                    code, sizes = tensor_type(data, at_, end_, _MAX_TEXT)
+                    code, sizes = tensor_type(buffer, at_, end_, _MAX_TEXT)
                     dtype = _ELEMENTS.get(code, (f"type {code}" if code else "", 0))[0]
                     shape = sizes and [
                         None if isinstance(size, int) and size < 0 else size for size in sizes[:MAX_RANK]

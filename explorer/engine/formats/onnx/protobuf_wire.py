@@ -22,7 +22,7 @@ Buffer = bytes | memoryview | mmap.mmap
 _MAX_SHIFT = 63
 
 
-def varint_at(data: Buffer, at: int, end: int) -> tuple[int, int]:
+def varint_at(buffer: Buffer, at: int, end: int) -> tuple[int, int]:
     """The varint at `at` of a message that ends at `end`, and where it ends.
 
     Raises:
@@ -30,7 +30,7 @@ def varint_at(data: Buffer, at: int, end: int) -> tuple[int, int]:
     """
     value = shift = 0
     while at < end:
-        byte = data[at]
+        byte = buffer[at]
         at += 1
         value |= (byte & 127) << shift
         if byte < 128:
@@ -41,8 +41,8 @@ def varint_at(data: Buffer, at: int, end: int) -> tuple[int, int]:
     raise BadModel(f"not a valid protobuf: a varint runs past its place at byte {at:,}")
 
 
-def fields(data: Buffer, start: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """The fields of the message in data[start:end].
+def fields(buffer: Buffer, start: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
+    """The fields of the message in buffer[start:end].
 
     Yields:
         (field number, wire type, start, value, stop): `start` is where the tag begins, `stop` where
@@ -56,21 +56,21 @@ def fields(data: Buffer, start: int, end: int) -> Iterator[tuple[int, int, int, 
     while at < end:
         begin = at
         # the one-byte case first: it is nearly every tag and length in a graph of nodes
-        tag = data[at]
+        tag = buffer[at]
         at += 1
         if tag > 127:
-            tag, at = varint_at(data, begin, end)
+            tag, at = varint_at(buffer, begin, end)
         wire = tag & 7
         if wire == 2:
             if at >= end:
                 raise BadModel(f"not a valid protobuf: it ends in the middle of a field at byte {at:,}")
-            size = data[at]
+            size = buffer[at]
             at += 1
             if size > 127:
-                size, at = varint_at(data, at - 1, end)
+                size, at = varint_at(buffer, at - 1, end)
             value, at = at, at + size
         elif wire == 0:
-            value, at = varint_at(data, at, end)
+            value, at = varint_at(buffer, at, end)
         elif wire == 5:
             value, at = at, at + 4
         elif wire == 1:
@@ -86,12 +86,12 @@ def fields(data: Buffer, start: int, end: int) -> Iterator[tuple[int, int, int, 
         yield tag >> 3, wire, begin, value, at
 
 
-def packed_varints(data: Buffer, start: int, end: int) -> list[int]:
+def packed_varints(buffer: Buffer, start: int, end: int) -> list[int]:
     """The unsigned integers of a packed repeated varint field."""
     values = []
     at = start
     while at < end:
-        value, at = varint_at(data, at, end)
+        value, at = varint_at(buffer, at, end)
         values.append(value)
     return values
 

@@ -177,16 +177,16 @@ class _Reader(TensorReader):
         values: list[Value] = []
         tensors: dict[str, Tensor] = {}
         extra: list[FileSpan] = []
-        data, end, swept = self.data, start, start
+        buffer, end, swept = self.data, start, start
         while end < stop:
-            begin, tag = end, data[end]
+            begin, tag = end, buffer[end]
             if tag in _GRAPH_TAGS and begin + 4 < stop:
                 # without a call: a graph is made of them
-                size, at = data[begin + 1], begin + 2
+                size, at = buffer[begin + 1], begin + 2
                 if size > 127:
-                    more = data[at]
+                    more = buffer[at]
                     if more > 127:
-                        size, at = varint_at(data, begin + 1, stop)
+                        size, at = varint_at(buffer, begin + 1, stop)
                     else:
                         size, at = size + (more << 7) - 128, at + 1
                 end = at + size
@@ -217,7 +217,7 @@ class _Reader(TensorReader):
 
     def node(self, start: int, stop: int, depth: int) -> Node:
         # the bytes at once, and one-byte tags and lengths without a call: a graph is made of nodes
-        data = self.data[start:stop]
+        encoded = self.data[start:stop]
         inputs: list[str] = []
         outputs: list[str] = []
         # a value is made once and read many times: its name is kept once
@@ -227,23 +227,23 @@ class _Reader(TensorReader):
         try:
             # writers put names first: what follows is the same in all nodes of a kind
             while at < end:
-                tag, size, first = data[at], data[at + 1], at + 2
+                tag, size, first = encoded[at], encoded[at + 1], at + 2
                 if size > 127:
                     break
                 if tag == _INPUT:
                     at = first + size
-                    value = data[first:at].decode()
+                    value = encoded[first:at].decode()
                     inputs.append(same(value, value))
                 elif tag == _OUTPUT:
                     at = first + size
-                    value = data[first:at].decode()
+                    value = encoded[first:at].decode()
                     outputs.append(same(value, value))
                 elif tag == _NAME:
                     at = first + size
-                    name = data[first:at].decode()
+                    name = encoded[first:at].decode()
                 else:
                     if tag == _OP and end - at <= _MOST_REST:
-                        rest = data[at:]
+                        rest = encoded[at:]
                         kind = self.kinds.get(rest)
                         if kind is not None:
                             op, domain, overload, alike, decode = kind
@@ -253,14 +253,14 @@ class _Reader(TensorReader):
                             )
                     break
         except UnicodeDecodeError:
-            return self.other_node(data, start, depth, 0, [], [], "", b"")
+            return self.other_node(encoded, start, depth, 0, [], [], "", b"")
         except IndexError:
             pass  # it is damaged, and read up to there
-        return self.other_node(data, start, depth, at, inputs, outputs, name, rest)
+        return self.other_node(encoded, start, depth, at, inputs, outputs, name, rest)
 
     def other_node(
         self,
-        data: bytes,
+        encoded: bytes,
         start: int,
         depth: int,
         at: int,
@@ -273,10 +273,10 @@ class _Reader(TensorReader):
         op = domain = overload = ""
         attributes: list[tuple[int, int]] = []
         metadata: dict[str, str] = {}
-        end, stop = len(data), start + len(data)
+        end, stop = len(encoded), start + len(encoded)
         try:
             while at < end:
-                tag, size, first = data[at], data[at + 1], at + 2
+                tag, size, first = encoded[at], encoded[at + 1], at + 2
                 at = first + size
                 if size > 127 or tag not in _NODE_TAGS:
                     number, wire, begin, stop_ = self.field(start + first - 2, stop)
@@ -287,19 +287,19 @@ class _Reader(TensorReader):
                 if tag in _OWN_TAGS:
                     rest = b""
                 if tag == _INPUT:
-                    inputs.append(decoded(data[first:at]))
+                    inputs.append(decoded(encoded[first:at]))
                 elif tag == _OUTPUT:
-                    outputs.append(decoded(data[first:at]))
+                    outputs.append(decoded(encoded[first:at]))
                 elif tag == _NAME:
-                    name = decoded(data[first:at])
+                    name = decoded(encoded[first:at])
                 elif tag == _OP:
-                    op = decoded(data[first:at])
+                    op = decoded(encoded[first:at])
                 elif tag == _ATTRIBUTE:
                     attributes.append((first, at))
                 elif tag == _DOMAIN:
-                    domain = decoded(data[first:at])
+                    domain = decoded(encoded[first:at])
                 elif tag == _OVERLOAD:
-                    overload = decoded(data[first:at])
+                    overload = decoded(encoded[first:at])
                 elif tag == _METADATA:
                     key, value = self.pair(start + first, start + at)
                     metadata[key] = value
@@ -308,32 +308,32 @@ class _Reader(TensorReader):
         if at > end:
             for _ in fields(self.data, start, stop):
                 pass  # says what does not fit
-        alike, decode = self.attributes(data, start, attributes, depth) if attributes else (b"", None)
+        alike, decode = self.attributes(encoded, start, attributes, depth) if attributes else (b"", None)
         if rest:
             self.kinds[rest] = op, domain, overload, alike, decode
         record = FileSpan(self.source, start, end)
         return Node(op, inputs, outputs, name, domain, overload, None, metadata, record, decode, alike)
 
     def attributes(
-        self, data: bytes, start: int, places: Sequence[tuple[int, int]], depth: int
+        self, encoded: bytes, start: int, places: Sequence[tuple[int, int]], depth: int
     ) -> tuple[bytes | None, Callable[[], Mapping[str, Any]]]:
         """What tells nodes of equal attributes, and what decodes them, once for all of these."""
-        raw = b"".join([data[first:last] for first, last in places])
-        known = self.decoders.get(raw)
-        if known is None:
+        raw = b"".join([encoded[first:last] for first, last in places])
+        decoder = self.decoders.get(raw)
+        if decoder is None:
             spans = [(start + first, start + last) for first, last in places]
             if len(raw) > _MOST_ALIKE:
                 return None, lambda: dict(self.attribute(a, b, depth) for a, b in spans)
-            found: dict[str, Any] = {}
+            attributes: dict[str, Any] = {}
 
             def decode() -> Mapping[str, Any]:
-                if not found:
-                    found.update(self.attribute(a, b, depth) for a, b in spans)
+                if not attributes:
+                    attributes.update(self.attribute(a, b, depth) for a, b in spans)
                     self.forget_nodes()  # of graphs among them
-                return found
+                return attributes
 
-            known = self.decoders[raw] = raw, decode
-        return known
+            decoder = self.decoders[raw] = raw, decode
+        return decoder
 
     def field(self, at: int, stop: int) -> tuple[int, int, int, int]:
         """The field at `at`: number, wire type, where its payload begins (or its value), where it ends.
@@ -346,11 +346,11 @@ class _Reader(TensorReader):
 
     def attribute(self, start: int, stop: int, depth: int) -> tuple[str, Any]:
         """Name and value of an AttributeProto."""
-        data = self.data
+        buffer = self.data
         name, kind, reference = "", 0, ""
-        one: dict[int, Any] = {}
-        many: dict[int, list[Any]] = {}
-        for number, wire, _, at, end in fields(data, start, stop):
+        single: dict[int, Any] = {}
+        repeated: dict[int, list[Any]] = {}
+        for number, wire, _, at, end in fields(buffer, start, stop):
             if number == 1 and wire == 2:
                 name = self.text(at, end)
             elif number == 20 and wire == 0:
@@ -358,41 +358,41 @@ class _Reader(TensorReader):
             elif number == 21 and wire == 2:
                 reference = self.text(at, end)
             elif number == 2 and wire == 5:
-                one[1] = struct.unpack_from("<f", data, at)[0]
+                single[1] = struct.unpack_from("<f", buffer, at)[0]
             elif number == 3 and wire == 0:
-                one[2] = signed(at)
+                single[2] = signed(at)
             elif number == 4 and wire == 2:
-                one[3] = _text_or_bytes(data[at:end])
+                single[3] = _text_or_bytes(buffer[at:end])
             elif number == 5 and wire == 2:
-                one[4] = self.tensor(at, end)
+                single[4] = self.tensor(at, end)
             elif number == 6 and wire == 2:
-                one[5] = self.graph(at, end, depth=depth + 1)
+                single[5] = self.graph(at, end, depth=depth + 1)
             elif number == 7 and wire in (2, 5):
                 if (end - at) % 4:
                     raise BadModel(f"attribute '{name}' holds a broken list of floats")
-                many.setdefault(6, []).extend(struct.unpack(f"<{(end - at) // 4}f", data[at:end]))
+                repeated.setdefault(6, []).extend(struct.unpack(f"<{(end - at) // 4}f", buffer[at:end]))
             elif number == 8 and wire == 0:
-                many.setdefault(7, []).append(signed(at))
+                repeated.setdefault(7, []).append(signed(at))
             elif number == 8 and wire == 2:
-                many.setdefault(7, []).extend(map(signed, packed_varints(data, at, end)))
+                repeated.setdefault(7, []).extend(map(signed, packed_varints(buffer, at, end)))
             elif number == 9 and wire == 2:
-                many.setdefault(8, []).append(_text_or_bytes(data[at:end]))
+                repeated.setdefault(8, []).append(_text_or_bytes(buffer[at:end]))
             elif number == 10 and wire == 2:
-                many.setdefault(9, []).append(self.tensor(at, end))
+                repeated.setdefault(9, []).append(self.tensor(at, end))
             elif number == 11 and wire == 2:
-                many.setdefault(10, []).append(self.graph(at, end, depth=depth + 1))
+                repeated.setdefault(10, []).append(self.graph(at, end, depth=depth + 1))
             elif number in (14, 22) and wire == 2:
-                one[{14: 13, 22: 11}[number]] = self.span(at, end)
+                single[{14: 13, 22: 11}[number]] = self.span(at, end)
             elif number in (15, 23) and wire == 2:
-                many.setdefault({15: 14, 23: 12}[number], []).append(self.span(at, end))
+                repeated.setdefault({15: 14, 23: 12}[number], []).append(self.span(at, end))
         if reference:
             return name, AttributeRef(reference, kind)
         if not kind:  # IR version 1 had no type field
-            kind = next(iter(one), 0) or next(iter(many), 0)
+            kind = next(iter(single), 0) or next(iter(repeated), 0)
         if kind in (6, 7, 8, 9, 10, 12, 14):
-            return name, tuple(many.get(kind, ()))
+            return name, tuple(repeated.get(kind, ()))
         # proto3 writers leave out zeros and empty strings
-        value = one.get(kind, {1: 0.0, 2: 0, 3: ""}.get(kind))
+        value = single.get(kind, {1: 0.0, 2: 0, 3: ""}.get(kind))
         if value is None:
             raise BadModel(f"attribute '{name}' does not have the value that its type {kind} announces")
         return name, value

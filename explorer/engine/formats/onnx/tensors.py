@@ -68,10 +68,10 @@ def sparse(span: FileSpan) -> tuple[Tensor, tuple[int, ...], int]:
     shape = tuple(signed(d) for d in dims)
     if values is None or any(d < 0 for d in shape) or math.prod(shape) > _MAX_ELEMENTS:
         raise BadModel("a sparse tensor has no values or impossible dimensions", where=span.source.path)
-    stored = values.elements
-    if places is None or places.dtype != "int64" or places.shape not in ((stored,), (stored, len(shape))):
-        what = f"sparse tensor '{values.name}' holds {stored:,} values, and its indices are not of so many"
-        raise BadModel(what, where=span.source.path)
+    count = values.elements
+    if places is None or places.dtype != "int64" or places.shape not in ((count,), (count, len(shape))):
+        problem = f"sparse tensor '{values.name}' holds {count:,} values, and its indices are not of so many"
+        raise BadModel(problem, where=span.source.path)
     return values, shape, places.nbytes
 
 
@@ -265,11 +265,11 @@ class TensorReader:
 _LONG_BYTES = bytes(range(128, 256))
 
 
-def _varints(data: Buffer, start: int, end: int) -> int:
+def _varints(buffer: Buffer, start: int, end: int) -> int:
     """How many varints lie in a packed field, without decoding them: most of a file may be one field."""
     step = 1 << 20
     return sum(
-        len(bytes(data[at : min(at + step, end)]).translate(None, _LONG_BYTES))
+        len(bytes(buffer[at : min(at + step, end)]).translate(None, _LONG_BYTES))
         for at in range(start, end, step)
     )
 
@@ -286,13 +286,13 @@ _DECODED = 1 << 16
 """Bytes of packed varints that are decoded together."""
 
 
-def _unpacked(data: Buffer, start: int, end: int, unit: int) -> Iterator[memoryview]:
+def _unpacked(buffer: Buffer, start: int, end: int, unit: int) -> Iterator[memoryview]:
     """The integers of a packed varint field, each as `unit` little-endian bytes, a piece at a time."""
     import numpy as np
 
     at = start
     while at < end:
-        piece = np.frombuffer(data, np.uint8, min(_DECODED, end - at), at)
+        piece = np.frombuffer(buffer, np.uint8, min(_DECODED, end - at), at)
         last = np.flatnonzero(piece < 128)
         if not last.size:
             raise BadModel(f"not a valid protobuf: a varint runs past its place at byte {at:,}")

@@ -96,12 +96,12 @@ class _Census(Struct):
     deepest: int = 0
 
 
-def _distinct(where: str, what: str, names: Iterable[str]) -> set[str]:
+def _distinct(where: str, kind: str, names: Iterable[str]) -> set[str]:
     """The names of inputs or outputs, none of which may be there twice."""
     distinct: set[str] = set()
     for name in names:
         if name in distinct:
-            raise BadModel(f"{where} has two {what} named '{name}'")
+            raise BadModel(f"{where} has two {kind} named '{name}'")
         distinct.add(name)
     return distinct
 
@@ -166,8 +166,8 @@ def _body(
                 ordered &= j < i
             elif name and name not in sources:
                 if not any(name in scope for scope in outer):
-                    what = f"node '{node.label}' ({node.op}) takes '{name}', which nothing defines"
-                    raise BadModel(f"{where}: {what}")
+                    problem = f"node '{node.label}' ({node.op}) takes '{name}', which nothing defines"
+                    raise BadModel(f"{where}: {problem}")
                 free.add(name)
         needs.append(need)
     free |= _results_from_outside(results, producers, sources, outer, where)
@@ -227,14 +227,14 @@ def _inside(
     attributes: dict[str, Any] = {}
     for name, value in node.attributes.items():
         if isinstance(value, tuple):
-            value = tuple(changed.get(f"{name}[{i}]", item) for i, item in enumerate(value))
+            value = tuple(changed.get(f"{name}[{i}]", element) for i, element in enumerate(value))
         attributes[name] = changed.get(name, value)
     return node.with_attributes(attributes), taken
 
 
 def _check_arity(node: Node, least: int, where: str, functions: Mapping[_Key, Function]) -> None:
     """Refuses a node without an input that its operator cannot do without, or without any output."""
-    given = len(node.inputs)
+    count = len(node.inputs)
     if node.key in functions:
         return
     if not any(node.outputs):
@@ -243,9 +243,9 @@ def _check_arity(node: Node, least: int, where: str, functions: Mapping[_Key, Fu
         equation := node.attributes.get("equation"), str
     ):
         least = max(least, equation.partition("->")[0].count(",") + 1)
-    if given >= least and all(node.inputs[:least]):
+    if count >= least and all(node.inputs[:least]):
         return
-    lacking = next((at for at in range(least) if at >= given or not node.inputs[at]), 0)
+    lacking = next((at for at in range(least) if at >= count or not node.inputs[at]), 0)
     takes = "1 input" if least == 1 else f"{least} inputs"
     raise BadModel(
         f"{where}: node '{node.label}' lacks its input {lacking + 1}: {node.op} takes {takes} at least"
@@ -253,10 +253,10 @@ def _check_arity(node: Node, least: int, where: str, functions: Mapping[_Key, Fu
 
 
 def _refuse_domain(node: Node, where: str, opsets: Mapping[str, int]) -> None:
-    shown = node.domain or "ai.onnx"
+    domain = node.domain or "ai.onnx"
     there = ", ".join(sorted(d or "ai.onnx" for d in opsets)) or "none"
     raise BadModel(
-        f"{where}: node '{node.label}' is a {node.op} of the operator domain '{shown}',"
+        f"{where}: node '{node.label}' is a {node.op} of the operator domain '{domain}',"
         f" which the model does not import",
         hint=f"it imports: {there}",
     )
@@ -291,13 +291,13 @@ def _cycle(waiting: Sequence[int], needs: Sequence[Sequence[int]]) -> list[int]:
     Whoever waits, waits for another that waits: walking back through them must come round.
     """
     at = next(i for i, count in enumerate(waiting) if count)
-    seen: dict[int, int] = {}
+    path_index: dict[int, int] = {}
     path: list[int] = []
-    while at not in seen:
-        seen[at] = len(path)
+    while at not in path_index:
+        path_index[at] = len(path)
         path.append(at)
         at = next(j for j in needs[at] if waiting[j])
-    cycle = path[seen[at] :][::-1]
+    cycle = path[path_index[at] :][::-1]
     first = cycle.index(min(cycle))
     return cycle[first:] + cycle[:first]
 
@@ -344,7 +344,7 @@ def _check_calls(functions: Mapping[_Key, Function], bodies: Mapping[_Key | None
         if nested[root] > max(MAX_NESTED, depth[root] - 1):
             raise BadModel(f"functions, branches and loops are nested more than {MAX_NESTED} deep together")
         if size[root] > MAX_EXPANDED:
-            what = "the graph" if root is None else f"function '{root[1]}'"
+            owner = "the graph" if root is None else f"function '{root[1]}'"
             raise BadModel(
-                f"{what} expands to more than {MAX_EXPANDED:,} operators when its functions are put in place"
+                f"{owner} expands to more than {MAX_EXPANDED:,} operators when its functions are put in place"
             )

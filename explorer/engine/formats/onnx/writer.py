@@ -120,12 +120,12 @@ class _Encoder:
         for number, values in ((11, graph.inputs), (12, graph.outputs), (13, graph.values)):
             for value in values:
                 parts.add(length_delimited(number, _value(value)))
-        stored = graph.initializers
-        if isinstance(stored, Tensors) and self.refer is _keep:
-            for bundle in stored.bundles:
+        initializers = graph.initializers
+        if isinstance(initializers, Tensors) and self.refer is _keep:
+            for bundle in initializers.bundles:
                 parts.add(self.bundle(5, bundle))
-            stored = stored.single
-        for tensor in stored.values():
+            initializers = initializers.single
+        for tensor in initializers.values():
             parts.message(5, self.tensor(tensor))
         return parts
 
@@ -145,9 +145,9 @@ class _Encoder:
             sizes += [len(heads[-1]) + size] * (last - first)
         bands = []
         first = 0
-        for count, data in bundle.bands:
+        for count, read_tensors in bundle.bands:
             last = first + count
-            make = functools.partial(_headed, heads[first:last], data)
+            make = functools.partial(_headed, heads[first:last], read_tensors)
             bands.append(ComputedPayload(sum(sizes[first:last]), make, alone=True))
             first = last
         return ComputedPayload(sum(sizes), functools.partial(_headed, heads, bundle.data), tuple(bands))
@@ -196,12 +196,14 @@ class _Encoder:
         elif kind == 2:
             parts.add(tagged_varint(3, int(value)))
         elif kind in (3, 8):
-            for item in value if kind == 8 else (value,):
-                parts.add(length_delimited(kind + 1, item if isinstance(item, bytes) else item.encode()))
+            for element in value if kind == 8 else (value,):
+                parts.add(
+                    length_delimited(kind + 1, element if isinstance(element, bytes) else element.encode())
+                )
         elif kind in (4, 5, 9, 10):
             encode = self.tensor if kind in (4, 9) else self.graph
-            for item in value if kind > 5 else (value,):
-                parts.message(kind + 1, encode(item))
+            for element in value if kind > 5 else (value,):
+                parts.message(kind + 1, encode(element))
         elif kind == 6:
             parts.add(length_delimited(7, struct.pack(f"<{len(value)}f", *value)))
         elif kind == 7:
@@ -248,11 +250,11 @@ class _Encoder:
         return parts
 
 
-def _headed(heads: Sequence[bytes], data: Callable[[], Iterator[memoryview]]) -> Iterator[memoryview]:
+def _headed(heads: Sequence[bytes], read_tensors: Callable[[], Iterator[memoryview]]) -> Iterator[memoryview]:
     """Tensors with what stands in front of each, in large pieces."""
     pieces: list[bytes | memoryview] = []
     size = 0
-    for head, tensor in zip(heads, data(), strict=True):
+    for head, tensor in zip(heads, read_tensors(), strict=True):
         pieces += (head, tensor)
         size += len(tensor)
         if size >= _LARGE:
@@ -463,12 +465,12 @@ def write(model: Model, path: str, *, on_progress: OnProgress = None, cancel: Ca
         return os.path.basename(data_path), outside[id(tensor)][1]
 
     parts = _Encoder(refer).model(model)
-    data = _Parts()
+    weights = _Parts()
     for tensor, start in outside.values():
-        data.add(b"\0" * (start - data.size))
+        weights.add(b"\0" * (start - weights.size))
         assert tensor.payload is not None
-        data.add(tensor.payload)
-    _stream(data, data_path, on_progress, cancel)
+        weights.add(tensor.payload)
+    _stream(weights, data_path, on_progress, cancel)
     _stream(parts, path, None, cancel)
 
 
@@ -529,7 +531,7 @@ def _apart(parts: _Parts) -> Iterator[tuple[Part, bool]]:
     """Parts, and whether they can be made at any time."""
     for part in parts:
         if isinstance(part, ComputedPayload) and part.parts:
-            yield from ((one, one.alone) for one in part.parts)
+            yield from ((piece, piece.alone) for piece in part.parts)
         elif isinstance(part, FileSpan):
             for at in range(0, part.size, _PIECE):
                 yield FileSpan(part.source, part.offset + at, min(_PIECE, part.size - at)), True

@@ -69,19 +69,19 @@ class FlatTable:
 
     __slots__ = ("_first", "_slots", "at", "budget", "data", "size")
 
-    def __init__(self, data: Buffer, at: int, budget: ReadBudget) -> None:
-        end = len(data)
+    def __init__(self, buffer: Buffer, at: int, budget: ReadBudget) -> None:
+        end = len(buffer)
         if not 0 <= at <= end - 4:
             raise _outside("a table", at)
-        first = at - _I32.unpack_from(data, at)[0]
+        first = at - _I32.unpack_from(buffer, at)[0]
         if not 0 <= first <= end - 4:
             raise _outside("a vtable", first)
-        length, size = _U16S.unpack_from(data, first)
+        length, size = _U16S.unpack_from(buffer, first)
         if length < 4 or length & 1 or first + length > end:
             raise _outside("a vtable", first)
         if size < 4 or at + size > end:
             raise _outside("a table", at)
-        self.data = data
+        self.data = buffer
         self.at = at
         self.budget = budget
         self.size = size
@@ -149,9 +149,9 @@ class FlatTable:
         at, count = self.vector(slot, 4)
         # a table costs some hundred times what a number costs
         self.budget.spend(8 * count)
-        data, budget = self.data, self.budget
-        places = struct.unpack_from(f"<{count}I", data, at) if count else ()
-        return [FlatTable(data, at + 4 * i + offset, budget) for i, offset in enumerate(places)]
+        buffer, budget = self.data, self.budget
+        places = struct.unpack_from(f"<{count}I", buffer, at) if count else ()
+        return [FlatTable(buffer, at + 4 * i + offset, budget) for i, offset in enumerate(places)]
 
     def numbers(self, slot: int, form: str) -> tuple[Any, ...]:
         """A vector of numbers; empty if the file leaves it out. `form` is the letter of one for `struct`."""
@@ -173,33 +173,33 @@ class FlatTable:
         return _text(self.data, at, self.budget) if at else ""
 
 
-def root(data: Buffer, budget: ReadBudget) -> FlatTable:
+def root(buffer: Buffer, budget: ReadBudget) -> FlatTable:
     """The table with which a file begins.
 
     Raises:
         BadModel: There is none.
     """
-    if len(data) < 8:
+    if len(buffer) < 8:
         raise BadModel("not a flatbuffer: it is cut off")
-    return FlatTable(data, _U32.unpack_from(data, 0)[0], budget)
+    return FlatTable(buffer, _U32.unpack_from(buffer, 0)[0], budget)
 
 
-def _vector(data: Buffer, at: int, width: int) -> tuple[int, int]:
-    if not 0 <= at <= len(data) - 4:
+def _vector(buffer: Buffer, at: int, width: int) -> tuple[int, int]:
+    if not 0 <= at <= len(buffer) - 4:
         raise _outside("a vector", at)
-    count: int = _U32.unpack_from(data, at)[0]
-    if count * width > len(data) - at - 4:
+    count: int = _U32.unpack_from(buffer, at)[0]
+    if count * width > len(buffer) - at - 4:
         raise _outside("a vector", at)
     return at + 4, count
 
 
-def _text(data: Buffer, at: int, budget: ReadBudget) -> str:
-    known = budget.texts.get(at)
-    if known is None:
-        first, count = _vector(data, at, 1)
+def _text(buffer: Buffer, at: int, budget: ReadBudget) -> str:
+    decoded = budget.texts.get(at)
+    if decoded is None:
+        first, count = _vector(buffer, at, 1)
         budget.spend(count)
-        known = budget.texts[at] = str(data[first : first + count], "utf-8", "backslashreplace")
-    return known
+        decoded = budget.texts[at] = str(buffer[first : first + count], "utf-8", "backslashreplace")
+    return decoded
 
 
 def _outside(what: str, at: int) -> BadModel:

@@ -154,8 +154,8 @@ class _Maker:
         needed = self._needed(main)
         if not needed.keys().isdisjoint(main.names):
             raise BadModel("it calls a tensor as a tensor of another subgraph is called here")
-        stored = {**graph.initializers, **needed, **self.made_up}
-        graph = Graph(graph.name, graph.nodes, graph.inputs, graph.outputs, stored, graph.values)
+        initializers = {**graph.initializers, **needed, **self.made_up}
+        graph = Graph(graph.name, graph.nodes, graph.inputs, graph.outputs, initializers, graph.values)
         model = Model(graph, self.opsets, 0, self.functions, producer=file.description, path=self.source.path)
         for at, (key, number) in enumerate(file.signatures):
             if number >= file.count:
@@ -216,8 +216,8 @@ class _Maker:
         for place, inner in enumerate(runs):
             subgraph = self.bodies[inner].subgraph
             asks = operator.op in _LOOPS and place == 0
-            made = 1 if asks else len(operator.outputs)
-            if len(subgraph.inputs) != len(taken) or len(subgraph.outputs) != made:
+            result_count = 1 if asks else len(operator.outputs)
+            if len(subgraph.inputs) != len(taken) or len(subgraph.outputs) != result_count:
                 raise BadModel(
                     f"an operator {operator.op} with {len(taken)} values runs subgraph {inner}, which takes"
                     f" {len(subgraph.inputs)} and gives {len(subgraph.outputs)}"
@@ -227,14 +227,16 @@ class _Maker:
         """Stored tensors of the functions that a subgraph calls, and that those call, by their names."""
         key = id(body)
         if key not in self.hoisted:
-            found: dict[str, Tensor] = {}
+            constants: dict[str, Tensor] = {}
             for number, runs in body.runs.items():
                 for inner in map(self.bodies.__getitem__, runs):
                     if body.subgraph.operators[number].op in _CALLS:
-                        held = self._constants(inner, inner.names)
-                        found.update((inner.prefix + name, tensor) for name, tensor in held.items())
-                    found.update(self._needed(inner))
-            self.hoisted[key] = found
+                        inner_constants = self._constants(inner, inner.names)
+                        constants.update(
+                            (inner.prefix + name, tensor) for name, tensor in inner_constants.items()
+                        )
+                    constants.update(self._needed(inner))
+            self.hoisted[key] = constants
         return self.hoisted[key]
 
     # -- values ---------------------------------------------------------------------------------
@@ -253,16 +255,16 @@ class _Maker:
                     # a size that the file does not give is one
                     self.symbols[name] = max(tensor.shape[axis], 1)
 
-    def _value(self, body: _Body, number: int, name: str, *, given: bool = False) -> Value:
-        """What a subgraph declares of a value; sizes that may change are named in `given` inputs."""
+    def _value(self, body: _Body, number: int, name: str, *, name_sizes: bool = False) -> Value:
+        """What a subgraph declares of a value; `name_sizes` gives names to sizes that may change."""
         tensor = body.subgraph.tensors[number]
         dims: tuple[Dim, ...] | None = tensor.dims
         if dims is not None and tensor.signature:
             named: list[Dim] = []
             for axis, size in enumerate(dims):
-                own = f"{body.names[number]}_{axis}"
-                symbol = own if own in self.symbols else BATCH
-                named.append(size if size != -1 else symbol if given else None)
+                axis_symbol = f"{body.names[number]}_{axis}"
+                symbol = axis_symbol if axis_symbol in self.symbols else BATCH
+                named.append(size if size != -1 else symbol if name_sizes else None)
             dims = tuple(named)
         return Value(name, tensor.dtype, dims)
 
@@ -292,23 +294,23 @@ class _Maker:
         bits = DTYPES[dtype_code(tensor.dtype)].bits
         needed = (count * bits + 7) // 8
         payload = None if tensor.data is None else FileSpan(self.source, *tensor.data)
-        held: int | None = None
+        stored_count: int | None = None
         beside = tensor.indices
         if tensor.quantization is not None:
             if tensor.quantization.scales:
                 self.scales[name] = tensor.quantization
             beside += tensor.quantization.nbytes
-            for other in tensor.quantization.beside:
-                if other < len(around) and (data := around[other].data) is not None:
-                    beside += data[1]
+            for index in tensor.quantization.beside:
+                if index < len(around) and (span := around[index].data) is not None:
+                    beside += span[1]
         if tensor.sparse and payload is not None and bits:
-            held = _held(tensor, payload.size, bits, count)
+            stored_count = _held(tensor, payload.size, bits, count)
         elif payload is not None and bits and payload.size != needed:
             raise BadModel(
                 f"tensor '{name}' of shape {list(shape)} and type {tensor.dtype} needs {needed:,} bytes"
                 f" and has {payload.size:,}"
             )
-        return Tensor(name, tensor.dtype, shape, payload, beside=beside, held=held)
+        return Tensor(name, tensor.dtype, shape, payload, beside=beside, held=stored_count)
 
     # -- graphs ---------------------------------------------------------------------------------
 
@@ -330,11 +332,11 @@ class _Maker:
         nodes = tuple(
             [self._node(body, at, operator, names, labels) for at, operator in enumerate(subgraph.operators)]
         )
-        stored = self._constants(body, names)
+        constants = self._constants(body, names)
         if inputs is None:
             # only the main graph's inputs are given from outside, under names for their sizes
-            given = not body.prefix
-            inputs = [self._value(body, n, names[n], given=given) for n in subgraph.inputs]
+            name_sizes = not body.prefix
+            inputs = [self._value(body, n, names[n], name_sizes=name_sizes) for n in subgraph.inputs]
         outputs = [self._value(body, n, names[n]) for n in subgraph.outputs]
         taken = {v.name for v in inputs}
         values = [
@@ -342,7 +344,7 @@ class _Maker:
             for n, tensor in enumerate(subgraph.tensors)
             if not tensor.stored and names[n] not in taken
         ]
-        return Graph(title, nodes, tuple(inputs), tuple(outputs), stored, tuple(values))
+        return Graph(title, nodes, tuple(inputs), tuple(outputs), constants, tuple(values))
 
     def _count_up(self, body: _Body) -> None:
         """Counts quantized tensors and states, each subgraph once."""
@@ -354,11 +356,13 @@ class _Maker:
                 bits = DTYPES[dtype_code(tensor.dtype)].bits if tensor.dtype else 0
                 size = math.prod(tensor.shape or ()) * bits // 8
                 self.states[body.prefix + body.names[number]] = max(size, 0)
-            found = tensor.quantization
-            if found is None or tensor.dtype in (None, "float32", "float16"):
+            quantization = tensor.quantization
+            if quantization is None or tensor.dtype in (None, "float32", "float16"):
                 continue
-            how = "per block" if found.block else "per axis" if found.scales > 1 else "per tensor"
-            kind = f"{tensor.dtype} {how}"
+            granularity = (
+                "per block" if quantization.block else "per axis" if quantization.scales > 1 else "per tensor"
+            )
+            kind = f"{tensor.dtype} {granularity}"
             self.quantized[kind] = self.quantized.get(kind, 0) + 1
 
     def _check_order(self, body: _Body) -> None:
@@ -368,22 +372,22 @@ class _Maker:
             BadModel: One is not.
         """
         subgraph, names = body.subgraph, body.names
-        known = {n for n, t in enumerate(subgraph.tensors) if t.stored or t.variable}
-        known.update(subgraph.inputs)
+        defined = {n for n, t in enumerate(subgraph.tensors) if t.stored or t.variable}
+        defined.update(subgraph.inputs)
         for operator in subgraph.operators:
             for number in operator.inputs:
-                if number >= 0 and number not in known:
+                if number >= 0 and number not in defined:
                     raise BadModel(
                         f"an operator {operator.op} takes '{names[number]}', which nothing makes before it"
                     )
             for number in operator.outputs:
                 if number < 0:
                     continue
-                if number in known and not subgraph.tensors[number].variable:
+                if number in defined and not subgraph.tensors[number].variable:
                     raise BadModel(f"'{names[number]}' is made twice, the second time by {operator.op}")
-                known.add(number)
+                defined.add(number)
         for number in subgraph.outputs:
-            if number not in known:
+            if number not in defined:
                 raise BadModel(f"nothing makes the output '{names[number]}'")
 
     def _node(
@@ -392,16 +396,16 @@ class _Maker:
         """An operator; `labels` are those of the graph that are taken."""
         inputs = [names[n] if n >= 0 else "" for n in operator.inputs]
         outputs = [names[n] if n >= 0 else "" for n in operator.outputs]
-        made = next((n for n in operator.outputs if n >= 0), None)
+        first_output = next((n for n in operator.outputs if n >= 0), None)
         label = ""
-        if made is not None:
-            name = body.subgraph.tensors[made].name
+        if first_output is not None:
+            name = body.subgraph.tensors[first_output].name
             # the first of the operators that were fused into the one that makes the tensor
             label = _label(name.partition(";")[0])
             if label in labels:
                 label = _label(name)
             if label in labels:
-                label = f"{label}#{made}"
+                label = f"{label}#{first_output}"
             labels.add(label)
         runs = body.runs.get(at)
         if runs is not None:
@@ -435,15 +439,15 @@ class _Maker:
             key = kind.name, operator.options.raw
         else:
             key = kind.name, operator.options.at
-        known = self.decoders.get(key)
-        if known is None:
+        decoder = self.decoders.get(key)
+        if decoder is None:
             if operator.custom:
-                found: Mapping[str, Any] = custom_options(self.source.map, *operator.own)
+                attributes: Mapping[str, Any] = custom_options(self.source.map, *operator.own)
             else:
-                found = _options(operator)
-            text = repr(found).encode() if found else b""
-            known = self.decoders[key] = text, lambda: found
-        alike, decode = known
+                attributes = _options(operator)
+            text = repr(attributes).encode() if attributes else b""
+            decoder = self.decoders[key] = text, lambda: attributes
+        alike, decode = decoder
         return (alike if len(alike) <= _ALIKE else None), decode
 
     def _call(
@@ -463,12 +467,12 @@ class _Maker:
         key = DOMAIN, op, str(number)
         handed = self.handed.get(number)
         if handed is None:
-            stored = (
+            constant_names = (
                 inner.prefix + name
                 for name, t in zip(inner.names, inner.subgraph.tensors, strict=True)
                 if t.stored
             )
-            handed = self.handed[number] = (*stored, *self._needed(inner))
+            handed = self.handed[number] = (*constant_names, *self._needed(inner))
         # a thousand calls that hand in a thousand constants each are more than their file
         self.file.budget.spend(len(handed))
         if key not in self.functions:
@@ -479,19 +483,25 @@ class _Maker:
             graph = self._graph(inner, names, op)
             self.graphs[key] = graph
             taken = (*(v.name for v in graph.inputs), *handed)
-            made = tuple(v.name for v in graph.outputs)
+            results = tuple(v.name for v in graph.outputs)
             self.functions[key] = Function(
                 DOMAIN,
                 op,
                 taken,
-                made,
+                results,
                 graph.nodes,
                 self.opsets,
                 overload=str(number),
             )
-        shown = {n: v for n, v in options.items() if n not in (*_CALLS.values(), "name")}
+        attributes = {n: v for n, v in options.items() if n not in (*_CALLS.values(), "name")}
         return Node(
-            op, (*inputs, *handed), outputs, name=label, domain=DOMAIN, overload=str(number), attributes=shown
+            op,
+            (*inputs, *handed),
+            outputs,
+            name=label,
+            domain=DOMAIN,
+            overload=str(number),
+            attributes=attributes,
         )
 
     def _inner(self, number: int, outside: Iterable[str], taken: Sequence[str] | None) -> list[str]:
@@ -549,16 +559,16 @@ def _held(tensor: FileTensor, size: int, bits: int, count: int) -> int:
     Raises:
         BadModel: Its indices name another number, more than there are, or the bytes are no whole numbers.
     """
-    held = tensor.values if tensor.values is not None else size * 8 // bits
-    needed = (held * bits + 7) // 8
+    stored_count = tensor.values if tensor.values is not None else size * 8 // bits
+    needed = (stored_count * bits + 7) // 8
     if size != needed:
         raise BadModel(
-            f"tensor '{tensor.name}' is sparse: its {held:,} numbers of type {tensor.dtype} need {needed:,}"
-            f" bytes and it has {size:,}"
+            f"tensor '{tensor.name}' is sparse: its {stored_count:,} numbers of type {tensor.dtype} need"
+            f" {needed:,} bytes and it has {size:,}"
         )
-    if held > count:
-        raise BadModel(f"tensor '{tensor.name}' is sparse, and stores {held:,} of {count:,} numbers")
-    return held
+    if stored_count > count:
+        raise BadModel(f"tensor '{tensor.name}' is sparse, and stores {stored_count:,} of {count:,} numbers")
+    return stored_count
 
 
 def _running(operator: TfliteOperator) -> tuple[str, ...]:
@@ -578,7 +588,7 @@ def _options(operator: TfliteOperator) -> Mapping[str, Any]:
 def _names(tensors: Sequence[FileTensor]) -> list[str]:
     """Names for the values of a subgraph, each its own."""
     used: set[str] = set()
-    found = []
+    names = []
     for number, tensor in enumerate(tensors):
         name = tensor.name or f"tensor_{number}"
         if name in used:
@@ -586,8 +596,8 @@ def _names(tensors: Sequence[FileTensor]) -> list[str]:
         while name in used:
             name += "'"
         used.add(name)
-        found.append(name)
-    return found
+        names.append(name)
+    return names
 
 
 def _label(name: str) -> str:

@@ -11,7 +11,7 @@ from explorer.engine.formats.tflite.reader import Subgraph, TfliteOperator
 
 
 def trips_of(
-    data: Buffer, around: Subgraph, loop: TfliteOperator, asks: Subgraph, runs: Subgraph
+    buffer: Buffer, around: Subgraph, loop: TfliteOperator, asks: Subgraph, runs: Subgraph
 ) -> tuple[int | None, bool]:
     """How often a WHILE runs at most (None: unknown), and whether it runs that often.
 
@@ -19,14 +19,14 @@ def trips_of(
     all else being constant.
 
     Args:
-        data: The file.
+        buffer: The file.
         around: The subgraph in which the loop stands.
         loop: The operator.
         asks: Whether to go on.
         runs: What is done.
     """
     makers = {n: o for o in asks.operators for n in o.outputs}
-    open_, found, exact = [asks.outputs[0]], [], True
+    open_, limits, exact = [asks.outputs[0]], [], True
     for _ in range(len(asks.operators) + 1):
         if not open_:
             break
@@ -36,39 +36,44 @@ def trips_of(
             continue
         count = None
         if operator is not None and operator.op == "LESS":
-            count = _counted(data, around, loop, asks, runs, operator)
+            count = _counted(buffer, around, loop, asks, runs, operator)
         if count is None:
             exact = False
         else:
-            found.append(count)
-    return (min(found), exact and not open_) if found else (None, False)
+            limits.append(count)
+    return (min(limits), exact and not open_) if limits else (None, False)
 
 
 def _counted(
-    data: Buffer, around: Subgraph, loop: TfliteOperator, asks: Subgraph, runs: Subgraph, less: TfliteOperator
+    buffer: Buffer,
+    around: Subgraph,
+    loop: TfliteOperator,
+    asks: Subgraph,
+    runs: Subgraph,
+    less: TfliteOperator,
 ) -> int | None:
     """How often `i < limit` holds; None if that does not follow."""
     if len(less.inputs) != 2 or less.inputs[0] not in asks.inputs:
         return None
     place = asks.inputs.index(less.inputs[0])
-    limit = _whole(data, asks, less.inputs[1])
+    limit = _whole(buffer, asks, less.inputs[1])
     if limit is None and less.inputs[1] in asks.inputs:
         # a limit that goes round unchanged
-        other = asks.inputs.index(less.inputs[1])
-        if runs.outputs[other] == runs.inputs[other]:
-            limit = _whole(data, around, loop.inputs[other])
-    start = _whole(data, around, loop.inputs[place])
+        limit_place = asks.inputs.index(less.inputs[1])
+        if runs.outputs[limit_place] == runs.inputs[limit_place]:
+            limit = _whole(buffer, around, loop.inputs[limit_place])
+    start = _whole(buffer, around, loop.inputs[place])
     adds = next((o for o in runs.operators if runs.outputs[place] in o.outputs), None)
     if adds is None or adds.op != "ADD" or len(adds.inputs) != 2 or limit is None or start is None:
         return None
     counter = runs.inputs[place]
-    steps = [_whole(data, runs, n) for n in adds.inputs if n != counter]
+    steps = [_whole(buffer, runs, n) for n in adds.inputs if n != counter]
     if len(steps) != 1 or steps[0] is None or steps[0] < 1:
         return None
     return max(-((start - limit) // steps[0]), 0)
 
 
-def _whole(data: Buffer, subgraph: Subgraph, number: int) -> int | None:
+def _whole(buffer: Buffer, subgraph: Subgraph, number: int) -> int | None:
     """The one integer that a tensor holds; None if it is no constant, or something else."""
     tensor = subgraph.tensors[number] if number >= 0 else None
     if tensor is None or tensor.data is None or tensor.dtype not in ("int32", "int64"):
@@ -76,4 +81,4 @@ def _whole(data: Buffer, subgraph: Subgraph, number: int) -> int | None:
     at, size = tensor.data
     if size != (4 if tensor.dtype == "int32" else 8):
         return None
-    return int.from_bytes(data[at : at + size], "little", signed=True)
+    return int.from_bytes(buffer[at : at + size], "little", signed=True)

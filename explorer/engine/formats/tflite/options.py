@@ -33,17 +33,17 @@ class _Unknown(Exception):
     """Something that is not told."""
 
 
-def custom_options(data: Buffer, at: int, size: int) -> dict[str, Any]:
-    """What is known of the options of a custom operator that lie in data[at : at + size]."""
+def custom_options(buffer: Buffer, at: int, size: int) -> dict[str, Any]:
+    """What is known of the options of a custom operator that lie in buffer[at : at + size]."""
     if not size:
         return {}
     if size <= LARGEST:
         try:
-            found = _Flex(bytes(data[at : at + size])).root()
+            options = _Flex(bytes(buffer[at : at + size])).root()
         except (_Unknown, ValueError):
-            found = None
-        if found:
-            return found
+            options = None
+        if options:
+            return options
     return {"options": f"{size:,} bytes"}
 
 
@@ -93,32 +93,32 @@ class _Flex:
         keys = self.behind(first - 3 * width, width)
         if count > MOST or key_width not in (1, 2, 4, 8) or self.number(keys - key_width, key_width) != count:
             raise _Unknown
-        found = {}
+        entries = {}
         for index in range(count):
             kind = self.number(first + count * width + index, 1)
             name = self.key(self.behind(keys + index * key_width, key_width))
-            found[name] = self.value(first + index * width, width, kind)
-        return found
+            entries[name] = self.value(first + index * width, width, kind)
+        return entries
 
     def value(self, at: int, width: int, packed: int) -> Any:
         """A value in a map or list whose elements are `width` bytes wide; `packed` is its type and width."""
-        kind, own = packed >> 2, 1 << (packed & 3)
+        kind, value_width = packed >> 2, 1 << (packed & 3)
         if kind in (_INT, _UINT, _FLOAT):
             return self.number(at, width, kind)
         if kind == _BOOL:
             return bool(self.number(at, width))
         if kind in _INDIRECT:
-            return self.number(self.behind(at, width), own, _INDIRECT[kind])
+            return self.number(self.behind(at, width), value_width, _INDIRECT[kind])
         if kind == _KEY:
             return self.key(self.behind(at, width))
         if kind == _STRING:
             first = self.behind(at, width)
-            count = self.number(first - own, own)
+            count = self.number(first - value_width, value_width)
             if first + count > len(self.data):
                 raise _Unknown
             return self.data[first : first + count].decode("utf-8", "backslashreplace")
         if kind in _TYPED or kind in _FIXED or kind == _VECTOR:
-            return self.elements(self.behind(at, width), own, kind)
+            return self.elements(self.behind(at, width), value_width, kind)
         raise _Unknown
 
     def elements(self, first: int, width: int, kind: int) -> tuple[Any, ...]:
@@ -128,10 +128,10 @@ class _Flex:
         )
         if count > MOST:
             raise _Unknown
-        found = []
+        values = []
         for index in range(count):
             packed = each << 2 if each else self.number(first + count * width + index, 1)
             if packed >> 2 not in (_INT, _UINT, _FLOAT, _BOOL, _KEY, _STRING):
                 raise _Unknown
-            found.append(self.value(first + index * width, width, packed))
-        return tuple(found)
+            values.append(self.value(first + index * width, width, packed))
+        return tuple(values)

@@ -22,12 +22,12 @@ def outline(source: str) -> Outline:
         BadModel: It is no TensorFlow Lite model, or contradicts itself.
         MissingExtra: The schema's package is not installed.
     """
-    data = mapped(source)
+    buffer = mapped(source)
     try:
-        found = TfliteFile(data)
+        file = TfliteFile(buffer)
     except BadModel as error:
         raise BadModel(error.what, where=source, hint=error.hint) from None
-    return Outline("tflite", source, len(data), _facts(found), _rows(source, found))
+    return Outline("tflite", source, len(buffer), _facts(file), _rows(source, file))
 
 
 def _facts(file: TfliteFile) -> Sequence[tuple[str, str]]:
@@ -68,18 +68,18 @@ def _rows(source: str, file: TfliteFile) -> Iterator[OutlineRow]:
 
 def _operator(prefix: str, number: int, operator: TfliteOperator, subgraph: Subgraph) -> OutlineRow:
     """An operator goes by the name of the first tensor that it makes."""
-    made = next((subgraph.tensors[n] for n in operator.outputs if n >= 0), None)
-    name = made.name.partition(";")[0] if made is not None else ""
+    first_output = next((subgraph.tensors[n] for n in operator.outputs if n >= 0), None)
+    name = first_output.name.partition(";")[0] if first_output is not None else ""
     notes = []
     if operator.custom:
         notes.append(f"custom, options of {operator.own[1]:,} bytes")
-    if made is not None and made.quantization is not None:
-        notes.append(f"{made.dtype or made.type}, {made.quantization.text()}")
+    if first_output is not None and first_output.quantization is not None:
+        notes.append(f"{first_output.dtype or first_output.type}, {first_output.quantization.text()}")
     return OutlineRow(
         f"{prefix}{name or number}",
         "operator",
         operator.op,
-        None if made is None else _shape(made),
+        None if first_output is None else _shape(first_output),
         note="; ".join(notes),
     )
 
@@ -88,13 +88,13 @@ def _tensor(prefix: str, number: int, tensor: TfliteTensor, kind: str) -> Outlin
     notes = []
     if tensor.quantization is not None:
         notes.append(tensor.quantization.text())
-    for said, what in (
+    for applies, note in (
         (tensor.variable, "a state"),
         (tensor.sparse, "sparse"),
         (tensor.external, "in another file"),
     ):
-        if said:
-            notes.append(what)
+        if applies:
+            notes.append(note)
     size = tensor.data[1] if tensor.data is not None else None
     if size is None and tensor.shape is not None and tensor.dtype is not None and not tensor.external:
         size = _bytes(tensor)

@@ -135,9 +135,9 @@ class TfliteTensor:
         self.indices = sum(map(_indices, dimensions))
         self.values = _values(dimensions)
         quantization = table.table(4)
-        found = TfliteQuantization(quantization) if quantization is not None else None
+        record = TfliteQuantization(quantization) if quantization is not None else None
         # converters leave an empty record, or one of the smallest and largest values only
-        self.quantization = found if found is not None and (found.scales or found.block) else None
+        self.quantization = record if record is not None and (record.scales or record.block) else None
 
     @property
     def dims(self) -> tuple[int, ...] | None:
@@ -206,8 +206,8 @@ class Subgraph:
         ranked = [bool(t.number(8, "B")) for t in tables]
         if any(ranked):
             # who writes this field tells scalars from what has no rank
-            for tensor, known in zip(self.tensors, ranked, strict=True):
-                if not known and not tensor.shape and not tensor.stored:
+            for tensor, has_rank in zip(self.tensors, ranked, strict=True):
+                if not has_rank and not tensor.shape and not tensor.stored:
                     tensor.shape = None
         count, size = len(tables), len(file.data)
         codes = file.codes
@@ -219,9 +219,14 @@ class Subgraph:
             self.operators.append(TfliteOperator(entry, codes[at], count, size))
         self.inputs: tuple[int, ...] = table.numbers(1, "i")
         self.outputs: tuple[int, ...] = table.numbers(2, "i")
-        made = {*self.inputs, *[n for operator in self.operators for n in operator.outputs]}
+        computed = {*self.inputs, *[n for operator in self.operators for n in operator.outputs]}
         for number, tensor in enumerate(self.tensors):
-            if tensor.shape is not None and 0 in tensor.shape and number not in made and not tensor.stored:
+            if (
+                tensor.shape is not None
+                and 0 in tensor.shape
+                and number not in computed
+                and not tensor.stored
+            ):
                 # a constant of no elements has no bytes by which to tell that it is one
                 tensor.data = 0, 0
         for number in (*self.inputs, *self.outputs):
@@ -251,12 +256,12 @@ class TfliteFile:
         MissingExtra: The schema's package is not installed.
     """
 
-    def __init__(self, data: Buffer) -> None:
-        if data[4:8] != IDENTIFIER:
+    def __init__(self, buffer: Buffer) -> None:
+        if buffer[4:8] != IDENTIFIER:
             raise BadModel("this is not a TensorFlow Lite model", hint="its bytes 4 to 8 are not 'TFL3'")
-        self.data = data
-        self.budget = ReadBudget(len(data))
-        model = root(data, self.budget)
+        self.data = buffer
+        self.budget = ReadBudget(len(buffer))
+        model = root(buffer, self.budget)
         self.version = model.number(0, "I")
         self.description = model.text(3)
         self.codes = [_code(t) for t in model.tables(1)]

@@ -140,8 +140,8 @@ class _Field:
             return value.decode("utf-8", "backslashreplace")
         if not self.enumeration:
             return value
-        known = DTYPES.get(value) if self.enumeration == "TensorType" else None
-        return known or names(self.enumeration).get(value, value)
+        dtype = DTYPES.get(value) if self.enumeration == "TensorType" else None
+        return dtype or names(self.enumeration).get(value, value)
 
 
 class OptionsTable:
@@ -159,8 +159,8 @@ class OptionsTable:
         kind = _kind(name)
         self.name = name
         self._kind = kind
-        known = [entry for entry in vars(kind) if entry[0].isupper() and not _is_aid(entry)]
-        self.fields: Sequence[_Field] = tuple([_Field(kind, entry) for entry in known])
+        accessors = [entry for entry in vars(kind) if entry[0].isupper() and not _is_aid(entry)]
+        self.fields: Sequence[_Field] = tuple([_Field(kind, entry) for entry in accessors])
         self.flat = not any(f.many or "String" in names_in(kind, f.accessor) for f in self.fields)
 
     def read(self, table: FlatTable) -> dict[str, Any]:

@@ -125,10 +125,10 @@ def _zip(source: str, places: bool) -> SavedFile:
 
     def place(ref: StorageRef) -> int | None:
         name = f"data/{ref.key}"
-        held = BYTES.get(ref.dtype)
+        width = BYTES.get(ref.dtype)
         if name not in archive:
             raise BadModel(f"the archive lacks the storage '{printable(ref.key)}'", where=source)
-        if archive.size_of(name) < ref.elements * (held or 0):
+        if archive.size_of(name) < ref.elements * (width or 0):
             raise BadModel(f"'{printable(name)}' holds fewer bytes than its tensor", where=source)
         if archive.entries[name].method:
             return None
@@ -156,10 +156,10 @@ def _legacy(source: str, content: Content, size: int) -> SavedFile:
     places = _places(source, storages, [str(key) for key in order], keys.at, size)
 
     def place(ref: StorageRef) -> int | None:
-        found = places.get(ref.key)
-        if found is None:
+        offset = places.get(ref.key)
+        if offset is None:
             raise BadModel(f"the file lacks the storage '{printable(ref.key)}'", where=source)
-        return found + ref.start * BYTES.get(ref.dtype, 1)
+        return offset + ref.start * BYTES.get(ref.dtype, 1)
 
     swapped = system.get("little_endian") is False
     return SavedFile(source, "legacy", root, machine.named, size, place, swapped, 0, storages)
@@ -172,19 +172,19 @@ def _places(
 
     The counts stand in the pickle as well, so nothing has to be read from between the storages.
     """
-    found: dict[str, int] = {}
+    offsets: dict[str, int] = {}
     for key in order:
         dtype, elements = storages.get(key, ("uint8", 0))
         width = BYTES.get(dtype)
-        if key in found or width is None:
+        if key in offsets or width is None:
             raise PickleError(f"the storage '{printable(key)[:40]}' has no place")
-        found[key] = at + 8
+        offsets[key] = at + 8
         at += 8 + elements * width
     if at > size:
         raise BadModel(
             f"it is cut off: its storages end at byte {at:,}, the file at {size:,}", where=source, hint=_AGAIN
         )
-    return found
+    return offsets
 
 
 # -- a pickle alone
@@ -195,18 +195,18 @@ def _plain(source: str, content: Content, size: int) -> SavedFile:
     inner: dict[str, int | None] = {}
     storages: dict[str, tuple[str, int]] = {}
 
-    def from_bytes(held: Any) -> StorageRef:
-        if isinstance(held, bytes):
-            held = ByteSpan(held, 0, len(held))
-        if not isinstance(held, ByteSpan):
+    def from_bytes(encoded: Any) -> StorageRef:
+        if isinstance(encoded, bytes):
+            encoded = ByteSpan(encoded, 0, len(encoded))
+        if not isinstance(encoded, ByteSpan):
             raise ValueError("a storage is not stored as bytes")
         # what is in front of the storage is short, and it is all that is read
-        saved = _legacy(source, held.read(HEAD), held.size)
+        saved = _legacy(source, encoded.read(HEAD), encoded.size)
         if not isinstance(saved.root, StorageRef):
             raise ValueError("a storage is something else")
         inside = saved.place(saved.root)
         key = str(len(inner))
-        inner[key] = held.at + inside if held.content is content and inside is not None else None
+        inner[key] = encoded.at + inside if encoded.content is content and inside is not None else None
         storages[key] = saved.root.dtype, saved.root.elements
         return StorageRef(key, saved.root.dtype, saved.root.elements)
 
@@ -285,7 +285,7 @@ def calls(saved: SavedFile) -> Iterator[tuple[str, int, bool]]:
     """Names of the code that loading would import, how often each would be called, and whether that is
     suspicious; suspicious ones first.
     """
-    found = []
+    entries = []
     for name, times in saved.named.items():
         module, _, last = name.rpartition(".")
         if name in _HARMLESS or name.startswith(("torch._utils._rebuild", "torch._tensor._rebuild")):
@@ -295,6 +295,6 @@ def calls(saved: SavedFile) -> Iterator[tuple[str, int, bool]]:
         ):
             continue
         suspicious = any(module == bad or module.startswith(f"{bad}.") for bad in _DANGEROUS)
-        found.append((name, times, suspicious))
-    found.sort(key=lambda entry: not entry[2])
-    yield from found
+        entries.append((name, times, suspicious))
+    entries.sort(key=lambda entry: not entry[2])
+    yield from entries

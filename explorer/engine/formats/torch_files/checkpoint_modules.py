@@ -105,9 +105,9 @@ class _Walk:
 
     def __init__(self, saved: SavedFile) -> None:
         self.saved = saved
-        self.found = Checkpoint()
-        self.found.swapped = saved.swapped
-        self.found.form = saved.form
+        self.checkpoint = Checkpoint()
+        self.checkpoint.swapped = saved.swapped
+        self.checkpoint.form = saved.form
         self.tensors: list[StoredTensor] = []
         self.names: dict[str, int] = {}
         self.seen: set[int] = set()
@@ -146,7 +146,7 @@ class _Walk:
                 levels.append(("", role, depth, False, True))
             elif isinstance(value, StorageRef):
                 self.bare.add(value.key)
-                self.found.unclaimed.append((path or "storage", "a storage that no tensor is of"))
+                self.checkpoint.unclaimed.append((path or "storage", "a storage that no tensor is of"))
             elif isinstance(value, (*PLAIN, Global, Device, ByteSpan)):
                 self.value(path, value)
             elif id(value) in self.seen and value:
@@ -172,7 +172,7 @@ class _Walk:
             if key in self.storages or key in self.bare:
                 continue
             size = bytes_text(elements * BYTES.get(dtype, 1))
-            self.found.unclaimed.append((f"storage {key}", f"{size} of {dtype} that no tensor is of"))
+            self.checkpoint.unclaimed.append((f"storage {key}", f"{size} of {dtype} that no tensor is of"))
 
     def opened(self, path: str, value: Any, role: str, depth: int) -> Iterable[tuple[str, Any]] | None:
         """What is inside a container, a module or an object; None if that is nothing, or noted already."""
@@ -242,27 +242,27 @@ class _Walk:
         """
         if depth > DEPTH:
             raise BadModel("it is nested deeper than any model", where=self.saved.source)
-        self.found.wrapped.setdefault(path, value)
+        self.checkpoint.wrapped.setdefault(path, value)
         if numbers is None and value.shape is not None:
             numbers = prod(value.shape)
         if trained is None and value.parameter:
             trained = value.requires_grad
         rest = []
-        for key, item in value.inner.items():
+        for key, part in value.inner.items():
             name = _joined(path, _name(key)) if key else path
-            if isinstance(item, TensorSpec):
-                into.append(self.tensor(name or "tensor", item, role, trained, numbers=numbers))
+            if isinstance(part, TensorSpec):
+                into.append(self.tensor(name or "tensor", part, role, trained, numbers=numbers))
                 numbers = 0
-            elif isinstance(item, WrappedTensor):
-                rest += self.wrap(name, item, role, into, numbers, trained, depth + 1)
+            elif isinstance(part, WrappedTensor):
+                rest += self.wrap(name, part, role, into, numbers, trained, depth + 1)
                 numbers = 0
-            elif not isinstance(item, (*PLAIN, Global, Device)):
-                rest.append((name, item))
+            elif not isinstance(part, (*PLAIN, Global, Device)):
+                rest.append((name, part))
         return rest
 
     def beside(self, role: str, depth: int) -> list[StoredTensor]:
         """Where a tensor goes that belongs to no module."""
-        parts = self.found.parts
+        parts = self.checkpoint.parts
         if not parts or parts[-1].kind or parts[-1].role != role:
             parts.append(ModulePart("", depth=depth, role=role))
         return parts[-1].parameters
@@ -276,9 +276,9 @@ class _Walk:
         state: Mapping[Any, Any] = value.state
         children = [(_name(k), v) for k, v in state["_modules"].items() if v is not None]
         kind = value.kind.name.rpartition(".")[2] if isinstance(value.kind, Global) else "Module"
-        above = self.found.whole[-1][0] if self.found.whole else None
+        above = self.checkpoint.whole[-1][0] if self.checkpoint.whole else None
         if above is None or (above and not path.startswith(f"{above}.")):
-            self.found.whole.append((path, value.qualname))
+            self.checkpoint.whole.append((path, value.qualname))
         part = ModulePart(
             path,
             kind,
@@ -288,27 +288,27 @@ class _Walk:
             settings={str(k): _setting(v) for k, v in state.items() if _is_setting(k, v)},
             role=role,
         )
-        self.found.parts.append(part)
+        self.checkpoint.parts.append(part)
         for table, into in (("_parameters", part.parameters), ("_buffers", part.buffers)):
-            for key, item in state[table].items() if isinstance(state.get(table), dict) else ():
+            for key, entry in state[table].items() if isinstance(state.get(table), dict) else ():
                 name = _joined(path, _name(key))
-                if isinstance(item, TensorSpec):
-                    trained = item.requires_grad if table == "_parameters" else False
-                    into.append(self.tensor(name, item, role, trained))
-                elif isinstance(item, WrappedTensor):
-                    trained = item.requires_grad if table == "_parameters" else False
-                    children += self.below(path, self.wrap(name, item, role, into, None, trained))
-                elif item is not None:
-                    children.append((_name(key), item))
-        for key, item in state.items():
+                if isinstance(entry, TensorSpec):
+                    trained = entry.requires_grad if table == "_parameters" else False
+                    into.append(self.tensor(name, entry, role, trained))
+                elif isinstance(entry, WrappedTensor):
+                    trained = entry.requires_grad if table == "_parameters" else False
+                    children += self.below(path, self.wrap(name, entry, role, into, None, trained))
+                elif entry is not None:
+                    children.append((_name(key), entry))
+        for key, entry in state.items():
             # a tensor that is neither: torch does not move it with the model, but it is in the file
             name = _joined(path, _name(key))
-            if isinstance(item, TensorSpec):
-                part.buffers.append(self.tensor(name, item, role, False))
-            elif isinstance(item, WrappedTensor):
-                children += self.below(path, self.wrap(name, item, role, part.buffers, None, False))
-            elif key not in _TABLES and holds_data(item):
-                children.append((_name(key), item))
+            if isinstance(entry, TensorSpec):
+                part.buffers.append(self.tensor(name, entry, role, False))
+            elif isinstance(entry, WrappedTensor):
+                children += self.below(path, self.wrap(name, entry, role, part.buffers, None, False))
+            elif key not in _TABLES and holds_data(entry):
+                children.append((_name(key), entry))
         return children
 
     def below(self, path: str, held: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
@@ -325,24 +325,24 @@ class _Walk:
         numbers: int | None = None,
     ) -> StoredTensor:
         """What the file stores of one tensor; `numbers` as in `StoredTensor`."""
-        asked, name = name, self.unique(name)
-        if name != asked or len(name) > NAME:
-            self.found.renamed.append(name)
+        stored_name, name = name, self.unique(name)
+        if name != stored_name or len(name) > NAME:
+            self.checkpoint.renamed.append(name)
         ref, width = spec.storage, BYTES.get(spec.dtype, 0)
-        held = ref.elements * BYTES.get(ref.dtype, 0)
+        storage_bytes = ref.elements * BYTES.get(ref.dtype, 0)
         nbytes, identity, offset = 0, None, 0
         unread = _UNREAD.get(spec.layout, "" if width else f"{spec.dtype} is a type that is not known")
         if spec.layout != "meta":
-            known = self.saved.place(ref)
-            self.storages.setdefault(ref.key, (name, held))
-            if known is None:
+            start_of_storage = self.saved.place(ref)
+            self.storages.setdefault(ref.key, (name, storage_bytes))
+            if start_of_storage is None:
                 unread = unread or "the file holds it packed"
             elif not unread:
-                offset = known + spec.offset * width
+                offset = start_of_storage + spec.offset * width
         if spec.layout == "strided":
             # a tensor that repeats its elements takes no more than its storage
-            nbytes = min(spec.elements * width, held)
-            if spec.elements * width > held:
+            nbytes = min(spec.elements * width, storage_bytes)
+            if spec.elements * width > storage_bytes:
                 unread = unread or "its elements lie over each other"
             if spec.elements:
                 identity = ref.key, ref.start + spec.offset, spec.elements
@@ -352,12 +352,12 @@ class _Walk:
         if self.saved.swapped:
             unread = unread or "it is stored in the other byte order"
         if spec.layout == "strided" and not spec.contiguous:
-            self.found.strides[name] = spec.stride
+            self.checkpoint.strides[name] = spec.stride
         if role:
-            self.found.roles[name] = role
+            self.checkpoint.roles[name] = role
         if spec.parameter and trained is None:
             trained = spec.requires_grad
-        stored = StoredTensor(
+        tensor = StoredTensor(
             name,
             spec.dtype,
             spec.shape,
@@ -369,44 +369,44 @@ class _Walk:
             unread,
             numbers,
         )
-        self.tensors.append(stored)
+        self.tensors.append(tensor)
         if identity is not None and numbers is None and width:
             start = ref.start * BYTES.get(ref.dtype, 1) + spec.offset * width
             place = ref.key, start, width, spec.shape, spec.stride, spec.elements * width
             self.views[name] = TensorView(*place)
-        return stored
+        return tensor
 
     def shared(self, name: str, identity: tuple[str, int, int], spec: TensorSpec) -> None:
         """Notes which tensor this is the same as, or lies over."""
-        said = []
+        notes = []
         first = self.first.setdefault(identity, name)
         if first != name:
-            said.append(f"tied to {first}")
+            notes.append(f"tied to {first}")
         elif identity[0] in self.storages and self.storages[identity[0]][0] != name:
-            said.append(f"in the storage of {self.storages[identity[0]][0]}")
+            notes.append(f"in the storage of {self.storages[identity[0]][0]}")
         if not spec.contiguous:
-            said.append(f"strides {spec.stride}")
-        if said:
-            self.found.notes[name] = ", ".join(said)
+            notes.append(f"strides {spec.stride}")
+        if notes:
+            self.checkpoint.notes[name] = ", ".join(notes)
 
     def array(self, path: str, value: ReducedObject, role: str, depth: int) -> bool:
         """Whether an object is an array of numpy's; then it is noted."""
-        found = _array_of(value)
-        if found is None:
+        description = _array_of(value)
+        if description is None:
             return False
-        dtype, swapped, shape, turned, held = found
+        dtype, swapped, shape, turned, raw = description
         unread = "it is an array of numpy's that the file holds packed"
-        offset, length = 0, len(held) if isinstance(held, bytes) else 0
-        if isinstance(held, ByteSpan):
-            length = held.size
+        offset, length = 0, len(raw) if isinstance(raw, bytes) else 0
+        if isinstance(raw, ByteSpan):
+            length = raw.size
             if self.saved.base is not None and not turned and not swapped and dtype in BYTES:
-                offset, unread = self.saved.base + held.at, ""
+                offset, unread = self.saved.base + raw.at, ""
         name = self.unique(path or "array")
         if role:
-            self.found.roles[name] = role
-        stored = StoredTensor(name, dtype, shape, length, self.saved.source, offset, None, None, unread)
-        self.beside(role, depth).append(stored)
-        self.tensors.append(stored)
+            self.checkpoint.roles[name] = role
+        tensor = StoredTensor(name, dtype, shape, length, self.saved.source, offset, None, None, unread)
+        self.beside(role, depth).append(tensor)
+        self.tensors.append(tensor)
         return True
 
 
@@ -427,12 +427,12 @@ def _array_of(value: ReducedObject) -> tuple[str, bool, tuple[int, ...], Any, An
     state = value.state if isinstance(value.state, tuple) else ()
     if len(state) != 5 or not isinstance(state[1], tuple) or not isinstance(state[2], ReducedObject):
         return None
-    shape, turned, held = state[1], state[3], state[4]
+    shape, turned, raw = state[1], state[3], state[4]
     dtype, swapped = array_type(state[2])
     if any(type(n) is not int or not 0 <= n < 1 << 40 for n in shape) or len(shape) > 64:
         return None
-    length = held.size if isinstance(held, ByteSpan) else len(held) if isinstance(held, bytes) else 0
-    return None if prod(shape) * BYTES.get(dtype, 0) != length else (dtype, swapped, shape, turned, held)
+    length = raw.size if isinstance(raw, ByteSpan) else len(raw) if isinstance(raw, bytes) else 0
+    return None if prod(shape) * BYTES.get(dtype, 0) != length else (dtype, swapped, shape, turned, raw)
 
 
 def is_array(value: Any) -> bool:
@@ -442,17 +442,17 @@ def is_array(value: Any) -> bool:
 
 def holds_data(value: Any, most: int = 4096) -> bool:
     """Whether a container or an object holds tensors or storages, or more than `most` objects."""
-    stack, seen = [value], set[int]()
+    stack, visited = [value], set[int]()
     while stack:
-        item = stack.pop()
-        if isinstance(item, (TensorSpec, WrappedTensor, StorageRef)) or len(seen) > most:
+        part = stack.pop()
+        if isinstance(part, (TensorSpec, WrappedTensor, StorageRef)) or len(visited) > most:
             return True
-        if isinstance(item, (*PLAIN, Global, Device, ByteSpan)) or id(item) in seen:
+        if isinstance(part, (*PLAIN, Global, Device, ByteSpan)) or id(part) in visited:
             continue
-        seen.add(id(item))
-        if is_array(item):
+        visited.add(id(part))
+        if is_array(part):
             return True
-        stack.extend(inner for _, inner in _inside(item))
+        stack.extend(inner for _, inner in _inside(part))
     return False
 
 
@@ -465,17 +465,17 @@ def _is_module(value: Any) -> bool:
 def _inside(value: Any) -> Iterator[tuple[str, Any]]:
     """What a container or an object holds, by name."""
     if isinstance(value, dict):
-        for key, item in value.items():
-            yield _name(key), item
+        for key, entry in value.items():
+            yield _name(key), entry
     elif isinstance(value, (list, tuple)):
-        for at, item in enumerate(value):
-            yield str(at), item
+        for at, entry in enumerate(value):
+            yield str(at), entry
     elif isinstance(value, ReducedObject):
         for group in (value.state, value.args, value.items):
             if isinstance(group, (dict, list, tuple)):
                 yield from _inside(group)
-        for key, item in value.pairs:
-            yield _name(key), item
+        for key, entry in value.pairs:
+            yield _name(key), entry
 
 
 def _name(key: Any) -> str:
@@ -494,14 +494,14 @@ def _only_values(value: Any) -> bool:
     return all(isinstance(item, (*PLAIN, Global)) for _, item in _inside(value))
 
 
-def _role(path: str, key: str, item: Any) -> str:
+def _role(path: str, key: str, value: Any) -> str:
     """What lies under a key that is no part of the model; '' if it may be."""
-    known = ROLES.get(key.lower(), "") if not path else ""
-    if isinstance(item, (TensorSpec, WrappedTensor)) and "rng" not in key:
+    role = ROLES.get(key.lower(), "") if not path else ""
+    if isinstance(value, (TensorSpec, WrappedTensor)) and "rng" not in key:
         return ""  # a parameter may be called anything
-    if isinstance(item, dict) and "state" in item and "param_groups" in item:
+    if isinstance(value, dict) and "state" in value and "param_groups" in value:
         return _OPTIMIZER
-    return known
+    return role
 
 
 def _is_setting(key: Any, value: Any) -> bool:
@@ -530,9 +530,9 @@ def _text(value: Any) -> str:
     if isinstance(value, (bytes, ByteSpan)):
         return f"{len(value) if isinstance(value, bytes) else value.size:,} bytes"
     if isinstance(value, (list, tuple)):
-        if not value or not all(isinstance(item, PLAIN) for item in value):
+        if not value or not all(isinstance(element, PLAIN) for element in value):
             return ""
-        inside = ", ".join(_text(item) for item in value[:8])
+        inside = ", ".join(_text(element) for element in value[:8])
         return f"[{inside}{', ...' if len(value) > 8 else ''}]"[:TEXT]
     if isinstance(value, int) and value.bit_length() > 256:
         return "a number of many digits"
@@ -565,17 +565,17 @@ def checkpoint(saved: SavedFile, format: str) -> Checkpoint:
     """
     walk = _Walk(saved)
     walk.run()
-    found = walk.found
-    if all(role == _COPY for role in (found.roles.get(t.name, "") for t in walk.tensors)):
+    parsed = walk.checkpoint
+    if all(role == _COPY for role in (parsed.roles.get(t.name, "") for t in walk.tensors)):
         # an averaged copy alone is the model
-        found.roles.clear()
-        for part in found.parts:
+        parsed.roles.clear()
+        for part in parsed.parts:
             part.role = ""
-    if not walk.tensors and not found.whole:
+    if not walk.tensors and not parsed.whole:
         ran = [_name(name) for name, _, _ in calls(saved)]
-        what = f" (its pickle asks for {named_few(ran)}, which was not run)" if ran else ""
-        raise BadModel(f"it holds no tensors and no module{what}", where=saved.source)
-    found.contents = TensorIndex(
+        calls_note = f" (its pickle asks for {named_few(ran)}, which was not run)" if ran else ""
+        raise BadModel(f"it holds no tensors and no module{calls_note}", where=saved.source)
+    parsed.contents = TensorIndex(
         format,
         saved.source,
         walk.tensors,
@@ -583,21 +583,24 @@ def checkpoint(saved: SavedFile, format: str) -> Checkpoint:
         saved.size,
         facts=tuple(_facts(walk)),
         notes=tuple(_notes(walk)),
-        kinds={part.path: part.kind for part in found.parts if part.kind},
-        why=PICKLED if found.whole else NO_GRAPH,
-        unclaimed=found.unclaimed,
+        kinds={part.path: part.kind for part in parsed.parts if part.kind},
+        why=PICKLED if parsed.whole else NO_GRAPH,
+        unclaimed=parsed.unclaimed,
     )
-    return found
+    return parsed
 
 
 def _facts(walk: _Walk) -> Iterator[tuple[str, str]]:
-    found, saved = walk.found, walk.saved
+    parsed, saved = walk.checkpoint, walk.saved
     yield "form", _FORMS[saved.form]
-    for path, qualname in found.whole[:8]:
+    for path, qualname in parsed.whole[:8]:
         yield "module", f"{qualname} at {path}" if path else qualname
-    stored = sum(size for _, size in walk.storages.values())
-    yield "tensors", f"{len(walk.tensors):,} in {len(walk.storages):,} storages of {bytes_text(stored)}"
-    for role, names in _by_role(found, walk.tensors).items():
+    storage_bytes = sum(size for _, size in walk.storages.values())
+    yield (
+        "tensors",
+        f"{len(walk.tensors):,} in {len(walk.storages):,} storages of {bytes_text(storage_bytes)}",
+    )
+    for role, names in _by_role(parsed, walk.tensors).items():
         size = sum(t.nbytes for t in names)
         yield role, f"{len(names):,} tensors, {bytes_text(size)}, not counted as parameters"
     yield from sorted(walk.values, key=lambda pair: pair[0].count("."))
@@ -605,10 +608,10 @@ def _facts(walk: _Walk) -> Iterator[tuple[str, str]]:
         yield "more values", f"{walk.left:,} that are not named here"
 
 
-def _by_role(found: Checkpoint, tensors: Sequence[StoredTensor]) -> dict[str, list[StoredTensor]]:
+def _by_role(parsed: Checkpoint, tensors: Sequence[StoredTensor]) -> dict[str, list[StoredTensor]]:
     groups: dict[str, list[StoredTensor]] = {}
     for tensor in tensors:
-        role = found.roles.get(tensor.name)
+        role = parsed.roles.get(tensor.name)
         if role:
             groups.setdefault(role, []).append(tensor)
     return groups
@@ -627,16 +630,16 @@ def _notes(walk: _Walk) -> Iterator[str]:
                 f"loading it with torch would import {len(rest):,} names of code, none of which was run:"
                 f" {named_few(rest, 12)}"
             )
-    kinds = _by_kind(walk.found.wrapped)
+    kinds = _by_kind(walk.checkpoint.wrapped)
     for kind, names in kinds.items():
         yield (
             f"{many_text(len(names), 'tensor')} of {kind} kept as other tensors: {named_few(names)};"
             " parameters are those of the whole, bytes those of the tensors that are stored"
         )
-    if walk.found.unclaimed:
-        lost = [f"{name} ({why})" for name, why in walk.found.unclaimed]
+    if walk.checkpoint.unclaimed:
+        lost = [f"{name} ({why})" for name, why in walk.checkpoint.unclaimed]
         yield f"data that is not understood: {named_few(lost)}"
-    tied = [f"{name} {note}" for name, note in walk.found.notes.items() if note.startswith("tied")]
+    tied = [f"{name} {note}" for name, note in walk.checkpoint.notes.items() if note.startswith("tied")]
     if tied:
         yield f"{len(tied):,} tied tensors: {named_few(tied)}"
     if walk.again:
@@ -648,7 +651,7 @@ def _by_kind(wrapped: Mapping[str, WrappedTensor]) -> dict[str, list[str]]:
     groups: dict[str, list[str]] = {}
     for path, tensor in wrapped.items():
         if list(tensor.inner) != [""] and any(
-            isinstance(item, (TensorSpec, WrappedTensor)) for key, item in tensor.inner.items() if key
+            isinstance(inner, (TensorSpec, WrappedTensor)) for key, inner in tensor.inner.items() if key
         ):
             groups.setdefault(_name(tensor.kind) or "an unnamed class", []).append(path)
     return groups
@@ -656,12 +659,12 @@ def _by_kind(wrapped: Mapping[str, WrappedTensor]) -> dict[str, list[str]]:
 
 def outline(source: str) -> Outline:
     """What its header tells: modules, where it holds any, and tensors."""
-    found = checkpoint(read(source, places=False), "checkpoint")
-    said = found.contents
-    facts = [*said.facts, *(("note", note) for note in said.notes)]
+    parsed = checkpoint(read(source, places=False), "checkpoint")
+    contents = parsed.contents
+    facts = [*contents.facts, *(("note", note) for note in contents.notes)]
     params = distinct_elements(
-        [tensor for part in found.parts if not part.role for tensor in part.parameters]
+        [tensor for part in parsed.parts if not part.role for tensor in part.parameters]
     )
     return Outline(
-        said.format, source, said.file_bytes, facts, outline_rows(found.parts, found.notes), params
+        contents.format, source, contents.file_bytes, facts, outline_rows(parsed.parts, parsed.notes), params
     )

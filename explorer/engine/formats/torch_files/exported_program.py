@@ -94,15 +94,15 @@ def batch_of(firsts: Collection[str | None], names: Collection[str]) -> str | No
 
 def module_stack(text: str) -> tuple[tuple[str, str, str], ...]:
     """Key, path and class of the modules around a node, outermost first, without the model itself."""
-    found = []
+    modules = []
     for entry in text.split(";"):
         key, _, rest = entry.partition(",")
         path, _, kind = rest.partition(",")
         if key == EMPTY:
             continue
         path = _SELF.sub("", path).partition("@")[0]
-        found.append((key, path, kind))
-    return tuple(found)
+        modules.append((key, path, kind))
+    return tuple(modules)
 
 
 @record
@@ -143,7 +143,7 @@ class ProgramDescription:
         owned: dict[str, list[StoredTensor]] = {}
         for tensor in self.contents.tensors:
             owned.setdefault(tensor.name.rpartition(".")[0], []).append(tensor)
-        seen: set[str] = set()
+        visited: set[str] = set()
         current: ModulePart | None = None
         root = ModulePart("", "model", qualname=self.kinds.get("", ""))
         root.kind = self.kinds.get("", "").rpartition(".")[2] or "program"
@@ -154,21 +154,21 @@ class ProgramDescription:
                 if current is not None:
                     yield current
                 for _, outer, kind in ran.stack:
-                    if outer and outer not in seen and outer != path:
-                        seen.add(outer)
+                    if outer and outer not in visited and outer != path:
+                        visited.add(outer)
                         yield self._with_tensors(
                             ModulePart(outer, kind.rpartition(".")[2], qualname=kind), owned
                         )
                 current = ModulePart(path, qualname=ran.stack[-1][2] if ran.stack else "")
-                if path and path not in seen:
-                    seen.add(path)
+                if path and path not in visited:
+                    visited.add(path)
                     current.kind = current.qualname.rpartition(".")[2]
                     self._with_tensors(current, owned)
             current.operators.append(ran.operator)
         if current is not None:
             yield current
         rest = ModulePart("")
-        rest.parameters = [tensor for left in owned.values() for tensor in left]
+        rest.parameters = [tensor for tensors in owned.values() for tensor in tensors]
         if rest.parameters:
             yield rest
 
@@ -192,12 +192,12 @@ def described(path: str, why: str, *, exported: bool = False, places: bool = Tru
     """
     archive = ZipArchive(path)
 
-    def make(found: dict[str, Any]) -> ProgramDescription:
+    def make(document: dict[str, Any]) -> ProgramDescription:
         if exported:
-            _settle(found["graph_module"]["graph"]["tensor_values"])
+            _settle(document["graph_module"]["graph"]["tensor_values"])
         else:
-            _name_batch(found)
-        return _described(archive, found, why, places)
+            _name_batch(document)
+        return _described(archive, document, why, places)
 
     return read_graph(archive, make, "export it again with a newer torch")
 
@@ -241,41 +241,41 @@ def _not_a_program(archive: ZipArchive) -> BadModel:
     return BadModel("the archive holds no exported program", where=archive.path)
 
 
-def _described(archive: ZipArchive, found: dict[str, Any], why: str, places: bool) -> ProgramDescription:
-    module = found["graph_module"]
+def _described(archive: ZipArchive, document: dict[str, Any], why: str, places: bool) -> ProgramDescription:
+    module = document["graph_module"]
     graph, signature = module["graph"], module["signature"]
-    made = ProgramDescription()
-    known: dict[str, Any] = graph["tensor_values"]
-    trained = _signature(made, signature, known)
+    program = ProgramDescription()
+    tensor_values: dict[str, Any] = graph["tensor_values"]
+    trained = _signature(program, signature, tensor_values)
     for node in graph["nodes"]:
-        made.nodes.append(_ran(node, known))
-    for ran in made.nodes:
-        made.kinds.update((path, kind) for _, path, kind in ran.stack)
-    tensors = _tensors(archive, made, trained, places)
+        program.nodes.append(_ran(node, tensor_values))
+    for ran in program.nodes:
+        program.kinds.update((path, kind) for _, path, kind in ran.stack)
+    tensors = _tensors(archive, program, trained, places)
     size = sum(tensor.nbytes for tensor in distinct(tensors))
-    version = str(found.get("torch_version", ""))[:64]
-    ranges = found.get("range_constraints") or {}
-    made.contents = TensorIndex(
+    version = str(document.get("torch_version", ""))[:64]
+    ranges = document.get("range_constraints") or {}
+    program.contents = TensorIndex(
         "torch.export",
         archive.path,
         tensors,
         (archive.path,),
         archive.size,
         facts=(
-            ("operators", f"{len(made.nodes):,}"),
-            ("modules", f"{len({path for path in made.kinds if path}):,}"),
+            ("operators", f"{len(program.nodes):,}"),
+            ("modules", f"{len({path for path in program.kinds if path}):,}"),
             ("tensors", f"{len(tensors):,}, {bytes_text(size)}"),
-            *([("opsets", _opsets(found["opset_version"]))] if found.get("opset_version") else []),
+            *([("opsets", _opsets(document["opset_version"]))] if document.get("opset_version") else []),
             *(
                 (f"dimension {symbol_of(str(symbol))}", _span(span))
                 for symbol, span in list(ranges.items())[:16]
             ),
         ),
         producer=f"torch {version.partition('+')[0]}" if version else "",
-        kinds={p: kind.rpartition(".")[2] for p, kind in made.kinds.items()},
+        kinds={p: kind.rpartition(".")[2] for p, kind in program.kinds.items()},
         why=why,
     )
-    return made
+    return program
 
 
 def _span(span: Mapping[str, Any]) -> str:
@@ -286,33 +286,33 @@ def _span(span: Mapping[str, Any]) -> str:
     return f"up to {high}" if low is None else f"{low} to {high}"
 
 
-def _settle(known: Mapping[str, Any]) -> None:
+def _settle(tensor_values: Mapping[str, Any]) -> None:
     """Puts sizes at export in place of open ones."""
-    for meta in known.values():
+    for meta in tensor_values.values():
         for at, size in enumerate(meta["sizes"]):
             hint = (size.get("as_expr") or {}).get("hint") if isinstance(size, dict) else None
             if isinstance(hint, dict) and type(hint.get("as_int")) is int:
                 meta["sizes"][at] = {"as_int": hint["as_int"]}
 
 
-def _name_batch(found: dict[str, Any]) -> None:
+def _name_batch(document: dict[str, Any]) -> None:
     """Calls the batch what it is called everywhere else."""
-    graph, signature = found["graph_module"]["graph"], found["graph_module"]["signature"]
-    known, ranges = graph["tensor_values"], found.get("range_constraints") or {}
-    given = ProgramDescription()
-    _signature(given, signature, known)
-    shapes = [shape for _, _, shape in given.inputs if shape]
+    graph, signature = document["graph_module"]["graph"], document["graph_module"]["signature"]
+    tensor_values, ranges = graph["tensor_values"], document.get("range_constraints") or {}
+    program = ProgramDescription()
+    _signature(program, signature, tensor_values)
+    shapes = [shape for _, _, shape in program.inputs if shape]
     names = {symbol_of(str(symbol)): symbol for symbol in ranges}
     symbol = batch_of([first if isinstance(first, str) else None for first, *_ in shapes], names)
     if symbol is None:
         return
-    for meta in known.values():
+    for meta in tensor_values.values():
         for size in meta["sizes"]:
             expression = size.get("as_expr") if isinstance(size, dict) else None
             if expression:
                 text = str(expression["expr_str"])
                 expression["expr_str"] = text.replace(f"Symbol('{symbol}'", "Symbol('batch'")
-    found["range_constraints"] = {"batch" if k == names[symbol] else k: v for k, v in ranges.items()}
+    document["range_constraints"] = {"batch" if k == names[symbol] else k: v for k, v in ranges.items()}
 
 
 def _opsets(found: Mapping[str, Any]) -> str:
@@ -320,7 +320,7 @@ def _opsets(found: Mapping[str, Any]) -> str:
 
 
 def _signature(
-    made: ProgramDescription, signature: Mapping[str, Any], known: Mapping[str, Any]
+    program: ProgramDescription, signature: Mapping[str, Any], tensor_values: Mapping[str, Any]
 ) -> dict[str, bool]:
     """Notes inputs, outputs and stored tensors.
 
@@ -331,34 +331,36 @@ def _signature(
     for spec in signature["input_specs"]:
         ((kind, value),) = spec.items()
         if kind in ("parameter", "buffer", "tensor_constant"):
-            own, fqn = str(value["arg"]["name"]), str(value[f"{kind}_name"])
-            made.values[own] = fqn
+            value_name, fqn = str(value["arg"]["name"]), str(value[f"{kind}_name"])
+            program.values[value_name] = fqn
             if kind == "parameter":
-                made.parameters.add(fqn)
-            trained[fqn] = kind == "parameter" and bool(known.get(own, {}).get("requires_grad"))
+                program.parameters.add(fqn)
+            trained[fqn] = kind == "parameter" and bool(
+                tensor_values.get(value_name, {}).get("requires_grad")
+            )
         elif kind == "user_input":
-            made.inputs += _values(value["arg"], known)
+            program.inputs += _values(value["arg"], tensor_values)
     for spec in signature["output_specs"]:
         if "user_output" in spec:
-            made.outputs += _values(spec["user_output"]["arg"], known)
+            program.outputs += _values(spec["user_output"]["arg"], tensor_values)
     return trained
 
 
-def _ran(node: Mapping[str, Any], known: Mapping[str, Any]) -> ProgramCall:
+def _ran(node: Mapping[str, Any], tensor_values: Mapping[str, Any]) -> ProgramCall:
     inputs: list[Tensor] = []
     uses: list[str] = []
     settings: dict[str, Any] = {}
-    for given in node["inputs"]:
-        values = list(_values(given["arg"], known))
+    for argument in node["inputs"]:
+        values = list(_values(argument["arg"], tensor_values))
         uses += [name for name, _, _ in values]
-        if values or "as_none" in given["arg"]:
+        if values or "as_none" in argument["arg"]:
             # where a tensor is left out, its place stays
-            inputs += [(str(given["name"]), dtype, shape) for _, dtype, shape in values] or [
-                (str(given["name"]), None, None)
+            inputs += [(str(argument["name"]), dtype, shape) for _, dtype, shape in values] or [
+                (str(argument["name"]), None, None)
             ]
         else:
-            settings[str(given["name"])] = _plain(given["arg"])
-    outputs = [value for out in node["outputs"] for value in _values(out, known)]
+            settings[str(argument["name"])] = _plain(argument["arg"])
+    outputs = [value for out in node["outputs"] for value in _values(out, tensor_values)]
     metadata = node.get("metadata") or {}
     kind = str(node["target"]).removeprefix("torch.ops.").removesuffix(".default")
     name = str(node.get("name") or "") or (outputs[0][0] if outputs else "")
@@ -367,17 +369,17 @@ def _ran(node: Mapping[str, Any], known: Mapping[str, Any]) -> ProgramCall:
     return ProgramCall(operator, module_stack(str(metadata.get("nn_module_stack") or "")))
 
 
-def _values(arg: Any, known: Mapping[str, Any]) -> Iterator[Tensor]:
+def _values(arg: Any, tensor_values: Mapping[str, Any]) -> Iterator[Tensor]:
     """The tensors in an argument or result."""
     for kind, value in arg.items() if isinstance(arg, dict) else ():
         if kind == "as_tensor" and isinstance(value, dict):
-            yield _tensor(str(value["name"]), known)
+            yield _tensor(str(value["name"]), tensor_values)
         elif kind in ("as_tensors", "as_optional_tensors") and isinstance(value, list):
-            for item in value:
-                if "name" in item:
-                    yield _tensor(str(item["name"]), known)
+            for element in value:
+                if "name" in element:
+                    yield _tensor(str(element["name"]), tensor_values)
                 else:
-                    yield from _values(item, known)
+                    yield from _values(element, tensor_values)
 
 
 def _tensor(name: str, known: Mapping[str, Any]) -> Tensor:
@@ -390,16 +392,16 @@ def _tensor(name: str, known: Mapping[str, Any]) -> Tensor:
 def _shape(sizes: Any) -> Shape:
     if len(sizes) > RANK:
         raise ValueError("a tensor has more dimensions than any")
-    found: list[int | str | None] = []
+    shape: list[int | str | None] = []
     for size in sizes:
         number = size.get("as_int")
         if type(number) is int:
             if not 0 <= number < 1 << 62:
                 raise ValueError("a size that no tensor has")
-            found.append(number)
+            shape.append(number)
         else:
-            found.append(_spoken(str((size.get("as_expr") or {}).get("expr_str", "?")))[:80])
-    return tuple(found)
+            shape.append(_spoken(str((size.get("as_expr") or {}).get("expr_str", "?")))[:80])
+    return tuple(shape)
 
 
 def _spoken(text: str) -> str:
@@ -430,37 +432,37 @@ def _line(trace: str) -> str:
 
 
 def _tensors(
-    archive: ZipArchive, made: ProgramDescription, trained: Mapping[str, bool], places: bool
+    archive: ZipArchive, program: ProgramDescription, trained: Mapping[str, bool], places: bool
 ) -> list[StoredTensor]:
     """Every stored tensor, as the two lists in the archive describe it."""
     first: dict[Any, str] = {}
     views: dict[str, TensorView] = {}
     tensors: list[StoredTensor] = []
     for fqn, path, entry in stored_entries(archive):
-        stored = _stored(archive, fqn, path, entry, trained, places)
-        if stored.identity is not None:
-            known = first.setdefault(stored.identity, stored.name)
-            if known != stored.name:
-                made.notes[stored.name] = f"tied to {known}"
+        tensor = _stored(archive, fqn, path, entry, trained, places)
+        if tensor.identity is not None:
+            first_name = first.setdefault(tensor.identity, tensor.name)
+            if first_name != tensor.name:
+                program.notes[tensor.name] = f"tied to {first_name}"
         strides = tuple(_number(s) for s in (entry.get("tensor_meta") or {}).get("strides") or ())
-        if not in_order(stored.shape, strides):
-            made.strides[stored.name] = strides
-            made.notes.setdefault(stored.name, f"strides {strides}")
+        if not in_order(tensor.shape, strides):
+            program.strides[tensor.name] = strides
+            program.notes.setdefault(tensor.name, f"strides {strides}")
         if entry.get("is_param"):
-            made.parameters.add(stored.name)
-        width, meta = BYTES.get(stored.dtype, 0), entry.get("tensor_meta")
-        if stored.identity is not None and meta and width:
-            start, size = _number(meta["storage_offset"]) * width, stored.elements * width
-            views[stored.name] = TensorView(path, start, width, stored.shape, strides, size)
-        tensors.append(stored)
+            program.parameters.add(tensor.name)
+        width, meta = BYTES.get(tensor.dtype, 0), entry.get("tensor_meta")
+        if tensor.identity is not None and meta and width:
+            start, size = _number(meta["storage_offset"]) * width, tensor.elements * width
+            views[tensor.name] = TensorView(path, start, width, tensor.shape, strides, size)
+        tensors.append(tensor)
     share_pieces(tensors, views)
     return tensors
 
 
 def stored_entries(archive: ZipArchive) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Name in the state_dict, entry in the archive and description of every stored tensor."""
-    for folder, what in (("data/weights/", "weights"), ("data/constants/", "constants")):
-        lists = [n for n in archive.names() if n.startswith(folder) and n.endswith(f"_{what}_config.json")]
+    for folder, kind in (("data/weights/", "weights"), ("data/constants/", "constants")):
+        lists = [n for n in archive.names() if n.startswith(folder) and n.endswith(f"_{kind}_config.json")]
         for name in lists[:1]:
             for fqn, entry in json.loads(archive.text(name))["config"].items():
                 yield str(fqn), f"{folder}{entry['path_name']}", entry
@@ -488,19 +490,19 @@ def _stored(
         )
     dtype = DTYPES[meta["dtype"]]
     shape, strides = (tuple(_number(s) for s in meta[key]) for key in ("sizes", "strides"))
-    begin, width, held = _number(meta["storage_offset"]), BYTES[dtype], archive.size_of(entry)
+    begin, width, storage_bytes = _number(meta["storage_offset"]), BYTES[dtype], archive.size_of(entry)
     elements, last = 1, begin + 1
     for size, stride in zip(shape, strides, strict=True):
         elements *= size
         last += (size - 1) * stride
-    if elements and last * width > held:
+    if elements and last * width > storage_bytes:
         raise BadModel("a tensor is larger than its storage", where=archive.path)
-    unread = "its elements lie over each other" if elements * width > held else ""
+    unread = "its elements lie over each other" if elements * width > storage_bytes else ""
     if archive.entries[entry].method:
         unread = "the file holds it packed"
     offset = archive.start_of(entry) + begin * width if places and not unread else 0
     identity = (entry, begin, elements) if elements else None
-    nbytes = min(elements * width, held)
+    nbytes = min(elements * width, storage_bytes)
     return StoredTensor(
         fqn, dtype, shape, nbytes, archive.path, offset, identity, trained.get(fqn, False), unread
     )
@@ -511,11 +513,11 @@ def _stored(
 
 def outline(source: str) -> Outline:
     """What its header tells: inputs, modules with their tensors, outputs."""
-    found = described(source, "", places=False)
-    said = found.contents
-    facts = [*([("written by", said.producer)] if said.producer else []), *said.facts]
-    params = distinct_elements([tensor for part in found.parts() for tensor in part.parameters])
-    return Outline(said.format, source, said.file_bytes, facts, _rows(found), params)
+    program = described(source, "", places=False)
+    contents = program.contents
+    facts = [*([("written by", contents.producer)] if contents.producer else []), *contents.facts]
+    params = distinct_elements([tensor for part in program.parts() for tensor in part.parameters])
+    return Outline(contents.format, source, contents.file_bytes, facts, _rows(program), params)
 
 
 def _rows(found: ProgramDescription) -> Iterator[OutlineRow]:

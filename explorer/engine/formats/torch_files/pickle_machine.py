@@ -210,8 +210,8 @@ class Pickle:
     def named_as(self, module: str, name: str) -> Any:
         """What stands for a name of code."""
         key = module, name
-        found = self.known.get(key)
-        if found is None:
-            found = self.known[key] = self.find(module, name)
+        stand_in = self.known.get(key)
+        if stand_in is None:
+            stand_in = self.known[key] = self.find(module, name)
             self.named.setdefault(f"{module}.{name}", 0)
-        return found
+        return stand_in

@@ -108,9 +108,9 @@ def _last(count: int) -> Callable[[Pickle], tuple[Any, ...]]:
         stack = m.stack
         if len(stack) < count:
             raise PickleError("it takes what is not there")
-        found = tuple(stack[-count:])
+        values = tuple(stack[-count:])
         del stack[-count:]
-        return found
+        return values
 
     return value
 

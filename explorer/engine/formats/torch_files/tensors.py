@@ -206,21 +206,23 @@ def _tensor(storage: Any, offset: int, shape: Sequence[int], stride: Sequence[in
     dtype = rest[2] if len(rest) > 2 and isinstance(rest[2], str) else storage.dtype
     spec = checked(TensorSpec(storage, dtype, offset, tuple(shape), tuple(stride), rest[:1] == (True,)))
     # behind the hooks, and behind the type of version 3: what is still to be done to the stored numbers
-    pending = next((item for item in rest[2:4] if isinstance(item, dict)), {})
+    pending = next((part for part in rest[2:4] if isinstance(part, dict)), {})
     spec.layout = next((bit for bit in ("conj", "neg") if pending.get(bit) is True), spec.layout)
     return spec
 
 
-def _parameter(data: Any, requires_grad: bool = True, hooks: Any = None, state: Any = None) -> Any:
-    made: TensorSpec | WrappedTensor
-    if isinstance(data, WrappedTensor):
-        made = WrappedTensor(data.kind, data.dtype, data.shape, data.inner, bool(requires_grad), True)
-    elif isinstance(data, TensorSpec):
-        place = data.storage, data.dtype, data.offset, data.shape, data.stride
-        made = TensorSpec(*place, bool(requires_grad), True, data.layout)
+def _parameter(tensor: Any, requires_grad: bool = True, hooks: Any = None, state: Any = None) -> Any:
+    parameter: TensorSpec | WrappedTensor
+    if isinstance(tensor, WrappedTensor):
+        parameter = WrappedTensor(
+            tensor.kind, tensor.dtype, tensor.shape, tensor.inner, bool(requires_grad), True
+        )
+    elif isinstance(tensor, TensorSpec):
+        place = tensor.storage, tensor.dtype, tensor.offset, tensor.shape, tensor.stride
+        parameter = TensorSpec(*place, bool(requires_grad), True, tensor.layout)
     else:
-        return data
-    return _with_attributes(made, _PARAMETER, state)
+        return tensor
+    return _with_attributes(parameter, _PARAMETER, state)
 
 
 def _sizes(value: Any = ()) -> tuple[Any, ...]:
@@ -230,17 +232,17 @@ def _sizes(value: Any = ()) -> tuple[Any, ...]:
 def _no_values(dtype: Any, shape: Sequence[int], stride: Sequence[int], *rest: Any) -> TensorSpec:
     """A tensor of the meta device."""
     sizes, steps = tuple(shape), tuple(stride)
-    made = TensorSpec(
+    spec = TensorSpec(
         StorageRef("", str(dtype), _SIZES - 1), str(dtype), 0, sizes, steps, rest[:1] == (True,)
     )
-    checked(made)
-    made.layout = "meta"
-    return made
+    checked(spec)
+    spec.layout = "meta"
+    return spec
 
 
-def _sparse(layout: Any, data: Any) -> Any:
+def _sparse(layout: Any, state: Any) -> Any:
     """A sparse tensor: its values, under the whole's shape."""
-    parts = data if isinstance(data, tuple) else ()
+    parts = state if isinstance(state, tuple) else ()
     values = next((part for part in reversed(parts) if isinstance(part, TensorSpec)), None)
     if values is None:
         raise ValueError("a sparse tensor has no values")
@@ -272,9 +274,9 @@ def _nested(values: Any, *places: Any) -> WrappedTensor:
 def _quantized(storage: Any, offset: int, shape: Any, stride: Any, quantizer: Any, *rest: Any) -> Any:
     """A tensor of torch's quantized types: integers under its own name, and what they are times."""
     whole = _tensor(storage, offset, shape, stride, *rest[:1])
-    scheme, *how = quantizer if isinstance(quantizer, tuple) and quantizer else ("",)
-    names = ("scale", "zero_point") if len(how) == 2 else ("scales", "zero_points", "axis")
-    inner = {"": whole, "scheme": scheme, **dict(zip(names, how, strict=False))}
+    scheme, *parameters = quantizer if isinstance(quantizer, tuple) and quantizer else ("",)
+    names = ("scale", "zero_point") if len(parameters) == 2 else ("scales", "zero_points", "axis")
+    inner = {"": whole, "scheme": scheme, **dict(zip(names, parameters, strict=False))}
     return WrappedTensor("quantized", whole.dtype, whole.shape, inner, whole.requires_grad)
 
 
@@ -288,28 +290,30 @@ def _rebuilt(func: Any, kind: Any, args: Any, state: Any = None) -> Any:
     """A subclass of Tensor: what it is made of, and what else it holds."""
     called = _name_of(kind)
     if isinstance(func, Global) and func.make is not None and isinstance(args, tuple):
-        made = func.make(*args)
+        tensor = func.make(*args)
     else:
-        given = args if isinstance(args, tuple) else (args,)
-        held = dict(zip(map(str, range(len(given))), given, strict=True))
-        if len(given) == 1 and isinstance(given[0], dict):
-            held = {str(key): value for key, value in given[0].items()}  # its constructor's arguments
-        made = WrappedTensor(called, inner=held)
-    return _with_attributes(made, called, state)
+        arguments = args if isinstance(args, tuple) else (args,)
+        inner = dict(zip(map(str, range(len(arguments))), arguments, strict=True))
+        if len(arguments) == 1 and isinstance(arguments[0], dict):
+            inner = {str(key): value for key, value in arguments[0].items()}  # its constructor's arguments
+        tensor = WrappedTensor(called, inner=inner)
+    return _with_attributes(tensor, called, state)
 
 
-def _with_attributes(made: Any, kind: str, state: Any) -> Any:
+def _with_attributes(tensor: Any, kind: str, state: Any) -> Any:
     """A tensor with what else its object holds; plain ones that hold nothing else stay what they are."""
     parts = state if isinstance(state, tuple) else (state,)
-    attributes = {str(key): item for part in parts if isinstance(part, dict) for key, item in part.items()}
-    if isinstance(made, WrappedTensor):
-        made.kind = kind if made.kind != "quantized" and kind != _PARAMETER else made.kind
-        known = {id(item) for item in made.inner.values() if isinstance(item, (TensorSpec, WrappedTensor))}
-        made.inner |= {key: item for key, item in attributes.items() if id(item) not in known}
-    elif isinstance(made, TensorSpec) and attributes:
-        inner = {"": made, **attributes}
-        return WrappedTensor(kind, made.dtype, made.shape, inner, made.requires_grad, made.parameter)
-    return made
+    attributes = {str(key): value for part in parts if isinstance(part, dict) for key, value in part.items()}
+    if isinstance(tensor, WrappedTensor):
+        tensor.kind = kind if tensor.kind != "quantized" and kind != _PARAMETER else tensor.kind
+        inner_ids = {
+            id(value) for value in tensor.inner.values() if isinstance(value, (TensorSpec, WrappedTensor))
+        }
+        tensor.inner |= {key: value for key, value in attributes.items() if id(value) not in inner_ids}
+    elif isinstance(tensor, TensorSpec) and attributes:
+        inner = {"": tensor, **attributes}
+        return WrappedTensor(kind, tensor.dtype, tensor.shape, inner, tensor.requires_grad, tensor.parameter)
+    return tensor
 
 
 _PARAMETER = "torch.nn.parameter.Parameter"
@@ -439,10 +443,10 @@ def strict(content: bytes, where: str) -> Any:
     def find(module: str, name: str) -> Any:
         if module == "__torch__" or module.startswith("__torch__."):
             return Global(module, name)
-        found = _known(module, name)
-        if found is None:
+        stand_in = _known(module, name)
+        if stand_in is None:
             raise _UnsafePickle(f"{module}.{name}")
-        return found
+        return stand_in
 
     try:
         return load(Pickle(content, find=find, persistent=_persistent))
@@ -480,9 +484,9 @@ def lenient(
         return _known(module, name) or Global(module, name)
 
     def persistent(pid: Any) -> Any:
-        found = _persistent(pid)
-        if storages is not None and isinstance(found, StorageRef):
-            storages[found.key] = found.dtype, pid[4]
-        return found
+        reference = _persistent(pid)
+        if storages is not None and isinstance(reference, StorageRef):
+            storages[reference.key] = reference.dtype, pid[4]
+        return reference
 
     return Pickle(content, at, find=find, persistent=persistent)

@@ -98,18 +98,18 @@ def _calls(text: str) -> Iterator[OperatorRow]:
     if start is None:
         return
     last: OperatorRow | None = None
-    for found in _CALL.finditer(text, start.start()):
-        operator, arguments, function = found.groups()
+    for match in _CALL.finditer(text, start.start()):
+        operator, arguments, function = match.groups()
         kind = f"torch.{operator}" if operator else function
         if kind.startswith("torch.prim.") or (operator and kind in _TRIVIAL):
             continue
-        shown = (arguments or "")[:ARGUMENTS]
+        argument_text = (arguments or "")[:ARGUMENTS]
         if last is not None and last.kind == kind:
             last.calls += 1
             continue
         if last is not None:
             yield last
-        last = OperatorRow(kind, line=f"({shown}" if shown else "")
+        last = OperatorRow(kind, line=f"({argument_text}" if argument_text else "")
     if last is not None:
         yield last
 
@@ -148,10 +148,10 @@ class _Code:
             return {}
         text = self.archive.text(entry)
         starts = list(_CLASS.finditer(text))
-        ends = [*(found.start() for found in starts[1:]), len(text)][: len(starts)]
+        ends = [*(match.start() for match in starts[1:]), len(text)][: len(starts)]
         return {
-            found[1]: _Kind(found[2], text[found.end() : end])
-            for found, end in zip(starts, ends, strict=True)
+            match[1]: _Kind(match[2], text[match.end() : end])
+            for match, end in zip(starts, ends, strict=True)
         }
 
 
@@ -179,7 +179,7 @@ class _Reader:
         self.archive = archive
         self.places = places
         self.code = _Code(archive)
-        self.found = ScriptDescription()
+        self.description = ScriptDescription()
         self.tensors: list[StoredTensor] = []
         self.first: dict[Any, str] = {}
         self.views: dict[str, TensorView] = {}
@@ -187,12 +187,12 @@ class _Reader:
     def modules(self, root: ReducedObject) -> None:
         """Every module in pre-order; one that is there twice stands at its first place."""
         stack: list[tuple[str, ReducedObject, int]] = [("", root, 0)]
-        seen: set[int] = set()
+        visited: set[int] = set()
         while stack:
             path, value, depth = stack.pop()
-            if id(value) in seen:
+            if id(value) in visited:
                 continue
-            seen.add(id(value))
+            visited.add(id(value))
             if depth > DEPTH:
                 raise BadModel("its modules are nested deeper than any model's", where=self.archive.path)
             kind = self.code.kind(value.qualname)
@@ -203,14 +203,16 @@ class _Reader:
             part.settings = _settings(kind, state)
             part.operators = kind.calls[:CALLS] if kind is not None else []
             prefix = f"{path}." if path else ""
-            for key, item in state.items():
-                if isinstance(item, TensorSpec):
-                    own = kind is not None and key in kind.parameters
-                    stored = self.tensor(f"{prefix}{key}", item, "data", item.requires_grad if own else False)
-                    (part.parameters if own else part.buffers).append(stored)
-            self.found.parts.append(part)
+            for key, child in state.items():
+                if isinstance(child, TensorSpec):
+                    is_parameter = kind is not None and key in kind.parameters
+                    tensor = self.tensor(
+                        f"{prefix}{key}", child, "data", child.requires_grad if is_parameter else False
+                    )
+                    (part.parameters if is_parameter else part.buffers).append(tensor)
+            self.description.parts.append(part)
             below = depth + (1 if path else 0)
-            stack += [(f"{prefix}{key}", item, below) for key, item in reversed(children)]
+            stack += [(f"{prefix}{key}", child, below) for key, child in reversed(children)]
 
     def is_module(self, value: Any) -> bool:
         if not isinstance(value, ReducedObject):
@@ -226,22 +228,22 @@ class _Reader:
         """
         if "constants.pkl" not in self.archive:
             return 0
-        found = strict(self.archive.read("constants.pkl"), self.archive.path)
-        frozen = not any(part.parameters for part in self.found.parts)
-        root, count = self.found.parts[0], 0
-        for at, item in enumerate(found if isinstance(found, (tuple, list)) else ()):
-            if not isinstance(item, TensorSpec):
+        constants = strict(self.archive.read("constants.pkl"), self.archive.path)
+        frozen = not any(part.parameters for part in self.description.parts)
+        root, count = self.description.parts[0], 0
+        for at, constant in enumerate(constants if isinstance(constants, (tuple, list)) else ()):
+            if not isinstance(constant, TensorSpec):
                 continue
             count += 1
-            weight = frozen and item.dtype.startswith(("float", "bfloat"))
-            stored = self.tensor(f"CONSTANTS_c{at}", item, "constants", False)
-            (root.parameters if weight else root.buffers).append(stored)
+            weight = frozen and constant.dtype.startswith(("float", "bfloat"))
+            tensor = self.tensor(f"CONSTANTS_c{at}", constant, "constants", False)
+            (root.parameters if weight else root.buffers).append(tensor)
         return count
 
     def tensor(self, name: str, spec: TensorSpec, folder: str, trained: bool | None) -> StoredTensor:
         entry, width = f"{folder}/{spec.storage.key}", BYTES.get(spec.dtype, 0)
-        held = spec.storage.elements * BYTES.get(spec.storage.dtype, 0)
-        if self.archive.size_of(entry) < held:
+        storage_bytes = spec.storage.elements * BYTES.get(spec.storage.dtype, 0)
+        if self.archive.size_of(entry) < storage_bytes:
             raise BadModel(f"'{entry}' holds fewer bytes than its tensor", where=self.archive.path)
         unread = "" if width else f"{spec.dtype} is a type that is not known"
         if self.archive.entries[entry].method:
@@ -260,15 +262,15 @@ class _Reader:
         if identity is not None:
             first = self.first.setdefault(identity, name)
             if first != name:
-                self.found.notes[name] = f"tied to {first}"
+                self.description.notes[name] = f"tied to {first}"
         if not spec.contiguous:
-            self.found.strides[name] = spec.stride
-            self.found.notes[name] = f"strides {spec.stride}"
+            self.description.strides[name] = spec.stride
+            self.description.notes[name] = f"strides {spec.stride}"
         nbytes = min(spec.elements, spec.storage.elements) * width
         path = self.archive.path
-        made = StoredTensor(name, spec.dtype, spec.shape, nbytes, path, offset, identity, trained, unread)
-        self.tensors.append(made)
-        return made
+        tensor = StoredTensor(name, spec.dtype, spec.shape, nbytes, path, offset, identity, trained, unread)
+        self.tensors.append(tensor)
+        return tensor
 
     def inputs(self, root: ReducedObject) -> None:
         """What forward takes, with the shapes that it was traced with."""
@@ -276,29 +278,29 @@ class _Reader:
         traced: Any = None
         if "traced_inputs.pkl" in self.archive:
             traced = strict(self.archive.read("traced_inputs.pkl"), self.archive.path)
-        given = traced.get("forward") if isinstance(traced, dict) else None
-        specs = given if isinstance(given, (list, tuple)) else ()
+        traced_inputs = traced.get("forward") if isinstance(traced, dict) else None
+        specs = traced_inputs if isinstance(traced_inputs, (list, tuple)) else ()
         for at, (name, declared) in enumerate(kind.takes if kind is not None else ()):
             spec = specs[at] if at < len(specs) else None
             if isinstance(spec, TensorSpec):
-                self.found.inputs.append((name, spec.dtype, spec.shape))
+                self.description.inputs.append((name, spec.dtype, spec.shape))
             else:
-                self.found.inputs.append((name, declared, None))
+                self.description.inputs.append((name, declared, None))
 
 
 def _settings(kind: _Kind | None, state: Mapping[Any, Any]) -> dict[str, Any]:
     """What a module was made with, as far as its attributes and its code's constants say."""
-    found = dict(kind.constants) if kind is not None else {}
+    settings = dict(kind.constants) if kind is not None else {}
     for key, value in state.items():
         if isinstance(key, str) and not key.startswith("_") and key != "training":
             plain = isinstance(value, (bool, int, float, str))
             short = isinstance(value, (list, tuple)) and len(value) <= 16
             if plain or (short and all(isinstance(v, (bool, int, float)) for v in value)):
-                found[key] = value[:200] if isinstance(value, str) else value
+                settings[key] = value[:200] if isinstance(value, str) else value
     # the code has its constants in no order
     return {
-        key: found[key]
-        for key in (*filter(found.__contains__, _FIRST), *sorted(found.keys() - _FIRST.keys()))
+        key: settings[key]
+        for key in (*filter(settings.__contains__, _FIRST), *sorted(settings.keys() - _FIRST.keys()))
     }
 
 
@@ -329,11 +331,11 @@ def script(path: str, why: str, *, places: bool = True) -> ScriptDescription:
     constants = reader.constants()
     share_pieces(reader.tensors, reader.views)
     reader.inputs(root)
-    found = reader.found
+    description = reader.description
     size = sum(tensor.nbytes for tensor in distinct(reader.tensors))
     code = [name for name in archive.names() if name.startswith("code/") and name.endswith(".py")]
     version = archive.text("version").strip() if "version" in archive else ""
-    found.contents = TensorIndex(
+    description.contents = TensorIndex(
         "torchscript",
         path,
         reader.tensors,
@@ -342,16 +344,16 @@ def script(path: str, why: str, *, places: bool = True) -> ScriptDescription:
         facts=(
             ("form", "traced" if "traced_inputs.pkl" in archive else "scripted"),
             ("class", plain_name(root.qualname)),
-            ("modules", f"{len(found.parts):,}"),
+            ("modules", f"{len(description.parts):,}"),
             ("tensors", f"{len(reader.tensors):,}, {bytes_text(size)}"),
             *([("constants of the code", f"{constants:,} tensors")] if constants else []),
             ("code", f"{len(code):,} files of text, read and not run"),
             *([("archive version", version[:32])] if version else []),
         ),
-        kinds={part.path: part.kind for part in found.parts},
+        kinds={part.path: part.kind for part in description.parts},
         why=why,
     )
-    return found
+    return description
 
 
 # -- the outline

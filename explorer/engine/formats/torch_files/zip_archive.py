@@ -87,10 +87,10 @@ def _end_of(read: Read, size: int) -> tuple[int, int, int]:
         if magic == b"PK\x06\x07":
             if where > size - _END64.size:
                 raise _broken("its directory is not where it says")
-            found = _END64.unpack(read(_END64.size, where))
-            if found[0] != b"PK\x06\x06":
+            end_record = _END64.unpack(read(_END64.size, where))
+            if end_record[0] != b"PK\x06\x06":
                 raise _broken("its directory is not where it says")
-            count, length, offset = found[7], found[8], found[9]
+            count, length, offset = end_record[7], end_record[8], end_record[9]
     return count, length, offset
 
 
@@ -127,7 +127,7 @@ def directory(read: Read, size: int) -> dict[str, ZipEntry]:
     if offset + length > size or count * _CENTRAL.size > length:
         raise _broken("its directory is larger than the file")
     content = read(length, offset)
-    found: dict[str, ZipEntry] = {}
+    entries: dict[str, ZipEntry] = {}
     at = 0
     for _ in range(count):
         if at + _CENTRAL.size > length:
@@ -146,11 +146,11 @@ def directory(read: Read, size: int) -> dict[str, ZipEntry]:
             values = [plain, packed, header]
             _wide(content[start + name_length : start + name_length + extra_length], values)
             plain, packed, header = values
-        if name in found:
+        if name in entries:
             raise _broken(f"two entries are called '{printable(name)[:80]}'")
-        found[name] = ZipEntry(method, crc, packed, plain, header, bool(flags & 1))
-    _apart(found, offset)
-    return found
+        entries[name] = ZipEntry(method, crc, packed, plain, header, bool(flags & 1))
+    _apart(entries, offset)
+    return entries
 
 
 def _apart(entries: dict[str, ZipEntry], end: int) -> None:
@@ -190,13 +190,13 @@ class ZipArchive:
         try:
             # open until nobody has it any more: weights are read when they are asked for
             self._fd, self.size = input_files.descriptor(path)
-            found = directory(self.raw, self.size)
+            entries = directory(self.raw, self.size)
         except (OSError, ValueError, BadModel) as error:
-            said = error if isinstance(error, BadModel) else _broken()
-            raise BadModel(said.what, where=path, hint=said.hint) from error
-        root = next(iter(found), "").partition("/")[0] + "/"
-        self.root = root if all(name.startswith(root) for name in found) else ""
-        self.entries = {name.removeprefix(self.root): entry for name, entry in found.items()}
+            problem = error if isinstance(error, BadModel) else _broken()
+            raise BadModel(problem.what, where=path, hint=problem.hint) from error
+        root = next(iter(entries), "").partition("/")[0] + "/"
+        self.root = root if all(name.startswith(root) for name in entries) else ""
+        self.entries = {name.removeprefix(self.root): entry for name, entry in entries.items()}
 
     def __del__(self) -> None:
         if self._fd >= 0:
@@ -235,14 +235,14 @@ class ZipArchive:
         entry = self.entries.get(name)
         if entry is None:
             raise BadModel(f"the archive has no '{printable(name)}'", where=self.path)
-        stored = entry.method == _STORED
+        is_stored = entry.method == _STORED
         if entry.secret:
             raise BadModel(f"'{printable(name)}' is encrypted", where=self.path)
-        if stored and (entry.size != entry.packed or entry.size > self.size):
+        if is_stored and (entry.size != entry.packed or entry.size > self.size):
             raise BadModel(f"'{printable(name)}' claims more bytes than the file has", where=self.path)
-        if not stored and entry.method != _DEFLATED:
+        if not is_stored and entry.method != _DEFLATED:
             raise BadModel(f"'{printable(name)}' is packed in a way that torch does not use", where=self.path)
-        if not stored and entry.size > (PICKLED if name.endswith((".pkl", ".json")) else INFLATED):
+        if not is_stored and entry.size > (PICKLED if name.endswith((".pkl", ".json")) else INFLATED):
             raise BadModel(
                 f"'{printable(name)}' would take {entry.size:,} bytes unpacked",
                 where=self.path,

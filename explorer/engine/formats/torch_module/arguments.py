@@ -45,27 +45,27 @@ class BoundInputs(Struct, frozen=True):
         Of the user's own tensors those on 'cpu' are given as they are, if they still have the shape that was
         asked for; on 'meta' short lists of integers (lengths, positions) keep their values.
         """
-        made: list[torch.Tensor] = []
+        arguments: list[torch.Tensor] = []
         chance = torch.Generator().manual_seed(seed)
-        own = self.example.tensors() if self.example is not None else [None] * len(self.inputs)
-        for info, given in zip(self.inputs, own, strict=True):
-            if given is not None and _same(given, info) and (device == "cpu" or _steers(given)):
-                made.append(given.detach().to("cpu"))
+        example_tensors = self.example.tensors() if self.example is not None else [None] * len(self.inputs)
+        for info, example in zip(self.inputs, example_tensors, strict=True):
+            if example is not None and _same(example, info) and (device == "cpu" or _steers(example)):
+                arguments.append(example.detach().to("cpu"))
                 continue
-            if given is not None and given.is_nested:
+            if example is not None and example.is_nested:
                 # the strided layout has no form without values: who counts says so
-                made.append(jagged.without_values(given) if jagged.is_jagged(given) else given)
+                arguments.append(jagged.without_values(example) if jagged.is_jagged(example) else example)
                 continue
             kind = getattr(torch, info.dtype or "float32")
             shape = [int(d) for d in info.shape or () if isinstance(d, int)]
             if device == "meta":
                 empty = torch.empty(shape, dtype=kind, device="meta")
-                made.append(empty if given is None else sparse.marked(empty, given))
+                arguments.append(empty if example is None else sparse.marked(empty, example))
             elif kind.is_floating_point or kind.is_complex:
-                made.append(torch.rand(shape, generator=chance, dtype=torch.float32).to(kind))
+                arguments.append(torch.rand(shape, generator=chance, dtype=torch.float32).to(kind))
             else:
-                made.append(torch.randint(0, 2, shape, generator=chance).to(kind))
-        return self.call(made)
+                arguments.append(torch.randint(0, 2, shape, generator=chance).to(kind))
+        return self.call(arguments)
 
     def call(self, tensors: Sequence[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword arguments that carry `tensors`, one per input, into the model."""
@@ -115,8 +115,8 @@ def _replaced(value: Any, by: Callable[[Any], Any]) -> Any:
     if isinstance(value, (torch.Tensor, np.ndarray)):
         return by(value)
     if isinstance(value, Mapping):
-        made = {key: _replaced(part, by) for key, part in value.items()}
-        return made if type(value) is dict else type(value)(made)  # type: ignore[call-arg]
+        mapping = {key: _replaced(part, by) for key, part in value.items()}
+        return mapping if type(value) is dict else type(value)(mapping)  # type: ignore[call-arg]
     if isinstance(value, (tuple, list)):
         parts = [_replaced(part, by) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)

@@ -46,17 +46,17 @@ class CacheTensor(Struct, frozen=True):
 
 def tensors_of(cache: Any) -> tuple[CacheTensor, ...]:
     """The tensors of a cache, in the order of its layers."""
-    found = []
+    cache_tensors = []
     for path, tensor in _tensors(cache, ()):
         at = next((at for at, piece in enumerate(path) if piece.isdigit()), -1)
         # what is no list of layers says itself what its tensors are: 'rnn_state.0'
         kind = ("state",) if len(path) == 1 else () if path[at - 1] == "layers" else path[at - 1 : at]
         name = ".".join((*kind, *path[at + 1 :]))
-        found.append(CacheTensor(int(path[at]) if at >= 0 else -1, name, tensor))
-    seen: dict[int, CacheTensor] = {}
-    for one in found:
-        seen.setdefault(id(one.tensor), one)
-    return tuple(seen.values())
+        cache_tensors.append(CacheTensor(int(path[at]) if at >= 0 else -1, name, tensor))
+    distinct: dict[int, CacheTensor] = {}
+    for cache_tensor in cache_tensors:
+        distinct.setdefault(id(cache_tensor.tensor), cache_tensor)
+    return tuple(distinct.values())
 
 
 def _tensors(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], torch.Tensor]]:
@@ -85,7 +85,7 @@ def within(value: Any) -> Iterator[torch.Tensor]:
     )
     for part in parts:
         if is_cache(part):
-            yield from (one.tensor for one in tensors_of(part))
+            yield from (cache_tensor.tensor for cache_tensor in tensors_of(part))
 
 
 def unshared(value: Any) -> Any:

@@ -43,47 +43,53 @@ class _Config:
         return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
-def candidates(model: Any, names: Sequence[str], required: Sequence[str], given: Sizes) -> Iterator[Sizes]:
+def candidates(
+    model: Any, names: Sequence[str], required: Sequence[str], dummy_sizes: Sizes
+) -> Iterator[Sizes]:
     """Sets of inputs that a model may take, likeliest first; none if it has no configuration.
 
     Args:
         model: With a `config`, or timm's `pretrained_cfg`.
         names: That its forward has.
         required: Those without which it cannot be called.
-        given: What it says by `dummy_inputs`, if anything.
+        dummy_sizes: What it says by `dummy_inputs`, if anything.
     """
     size = _input_size(model)
     if size is not None and len(required) == 1:
         yield {required[0]: ("", (1, *size))}
     if getattr(model, "config", None) is None:
         return
-    made = {name: list(make(model)) for name, make in _MADE.items() if name in names}
+    sizes_by_name = {name: list(make(model)) for name, make in _MADE.items() if name in names}
     main = getattr(model, "main_input_name", "")
-    mains = [name for name in made if name in required] or [name for name in made if name == main]
-    text = dict(given)
+    mains = [name for name in sizes_by_name if name in required] or [
+        name for name in sizes_by_name if name == main
+    ]
+    text = dict(dummy_sizes)
     if not text and "input_ids" in names and ("input_ids" in required or main == "input_ids"):
         text = {"input_ids": ("int64", (1, _TOKENS))}
-    if mains and not given:
-        yield from _with(made, mains, {n: t for n, t in text.items() if n in required})
+    if mains and not dummy_sizes:
+        yield from _with(sizes_by_name, mains, {n: t for n, t in text.items() if n in required})
     elif text:
         yield text
     if text and "decoder_input_ids" in names and "decoder_input_ids" not in text:
         text = {**text, "decoder_input_ids": text["input_ids"]} if "input_ids" in text else text
         yield text
-    if not mains or given:
-        for name in made:
-            yield from _with(made, [name], text)
+    if not mains or dummy_sizes:
+        for name in sizes_by_name:
+            yield from _with(sizes_by_name, [name], text)
     elif "decoder_input_ids" in names:
-        yield from _with(made, mains, {"decoder_input_ids": ("int64", (1, _TOKENS))})
-    if text and len(made) > 1:
-        yield from _with(made, list(made), text)
+        yield from _with(sizes_by_name, mains, {"decoder_input_ids": ("int64", (1, _TOKENS))})
+    if text and len(sizes_by_name) > 1:
+        yield from _with(sizes_by_name, list(sizes_by_name), text)
 
 
-def _with(made: Mapping[str, list[tuple[str, Size]]], names: Sequence[str], more: Sizes) -> Iterator[Sizes]:
+def _with(
+    sizes_by_name: Mapping[str, list[tuple[str, Size]]], names: Sequence[str], more: Sizes
+) -> Iterator[Sizes]:
     """Every shape of the first of some inputs, with the likeliest of the others."""
     first, *rest = names
-    others = {name: made[name][0] for name in rest if made[name]}
-    for sized in made[first]:
+    others = {name: sizes_by_name[name][0] for name in rest if sizes_by_name[name]}
+    for sized in sizes_by_name[first]:
         batch = next(iter(more.values()))[1][0] if more else 1
         both = {first: sized, **others}
         yield {**more, **{name: (kind, (batch, *shape[1:])) for name, (kind, shape) in both.items()}}
@@ -92,8 +98,10 @@ def _with(made: Mapping[str, list[tuple[str, Size]]], names: Sequence[str], more
 def _input_size(model: Any) -> Size | None:
     """Channels, height and width as timm's models say them."""
     for source in (getattr(model, name, None) for name in ("pretrained_cfg", "default_cfg", "config")):
-        known = source.get("input_size") if isinstance(source, Mapping) else getattr(source, "input_size", ())
-        size = tuple(known) if isinstance(known, (tuple, list)) else ()
+        input_size = (
+            source.get("input_size") if isinstance(source, Mapping) else getattr(source, "input_size", ())
+        )
+        size = tuple(input_size) if isinstance(input_size, (tuple, list)) else ()
         if len(size) == 3 and all(isinstance(n, int) and n > 0 for n in size):
             return size
     return None

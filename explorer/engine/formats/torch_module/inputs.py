@@ -60,30 +60,32 @@ def bind(
     _check_dims(dims)
     model = loaded.shapes()
     required, optional, variadic = _parameters(model)
-    known = [*required, *optional]
+    parameter_names = [*required, *optional]
     if isinstance(loaded.example, Example):
-        loaded.bound = _exactly(loaded.example, known, input_shapes, dims)
+        loaded.bound = _exactly(loaded.example, parameter_names, input_shapes, dims)
         return loaded.bound
     for name in input_shapes:
-        if name not in known and not variadic:
-            raise Misuse(f"no input is called '{name}'", where="--input-shape", hint=nearest(name, known))
-    found = _own(loaded, model, required)
-    untyped = [n for n, (dtype, _) in input_shapes.items() if dtype is None and n not in found]
+        if name not in parameter_names and not variadic:
+            raise Misuse(
+                f"no input is called '{name}'", where="--input-shape", hint=nearest(name, parameter_names)
+            )
+    infos = _own(loaded, model, required)
+    untyped = [n for n, (dtype, _) in input_shapes.items() if dtype is None and n not in infos]
     usual = _floating(model)
     for name, (dtype, shape) in input_shapes.items():
-        kind = _dtype(name, dtype, {**dict(_examples(_dummy(model), required)), **found}, usual)
-        found[name] = TensorInfo(name, kind, _shape(name, shape), "declared")
-    if untyped or not found or not found.keys() >= set(required):
+        kind = _dtype(name, dtype, {**dict(_examples(_dummy(model), required)), **infos}, usual)
+        infos[name] = TensorInfo(name, kind, _shape(name, shape), "declared")
+    if untyped or not infos or not infos.keys() >= set(required):
         model = loaded.meta()  # it may be run to find out what it takes
     fails = partial(_failure, try_run)
-    found, notes = _completed(loaded, model, found, (required, optional, variadic), fails)
-    order = [n for n in known if n in found] + [n for n in found if n not in known]
-    inputs = tuple(found[name] for name in order)
+    infos, notes = _completed(loaded, model, infos, (required, optional, variadic), fails)
+    order = [n for n in parameter_names if n in infos] + [n for n in infos if n not in parameter_names]
+    inputs = tuple(infos[name] for name in order)
     if "batch" in dims:
         inputs = tuple(replace(i, shape=(dims["batch"], *(i.shape or ())[1:])) for i in inputs if i.shape)
-    prefix = _positional(order, known)
-    chosen = not input_shapes or "batch" in dims
-    batch = inputs[0].shape[0] if inputs and inputs[0].shape and chosen else None
+    prefix = _positional(order, parameter_names)
+    batch_is_open = not input_shapes or "batch" in dims
+    batch = inputs[0].shape[0] if inputs and inputs[0].shape and batch_is_open else None
     images = _takes_images(loaded, model)
     indices = _indices(loaded, model, BoundInputs(inputs, {}, positional=prefix, images=images), untyped)
     inputs = tuple(replace(i, dtype="int64") if i.name in indices else i for i in inputs)
@@ -118,7 +120,7 @@ def _positional(order: Sequence[str], known: Sequence[str]) -> int:
 def _completed(
     loaded: LoadedModule,
     model: nn.Module,
-    found: dict[str, TensorInfo],
+    infos: dict[str, TensorInfo],
     parameters: tuple[list[str], list[str], bool],
     fails: Failure,
 ) -> tuple[dict[str, TensorInfo], tuple[str, ...]]:
@@ -129,19 +131,19 @@ def _completed(
     """
     required, optional, variadic = parameters
     notes: tuple[str, ...] = ()
-    if not found:
-        found, notes = _configured(loaded, model, [*required, *optional], required, fails)
-    missing = [n for n in required if n not in found]
+    if not infos:
+        infos, notes = _configured(loaded, model, [*required, *optional], required, fails)
+    missing = [n for n in required if n not in infos]
     if missing:
-        alone = len(missing) == 1 and not found
-        guessed, said = _guess(loaded, model, missing[0], fails) if alone else (None, "")
+        alone = len(missing) == 1 and not infos
+        guessed, note = _guess(loaded, model, missing[0], fails) if alone else (None, "")
         if guessed is None:
-            raise _unknown_shape(loaded, model, missing[0], required, said)
-        found[missing[0]] = guessed
-        notes = (said,)
-    if variadic and not found:
+            raise _unknown_shape(loaded, model, missing[0], required, note)
+        infos[missing[0]] = guessed
+        notes = (note,)
+    if variadic and not infos:
         raise _unknown_shape(loaded, model, "x", ["x"])
-    return found, notes
+    return infos, notes
 
 
 def _exactly(
@@ -151,17 +153,17 @@ def _exactly(
     dims: Mapping[str, int],
 ) -> BoundInputs:
     """The user's own arguments, with the shapes that were asked for."""
-    found = example.named(names)
+    infos = example.named(names)
     for name, (dtype, shape) in input_shapes.items():
-        if name not in found:
-            raise Misuse(f"no input is called '{name}'", where="--input-shape", hint=nearest(name, found))
-        found[name] = TensorInfo(name, _dtype(name, dtype, found, "float32"), _shape(name, shape), "declared")
+        if name not in infos:
+            raise Misuse(f"no input is called '{name}'", where="--input-shape", hint=nearest(name, infos))
+        infos[name] = TensorInfo(name, _dtype(name, dtype, infos, "float32"), _shape(name, shape), "declared")
     if "batch" in dims:
-        for name, info in found.items():
+        for name, info in infos.items():
             if info.shape:
-                found[name] = replace(info, shape=(dims["batch"], *info.shape[1:]))
+                infos[name] = replace(info, shape=(dims["batch"], *info.shape[1:]))
     assumed = {"batch": dims["batch"]} if "batch" in dims else {}
-    return BoundInputs(tuple(found.values()), assumed, (), example=example)
+    return BoundInputs(tuple(infos.values()), assumed, (), example=example)
 
 
 def _unknown_shape(
@@ -200,9 +202,9 @@ def _parameters(model: nn.Module) -> tuple[list[str], list[str], bool]:
     return required, optional, variadic
 
 
-def _dtype(name: str, dtype: str | None, found: Mapping[str, TensorInfo], usual: str) -> str:
+def _dtype(name: str, dtype: str | None, infos: Mapping[str, TensorInfo], usual: str) -> str:
     if dtype is None:
-        return (found[name].dtype if name in found else None) or usual
+        return (infos[name].dtype if name in infos else None) or usual
     if not isinstance(getattr(torch, dtype, None), torch.dtype):
         kinds = ["float32", "float64", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool"]
         raise Misuse(
@@ -239,44 +241,50 @@ def _own(loaded: LoadedModule, model: nn.Module, required: Sequence[str]) -> dic
 
 
 def _configured(
-    loaded: LoadedModule, model: nn.Module, known: Sequence[str], required: Sequence[str], fails: Failure
+    loaded: LoadedModule,
+    model: nn.Module,
+    parameter_names: Sequence[str],
+    required: Sequence[str],
+    fails: Failure,
 ) -> tuple[dict[str, TensorInfo], tuple[str, ...]]:
     """The inputs that a model's configuration implies, or that it has for trying it out, and what to say.
 
     Of several sets the first with which the model runs; if it runs with none, the first.
     """
-    dummy = {n: i for n, i in _examples(_dummy(model), required) if n in known}
+    dummy = {n: i for n, i in _examples(_dummy(model), required) if n in parameter_names}
     plain = {
         n: (i.dtype or "", tuple(d for d in i.shape or () if isinstance(d, int))) for n, i in dummy.items()
     }
     usual = _floating(model)
-    sets = list(candidates(model, known, required, plain)) or ([plain] if plain else [])
+    sets = list(candidates(model, parameter_names, required, plain)) or ([plain] if plain else [])
     missing = [s for s in sets if not set(required) <= s.keys()]
     sets = [s for s in sets if s not in missing]
     if not sets:
         return {}, ()
-    chosen = sets[0]
+    sizes = sets[0]
     if len(sets) > 1:
-        chosen = next((s for s in sets if _runs(loaded, model, s, usual, fails)), sets[0])
-    found = {
+        sizes = next((s for s in sets if _runs(loaded, model, s, usual, fails)), sets[0])
+    infos = {
         name: dummy[name]
-        if name in dummy and chosen[name] == plain[name]
+        if name in dummy and sizes[name] == plain[name]
         else TensorInfo(name, kind or usual, shape, "inferred")
-        for name, (kind, shape) in chosen.items()
+        for name, (kind, shape) in sizes.items()
     }
-    made = [f"{i.name} {'x'.join(map(str, i.shape or ()))}" for i in found.values() if i.origin == "inferred"]
-    return found, (f"guessed from the model's configuration: {', '.join(made)}",) if made else ()
+    guesses = [
+        f"{i.name} {'x'.join(map(str, i.shape or ()))}" for i in infos.values() if i.origin == "inferred"
+    ]
+    return infos, (f"guessed from the model's configuration: {', '.join(guesses)}",) if guesses else ()
 
 
 def _runs(
     loaded: LoadedModule, model: nn.Module, sizes: Mapping[str, tuple[str, Size]], usual: str, fails: Failure
 ) -> bool:
-    given = {
+    tensors = {
         name: torch.empty(shape, dtype=getattr(torch, kind or usual), device="meta")
         for name, (kind, shape) in sizes.items()
     }
     with loaded.quiet():
-        return fails(model, **given) is None
+        return fails(model, **tensors) is None
 
 
 def _dummy(model: nn.Module) -> Any:
@@ -334,9 +342,9 @@ def _image_size(name: str, model: Any) -> tuple[int, int]:
     """
     from torchvision import models
 
-    own = getattr(model, "image_size", None)
-    if isinstance(own, int):
-        return own, own
+    image_size = getattr(model, "image_size", None)
+    if isinstance(image_size, int):
+        return image_size, image_size
     for weights in models.get_model_weights(name):
         options = getattr(weights.transforms, "keywords", {})
         size = options.get("crop_size") or options.get("resize_size")
@@ -406,7 +414,7 @@ class _InputsSettled(Exception):
 
 
 def _indices(
-    loaded: LoadedModule, model: nn.Module, bound: BoundInputs, untyped: Sequence[str]
+    loaded: LoadedModule, model: nn.Module, bound_inputs: BoundInputs, untyped: Sequence[str]
 ) -> tuple[str, ...]:
     """Which of the inputs whose type nobody gave are rows of embeddings: those that have to be integers for
     the model to get to its last embedding. Tried on shapes, and no further than there.
@@ -432,18 +440,18 @@ def _indices(
         table.register_forward_pre_hook(check_rows, with_kwargs=True)
         table.register_forward_hook(reached)
     sizes = range(len(untyped) + 1) if len(untyped) <= _FEW else (0, 1, len(untyped))
-    for chosen in (names for size in sizes for names in itertools.combinations(untyped, size)):
+    for integer_names in (names for size in sizes for names in itertools.combinations(untyped, size)):
         waiting.update(tables)
-        given = [replace(i, dtype="int64") if i.name in chosen else i for i in bound.inputs]
-        args, kwargs = replace(bound, inputs=tuple(given)).arguments(device="meta")
+        inputs = [replace(i, dtype="int64") if i.name in integer_names else i for i in bound_inputs.inputs]
+        args, kwargs = replace(bound_inputs, inputs=tuple(inputs)).arguments(device="meta")
         try:
             with loaded.quiet(), torch.no_grad():
                 twin(*args, **kwargs)
         except _InputsSettled:
-            return chosen
+            return integer_names
         except Exception:
             continue
-        return chosen
+        return integer_names
     return ()
 
 
@@ -483,7 +491,7 @@ def _failure(
     try_run: Failure, model: nn.Module, *args: torch.Tensor, **kwargs: torch.Tensor
 ) -> tuple[str, str] | None:
     """Where and why a model does not run on tensors without values; None if it does."""
-    lazy = any(is_lazy(held) for held in (*model.parameters(), *model.buffers()))
+    lazy = any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers()))
     # a recurrent layer runs in one piece where it is watched, and step by step where it is not
     if not any(isinstance(module, nn.RNNBase) for module in model.modules()):
         try:

@@ -106,15 +106,15 @@ class LoadedModule(Struct):
                 try:
                     with self.quiet(), torch.random.fork_rng(devices=[]), way(), UnfilledTensors():
                         torch.manual_seed(self.seed)
-                        made = self.build()
+                        model = self.build()
                 except ExplorerError:
                     raise
                 except Exception as error:
                     failed = error
                     continue
-                tensors = (*made.parameters(), *made.buffers())
+                tensors = (*model.parameters(), *model.buffers())
                 plain = all(t.is_meta and not is_wrapper(t) for t in tensors)
-                self._meta = made if plain else self._without_values(made)
+                self._meta = model if plain else self._without_values(model)
                 break
             else:
                 if self.values is not None and failed is not None:
@@ -143,9 +143,9 @@ class LoadedModule(Struct):
             return self._shapes
         with self.quiet(), torch.random.fork_rng(devices=[]), UninitialisedOnMeta(), UnfilledTensors():
             torch.manual_seed(self.seed)
-            made = self.build()
+            model = self.build()
         # what a callable hands back may be somebody's; a configuration's module is new
-        return (emptied(made) if self.new else without_values(made, numbers=True)).eval()
+        return (emptied(model) if self.new else without_values(model, numbers=True)).eval()
 
     def materialise(self) -> nn.Module:
         """The model with its weights on the CPU, in evaluation mode; the same for the same seed.
@@ -231,23 +231,25 @@ def _from_torchvision(name: str, weights: str | None, seed: int) -> LoadedModule
     require("torchvision", name)
     from torchvision import models
 
-    known = models.list_models()
-    if name not in known:
+    model_names = models.list_models()
+    if name not in model_names:
         raise Misuse(
-            "no file and no torchvision model has this name", where=name, hint=nearest(name.lower(), known)
+            "no file and no torchvision model has this name",
+            where=name,
+            hint=nearest(name.lower(), model_names),
         )
     options, note = _OPTIONS.get(name, ({}, ""))
     builder = models.get_model_builder(name)
-    chosen = None if weights is None else _weights(name, weights)
-    if chosen is None and "weights_backbone" in inspect.signature(builder).parameters:
+    pretrained = None if weights is None else _weights(name, weights)
+    if pretrained is None and "weights_backbone" in inspect.signature(builder).parameters:
         options = {**options, "weights_backbone": None}
 
     def build() -> nn.Module:
-        if chosen is None:
+        if pretrained is None:
             module: nn.Module = builder(weights=None, **options)
             return module
         try:
-            trained: nn.Module = builder(weights=chosen, progress=False)
+            trained: nn.Module = builder(weights=pretrained, progress=False)
         except Exception as error:
             raise ExplorerError(
                 f"the weights {weights} could not be fetched ({error_line(error)})",
@@ -259,10 +261,10 @@ def _from_torchvision(name: str, weights: str | None, seed: int) -> LoadedModule
     return LoadedModule(
         source=name,
         build=build,
-        weights_text=f"random, seed {seed}" if chosen is None else f"torchvision {weights}",
+        weights_text=f"random, seed {seed}" if pretrained is None else f"torchvision {weights}",
         seed=seed,
-        notes=(note,) if note and chosen is None else (),
-        trained=chosen is not None,
+        notes=(note,) if note and pretrained is None else (),
+        trained=pretrained is not None,
         torchvision=True,
     )
 
@@ -271,12 +273,12 @@ def _weights(name: str, weights: str) -> Any:
     from torchvision import models
 
     kinds = models.get_model_weights(name)
-    known = list(kinds.__members__)
-    if weights not in known:
+    weight_names = list(kinds.__members__)
+    if weights not in weight_names:
         raise Misuse(
             f"{name} has no weights called '{weights}'",
             where="--weights",
-            hint=nearest(weights.upper(), known) or f"torchvision has none for {name}",
+            hint=nearest(weights.upper(), weight_names) or f"torchvision has none for {name}",
         )
     return kinds[weights]
 
@@ -309,14 +311,14 @@ def _from_callable(source: str, seed: int) -> LoadedModule:
         return of(target, source=source)
 
     def build() -> nn.Module:
-        made = target()
+        result = target()
         # a callable may hand over its example inputs beside the module
-        if isinstance(made, tuple) and len(made) == 2 and isinstance(made[0], nn.Module):
-            made, loaded.example = made
-        if not isinstance(made, nn.Module):
-            kind = type(made).__name__
+        if isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], nn.Module):
+            result, loaded.example = result
+        if not isinstance(result, nn.Module):
+            kind = type(result).__name__
             raise Misuse(f"'{attribute}' returned a {kind}, not an nn.Module", where=source)
-        return made
+        return result
 
     loaded.build = build
     return loaded

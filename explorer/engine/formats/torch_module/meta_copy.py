@@ -62,15 +62,17 @@ def emptied(model: nn.Module) -> nn.Module:
     attach_wrapped(model, model)
     for module in model.modules():
         parameters, buffers, _ = module_dicts(module).values()
-        for held in (parameters, buffers):
-            held.update({name: twins[id(tensor)] for name, tensor in held.items() if tensor is not None})
+        for tensors in (parameters, buffers):
+            tensors.update(
+                {name: twins[id(tensor)] for name, tensor in tensors.items() if tensor is not None}
+            )
     return model
 
 
 def _twins(model: nn.Module, numbers: bool) -> dict[int, Any]:
     """What stands for each tensor, by its id; tensors that share storage share it there, too."""
     of_torch = [m for m in model.modules() if is_of_torch(m)]
-    own = {id(b) for m in of_torch for b in m.buffers(recurse=False)}
+    torch_buffers = {id(b) for m in of_torch for b in m.buffers(recurse=False)}
     storages: dict[Any, Any] = {}
     memo: dict[int, Any] = {}
     for tensor in (*model.parameters(), *model.buffers(), *_loose(model)):
@@ -84,7 +86,7 @@ def _twins(model: nn.Module, numbers: bool) -> dict[int, Any]:
         elif tensor.is_meta:
             memo[id(tensor)] = _as_parameter(tensor.detach(), tensor)
         elif not isinstance(tensor, nn.Parameter) and (
-            _steers(tensor) or (numbers and id(tensor) not in own and tensor.numel() <= MOST_KEPT)
+            _steers(tensor) or (numbers and id(tensor) not in torch_buffers and tensor.numel() <= MOST_KEPT)
         ):
             memo[id(tensor)] = _as_parameter(tensor.detach().clone(), tensor)
         else:
@@ -119,7 +121,7 @@ def with_plain_tensors(model: nn.Module) -> tuple[nn.Module, str]:
     """
     memo: dict[int, Any] = {}
     failed = ""
-    found = False
+    has_wrappers = False
     loose = (("an attribute", tensor) for tensor in _loose(model))
     for name, tensor in (*model.named_parameters(), *model.named_buffers(), *loose):
         if id(tensor) in memo:
@@ -127,13 +129,13 @@ def with_plain_tensors(model: nn.Module) -> tuple[nn.Module, str]:
         memo[id(tensor)] = tensor
         if is_lazy(tensor) or not is_wrapper(tensor):
             continue
-        found = True
+        has_wrappers = True
         plain = dequantized(tensor)
         if plain is None:
             failed = failed or f"{name} ({type(tensor).__name__})"
         else:
             memo[id(tensor)] = _as_parameter(plain, tensor)
-    if not found:
+    if not has_wrappers:
         return model, ""
     twin = _copied(model, memo)
     attach_wrapped(model, twin)
@@ -189,9 +191,9 @@ def _loose(model: nn.Module) -> Iterator[torch.Tensor]:
             if isinstance(value, torch.Tensor):
                 yield value
             elif isinstance(value, (list, tuple)):
-                yield from (item for item in value if isinstance(item, torch.Tensor))
+                yield from (element for element in value if isinstance(element, torch.Tensor))
             elif isinstance(value, dict):
-                yield from (item for item in value.values() if isinstance(item, torch.Tensor))
+                yield from (element for element in value.values() if isinstance(element, torch.Tensor))
     yield from (tensor for _, tensor in unregistered_parameters(model))
 
 
@@ -215,8 +217,8 @@ def _module_by_module(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
     for module in model.modules():
         twin = twins[id(module)] = module.__new__(type(module))
         vars(twin).update(vars(module))
-        for kind, held in module_dicts(module).items():
-            vars(twin)[kind] = {name: memo.get(id(one), one) for name, one in held.items()}
+        for kind, members in module_dicts(module).items():
+            vars(twin)[kind] = {name: memo.get(id(member), member) for name, member in members.items()}
         for name, value in vars(module).items():
             if isinstance(value, torch.Tensor):
                 vars(twin)[name] = memo.get(id(value), value)

@@ -46,9 +46,9 @@ class UninitialisedOnMeta(TorchFunctionMode):
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = dict(kwargs or {})
-        if (func is torch.empty or func in _ALIKE) and given.get("device") is None:
+        keywords = dict(kwargs or {})
+        if (func is torch.empty or func in _ALIKE) and keywords.get("device") is None:
             sizes = args[0] if args and not isinstance(args[0], int) else args
-            if func is torch.empty or math.prod(given.get("size", sizes)) > _LARGE:
-                given["device"] = "meta"
-        return func(*args, **given)
+            if func is torch.empty or math.prod(keywords.get("size", sizes)) > _LARGE:
+                keywords["device"] = "meta"
+        return func(*args, **keywords)

@@ -79,20 +79,20 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     return found
 
 
-def _add_tensors(value: Any, found: list[torch.Tensor]) -> None:
+def _add_tensors(value: Any, collected: list[torch.Tensor]) -> None:
     kind = type(value)
     if kind in _NOT_TENSORS:
         return
     if isinstance(value, torch.Tensor):
-        found.append(value)
+        collected.append(value)
     elif kind is tuple or kind is list:
         for part in value:
-            _add_tensors(part, found)
+            _add_tensors(part, collected)
     elif kind is dict:
         for part in value.values():
-            _add_tensors(part, found)
+            _add_tensors(part, collected)
     else:
-        found += [tensor for _, tensor in tensors(value)]
+        collected += [tensor for _, tensor in tensors(value)]
 
 
 _NOT_TENSORS = frozenset((int, float, bool, str, type(None), torch.dtype, torch.device, torch.Size))
@@ -111,13 +111,13 @@ def described(value: Any, name: str) -> tuple[TensorInfo, ...]:
 
 def flat(values: Any) -> list[torch.Tensor]:
     """The tensors among the arguments of a call, also those inside lists."""
-    found: list[torch.Tensor] = []
+    nested: list[torch.Tensor] = []
     for value in values:
         if isinstance(value, torch.Tensor):
-            found.append(value)
+            nested.append(value)
         elif isinstance(value, (tuple, list)):
-            found.extend(flat(value))
-    return found
+            nested.extend(flat(value))
+    return nested
 
 
 def registered(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
@@ -130,11 +130,11 @@ def registered(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Modu
 
 def named(model: nn.Module) -> dict[str, nn.Module]:
     """Every module by its path, the first one where it is registered several times."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     return {
         path: module
         for path, module in registered(model)
-        if not (id(module) in seen or seen.add(id(module)))  # type: ignore[func-returns-value]
+        if not (id(module) in visited or visited.add(id(module)))  # type: ignore[func-returns-value]
     }
 
 
@@ -178,20 +178,22 @@ def contents(
         skipped: As in `held`.
         plain: Numbers, text and empty containers in it are wanted, too.
     """
-    waiting, seen = [(place, value)], {}
+    waiting, visited = [(place, value)], {}
     while waiting:
         where, part = waiting.pop()
         yield where, part
-        if isinstance(part, torch.Tensor) or id(part) in seen or isinstance(part, _WITHOUT_TENSORS):
+        if isinstance(part, torch.Tensor) or id(part) in visited or isinstance(part, _WITHOUT_TENSORS):
             continue
-        seen[id(part)] = part  # held, so that no other object gets its place
+        visited[id(part)] = part  # held, so that no other object gets its place
         inner: list[tuple[str, Any]]
         if isinstance(part, nn.Module):
             if skipped is None or id(part) in skipped:
                 continue
             dicts = [names for name, names in vars(part).items() if name in MODULE_DICTS]
-            own = [(name, value) for name, value in vars(part).items() if name not in MODULE_DICTS]
-            named_parts = [*(item for names in dicts for item in names.items()), *own]
+            plain_attributes = [
+                (name, value) for name, value in vars(part).items() if name not in MODULE_DICTS
+            ]
+            named_parts = [*(entry for names in dicts for entry in names.items()), *plain_attributes]
             inner = [
                 (f"{where}.{name}", value) for name, value in named_parts if plain or not _is_bare(value)
             ]
@@ -206,8 +208,10 @@ def contents(
                 if plain or not _is_bare(value)
             ]
         else:
-            own = list(getattr(part, "__dict__", {}).items())
-            inner = [(f"{where}.{name}", value) for name, value in own if plain or not _is_bare(value)]
+            plain_attributes = list(getattr(part, "__dict__", {}).items())
+            inner = [
+                (f"{where}.{name}", value) for name, value in plain_attributes if plain or not _is_bare(value)
+            ]
         waiting += reversed(inner)
 
 
@@ -223,7 +227,7 @@ def unregistered_parameters(model: nn.Module) -> Iterator[tuple[str, torch.Tenso
     """
     modules = named(model)
     listed = {id(module) for module in modules.values()}
-    known = {id(p) for module in modules.values() for p in parameters_of(module).values()}
+    parameter_ids = {id(p) for module in modules.values() for p in parameters_of(module).values()}
     for path, module in modules.items():
         before = f"{path}." if path else ""
         beside = [(name, value) for name, value in vars(module).items() if name not in MODULE_DICTS]
@@ -231,8 +235,8 @@ def unregistered_parameters(model: nn.Module) -> Iterator[tuple[str, torch.Tenso
             if _is_bare(value):
                 continue
             for place, tensor in held(value, f"{before}{name}", skipped=listed):
-                if is_parameter(tensor) and id(tensor) not in known:
-                    known.add(id(tensor))
+                if is_parameter(tensor) and id(tensor) not in parameter_ids:
+                    parameter_ids.add(id(tensor))
                     yield place, tensor
 
 

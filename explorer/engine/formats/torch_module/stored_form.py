@@ -27,12 +27,12 @@ class StoredForm(NamedTuple):
     nbytes: int
 
 
-def attach(module: nn.Module, stored: Mapping[str, StoredForm]) -> None:
+def attach(module: nn.Module, forms: Mapping[str, StoredForm]) -> None:
     """Tells the modules in `module` how their parameters are stored, by the parameters' names."""
     by_owner: dict[str, list[tuple[str, str, int]]] = {}
-    for name, how in stored.items():
+    for name, form in forms.items():
         owner, _, last = name.rpartition(".")
-        by_owner.setdefault(owner, []).append((last, how.dtype, how.nbytes))
+        by_owner.setdefault(owner, []).append((last, form.dtype, form.nbytes))
     for path, part in module.named_modules(remove_duplicate=False):
         if path in by_owner:
             vars(part)[_ATTRIBUTE] = tuple(by_owner[path])
@@ -43,16 +43,16 @@ def attach_wrapped(module: nn.Module, twin: nn.Module) -> None:
 
     The type is that of the largest inner tensor, the bytes those of all of them.
     """
-    for (_, part), (_, other) in zip(registered(module), registered(twin), strict=True):
-        known = of_module(other)
+    for (_, part), (_, twin_part) in zip(registered(module), registered(twin), strict=True):
+        known_forms = of_module(twin_part)
         forms = []
         for name, parameter in parameters_of(part).items():
             inner = () if parameter is None else distinct(inner_tensors(parameter) or parts(parameter))
-            if inner and name not in known:
+            if inner and name not in known_forms:
                 largest = max(inner, key=size_of)
                 forms.append((name, dtype_name(largest.dtype), sum(map(size_of, inner))))
         if forms:
-            vars(other)[_ATTRIBUTE] = (*vars(other).get(_ATTRIBUTE, ()), *forms)
+            vars(twin_part)[_ATTRIBUTE] = (*vars(twin_part).get(_ATTRIBUTE, ()), *forms)
 
 
 def of_module(module: nn.Module) -> Mapping[str, StoredForm]:

@@ -36,14 +36,14 @@ def failure(module: nn.Module, again: Callable[[], object], error: Exception) ->
         'the model failed: ', and the first layer that was given another width than it takes; else the error,
         as torch has it.
     """
-    found: list[str] = []
+    problems: list[str] = []
     paths = {id(layer): path for path, layer in module.named_modules()}
 
-    def look(layer: nn.Module, given: tuple[Any, ...]) -> None:
-        said = _mismatch(layer, given[0]) if given and isinstance(given[0], torch.Tensor) else ""
-        if said and not found:
+    def look(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
+        mismatch = _mismatch(layer, inputs[0]) if inputs and isinstance(inputs[0], torch.Tensor) else ""
+        if mismatch and not problems:
             name, kind = paths[id(layer)], type(layer).__name__
-            found.append(f"layer '{name}' ({kind}) {said}" if name else f"{kind} {said}")
+            problems.append(f"layer '{name}' ({kind}) {mismatch}" if name else f"{kind} {mismatch}")
 
     layers = [layer for layer in module.modules() if isinstance(layer, tuple(_WIDTHS))]
     hooks = [layer.register_forward_pre_hook(look) for layer in layers]
@@ -51,20 +51,20 @@ def failure(module: nn.Module, again: Callable[[], object], error: Exception) ->
         with torch.no_grad():
             again()
     except Exception:
-        return f"the model failed: {found[0] if found else error_line(error)}"
+        return f"the model failed: {problems[0] if problems else error_line(error)}"
     finally:
         for hook in hooks:
             hook.remove()
     return f"the model failed: {error_line(error)}"
 
 
-def _mismatch(layer: nn.Module, given: torch.Tensor) -> str:
+def _mismatch(layer: nn.Module, tensor: torch.Tensor) -> str:
     """'takes 16 in its last axis, and the input that came to it is [1, 9]'; '' where it fits."""
-    name, axis, axes = next(how for kind, how in _WIDTHS.items() if isinstance(layer, kind))
-    wanted, shape = int(getattr(layer, name)), tuple(given.shape)
+    name, axis, axes = next(width_rule for kind, width_rule in _WIDTHS.items() if isinstance(layer, kind))
+    width, shape = int(getattr(layer, name)), tuple(tensor.shape)
     within = -len(shape) <= axis < len(shape)
-    if within and shape[axis] == wanted and (not axes or len(shape) == axes):
+    if within and shape[axis] == width and (not axes or len(shape) == axes):
         return ""
     place = f"axis {axis % len(shape)}" if within else f"one of {-axis} axes or more"
     place = "its last axis" if axis == -1 else place
-    return f"takes {wanted:,} in {place}, and the input that came to it is {shape_text(shape)}"
+    return f"takes {width:,} in {place}, and the input that came to it is {shape_text(shape)}"

@@ -96,19 +96,19 @@ def _open_dims(program: Program) -> dict[str, tuple[str, int]]:
     """Names that a user may bind: symbol and its value at export. 'batch' is the first dimension that
     all inputs have in common.
     """
-    found: dict[str, tuple[str, int]] = {}
+    open_dims: dict[str, tuple[str, int]] = {}
     firsts = set()
-    for given in program.inputs:
-        for at, size in enumerate(given.sizes):
+    for program_input in program.inputs:
+        for at, size in enumerate(program_input.sizes):
             symbol = None if isinstance(size, int) else symbol_of(size[0])
             if not at:
                 firsts.add(symbol)
             if symbol is not None and not isinstance(size, int) and symbol.isidentifier():
-                found.setdefault(symbol, (symbol, size[1]))
-    common = batch_of(firsts, found)
+                open_dims.setdefault(symbol, (symbol, size[1]))
+    common = batch_of(firsts, open_dims)
     if common is not None:
-        found = {"batch": found[common], **{n: s for n, s in found.items() if n != common}}
-    return found
+        open_dims = {"batch": open_dims[common], **{n: s for n, s in open_dims.items() if n != common}}
+    return open_dims
 
 
 def _bind(
@@ -119,38 +119,40 @@ def _bind(
     Raises:
         Misuse: A size is fixed in the program, or outside its range, or there is no such dimension.
     """
-    known = _open_dims(program)
-    values = dict(known.values())
+    open_dims = _open_dims(program)
+    values = dict(open_dims.values())
     for name, size in dims.items():
-        symbol = known[name][0] if name in known else name if name in values else None
+        symbol = open_dims[name][0] if name in open_dims else name if name in values else None
         if symbol is None:
-            hint = nearest(name, known) or "all sizes of this program are fixed"
+            hint = nearest(name, open_dims) or "all sizes of this program are fixed"
             raise Misuse(f"no dimension is called '{name}'", where="--dim", hint=hint)
         values[symbol] = size
-    named = {given.name: given for given in program.inputs}
+    named = {program_input.name: program_input for program_input in program.inputs}
     for name, (dtype, shape) in input_shapes.items():
-        found = named.get(name)
-        if found is None:
+        declared = named.get(name)
+        if declared is None:
             raise Misuse(f"no input is called '{name}'", where="--input-shape", hint=nearest(name, named))
         sizes = tuple(shape)
-        fixed = [s for s in found.sizes if isinstance(s, int)]
-        fits = len(sizes) == len(found.sizes) and all(
-            a == b for a, b in zip(found.sizes, sizes, strict=True) if isinstance(a, int)
+        fixed = [s for s in declared.sizes if isinstance(s, int)]
+        fits = len(sizes) == len(declared.sizes) and all(
+            a == b for a, b in zip(declared.sizes, sizes, strict=True) if isinstance(a, int)
         )
-        if not fits or dtype not in (None, found.dtype):
-            text = shape_text([s if isinstance(s, int) else symbol_of(s[0]) for s in found.sizes])
+        if not fits or dtype not in (None, declared.dtype):
+            text = shape_text([s if isinstance(s, int) else symbol_of(s[0]) for s in declared.sizes])
             raise Misuse(
-                f"the program was exported for {found.dtype} {text}",
+                f"the program was exported for {declared.dtype} {text}",
                 where=f"--input-shape {name}",
                 hint="export it again for other sizes" if fixed else "",
             )
-        for open_size, chosen in zip(found.sizes, sizes, strict=True):
+        for open_size, bound_size in zip(declared.sizes, sizes, strict=True):
             if not isinstance(open_size, int) and symbol_of(open_size[0]) in values:
-                values[symbol_of(open_size[0])] = chosen
+                values[symbol_of(open_size[0])] = bound_size
     for symbol, size in values.items():
         low, high = program.ranges.get(symbol, (None, None))
         if (low is not None and size < low) or (high is not None and size > high):
-            called = next((name for name, (one, _) in known.items() if one == symbol), symbol)
+            called = next(
+                (name for name, (dim_symbol, _) in open_dims.items() if dim_symbol == symbol), symbol
+            )
             raise Misuse(f"the program takes {low} to {high} there, not {size}", where=f"--dim {called}")
     inputs = tuple(
         TensorInfo(g.name, g.dtype, tuple(_size(s, values) for s in g.sizes), "declared")
@@ -160,9 +162,9 @@ def _bind(
         raise Misuse("its inputs would have sizes that no tensor has", where="--dim")
     notes = tuple(
         _note(name, symbol, values[symbol], program, values[symbol] == before)
-        for name, (symbol, before) in known.items()
+        for name, (symbol, before) in open_dims.items()
     )
-    bound_dims = {name: values[symbol] for name, (symbol, _) in known.items()}
+    bound_dims = {name: values[symbol] for name, (symbol, _) in open_dims.items()}
     return BoundInputs(inputs, bound_dims, notes, len(inputs))
 
 
@@ -170,8 +172,8 @@ def _size(size: int | tuple[str, int], values: Mapping[str, int]) -> int:
     if isinstance(size, int):
         return size
     try:
-        found = _evaluate(size[0], values)
-        return found if 0 <= found < LARGEST else size[1]
+        evaluated = _evaluate(size[0], values)
+        return evaluated if 0 <= evaluated < LARGEST else size[1]
     except (ValueError, KeyError, SyntaxError, ZeroDivisionError, TypeError):
         return size[1]
 
@@ -216,15 +218,15 @@ def _build(
     twins: dict[str, ReplayModule] = {}
 
     def twin_at(path: str) -> ReplayModule:
-        known = twins.get(path)
-        if known is None:
+        twin = twins.get(path)
+        if twin is None:
             kind = program.kinds.get(path) or "Module"
             arguments = tuple(g.name for g in program.inputs) if not path else ()
-            known = twins[path] = twin_of(kind, arguments, player.run)
+            twin = twins[path] = twin_of(kind, arguments, player.run)
             if path:
                 parent, _, name = path.rpartition(".")
-                twin_at(parent).add_module(name, known)
-        return known
+                twin_at(parent).add_module(name, twin)
+        return twin
 
     root = twin_at("")
     for path in program.kinds:

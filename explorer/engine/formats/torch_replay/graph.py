@@ -93,8 +93,8 @@ def names_in(arg: Any) -> Iterator[str]:
         if kind in ("name", "as_name"):
             yield str(value)
         elif kind.startswith(("as_tensor", "as_optional_tensors", "as_sym_")):
-            for item in value if isinstance(value, list) else (value,):
-                yield from names_in(item)
+            for element in value if isinstance(value, list) else (value,):
+                yield from names_in(element)
 
 
 def _segments(nodes: Sequence[GraphNode], results: Sequence[str]) -> tuple[Segment, dict[str, str]]:
@@ -125,48 +125,48 @@ def _segments(nodes: Sequence[GraphNode], results: Sequence[str]) -> tuple[Segme
     return root, kinds
 
 
-def _wire(root: Segment, kept: set[str]) -> None:
+def _wire(root: Segment, results: set[str]) -> None:
     """Settles what goes into every call and what comes out of it."""
     uses: dict[str, int] = {}
 
     def count(segment: Segment) -> tuple[dict[str, int], list[str]]:
         used: dict[str, int] = {}
-        made: list[str] = []
-        for item in segment.items:
-            if isinstance(item, Segment):
-                inner_used, inner_made = count(item)
-                made += inner_made
+        produced: list[str] = []
+        for child in segment.items:
+            if isinstance(child, Segment):
+                inner_used, inner_made = count(child)
+                produced += inner_made
                 for name, times in inner_used.items():
                     used[name] = used.get(name, 0) + times
             else:
-                for given in item.inputs:
-                    for name in names_in(given["arg"]):
+                for argument in child.inputs:
+                    for name in names_in(argument["arg"]):
                         used[name] = used.get(name, 0) + 1
-                made += item.made()
-        segment.given = [n for n in used if n not in set(made)]
-        inside[id(segment)] = used, made
-        return used, made
+                produced += child.made()
+        segment.given = [n for n in used if n not in set(produced)]
+        inside[id(segment)] = used, produced
+        return used, produced
 
     inside: dict[int, tuple[dict[str, int], list[str]]] = {}
     uses, _ = count(root)
 
     def settle(segment: Segment) -> None:
-        used, made = inside[id(segment)]
-        segment.result = [n for n in made if n in kept or uses.get(n, 0) > used.get(n, 0)]
-        for item in segment.items:
-            if isinstance(item, Segment):
-                settle(item)
+        used, produced = inside[id(segment)]
+        segment.result = [n for n in produced if n in results or uses.get(n, 0) > used.get(n, 0)]
+        for child in segment.items:
+            if isinstance(child, Segment):
+                settle(child)
 
     settle(root)
 
 
-def _spend(nodes: Sequence[GraphNode], kept: set[str]) -> None:
+def _spend(nodes: Sequence[GraphNode], results: set[str]) -> None:
     """Notes at every node which values are used there for the last time."""
-    seen = set(kept)
+    used_later = set(results)
     for node in reversed(nodes):
-        used = {n for given in node.inputs for n in names_in(given["arg"])} | set(node.made())
-        node.spent = [n for n in used if n not in seen]
-        seen |= used
+        used = {n for argument in node.inputs for n in names_in(argument["arg"])} | set(node.made())
+        node.spent = [n for n in used if n not in used_later]
+        used_later |= used
 
 
 def read(archive: ZipArchive) -> Program:
@@ -182,11 +182,11 @@ def read(archive: ZipArchive) -> Program:
 def _program(path: str, described: dict[str, Any]) -> Program:
     module = described["graph_module"]
     graph, signature = module["graph"], module["signature"]
-    stored, user = [], []
+    state, user = [], []
     for spec in signature["input_specs"]:
         ((kind, value),) = spec.items()
         if kind in ("parameter", "buffer", "tensor_constant"):
-            stored.append((kind, str(value["arg"]["name"]), str(value[f"{kind}_name"])))
+            state.append((kind, str(value["arg"]["name"]), str(value[f"{kind}_name"])))
         elif kind == "user_input":
             user.append(value["arg"])
         else:
@@ -213,7 +213,7 @@ def _program(path: str, described: dict[str, Any]) -> Program:
         root,
         kinds,
         inputs,
-        stored,
+        state,
         results,
         json.loads(outer["out_spec"])[1] if outer else None,
         ranges,
@@ -234,9 +234,9 @@ def _input(graph: dict[str, Any], name: str) -> ProgramInput:
         if "as_int" in size:
             sizes.append(int(size["as_int"]))
         else:
-            known = size["as_expr"]
-            sizes.append((str(known["expr_str"]), int((known.get("hint") or {}).get("as_int", 1))))
-    known = [s if isinstance(s, int) else s[1] for s in sizes]
-    if any(s < 0 for s in known) or math.prod(known) >= LARGEST:
+            expression = size["as_expr"]
+            sizes.append((str(expression["expr_str"]), int((expression.get("hint") or {}).get("as_int", 1))))
+    exported_sizes = [s if isinstance(s, int) else s[1] for s in sizes]
+    if any(s < 0 for s in exported_sizes) or math.prod(exported_sizes) >= LARGEST:
         raise ValueError(f"the input {name} has sizes that no tensor has")
     return ProgramInput(name, DTYPES[meta["dtype"]], tuple(sizes))

@@ -49,15 +49,15 @@ class GraphReplay:
             return self._model(twin, args, kwargs)
         segment, values, root, weights = due
         self._items(segment, values, root, weights)
-        made = [values[n] for n in segment.result]
-        return made[0] if len(made) == 1 else tuple(made)
+        results = [values[n] for n in segment.result]
+        return results[0] if len(results) == 1 else tuple(results)
 
     def _model(self, root: ReplayModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         values: dict[str, Any] = {}
         for _, name, fqn in self.program.stored:
             owner, _, attribute = fqn.rpartition(".")
             values[name] = getattr(root.get_submodule(owner), attribute)
-        names = [given.name for given in self.program.inputs]
+        names = [program_input.name for program_input in self.program.inputs]
         values.update(zip(names, args, strict=False))
         values.update(kwargs)
         weights = {id(values[name]) for _, name, _ in self.program.stored}
@@ -71,29 +71,31 @@ class GraphReplay:
         return torch.tensor(value, device=self.device) if plain else value
 
     def _items(self, segment: Segment, values: dict[str, Any], root: ReplayModule, weights: set[int]) -> None:
-        for item in segment.items:
-            if isinstance(item, GraphNode):
-                self._node(item, values)
+        for child in segment.items:
+            if isinstance(child, GraphNode):
+                self._node(child, values)
                 continue
-            given = [values[n] for n in item.given if isinstance(values.get(n), torch.Tensor)]
-            self.next = item, values, root, weights
-            root.get_submodule(item.path)(*(t for t in given if id(t) not in weights))
+            tensors = [values[n] for n in child.given if isinstance(values.get(n), torch.Tensor)]
+            self.next = child, values, root, weights
+            root.get_submodule(child.path)(*(t for t in tensors if id(t) not in weights))
 
     def _node(self, node: GraphNode, values: dict[str, Any]) -> None:
         args, kwargs = [], {}
-        for given in node.inputs:
-            value = self._argument(given["arg"], values)
-            if given.get("kind") == 2 and given["name"]:
-                kwargs[given["name"]] = value
+        for argument in node.inputs:
+            value = self._argument(argument["arg"], values)
+            if argument.get("kind") == 2 and argument["name"]:
+                kwargs[argument["name"]] = value
             else:
                 args.append(value)
-        made = self._call(node.target, args, kwargs)
+        result = self._call(node.target, args, kwargs)
         outputs = node.outputs
         if len(outputs) == 1 and "as_tensors" in outputs[0]:
             outputs = [{"as_tensor": t} for t in outputs[0]["as_tensors"]]
-        elif len(outputs) == 1 and not isinstance(made, (tuple, list)):
-            made = (made,)
-        for out, value in zip(outputs, made if isinstance(made, (tuple, list)) else (made,), strict=False):
+        elif len(outputs) == 1 and not isinstance(result, (tuple, list)):
+            result = (result,)
+        for out, value in zip(
+            outputs, result if isinstance(result, (tuple, list)) else (result,), strict=False
+        ):
             for name in names_in(out):
                 values[name] = value
         for name in node.spent:
@@ -106,9 +108,9 @@ class GraphReplay:
         if kind == "as_tensor":
             return values[value["name"]]
         if kind == "as_tensors":
-            return [values[item["name"]] for item in value]
+            return [values[element["name"]] for element in value]
         if kind == "as_optional_tensors":
-            return [self._argument(item, values) for item in value]
+            return [self._argument(element, values) for element in value]
         if kind in ("as_sym_int", "as_sym_bool", "as_sym_float"):
             return values[value["as_name"]] if "as_name" in value else next(iter(value.values()))
         if kind in ("as_sym_ints", "as_sym_bools", "as_sym_floats"):
@@ -132,13 +134,13 @@ class GraphReplay:
         raise operators.UnknownOperator(f"an argument of the kind {kind} is not supported")
 
     def _call(self, target: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        found = _TARGET.fullmatch(target)
-        if found is None:
+        match = _TARGET.fullmatch(target)
+        if match is None:
             function = _PLAIN.get(target)
             if function is None:
                 raise operators.UnknownOperator(f"the function {target} is not one that a program needs")
             return function(*args, **kwargs)
-        library, name = found.group(1), found.group(2)
+        library, name = match.group(1), match.group(2)
         if library == "higher_order":
             return self._region(name, args)
         if library == "aten" and name in _CHECKS:
@@ -194,8 +196,8 @@ class GraphReplay:
         rows: list[Sequence[Any]] = []
         count = len(carried)
         for row in zip(*scanned, strict=True):
-            made = self._graph(step, [*carried, *row, *more])
-            carried, rows = list(made[:count]), [*rows, made[count:]]
+            results = self._graph(step, [*carried, *row, *more])
+            carried, rows = list(results[:count]), [*rows, results[count:]]
         return (*carried, *(torch.stack(list(column)) for column in zip(*rows, strict=True)))
 
     def _callable(self, value: Any) -> Any:
@@ -204,10 +206,10 @@ class GraphReplay:
             return lambda *given: self._graph(value, given)
         return tuple(value) if isinstance(value, list) else value
 
-    def _graph(self, graph: Mapping[str, Any], given: Sequence[Any]) -> Any:
+    def _graph(self, graph: Mapping[str, Any], arguments: Sequence[Any]) -> Any:
         """The results of a graph inside the graph, in a tuple."""
         inner: dict[str, Any] = {}
-        for described, value in zip(graph["inputs"], given, strict=True):
+        for described, value in zip(graph["inputs"], arguments, strict=True):
             for given_name in names_in(described):
                 inner[given_name] = value
         for n in graph["nodes"]:

@@ -63,9 +63,9 @@ def call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], device: torc
         if library == "prim":
             return _prim(rest, args, kwargs)
         return tensors(library, rest, args, kwargs, device)
-    known = _VALUES.get(rest)
-    if known is not None:
-        return known(*args, **kwargs)
+    builtin = _VALUES.get(rest)
+    if builtin is not None:
+        return builtin(*args, **kwargs)
     scalar = _NUMBERS.get(rest)
     if scalar is not None and not any(isinstance(a, torch.Tensor) for a in args):
         return scalar(*args, **kwargs)
@@ -88,20 +88,20 @@ def tensors(
         return whole(*args, **kwargs)
     if library == "torchvision":
         _load_torchvision()
-    found = getattr(getattr(torch.ops, library), name, None)
-    if found is None:
+    packet = getattr(getattr(torch.ops, library), name, None)
+    if packet is None:
         raise UnknownOperator(f"the operator {library}::{name} is not known")
-    given = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
-    if given:
-        if device.type == "meta" and all(tensor.device.type == "cpu" for tensor in given):
-            _sized(found, args, kwargs)
-        return found(*args, **kwargs)
-    if _makes(found):
+    tensor_arguments = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
+    if tensor_arguments:
+        if device.type == "meta" and all(tensor.device.type == "cpu" for tensor in tensor_arguments):
+            _sized(packet, args, kwargs)
+        return packet(*args, **kwargs)
+    if _makes(packet):
         kwargs = {**kwargs, "device": device}
-    return found(*args, **kwargs)
+    return packet(*args, **kwargs)
 
 
-def _sized(found: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def _sized(packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Looks at the sizes of what is computed from constants, before it is: these are real, and take time.
 
     Raises:
@@ -115,12 +115,12 @@ def _sized(found: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     try:
         # nobody who counts operators may see it: it is not part of the model
         with without_modes():
-            made = found(
+            result = packet(
                 *(without_values(a) for a in args), **{name: without_values(a) for name, a in kwargs.items()}
             )
     except (RuntimeError, TypeError, ValueError, NotImplementedError, IndexError):
-        made = None  # it fails, or what it makes depends on the values, of which it makes no more
-    made_of = made if isinstance(made, (list, tuple)) else [made]
+        result = None  # it fails, or what it makes depends on the values, of which it makes no more
+    made_of = result if isinstance(result, (list, tuple)) else [result]
     if taken + sum(m.numel() for m in made_of if isinstance(m, torch.Tensor)) > LARGEST_CONSTANT:
         raise UnknownOperator("its code computes more constants than a model has")
 
@@ -133,11 +133,11 @@ _MAKES: dict[Any, bool] = {}
 
 def _makes(packet: Any) -> bool:
     """Whether an operator makes a tensor on a device of its caller's choosing."""
-    known = _MAKES.get(packet)
-    if known is None:
+    takes_device = _MAKES.get(packet)
+    if takes_device is None:
         schemas = [schema_of(getattr(packet, o)) for o in packet.overloads()]
-        known = _MAKES[packet] = any(a.name == "device" for s in schemas for a in s.arguments)
-    return known
+        takes_device = _MAKES[packet] = any(a.name == "device" for s in schemas for a in s.arguments)
+    return takes_device
 
 
 def _load_torchvision() -> None:
@@ -425,12 +425,12 @@ _NUMBERS: dict[str, Callable[..., Any]] = {
 
 
 def _prim(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    found = _PRIM.get(name)
-    if found is None:
-        found = _NUMBERS.get(name)
-    if found is None:
+    primitive = _PRIM.get(name)
+    if primitive is None:
+        primitive = _NUMBERS.get(name)
+    if primitive is None:
         raise UnknownOperator(f"the operator prim::{name} is not known")
-    return found(*args, **kwargs)
+    return primitive(*args, **kwargs)
 
 
 _PRIM: dict[str, Callable[..., Any]] = {

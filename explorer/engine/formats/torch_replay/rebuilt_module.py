@@ -67,11 +67,11 @@ def twin_of(qualname: str, arguments: tuple[str, ...], run: Callable[..., Any]) 
     kind = _CLASSES.get(key)
     if kind is None:
         kind = _CLASSES[key] = _class(qualname, arguments)
-    made = kind.__new__(kind)
-    nn.Module.__init__(made)
-    object.__setattr__(made, "run", run)
-    object.__setattr__(made, "held", {})
-    return made
+    twin = kind.__new__(kind)
+    nn.Module.__init__(twin)
+    object.__setattr__(twin, "run", run)
+    object.__setattr__(twin, "held", {})
+    return twin
 
 
 def _class(qualname: str, arguments: tuple[str, ...]) -> type[ReplayModule]:
@@ -161,8 +161,10 @@ def add_tensor(
     try:
         if parameter:
             able = tensor.is_floating_point() or tensor.is_complex()
-            made = tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor, trained and able)
-            module.register_parameter(name, made)
+            as_parameter = (
+                tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor, trained and able)
+            )
+            module.register_parameter(name, as_parameter)
         else:
             module.register_buffer(name, tensor)
     except (KeyError, TypeError) as error:
@@ -171,13 +173,13 @@ def add_tensor(
         ) from error
 
 
-def attributes(module: nn.Module, known: Mapping[str, Any]) -> None:
+def attributes(module: nn.Module, settings: Mapping[str, Any]) -> None:
     """Sets what a layer was constructed with, as far as it is known, under its constructor's names.
 
     What follows from the weights (channels, features) is added.
     """
-    found = {**_from_weights(module), **known}
-    for name, value in found.items():
+    all_settings = {**_from_weights(module), **settings}
+    for name, value in all_settings.items():
         taken = hasattr(nn.Module, name) or name in parameters_of(module) or name in children_of(module)
         if not taken and (isinstance(value, tuple) or plain(value) == value):
             object.__setattr__(module, name, value)

@@ -54,17 +54,17 @@ class Storages(Struct):
         return bare.set_(storage, spec.offset, spec.shape, spec.stride)
 
     def _storage(self, ref: StorageRef) -> Any:
-        known = self.made.get(ref.key)
-        if known is not None:
-            return known
+        storage = self.made.get(ref.key)
+        if storage is not None:
+            return storage
         name = self.entry(ref.key)
         size = ref.elements * getattr(torch, ref.dtype).itemsize
         if self.archive.size_of(name) < size:
             raise BadModel(f"'{printable(name)}' holds fewer bytes than its tensor", where=self.archive.path)
         if self.meta or not size:
-            made = torch.UntypedStorage(size, device="meta" if self.meta else "cpu")  # type: ignore[no-untyped-call]
+            storage = torch.UntypedStorage(size, device="meta" if self.meta else "cpu")  # type: ignore[no-untyped-call]
         else:
             view = self.archive.view(name)[:size]
-            made = torch.frombuffer(view, dtype=torch.uint8).untyped_storage()
-        self.made[ref.key] = made
-        return made
+            storage = torch.frombuffer(view, dtype=torch.uint8).untyped_storage()
+        self.made[ref.key] = storage
+        return storage

@@ -56,18 +56,18 @@ def load(path: str, *, trust: bool = False) -> LoadedModule:
     if not isinstance(constants, (list, tuple)):
         raise BadModel("the constants of its code are no list", where=path, hint="save the model again")
     code = Code(lambda name: archive.text(name) if name in archive else None, path, trust)
-    made = code.class_of(root.qualname) if isinstance(root, ReducedObject) else None
-    if not isinstance(root, ReducedObject) or made is None or made.base != "Module":
+    root_class = code.class_of(root.qualname) if isinstance(root, ReducedObject) else None
+    if not isinstance(root, ReducedObject) or root_class is None or root_class.base != "Module":
         raise BadModel("it holds no TorchScript module", where=path)
-    if "forward" not in made.methods:
-        known = ", ".join(map(printable, made.methods)) or "none"
-        raise BadModel(f"its module has no forward (its methods: {known})", where=path)
+    if "forward" not in root_class.methods:
+        method_names = ", ".join(map(printable, root_class.methods)) or "none"
+        raise BadModel(f"its module has no forward (its methods: {method_names})", where=path)
     traced = "traced_inputs.pkl" in archive
     return loaded_module(
         archive,
         lambda meta: _Builder(archive, code, list(constants), meta).model(root),
         partial(_notes, traced),
-        example=_traced_inputs(archive, made) if traced else None,
+        example=_traced_inputs(archive, root_class) if traced else None,
     )
 
 
@@ -79,15 +79,15 @@ def _notes(traced: bool, twin: ReplayModule) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _traced_inputs(archive: ZipArchive, made: ScriptClass) -> dict[str, torch.Tensor] | None:
+def _traced_inputs(archive: ZipArchive, root_class: ScriptClass) -> dict[str, torch.Tensor] | None:
     """What the model was traced with, by the names of its forward's arguments, without values."""
-    found = strict(archive.read("traced_inputs.pkl"), archive.path)
-    given = found.get("forward") if isinstance(found, dict) else None
-    if not isinstance(given, (list, tuple)):
+    traced = strict(archive.read("traced_inputs.pkl"), archive.path)
+    specs = traced.get("forward") if isinstance(traced, dict) else None
+    if not isinstance(specs, (list, tuple)):
         return None
-    names = [a.arg for a in made.methods["forward"].args.args[1:]]
+    names = [a.arg for a in root_class.methods["forward"].args.args[1:]]
     example = {}
-    for name, spec in zip(names, given, strict=False):
+    for name, spec in zip(names, specs, strict=False):
         kind = getattr(torch, spec.dtype, None) if isinstance(spec, TensorSpec) else None
         if not isinstance(spec, TensorSpec) or not isinstance(kind, torch.dtype):
             return None
@@ -113,26 +113,26 @@ class _Builder:
         self.constants = constants
 
     def model(self, root: ReducedObject) -> ReplayModule:
-        made = self.module(root)
+        module = self.module(root)
         tensors = [c for c in self.constants if isinstance(c, TensorSpec)]
         # a frozen model keeps its weights among the constants of its code
-        frozen = not any(True for _ in made.parameters())
+        frozen = not any(True for _ in module.parameters())
         for at, value in enumerate(self.constants):
             if not isinstance(value, TensorSpec):
                 self.machine.constants[f"c{at}"] = self.value(value)
                 continue
             tensor = (self.values_from if _is_value(value) else self.constants_from).tensor(value)
             name = f"CONSTANTS_c{at}"
-            add_tensor(made, name, tensor, parameter=frozen and tensor.is_floating_point())
-            self.machine.constants[f"c{at}"] = getattr(made, name)
-        made.held["constants"] = tensors
-        made.held["frozen"] = frozen
-        return made
+            add_tensor(module, name, tensor, parameter=frozen and tensor.is_floating_point())
+            self.machine.constants[f"c{at}"] = getattr(module, name)
+        module.held["constants"] = tensors
+        module.held["frozen"] = frozen
+        return module
 
     def module(self, record: ReducedObject) -> ReplayModule:
-        known = self.twins.get(id(record))
-        if known is not None:
-            return known  # type: ignore[no-any-return]
+        rebuilt = self.twins.get(id(record))
+        if rebuilt is not None:
+            return rebuilt  # type: ignore[no-any-return]
         kind = self.code.class_of(record.qualname)
         if kind is None or kind.base != "Module":
             raise BadModel(f"its code lacks {printable(record.qualname)}", where=self.path)
@@ -175,15 +175,15 @@ class _Builder:
         if isinstance(value, TensorSpec):
             return self.storages.tensor(value)
         if isinstance(value, ReducedObject):
-            known = self.twins.get(id(value))
-            if known is None:
+            twin = self.twins.get(id(value))
+            if twin is None:
                 of = self.code.class_of(value.qualname)
                 if of is not None and of.base == "Module":
                     return self.module(value)
-                known = self.twins[id(value)] = ScriptObject(value.qualname)
+                twin = self.twins[id(value)] = ScriptObject(value.qualname)
                 state = value.state if isinstance(value.state, Mapping) else {"state": value.state}
-                known.values.update({str(k): self.value(v) for k, v in state.items()})
-            return known
+                twin.values.update({str(k): self.value(v) for k, v in state.items()})
+            return twin
         if isinstance(value, Device):
             return None
         if isinstance(value, (list, tuple)):
@@ -237,12 +237,12 @@ def _from_code(kind: ScriptClass) -> dict[str, Any]:
         places = _ARGUMENTS.get(ast.unparse(node.func))
         if places is None:
             continue
-        found = {}
+        settings = {}
         for name, at in places.items():
             try:
                 value = ast.literal_eval(node.args[at])
             except (ValueError, IndexError, TypeError, SyntaxError):
                 continue
-            found[name] = tuple(value) if isinstance(value, list) else value
-        return found
+            settings[name] = tuple(value) if isinstance(value, list) else value
+        return settings
     return {}

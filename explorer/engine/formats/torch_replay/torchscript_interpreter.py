@@ -103,35 +103,37 @@ class Code:
             raise BadModel(
                 f"its code for {printable(module)} is broken", where=self.where, hint="save the model again"
             ) from error
-        for item in tree.body:
-            if isinstance(item, ast.ClassDef):
-                self.classes[f"{module}.{item.name}"] = self._class(f"{module}.{item.name}", item)
-            elif isinstance(item, ast.FunctionDef):
-                self.functions[f"{module}.{item.name}"] = item
+        for definition in tree.body:
+            if isinstance(definition, ast.ClassDef):
+                self.classes[f"{module}.{definition.name}"] = self._class(
+                    f"{module}.{definition.name}", definition
+                )
+            elif isinstance(definition, ast.FunctionDef):
+                self.functions[f"{module}.{definition.name}"] = definition
 
-    def _class(self, qualname: str, item: ast.ClassDef) -> ScriptClass:
-        base = item.bases[0] if item.bases else None
-        made = ScriptClass(qualname, base.id if isinstance(base, ast.Name) else "")
-        for part in item.body:
+    def _class(self, qualname: str, definition: ast.ClassDef) -> ScriptClass:
+        base = definition.bases[0] if definition.bases else None
+        script_class = ScriptClass(qualname, base.id if isinstance(base, ast.Name) else "")
+        for part in definition.body:
             if isinstance(part, ast.FunctionDef):
-                made.methods[part.name] = part
+                script_class.methods[part.name] = part
             elif isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
-                made.fields.append(part.target.id)
+                script_class.fields.append(part.target.id)
                 if part.value is not None:
-                    made.constants[part.target.id] = _literal(part.value)
+                    script_class.constants[part.target.id] = _literal(part.value)
             elif isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Subscript):
                 # __annotations__["0"] = ...: a name that is no identifier
-                made.fields.append(str(_literal(part.target.slice)))
+                script_class.fields.append(str(_literal(part.target.slice)))
             elif isinstance(part, ast.Assign) and isinstance(part.targets[0], ast.Name):
                 name = part.targets[0].id
                 value = _literal(part.value)
                 if name == "__parameters__" and isinstance(value, list):
-                    made.parameters = frozenset(map(str, value))
+                    script_class.parameters = frozenset(map(str, value))
                 elif name == "__buffers__" and isinstance(value, list):
-                    made.buffers = frozenset(map(str, value))
+                    script_class.buffers = frozenset(map(str, value))
                 else:
-                    made.constants[name] = value
-        return made
+                    script_class.constants[name] = value
+        return script_class
 
 
 def _literal(node: ast.expr) -> Any:
@@ -226,9 +228,9 @@ class ScriptInterpreter:
         if method is None:
             raise ScriptError(f"{kind.qualname} has no {name}")
         bounded([*args, *kwargs.values()])
-        made = self.run(method, (twin, *args), kwargs, owner=twin)
-        bounded([made])
-        return made
+        result = self.run(method, (twin, *args), kwargs, owner=twin)
+        bounded([result])
+        return result
 
     def run(
         self, function: ast.FunctionDef, args: Sequence[Any], kwargs: Mapping[str, Any], owner: Any = None
@@ -251,16 +253,16 @@ class ScriptInterpreter:
         names = [a.arg for a in function.args.args]
         if len(args) > len(names):
             raise ScriptError(f"{function.name} takes {len(names)} arguments and was given {len(args)}")
-        bound = dict(zip(names, args, strict=False))
-        bound.update({k: v for k, v in kwargs.items() if k in names})
+        arguments = dict(zip(names, args, strict=False))
+        arguments.update({k: v for k, v in kwargs.items() if k in names})
         defaults = function.args.defaults
         for name, default in zip(names[len(names) - len(defaults) :], defaults, strict=True):
-            if name not in bound:
-                bound[name] = self._value(default, ScriptFrame({}))
-        missing = [n for n in names if n not in bound]
+            if name not in arguments:
+                arguments[name] = self._value(default, ScriptFrame({}))
+        missing = [n for n in names if n not in arguments]
         if missing:
             raise ScriptError(f"{function.name} was not given {', '.join(missing)}")
-        return bound
+        return arguments
 
     # statements
 
@@ -294,8 +296,8 @@ class ScriptInterpreter:
             parts = list(value)
             if len(parts) != len(target.elts):
                 raise ScriptError(f"{len(parts)} values for {len(target.elts)} names")
-            for part, item in zip(target.elts, parts, strict=True):
-                self._bind_target(part, item, frame)
+            for part, element in zip(target.elts, parts, strict=True):
+                self._bind_target(part, element, frame)
         elif isinstance(target, ast.Attribute):
             self._set(self._value(target.value, frame), target.attr, value)
         elif isinstance(target, ast.Subscript):
@@ -420,10 +422,10 @@ class ScriptInterpreter:
         holder, _, name = qualname.rpartition(".")
         if name == "__new__" and self.code.class_of(holder) is not None:
             return ScriptObject(holder)
-        made = self.code.class_of(qualname)
-        if made is None:
+        script_class = self.code.class_of(qualname)
+        if script_class is None:
             raise ScriptError(f"its code lacks {qualname}")
-        return self._construct(made, args, kwargs)
+        return self._construct(script_class, args, kwargs)
 
     def _builtin(self, name: str, node: ast.Call, frame: ScriptFrame) -> Any:
         if name == "uninitialized":
@@ -453,10 +455,10 @@ class ScriptInterpreter:
                 return value(*args, **kwargs)
             kind = value.held["kind"]
         elif isinstance(value, ScriptObject):
-            known = self.code.class_of(value.qualname)
-            if known is None:
+            script_class = self.code.class_of(value.qualname)
+            if script_class is None:
                 raise ScriptError(f"its code lacks {value.qualname}")
-            kind = known
+            kind = script_class
         else:
             raise ScriptError(f"a {type(value).__name__} has no method {name}")
         method = kind.methods.get(name)
@@ -497,8 +499,8 @@ class ScriptInterpreter:
         if kind.base == "NamedTuple":
             values = dict(zip(kind.fields, args, strict=False)) | kwargs
             if all(f.isidentifier() and not f.startswith("_") for f in kind.fields):
-                made = namedtuple("NamedTuple", kind.fields)  # type: ignore[misc]
-                return made(**values)
+                tuple_class = namedtuple("NamedTuple", kind.fields)  # type: ignore[misc]
+                return tuple_class(**values)
             return tuple(values.values())
         made_object = ScriptObject(kind.qualname)
         start = kind.methods.get("__init__")
@@ -518,12 +520,12 @@ class ScriptInterpreter:
 def _lists(kind: ScriptClass, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments of the model: where it takes a list of tensors (images of a detector), one is made."""
     declared = kind.methods["forward"].args.args[1:]
-    made = list(args)
+    arguments = list(args)
     for at, (argument, value) in enumerate(zip(declared, args, strict=False)):
         wants = argument.annotation is not None and ast.unparse(argument.annotation) == "List[Tensor]"
         if wants and isinstance(value, torch.Tensor):
-            made[at] = list(value.unbind(0)) if value.dim() == 4 else [value]
-    return tuple(made)
+            arguments[at] = list(value.unbind(0)) if value.dim() == 4 else [value]
+    return tuple(arguments)
 
 
 _DEEP = frozenset(
@@ -544,16 +546,16 @@ def _weight(name: str, args: Sequence[Any]) -> int:
     """
     todo = [a for a in args if isinstance(a, (list, tuple, dict, str))]
     deep = name in _DEEP
-    seen = 0
+    items_visited = 0
     while todo:
         value = todo.pop()
-        seen += len(value)
-        if seen > LONGEST:
+        items_visited += len(value)
+        if items_visited > LONGEST:
             raise ScriptError("its code makes a list without an end")
         if deep and not isinstance(value, str):
             items = value.values() if isinstance(value, dict) else value
-            todo += [item for item in items if isinstance(item, (list, tuple, dict, str))]
-    return seen >> 6
+            todo += [element for element in items if isinstance(element, (list, tuple, dict, str))]
+    return items_visited >> 6
 
 
 def bounded(values: Sequence[Any]) -> None:
@@ -563,14 +565,14 @@ def bounded(values: Sequence[Any]) -> None:
         ScriptError: A list holds itself, or lists hold each other a billion times or a hundred deep.
     """
     todo = [(value, 0) for value in values if isinstance(value, (list, tuple, dict))]
-    seen = 0
+    items_visited = 0
     while todo:
         value, depth = todo.pop()
-        seen += len(value)
-        if seen > LONGEST // 10 or depth > _DEEPEST:
+        items_visited += len(value)
+        if items_visited > LONGEST // 10 or depth > _DEEPEST:
             raise ScriptError("its code makes a list without an end")
         items = value.values() if isinstance(value, dict) else value
-        todo += [(item, depth + 1) for item in items if isinstance(item, (list, tuple, dict))]
+        todo += [(element, depth + 1) for element in items if isinstance(element, (list, tuple, dict))]
 
 
 _DEEPEST = 100

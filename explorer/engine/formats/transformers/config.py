@@ -53,8 +53,8 @@ def check(config: Mapping[str, Any], source: str) -> None:
         most = MOST_EXPERTS if "expert" in name else MOST_LAYERS if _is_depth(name) else _LARGEST
         if not -_LARGEST <= value <= most:
             who = "its metadata" if source.endswith(".gguf") else "config.json"
-            what = f"{who} says {printable(key)} {value:,}"
-            raise BadModel(what, where=source, hint=f"at most {most:,} are built")
+            problem = f"{who} says {printable(key)} {value:,}"
+            raise BadModel(problem, where=source, hint=f"at most {most:,} are built")
 
 
 def _is_depth(name: str) -> bool:
@@ -66,10 +66,10 @@ def _numbers(value: Any, key: str, depth: int) -> Iterator[tuple[str, int]]:
     if isinstance(value, int) and not isinstance(value, bool):
         yield key, value
     elif depth < _PARTS and isinstance(value, (dict, list)):
-        items = value.items() if isinstance(value, dict) else ((None, item) for item in value)
-        for name, item in items:
+        items = value.items() if isinstance(value, dict) else ((None, element) for element in value)
+        for name, element in items:
             inner = key if name is None else f"{key}.{name}" if key else str(name)
-            yield from _numbers(item, inner, depth + 1)
+            yield from _numbers(element, inner, depth + 1)
 
 
 def own_code(config: Mapping[str, Any]) -> str:

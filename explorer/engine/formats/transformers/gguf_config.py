@@ -86,29 +86,29 @@ def configurations(
     name = metadata.get("general.architecture")
     if not isinstance(name, str):
         raise BuildError("its metadata has no general.architecture")
-    said = {key.removeprefix(f"{name}."): _one(value) for key, value in metadata.items()}
+    settings = {key.removeprefix(f"{name}."): _one(value) for key, value in metadata.items()}
     if name == "lfm2":
-        said |= _lfm2(metadata.get(f"{name}.attention.head_count_kv"))
-    vary = [key for key in _KEYS if said.get(key) is None and f"{name}.{key}" in metadata]
+        settings |= _lfm2(metadata.get(f"{name}.attention.head_count_kv"))
+    vary = [key for key in _KEYS if settings.get(key) is None and f"{name}.{key}" in metadata]
     if vary:
         raise BuildError(
             f"its layers differ in {printable(', '.join(vary))}, and no module that has those is known"
         )
-    lacking = [f"{name}.{key}" for key in _NEEDED if not isinstance(said.get(key), int)]
+    lacking = [f"{name}.{key}" for key in _NEEDED if not isinstance(settings.get(key), int)]
     if lacking and not name.startswith("mamba"):
         raise BuildError(f"its metadata does not say {printable(', '.join(lacking))}")
     kind = _TYPES.get(name, name)
     table = GGUF_CONFIG_MAPPING.get(kind.removesuffix("_text"), {})
-    held = {tensor.name: tensor for tensor in tensors}
-    common = _common(said, held)
+    by_name = {tensor.name: tensor for tensor in tensors}
+    common = _common(settings, by_name)
     if kind in CONFIG_MAPPING and not (kind == "llama" and "num_experts" in common):
-        own = {setting: said[key] for key, setting in table.items() if setting and key in said}
-        taken = {setting for key in table if key in said for setting in _KEYS.get(key, ())}
-        left = {setting: value for setting, value in common.items() if setting not in taken}
+        mapped = {setting: settings[key] for key, setting in table.items() if setting and key in settings}
+        taken = {setting for key in table if key in settings for setting in _KEYS.get(key, ())}
+        unmapped = {setting: value for setting, value in common.items() if setting not in taken}
         defaults = GGUF_CONFIG_DEFAULTS_MAPPING.get(kind, {})
-        yield {**left, **own, **defaults, **_besides(kind, said, held), "model_type": kind}, ""
-    if all(_LLAMA_LIKE.fullmatch(tensor) for tensor in held):
-        like = _like(held)
+        yield {**unmapped, **mapped, **defaults, **_besides(kind, settings, by_name), "model_type": kind}, ""
+    if all(_LLAMA_LIKE.fullmatch(tensor) for tensor in by_name):
+        like = _like(by_name)
         words = f"llama.cpp's '{printable(name)}' is counted as transformers' {like['model_type']}"
         note = "" if name == "llama" else f"{words}: its tensors are those of one"
         yield {**common, **like}, note
@@ -128,49 +128,51 @@ def _one(value: Any) -> Any:
     return value
 
 
-def _common(said: Mapping[str, Any], held: Mapping[str, StoredTensor]) -> dict[str, Any]:
+def _common(metadata: Mapping[str, Any], by_name: Mapping[str, StoredTensor]) -> dict[str, Any]:
     """The settings that llama.cpp's keys give any architecture."""
-    found = {s: said[key] for key, settings in _KEYS.items() if said.get(key) is not None for s in settings}
-    rows = held.get("token_embd.weight")
-    if rows is not None and "vocab_size" not in found:
-        found["vocab_size"] = rows.shape[0]
-    found["tie_word_embeddings"] = "output.weight" not in held
-    return found
+    configuration = {
+        s: metadata[key] for key, settings in _KEYS.items() if metadata.get(key) is not None for s in settings
+    }
+    rows = by_name.get("token_embd.weight")
+    if rows is not None and "vocab_size" not in configuration:
+        configuration["vocab_size"] = rows.shape[0]
+    configuration["tie_word_embeddings"] = "output.weight" not in by_name
+    return configuration
 
 
-def _like(held: Mapping[str, StoredTensor]) -> dict[str, Any]:
+def _like(by_name: Mapping[str, StoredTensor]) -> dict[str, Any]:
     """The architecture, of those that are built like a Llama, that has these tensors."""
-    normed, biased = "blk.0.attn_q_norm.weight" in held, "blk.0.attn_q.bias" in held
-    if "blk.0.ffn_gate_exps.weight" in held:
+    normed, biased = "blk.0.attn_q_norm.weight" in by_name, "blk.0.attn_q.bias" in by_name
+    if "blk.0.ffn_gate_exps.weight" in by_name:
         return {"model_type": "qwen3_moe", "norm_topk_prob": True} if normed else {"model_type": "mixtral"}
     if normed:
         return {"model_type": "qwen3", "attention_bias": biased}
-    if biased and "blk.0.attn_output.bias" not in held:
+    if biased and "blk.0.attn_output.bias" not in by_name:
         return {"model_type": "qwen2"}
-    return {"model_type": "llama", "attention_bias": biased, "mlp_bias": "blk.0.ffn_gate.bias" in held}
+    return {"model_type": "llama", "attention_bias": biased, "mlp_bias": "blk.0.ffn_gate.bias" in by_name}
 
 
-def _besides(kind: str, said: Mapping[str, Any], held: Mapping[str, StoredTensor]) -> dict[str, Any]:
+def _besides(kind: str, metadata: Mapping[str, Any], by_name: Mapping[str, StoredTensor]) -> dict[str, Any]:
     """What an architecture is told by its tensors, or by several keys together."""
     if kind == "stablelm":
         return {
-            "use_qkv_bias": "blk.0.attn_q.bias" in held,
-            "use_parallel_residual": "blk.0.ffn_norm.weight" not in held,
+            "use_qkv_bias": "blk.0.attn_q.bias" in by_name,
+            "use_parallel_residual": "blk.0.ffn_norm.weight" not in by_name,
         }
     if kind == "deepseek_v3":
-        rope = said.get("rope.dimension_count") or 0
-        keys = said.get("attention.key_length_mla") or said.get("attention.key_length") or 0
-        values = said.get("attention.value_length_mla") or said.get("attention.value_length") or 0
+        rope = metadata.get("rope.dimension_count") or 0
+        keys = metadata.get("attention.key_length_mla") or metadata.get("attention.key_length") or 0
+        values = metadata.get("attention.value_length_mla") or metadata.get("attention.value_length") or 0
         return {
             "qk_rope_head_dim": rope,
             "qk_nope_head_dim": keys - rope,
             "v_head_dim": values,
-            "q_lora_rank": said.get("attention.q_lora_rank"),
+            "q_lora_rank": metadata.get("attention.q_lora_rank"),
             "head_dim": rope,
-            "num_key_value_heads": said.get("attention.head_count"),
+            "num_key_value_heads": metadata.get("attention.head_count"),
         }
-    if kind == "lfm2" and "full_attention" in said:
-        return {"full_attn_idxs": said["full_attention"], "block_auto_adjust_ff_dim": False}
+    if kind == "lfm2" and "full_attention" in metadata:
+        return {"full_attn_idxs": metadata["full_attention"], "block_auto_adjust_ff_dim": False}
     if kind in ("t5", "umt5"):
         return {"is_gated_act": True, "feed_forward_proj": "gated-gelu"}
     return {}
@@ -194,14 +196,14 @@ class GgufNames:
     """
 
     def __init__(
-        self, own: Mapping[str, Any], architecture: str, layers: int, held: Mapping[str, Any]
+        self, parameters: Mapping[str, Any], architecture: str, layers: int, file_tensors: Mapping[str, Any]
     ) -> None:
-        self.own = own
+        self.parameters = parameters
         kinds = [architecture, "llama", "qwen3", "qwen3moe", "deepseek2"]
         self.maps = [_name_map(kind, layers) for kind in dict.fromkeys(kinds)]
         self.targets: dict[str, str] = {}
-        for name in own:
-            for called in self._called(name, held):
+        for name in parameters:
+            for called in self._called(name, file_tensors):
                 self.targets.setdefault(called, name)
 
     def target(self, name: str) -> tuple[str, str]:
@@ -210,21 +212,21 @@ class GgufNames:
 
     def shapes(self, target: str, sources: Sequence[tuple[str, Any]]) -> Mapping[str, tuple[int, ...] | None]:
         """The shape that tensors have in the module, if theirs is that, but for the order of its axes."""
-        wanted = tuple(self.own[target].shape)
-        found = [weight.shape for _, weight in sources]
-        if len(found) == 1:
-            same = _axes(found[0]) == _axes(wanted)
-            return {target: wanted if same else found[0]}
+        shape = tuple(self.parameters[target].shape)
+        stored_shapes = [weight.shape for _, weight in sources]
+        if len(stored_shapes) == 1:
+            same = _axes(stored_shapes[0]) == _axes(shape)
+            return {target: shape if same else stored_shapes[0]}
         total = sum(weight.elements or 0 for _, weight in sources)
-        return {target: wanted if total == self.own[target].numel() else (total,)}
+        return {target: shape if total == self.parameters[target].numel() else (total,)}
 
-    def _called(self, name: str, held: Mapping[str, Any]) -> Sequence[str]:
+    def _called(self, name: str, file_tensors: Mapping[str, Any]) -> Sequence[str]:
         """llama.cpp's names for a parameter, those of the file first."""
         expert = _EXPERTS.fullmatch(name)
         if expert:
             ending = ".bias" if expert[3] else ".weight"
             ways = [[f"blk.{expert[1]}.{p}{ending}" for p in way] for way in _PIECES[expert[2]]]
-            return next((way for way in ways if way[0] in held), ways[0])
+            return next((way for way in ways if way[0] in file_tensors), ways[0])
         stem, _, last = name.rpartition(".")
         if last not in ("weight", "bias"):
             stem, last = name, "weight"
@@ -232,19 +234,19 @@ class GgufNames:
             stem, last = name.removesuffix("_bias"), "bias"
         for names in self.maps:
             for called in (stem, stem.partition(".")[2]):
-                found = None if names is None else names.get_name(called)
-                if found is not None:
-                    return self._whole(found, last, held)
+                file_name = None if names is None else names.get_name(called)
+                if file_name is not None:
+                    return self._whole(file_name, last, file_tensors)
         return ()
 
-    def _whole(self, found: str, last: str, held: Mapping[str, Any]) -> Sequence[str]:
+    def _whole(self, stem: str, last: str, file_tensors: Mapping[str, Any]) -> Sequence[str]:
         """A name of llama.cpp's with its ending: some tensors have none, some are two in the file."""
-        if f"{found}.{last}" not in held and found in held:
-            return (found,)
-        front, mixed, _ = found.rpartition("attn_kv_b")
-        if mixed and f"{front}attn_k_b.weight" in held:
+        if f"{stem}.{last}" not in file_tensors and stem in file_tensors:
+            return (stem,)
+        front, mixed, _ = stem.rpartition("attn_kv_b")
+        if mixed and f"{front}attn_k_b.weight" in file_tensors:
             return f"{front}attn_k_b.weight", f"{front}attn_v_b.weight"
-        return (f"{found}.{last}",)
+        return (f"{stem}.{last}",)
 
 
 def _axes(shape: Sequence[int]) -> list[int]:

@@ -74,48 +74,50 @@ def match(module: nn.Module, tensors: Sequence[StoredTensor], quantization: Mapp
         tensors: Of all files, by their headers.
         quantization: What the configuration says of how weights are packed; empty for nothing.
     """
-    own = module.state_dict(keep_vars=True)
+    parameters = module.state_dict(keep_vars=True)
     weights = sorted(logical(tensors, quantization), key=lambda w: _natural(w.name))
-    alike = all(w.name in own and w.of_shape(tuple(own[w.name].shape)) for w in weights)
-    return matched(own, weights, _SameNames(own) if alike else _Conversions(module, own))
+    alike = all(w.name in parameters and w.of_shape(tuple(parameters[w.name].shape)) for w in weights)
+    return matched(parameters, weights, _SameNames(parameters) if alike else _Conversions(module, parameters))
 
 
-def matched(own: Mapping[str, torch.Tensor], weights: Iterable[LogicalTensor], names: Names) -> NameMatch:
+def matched(
+    parameters: Mapping[str, torch.Tensor], weights: Iterable[LogicalTensor], names: Names
+) -> NameMatch:
     """Finds the tensors of a module among weights.
 
     Args:
-        own: The module's tensors by name, tied ones under each of theirs.
+        parameters: The module's tensors by name, tied ones under each of theirs.
         weights: Those of the files, experts in their order.
         names: What the module calls them.
     """
-    found = NameMatch()
+    name_match = NameMatch()
     groups: dict[str, list[tuple[str, LogicalTensor]]] = defaultdict(list)
     for weight in weights:
         target, pattern = names.target(weight.name)
-        if target in own:
+        if target in parameters:
             groups[target].append((pattern, weight))
         else:
-            found.unexpected.append(weight.name)
+            name_match.unexpected.append(weight.name)
     for target, sources in groups.items():
         shapes = names.shapes(target, sources)
-        _book(found, own, shapes, [weight for _, weight in sources])
+        _book(name_match, parameters, shapes, [weight for _, weight in sources])
     shared: dict[int, list[str]] = defaultdict(list)
-    for name, tensor in own.items():
+    for name, tensor in parameters.items():
         shared[id(tensor)].append(name)
     for alike in shared.values():
-        held = next((found.stored[name] for name in alike if name in found.stored), None)
-        if held is None:
-            found.missing.append(alike[0])
+        stored_form = next((name_match.stored[name] for name in alike if name in name_match.stored), None)
+        if stored_form is None:
+            name_match.missing.append(alike[0])
         else:
-            found.stored.update((name, held) for name in alike if name not in found.stored)
-    return found
+            name_match.stored.update((name, stored_form) for name in alike if name not in name_match.stored)
+    return name_match
 
 
 class _SameNames:
     """Names and shapes of a file that are those of a module: nothing is converted."""
 
     def __init__(self, own: Mapping[str, torch.Tensor]) -> None:
-        self.own = own
+        self.parameters = own
 
     def target(self, name: str) -> tuple[str, str]:
         """See `Names`."""
@@ -125,16 +127,16 @@ class _SameNames:
         self, target: str, sources: Sequence[tuple[str, LogicalTensor]]
     ) -> Mapping[str, tuple[int, ...] | None]:
         """See `Names`."""
-        return {target: tuple(self.own[target].shape)}
+        return {target: tuple(self.parameters[target].shape)}
 
 
 class _Conversions:
     """How names and shapes of a file become those of a module, as transformers has it."""
 
-    def __init__(self, module: Any, own: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, module: Any, parameters: Mapping[str, torch.Tensor]) -> None:
         from transformers import conversion_mapping, core_model_loading
 
-        self.module, self.own, self.loading = module, own, core_model_loading
+        self.module, self.parameters, self.loading = module, parameters, core_model_loading
         every = conversion_mapping.get_model_conversion_mapping(module)
         converter = core_model_loading.WeightConverter
         self.converters = [t for t in every if isinstance(t, converter)]
@@ -145,9 +147,9 @@ class _Conversions:
     def target(self, name: str) -> tuple[str, str]:
         """See `Names`."""
         rename = self.loading.rename_source_key
-        renamed, pattern = rename(name, self.renamings, self.converters, self.prefix, self.own)
-        if renamed not in self.own and name in self.own:
-            renamed, pattern = rename(name, [], [], self.prefix, self.own)
+        renamed, pattern = rename(name, self.renamings, self.converters, self.prefix, self.parameters)
+        if renamed not in self.parameters and name in self.parameters:
+            renamed, pattern = rename(name, [], [], self.prefix, self.parameters)
         return renamed, pattern or ""
 
     def shapes(
@@ -156,9 +158,9 @@ class _Conversions:
         """See `Names`."""
         pattern, first = sources[0]
         if not pattern:
-            wanted = tuple(self.own[target].shape)
+            shape = tuple(self.parameters[target].shape)
             alone = len(sources) == 1
-            return {target: wanted if alone and first.of_shape(wanted) else (alone and first.shape) or ()}
+            return {target: shape if alone and first.of_shape(shape) else (alone and first.shape) or ()}
         if any(weight.shape is None for _, weight in sources):
             return {target: None}
         converter = copy.deepcopy(self.by_pattern[pattern])
@@ -166,10 +168,12 @@ class _Conversions:
             empty = torch.empty(weight.shape or (), device="meta")
             converter.add_tensor(target, weight.name, source, lambda empty=empty: empty)
         try:
-            made = converter.convert(target, model=self.module, config=getattr(self.module, "config", None))
+            converted = converter.convert(
+                target, model=self.module, config=getattr(self.module, "config", None)
+            )
         except Exception:
             return {target: ()}
-        return {name: tuple(_one(value).shape) for name, value in made.items()}
+        return {name: tuple(_one(value).shape) for name, value in converted.items()}
 
 
 def _one(value: Any) -> torch.Tensor:
@@ -178,8 +182,8 @@ def _one(value: Any) -> torch.Tensor:
 
 
 def _book(
-    found: NameMatch,
-    own: Mapping[str, torch.Tensor],
+    name_match: NameMatch,
+    parameters: Mapping[str, torch.Tensor],
     shapes: Mapping[str, tuple[int, ...] | None],
     weights: Sequence[LogicalTensor],
 ) -> None:
@@ -187,30 +191,30 @@ def _book(
     size = sum(weight.nbytes for weight in weights)
     kinds = list(dict.fromkeys(weight.dtype for weight in weights))
     names = tuple(tensor.name for weight in weights for tensor in weight.tensors)
-    stored = [weight.elements for weight in weights if weight.elements is not None]
-    total = sum(own[name].numel() for name in shapes if name in own) or 1
-    left = size
+    stored_elements = [weight.elements for weight in weights if weight.elements is not None]
+    total = sum(parameters[name].numel() for name in shapes if name in parameters) or 1
+    bytes_left = size
     for at, (name, shape) in enumerate(shapes.items()):
-        target = own.get(name)
+        target = parameters.get(name)
         if target is None:
-            found.unexpected += names
+            name_match.unexpected += names
             continue
         wrong = shape is not None and shape != tuple(target.shape)
-        if shape is None and len(stored) == len(weights):
-            wrong = sum(stored) < target.numel()
+        if shape is None and len(stored_elements) == len(weights):
+            wrong = sum(stored_elements) < target.numel()
         if wrong:
             there = (
                 shape_text(shape)
                 if shape
-                else f"{sum(stored):,} numbers in {many_text(len(weights), 'tensor')}"
+                else f"{sum(stored_elements):,} numbers in {many_text(len(weights), 'tensor')}"
             )
-            found.contradictions.append(
+            name_match.contradictions.append(
                 f"{printable(names[0])} is {there}, by the configuration {shape_text(tuple(target.shape))}"
             )
-        share = left if at == len(shapes) - 1 else size * target.numel() // total
-        left -= share
-        found.stored[name] = StoredForm(", ".join(kinds), share)
-        found.names[name] = names
+        share = bytes_left if at == len(shapes) - 1 else size * target.numel() // total
+        bytes_left -= share
+        name_match.stored[name] = StoredForm(", ".join(kinds), share)
+        name_match.names[name] = names
 
 
 def _natural(name: str) -> tuple[tuple[int, str], ...]:

@@ -72,11 +72,11 @@ def built(
     def make() -> nn.Module:
         with offline(), _bounded(source):
             dtype_ = number if isinstance(number, torch.dtype) else None
-            made: Any = configured(kind, copy.deepcopy(settings), dtype_)
-        if hasattr(made, "tie_weights"):
-            made.tie_weights()  # transformers 5.0 ties none on the meta device
-        _keep_wide(made, number)
-        module: nn.Module = made
+            model: Any = configured(kind, copy.deepcopy(settings), dtype_)
+        if hasattr(model, "tie_weights"):
+            model.tie_weights()  # transformers 5.0 ties none on the meta device
+        _keep_wide(model, number)
+        module: nn.Module = model
         return module
 
     def fill() -> nn.Module:
@@ -101,14 +101,14 @@ def _read(kind: Any, settings: Any, number: Any, folder: str, files: Sequence[st
     """The module with the values of these files, else of the folder; nothing in a checkpoint runs."""
     from transformers.modeling_utils import load_state_dict  # a second, for who asks for values
 
-    held = {name: tensor for file in files for name, tensor in load_state_dict(file).items()}
+    state = {name: tensor for file in files for name, tensor in load_state_dict(file).items()}
     with offline():
         read: nn.Module = kind.from_pretrained(
             None if files else folder,
             config=settings,
             dtype=number,
             local_files_only=True,
-            state_dict=held or None,
+            state_dict=state or None,
         )
     return read
 
@@ -119,12 +119,12 @@ def _without_cache(settings: Any) -> bool:
     Returns:
         Whether the model would have filled one.
     """
-    found = False
+    had_cache = False
     for part in (settings, *(getattr(settings, name, None) for name in settings.sub_configs)):
         if getattr(part, "use_cache", None):
             part.use_cache = False
-            found = True
-    return found
+            had_cache = True
+    return had_cache
 
 
 def _architecture(transformers: Any, source: str, config: Mapping[str, Any], trust: bool) -> tuple[Any, Any]:
@@ -154,16 +154,16 @@ def _of_folder(transformers: Any, source: str) -> tuple[Any, Any]:
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
     settings = transformers.AutoConfig.from_pretrained(source, trust_remote_code=True, local_files_only=True)
-    own = settings.auto_map
-    name = next((own[auto] for auto in ("AutoModelForCausalLM", "AutoModel") if auto in own), "")
-    name = name or next(v for k, v in own.items() if k.startswith("AutoModel"))
+    auto_map = settings.auto_map
+    name = next((auto_map[auto] for auto in ("AutoModelForCausalLM", "AutoModel") if auto in auto_map), "")
+    name = name or next(v for k, v in auto_map.items() if k.startswith("AutoModel"))
     return get_class_from_dynamic_module(name, source, local_files_only=True), settings
 
 
 def _class(transformers: Any, name: str, config: Mapping[str, Any]) -> Any:
     """The class of the first architecture that transformers has, else that of the type of model."""
-    said = config.get("architectures")
-    for called in said if isinstance(said, list) else ():
+    architectures = config.get("architectures")
+    for called in architectures if isinstance(architectures, list) else ():
         kind = getattr(transformers, called, None) if isinstance(called, str) else None
         if isinstance(kind, type) and issubclass(kind, nn.Module) and is_configured(kind):
             return kind
@@ -199,8 +199,8 @@ def _numbers(value: Any) -> Any:
     if isinstance(value, dict):
         if tuple(value) == ("__float__",):
             return {"Infinity": math.inf, "-Infinity": -math.inf}.get(str(value["__float__"]), math.nan)
-        return {key: _numbers(one) for key, one in value.items()}
-    return [_numbers(one) for one in value] if isinstance(value, list) else value
+        return {key: _numbers(element) for key, element in value.items()}
+    return [_numbers(element) for element in value] if isinstance(value, list) else value
 
 
 def _keep_wide(module: Any, dtype: torch.dtype | None) -> None:
@@ -211,12 +211,14 @@ def _keep_wide(module: Any, dtype: torch.dtype | None) -> None:
     wide = re.compile("|".join(patterns))
     for path, part in module.named_modules():
         parameters, buffers, _ = module_dicts(part).values()
-        for held in (parameters, buffers):
-            for name, tensor in list(held.items()):
+        for tensors in (parameters, buffers):
+            for name, tensor in list(tensors.items()):
                 if tensor is None or tensor.dtype is not dtype or not wide.search(f"{path}.{name}"):
                     continue
-                made = tensor.detach().float()
-                held[name] = nn.Parameter(made, tensor.requires_grad) if held is parameters else made
+                widened = tensor.detach().float()
+                tensors[name] = (
+                    nn.Parameter(widened, tensor.requires_grad) if tensors is parameters else widened
+                )
 
 
 class _TooMany(BadModel):
@@ -252,8 +254,8 @@ def _text(module: nn.Module) -> dict[str, torch.Tensor] | None:
     names = inspect.signature(module.forward).parameters
     kind: Any = type(module)
     writes = hasattr(kind, "can_generate") and kind.can_generate()
-    other = any(name in names for name in ("pixel_values", "input_features"))
-    if "input_ids" not in names or (other and not writes):
+    takes_media = any(name in names for name in ("pixel_values", "input_features"))
+    if "input_ids" not in names or (takes_media and not writes):
         return None
     text: Any = config.get_text_config() if hasattr(config, "get_text_config") else config
     longest = getattr(text, "max_position_embeddings", None)

@@ -193,8 +193,8 @@ def read(path: str, *, partial: bool = False) -> GgufHeader:
             raise BadModel("is no GGUF file: it does not begin with GGUF", where=path)
         if size < _SHORTEST:
             raise BadModel(f"is cut off: it has {size} bytes", where=path, hint=_AGAIN)
-        with input_files.mapping(descriptor, size) as data:
-            return _Reader(GgufHeader(path, size, partial=partial), data).header()
+        with input_files.mapping(descriptor, size) as buffer:
+            return _Reader(GgufHeader(path, size, partial=partial), buffer).header()
     except OSError as error:
         raise BadModel(f"cannot be read: {error.strerror}", where=path) from None
     finally:
@@ -204,10 +204,10 @@ def read(path: str, *, partial: bool = False) -> GgufHeader:
 class _Reader:
     """Reads one header from front to back; every length is compared with what is left of the file."""
 
-    def __init__(self, found: GgufHeader, data: mmap.mmap) -> None:
-        self.found = found
-        self.data = data
-        self.size = found.size
+    def __init__(self, parsed: GgufHeader, buffer: mmap.mmap) -> None:
+        self.parsed = parsed
+        self.data = buffer
+        self.size = parsed.size
         self.at = len(_MAGIC)
         self.order = "<"
         self.left = _MOST
@@ -215,36 +215,36 @@ class _Reader:
         self.codes: dict[str, struct.Struct] = {}
 
     def header(self) -> GgufHeader:
-        found = self.found
+        parsed = self.parsed
         version = self.number("I")
         if version not in _VERSIONS and int.from_bytes(version.to_bytes(4, "little"), "big") in _VERSIONS:
-            found.big_endian, self.order = True, ">"
+            parsed.big_endian, self.order = True, ">"
             self.at = len(_MAGIC)
             version = self.number("I")
         if version not in _VERSIONS:
-            what = f"is written in version {version:,} of GGUF; versions 2 and 3 are known"
-            raise BadModel(what, where=found.path)
-        found.version = version
+            problem = f"is written in version {version:,} of GGUF; versions 2 and 3 are known"
+            raise BadModel(problem, where=parsed.path)
+        parsed.version = version
         # the shortest tensor takes 24 bytes, the shortest pair 13
         tensors, pairs = self.count(24, "tensors"), self.count(13, "keys")
         for _ in range(pairs):
             key = self.text("a key")
-            if key in found.metadata:
+            if key in parsed.metadata:
                 self.broken(f"the key '{printable(key)}' stands in it twice")
-            found.metadata[key] = self.value(self.number("I"), key, 0)
+            parsed.metadata[key] = self.value(self.number("I"), key, 0)
         entries = [self.tensor() for _ in range(tensors)]
         self.place(entries)
-        return found
+        return parsed
 
     def broken(self, what: str) -> NoReturn:
-        raise BadModel(f"its header is broken: {what}", where=self.found.path, hint=_AGAIN)
+        raise BadModel(f"its header is broken: {what}", where=self.parsed.path, hint=_AGAIN)
 
     def take(self, length: int) -> int:
         """The place of the next bytes, which are there."""
         at = self.at
         if length > self.size - at:
-            what = f"is cut off: at byte {at:,} of {self.size:,} follow {length:,} more"
-            raise BadModel(what, where=self.found.path, hint=_AGAIN)
+            problem = f"is cut off: at byte {at:,} of {self.size:,} follow {length:,} more"
+            raise BadModel(problem, where=self.parsed.path, hint=_AGAIN)
         self.at = at + length
         return at
 
@@ -261,10 +261,10 @@ class _Reader:
 
     def count(self, least: int, what: str) -> int:
         """How many things follow, of at least so many bytes each."""
-        found = self.number("Q")
-        if found > _MOST or found * least > self.size - self.at:
-            self.broken(f"it announces {found:,} {what} with {self.size - self.at:,} bytes left")
-        return found
+        count = self.number("Q")
+        if count > _MOST or count * least > self.size - self.at:
+            self.broken(f"it announces {count:,} {what} with {self.size - self.at:,} bytes left")
+        return count
 
     def text(self, what: str) -> str:
         length = self.number("Q")
@@ -277,8 +277,8 @@ class _Reader:
         if kind == _STRING:
             length = self.number("Q")
             at = self.take(length)
-            found = self.data[at : at + min(length, _TEXT)].decode("utf-8", "backslashreplace")
-            return found if length <= _TEXT else f"{found} ... ({length:,} bytes)"
+            text = self.data[at : at + min(length, _TEXT)].decode("utf-8", "backslashreplace")
+            return text if length <= _TEXT else f"{text} ... ({length:,} bytes)"
         if kind == _ARRAY:
             return self.array(key, depth)
         letter = _SCALARS.get(kind)
@@ -303,11 +303,11 @@ class _Reader:
         if number > (self.size - self.at) // least or self.left < 0:
             self.broken(f"it announces {number:,} elements of '{printable(key)}'")
         if letter and not depth and number <= _KEPT:
-            kept = self.numbers(f"{number}{letter}") if number else ()
-            self.found.arrays[key] = kept
+            numbers = self.numbers(f"{number}{letter}") if number else ()
+            self.parsed.arrays[key] = numbers
             self.at -= number * least
-        shown = [str(self.value(kind, key, depth + 1)) for _ in range(min(number, _SHOWN))]
-        rest = number - len(shown)
+        first_elements = [str(self.value(kind, key, depth + 1)) for _ in range(min(number, _SHOWN))]
+        rest = number - len(first_elements)
         if letter:
             self.take(rest * least)
         elif kind == _STRING:
@@ -316,14 +316,14 @@ class _Reader:
             for _ in range(rest):
                 self.value(kind, key, depth + 1)
         more = ", ..." if rest else ""
-        return f"{number:,} {_NAMES.get(kind, 'integers')}: {', '.join(shown)}{more}"
+        return f"{number:,} {_NAMES.get(kind, 'integers')}: {', '.join(first_elements)}{more}"
 
     def skip_strings(self, count: int) -> None:
         """Hops over strings."""
-        data, size, at = self.data, self.size, self.at
+        buffer, size, at = self.data, self.size, self.at
         length_of = struct.Struct(f"{self.order}Q").unpack_from
         while count and at + 8 <= size:
-            at += 8 + length_of(data, at)[0]
+            at += 8 + length_of(buffer, at)[0]
             count -= 1
         if count or at > size:
             self.broken("an array of strings ends behind the end of the file")
@@ -345,16 +345,16 @@ class _Reader:
 
     def place(self, entries: list[tuple[str, tuple[int, ...], int, int]]) -> None:
         """Finds the bytes of every tensor, now that it is known where the header ends."""
-        found = self.found
-        alignment = found.metadata.get("general.alignment", _ALIGNMENT)
+        parsed = self.parsed
+        alignment = parsed.metadata.get("general.alignment", _ALIGNMENT)
         if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20 or alignment & (alignment - 1):
             self.broken(f"an alignment of {printable(str(alignment))} is no power of two")
-        start = min(-(-self.at // alignment) * alignment, found.size)
+        start = min(-(-self.at // alignment) * alignment, parsed.size)
         offsets = sorted({offset for _, _, _, offset in entries})
-        following = dict(zip(offsets, [*offsets[1:], found.size - start], strict=bool(offsets)))
+        following = dict(zip(offsets, [*offsets[1:], parsed.size - start], strict=bool(offsets)))
         strange: dict[int, int] = {}
         for name, shape, code, offset in entries:
-            tensor = StoredTensor(name, "", shape, 0, found.path, start + offset)
+            tensor = StoredTensor(name, "", shape, 0, parsed.path, start + offset)
             if code in TYPES:
                 tensor.dtype, numbers, size = TYPES[code]
                 row = shape[-1] if shape else 1
@@ -365,22 +365,24 @@ class _Reader:
                 tensor.dtype, tensor.nbytes = f"ggml type {code}", max(0, following[offset] - offset)
                 tensor.unread = "what it is packed as is not known here"
                 strange[code] = strange.get(code, 0) + 1
-            if found.big_endian:
+            if parsed.big_endian:
                 tensor.unread = "it is stored with the highest byte first"
-            if tensor.nbytes > found.size - tensor.offset:
-                what = f"ends at byte {tensor.offset + tensor.nbytes:,} of a file of {found.size:,}"
-                where = f"{found.path}: tensor '{printable(name)}'"
-                found.cut = found.cut or BadModel(f"{what}: the file is cut off", where=where, hint=_AGAIN)
-                if not found.partial:
-                    raise found.cut
-            found.tensors.append(tensor)
+            if tensor.nbytes > parsed.size - tensor.offset:
+                problem = f"ends at byte {tensor.offset + tensor.nbytes:,} of a file of {parsed.size:,}"
+                where = f"{parsed.path}: tensor '{printable(name)}'"
+                parsed.cut = parsed.cut or BadModel(
+                    f"{problem}: the file is cut off", where=where, hint=_AGAIN
+                )
+                if not parsed.partial:
+                    raise parsed.cut
+            parsed.tensors.append(tensor)
         for code, count in strange.items():
-            found.notes.append(
+            parsed.notes.append(
                 f"{count:,} tensors are of ggml's type {code:,}, which is newer than what is known here:"
                 " their bytes are the room up to the next tensor, which is the most"
             )
-        if found.cut is None:
-            unused_bytes(found.tensors, start, found.size)
+        if parsed.cut is None:
+            unused_bytes(parsed.tensors, start, parsed.size)
 
 
 def contents(source: str) -> TensorIndex:
@@ -404,8 +406,8 @@ def _index(source: str, first: GgufHeader) -> TensorIndex:
     names: set[str] = set()
     for tensor in tensors:
         if tensor.name in names:
-            what = f"two parts of the model have a tensor '{printable(tensor.name)}'"
-            raise BadModel(what, where=source)
+            problem = f"two parts of the model have a tensor '{printable(tensor.name)}'"
+            raise BadModel(problem, where=source)
         names.add(tensor.name)
     expected = first.metadata.get("split.tensors.count")
     if len(headers) > 1 and isinstance(expected, int) and expected != len(tensors):

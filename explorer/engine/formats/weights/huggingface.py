@@ -169,17 +169,17 @@ def _one(
         return header.tensors, header.metadata
     from explorer.engine.formats.torch_files.checkpoint_modules import read_checkpoint  # a pickle's machine
 
-    found = read_checkpoint(path, FORMAT.name)
-    notes += [note for note in found.contents.notes if note not in notes]
-    unclaimed += found.unclaimed
-    for tensor in found.contents.tensors:
-        if tensor.name in found.strides and not tensor.unread:
+    checkpoint = read_checkpoint(path, FORMAT.name)
+    notes += [note for note in checkpoint.contents.notes if note not in notes]
+    unclaimed += checkpoint.unclaimed
+    for tensor in checkpoint.contents.tensors:
+        if tensor.name in checkpoint.strides and not tensor.unread:
             tensor.unread = "it does not lie in one piece in its file"
         if tensor.identity is not None:
             # every file numbers its storages anew
             tensor.identity = path, tensor.identity
             tensor.pieces = [((path, key), elements, size) for key, elements, size in tensor.pieces]
-    return list(found.contents.tensors), {}
+    return list(checkpoint.contents.tensors), {}
 
 
 def _together(
@@ -194,23 +194,23 @@ def _together(
     of parts that are not there.
     """
     if not files:
-        wanted = "model.safetensors or model.safetensors.index.json"
-        raise BadModel("no weights are in this folder", where=folder, hint=f"looked for {wanted}")
+        file_names = "model.safetensors or model.safetensors.index.json"
+        raise BadModel("no weights are in this folder", where=folder, hint=f"looked for {file_names}")
     part = part_of(files[0])
     if part is not None:
         notes.append(f"there is no index: {len(files):,} of {part[2]:,} parts are here, taken for one model")
         ending = files[0].rpartition(".")[2]
         whole = (f"{part[0]}-{n + 1:05d}-of-{part[2]:05d}.{ending}" for n in range(part[2]))
         lacking += sorted(set(whole) - set(files))
-    found: dict[str, StoredTensor] = {}
+    by_name: dict[str, StoredTensor] = {}
     metadata: Mapping[str, str] = {}
     for file in files:
         tensors, metadata = _one(_inside(folder, file, model), notes, unclaimed)
         for tensor in tensors:
-            if tensor.name in found:
+            if tensor.name in by_name:
                 raise BadModel(f"'{printable(tensor.name)}' is in two of its files", where=folder)
-            found[tensor.name] = tensor
-    return list(found.values()), metadata
+            by_name[tensor.name] = tensor
+    return list(by_name.values()), metadata
 
 
 def _indexed(
@@ -238,7 +238,7 @@ def _indexed(
     present = [file for file in files if os.path.lexists(paths[file])]
     if not present:
         raise BadModel(f"none of the {len(files):,} files that it names is here", where=path)
-    found: dict[str, StoredTensor] = {}
+    by_name: dict[str, StoredTensor] = {}
     extra: list[str] = []
     for file in present:
         for tensor in _one(paths[file], notes, unclaimed)[0]:
@@ -248,11 +248,11 @@ def _indexed(
                 continue
             if tensor.name not in named:
                 extra.append(tensor.name)
-            if tensor.name in found:
-                what = f"'{printable(tensor.name)}' is in two files, and the index names neither"
-                raise BadModel(what, where=path)
-            found[tensor.name] = tensor
-    missing = [tensor for tensor, file in named.items() if file not in absent and tensor not in found]
+            if tensor.name in by_name:
+                problem = f"'{printable(tensor.name)}' is in two files, and the index names neither"
+                raise BadModel(problem, where=path)
+            by_name[tensor.name] = tensor
+    missing = [tensor for tensor, file in named.items() if file not in absent and tensor not in by_name]
     lacking += [*absent, *missing]
     if absent:
         lost = sum(1 for file in named.values() if file in set(absent))
@@ -266,13 +266,13 @@ def _indexed(
     if extra:
         notes.append(f"{len(extra):,} tensors are not where the index says: {named_few(extra)}")
     metadata = index.get("metadata")
-    said = metadata if isinstance(metadata, dict) else {}
-    total = said.get("total_size")
-    size = sum(tensor.nbytes for tensor in distinct(list(found.values())))
+    index_metadata = metadata if isinstance(metadata, dict) else {}
+    total = index_metadata.get("total_size")
+    size = sum(tensor.nbytes for tensor in distinct(list(by_name.values())))
     # older versions wrote it as a float
     if isinstance(total, (int, float)) and total != size and not absent:
         notes.append(f"the index says {shortened(str(total))} bytes of tensors, the files hold {size:,}")
-    return list(found.values()), present, {key: _text(value) for key, value in said.items()}
+    return list(by_name.values()), present, {key: _text(value) for key, value in index_metadata.items()}
 
 
 def _json(path: str, most: int) -> dict[str, Any]:
@@ -296,12 +296,12 @@ def _json(path: str, most: int) -> dict[str, Any]:
         # an empty list takes 3 bytes here and 60 in memory
         if raw.count(b"[") + raw.count(b"{") > _VALUES:
             raise ValueError("it has more lists and objects than anybody writes")
-        found = json.loads(raw)
+        decoded = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise BadModel(f"is no JSON object: {_no_json(raw, error)}", where=path) from None
-    if not isinstance(found, dict):
-        raise BadModel(f"is no JSON object: it is {_KINDS.get(type(found), 'a number')}", where=path)
-    return found
+    if not isinstance(decoded, dict):
+        raise BadModel(f"is no JSON object: it is {_KINDS.get(type(decoded), 'a number')}", where=path)
+    return decoded
 
 
 def _no_json(raw: bytes, error: ValueError | RecursionError) -> str:
@@ -315,11 +315,11 @@ def _no_json(raw: bytes, error: ValueError | RecursionError) -> str:
     text, at = getattr(error, "doc", ""), getattr(error, "pos", None)
     if at is None:
         return str(error)
-    what = getattr(error, "msg", "")
+    message = getattr(error, "msg", "")
     whole = text.rstrip()
-    if at >= len(whole) or what.startswith("Unterminated"):
+    if at >= len(whole) or message.startswith("Unterminated"):
         return f"it is cut off in line {whole.count(chr(10)) + 1:,}"
-    return f"line {getattr(error, 'lineno', 0):,}, column {getattr(error, 'colno', 0):,}: {what}"
+    return f"line {getattr(error, 'lineno', 0):,}, column {getattr(error, 'colno', 0):,}: {message}"
 
 
 _KINDS: dict[type, str] = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
@@ -354,13 +354,13 @@ def unnamed_model(folder: str) -> str:
 
 def _flat(value: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, str]]:
     """The settings of a configuration as key and text; those of its parts with the part in front."""
-    for key, item in value.items():
-        if isinstance(item, dict) and depth < 2 and len(item) <= _PARTS:
-            yield from _flat(item, f"{prefix}{key}.", depth + 1)
-        elif isinstance(item, (dict, list)) and len(item) > _PARTS:
-            yield f"{prefix}{key}", f"{len(item):,} entries"
-        elif item is not None:
-            yield f"{prefix}{key}", _text(item)
+    for key, setting in value.items():
+        if isinstance(setting, dict) and depth < 2 and len(setting) <= _PARTS:
+            yield from _flat(setting, f"{prefix}{key}.", depth + 1)
+        elif isinstance(setting, (dict, list)) and len(setting) > _PARTS:
+            yield f"{prefix}{key}", f"{len(setting):,} entries"
+        elif setting is not None:
+            yield f"{prefix}{key}", _text(setting)
 
 
 def _text(value: Any) -> str:
@@ -426,15 +426,15 @@ def _contradictions(config: Mapping[str, Any], tensors: Sequence[StoredTensor], 
                 f" {embedding.name}; both are counted"
             )
     notes += _layer_note(_setting(config, _LAYERS, int), tensors)
-    wanted = _setting(config, _DTYPES, str)
+    dtype = _setting(config, _DTYPES, str)
     kinds = {t.dtype for t in tensors if "float" in t.dtype}
-    if wanted is not None and kinds and wanted.removeprefix("torch.") not in kinds:
-        notes.append(f"config.json says {shortened(wanted)}, the tensors are {', '.join(sorted(kinds))}")
+    if dtype is not None and kinds and dtype.removeprefix("torch.") not in kinds:
+        notes.append(f"config.json says {shortened(dtype)}, the tensors are {', '.join(sorted(kinds))}")
     quantized = config.get("quantization_config")
     if isinstance(quantized, dict):
         method = quantized.get("quant_method", "quantized")
-        said = quantized.get("bits") or quantized.get("num_bits")
-        bits = said if isinstance(said, int) and 0 < said <= 8 else 0
+        bits_setting = quantized.get("bits") or quantized.get("num_bits")
+        bits = bits_setting if isinstance(bits_setting, int) and 0 < bits_setting <= 8 else 0
         packed = sum(t.elements for t in tensors if t.dtype == "int32" and t.name.endswith(_PACKED))
         notes.append(
             f"config.json says that weights are quantized ({shortened(_text(method))}"
@@ -470,9 +470,9 @@ def _layer_note(count: int | None, tensors: Sequence[StoredTensor]) -> list[str]
         return []
     missing, extra = sorted(set(range(count)) - numbers), sorted(numbers - set(range(count)))
     words = [f"config.json says {count:,} layers, {path or 'the model'} has {len(numbers):,}"]
-    for what, found in (("missing", missing), ("more than that", extra)):
-        if found:
-            words.append(f"{what}: {named_few([f'{path}.{number}' for number in found])}")
+    for label, layer_numbers in (("missing", missing), ("more than that", extra)):
+        if layer_numbers:
+            words.append(f"{label}: {named_few([f'{path}.{number}' for number in layer_numbers])}")
     return ["; ".join(words)]
 
 
@@ -482,19 +482,21 @@ _CALLED = ("layers", "layer", "h", "blocks", "block")
 
 def _outline(source: str) -> Outline:
     """The outline; of quantized weights with the parameters that they stand for, if that is known."""
-    found = contents(source)
-    quantized = quantization_of(found.config)
+    stored_index = contents(source)
+    quantized = quantization_of(stored_index.config)
     if not isinstance(quantized, dict):
-        return outlined(found)
-    weights = logical(distinct(found.tensors), quantized)
-    elements = [one.elements for one in weights if one.elements is not None]
-    if len(elements) < len(weights) or len(weights) == len(found.tensors):
-        return outlined(found)
-    as_stored = safetensors.packing_notes(found.tensors)
-    found.notes = [
-        note.replace(OF_THOSE_STORED, TYPES_OF_THOSE_STORED) for note in found.notes if note not in as_stored
+        return outlined(stored_index)
+    weights = logical(distinct(stored_index.tensors), quantized)
+    elements = [weight.elements for weight in weights if weight.elements is not None]
+    if len(elements) < len(weights) or len(weights) == len(stored_index.tensors):
+        return outlined(stored_index)
+    as_stored = safetensors.packing_notes(stored_index.tensors)
+    stored_index.notes = [
+        note.replace(OF_THOSE_STORED, TYPES_OF_THOSE_STORED)
+        for note in stored_index.notes
+        if note not in as_stored
     ]
-    return outlined(found, weights=sum(elements))
+    return outlined(stored_index, weights=sum(elements))
 
 
 def _recognise(probe: SourceProbe) -> bool:
@@ -505,8 +507,8 @@ def _recognise(probe: SourceProbe) -> bool:
     name = _weights(probe.source)
     if name.endswith(INDEX):
         return True
-    known = any(os.path.exists(os.path.join(probe.source, config)) for config in _CONFIGS)
-    return known and bool(name or _loose(probe.source) or _is_bare(probe.source))
+    has_config = any(os.path.exists(os.path.join(probe.source, config)) for config in _CONFIGS)
+    return has_config and bool(name or _loose(probe.source) or _is_bare(probe.source))
 
 
 def _is_bare(folder: str) -> bool:

@@ -153,8 +153,8 @@ def _begun(path: str) -> tuple[SafetensorsHeader, mmap.mmap]:
                 "is no safetensors file: it does not begin with the length of a header", where=path
             )
         if 8 + length > size:
-            what = f"is cut off: its header of {length:,} bytes does not fit in {size:,}"
-            raise BadModel(what, where=path, hint=_AGAIN)
+            problem = f"is cut off: its header of {length:,} bytes does not fit in {size:,}"
+            raise BadModel(problem, where=path, hint=_AGAIN)
         return SafetensorsHeader(path, size, 8 + length), _read(descriptor, 8, length)
     except OSError as error:
         raise BadModel(f"cannot be read: {error.strerror}", where=path) from None
@@ -196,16 +196,16 @@ def _taken_apart(text: mmap.mmap, header: SafetensorsHeader) -> Iterator[StoredT
             given_back = at // mmap.PAGESIZE * mmap.PAGESIZE
             text.madvise(mmap.MADV_DONTNEED, 0, given_back)
         entry = usual(text, at)
-        found: StoredTensor | None = None
+        tensor: StoredTensor | None = None
         if entry is not None:
             raw, form, begin, end, comma = entry.groups()
             name = raw.decode()
-            known = forms.get(form)
-            if known is None:
-                known = _form(form, header, at)
+            parsed_form = forms.get(form)
+            if parsed_form is None:
+                parsed_form = _form(form, header, at)
                 if len(forms) < _MEMO:
-                    forms[form] = known
-            found = _stored(header, name, known, int(begin), int(end))
+                    forms[form] = parsed_form
+            tensor = _stored(header, name, parsed_form, int(begin), int(end))
             at = entry.end()
         else:
             comma = None
@@ -214,16 +214,16 @@ def _taken_apart(text: mmap.mmap, header: SafetensorsHeader) -> Iterator[StoredT
             if name != "__metadata__":
                 value, at = _object(text, at, header)
                 form_ = _form_of(value["dtype"], tuple(value["shape"]))
-                found = _stored(header, name, form_, *value["data_offsets"])
+                tensor = _stored(header, name, form_, *value["data_offsets"])
             elif header.metadata:
                 _broken(header, at)
             else:
                 header.metadata, at = _pairs(text, at, header)
-        if found is not None:
+        if tensor is not None:
             if name in names:
                 raise BadModel(f"two of its tensors are called '{printable(name)}'", where=header.path)
             names.add(name)
-            yield found
+            yield tensor
         if comma is None:
             at = _skip(text, at)
             more = text[at : at + 1] == b","
@@ -293,27 +293,27 @@ def _string(text: mmap.mmap, at: int, header: SafetensorsHeader) -> tuple[str, i
         _broken(header, at)
     decoded = written[0].decode()
     try:
-        found, _ = scanstring(decoded, 1, True)
-        found.encode()
+        text_value, _ = scanstring(decoded, 1, True)
+        text_value.encode()
     except ValueError:  # bad escapes, control characters, halves of surrogate pairs
         _broken(header, at)
-    return found, written.end()
+    return text_value, written.end()
 
 
 def _pairs(text: mmap.mmap, at: int, header: SafetensorsHeader) -> tuple[dict[str, str], int]:
     """An object of strings by strings, which is all that the metadata may be."""
     at = _expected(text, at, b"{", header)
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     more = text[at : at + 1] != b"}"
     while more:
         key, at = _string(text, at, header)
         at = _expected(text, _skip(text, at), b":", header)
-        found[key], at = _string(text, at, header)
+        pairs[key], at = _string(text, at, header)
         at = _skip(text, at)
         more = text[at : at + 1] == b","
         if more:
             at = _skip(text, at + 1)
-    return found, _expected(text, at, b"}", header)
+    return pairs, _expected(text, at, b"}", header)
 
 
 def _object(text: mmap.mmap, at: int, header: SafetensorsHeader) -> tuple[dict[str, Any], int]:
@@ -321,11 +321,11 @@ def _object(text: mmap.mmap, at: int, header: SafetensorsHeader) -> tuple[dict[s
     import json
     import re
 
-    found = re.compile(_OBJECT).match(text, at)
-    if found is None:
+    match = re.compile(_OBJECT).match(text, at)
+    if match is None:
         _broken(header, at)
     try:
-        value = json.loads(found[0].decode())
+        value = json.loads(match[0].decode())
     except UnicodeDecodeError:
         raise
     except (ValueError, RecursionError):
@@ -338,22 +338,22 @@ def _object(text: mmap.mmap, at: int, header: SafetensorsHeader) -> tuple[dict[s
         and len(value["data_offsets"]) == 2
     ):
         _broken(header, at)
-    return value, found.end()
+    return value, match.end()
 
 
 def _stored(header: SafetensorsHeader, name: str, form: _Form, begin: int, end: int) -> StoredTensor:
     """One tensor, if what is said of it can be."""
     spelling, shape, elements, bits, unread = form
-    what = ""
+    problem = ""
     if not 0 <= begin <= end or elements < 0:
-        what = "its place or its shape is impossible"
+        problem = "its place or its shape is impossible"
     elif header.length + end > header.size:
-        what = f"ends at byte {header.length + end:,} of a file of {header.size:,}{_CUT}"
+        problem = f"ends at byte {header.length + end:,} of a file of {header.size:,}{_CUT}"
     elif bits and elements * bits != (end - begin) * 8:
-        what = f"{elements:,} numbers of {spelling} do not take {end - begin:,} bytes"
-    if what:
-        broken = BadModel(what, where=f"{header.path}: tensor '{printable(name)}'", hint=_AGAIN)
-        if not (header.partial and what.endswith(_CUT)):
+        problem = f"{elements:,} numbers of {spelling} do not take {end - begin:,} bytes"
+    if problem:
+        broken = BadModel(problem, where=f"{header.path}: tensor '{printable(name)}'", hint=_AGAIN)
+        if not (header.partial and problem.endswith(_CUT)):
             raise broken
         header.cut = header.cut or broken
     return StoredTensor(name, spelling, shape, end - begin, header.path, header.length + begin, unread=unread)
@@ -455,12 +455,12 @@ def _streamed(header: SafetensorsHeader, text: mmap.mmap) -> Outline:
     first = next(entries, None)
 
     def rows() -> Iterator[OutlineRow]:
-        seen: set[str] = set()
+        modules: set[str] = set()
         tensor = first
         while tensor is not None:
             for module in modules_of(tensor.name):
-                if module not in seen:
-                    seen.add(module)
+                if module not in modules:
+                    modules.add(module)
                     yield OutlineRow(module, "module")
             yield OutlineRow(tensor.name, "tensor", tensor.dtype, tensor.shape, tensor.nbytes, tensor.unread)
             tensor = next(entries, None)
@@ -468,7 +468,7 @@ def _streamed(header: SafetensorsHeader, text: mmap.mmap) -> Outline:
             raise header.cut
 
     facts = [("header", f"{header.length:,} bytes: tensors stand in its order, as they are met")]
-    facts += [(key, shortened(said)) for key, said in header.metadata.items()]
+    facts += [(key, shortened(text_value)) for key, text_value in header.metadata.items()]
     return Outline(FORMAT.name, header.path, header.size, facts, rows())
 
 

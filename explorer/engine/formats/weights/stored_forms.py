@@ -68,13 +68,13 @@ class LogicalTensor:
         """As stored, with scales and tables."""
         return sum(tensor.nbytes for tensor in self.tensors)
 
-    def of_shape(self, wanted: tuple[int, ...]) -> bool:
+    def of_shape(self, shape: tuple[int, ...]) -> bool:
         """Whether it may be a weight of this shape, as far as that can be told."""
         if self.shape is None:
-            return self.elements is None or 0 <= self.elements - prod(wanted) <= self.spare
-        if len(self.shape) != len(wanted) or self.shape[:-1] != wanted[:-1]:
+            return self.elements is None or 0 <= self.elements - prod(shape) <= self.spare
+        if len(self.shape) != len(shape) or self.shape[:-1] != shape[:-1]:
             return False
-        return not wanted or 0 <= self.shape[-1] - wanted[-1] <= self.spare
+        return not shape or 0 <= self.shape[-1] - shape[-1] <= self.spare
 
 
 def logical(tensors: Sequence[StoredTensor], quantization: Mapping[str, Any]) -> list[LogicalTensor]:
@@ -84,17 +84,17 @@ def logical(tensors: Sequence[StoredTensor], quantization: Mapping[str, Any]) ->
         tensors: All.
         quantization: What config.json says of it; empty for nothing, then each tensor is one.
     """
-    found: dict[str, LogicalTensor] = {}
-    held = {tensor.name for tensor in tensors} if quantization else set()
+    weights: dict[str, LogicalTensor] = {}
+    names = {tensor.name for tensor in tensors} if quantization else set()
     for tensor in tensors:
-        name = _whole(tensor.name, held, quantization) if quantization else tensor.name
-        found.setdefault(name, LogicalTensor(name)).tensors.append(tensor)
-    for weight in found.values():
+        name = _whole(tensor.name, names, quantization) if quantization else tensor.name
+        weights.setdefault(name, LogicalTensor(name)).tensors.append(tensor)
+    for weight in weights.values():
         if len(weight.tensors) > 1:
             # a small weight has tables larger than its numbers
             weight.tensors.sort(key=lambda tensor: (not _is_main(tensor, weight.name), -tensor.nbytes))
         _measure(weight, quantization)
-    return list(found.values())
+    return list(weights.values())
 
 
 def _is_main(tensor: StoredTensor, name: str) -> bool:
@@ -102,32 +102,32 @@ def _is_main(tensor: StoredTensor, name: str) -> bool:
     return tensor.name == name or main or tensor.last.endswith("_blocks")
 
 
-def _whole(name: str, held: set[str], quantization: Mapping[str, Any]) -> str:
+def _whole(name: str, names: set[str], quantization: Mapping[str, Any]) -> str:
     """The weight that a tensor is a piece of; itself if it is none.
 
     Args:
         name: Of the tensor.
-        held: The names of all.
+        names: The names of all.
         quantization: What config.json says.
     """
     owner, _, last = name.rpartition(".")
-    if last != "bias" and f"{owner}.W_q" in held and _hqq_settings(owner, quantization):
+    if last != "bias" and f"{owner}.W_q" in names and _hqq_settings(owner, quantization):
         return f"{owner}.weight"  # HQQ stores its settings as tensors, too
     if last != "bias" and (coded := _vptq_layers(quantization)):
         layer = next((x for x in (owner, owner.rpartition(".")[0]) if _vptq_settings(coded.get(x))), "")
         if layer:
             return f"{layer}.weight"  # x.indices, x.centroids.weight
     # fp8 of DeepSeek's calls the scale of x.weight x.scale
-    beside = last == "scale" or (last == "biases" and f"{owner}.scales" in held)  # MLX: what is added
-    if last in _WEIGHT or (beside and f"{owner}.weight" in held):
+    beside = last == "scale" or (last == "biases" and f"{owner}.scales" in names)  # MLX: what is added
+    if last in _WEIGHT or (beside and f"{owner}.weight" in names):
         return f"{owner}.weight"
     # bitsandbytes puts its tables behind the weight's own name: x.weight.absmax, x.weight.quant_state.nf4
     front, weight, _ = name.partition(".weight.")
-    if weight and f"{front}.weight" in held:
+    if weight and f"{front}.weight" in names:
         return f"{front}.weight"
     for ending in _PARTS:
         whole = f"{owner}.{last.removesuffix(ending)}"
-        if last.endswith(ending) and (f"{whole}_blocks" in held or whole in held):
+        if last.endswith(ending) and (f"{whole}_blocks" in names or whole in names):
             return whole
     return name
 
@@ -175,8 +175,8 @@ def _unpack_blocks(weight: LogicalTensor, main: StoredTensor) -> None:
 def _unpack_groups(weight: LogicalTensor, main: StoredTensor, quantization: Mapping[str, Any]) -> None:
     """Shape of MLX: a scale for each group of a row, whose integers lie one behind the other in 32 bits."""
     scales = next((tensor for tensor in weight.tensors if tensor.last == "scales"), None)
-    own = quantization.get(weight.name.removesuffix(".weight"))
-    group = (own if isinstance(own, dict) else quantization).get("group_size")
+    layer_settings = quantization.get(weight.name.removesuffix(".weight"))
+    group = (layer_settings if isinstance(layer_settings, dict) else quantization).get("group_size")
     if scales is None or not isinstance(group, int) or scales.shape[:-1] != main.shape[:-1] or not main.shape:
         return
     columns = scales.shape[-1] * group
@@ -194,9 +194,9 @@ _HQQ_BITS = {1: 8, 2: 8, 3: 32, 4: 8, 8: 8}
 def _hqq_settings(layer: str, quantization: Mapping[str, Any]) -> tuple[int, int] | None:
     """Bits and size of a group of a layer, 0 for groups of no fixed size; None where nobody says the bits."""
     settings = _mapping(quantization.get("quant_config"))
-    own = next((value for tag, value in settings.items() if layer.endswith(f".{tag}")), settings)
-    chosen = _mapping(_mapping(own).get("weight_quant_params"))
-    bits, group = chosen.get("nbits"), chosen.get("group_size")
+    layer_settings = next((value for tag, value in settings.items() if layer.endswith(f".{tag}")), settings)
+    weight_settings = _mapping(_mapping(layer_settings).get("weight_quant_params"))
+    bits, group = weight_settings.get("nbits"), weight_settings.get("group_size")
     if type(bits) is not int or bits not in _HQQ_BITS:
         return None
     return bits, group if type(group) is int else 0
@@ -226,15 +226,15 @@ class _VectorCode:
     packed: bool
 
 
-def _vptq_settings(own: Any) -> _VectorCode | None:
+def _vptq_settings(settings: Any) -> _VectorCode | None:
     """The settings, None where they do not say the sizes."""
-    own = _mapping(own)
-    sizes = own.get("out_features"), own.get("in_features"), own.get("outlier_size", 0)
-    books = [_last(own.get(key)) for key in ("num_centroids", "num_res_centroids")]
-    length, bits = _last(own.get("vector_lens")), sum(log2(count) for count in books if count > 1)
+    settings = _mapping(settings)
+    sizes = settings.get("out_features"), settings.get("in_features"), settings.get("outlier_size", 0)
+    books = [_last(settings.get(key)) for key in ("num_centroids", "num_res_centroids")]
+    length, bits = _last(settings.get("vector_lens")), sum(log2(count) for count in books if count > 1)
     if not all(type(size) is int and size >= 0 for size in sizes) or not bits or length < 1:
         return None
-    return _VectorCode(*sizes, length, bits, own.get("is_indice_packed") is True)
+    return _VectorCode(*sizes, length, bits, settings.get("is_indice_packed") is True)
 
 
 def _unpack_vptq(weight: LogicalTensor, main: StoredTensor, code: _VectorCode) -> None:
@@ -293,9 +293,9 @@ def _bits(quantization: Mapping[str, Any]) -> int:
         groups = quantization.get(key)
         for group in groups.values() if isinstance(groups, dict) else ():
             places.append(group.get(inner) if inner and isinstance(group, dict) else group)
-    said = [place.get(key) for place in places if isinstance(place, dict) for key in _BITS]
-    found = {bits for bits in said if isinstance(bits, int) and 0 < bits <= 8}
-    return found.pop() if len(found) == 1 else 0
+    bit_settings = [place.get(key) for place in places if isinstance(place, dict) for key in _BITS]
+    bit_widths = {bits for bits in bit_settings if isinstance(bits, int) and 0 < bits <= 8}
+    return bit_widths.pop() if len(bit_widths) == 1 else 0
 
 
 _BITS = ("bits", "w_bit", "num_bits")
