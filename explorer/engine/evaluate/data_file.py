@@ -66,14 +66,14 @@ class DataFile(Struct, frozen=True):
         """
         each = {name: part.each() for name, part in self.parts.items()}
         for first in range(0, self.count, size):
-            made = {}
+            batch = {}
             for name, rows in each.items():
-                found = list(islice(rows, wanted := min(size, self.count - first)))
-                if len(found) < wanted:
+                batch_rows = list(islice(rows, count := min(size, self.count - first)))
+                if len(batch_rows) < count:
                     raise Misuse("the file is cut short", where=self.path)
-                made[name] = np.stack(found)
-                self._check(name, made[name], first)
-            yield made
+                batch[name] = np.stack(batch_rows)
+                self._check(name, batch[name], first)
+            yield batch
 
     def _check(self, name: str, values: Array, first: int) -> None:
         if values.dtype.kind not in "fc" or (good := np.isfinite(values)).all():
@@ -82,50 +82,50 @@ class DataFile(Struct, frozen=True):
         what = f"'{printable(name)}' has a NaN or Inf in sample {first + row + 1:,}"
         raise Misuse(what, where=self.path)
 
-    def assigned(self, wanted: Sequence[InputSpec], named: Sequence[str], model: str) -> dict[str, str]:
-        """Which part goes into which input of a model.
+    def assigned(self, specs: Sequence[InputSpec], named: Sequence[str], model: str) -> dict[str, str]:
+        """The part of the data for each input of a model.
 
         Args:
-            wanted: The inputs of the model.
-            named: Those that the user named, in the order of the inputs, or as 'input=array'.
-            model: What the user calls it.
+            specs: The inputs of the model.
+            named: Parts that the user named, in the order of the inputs, or as 'input=array'.
+            model: Its name, for messages.
 
         Raises:
-            Misuse: That cannot be told, or a part does not fit.
+            Misuse: The part of an input is unclear, or does not fit.
         """
-        left = [name for name in self.parts if name != self.labels]
-        names = [spec.name for spec in wanted]
-        pairs = dict(word.split("=", 1) for word in named if "=" in word and word not in left)
-        plain = [word for word in named if word not in pairs and ("=" not in word or word in left)]
+        inputs = [name for name in self.parts if name != self.labels]
+        names = [spec.name for spec in specs]
+        pairs = dict(word.split("=", 1) for word in named if "=" in word and word not in inputs)
+        plain = [word for word in named if word not in pairs and ("=" not in word or word in inputs)]
         if self.table:
-            found = dict.fromkeys(names[:1], TABLE)
+            part_names = dict.fromkeys(names[:1], TABLE)
         elif named:
             free = [name for name in names if name not in pairs]
-            found = pairs | dict(zip(free, plain, strict=False))
-        elif set(names) <= set(left):
-            found = {name: name for name in names}
+            part_names = pairs | dict(zip(free, plain, strict=False))
+        elif set(names) <= set(inputs):
+            part_names = {name: name for name in names}
         else:
-            found = dict(zip(names, left, strict=False)) if len(names) == len(left) == 1 else {}
-        for name in found.values():
+            part_names = dict(zip(names, inputs, strict=False)) if len(names) == len(inputs) == 1 else {}
+        for name in part_names.values():
             if name not in self.parts or name == self.labels:
                 raise Misuse(
                     f"no array of inputs is called '{printable(name)}'",
                     where=self.path,
-                    hint=nearest(name, left),
+                    hint=nearest(name, inputs),
                 )
-        if missing := [name for name in names if name not in found]:
-            what = f"which array is the input '{printable(missing[0])}' of {model} is not clear"
-            hint = f"name them: --inputs {missing[0]}=NAME; it has {', '.join(left) or 'labels only'}"
-            raise Misuse(what, where=self.path, hint=hint)
-        for spec in wanted:
-            self._fits(spec, self.parts[found[spec.name]], model)
-        return found
+        if missing := [name for name in names if name not in part_names]:
+            message = f"which array is the input '{printable(missing[0])}' of {model} is not clear"
+            hint = f"name them: --inputs {missing[0]}=NAME; it has {', '.join(inputs) or 'labels only'}"
+            raise Misuse(message, where=self.path, hint=hint)
+        for spec in specs:
+            self._fits(spec, self.parts[part_names[spec.name]], model)
+        return part_names
 
     def _fits(self, spec: InputSpec, part: SampleArray, model: str) -> None:
         name = f"'{printable(spec.name)}'"
         if spec.dtype is not None and not self.table and not _converts(part.dtype, spec.dtype):
-            what = f"{name} is {part.dtype} there and {spec.dtype} in {model}"
-            raise Misuse(what, where=self.path, hint=f"convert it with .astype('{spec.dtype}')")
+            message = f"{name} is {part.dtype} there and {spec.dtype} in {model}"
+            raise Misuse(message, where=self.path, hint=f"convert it with .astype('{spec.dtype}')")
         if spec.shape is None:
             return
         sample = spec.shape[1:]
@@ -140,24 +140,24 @@ class DataFile(Struct, frozen=True):
 
 
 def feed(values: Array, spec: InputSpec) -> Array:
-    """Samples as the input of a model takes them: in its type, and a table's rows in its shape."""
-    made = values if spec.dtype is None else values.astype(spec.dtype)
+    """Samples in the type that an input of a model takes, and a table's rows in its shape."""
+    array = values if spec.dtype is None else values.astype(spec.dtype)
     sample = None if spec.shape is None else spec.shape[1:]
     if sample is not None and len(sample) != values.ndim - 1:
         sizes = [d for d in sample if isinstance(d, int)]
-        made = made.reshape(len(values), *(sizes if len(sizes) == len(sample) else values.shape[1:]))
-    return np.ascontiguousarray(made)
+        array = array.reshape(len(values), *(sizes if len(sizes) == len(sample) else values.shape[1:]))
+    return np.ascontiguousarray(array)
 
 
 def read(path: str, *, labels: str = "", inputs: Sequence[str] = (), width: Width = lambda: None) -> DataFile:
-    """A data file; no more than its headers are read of an .npz.
+    """Opens a data file; of an .npz it reads the headers only.
 
     Args:
         path: An .npz, .npy or .csv.
-        labels: The array or column that is to be met; by default one that is called so, or the last column.
-        inputs: Columns of a table that go in.
-        width: Tells the numbers in a sample of the model's input, None if they are not known: a table that
-            has just as many columns has no labels.
+        labels: The array or column of labels; by default an array with a usual name, or the last column.
+        inputs: Columns of a table that are inputs.
+        width: Returns the count of numbers in a sample of the model's input, None if unknown: a table with
+            exactly as many columns has no labels.
 
     Raises:
         Misuse: It cannot be read, or has no such array or column.
@@ -172,8 +172,8 @@ def read(path: str, *, labels: str = "", inputs: Sequence[str] = (), width: Widt
     most = next(iter(counts.values()), 0)
     if odd := [name for name, count in counts.items() if count != most]:
         first = next(iter(counts))
-        what = f"'{printable(odd[0])}' has {counts[odd[0]]:,} samples and '{printable(first)}' {most:,}"
-        raise Misuse(what, where=path)
+        message = f"'{printable(odd[0])}' has {counts[odd[0]]:,} samples and '{printable(first)}' {most:,}"
+        raise Misuse(message, where=path)
     if not most:
         raise Misuse("there is no sample in it", where=path)
     if labels and labels not in entries:
@@ -182,22 +182,22 @@ def read(path: str, *, labels: str = "", inputs: Sequence[str] = (), width: Widt
         name: SampleArray(entry.dtype, entry.whole[1:], _reader(path, entry))
         for name, entry in entries.items()
     }
-    chosen = labels or next((name for name in samples.LABELS if name in parts and len(parts) > 1), "")
-    return DataFile(path, most, parts, chosen)
+    label_name = labels or next((name for name in samples.LABELS if name in parts and len(parts) > 1), "")
+    return DataFile(path, most, parts, label_name)
 
 
 def read_to_hold(path: str, *, labels: str = "", inputs: Sequence[str] = ()) -> DataFile:
-    """As `read`, of samples that are to be in memory all at once.
+    """As `read`, for samples that have to be in memory all at once.
 
     Raises:
-        Misuse: As `read`; or they are more than there is memory.
+        Misuse: As `read`; or the samples need more memory than there is.
     """
     file = read(path, labels=labels, inputs=[name for name in inputs if "=" not in name])
     sizes = (file.count * math.prod(part.shape) * part.dtype.itemsize for part in file.parts.values())
     size, most = sum(sizes), memory_limit.in_force() or memory_limit.machine()
     if most is not None and size > most:
-        what = f"its samples take {bytes_text(size)} in memory, of {bytes_text(most)} that there are"
-        raise Misuse(what, where=path, hint="train on a part of them")
+        message = f"its samples take {bytes_text(size)} in memory, of {bytes_text(most)} that there are"
+        raise Misuse(message, where=path, hint="train on a part of them")
     return file
 
 
@@ -206,14 +206,14 @@ def _reader(path: str, entry: samples.ArrayEntry) -> Callable[[], Iterator[Array
     return lambda: samples.pieces(path, cut)
 
 
-def _converts(held: np.dtype[Any], wanted: str) -> bool:
-    """Whether numbers of one type may be taken for another's: floats for floats, integers for wider ones."""
-    target = np.dtype(wanted) if wanted in _NUMPY else np.dtype(np.float32)
-    if held.kind == "f":
+def _converts(source: np.dtype[Any], target_name: str) -> bool:
+    """Whether numbers of the source type may be converted: floats to floats, integers to wider integers."""
+    target = np.dtype(target_name) if target_name in _NUMPY else np.dtype(np.float32)
+    if source.kind == "f":
         return target.kind == "f"
     return (
-        bool(np.can_cast(held, target, "safe"))
-        and held.kind in (target.kind, "u", "b")
+        bool(np.can_cast(source, target, "safe"))
+        and source.kind in (target.kind, "u", "b")
         and target.kind != "f"
     )
 
@@ -233,7 +233,7 @@ def _elements(sample: Sequence[Any]) -> int | None:
 
 
 def _table(path: str, labels: str, inputs: Sequence[str], width: Width) -> DataFile:
-    """A table, of which the lines are counted; numbers are read when they are asked for."""
+    """Opens a table and counts its lines; numbers are read on demand."""
     lines = _lines(path)
     _, head = next(lines, (0, []))
     headless = all(map(_is_number, head))
@@ -243,8 +243,8 @@ def _table(path: str, labels: str, inputs: Sequence[str], width: Width) -> DataF
     count = int(headless and bool(head))
     for number, line in lines:
         if len(line) != len(names):
-            what = f"it has {len(line):,} cells and the first line {len(names):,}"
-            raise Misuse(what, where=f"{path}:{number}")
+            message = f"it has {len(line):,} cells and the first line {len(names):,}"
+            raise Misuse(message, where=f"{path}:{number}")
         count += 1
     if not count:
         raise Misuse("there is no sample in it", where=path)
@@ -253,23 +253,23 @@ def _table(path: str, labels: str, inputs: Sequence[str], width: Width) -> DataF
     for name in (*inputs, *([labels] if labels else [])):
         if name not in names:
             raise Misuse(f"it has no column '{printable(name)}'", where=path, hint=nearest(name, names))
-    chosen = labels or ("" if (inputs and names[-1] in inputs) or len(names) == width() else names[-1])
-    taken = [name for name in names if name != chosen and (not inputs or name in inputs)]
+    label_name = labels or ("" if (inputs and names[-1] in inputs) or len(names) == width() else names[-1])
+    taken = [name for name in names if name != label_name and (not inputs or name in inputs)]
     if not taken:
         raise Misuse("no column is left that goes in", where=path)
     columns: dict[str, Any] = {TABLE: [names.index(name) for name in taken]}
-    columns |= {chosen: names.index(chosen)} if chosen else {}
+    columns |= {label_name: names.index(label_name)} if label_name else {}
     waiting: list[Iterator[Array]] = []
 
     def each(into: Any) -> Iterator[Array]:
-        # parts are read side by side, a batch of each: the lines are so only once
+        # parts are read side by side, a batch of each: so each line is read only once
         if not waiting:
             waiting.extend(tee(_numbers(path, names, 0 if headless else 1), len(columns)))
         return (row[into] for row in waiting.pop())
 
     kind = np.dtype(np.float64)
     parts = {name: SampleArray(kind, np.shape(into), partial(each, into)) for name, into in columns.items()}
-    return DataFile(path, count, parts, chosen, True, tuple(taken))
+    return DataFile(path, count, parts, label_name, True, tuple(taken))
 
 
 def _lines(path: str) -> Iterator[tuple[int, list[str]]]:
@@ -308,9 +308,9 @@ def _numbers(path: str, names: Sequence[str], first: int) -> Iterator[Array]:
             yield np.array([float(cell) for cell in line])
         except ValueError:
             at = next(at for at, cell in enumerate(line) if not _is_number(cell))
-            what = f"'{printable(line[at][:40])}' in the column '{printable(names[at])}' is no number"
+            message = f"'{printable(line[at][:40])}' in the column '{printable(names[at])}' is no number"
             hint = "classes are numbered from 0, in the order of the model's scores"
-            raise Misuse(what, where=f"{path}:{number}", hint=hint) from None
+            raise Misuse(message, where=f"{path}:{number}", hint=hint) from None
 
 
 def _is_number(cell: str) -> bool:

@@ -18,7 +18,7 @@ from explorer.facts.evaluate.evaluation import LOSSES, Evaluation, ModelAgreemen
 
 
 def evaluate(
-    data: DataFile,
+    file: DataFile,
     models: Sequence[Predictor],
     *,
     batch: int = 64,
@@ -30,11 +30,11 @@ def evaluate(
     """Models side by side on the samples of a file.
 
     Args:
-        data: The samples.
-        models: The first is the one that the others agree with or not.
+        file: The samples.
+        models: The others are compared to the first.
         batch: Samples that run together.
-        task: What the labels say; None: told by their type and the shape of the output.
-        named: Which part of the data goes into which input; see `DataFile.assigned`.
+        task: The meaning of the labels; None: taken from their type and the shape of the output.
+        named: Parts of the data for the inputs; see `DataFile.assigned`.
         on_progress: Told how many samples are done.
         cancel: Asked at every batch; True stops.
 
@@ -44,58 +44,62 @@ def evaluate(
         Cancelled: `cancel` said so.
     """
     began = time.perf_counter()
-    _assign(data, models, named)
+    _assign(file, models, named)
     metrics: Sequence[Metrics] = ()
-    beside, chosen, done, outputs = [Agreement() for _ in models[1:]], task, 0, 0
-    for samples in data.batches(batch):
+    beside, scored_task, done, outputs = [Agreement() for _ in models[1:]], task, 0, 0
+    for samples in file.batches(batch):
         stop_if(cancel)
         if on_progress is not None:
-            on_progress(Progress("evaluating", done, data.count))
-        found = [model.predict(samples) for model in models]
-        labels = samples[data.labels] if data.labels else None
-        chosen = chosen or (task_of(labels, found[0]) if labels is not None else "agreement")
-        for agreement, model, output in zip(beside, models[1:], found[1:], strict=True):
-            _agree(agreement, found[0], output, labels, models[0], model)
-        outputs = outputs or _outputs(found[0], labels, chosen)
+            on_progress(Progress("evaluating", done, file.count))
+        predictions = [model.predict(samples) for model in models]
+        labels = samples[file.labels] if file.labels else None
+        scored_task = scored_task or (task_of(labels, predictions[0]) if labels is not None else "agreement")
+        for agreement, model, output in zip(beside, models[1:], predictions[1:], strict=True):
+            _agree(agreement, predictions[0], output, labels, models[0], model)
+        outputs = outputs or _outputs(predictions[0], labels, scored_task)
         if labels is not None:
-            metrics = metrics or [metrics_of(chosen) for _ in models]
-            for one, output in zip(metrics, found, strict=True):
-                one.add(output, labels, data.path, done)
-        done += len(found[0])
-    assert chosen is not None  # a file without samples was refused
-    taken = data.columns or tuple(dict.fromkeys(part for model in models for part in model.parts.values()))
+            metrics = metrics or [metrics_of(scored_task) for _ in models]
+            for metric, output in zip(metrics, predictions, strict=True):
+                metric.add(output, labels, file.path, done)
+        done += len(predictions[0])
+    assert scored_task is not None  # a file without samples was refused
+    taken = file.columns or tuple(dict.fromkeys(part for model in models for part in model.parts.values()))
     return Evaluation(
-        data.path,
-        data.count,
-        chosen,
-        LOSSES[chosen],
+        file.path,
+        file.count,
+        scored_task,
+        LOSSES[scored_task],
         taken,
-        data.labels,
+        file.labels,
         batch,
         outputs,
-        tuple(_score(model, at, metrics, beside, chosen) for at, model in enumerate(models)),
+        tuple(_score(model, at, metrics, beside, scored_task) for at, model in enumerate(models)),
         time.perf_counter() - began,
     )
 
 
-def _assign(data: DataFile, models: Sequence[Predictor], named: Sequence[str]) -> None:
-    """Gives every model its parts of the data, if there is something to score it by."""
-    if not data.labels and len(models) < 2:
-        what = "it has no labels, and one model agrees with itself"
-        raise Misuse(what, where=data.path, hint="name them with --labels NAME, or a second model")
+def _assign(file: DataFile, models: Sequence[Predictor], named: Sequence[str]) -> None:
+    """Gives every model its parts of the data.
+
+    Raises:
+        Misuse: There are neither labels nor a second model to score it by.
+    """
+    if not file.labels and len(models) < 2:
+        message = "it has no labels, and one model agrees with itself"
+        raise Misuse(message, where=file.path, hint="name them with --labels NAME, or a second model")
     for model in models:
         if not model.parts:
-            model.parts = data.assigned(model.inputs, named, model.name)
+            model.parts = file.assigned(model.inputs, named, model.name)
 
 
 def _score(
     model: Predictor, at: int, metrics: Sequence[Metrics], beside: Sequence[Agreement], task: Task
 ) -> ModelScore:
-    """What was added up of the model at a place."""
+    """The score of the model at position `at`, from its metrics."""
     agreement = _agreement(beside[at - 1], task) if at else None
-    found = metrics[at].figures() if metrics else {}
+    figures = metrics[at].figures() if metrics else {}
     return ModelScore(
-        model.name, model.output, agreement=agreement, seconds=model.seconds, notes=model.notes, **found
+        model.name, model.output, agreement=agreement, seconds=model.seconds, notes=model.notes, **figures
     )
 
 
@@ -111,21 +115,21 @@ def _agree(
 ) -> None:
     if first.shape != output.shape:
         texts = shape_text(output.shape[1:]), shape_text(first.shape[1:])
-        what = f"its output is {texts[0]} a sample and that of {a.name} {texts[1]}"
-        raise Misuse(what, where=b.name, hint="name the output that is scored with --scores NAME")
+        message = f"its output is {texts[0]} a sample and that of {a.name} {texts[1]}"
+        raise Misuse(message, where=b.name, hint="name the output that is scored with --scores NAME")
     agreement.add(choices(first, labels), choices(output, labels)) if first.ndim > 1 else agreement.add(
         first, output
     )
 
 
-def _agreement(found: Agreement, task: Task) -> ModelAgreement:
-    some = bool(found.elements)
-    chosen = task != "regression"
+def _agreement(agreement: Agreement, task: Task) -> ModelAgreement:
+    some = bool(agreement.elements)
+    classifies = task != "regression"
     return ModelAgreement(
-        found.snr_db,
-        found.cosine,
-        found.rms,
-        found.max_abs if some else None,
-        found.top1 if chosen else None,
-        found.top5 if chosen else None,
+        agreement.snr_db,
+        agreement.cosine,
+        agreement.rms,
+        agreement.max_abs if some else None,
+        agreement.top1 if classifies else None,
+        agreement.top5 if classifies else None,
     )

@@ -77,30 +77,28 @@ class Predictor:
 
     def _pieces(self, feeds: Mapping[str, Array], rows: int) -> Array:
         size = self._batch or rows
-        made = []
+        pieces = []
         for first in range(0, rows, size):
-            held = min(size, rows - first)
-            # a model that is fixed to a batch gets its last sample again and again where there are too few
+            count = min(size, rows - first)
+            # a model with a fixed batch gets the last sample repeated where there are too few
             take = np.minimum(np.arange(first, first + size), rows - 1)
-            found = self._scored(self._run({name: values[take] for name, values in feeds.items()}))
-            if found.ndim == 0 or len(found) != size:
-                what = (
-                    f"its output '{printable(self.output)}' is {shape_text(found.shape)} for {size:,} samples"
-                )
-                raise Misuse(f"{what}: its first axis is not the batch", where=self.name)
-            made.append(found[:held])
-        return made[0] if len(made) == 1 else np.concatenate(made)
+            scores = self._scored(self._run({name: values[take] for name, values in feeds.items()}))
+            if scores.ndim == 0 or len(scores) != size:
+                problem = f"'{printable(self.output)}' is {shape_text(scores.shape)} for {size:,} samples"
+                raise Misuse(f"its output {problem}: its first axis is not the batch", where=self.name)
+            pieces.append(scores[:count])
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def _scored(self, outputs: Mapping[str, Array]) -> Array:
         self.output = self.output or next(iter(outputs), "")
-        found = outputs.get(self.output)
-        if found is None:
+        scores = outputs.get(self.output)
+        if scores is None:
             names = list(outputs)
-            what = f"no output is called '{printable(self.output)}'"
-            raise Misuse(what, where=self.name, hint=nearest(self.output, names))
-        if not isinstance(found, np.ndarray) or found.dtype.kind not in "biufV":
+            message = f"no output is called '{printable(self.output)}'"
+            raise Misuse(message, where=self.name, hint=nearest(self.output, names))
+        if not isinstance(scores, np.ndarray) or scores.dtype.kind not in "biufV":
             raise Misuse(f"its output '{printable(self.output)}' holds no numbers", where=self.name)
-        return found
+        return scores
 
 
 def of_graph(model: Model, name: str, output: str = "", notes: tuple[str, ...] = ()) -> Predictor:
@@ -117,12 +115,12 @@ def of_graph(model: Model, name: str, output: str = "", notes: tuple[str, ...] =
         raise Misuse(
             "the first axes of its inputs differ: which of them is the batch is not clear", where=name
         )
-    wanted = [output] if output in session.outputs else None
+    output_names = [output] if output in session.outputs else None
 
     def run(feeds: Mapping[str, Array]) -> Mapping[str, Array]:
-        return session.run(feeds, wanted or session.outputs[:1])
+        return session.run(feeds, output_names or session.outputs[:1])
 
-    if output and wanted is None:
+    if output and output_names is None:
         raise Misuse(
             f"no output is called '{printable(output)}'", where=name, hint=nearest(output, session.outputs)
         )

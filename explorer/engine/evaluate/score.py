@@ -73,10 +73,10 @@ class ClassMetrics(Struct):
             output: Scores: [rows, classes], or with the classes on another axis (`choices`).
             labels: A class for each row, or rows that are 1 at it.
             where: The data file, for messages.
-            first: Its sample with which the batch begins.
+            first: The index of the batch's first sample in the file.
 
         Raises:
-            Misuse: A label is no class, or the shapes do not belong together.
+            Misuse: A label is no class, or the shapes do not match.
         """
         if labels.shape == output.shape and _one_hot(labels):
             labels = labels.argmax(axis=-1)
@@ -91,10 +91,10 @@ class ClassMetrics(Struct):
         if wrong.any():
             at = int(np.argmax(wrong))
             sample = first + at * len(labels) // max(truth.size, 1) + 1
-            what = (
+            message = (
                 f"the label {truth[at]:.12g} in sample {sample:,} is no class: there are {scores.shape[1]:,}"
             )
-            raise Misuse(what, where=where, hint=f"classes are 0 to {scores.shape[1] - 1}")
+            raise Misuse(message, where=where, hint=f"classes are 0 to {scores.shape[1] - 1}")
         self.classes = scores.shape[1]
         self._count(scores, truth.astype(np.int64))
 
@@ -112,25 +112,25 @@ class ClassMetrics(Struct):
         good, true = scores[~bad], truth[~bad]
         if not len(good):
             return
-        own = good[np.arange(len(good)), true]
+        true_scores = good[np.arange(len(good)), true]
         top = good.max(axis=1)
         with np.errstate(divide="ignore", invalid="ignore"):
             spread = top + np.log(np.exp(good - top[:, None]).sum(axis=1))
-            self.of_logits += float((spread - own).sum())
-            self.of_probabilities -= float(np.log(np.maximum(own, 0)).sum())
+            self.of_logits += float((spread - true_scores).sum())
+            self.of_probabilities -= float(np.log(np.maximum(true_scores, 0)).sum())
         total = good.sum(axis=1)
         self.distributions &= bool(((good >= 0).all(axis=1) & (np.abs(total - 1) <= _ONE)).all())
 
     def figures(self) -> dict[str, Any]:
         """The fields of `ModelScore` that it fills."""
         good = self.rows - self.undefined
-        known = self.distributions and good > 0
-        loss = (self.of_probabilities if known else self.of_logits) / good if good else None
+        are_probabilities = self.distributions and good > 0
+        loss = (self.of_probabilities if are_probabilities else self.of_logits) / good if good else None
         return {
             "accuracy": self.hits / self.rows,
             "top5": self.fives / self.rows if self.classes > 5 else None,
             "loss": loss,
-            "scores": "probabilities" if known else "logits",
+            "scores": "probabilities" if are_probabilities else "logits",
             "undefined": self.undefined,
             "classes": tuple(ClassScore(c, self.seen[c], self.correct[c]) for c in sorted(self.seen)),
             "confusions": tuple(Confusion(*pair, n) for pair, n in _frequent(self.pairs)),
@@ -159,14 +159,14 @@ class NumberMetrics(Struct):
         Raises:
             Misuse: The shapes do not belong together.
         """
-        found, true = (np.asarray(a, np.float64) for a in (output, labels))
-        if found.shape != true.shape and math.prod(found.shape[1:]) != math.prod(true.shape[1:]):
+        predicted, true = (np.asarray(a, np.float64) for a in (output, labels))
+        if predicted.shape != true.shape and math.prod(predicted.shape[1:]) != math.prod(true.shape[1:]):
             texts = shape_text(labels.shape), shape_text(output.shape)
             raise Misuse(f"labels {texts[0]} do not go with an output {texts[1]}", where=where)
-        found, true = found.reshape(len(found), -1), true.reshape(len(true), -1)
-        good = np.isfinite(found)
+        predicted, true = predicted.reshape(len(predicted), -1), true.reshape(len(true), -1)
+        good = np.isfinite(predicted)
         self.undefined += int(np.count_nonzero(~good))
-        gap = np.where(good, found - true, 0)
+        gap = np.where(good, predicted - true, 0)
         self.squares = self.squares + (gap**2).sum(axis=0)
         self.absolute += float(np.abs(gap).sum())
         # Chan, Golub and LeVeque's update of a sum of squares around a mean that moves

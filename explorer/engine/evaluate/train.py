@@ -84,22 +84,22 @@ class _Loop(lightning.LightningModule):
         return loss
 
     def validation_step(self, batch: Sequence[torch.Tensor], at: int) -> None:
-        found = {f"held_{name}": value for name, value in self._figures(batch).items()}
-        self.log_dict(found, on_epoch=True, batch_size=len(batch[0]))
+        scores = {f"held_{name}": value for name, value in self._figures(batch).items()}
+        self.log_dict(scores, on_epoch=True, batch_size=len(batch[0]))
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return _OPTIMIZERS[self.options.optimizer](self.parameters(), lr=self.options.rate)
 
     def on_train_epoch_end(self) -> None:
-        found = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
-        loss, held, epoch = found["loss"], found["held_loss"], len(self.epochs) + 1
-        if not (math.isfinite(loss) and math.isfinite(held)):
+        metrics = {name: float(value) for name, value in self.trainer.callback_metrics.items()}
+        loss, held_loss, epoch = metrics["loss"], metrics["held_loss"], len(self.epochs) + 1
+        if not (math.isfinite(loss) and math.isfinite(held_loss)):
             raise Misuse(f"the loss is NaN or Inf in epoch {epoch}", where="--lr", hint="try a smaller one")
         took = time.perf_counter() - self.began
-        self.epochs.append(EpochScore(epoch, loss, held, found.get("held_accuracy"), took))
+        self.epochs.append(EpochScore(epoch, loss, held_loss, metrics.get("held_accuracy"), took))
         if self.options.save_to is not None and self.best == epoch:
             self.trainer.save_checkpoint(self.options.save_to, weights_only=True)
-        report(self.options.on_progress, None, f"training, loss {held:.4g}", epoch, self.options.epochs)
+        report(self.options.on_progress, None, f"training, loss {held_loss:.4g}", epoch, self.options.epochs)
 
     def _figures(self, batch: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
         *inputs, labels = batch
@@ -117,19 +117,19 @@ class _Loop(lightning.LightningModule):
 
 def train(
     loaded: LoadedModule,
-    bound: BoundInputs,
-    data: DataFile,
+    bound_inputs: BoundInputs,
+    file: DataFile,
     parts: Sequence[tuple[InputSpec, str]],
     options: TrainingOptions,
 ) -> TrainingRun:
-    """Trains a copy of a model; `parts` are its inputs, and what of the data goes into each."""
+    """Trains a copy of a model; `parts` are its inputs, each with the name of its part of the data."""
     began = time.perf_counter()
-    held = min(max(round(data.count * options.held), 1), data.count - 1)
-    if not data.labels:
-        raise Misuse("it has no labels", where=data.path, hint="name them with --labels NAME")
-    if held < 1 or data.count - held < 2:
-        raise Misuse("there are too few samples to train on", where=data.path)
-    whole = next(data.batches(data.count))
+    held_count = min(max(round(file.count * options.held), 1), file.count - 1)
+    if not file.labels:
+        raise Misuse("it has no labels", where=file.path, hint="name them with --labels NAME")
+    if held_count < 1 or file.count - held_count < 2:
+        raise Misuse("there are too few samples to train on", where=file.path)
+    whole = next(file.batches(file.count))
     inputs = [torch.from_numpy(feed(whole[name], spec)) for spec, name in parts]
     model = copy.deepcopy(loaded.materialise())
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
@@ -137,38 +137,38 @@ def train(
         raise BadModel("none of its parameters is to be trained", where=loaded.source)
     with loaded.quiet(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.seed)
-        loop = _Loop(model, bound, options)
-        loop.task = task = _task(loop, inputs, whole[data.labels], data)
-        labels = whole[data.labels].astype(np.float32 if task == "regression" else np.int64)
-        _fit(loop, TensorDataset(*inputs, torch.from_numpy(labels)), held, loaded.source, trained)
-    found: dict[str, Any] = {"source": loaded.source, "data": data.path, "weights": loaded.weights_text}
-    found |= {name: getattr(options, name) for name in ("rate", "batch", "optimizer", "seed")}
-    found |= {"loss": LOSSES[task], "epochs": tuple(loop.epochs), "best": loop.best, "parameters": trained}
+        loop = _Loop(model, bound_inputs, options)
+        loop.task = task = _task(loop, inputs, whole[file.labels], file)
+        labels = whole[file.labels].astype(np.float32 if task == "regression" else np.int64)
+        _fit(loop, TensorDataset(*inputs, torch.from_numpy(labels)), held_count, loaded.source, trained)
+    fields: dict[str, Any] = {"source": loaded.source, "data": file.path, "weights": loaded.weights_text}
+    fields |= {name: getattr(options, name) for name in ("rate", "batch", "optimizer", "seed")}
+    fields |= {"loss": LOSSES[task], "epochs": tuple(loop.epochs), "best": loop.best, "parameters": trained}
     took = time.perf_counter() - began
-    return TrainingRun(task=task, samples=data.count - held, held=held, seconds=took, **found)
+    return TrainingRun(task=task, samples=file.count - held_count, held=held_count, seconds=took, **fields)
 
 
-def _task(loop: _Loop, inputs: Sequence[torch.Tensor], labels: Any, data: DataFile) -> Task:
-    """What the labels say, once a run on two samples has shown that they all fit the model's output."""
+def _task(loop: _Loop, inputs: Sequence[torch.Tensor], labels: Any, file: DataFile) -> Task:
+    """The task that the labels describe; a run on two samples shows whether they fit the model's output."""
     try:
         with torch.no_grad():
             output = loop.eval()(*(tensor[:2] for tensor in inputs)).float().numpy()
     except Exception as error:
         again = partial(loop.model, *(tensor[:2] for tensor in inputs))
-        raise BadModel(failure(loop.model, again, error), where=data.path) from error
+        raise BadModel(failure(loop.model, again, error), where=file.path) from error
     # the scores do not matter, so those of one sample stand for all
     like = np.broadcast_to(output[:1], (len(labels), *output.shape[1:]))
     task = loop.task or task_of(labels, like)
-    metrics_of(task).add(like, labels, data.path, 0)
+    metrics_of(task).add(like, labels, file.path, 0)
     return task
 
 
-def _fit(loop: _Loop, samples: TensorDataset, held: int, source: str, parameters: int) -> None:
-    options, count = loop.options, len(samples) - held
+def _fit(loop: _Loop, samples: TensorDataset, held_count: int, source: str, parameters: int) -> None:
+    options, count = loop.options, len(samples) - held_count
     generator = torch.Generator().manual_seed(options.seed)
-    chosen, rest = random_split(samples, [count, held], generator)
+    training_part, rest = random_split(samples, [count, held_count], generator)
     alone = count % options.batch == 1  # one sample has no spread for a batch norm
-    batches = DataLoader(chosen, options.batch, shuffle=True, drop_last=alone, generator=generator)
+    batches = DataLoader(training_part, options.batch, shuffle=True, drop_last=alone, generator=generator)
     trainer = lightning.Trainer(
         max_epochs=options.epochs,
         accelerator="cpu",

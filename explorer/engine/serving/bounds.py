@@ -58,18 +58,18 @@ def times(
     """Times of every context and batch.
 
     Args:
-        first: The prompts of a batch, by the batch.
-        steps: A step, by context and batch.
-        machine: None: no times.
-        weights: Bytes that are held of them.
+        first: Work of the prompts of a batch, by batch.
+        steps: Work of a decode step, by context and batch.
+        machine: None gives no times.
+        weights: Bytes of weights in memory.
         card: Bytes of a device's memory.
     """
-    found = []
+    serving_times = []
     for (context, batch), work in steps.items():
         memory = round(weights + work.cache)
         begun, why = first[batch].least(machine)
-        token, bound = work.least(machine)
-        found.append(
+        token, limit = work.least(machine)
+        serving_times.append(
             ServingTime(
                 context,
                 batch,
@@ -78,33 +78,33 @@ def times(
                 begun,
                 why,
                 token,
-                bound,
+                limit,
                 batch / token if token else None,
             )
         )
-    return tuple(found)
+    return tuple(serving_times)
 
 
 def longest_contexts(
     cache: ClosedForm, batches: Sequence[int], weights: int, card: int | None
 ) -> tuple[tuple[int, int | None], ...]:
-    """The most tokens of a context that fit a memory, by batch."""
+    """The longest context, in tokens, that fits a memory, by batch."""
     if card is None or not cache.pieces:
         return tuple([(batch, None) for batch in batches])
-    found = []
+    longest = []
     for batch in batches:
         beyond = first_beyond(cache, card - weights, batch)
-        found.append((batch, None if beyond is None else beyond - 1))
-    return tuple(found)
+        longest.append((batch, None if beyond is None else beyond - 1))
+    return tuple(longest)
 
 
 def largest_batches(
-    held: Mapping[int, int], weights: int, card: int | None
+    cache_bytes: Mapping[int, int], weights: int, card: int | None
 ) -> tuple[tuple[int, int | None], ...]:
-    """The most sequences that fit a memory, by context; `held` are bytes of one sequence."""
+    """The most sequences that fit a memory, by context; `cache_bytes` are of one sequence, by context."""
     return tuple(
         [
             (context, None if card is None or not each else max((card - weights) // each, 0))
-            for context, each in held.items()
+            for context, each in cache_bytes.items()
         ]
     )

@@ -18,26 +18,26 @@ Counted = Callable[[int], int]
 """A figure at a size, counted."""
 
 
-def over_prompt(value: Counted, made: tuple[int, int, int], checks: Sequence[int]) -> ClosedForm:
-    """A polynomial of the second degree of the tokens of a prompt.
+def over_prompt(value: Counted, sizes: tuple[int, int, int], checks: Sequence[int]) -> ClosedForm:
+    """A quadratic polynomial in the tokens of a prompt.
 
     Args:
         value: The figure at a size.
-        made: Sizes from which the form is made.
-        checks: Sizes at which it has to hold.
+        sizes: Sizes that the polynomial is fitted to.
+        checks: Sizes at which it has to match.
     """
-    polynomial = fitted(made, tuple([value(size) for size in made]))
-    held = [size for size in checks if polynomial.above(size) == value(size) * polynomial.over]
-    pieces = (_piece(1, polynomial, "prompt"),) if len(held) == len(checks) else ()
-    return ClosedForm("prompt", pieces, made, tuple(held))
+    polynomial = fitted(sizes, tuple([value(size) for size in sizes]))
+    matching = [size for size in checks if polynomial.above(size) == value(size) * polynomial.over]
+    pieces = (_piece(1, polynomial, "prompt"),) if len(matching) == len(checks) else ()
+    return ClosedForm("prompt", pieces, sizes, tuple(matching))
 
 
 def over_context(value: Counted, windows: Sequence[int], most: int) -> ClosedForm:
-    """A polynomial of the first degree of the tokens in the cache, for each part between two windows.
+    """Linear polynomials in the tokens of the cache, one for each range between two windows.
 
     Args:
         value: The figure of a step at a size.
-        windows: Tokens from which on some layers keep no more, ascending.
+        windows: Context sizes from which on some layers' cache stops growing, ascending.
         most: The largest size of interest.
     """
     marks = [1, *windows]
@@ -46,13 +46,13 @@ def over_context(value: Counted, windows: Sequence[int], most: int) -> ClosedFor
     checked: list[int] = []
     for at, first in enumerate(marks):
         last = marks[at + 1] if at + 1 < len(marks) else max(most, 2 * first + 62)
-        made = _two(first, last)
-        polynomial = fitted(made, tuple([value(size) for size in made]))
-        checks = [size for size in (first, (first + last) // 2, last) if size not in made]
-        held = [size for size in checks if polynomial.above(size) == value(size) * polynomial.over]
-        counted += made
-        checked += held
-        if len(held) < len(checks):
+        sizes = _two(first, last)
+        polynomial = fitted(sizes, tuple([value(size) for size in sizes]))
+        checks = [size for size in (first, (first + last) // 2, last) if size not in sizes]
+        matching = [size for size in checks if polynomial.above(size) == value(size) * polynomial.over]
+        counted += sizes
+        checked += matching
+        if len(matching) < len(checks):
             return ClosedForm("context", (), tuple(sorted(set(counted))), ())
         piece = _piece(first, polynomial, "context")
         if not pieces or (piece.coefficients, piece.over) != (pieces[-1].coefficients, pieces[-1].over):
@@ -112,11 +112,11 @@ class BetweenCounts(Generic[Key]):
         return self._known[context]
 
     def _ends(self, context: int) -> tuple[int, int]:
-        """The least and the largest context on its straight piece; itself where it lies on none."""
+        """The least and the largest context on the same linear piece; the context itself if it is on none."""
         firsts = [piece.first for piece in self._form.pieces]
         at = bisect_right(firsts, context) - 1
         if at < 0 or any(self._form.pieces[at].coefficients[2:]):
             return context, context
         end = firsts[at + 1] if at + 1 < len(firsts) else math.inf
-        on_it = [one for one in self._contexts if firsts[at] <= one < end]
+        on_it = [size for size in self._contexts if firsts[at] <= size < end]
         return min(on_it), max(on_it)

@@ -42,8 +42,8 @@ def _pieces(model: nn.Module) -> Iterator[str]:
         yield str(config.to_json_string())
     yield repr(model)
     for path, module in registered(model):
-        for parameter, how in of_own(module).items():
-            yield f"{path} {tuple(parameter.shape)} {parameter.dtype} {how.dtype} {how.nbytes}"
+        for parameter, storage in of_own(module).items():
+            yield f"{path} {tuple(parameter.shape)} {parameter.dtype} {storage.dtype} {storage.nbytes}"
 
 
 def _files(model: nn.Module) -> list[str]:

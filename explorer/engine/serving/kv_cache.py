@@ -36,46 +36,46 @@ def nbytes(tensors: Sequence[CacheTensor], bits: float | None) -> int:
 
 
 def served_cache(passes: Passes, context: int, most: int, bits: float | None, weights: int) -> ServedCache:
-    """What the cache of one sequence takes.
+    """The cache of one sequence: its groups of layers, its size, and its closed form.
 
     Args:
         passes: The model's.
-        context: At which shapes are told.
+        context: Tokens at which shapes are reported.
         most: The largest context of interest.
-        bits: Of an element of keys and values; None: as the model has them.
+        bits: Of an element of keys and values; None takes the model's own types.
         weights: Bytes of all weights.
     """
     layers, _ = passes.cache(_FEW)
     form = over_context(lambda size: nbytes(passes.cache(size)[1], bits), windows(layers), most)
     few, more = (nbytes(passes.cache(size)[1], bits) for size in (_FEW, _FEW + 1))
     token = more - few
-    states = [one for one in passes.cache(_FEW)[1] if not one.keys]
+    states = [tensor for tensor in passes.cache(_FEW)[1] if not tensor.keys]
     return ServedCache(
         groups(passes, context), token, form, nbytes(states, bits), first_beyond(form, weights, 1)
     )
 
 
 def groups(passes: Passes, context: int) -> tuple[CacheGroup, ...]:
-    """Layers whose cache is alike, in the order in which they come first."""
-    layers, held = passes.cache(context)
+    """Groups of layers with equal caches, in the order of their first layers."""
+    layers, cache_tensors = passes.cache(context)
     few = _elements(passes.cache(_FEW)[1])
     more = _elements(passes.cache(_FEW + 1)[1])
     by_layer: dict[int, list[CacheTensor]] = {}
-    for one in held:
-        by_layer.setdefault(one.layer, []).append(one)
-    found: dict[tuple[Any, ...], int] = {}
+    for tensor in cache_tensors:
+        by_layer.setdefault(tensor.layer, []).append(tensor)
+    counts: dict[tuple[Any, ...], int] = {}
     for at, tensors in by_layer.items():
         layer = layers[at] if 0 <= at < len(layers) else None
-        shapes = tuple([(one.name, tuple(one.tensor.shape[1:])) for one in tensors])
+        shapes = tuple([(tensor.name, tuple(tensor.tensor.shape[1:])) for tensor in tensors])
         most_kept = window(layer)
         kind = type(layer).__name__ if layer is not None else "states"
-        elements = sum(one.tensor.numel() for one in tensors)
+        elements = sum(tensor.tensor.numel() for tensor in tensors)
         key = kind, shapes, more.get(at, 0) - few.get(at, 0), most_kept, elements
-        found[key] = found.get(key, 0) + 1
+        counts[key] = counts.get(key, 0) + 1
     return tuple(
         [
             CacheGroup(kind, count, shapes, growing, most_kept, elements * count)
-            for (kind, shapes, growing, most_kept, elements), count in found.items()
+            for (kind, shapes, growing, most_kept, elements), count in counts.items()
         ]
     )
 

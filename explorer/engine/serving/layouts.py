@@ -88,9 +88,9 @@ class LayerCuts:
         found: Its holders of weights.
     """
 
-    def __init__(self, model: nn.Module, found: Sequence[WeightHolder]) -> None:
+    def __init__(self, model: nn.Module, holders: Sequence[WeightHolder]) -> None:
         self.model = model
-        self.holders = found
+        self.holders = holders
         self.style = cache(self._style)
         self.refused = cache(self._refused)
         self._weights: dict[float, list[dict[str, Any]]] = {}
@@ -117,27 +117,27 @@ class LayerCuts:
     def cut_keys(self) -> frozenset[int | None]:
         """Numbers of the layers whose keys and values the plan cuts."""
         cut = [
-            one.path
-            for one in self.holders
-            if self.style(one.path) == "colwise" and one.path.endswith(("k_proj", "v_proj", "qkv_proj"))
+            holder.path
+            for holder in self.holders
+            if self.style(holder.path) == "colwise" and holder.path.endswith(("k_proj", "v_proj", "qkv_proj"))
         ]
         return frozenset(map(block_of, cut))
 
     def of_weights(self, scale: float) -> list[dict[str, Any]]:
-        """What the weights of the layers come to, as arguments of `Block`: copies.
+        """Sums of the weights of each layer, as arguments of `Block`; the caller may change them.
 
         Args:
-            scale: Of their bytes.
+            scale: Factor for their bytes.
         """
         if scale not in self._weights:
             numbers = self.numbers
             places = {number: at for at, number in enumerate(numbers)}
             sums = self._weights[scale] = [{"number": number} for number in numbers]
-            for one in self.holders:
-                number = block_of(one.path)
-                at = places[number] if number is not None else 0 if one.table else len(numbers) - 1
-                _add(sums[at], one, self.style(one.path), scale)
-        return [dict(one) for one in self._weights[scale]]
+            for holder in self.holders:
+                number = block_of(holder.path)
+                at = places[number] if number is not None else 0 if holder.table else len(numbers) - 1
+                _add(sums[at], holder, self.style(holder.path), scale)
+        return [dict(sums_of_block) for sums_of_block in self._weights[scale]]
 
     @cached_property
     def planned(self) -> bool:
@@ -145,7 +145,7 @@ class LayerCuts:
         return any(self.style(one.path) for one in self.holders if block_of(one.path) is not None)
 
     def _refused(self, tensor: int) -> str:
-        """Why layers cannot be cut into so many parts; '' if they can."""
+        """The reason why layers cannot be cut into `tensor` parts; '' if they can."""
         if tensor == 1:
             return ""
         if not self.planned:
@@ -154,14 +154,14 @@ class LayerCuts:
         heads = getattr(config, "num_attention_heads", None)
         if isinstance(heads, int) and heads % tensor:
             return f"{heads} heads do not divide by {tensor}"
-        for one in self.holders:
-            style = self.style(one.path)
-            module = self.model.get_submodule(one.path)
+        for holder in self.holders:
+            style = self.style(holder.path)
+            module = self.model.get_submodule(holder.path)
             if not style or not isinstance(module, nn.Linear):
                 continue
             size = module.out_features if style == "colwise" else module.in_features
-            if size % tensor and block_of(one.path) is not None:
-                return f"the {size} of {one.path} do not divide by {tensor}"
+            if size % tensor and block_of(holder.path) is not None:
+                return f"the {size} of {holder.path} do not divide by {tensor}"
         return ""
 
     @cached_property
@@ -179,45 +179,45 @@ class LayerCuts:
 
 
 def blocks(cuts: LayerCuts, step: PassOfLayers, prompt: PassOfLayers, scale: float) -> tuple[Block, ...]:
-    """The layers of a model in order; tables go with the first, heads with the last.
+    """The layers of a model in order; embedding tables belong to the first, heads to the last.
 
     Args:
-        cuts: How they may be cut.
-        step: A step; its multiply-accumulates without those with weights.
+        cuts: The cuts that the model allows.
+        step: A decode step; its multiply-accumulates exclude those with weights.
         prompt: The pass over the prompt; all of its multiply-accumulates.
-        scale: Of the bytes of weights, where they are stored in another type.
+        scale: Factor for the bytes of weights, where they are stored in another type.
     """
     numbers = cuts.numbers
     places = {number: at for at, number in enumerate(numbers)}
     sums = cuts.of_weights(scale)
-    for made, name, outside in ((step, "macs", 0), (prompt, "prompt_macs", len(numbers) - 1)):
-        for layer, macs in made.macs.items():
+    for layers_pass, name, outside in ((step, "macs", 0), (prompt, "prompt_macs", len(numbers) - 1)):
+        for layer, macs in layers_pass.macs.items():
             at = places.get(layer, 0) if layer is not None else outside
             sums[at][name] = sums[at].get(name, 0.0) + macs
-    for made, name in ((step, "cache"), (prompt, "prompt_cache")):
-        for layer, size in made.cache.items():
+    for layers_pass, name in ((step, "cache"), (prompt, "prompt_cache")):
+        for layer, size in layers_pass.cache.items():
             at = min(max(layer, 0), len(numbers) - 1)
             sums[at][name] = sums[at].get(name, 0.0) + size
             sums[at]["cache_cut"] = numbers[at] in cuts.cut_keys
-    return tuple([Block(**one) for one in sums])
+    return tuple([Block(**arguments) for arguments in sums])
 
 
-def _add(block: dict[str, Any], one: WeightHolder, style: str, scale: float) -> None:
-    size = one.weight_bytes * scale
-    if one.routed:
+def _add(block: dict[str, Any], holder: WeightHolder, style: str, scale: float) -> None:
+    size = holder.weight_bytes * scale
+    if holder.routed:
         kind, macs = "experts", "expert_macs"
-        block["shared"] = one.used
-        block["routed"] = max(block.get("routed", 0), round(one.used * one.experts))
-    elif one.table or one.idle:
+        block["shared"] = holder.used
+        block["routed"] = max(block.get("routed", 0), round(holder.used * holder.experts))
+    elif holder.table or holder.idle:
         kind, macs = "table", "macs"
         block["table_cut"] = bool(style)
-        block["row"] = block.get("row", 0.0) + one.read * scale
-        block["idle"] = block.get("idle", 0.0) + (size if one.idle else 0.0)
+        block["row"] = block.get("row", 0.0) + holder.read * scale
+        block["idle"] = block.get("idle", 0.0) + (size if holder.idle else 0.0)
     else:
         kind, macs = "cut" if style else "dense", "macs"
     block[kind] = block.get(kind, 0.0) + size
-    block[macs] = block.get(macs, 0.0) + one.macs
-    if style == "rowwise" and not one.table:
+    block[macs] = block.get(macs, 0.0) + holder.macs
+    if style == "rowwise" and not holder.table:
         block["reduced"] = block.get("reduced", 0) + 1
 
 
@@ -249,10 +249,10 @@ class LayoutContext(Struct, frozen=True):
 
 
 def layouts(laid: LayoutContext, devices: int) -> tuple[list[DeviceLayout], list[str]]:
-    """Every layout over so many devices, and why others are none."""
-    found, refused = [], []
-    routed = max((one.routed for one in laid.blocks), default=0)
-    stacks = max((round(one.routed / one.shared) for one in laid.blocks if one.routed), default=1)
+    """Every layout over so many devices, and the reasons why others are impossible."""
+    device_layouts, refused = [], []
+    routed = max((block.routed for block in laid.blocks), default=0)
+    stacks = max((round(block.routed / block.shared) for block in laid.blocks if block.routed), default=1)
     for tensor in _divisors(devices):
         why = laid.cuts.refused(tensor)
         if why:
@@ -262,8 +262,8 @@ def layouts(laid: LayoutContext, devices: int) -> tuple[list[DeviceLayout], list
             pipeline = devices // tensor // expert
             if pipeline > len(laid.blocks) or (expert > 1 and (not routed or stacks % expert)):
                 continue
-            found.append(_layout(laid, tensor, pipeline, expert))
-    return found, refused
+            device_layouts.append(_layout(laid, tensor, pipeline, expert))
+    return device_layouts, refused
 
 
 def _divisors(number: int) -> list[int]:
@@ -271,10 +271,10 @@ def _divisors(number: int) -> list[int]:
 
 
 def _layout(laid: LayoutContext, tensor: int, pipeline: int, expert: int) -> DeviceLayout:
-    weights = [_weights(one, tensor, expert) for one in laid.blocks]
-    cached = [_cache(laid, one, one.cache, tensor) * laid.batch / expert for one in laid.blocks]
+    weights = [_weights(block, tensor, expert) for block in laid.blocks]
+    cached = [_cache(laid, block, block.cache, tensor) * laid.batch / expert for block in laid.blocks]
     stages = _stages([w + c for w, c in zip(weights, cached, strict=True)], pipeline)
-    # a pipeline is handed so many pieces of the batch, one behind the other
+    # the batch goes through the pipeline in this many pieces, one behind the other
     pieces = min(laid.batch, pipeline)
     works = [_step(laid, laid.blocks[a:b], tensor, expert, laid.batch / pieces) for a, b in stages]
     if pipeline > 1:
@@ -284,14 +284,14 @@ def _layout(laid: LayoutContext, tensor: int, pipeline: int, expert: int) -> Dev
     shares = []
     for (a, b), work, (seconds, limit) in zip(stages, works, least, strict=True):
         first, last = laid.blocks[a].number, laid.blocks[b - 1].number
-        held = round(sum(weights[a:b])), round(sum(cached[a:b]))
+        held_bytes = round(sum(weights[a:b])), round(sum(cached[a:b]))
         sent, busy = round(work.links * pieces), None if seconds is None else seconds * pieces
-        shares.append(DeviceShare(tensor * expert, first, last, *held, sent, busy, limit))
+        shares.append(DeviceShare(tensor * expert, first, last, *held_bytes, sent, busy, limit))
     once, slowest, limit = _through(least)
     begun, why = _first_token(laid, stages, tensor, expert)
-    # stages idle while a token goes through all of them, unless there is another piece for each
+    # stages idle while a token goes through all of them, unless each stage has a piece of its own
     token = None if once is None or slowest is None else max(once, pieces * slowest)
-    full = max(shares, key=lambda one: one.weight_bytes + one.cache_bytes)
+    full = max(shares, key=lambda share: share.weight_bytes + share.cache_bytes)
     return DeviceLayout(
         laid.context,
         laid.batch,
@@ -302,7 +302,7 @@ def _layout(laid: LayoutContext, tensor: int, pipeline: int, expert: int) -> Dev
         full.weight_bytes,
         full.cache_bytes,
         None if laid.card is None else full.weight_bytes + full.cache_bytes <= laid.card,
-        max(one.link_bytes for one in shares),
+        max(share.link_bytes for share in shares),
         token,
         laid.batch / token if token else None,
         limit,
@@ -320,12 +320,12 @@ def _least(laid: LayoutContext, works: Sequence[Work]) -> list[_Least]:
 
 
 def _through(least: Sequence[_Least]) -> tuple[float | None, float | None, ServingLimit]:
-    """Seconds that a piece takes through all stages, those of the slowest, and what bounds that one."""
-    known = [(seconds, limit) for seconds, limit in least if seconds is not None]
-    if len(known) < len(least):
+    """Seconds of a piece through all stages, seconds of the slowest stage, and the limit of that stage."""
+    timed = [(seconds, limit) for seconds, limit in least if seconds is not None]
+    if len(timed) < len(least):
         return None, None, "unknown"
-    slowest, limit = max(known, key=lambda one: one[0])
-    return sum(seconds for seconds, _ in known), slowest, limit
+    slowest, limit = max(timed, key=lambda pair: pair[0])
+    return sum(seconds for seconds, _ in timed), slowest, limit
 
 
 def _first_token(laid: LayoutContext, stages: Sequence[tuple[int, int]], tensor: int, expert: int) -> _Least:
@@ -343,54 +343,54 @@ def _first_token(laid: LayoutContext, stages: Sequence[tuple[int, int]], tensor:
 
 
 def _stages(sizes: Sequence[float], count: int) -> list[tuple[int, int]]:
-    """The cuts by which the largest stage holds least."""
+    """The stages, as ranges of layers, whose largest stage is smallest."""
     if count == 1:
         return [(0, len(sizes))]
     sums = np.array(sizes)
-    found = best_cuts(
+    cuts = best_cuts(
         len(sizes),
         [0] * count,
         lambda kind, first: np.cumsum(sums[first:]),
         [0] * len(sizes),
         range(1, len(sizes)),
     )
-    places = [0, *(found.places if found is not None else ()), len(sizes)]
+    places = [0, *(cuts.places if cuts is not None else ()), len(sizes)]
     return list(pairwise(places))
 
 
-def _weights(one: Block, tensor: int, expert: int) -> float:
-    table = one.table / tensor if one.table_cut else one.table
-    return table + one.dense + one.cut / tensor + one.experts / (tensor * expert)
+def _weights(block: Block, tensor: int, expert: int) -> float:
+    table = block.table / tensor if block.table_cut else block.table
+    return table + block.dense + block.cut / tensor + block.experts / (tensor * expert)
 
 
-def _cache(laid: LayoutContext, one: Block, size: float, tensor: int) -> float:
+def _cache(laid: LayoutContext, block: Block, size: float, tensor: int) -> float:
     """Bytes of the cache of one sequence on a device: whole heads, or all where they are not cut."""
-    if not one.cache_cut:
+    if not block.cache_cut:
         return size
     heads = laid.cuts.kv_heads
     return size * -(-heads // tensor) / heads
 
 
 def _step(laid: LayoutContext, stage: Sequence[Block], tensor: int, expert: int, batch: float) -> Work:
-    """What a device of a stage does for one token of so many sequences."""
+    """The work of a device of a stage for one token of each of `batch` sequences."""
     each = batch / expert
     macs = cache = 0.0
-    for one in stage:
-        macs += (one.macs + one.expert_macs) / tensor * each
-        cache += _cache(laid, one, one.cache, tensor) * each
-    read = sum(_read(one, tensor, expert, batch) for one in stage)
+    for block in stage:
+        macs += (block.macs + block.expert_macs) / tensor * each
+        cache += _cache(laid, block, block.cache, tensor) * each
+    read = sum(_read(block, tensor, expert, batch) for block in stage)
     return Work(macs, read, cache, _sent(laid, stage, tensor, expert, each))
 
 
 def _prompts(laid: LayoutContext, stage: Sequence[Block], tensor: int, expert: int, batch: float) -> Work:
-    """What a device of a stage does for the prompts of so many sequences."""
+    """The work of a device of a stage for the prompts of `batch` sequences."""
     each = batch / expert
     macs = cache = read = 0.0
-    for one in stage:
-        macs += one.prompt_macs / tensor * each
-        cache += _cache(laid, one, one.prompt_cache, tensor) * each
-        read += _read(one, tensor, expert, batch * laid.prompt)
-        read += one.idle if laid.encoder else 0.0
+    for block in stage:
+        macs += block.prompt_macs / tensor * each
+        cache += _cache(laid, block, block.prompt_cache, tensor) * each
+        read += _read(block, tensor, expert, batch * laid.prompt)
+        read += block.idle if laid.encoder else 0.0
     return Work(macs, read, cache, _sent(laid, stage, tensor, expert, each * laid.prompt))
 
 
@@ -402,11 +402,11 @@ def _read(one: Block, tensor: int, expert: int, tokens: float) -> float:
 
 
 def _sent(laid: LayoutContext, stage: Sequence[Block], tensor: int, expert: int, tokens: float) -> float:
-    """Bytes that a device of a stage sends to the others of it, for so many tokens of its own."""
+    """Bytes that a device sends to the other devices of its stage, for `tokens` tokens of its own."""
     width = laid.cuts.hidden * laid.item
     sent = 0.0
-    for one in stage:
-        reduced = one.reduced + (1 if one.experts else 0)
+    for block in stage:
+        reduced = block.reduced + (1 if block.experts else 0)
         sent += reduced * tokens * width * 2 * (tensor - 1) / tensor
-        sent += 2 * one.routed * tokens * width * (expert - 1) / expert
+        sent += 2 * block.routed * tokens * width * (expert - 1) / expert
     return sent

@@ -46,10 +46,10 @@ class Passes:
         few: Multiply-accumulates by row of the step at which `holders` were looked at, once they were.
     """
 
-    def __init__(self, own: OwnCache, prompt: int, told: Callable[[int], None]) -> None:
-        self.own = own
+    def __init__(self, own_cache: OwnCache, prompt: int, on_pass: Callable[[int], None]) -> None:
+        self.own = own_cache
         self.prompt_tokens = prompt
-        self.told = told
+        self.told = on_pass
         self._macs: dict[tuple[int, int], int] = {}
         self._prompts: dict[int, PromptFigures] = {}
         self._last: dict[tuple[int, int], AnalysisResult] = {}
@@ -59,22 +59,22 @@ class Passes:
         self._attention: dict[int, dict[int | None, float]] = {}
 
     def step(self, context: int, batch: int = 1) -> AnalysisResult:
-        """A step behind so many tokens; the last few are kept.
+        """The analysis of a decode step behind `context` tokens; the last few analyses are cached.
 
         Raises:
-            BadModel: It fails.
+            BadModel: The step fails.
         """
         key = context, batch
         if key not in self._last:
             self.told(len(self._macs) + len(self._prompts))
-            given = self.own.step(context, batch, self.prompt_tokens)
-            found = module_step.step_behind(self.own, given, context, batch)
-            self._macs[key] = found.info.totals.macs or 0
+            step_input = self.own.step(context, batch, self.prompt_tokens)
+            analysis = module_step.step_behind(self.own, step_input, context, batch)
+            self._macs[key] = analysis.info.totals.macs or 0
             while len(self._last) >= _KEPT:
                 self._last.pop(next(iter(self._last)))
-            self._last[key] = found
+            self._last[key] = analysis
             if batch == 1 and "holders" in vars(self):
-                self._attention[context] = self._besides(found)
+                self._attention[context] = self._besides(analysis)
         return self._last[key]
 
     def attention(self, context: int) -> dict[int | None, float]:
@@ -88,9 +88,9 @@ class Passes:
         """Contexts of which `attention` is known."""
         return tuple(self._attention)
 
-    def _besides(self, found: AnalysisResult) -> dict[int | None, float]:
+    def _besides(self, analysis: AnalysisResult) -> dict[int | None, float]:
         sums = dict[int | None, float]()
-        for layer in found.analysis.layers:
+        for layer in analysis.analysis.layers:
             if not layer.group and layer.macs:
                 number = block_of(layer.path)
                 more = layer.macs - (self.few.get(layer.path, 0) if self.of_weights(layer) else 0)
@@ -120,12 +120,14 @@ class Passes:
         """
         if tokens not in self._prompts:
             self.told(len(self._macs) + len(self._prompts))
-            found = module_step.examined(self.own, self.own.prompt(tokens), 1)
-            if found.schedule.failed:
-                raise BadModel(f"it fails over a prompt of {tokens:,} tokens: {found.schedule.failed}")
-            self._layers[tokens] = {x.path: x.macs for x in found.analysis.layers if not x.group and x.macs}
+            analysis = module_step.examined(self.own, self.own.prompt(tokens), 1)
+            if analysis.schedule.failed:
+                raise BadModel(f"it fails over a prompt of {tokens:,} tokens: {analysis.schedule.failed}")
+            self._layers[tokens] = {
+                x.path: x.macs for x in analysis.analysis.layers if not x.group and x.macs
+            }
             self._prompts[tokens] = PromptFigures(
-                self.figures(found, tokens, encoder=self.own.encoder), len(found.schedule.steps)
+                self.figures(analysis, tokens, encoder=self.own.encoder), len(analysis.schedule.steps)
             )
         return self._prompts[tokens]
 
@@ -136,10 +138,10 @@ class Passes:
             BadModel: It fails.
         """
         self.told(len(self._macs) + len(self._prompts))
-        found = module_step.examined(self.own, self.own.prompt(tokens, batch), batch)
-        if found.schedule.failed:
-            raise BadModel(f"it fails over prompts of {tokens:,} tokens: {found.schedule.failed}")
-        return found.analysis.layers
+        analysis = module_step.examined(self.own, self.own.prompt(tokens, batch), batch)
+        if analysis.schedule.failed:
+            raise BadModel(f"it fails over prompts of {tokens:,} tokens: {analysis.schedule.failed}")
+        return analysis.analysis.layers
 
     def prompt_layers(self, tokens: int) -> dict[str, int | None]:
         """Multiply-accumulates of the rows of a pass over a prompt that multiply, by their paths."""
@@ -192,18 +194,18 @@ class Passes:
         above = layer.path.rpartition(".")[0]
         return layer.path in self._multiplying or bool(layer.weights) or above in self._multiplying
 
-    def figures(self, found: AnalysisResult, tokens: int, *, encoder: bool = False) -> PassFigures:
-        """What a pass over so many new tokens does."""
-        totals = found.info.totals
+    def figures(self, analysis: AnalysisResult, tokens: int, *, encoder: bool = False) -> PassFigures:
+        """The figures of a pass over `tokens` new tokens."""
+        totals = analysis.info.totals
         if totals.status != "exact":
-            self.reasons.update(dict.fromkeys(found.info.model.notes))
+            self.reasons.update(dict.fromkeys(analysis.info.model.notes))
         read = totals.bytes_read or 0
-        stored = totals.weight_bytes_read or 0
+        weight_bytes = totals.weight_bytes_read or 0
         return PassFigures(
             totals.macs or 0,
-            self.weight_macs(found),
+            self.weight_macs(analysis),
             round(read_bytes(self.holders, tokens, encoder=encoder)),
             totals.kv_cache_bytes or 0,
-            read - stored + (totals.bytes_written or 0),
+            read - weight_bytes + (totals.bytes_written or 0),
             totals.status,
         )

@@ -15,27 +15,27 @@ from explorer.facts.serving.serving import ServingTime
 
 
 def predicted(
-    times: Sequence[ServingTime], passes: Passes, prompt: int, weights: int, seen: MeasuredMachine
+    times: Sequence[ServingTime], passes: Passes, prompt: int, weights: int, measured: MeasuredMachine
 ) -> tuple[ServingTime, ...]:
-    """Times with what the pass and the step are predicted to take; None for what is not known of every row.
+    """The times with predictions for the pass and the step; None where a row cannot be predicted.
 
     Args:
-        times: Of some contexts and batches.
-        passes: Of the model.
-        prompt: Tokens.
-        weights: Bytes of all weights: more than the caches hold come from memory at every pass.
-        seen: What was measured of the machine.
+        times: Times of some contexts and batches.
+        passes: The model's.
+        prompt: Tokens of the prompt.
+        weights: Bytes of all weights: a pass reads them from memory when they exceed the processor's caches.
+        measured: Measurements of the machine.
     """
-    model = TimeModel(seen, weights)
-    first = {one.batch: _prompt(model, passes, prompt, one.batch) for one in times}
+    model = TimeModel(measured, weights)
+    first = {row.batch: _prompt(model, passes, prompt, row.batch) for row in times}
     return tuple(
         [
             replace(
-                one,
-                first_token_predicted=first[one.batch],
-                token_predicted=_step(model, passes, one.context, one.batch),
+                row,
+                first_token_predicted=first[row.batch],
+                token_predicted=_step(model, passes, row.context, row.batch),
             )
-            for one in times
+            for row in times
         ]
     )
 

@@ -85,27 +85,27 @@ def bits_of(name: str, where: str) -> float:
     Raises:
         Misuse: There is no such number format.
     """
-    found = format_of(_SHORT.get(name, name), where)
-    return 32.0 if found is None else float(found.bits)
+    number_format = format_of(_SHORT.get(name, name), where)
+    return 32.0 if number_format is None else float(number_format.bits)
 
 
-def passes_of(own: OwnCache, spec: ServingSpec) -> Passes:
-    """The passes of a model in the type that a question names; they serve every question in that type.
+def passes_of(own_cache: OwnCache, spec: ServingSpec) -> Passes:
+    """The passes of a model in the type that `spec` names; they answer every question in that type.
 
     Args:
-        own: The model and its cache; the model is left as it is.
-        spec: What is asked.
+        own_cache: The model and its cache; the model is left as it is.
+        spec: The question.
 
     Raises:
         Misuse: There is no such type.
     """
     compute = stored_types(spec).compute
     if compute is not None:
-        model = copy.deepcopy(own.model).to(compute)
-        stored_form.forget(model)  # it is asked what another type than the file's would come to
-        own = OwnCache(model, own.name, own.takes, own.encoder, check=own.check)
-    own.prompt_only = True
-    return Passes(own, spec.prompt if own.encoder else 0, lambda done: None)
+        model = copy.deepcopy(own_cache.model).to(compute)
+        stored_form.forget(model)  # the question is about another type than the file's
+        own_cache = OwnCache(model, own_cache.name, own_cache.takes, own_cache.encoder, check=own_cache.check)
+    own_cache.prompt_only = True
+    return Passes(own_cache, spec.prompt if own_cache.encoder else 0, lambda done: None)
 
 
 @gc_pause()
@@ -113,49 +113,49 @@ def served(
     passes: Passes,
     spec: ServingSpec,
     machine: Machine | None = None,
-    seen: MeasuredMachine | None = None,
+    measured: MeasuredMachine | None = None,
 ) -> Serving:
-    """What it costs to run a language model.
+    """The costs of running a language model.
 
     Args:
-        passes: Of the model; what they were once counted at they know.
-        spec: What is asked.
-        machine: Of the times; None leaves them out.
-        seen: What was measured of it, if it was: times are predicted from that, too.
+        passes: The model's; they cache earlier counts.
+        spec: The question.
+        machine: The machine of the times; None leaves times out.
+        measured: Measurements of the machine, if there are any: times are predicted from them, too.
 
     Raises:
-        Misuse: A type or a size cannot be.
+        Misuse: A type or a size is impossible.
         BadModel: The model does not run over a prompt, or behind its cache.
     """
     check(spec)
     try:
-        found = _Answer(passes, spec, stored_types(spec), machine).fact()
+        serving = _Answer(passes, spec, stored_types(spec), machine).fact()
     except BadModel:
-        found = _within(passes, spec, machine)
-        spec = found.spec
-    if seen is None or not seen.probes:
-        return found
-    times = predicted(found.times, passes, spec.prompt, found.weight_bytes, seen)
+        serving = _within(passes, spec, machine)
+        spec = serving.spec
+    if measured is None or not measured.probes:
+        return serving
+    times = predicted(serving.times, passes, spec.prompt, serving.weight_bytes, measured)
     if not any(map(passes.predictable, spec.batches)):
-        return replace(found, times=times)
-    return replace(found, times=times, notes=(*found.notes, _told(times, seen)))
+        return replace(serving, times=times)
+    return replace(serving, times=times, notes=(*serving.notes, _told(times, measured)))
 
 
 def _within(passes: Passes, spec: ServingSpec, machine: Machine | None) -> Serving:
-    """The answer at as many tokens as a configuration was made for, where code fails on more of them.
+    """The answer at the longest context of the configuration, for code that fails on longer contexts.
 
     Raises:
-        BadModel: It fails on those, too; or others were asked for.
+        BadModel: The code fails at that context, too; or the user asked for another context.
     """
     longest = _longest(passes.own.model)
     if longest is None or longest < 2 or max(*spec.contexts, spec.prompt) < longest:
         raise
-    # the new token has a place, too
+    # the new token takes a place, too
     most = longest - 1
     usual = replace(
         spec, prompt=min(spec.prompt, most), contexts=tuple([min(n, most) for n in spec.contexts])
     )
-    found = _Answer(passes, usual, stored_types(spec), machine).fact()
+    serving = _Answer(passes, usual, stored_types(spec), machine).fact()
     if (spec.prompt, spec.contexts) != (ServingSpec().prompt, ServingSpec().contexts):
         raise BadModel(
             f"it does not run on more than the {longest:,} tokens that its configuration was made for",
@@ -166,19 +166,19 @@ def _within(passes: Passes, spec: ServingSpec, machine: Machine | None) -> Servi
         f"its code does not run on more than the {longest:,} tokens that its configuration was made for:"
         f" behind {most:,} is counted, not behind {spec.contexts[0]:,}"
     )
-    return replace(found, notes=(note, *found.notes))
+    return replace(serving, notes=(note, *serving.notes))
 
 
-def _told(times: Sequence[ServingTime], seen: MeasuredMachine) -> str:
-    """What predictions rest on, or why there are none."""
-    if all(one.token_predicted is None for one in times):
+def _told(times: Sequence[ServingTime], measured: MeasuredMachine) -> str:
+    """A note: the basis of the predictions, or the reason why there are none."""
+    if all(row.token_predicted is None for row in times):
         return (
             "nothing is predicted: not every layer has a kernel like those that were measured,"
             " which are of float32 (--dtype f32)"
         )
     return (
-        f"bounds hold whatever runs it; predicted are times of kernels of {seen.runtime} in float32,"
-        f" {many_text(seen.threads, 'thread')}, as measured {seen.date}"
+        f"bounds hold whatever runs it; predicted are times of kernels of {measured.runtime} in float32,"
+        f" {many_text(measured.threads, 'thread')}, as measured {measured.date}"
     )
 
 
@@ -215,28 +215,28 @@ class _Answer:
         self.types = types
         self.machine = machine
         self.holders = passes.holders
-        self.weights = round(sum(one.weight_bytes for one in self.holders) * types.scale)
+        self.weights = round(sum(holder.weight_bytes for holder in self.holders) * types.scale)
         self.longest = _longest(passes.own.model)
         self.notes: list[str] = []
 
     def fact(self) -> Serving:
         spec, passes = self.spec, self.passes
-        # the new token is the last that some code has a place for
+        # some code has no place for a token behind the new one
         most = max(*spec.contexts, (self.longest or 0) - 1, 64)
         marks = windows(passes.cache(PROMPTS[0])[0])
         decode_macs = over_context(passes.macs, marks, most)
         prefill_macs, prefill = self._prefill()
         cache = served_cache(passes, spec.contexts[0], most, self.types.kv_bits, self.weights)
         self._note(decode_macs, cache.bytes)
-        held = {context: self._held(cache.bytes, context) for context in spec.contexts}
-        first, steps = self._works(prefill, decode_macs, cache.bytes, held)
+        cache_bytes = {context: self._held(cache.bytes, context) for context in spec.contexts}
+        first, steps = self._works(prefill, decode_macs, cache.bytes, cache_bytes)
         step = passes.step(spec.contexts[0])
         return Serving(
             spec,
             type(passes.own.model).__name__,
-            sum(one.params for one in self.holders),
-            sum(weights.active(one) for one in self.holders),
-            sum(one.params for one in self.holders if one.table),
+            sum(holder.params for holder in self.holders),
+            sum(weights.active(holder) for holder in self.holders),
+            sum(holder.params for holder in self.holders if holder.table),
             self.weights,
             weights.parts(self.holders),
             self._scaled(prefill),
@@ -249,7 +249,7 @@ class _Answer:
             self.machine,
             bounds.times(first, steps, self.machine, self.weights, spec.card),
             bounds.longest_contexts(cache.bytes, spec.batches, self.weights, spec.card),
-            bounds.largest_batches(held, self.weights, spec.card),
+            bounds.largest_batches(cache_bytes, self.weights, spec.card),
             self._layouts(decode_macs, cache.bytes),
             tuple(self.notes),
         )
@@ -294,7 +294,7 @@ class _Answer:
         return round(sum(t.tensor.numel() * element_bits(t, self.types.kv_bits) for t in tensors) / 8)
 
     def _works(
-        self, prefill: PassFigures, macs: ClosedForm, cache: ClosedForm, held: Mapping[int, int]
+        self, prefill: PassFigures, macs: ClosedForm, cache: ClosedForm, cache_bytes: Mapping[int, int]
     ) -> tuple[dict[int, Work], dict[tuple[int, int], Work]]:
         spec = self.spec
         written = self._held(cache, spec.prompt)
@@ -311,7 +311,7 @@ class _Answer:
             (context, batch): Work(
                 self._step_macs(macs, context) * batch,
                 weights.read_bytes(self.holders, batch) * self.types.scale,
-                held[context] * batch,
+                cache_bytes[context] * batch,
             )
             for context in spec.contexts
             for batch in spec.batches
@@ -324,15 +324,15 @@ class _Answer:
 
     @cached_property
     def _stored_share(self) -> dict[int | None, float]:
-        """Bytes that the cache is stored in, over those that the code keeps it in: by layer, and of all."""
-        own: dict[int | None, float] = {None: 0.0}
-        stored: dict[int | None, float] = {None: 0.0}
-        for one in self.passes.cache(self.spec.contexts[0])[1]:
-            for bits, found in ((None, own), (self.types.kv_bits, stored)):
-                size = one.tensor.numel() * element_bits(one, bits)
-                for layer in (one.layer, None):
-                    found[layer] = found.get(layer, 0.0) + size
-        return {layer: stored[layer] / size if size else 1.0 for layer, size in own.items()}
+        """Bytes of the stored cache over bytes of the cache in the code's types: by layer, and in total."""
+        compute_bytes: dict[int | None, float] = {None: 0.0}
+        stored_bytes: dict[int | None, float] = {None: 0.0}
+        for tensor in self.passes.cache(self.spec.contexts[0])[1]:
+            for bits, totals in ((None, compute_bytes), (self.types.kv_bits, stored_bytes)):
+                size = tensor.tensor.numel() * element_bits(tensor, bits)
+                for layer in (tensor.layer, None):
+                    totals[layer] = totals.get(layer, 0.0) + size
+        return {layer: stored_bytes[layer] / size if size else 1.0 for layer, size in compute_bytes.items()}
 
     def _scaled(self, figures: PassFigures, cached: float = 1.0) -> PassFigures:
         return PassFigures(
@@ -371,13 +371,13 @@ class _Answer:
         if max(spec.devices) == 1:
             return ()
         cuts = LayerCuts(self.passes.own.model, self.holders)
-        found, refused = [], dict[str, None]()
+        kept_layouts, refused = [], dict[str, None]()
         attention = BetweenCounts(macs, spec.contexts, self.passes.attention, self.passes.contexts)
-        held = BetweenCounts(cached, spec.contexts, self._cached)
+        cache_bytes = BetweenCounts(cached, spec.contexts, self._cached)
         prompt = PassOfLayers(self._read(), self._cached(spec.prompt))
         counted = spec.prompt if self.passes.counted(spec.prompt) else 0
         for context in spec.contexts:
-            step = PassOfLayers(attention.at(context), held.at(context))
+            step = PassOfLayers(attention.at(context), cache_bytes.at(context))
             layers = blocks(cuts, step, prompt, self.types.scale)
             for batch in spec.batches:
                 laid = LayoutContext(
@@ -386,23 +386,27 @@ class _Answer:
                     encoder=self.passes.own.encoder,
                 )
                 for devices in spec.devices:
-                    made, why = layouts(laid, devices)
+                    candidates, why = layouts(laid, devices)
                     refused.update(dict.fromkeys(why))
-                    found += sorted(made, key=_best)[:_KEPT]
+                    kept_layouts += sorted(candidates, key=_best)[:_KEPT]
         self.notes += [f"not cut further: {why}" for why in list(refused)[:3]]
-        if self.machine is not None and spec.links is None and any(one.link_bytes for one in found):
+        if (
+            self.machine is not None
+            and spec.links is None
+            and any(layout.link_bytes for layout in kept_layouts)
+        ):
             self.notes.append("times of layouts that send need the rate of the links (--links)")
-        return tuple(found)
+        return tuple(kept_layouts)
 
     def _read(self) -> dict[int | None, float]:
-        """Multiply-accumulates of the prompt, by layer; none where its rows are not counted."""
-        found = dict[int | None, float]()
+        """Multiply-accumulates of the prompt, by layer; empty where its rows are not counted."""
+        macs_by_layer = dict[int | None, float]()
         prompt = self.spec.prompt
         rows = self.passes.prompt_layers(prompt) if self.passes.counted(prompt) else {}
         for path, macs in rows.items():
             number = block_of(path)
-            found[number] = found.get(number, 0.0) + (macs or 0)
-        return found
+            macs_by_layer[number] = macs_by_layer.get(number, 0.0) + (macs or 0)
+        return macs_by_layer
 
     def _cached(self, context: int) -> dict[int, float]:
         found: dict[int, float] = {}
@@ -416,10 +420,10 @@ class _Answer:
         return found.element_size() if found is not None else 4
 
     def _note_repeated(self) -> None:
-        """Says which weights a step multiplies with what is in the cache, besides the new token."""
+        """Notes the weights that a step multiplies with the cached tokens, besides the new token."""
         context = self.spec.contexts[0]
-        rows = [one for one in self.passes.step(context).analysis.layers if self.passes.of_weights(one)]
-        more = {one.path: (one.macs or 0) - self.passes.few.get(one.path, 0) for one in rows}
+        rows = [layer for layer in self.passes.step(context).analysis.layers if self.passes.of_weights(layer)]
+        more = {layer.path: (layer.macs or 0) - self.passes.few.get(layer.path, 0) for layer in rows}
         paths = [path for path, macs in more.items() if macs > 0]
         if context > PROMPTS[0] and paths:
             named = named_few(list(dict.fromkeys(path.rpartition(".")[2] for path in paths)))
@@ -439,15 +443,19 @@ class _Answer:
         reads = self.passes.own.encoder_reads()
         if reads:
             self.notes.append(f"its encoder reads {reads}, whatever the prompt")
-        idle = [] if self.passes.own.encoder else [one for one in self.holders if one.idle and one.params]
+        idle = (
+            []
+            if self.passes.own.encoder
+            else [holder for holder in self.holders if holder.idle and holder.params]
+        )
         if idle:
-            named = named_few(list(dict.fromkeys(".".join(one.path.split(".")[:2]) for one in idle)))
+            named = named_few(list(dict.fromkeys(".".join(holder.path.split(".")[:2]) for holder in idle)))
             self.notes.append(
-                f"the prompt is a text: {sum(one.params for one in idle):,} parameters that it does not run"
-                f" ({named}) are held, and no pass is counted over what they read"
+                f"the prompt is a text: {sum(holder.params for holder in idle):,} parameters that it does"
+                f" not run ({named}) are held, and no pass is counted over what they read"
                 " (explorer info with --input-shape of both counts one)"
             )
-        if any(one.routed for one in self.holders):
+        if any(holder.routed for holder in self.holders):
             self.notes.append("experts are taken to be drawn evenly, each token's by itself")
         self.notes += weights.all_experts(self.passes.own.model, self.holders)
         self._note_repeated()
@@ -477,7 +485,7 @@ def _best(one: DeviceLayout) -> tuple[bool, float, int]:
 def _longest(model: nn.Module) -> int | None:
     config = text_config(model)
     for name in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx"):
-        found = getattr(config, name, None)
-        if isinstance(found, int) and found > 0:
-            return found
+        limit = getattr(config, name, None)
+        if isinstance(limit, int) and limit > 0:
+            return limit
     return None

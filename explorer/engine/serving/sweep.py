@@ -104,14 +104,18 @@ _OF_LAYOUT = (
 def _rows(blank: ServingRow, fact: Serving) -> list[ServingRow]:
     where = blank.context, blank.batch
     if blank.devices == 1:
-        time_ = next(one for one in fact.times if (one.context, one.batch) == where)
+        time_ = next(row for row in fact.times if (row.context, row.batch) == where)
         names = ("fits", "first_token", "token", "rate")
         figures: dict[str, Any] = {name: getattr(time_, name) for name in names}
         cached = time_.memory - fact.weight_bytes
         figures |= {"weight_bytes": fact.weight_bytes, "cache_bytes": cached, "bound": time_.token_limit}
         return [replace(blank, key=f"{blank.key}.0", link_bytes=0, **figures)]
-    found = [one for one in fact.layouts if (one.context, one.batch, one.devices) == (*where, blank.devices)]
-    if not found:
+    device_layouts = [
+        layout
+        for layout in fact.layouts
+        if (layout.context, layout.batch, layout.devices) == (*where, blank.devices)
+    ]
+    if not device_layouts:
         refused = [note for note in fact.notes if note.startswith("not cut further: ")]
         why = "; ".join([note.partition(": ")[2] for note in refused])
         return [
@@ -125,11 +129,11 @@ def _rows(blank: ServingRow, fact: Serving) -> list[ServingRow]:
         replace(
             blank,
             key=f"{blank.key}.{at}",
-            layouts=len(found),
-            bound=one.limit,
-            **{name: getattr(one, name) for name in _OF_LAYOUT},
+            layouts=len(device_layouts),
+            bound=layout.limit,
+            **{name: getattr(layout, name) for name in _OF_LAYOUT},
         )
-        for at, one in enumerate(found)
+        for at, layout in enumerate(device_layouts)
     ]
 
 
@@ -157,29 +161,29 @@ def sweep_servings(
 
     Args:
         subjects: The models.
-        spec: What is combined.
-        machine: Of the times; None leaves them out.
-        output: A file that keeps the rows, and says which are known already.
-        scheduler: Of a Dask cluster that does the work.
-        workers: Processes on this machine; None and 1 are this one.
-        on_progress: Told how many questions are answered.
-        cancel: Asked now and then; True stops. What is done is kept.
+        spec: The values to combine.
+        machine: The machine of the times; None leaves times out.
+        output: A file of results: its rows are not computed again, new rows are added.
+        scheduler: The address of a Dask cluster that does the work.
+        workers: Processes on this machine; None and 1 mean the present process.
+        on_progress: Called with the number of answered questions.
+        cancel: Called now and then; True stops. Finished rows stay in `output`.
 
     Raises:
-        Misuse: There are too many combinations, a type or a size cannot be, `output` is no file of results,
-            or every row fails with the same.
+        Misuse: There are too many combinations, a type or a size is impossible, `output` is no file of
+            results, or every row fails with the same error.
         MissingExtra: A package is not installed.
-        Cancelled: `cancel` said so.
+        Cancelled: `cancel` returned True.
     """
     began = time.perf_counter()
     questions = spec.questions()
     check(spec.base)
-    for dtype, kv in {(one.dtype, one.kv_dtype) for one in questions}:
+    for dtype, kv in {(question.dtype, question.kv_dtype) for question in questions}:
         stored_types(replace(spec.base, dtype=dtype, kv_dtype=kv))
     if len(questions) * len(subjects) > MOST:
-        what = f"these are {len(questions) * len(subjects):,} combinations"
-        raise Misuse(what, where="serving", hint=f"{MOST:,} are the most")
-    if (scheduler or (workers or 1) > 1) and any(one.stays for one in subjects):
+        message = f"these are {len(questions) * len(subjects):,} combinations"
+        raise Misuse(message, where="serving", hint=f"{MOST:,} are the most")
+    if (scheduler or (workers or 1) > 1) and any(subject.stays for subject in subjects):
         raise Misuse("an nn.Module object stays in its process", hint="name it as package.module:callable")
     with Store(ServingRow, output) as store:
         run = _Run(store, questions, machine, on_progress, cancel)
@@ -213,7 +217,7 @@ class _Run:
         self.made = self.kept = self.done = self.total = 0
 
     def prepare(self, subject: ServedModel, *, alone: bool) -> _Work:
-        """The rows of a model that are kept, and what is open; one that cannot be opened says so in each."""
+        """The stored rows of a model, and its open questions; of an unreadable model, rows with the error."""
         work = _Work(subject)
         try:
             report(self.on_progress, None, "reading the model")
@@ -223,7 +227,7 @@ class _Run:
         except ExplorerError as error:
             if alone:
                 raise
-            blanks = [self._blank(work, one) for one in self.questions]
+            blanks = [self._blank(work, question) for question in self.questions]
             work.rows = {row.key: [replace(row, error=str(error))] for row in blanks}
             return work
         for question in self.questions:
@@ -237,9 +241,9 @@ class _Run:
     def _blank(self, work: _Work, question: ServingSpec) -> ServingRow:
         subject, machine = work.subject, self.machine
         figures = None if machine is None else (machine.peak_macs, machine.bandwidth)
-        said = {"serving": to_json(question), "machine": figures, "opening": subject.opening}
+        identity = {"serving": to_json(question), "machine": figures, "opening": subject.opening}
         return ServingRow(
-            key=digest({"model": work.content or subject.name, **said}),
+            key=digest({"model": work.content or subject.name, **identity}),
             model=subject.name,
             fingerprint=work.content,
             opening=subject.words,
@@ -266,7 +270,7 @@ class _Run:
         return [replace(row, model=blank.model, machine=blank.machine) for row in rows]
 
     def fill(self, works: Sequence[_Work], scheduler: str | None, workers: int | None) -> int:
-        """Answers what is open, here or elsewhere: how many processes did it."""
+        """Answers the open questions, here or elsewhere; returns the number of processes that did."""
         here = scheduler is None and (workers or 1) == 1
         tasks: list[ServingTask] = []
         places: dict[int, _Work] = {}
@@ -278,11 +282,11 @@ class _Run:
             return 0
         report(self.on_progress, None, "sweeping", 0, self.total)
 
-        def done(task: ServingTask, found: Sequence[Any] | ExplorerError) -> None:
-            if isinstance(found, ExplorerError):
+        def done(task: ServingTask, result: Sequence[Any] | ExplorerError) -> None:
+            if isinstance(result, ExplorerError):
                 # not kept: another worker, or another day, may do better
-                found = [replace(row, error=str(found)) for row in task.blank]
-            self._take(places[id(task)], found)
+                result = [replace(row, error=str(result)) for row in task.blank]
+            self._take(places[id(task)], result)
             self.done += len(task.blank)
             report(self.on_progress, None, "sweeping", self.done, self.total)
 
@@ -318,24 +322,24 @@ class _Run:
                     machine=self.machine,
                 )
 
-    def _take(self, work: _Work, found: Sequence[ServingRow]) -> None:
-        """Puts rows in their places and keeps those that are answers, those of a question all or none."""
+    def _take(self, work: _Work, rows: Sequence[ServingRow]) -> None:
+        """Puts rows in their places and stores the answers; the rows of a question are stored all or none."""
         by_question: dict[str, list[ServingRow]] = {}
-        for row in found:
+        for row in rows:
             by_question.setdefault(row.key.partition(".")[0], []).append(row)
         work.rows.update(by_question)
-        good = [row for row in found if "." in row.key]
+        good = [row for row in rows if "." in row.key]
         self.store.add(good)
         self.made += len(good)
 
 
-def _together(asked: Sequence[ServingSpec]) -> ServingSpec:
-    """One question that has others as its parts."""
+def _together(questions: Sequence[ServingSpec]) -> ServingSpec:
+    """One question that covers all of the questions."""
 
     def every(name: str) -> tuple[int, ...]:
-        return tuple(dict.fromkeys(getattr(one, name)[0] for one in asked))
+        return tuple(dict.fromkeys(getattr(question, name)[0] for question in questions))
 
-    return replace(asked[0], **{name: every(name) for name in ("contexts", "batches", "devices")})
+    return replace(questions[0], **{name: every(name) for name in ("contexts", "batches", "devices")})
 
 
 def _words(machine: Machine | None) -> str:

@@ -62,44 +62,44 @@ def holders(model: nn.Module, layers: Mapping[str, Layer]) -> tuple[WeightHolder
 
     Args:
         model: On the meta device.
-        layers: Rows of the tree of one decode step, by their paths, groups too.
+        layers: Rows of the tree of one decode step, groups included, by path.
     """
     all_own = {path: (module, of_own(module)) for path, module in registered(model)}
     idle_paths = {path for path in all_own if (row := layers.get(path)) is not None and _is_idle(row)}
-    # what several share is counted where it is worked with
-    run = {id(p) for path, (_, own) in all_own.items() if path not in idle_paths for p in own}
-    seen: set[int] = set()
-    found = []
-    for path, (module, own) in all_own.items():
-        if not own:
+    # a shared parameter is counted at the module that runs with it
+    run = {id(p) for path, (_, parameters) in all_own.items() if path not in idle_paths for p in parameters}
+    seen_ids: set[int] = set()
+    weight_holders = []
+    for path, (module, parameters) in all_own.items():
+        if not parameters:
             continue
         idle = path in idle_paths
-        new = [p for p in own if id(p) not in seen and not (idle and id(p) in run)]
-        seen.update(map(id, new))
+        new = [p for p in parameters if id(p) not in seen_ids and not (idle and id(p) in run)]
+        seen_ids.update(map(id, new))
         row = layers.get(path)
         macs = (row.macs if row is not None else 0) or 0
-        matrices = sum(p.numel() for p in own if p.dim() > 1)
-        nbytes = sum(how.nbytes for how in own.values())
+        matrices = sum(p.numel() for p in parameters if p.dim() > 1)
+        nbytes = sum(storage.nbytes for storage in parameters.values())
         table = not macs and bool(matrices) and isinstance(module, nn.Embedding)
         # convolutions and tied weights multiply more often than once; a bias of experts is no matrix
-        used = min(1.0, macs / _multiplying(own)) if macs and matrices else 1.0
-        read = 0 if idle else _row_bytes(own) if table else used * nbytes
-        found.append(
+        used = min(1.0, macs / _multiplying(parameters)) if macs and matrices else 1.0
+        read = 0 if idle else _row_bytes(parameters) if table else used * nbytes
+        weight_holders.append(
             WeightHolder(
                 path,
                 type(module).__name__,
                 sum(p.numel() for p in new),
-                sum(own[p].nbytes for p in new),
-                tuple(dict.fromkeys(own[p].dtype for p in new)),
+                sum(parameters[p].nbytes for p in new),
+                tuple(dict.fromkeys(parameters[p].dtype for p in new)),
                 used if used < _WHOLE else 1.0,
                 table,
                 idle,
                 read,
                 macs,
-                next(iter(own)).shape[0] if used < _WHOLE else 1,
+                next(iter(parameters)).shape[0] if used < _WHOLE else 1,
             )
         )
-    return tuple(found)
+    return tuple(weight_holders)
 
 
 def _is_idle(row: Layer) -> bool:
@@ -121,76 +121,78 @@ def _row_bytes(own: Mapping[nn.Parameter, StoredForm]) -> int:
     return sum(how.nbytes // p.shape[0] for p, how in own.items() if p.shape[0])
 
 
-def read_bytes(found: tuple[WeightHolder, ...], tokens: int, *, encoder: bool = False) -> float:
-    """Bytes of weights that a pass over so many tokens reads, each once.
+def read_bytes(all_holders: tuple[WeightHolder, ...], tokens: int, *, encoder: bool = False) -> float:
+    """Bytes of weights that a pass over `tokens` tokens reads, each weight once.
 
     Experts are taken to be drawn evenly and each token's by itself: of E experts, k a token, n tokens read
     E (1 - (1 - k/E)^n) in the mean.
 
     Args:
-        found: All of a model.
-        tokens: Of the pass.
-        encoder: It runs what a step leaves out, too.
+        all_holders: All of a model.
+        tokens: Tokens of the pass.
+        encoder: The pass also runs the encoder, which a step leaves out.
     """
     total = 0.0
-    for one in found:
-        if one.idle:
-            total += one.weight_bytes if encoder else 0
-        elif one.table:
-            total += one.read * tokens
-        elif one.routed:
-            total += one.read / one.used * (1 - (1 - one.used) ** tokens)
+    for holder in all_holders:
+        if holder.idle:
+            total += holder.weight_bytes if encoder else 0
+        elif holder.table:
+            total += holder.read * tokens
+        elif holder.routed:
+            total += holder.read / holder.used * (1 - (1 - holder.used) ** tokens)
         else:
-            total += one.read
+            total += holder.read
     return total
 
 
-def parts(found: tuple[WeightHolder, ...]) -> tuple[ServedPart, ...]:
-    """The holders by their path without numbers, in order."""
+def parts(all_holders: tuple[WeightHolder, ...]) -> tuple[ServedPart, ...]:
+    """The parts of a model: holders grouped by their path without numbers, in order."""
     grouped: dict[tuple[str, str], list[WeightHolder]] = {}
-    for one in found:
-        if one.params:
-            grouped.setdefault((_NUMBER.sub("*", one.path), one.kind), []).append(one)
+    for holder in all_holders:
+        if holder.params:
+            grouped.setdefault((_NUMBER.sub("*", holder.path), holder.kind), []).append(holder)
     return tuple(
         [
             ServedPart(
                 name,
                 kind,
-                len(held),
-                sum(one.params for one in held),
-                sum(active(one) for one in held),
-                sum(one.weight_bytes for one in held),
-                ", ".join(dict.fromkeys(dtype for one in held for dtype in one.dtypes)),
+                len(members),
+                sum(holder.params for holder in members),
+                sum(active(holder) for holder in members),
+                sum(holder.weight_bytes for holder in members),
+                ", ".join(dict.fromkeys(dtype for holder in members for dtype in holder.dtypes)),
             )
-            for (name, kind), held in grouped.items()
+            for (name, kind), members in grouped.items()
         ]
     )
 
 
-def all_experts(model: nn.Module, found: Sequence[WeightHolder]) -> list[str]:
-    """What to say of code that multiplies each token with all experts, where its router takes a few.
+def all_experts(model: nn.Module, all_holders: Sequence[WeightHolder]) -> list[str]:
+    """A note on code that multiplies each token with all experts, although its router selects a few.
 
     Args:
-        model: Of which these are the holders.
-        found: All of them.
+        model: The model.
+        all_holders: All of its holders.
     """
     config = text_config(model)
     many = _setting(config, "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
     few = _setting(config, "num_experts_per_tok", "moe_topk", "moe_top_k", "moe_k")
-    if not few or few >= many or any(one.routed for one in found):
+    if not few or few >= many or any(holder.routed for holder in all_holders):
         return []
     stacks = [
         p
-        for one in found
-        for p in parameters_of(model.get_submodule(one.path)).values()
+        for holder in all_holders
+        for p in parameters_of(model.get_submodule(holder.path)).values()
         if p is not None and p.dim() > 2 and p.shape[0] == many
     ]
     if not stacks:
         return []
-    left = sum(active(one) for one in found) - sum(p.numel() for p in stacks) * (many - few) // many
+    active_params = (
+        sum(active(holder) for holder in all_holders) - sum(p.numel() for p in stacks) * (many - few) // many
+    )
     return [
         f"its code multiplies each token with all {many} experts, and its router takes {few}: engines that"
-        f" work with those alone have {left:,} active parameters"
+        f" work with those alone have {active_params:,} active parameters"
     ]
 
 

@@ -185,7 +185,7 @@ class _Run:
         self.made = self.kept = self.proved = self.done = self.total = 0
 
     def prepare(self, subject: Subject, *, alone: bool) -> _Work:
-        """The rows of a model: those that are kept, and blank ones; `alone` if there is no other model."""
+        """The rows of a model: stored rows, and blank ones; `alone` says that there is no other model."""
         work = _Work(subject)
         try:
             work.files = subject.files()
@@ -204,13 +204,13 @@ class _Run:
             key_of(work.content, opening, spec, self.hardware) if self.store is not None else ""
             for spec in self.specs
         ]
-        known = {} if self.store is None else {row.key: row for row in self.store.rows(keys)}
+        rows_by_key = {} if self.store is None else {row.key: row for row in self.store.rows(keys)}
         for at, (key, spec) in enumerate(zip(keys, self.specs, strict=True)):
-            row = known.get(key)
+            row = rows_by_key.get(key)
             # the same content may have another name now
             named = self._blank(work, spec, key) if row is None else replace(row, model=subject.name)
             work.rows.append(named)
-            # why there were no figures may be gone with what is installed now, and costs little to ask again
+            # a row that failed may succeed with the packages installed now, and costs little to try again
             if row is None or row.error or self._unproved(row):
                 work.open.append(at)
         self.total += len(work.open)
@@ -370,7 +370,7 @@ def _words(hardware: Hardware) -> str:
         "buffer": (hardware.buffer, bytes_text),
         "array": (hardware.array, lambda array: sizes_text(array)),
     }
-    known = {unit: text(value) for unit, (value, text) in numbers.items() if value is not None}
-    said = [f"{text} {unit}".strip() for unit, text in known.items()]
-    said += [] if hardware.double_buffered or not said else ["single-buffered"]
-    return ": ".join(filter(None, (hardware.name, ", ".join(said))))
+    texts_by_unit = {unit: text(value) for unit, (value, text) in numbers.items() if value is not None}
+    figures = [f"{text} {unit}".strip() for unit, text in texts_by_unit.items()]
+    figures += [] if hardware.double_buffered or not figures else ["single-buffered"]
+    return ": ".join(filter(None, (hardware.name, ", ".join(figures))))

@@ -88,13 +88,13 @@ def quiet() -> Iterator[None]:
 def connected(
     distributed: Any, scheduler: str, cancel: Cancel, again: str = AGAIN
 ) -> Iterator[tuple[Any, Look]]:
-    """A cluster that runs already, and goes on running; and what sees whether it has workers.
+    """A client of a running cluster, which keeps running, and a function that checks that it has workers.
 
     Args:
         distributed: The package.
         scheduler: Where it listens.
         cancel: Asked many times a second; True stops.
-        again: What is to be done once it has ended.
+        again: The hint to the user once the cluster has ended.
 
     Raises:
         Misuse: Nobody answers, or there are no workers.
@@ -105,18 +105,18 @@ def connected(
         distributed.comm.get_address_host_port(scheduler)
         client = distributed.Client(scheduler, timeout=_ANSWER, set_as_default=False)
     except (OSError, TimeoutError, ValueError, TypeError, ImportError) as error:
-        said = " ".join(str(error).split())
-        why = f" ({said})" if isinstance(error, (ValueError, ImportError)) and said else ""
+        reason = " ".join(str(error).split())
+        why = f" ({reason})" if isinstance(error, (ValueError, ImportError)) and reason else ""
         raise Misuse(f"no scheduler answers there{why}", where=scheduler, hint=hint) from None
     try:
         _await_worker(client, scheduler, cancel)
-        seen = time.monotonic()
+        last_seen = time.monotonic()
 
         def look() -> None:
-            nonlocal seen
+            nonlocal last_seen
             if workers(client, cancel, scheduler, again):
-                seen = time.monotonic()
-            elif time.monotonic() - seen > _START:
+                last_seen = time.monotonic()
+            elif time.monotonic() - last_seen > _START:
                 raise EngineDied("the scheduler has no workers any more", where=scheduler, hint=again)
 
         yield client, look
@@ -145,15 +145,15 @@ def workers(client: Any, cancel: Cancel, where: str, hint: str = "") -> dict[str
     return {address: there[address]["last_seen"] for address in sorted(there)}
 
 
-def awaited(client: Any, asked: Coroutine[Any, Any, Any], look: Look) -> Any:
-    """What a question to the cluster gives: a call of Dask's own waits for ever where nobody answers.
+def awaited(client: Any, question: Coroutine[Any, Any, Any], look: Look) -> Any:
+    """The cluster's answer to a question. Dask's own call waits forever when nobody answers.
 
     Args:
-        client: Whose loop asks.
-        asked: The question.
-        look: Called many times a second; it raises where no answer is to be waited for.
+        client: Its event loop runs the question.
+        question: The question.
+        look: Called many times a second; it raises when no answer can come.
     """
-    coming = asyncio.run_coroutine_threadsafe(asked, client.loop.asyncio_loop)
+    coming = asyncio.run_coroutine_threadsafe(question, client.loop.asyncio_loop)
     try:
         while not wait([coming], LOOK).done:
             look()
@@ -175,14 +175,16 @@ def _follow(
     distributed: Any, client: Any, tasks: Sequence[Task], done: Done, look: Look, where: str, cancel: Cancel
 ) -> None:
     run_id = uuid.uuid4().hex[:12]
-    asked = {
+    tasks_by_future = {
         client.submit(task, key=f"explorer-{run_id}-{at}", pure=False): task for at, task in enumerate(tasks)
     }
     try:
-        # a result leaves its worker the moment it is there: what was told of is never computed again
-        coming = distributed.as_completed(asked, loop=client.loop, with_results=True, raise_errors=False)
+        # a result leaves its worker as soon as it exists: a reported row is never computed again
+        coming = distributed.as_completed(
+            tasks_by_future, loop=client.loop, with_results=True, raise_errors=False
+        )
         looked = time.monotonic()
-        while asked:
+        while tasks_by_future:
             stop_if(cancel)
             batch = coming.next_batch(block=False)
             for future, result in batch:
@@ -190,7 +192,7 @@ def _follow(
                 if outcome is None:
                     coming.add(future)
                     continue
-                done(asked.pop(future), outcome)
+                done(tasks_by_future.pop(future), outcome)
                 future.release()
             if not batch:
                 if time.monotonic() - looked > _SILENCE:
@@ -201,7 +203,7 @@ def _follow(
                 time.sleep(LOOK)
     finally:
         with contextlib.suppress(Exception):  # a scheduler that is gone cannot be told
-            client.cancel(list(asked), force=True)
+            client.cancel(list(tasks_by_future), force=True)
 
 
 def _outcome(

@@ -75,9 +75,9 @@ def measured(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> FormatRow:
-    """The row with its figures; where there can be none, with the reason."""
+    """The row with its figures, or with the error that prevents them."""
     try:
-        found = door.quantize_trial(
+        trial = door.quantize_trial(
             request.spec,
             calibrate=request.calibrate or None,
             draws=request.draws,
@@ -89,32 +89,32 @@ def measured(
         raise
     except ExplorerError as error:
         return replace(row, error=str(error))
-    known = [one for one in found.outputs if one.snr_db is not None]
-    worst = min(known, key=lambda one: one.snr_db or 0.0) if known else None
+    compared = [output for output in trial.outputs if output.snr_db is not None]
+    worst = min(compared, key=lambda output: output.snr_db or 0.0) if compared else None
     return replace(
         row,
-        changed=sum(not layer.reason for layer in found.layers),
-        layers=len(found.layers),
-        weight_bits=_weight_bits(found),
-        weight_bytes_before=found.totals.weight_bytes.before,
-        weight_bytes=found.totals.weight_bytes.after,
-        bitops_before=found.totals.bitops.before,
-        bitops=found.totals.bitops.after,
+        changed=sum(not layer.reason for layer in trial.layers),
+        layers=len(trial.layers),
+        weight_bits=_weight_bits(trial),
+        weight_bytes_before=trial.totals.weight_bytes.before,
+        weight_bytes=trial.totals.weight_bytes.after,
+        bitops_before=trial.totals.bitops.before,
+        bitops=trial.totals.bitops.after,
         output=worst.name if worst else "",
         snr_db=worst.snr_db if worst else None,
         cosine=worst.cosine if worst else None,
         top1=worst.top1 if worst else None,
         top5=worst.top5 if worst else None,
-        calibration=found.calibration,
-        seconds=found.seconds,
+        calibration=trial.calibration,
+        seconds=trial.seconds,
         error="",
     )
 
 
-def _weight_bits(found: Quantization) -> float | None:
-    """Bits of a weight on average, over all layers that store weights."""
+def _weight_bits(quantization: Quantization) -> float | None:
+    """Average bits of a weight, over all layers that store weights."""
     bits = count = 0.0
-    for layer in found.layers:
+    for layer in quantization.layers:
         before, after = layer.bits_before.weight, layer.bits.weight
         if layer.weight_bytes_before and before and after is not None:
             many = layer.weight_bytes_before * 8 / before
@@ -161,12 +161,12 @@ def sweep_formats(
         MissingExtra, Cancelled: As for `sweep`.
     """
     started = time.perf_counter()
-    wanted = {name: parts_of(name) for name in dict.fromkeys(spec.formats)}
-    if not wanted:
+    parts_by_format = {name: parts_of(name) for name in dict.fromkeys(spec.formats)}
+    if not parts_by_format:
         raise Misuse("there is no format", where="--quantize", hint="name some: --quantize int8,fixed8.4")
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(Store(FormatRow, output)) if output is not None else None
-        run = _Run(store, spec, wanted, scheduler, workers, seconds, on_progress, cancel)
+        run = _Run(store, spec, parts_by_format, scheduler, workers, seconds, on_progress, cancel)
         works = [run.prepare(subject, alone=len(subjects) == 1) for subject in subjects]
         run.fill(works)
         sought = not run.open and (spec.bits is not None or spec.snr is not None)
@@ -177,7 +177,7 @@ def sweep_formats(
     complain(rows)
     return FormatSweep(
         rows,
-        tuple(one for one in mixed if one is not None),
+        tuple(search for search in mixed if search is not None),
         made=run.made,
         kept=run.kept,
         open=run.open,
@@ -198,13 +198,13 @@ def parts_of(text: str) -> Mapping[str, str]:
     """The formats of weight, input and bias: 'int8', 'weight=int4+input=int8'.
 
     Raises:
-        Misuse: One is not known.
+        Misuse: A format is unknown.
     """
-    found = parse_formats(text.replace("+", ","), "--quantize")
+    formats = parse_formats(text.replace("+", ","), "--quantize")
     for part in PARTS:
-        if found[part] != "auto":
-            format_of(found[part], "--quantize")
-    return found
+        if formats[part] != "auto":
+            format_of(formats[part], "--quantize")
+    return formats
 
 
 class _Run:
@@ -214,14 +214,14 @@ class _Run:
         self,
         store: Store[FormatRow] | None,
         spec: FormatSweepSpec,
-        wanted: Mapping[str, Mapping[str, str]],
+        parts_by_format: Mapping[str, Mapping[str, str]],
         scheduler: str | None,
         workers: int | None,
         seconds: float | None,
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> None:
-        self.store, self.spec, self.wanted = store, spec, wanted
+        self.store, self.spec, self.parts_by_format = store, spec, parts_by_format
         self.scheduler, self.workers, self.seconds = scheduler, workers, seconds
         self.late: float | None = None
         self.on_progress, self.cancel = on_progress, cancel
@@ -231,7 +231,7 @@ class _Run:
     def prepare(self, subject: Subject, *, alone: bool) -> _Work:
         """What is tried on a model; one that cannot be opened has rows that say so."""
         work = _Work(subject, trials=[], rows=[])
-        trials = [FormatTrial("all", name, "", self._as(name)) for name in self.wanted]
+        trials = [FormatTrial("all", name, "", self._as(name)) for name in self.parts_by_format]
         try:
             work.files = subject.files()
             report(self.on_progress, None, "reading the model")
@@ -251,21 +251,23 @@ class _Run:
         return work
 
     def _as(self, name: str) -> QuantizeSpec:
-        return replace(self.spec.base, **self.wanted[name])
+        return replace(self.spec.base, **self.parts_by_format[name])
 
     def _by_layer(self, subject: Subject) -> Iterator[FormatTrial]:
-        """Each layer alone in each format, and, where that is asked for, all but it."""
-        for name in self.wanted:
+        """Each layer alone in each format; with `per_layer`, also every layer but that one."""
+        for name in self.parts_by_format:
             spec = self._as(name)
             try:
-                found = subject.door.quantize_choice(spec, as_graph=True, on_progress=self.on_progress).layers
+                choice = subject.door.quantize_choice(
+                    spec, as_graph=True, on_progress=self.on_progress
+                ).layers
             except MissingExtra:
                 raise
             except ExplorerError:
                 continue  # the row of all layers says why
-            layers = dict.fromkeys(layer.name for layer in found if not layer.reason)
+            layers = dict.fromkeys(layer.name for layer in choice if not layer.reason)
             if len(layers) == 1 and self.spec.bits is None and self.spec.snr is None:
-                continue  # alone it is what all layers are
+                continue  # a single layer alone equals the row of all layers
             for layer in layers:
                 yield FormatTrial("only", name, layer, replace(spec, sites=(layer,), ops=()))
             if self.spec.per_layer and len(layers) > 1:
@@ -293,13 +295,13 @@ class _Run:
         )
 
     def fill(self, works: Sequence[_Work]) -> None:
-        """Makes the rows of all trials: those that are kept, and the others here or elsewhere."""
+        """Makes the rows of all trials: takes stored rows, and measures the others here or elsewhere."""
         waiting: list[tuple[_Work, int]] = []
         for work in works:
             for at, trial in enumerate(work.trials):
-                row, known = self._known(self._blank(work, trial))
+                row, is_stored = self._known(self._blank(work, trial))
                 work.rows.append(row)
-                if not known:
+                if not is_stored:
                     waiting.append((work, at))
         self.total += len(waiting)
         if not waiting:
@@ -315,21 +317,23 @@ class _Run:
         self._spread(waiting, workers)
 
     def _known(self, row: FormatRow) -> tuple[FormatRow, bool]:
-        """The row as it is kept, if it is; the same content may have another name now."""
-        kept = next(iter(self.store.rows([row.key])), None) if self.store is not None else None
-        if kept is None or kept.error:
+        """The stored row, if there is one, under the model's present name."""
+        stored_row = next(iter(self.store.rows([row.key])), None) if self.store is not None else None
+        if stored_row is None or stored_row.error:
             return row, False
         self.kept += 1
         named = {name: getattr(row, name) for name in ("model", "scope", "format", "layer", "command")}
-        return replace(kept, **named), True
+        return replace(stored_row, **named), True
 
     def _measure(self, work: _Work, row: FormatRow, trial: FormatTrial) -> FormatRow:
         stop_if(self.cancel)
-        # of what a trial tells only the runs of the original take long enough to be seen
-        told = None if self.done else self.on_progress
-        made = measured(work.subject.door, row, self._request(trial), cancel=self.cancel, on_progress=told)
-        self._keep(made)
-        return made
+        # only the runs of the original model, in the first trial, take long enough to show progress
+        on_progress = None if self.done else self.on_progress
+        measured_row = measured(
+            work.subject.door, row, self._request(trial), cancel=self.cancel, on_progress=on_progress
+        )
+        self._keep(measured_row)
+        return measured_row
 
     def _late(self) -> bool:
         """Whether time is up; it runs from the first row on, so that each slice makes one."""
@@ -385,7 +389,7 @@ class _Run:
     # mixed precision
 
     def mixed(self, work: _Work) -> MixedPrecision | None:
-        """Searches a mixed precision: layer by layer what adds the least noise for what it saves.
+        """Searches a mixed precision: layer by layer, the format that adds the least noise for its savings.
 
         The noise of each layer alone says in which order layers and formats are tried; every step is run,
         and one that falls below the least SNR is not taken.
@@ -395,15 +399,15 @@ class _Run:
         if not alone:
             return None
         if spec.cost == "bitops" and any(row.bitops is None for row in alone.values()):
-            told = "its BitOPs are not known, so there is no order in which they could be saved"
-            return MixedPrecision(work.subject.name, spec.bits, spec.snr, False, "", told, spec.cost)
+            reason = "its BitOPs are not known, so there is no order in which they could be saved"
+            return MixedPrecision(work.subject.name, spec.bits, spec.snr, False, "", reason, spec.cost)
         taken: dict[str, str] = {}
         refused: set[tuple[str, str]] = set()
         while (move := next_move(alone, taken, refused, spec.cost)) is not None:
             layer, name = move
             trial = self._mixed(alone, {**taken, layer: name}, layer)
-            row, known = self._known(self._blank(work, trial))
-            if not known:
+            row, is_stored = self._known(self._blank(work, trial))
+            if not is_stored:
                 if self._late():
                     self.open += 1
                     return None
@@ -426,10 +430,10 @@ class _Run:
             site = glob.escape(layer)
             if layer in taken:
                 rule = QuantizeRule(site=site, origin=BY_HAND)
-                rules.append(replace(rule, **self.wanted[taken[layer]]))
+                rules.append(replace(rule, **self.parts_by_format[taken[layer]]))
             else:
                 rules.append(QuantizeRule(site=site, on=False, origin=BY_HAND))
-        used = ",".join(name for name in self.wanted if name in taken.values())
+        used = ",".join(name for name in self.parts_by_format if name in taken.values())
         spec = replace(self.spec.base, rules=(*rules, *self.spec.base.rules))
         return FormatTrial("mixed", used, last, spec)
 

@@ -176,13 +176,13 @@ def prove_row(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> SweepRow:
-    """The row with what became of tiling, writing and proving it; the files are gone when this returns."""
+    """The row with the results of tiling, writing and proving; the files are removed on return."""
     if row.error:
         return row
     row = replace(row, draws=proof.draws, seed=proof.seed)
     started = time.perf_counter()
-    made = scratch.Folder()
-    folder = made.path
+    temporary = scratch.Folder()
+    folder = temporary.path
     try:
         result = door.tile(
             spec,
@@ -214,7 +214,7 @@ def prove_row(
             row, verdict=f"could not be proved: {error}", proof_seconds=time.perf_counter() - started
         )
     finally:
-        made.remove()
+        temporary.remove()
 
 
 _ONE = threading.Lock()
@@ -227,12 +227,12 @@ def measure(task: Task) -> tuple[Struct, ...]:
 
     Raises:
         Misuse: The worker runs another version of the program.
-        BadModel: It has not got the model, or has another of the same name.
-        MissingExtra: It lacks a package that the model needs.
+        BadModel: The worker lacks the model, or has a different one of the same name.
+        MissingExtra: The worker lacks a package that the model needs.
     """
     if task.version != __version__:
-        what = f"the worker runs version {__version__}, this is {task.version}"
-        raise Misuse(what, where="--scheduler", hint="install the same everywhere")
+        message = f"the worker runs version {__version__}, this is {task.version}"
+        raise Misuse(message, where="--scheduler", hint="install the same everywhere")
     with _ONE:
         return tuple(task.made(_opened(task)))
 

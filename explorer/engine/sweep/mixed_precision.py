@@ -53,13 +53,15 @@ def bits_of(row: FormatRow) -> float:
 
 
 def outcome(model: str, rows: Sequence[FormatRow], spec: FormatSweepSpec) -> MixedPrecision:
-    """The row that holds the limits best, of all; where none does, the one that comes nearest."""
+    """The best row within the limits; where no row is within them, the nearest one."""
     bits, snr = (math.inf if spec.bits is None else spec.bits), (-math.inf if spec.snr is None else spec.snr)
-    known = [row for row in rows if not row.error and row.snr_db is not None and row.weight_bytes is not None]
-    sound = [row for row in known if snr_of(row) >= snr]
+    measured_rows = [
+        row for row in rows if not row.error and row.snr_db is not None and row.weight_bytes is not None
+    ]
+    sound = [row for row in measured_rows if snr_of(row) >= snr]
     good = [row for row in sound if bits_of(row) <= bits]
-    asked = [f"at most {spec.bits:g} bits a weight"] if spec.bits is not None else []
-    asked += [f"at least {spec.snr:g} dB"] if spec.snr is not None else []
+    limits = [f"at most {spec.bits:g} bits a weight"] if spec.bits is not None else []
+    limits += [f"at least {spec.snr:g} dB"] if spec.snr is not None else []
     if good:
         paid = [row for row in good if cost_of(row, spec.cost) is not None]
         small = spec.snr is not None and paid
@@ -68,13 +70,15 @@ def outcome(model: str, rows: Sequence[FormatRow], spec: FormatSweepSpec) -> Mix
             if small
             else min(good, key=lambda row: (-snr_of(row), bits_of(row)))
         )
-        told = f"{' and '.join(asked)}: {_figures(best, spec.cost)}"
-        return MixedPrecision(model, spec.bits, spec.snr, True, best.key, told, spec.cost)
-    nearest = min(sound, key=bits_of, default=max(known, key=snr_of, default=None))
-    told = f"no choice that was tried has {' and '.join(asked)}"
+        summary = f"{' and '.join(limits)}: {_figures(best, spec.cost)}"
+        return MixedPrecision(model, spec.bits, spec.snr, True, best.key, summary, spec.cost)
+    nearest = min(sound, key=bits_of, default=max(measured_rows, key=snr_of, default=None))
+    summary = f"no choice that was tried has {' and '.join(limits)}"
     if nearest is not None:
-        told += f"; the nearest has {_figures(nearest, spec.cost)}"
-    return MixedPrecision(model, spec.bits, spec.snr, False, nearest.key if nearest else "", told, spec.cost)
+        summary += f"; the nearest has {_figures(nearest, spec.cost)}"
+    return MixedPrecision(
+        model, spec.bits, spec.snr, False, nearest.key if nearest else "", summary, spec.cost
+    )
 
 
 def _figures(row: FormatRow, cost: FormatCost) -> str:

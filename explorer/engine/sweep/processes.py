@@ -145,11 +145,11 @@ class _Pool:
         self.workers: list[_Worker] = []
 
     def start(self) -> _Worker:
-        """Starts one, which imports in the background."""
-        asked, requests = os.pipe()
-        answers, told = os.pipe()
+        """Starts a worker, which imports its modules in the background."""
+        request_end, requests = os.pipe()
+        answers, answer_end = os.pipe()
         alive, living = os.pipe()
-        ends = (asked, told, alive)
+        ends = (request_end, answer_end, alive)
         process = subprocess.Popen(
             child.command(__name__, *map(str, ends)),
             pass_fds=ends,
@@ -174,9 +174,9 @@ class _Pool:
         if worker.begun:
             return self.start()
         self.log.seek(0)
-        said = [line for line in self.log.read().decode("utf-8", "replace").splitlines() if line.strip()]
+        log_lines = [line for line in self.log.read().decode("utf-8", "replace").splitlines() if line.strip()]
         raise EngineDied(
-            "a worker ended before it began" + (f": {said[-1]}" if said else ""),
+            "a worker ended before it began" + (f": {log_lines[-1]}" if log_lines else ""),
             where="--workers",
             hint="--workers 1 does it all in one process",
         )
@@ -196,10 +196,10 @@ def _pool(count: int) -> Iterator[_Pool]:
 
 
 def main() -> None:
-    """A worker: one task after the other, until nobody asks any more."""
-    asked, told, alive = map(int, sys.argv[1:4])
+    """The worker's loop: answers one task after the other until the pipe closes."""
+    request_end, answer_end, alive = map(int, sys.argv[1:4])
     child.end_with(alive)
-    requests, answers = Connection(asked, writable=False), Connection(told, readable=False)
+    requests, answers = Connection(request_end, writable=False), Connection(answer_end, readable=False)
     answers.send(())
     with contextlib.suppress(EOFError, BrokenPipeError):
         while True:

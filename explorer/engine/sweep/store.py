@@ -248,5 +248,5 @@ def _said(error: sqlite3.Error, path: str) -> ExplorerError:
         "SQLITE_CORRUPT": ("the file is broken", "take it away and sweep again"),
     }
     name = getattr(error, "sqlite_errorname", "")
-    what, hint = reasons.get(name, (f"cannot be used: {error}", ""))
-    return Misuse(what, where=path, hint=hint)
+    message, hint = reasons.get(name, (f"cannot be used: {error}", ""))
+    return Misuse(message, where=path, hint=hint)

@@ -40,16 +40,16 @@ class TrainingTask(Task, frozen=True, kw_only=True):
     module: str
 
     def made(self, door: SweepSession, cancel: Cancel = None) -> Iterator[Struct]:
-        """The row with its figures, and the checkpoint; that there can be none, is an answer."""
+        """The checkpoint, then the row with its figures; a failure is a row with its error."""
         stop_if(cancel)
         row = self.row
         if door.module_digest() != self.module:
             raise BadModel("the worker has another module of this name", where=row.model)
-        how = {name: getattr(row, name) for name in _HOW}
+        settings = {name: getattr(row, name) for name in _HOW}
         try:
             with scratch.folder() as folder:
                 path = os.path.join(folder, "best.ckpt")
-                run = door.train(self.files[0], output=path, cancel=cancel, **self.how, **how)
+                run = door.train(self.files[0], output=path, cancel=cancel, **self.how, **settings)
                 with input_files.binary(path) as file:
                     yield TrainedWeights(row.key, file.read())
         except (Cancelled, MissingExtra):
@@ -59,8 +59,8 @@ class TrainingTask(Task, frozen=True, kw_only=True):
             return
         names = ("task", "samples", "held", "parameters", "weights", "best", "seconds")
         best = run.epochs[run.best - 1]
-        found = {name: getattr(run, name) for name in names}
-        yield replace(row, measure=run.loss, loss=best.held_loss, accuracy=best.accuracy, **found)
+        figures = {name: getattr(run, name) for name in names}
+        yield replace(row, measure=run.loss, loss=best.held_loss, accuracy=best.accuracy, **figures)
 
 
 def sweep_trainings(
@@ -75,7 +75,7 @@ def sweep_trainings(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> TrainingSweep:
-    """Does the trainings that `output` does not hold yet.
+    """Runs the trainings that `output` does not hold yet.
 
     Args:
         door: The session of the module.
@@ -96,33 +96,39 @@ def sweep_trainings(
     if stay and (scheduler or (workers or 1) > 1):
         raise Misuse("an nn.Module object stays in its process", hint="name it as package.module:callable")
     with Store(TrainingTrial, output) as store, Store(TrainedWeights, output) as weights:
-        known = {row.key: row for row in store.rows([task.row.key for task in tasks]) if not row.error}
+        stored_rows = {row.key: row for row in store.rows([task.row.key for task in tasks]) if not row.error}
         # the same content may have another name now
         rows = {
-            key: replace(row, model=tasks[0].row.model, data=tasks[0].row.data) for key, row in known.items()
+            key: replace(row, model=tasks[0].row.model, data=tasks[0].row.data)
+            for key, row in stored_rows.items()
         }
-        left = [task for task in tasks if task.row.key not in known]
-        count = len(left)
+        waiting = [task for task in tasks if task.row.key not in stored_rows]
+        count = len(waiting)
 
-        def done(task: TrainingTask, found: Sequence[Any] | ExplorerError) -> None:
-            if isinstance(found, ExplorerError):
+        def done(task: TrainingTask, result: Sequence[Any] | ExplorerError) -> None:
+            if isinstance(result, ExplorerError):
                 # not kept: another worker, or another day, may do better
-                rows[task.row.key] = replace(task.row, error=str(found))
+                rows[task.row.key] = replace(task.row, error=str(result))
             else:
-                rows[task.row.key] = found[-1]
-                weights.add(found[:-1])
-                store.add(found[-1:])
-            report(on_progress, None, "training", len(rows) - len(known), count)
+                rows[task.row.key] = result[-1]
+                weights.add(result[:-1])
+                store.add(result[-1:])
+            report(on_progress, None, "training", len(rows) - len(stored_rows), count)
 
         report(on_progress, None, "training", 0, count)
         here = scheduler is None and (stay or workers in (None, 1))
-        while left and here and (stay or workers == 1 or _cheap(rows, known, len(left))):
-            done(left[0], list(left[0].made(door, cancel)))
-            del left[0]
-        at_work = _elsewhere(left, done, scheduler, workers, cancel) if left else 0
-        found = _answer(list(rows.values()), weights, take)
-    made, seconds = sum(not row.error for row in found.trials) - len(known), time.perf_counter() - began
-    return replace(found, made=made, kept=len(known), output=output or "", workers=at_work, seconds=seconds)
+        while waiting and here and (stay or workers == 1 or _cheap(rows, stored_rows, len(waiting))):
+            done(waiting[0], list(waiting[0].made(door, cancel)))
+            del waiting[0]
+        at_work = _elsewhere(waiting, done, scheduler, workers, cancel) if waiting else 0
+        sweep = _answer(list(rows.values()), weights, take)
+    new_count, seconds = (
+        sum(not row.error for row in sweep.trials) - len(stored_rows),
+        time.perf_counter() - began,
+    )
+    return replace(
+        sweep, made=new_count, kept=len(stored_rows), output=output or "", workers=at_work, seconds=seconds
+    )
 
 
 def _elsewhere(
@@ -134,8 +140,8 @@ def _elsewhere(
     return cluster.spread(far, done, scheduler, most, cancel)
 
 
-def kept_trainings(path: str, wanted: Sequence[Mapping[str, Any]], take: Take = None) -> TrainingSweep:
-    """The trainings that a file of results holds, of those that are wanted.
+def kept_trainings(path: str, trainings: Sequence[Mapping[str, Any]], take: Take = None) -> TrainingSweep:
+    """Those of the trainings that a file of results holds.
 
     Raises:
         Misuse: There is none, or `take` names no row.
@@ -144,7 +150,7 @@ def kept_trainings(path: str, wanted: Sequence[Mapping[str, Any]], take: Take = 
         Store(TrainingTrial, path, changed=False) as store,
         Store(TrainedWeights, path, changed=False) as weights,
     ):
-        rows = [row for row in store.rows() if any(_is(row, one) for one in wanted)]
+        rows = [row for row in store.rows() if any(_is(row, training) for training in trainings)]
         if not rows:
             raise Misuse("it holds no such training", where=path)
         return replace(_answer(rows, weights, take), kept=len(rows), output=path)
@@ -168,15 +174,15 @@ def _answer(rows: Sequence[TrainingTrial], weights: Store[TrainedWeights], take:
         raise Misuse(best.error)
     if take is not None:
         at, path, overwrite = take
-        found = next(weights.rows([row.key for row in trials[at - 1 : at]]), None) if at > 0 else None
-        if found is None:
-            what, hint = f"there is no row {at} with figures", f"there are {len(trials):,}"
-            raise Misuse(what, where="--take", hint=hint)
+        checkpoint = next(weights.rows([row.key for row in trials[at - 1 : at]]), None) if at > 0 else None
+        if checkpoint is None:
+            message, hint = f"there is no row {at} with figures", f"there are {len(trials):,}"
+            raise Misuse(message, where="--take", hint=hint)
         with (
             output_files.atomic_write(path, overwrite=overwrite) as temporary,
             output_files.binary(temporary) as file,
         ):
-            file.write(found.content)
+            file.write(checkpoint.content)
     names = ("data", "task", "samples", "held", "parameters", "seed", "weights")
     same = {name: getattr(best, name) for name in names}
     written = "" if take is None else take[1]
