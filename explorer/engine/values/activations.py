@@ -125,7 +125,7 @@ class ActivationArchive:
 class _Collector(Struct):
     """Takes what layers put out: measures it, writes it, forgets it."""
 
-    asked: AskedStatistics
+    options: AskedStatistics
     choices: Sequence[Choice]
     archive: ActivationArchive | None
     cancel: Cancel
@@ -148,21 +148,21 @@ class _Collector(Struct):
             self.measured.append(
                 measure(
                     numbers,
-                    bins=self.asked.bins,
+                    bins=self.options.bins,
                     call=call,
                     choices=self.choices,
-                    axis=self.asked.axis,
+                    axis=self.options.axis,
                     cancel=self.cancel,
                 )
             )
         else:
-            one = self.samples.get((name, call))
-            if one is None:
-                one = self.samples[name, call] = OutputSamples(numbers, self.choices, self.asked.axis)
-            run = one.runs
-            self.held -= one.held
-            one.add(numbers, KEPT - self.held - one.held, self.cancel)
-            self.held += one.held
+            samples = self.samples.get((name, call))
+            if samples is None:
+                samples = self.samples[name, call] = OutputSamples(numbers, self.choices, self.options.axis)
+            run = samples.runs
+            self.held -= samples.held
+            samples.add(numbers, KEPT - self.held - samples.held, self.cancel)
+            self.held += samples.held
         if self.archive is not None:
             called = f"{name}#{call + 1}" if call else name
             self.archive.add(f"{called}@{run + 1}" if self.runs > 1 else called, numbers)
@@ -177,13 +177,15 @@ class _Collector(Struct):
             self.on_progress(Progress(f"running the layers{self.again}", done, total))
 
     def search(self, run: Callable[[ActivationRequest], object], request: ActivationRequest) -> None:
-        """Runs the same samples as often as quantiles that are asked for need it to be exact."""
-        found = {key: search for key, one in self.samples.items() if (search := one.search()) is not None}
-        self.searches = list(found.values())
-        seen = self.take_again
-        once_more = replace(request, take=seen, take_weight=seen, begin=lambda runs: None)
+        """Runs the same samples again until the chosen quantiles are exact."""
+        searches = {
+            key: search for key, samples in self.samples.items() if (search := samples.search()) is not None
+        }
+        self.searches = list(searches.values())
+        take = self.take_again
+        once_more = replace(request, take=take, take_weight=take, begin=lambda runs: None)
         self.again = " again, for exact quantiles"
-        while open_ := {key: search for key, search in found.items() if not search.done}:
+        while open_ := {key: search for key, search in searches.items() if not search.done}:
             self.searched = {key: self.samples[key] for key in open_}
             for search in open_.values():
                 search.begin()
@@ -200,20 +202,20 @@ class _Collector(Struct):
         """The figures of every output, in the order in which they came first."""
         return (
             *self.measured,
-            *(one.stats(self.asked.bins, call, self.cancel) for (_, call), one in self.samples.items()),
+            *(one.stats(self.options.bins, call, self.cancel) for (_, call), one in self.samples.items()),
         )
 
     def rows(
-        self, found: Sequence[TensorStats], layers: Sequence[Layer], backward: Backward | None
+        self, tensor_stats: Sequence[TensorStats], layers: Sequence[Layer], backward: Backward | None
     ) -> Iterator[StatisticsRow]:
-        """A row a figure: those of what was put out (or flowed back), then those of weights."""
-        made: list[TensorStats] = []
-        held: list[TensorStats] = []
-        for stats in found:
-            (held if stats.tensor.name in self.weights else made).append(stats)
+        """One row per figure: first of outputs (or of gradients), then of weights."""
+        outputs: list[TensorStats] = []
+        weights: list[TensorStats] = []
+        for stats in tensor_stats:
+            (weights if stats.tensor.name in self.weights else outputs).append(stats)
         role = "activation" if backward is None else "gradient"
-        for name, some in ((role, made), ("weight gradient", held)):
-            yield from statistics_rows(some, layers, name, self.asked.axis)
+        for name, some in ((role, outputs), ("weight gradient", weights)):
+            yield from statistics_rows(some, layers, name, self.options.axis)
 
     def each_run(self) -> tuple[str, ...]:
         """Says of what a gradient of a weight is, where there are several."""
@@ -229,7 +231,7 @@ def activations(
     layers: Sequence[str] = (),
     *,
     source: str = "",
-    asked: AskedStatistics = EVERYTHING,
+    options: AskedStatistics = EVERYTHING,
     rows: Sequence[Layer] = (),
     input: str | None = None,
     batch: int | None = None,
@@ -240,69 +242,73 @@ def activations(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Activations:
-    """Statistics of what the layers of a model put out, or of what flows back to that and to the weights.
+    """Statistics of the outputs of a model's layers, or of the gradients of outputs and weights.
 
     Args:
-        run: Runs the model; from its format.
+        run: Runs the model; supplied by its format.
         layers: Globs over paths of layers; empty means every one.
-        source: What the user calls the model.
-        asked: Of which kinds of layers, and which statistics beside.
+        source: The user's name for the model.
+        options: The kinds of layers, and the additional statistics.
         rows: The rows of the model's analysis.
-        input: An .npy or .npz file with the input; None draws it. Of several times as many samples as the
-            model takes the figures are over all.
-        batch: How many of these to run at a time; None: as many as the model takes.
-        seed: Of the drawn input.
-        backward: Where a gradient comes from, if that is wanted.
-        output: An .npz file for the values, which are otherwise forgotten.
+        input: An .npy or .npz file with the input; None draws it. If the file has several times the samples
+            that the model takes, the figures cover all of them.
+        batch: Samples to run at a time; None: as many as the model takes.
+        seed: Seed of the drawn input.
+        backward: The start of the gradient; None runs forward only.
+        output: An .npz file for the values; None discards them.
         overwrite: Whether an existing file may be replaced.
-        on_progress: Told how many layers have run.
-        cancel: Asked at every layer; True stops, and nothing is written.
+        on_progress: Called with the number of layers that have run.
+        cancel: Called at every layer; True stops, and nothing is written.
 
     Raises:
         Misuse: The input does not fit, a glob or kind matches nothing, or `output` cannot be written.
         BadModel: The model fails before any of these layers has run.
-        Cancelled: `cancel` said so.
+        Cancelled: `cancel` returned True.
     """
     started = time.perf_counter()
-    given = None if input is None else read_input(input)
+    input_arrays = None if input is None else read_input(input)
     with _archive(output, overwrite) as archive:
-        collector = _Collector(asked, asked.choices(), archive, cancel, on_progress)
-        hooks = collector.take, collector.step, batch, collector.begin, asked.kinds
-        request = ActivationRequest(tuple(layers), given, seed, *hooks, backward, collector.take_weight)
+        collector = _Collector(options, options.choices(), archive, cancel, on_progress)
+        hooks = collector.take, collector.step, batch, collector.begin, options.kinds
+        request = ActivationRequest(
+            tuple(layers), input_arrays, seed, *hooks, backward, collector.take_weight
+        )
         ran = run(request)
         collector.search(run, request)
-        found = collector.found()
-        check_axis(found, asked.axis)
+        tensor_stats = collector.found()
+        check_axis(tensor_stats, options.axis)
     return Activations(
         source,
         ran.inputs,
-        found,
+        tensor_stats,
         output or "",
         ran.skipped,
         time.perf_counter() - started,
         ran.sizes,
-        (*_rough(found, collector), *collector.each_run()),
-        tuple(collector.rows(found, rows, backward)),
+        (*_rough(tensor_stats, collector), *collector.each_run()),
+        tuple(collector.rows(tensor_stats, rows, backward)),
     )
 
 
-def _rough(found: Sequence[TensorStats], collector: _Collector) -> tuple[str, ...]:
-    """Says which figures are not exact."""
-    rough = sum(not stats.quantiles_exact for stats in found)
+def _rough(tensor_stats: Sequence[TensorStats], collector: _Collector) -> tuple[str, ...]:
+    """A note on the figures that are not exact, if there are any."""
+    rough = sum(not stats.quantiles_exact for stats in tensor_stats)
     steady = sum(search.steady for search in collector.searches)
     if not max(rough, steady):
         return ()
-    what = "quantiles and histograms"
+    rough_figures = "quantiles and histograms"
     if steady:
-        what = "histograms" if collector.asked.axis is None else "quantiles over all indices, and histograms,"
-    said = (
-        f"{what} of {many_text(max(rough, steady), 'output')} are to 0.4 % of a value, as their numbers over"
-        f" all samples do not fit in {KEPT >> 20} MiB; all else is exact"
+        rough_figures = (
+            "histograms" if collector.options.axis is None else "quantiles over all indices, and histograms,"
+        )
+    note = (
+        f"{rough_figures} of {many_text(max(rough, steady), 'output')} are to 0.4 % of a value, as their"
+        f" numbers over all samples do not fit in {KEPT >> 20} MiB; all else is exact"
     )
     unsteady = len(collector.searches) - steady
     if unsteady:
-        said += f"; {many_text(unsteady, 'output')} had other numbers in a further run, which finds quantiles"
-    return (said if steady or unsteady else f"{said}, and chosen quantiles are, by further runs (--stat)",)
+        note += f"; {many_text(unsteady, 'output')} had other numbers in a further run, which finds quantiles"
+    return (note if steady or unsteady else f"{note}, and chosen quantiles are, by further runs (--stat)",)
 
 
 @contextlib.contextmanager

@@ -41,21 +41,21 @@ def cosine(dot: float, a: float, b: float) -> float | None:
     return max(-1.0, min(1.0, dot / (math.sqrt(a) * math.sqrt(b))))
 
 
-def places(scores: Array, chosen: Array) -> Array:
-    """The place of one class in each row of scores: 0 is the best; -1 in a row with a NaN.
+def places(scores: Array, classes: Array) -> Array:
+    """The rank of one class in each row of scores: 0 is the best; -1 in a row with a NaN.
 
-    Of equal scores the class of the lower number comes first, as for argmax: a row of one score throughout
-    does not have every class at its head.
+    Of equal scores the class with the lower number ranks first, as for argmax: in a row of equal scores,
+    only class 0 has rank 0.
 
     Args:
         scores: [rows, classes], in a type of numpy's own.
-        chosen: [rows], a class each.
+        classes: [rows], a class each.
     """
-    own = np.take_along_axis(scores, chosen[:, None], axis=1)
-    before = np.arange(scores.shape[1])[None, :] < chosen[:, None]
-    found: Array = ((scores > own) | ((scores == own) & before)).sum(axis=1)
-    found[unordered(scores)] = -1
-    return found
+    class_scores = np.take_along_axis(scores, classes[:, None], axis=1)
+    before = np.arange(scores.shape[1])[None, :] < classes[:, None]
+    class_places: Array = ((scores > class_scores) | ((scores == class_scores) & before)).sum(axis=1)
+    class_places[unordered(scores)] = -1
+    return class_places
 
 
 def unordered(scores: Array) -> Array:
@@ -136,13 +136,13 @@ class Agreement(Struct):
     def snr_db(self) -> float | None:
         """10 log10(sum before**2 / sum (after - before)**2): infinite if nothing differs.
 
-        Minus infinity where one has a NaN or Inf that the other has not; None if nothing was compared, or the
-        squares exceed float64.
+        Minus infinity where only one side has a NaN or Inf; None if nothing was compared, or the squares
+        exceed float64.
         """
         if self.nonfinite:
             return -math.inf
-        known = self.elements and math.isfinite(self._signal)
-        return snr_db(self._signal, self._noise) if known else None
+        is_computable = self.elements and math.isfinite(self._signal)
+        return snr_db(self._signal, self._noise) if is_computable else None
 
     @property
     def cosine(self) -> float | None:

@@ -31,11 +31,11 @@ _BLOCKS = (
 def stored(
     tensors: Sequence[StoredTensor], strides: Mapping[str, tuple[int, ...]]
 ) -> tuple[list[Numbers], tuple[str, ...]]:
-    """The numbers of tensors, unread, and what to know about them.
+    """The numbers of tensors, unread, and notes about them.
 
     Args:
-        tensors: In their files.
-        strides: Of those that do not lie in one piece, by name, in elements.
+        tensors: The tensors in their files.
+        strides: Strides, in elements, of tensors that do not lie in one piece, by name.
     """
     files: dict[str, Source] = {}
 
@@ -48,15 +48,15 @@ def stored(
         return files[path]
 
     unread: Counter[str] = Counter()
-    found = []
+    tensor_numbers = []
     for tensor in tensors:
         why = tensor.unread or _unknown(tensor.dtype)
         if why:
             unread[why] += 1
-        found.append(_numbers(tensor, source, why, strides.get(tensor.name)))
+        tensor_numbers.append(_numbers(tensor, source, why, strides.get(tensor.name)))
     notes = [_BLOCKS] if any(ggml_blocks.can_dequantize(t.dtype) for t in tensors) else []
     notes += [f"the numbers of {count:,} tensors are not read: {why}" for why, count in unread.items()]
-    return found, tuple(notes)
+    return tensor_numbers, tuple(notes)
 
 
 def _unknown(dtype: str) -> str:
@@ -111,7 +111,7 @@ def _numbers(
 
 
 def _coded(tensor: StoredTensor, span: Callable[[], FileSpan]) -> StoredCodes | None:
-    """The codes of ggml's blocks, unread; None where there are none."""
+    """The codes of ggml's blocks, unread; None for a type without codes."""
     zero = ggml_codes.zero_point(tensor.dtype)
     if zero is None:
         return None
@@ -123,8 +123,8 @@ def _coded(tensor: StoredTensor, span: Callable[[], FileSpan]) -> StoredCodes | 
         every = partial(part, 0, math.prod(tensor.shape))
         return Numbers(tensor.name, tensor.dtype, tensor.shape, tensor.nbytes, every, part=part)
 
-    found = [numbers(which) for which in ggml_codes.parts(tensor.dtype)]
-    return StoredCodes(found[0], found[1], found[2] if len(found) > 2 else None, zero)
+    code_parts = [numbers(which) for which in ggml_codes.parts(tensor.dtype)]
+    return StoredCodes(code_parts[0], code_parts[1], code_parts[2] if len(code_parts) > 2 else None, zero)
 
 
 def _strided(tensor: StoredTensor, stride: Sequence[int]) -> Slabs:

@@ -40,80 +40,83 @@ class _Output(Struct, frozen=True):
 def run(
     model: Model,
     layers: Sequence[Layer],
-    asked: ActivationRequest,
+    request: ActivationRequest,
     *,
     dims: Mapping[str, int] | None = None,
     input_shapes: InputShapes | None = None,
 ) -> ActivationRun:
-    """Runs the model and hands every output of the layers asked for to `asked.take`.
+    """Runs the model and hands every output of the requested layers to `request.take`.
 
     Args:
         model: The model.
-        layers: Its rows, from the analysis: their paths are what globs match.
-        asked: What to run and to watch.
-        dims: Sizes of symbolic dimensions; one that is not given is 1.
-        input_shapes: As the user wants the inputs.
+        layers: Its rows, from the analysis: globs match their paths.
+        request: The input, and the layers to watch.
+        dims: Sizes of symbolic dimensions; a missing size is 1.
+        input_shapes: Shapes of inputs that the user chose.
 
     Raises:
         Misuse: The input does not fit, or a glob matches nothing.
         BadModel: onnxruntime cannot load the model, or run it as far as the first of these layers.
-        Cancelled: From `asked.step`.
+        Cancelled: From `request.step`.
     """
-    if asked.backward is not None:
+    if request.backward is not None:
         raise Misuse("what flows back is known of modules only", where="--backward", hint=_MODULES)
-    runs, texts = _feeds(model, asked, dims, input_shapes)
-    asked.begin(len(runs))
+    runs, texts = _feeds(model, request, dims, input_shapes)
+    request.begin(len(runs))
     feeds = runs[0]
-    wanted, skipped = _wanted(model, layers, asked.layers, asked.kinds)
-    wanted = _sized(model, wanted, feeds)
+    observed, skipped = _wanted(model, layers, request.layers, request.kinds)
+    observed = _sized(model, observed, feeds)
     try:
-        _hand_over(model, wanted, runs, asked, skipped)
+        _hand_over(model, observed, runs, request, skipped)
     except _NoOutput as error:
-        path, head = _as_far_as_it_runs(model, layers, feeds, functools.partial(asked.step, 0, len(wanted)))
-        made = {name for node in head.graph.nodes for name in node.outputs}
-        early = [output for output in wanted if output.info.name in made]
+        path, head = _as_far_as_it_runs(
+            model, layers, feeds, functools.partial(request.step, 0, len(observed))
+        )
+        head_values = {name for node in head.graph.nodes for name in node.outputs}
+        early = [output for output in observed if output.info.name in head_values]
         if not early:
             raise
-        _hand_over(head, early, runs, asked, skipped)
-        skipped[:0] = _after(path, error.what, wanted[len(early) :])
-    sizes = {} if asked.given is None else {n: (element_type(a), tuple(a.shape)) for n, a in feeds.items()}
+        _hand_over(head, early, runs, request, skipped)
+        skipped[:0] = _after(path, error.what, observed[len(early) :])
+    sizes = {} if request.given is None else {n: (element_type(a), tuple(a.shape)) for n, a in feeds.items()}
     return ActivationRun(texts, tuple(skipped), sizes)
 
 
 def _hand_over(
     model: Model,
-    wanted: Sequence[_Output],
+    outputs: Sequence[_Output],
     runs: Sequence[Mapping[str, Array]],
-    asked: ActivationRequest,
+    request: ActivationRequest,
     skipped: list[tuple[str, str]],
 ) -> None:
-    """Runs the model for these outputs, and again for those that do not fit; `runs` are what goes in, run by
-    run, and `skipped` gets what is no tensor of numbers.
+    """Runs the model for these outputs, in several passes if they do not fit in memory together.
+
+    `runs` are the inputs of each run; outputs that are no tensors of numbers are added to `skipped`.
 
     Raises:
-        _Broken: The model does not run.
-        BadModel: It did, and yet gives not all of them.
+        _NoOutput: The model does not run.
+        BadModel: The model ran, but later failed to return an output.
     """
-    done, total = 0, len(wanted) * len(runs)
-    for chunk in batches(wanted, lambda output: nbytes(output.info), BUDGET):
-        asked.step(done, total)
+    done, total = 0, len(outputs) * len(runs)
+    for chunk in batches(outputs, lambda output: nbytes(output.info), BUDGET):
+        request.step(done, total)
         try:
             observer = Observer(model, [output.info for output in chunk])
         except BadModel as error:
             raise error if done else _NoOutput(error.what) from error
         for number, feeds in enumerate(runs):
             try:
-                made = observer.run(feeds)
+                values = observer.run(feeds)
             except BadModel as error:
-                # onnxruntime runs all of a model for any output: where it handed over some, no node is to
-                # blame
+                # onnxruntime runs the whole model for any output: once it has returned some, no node is at
+                # fault
                 raise error if done else _NoOutput(error.what) from error
             for output in chunk:
-                asked.step(done, total)
+                request.step(done, total)
                 done += 1
-                value = made.pop(output.info.name)
+                value = values.pop(output.info.name)
                 if isinstance(value, np.ndarray) and value.dtype.kind in "biufcV":
-                    asked.take(_numbers(output, value), 0, output.file)
+                    request.take(_numbers(output, value), 0, output.file)
                 elif not number:
                     kind = "text" if isinstance(value, np.ndarray) else "a sequence, a map or absent"
                     skipped.append(
@@ -124,28 +127,33 @@ def _hand_over(
 def _as_far_as_it_runs(
     model: Model, layers: Sequence[Layer], feeds: Mapping[str, Array], step: Callable[[], None]
 ) -> tuple[str, Model]:
-    """The first layer with which a model that fails cannot be run, and the model in front of it.
+    """The first layer at which a model fails, and the model in front of it.
 
-    It is cut off behind a node, and runs or does not: halving finds the place, for models as well that
-    onnxruntime does not even load.
+    A bisection over the nodes finds the layer: the model is cut behind a node, and runs or fails. It also
+    works for models that onnxruntime cannot load.
     """
     nodes = model.graph.nodes
-    known = {output.info.name: output for output in _wanted(model, layers, ())[0]}
+    outputs_by_name = {output.info.name: output for output in _wanted(model, layers, ())[0]}
     works, fails = 0, len(nodes)
     while fails - works > 1:
         step()
         middle = (works + fails) // 2
         part = _up_to(model, middle)
         used = {name for node in part.graph.nodes for name in node.inputs}
-        # what nobody in this part uses is asked for: then everything in it runs
-        ends = [n for node in part.graph.nodes for n in node.outputs if n in known and n not in used]
+        # the outputs are the values that no node of this part uses: so every node runs
+        ends = [
+            n for node in part.graph.nodes for n in node.outputs if n in outputs_by_name and n not in used
+        ]
         try:
-            Observer(part, [known[name].info for name in ends]).run(feeds)
+            Observer(part, [outputs_by_name[name].info for name in ends]).run(feeds)
         except BadModel:
             fails = middle
         else:
             works = middle
-    path = next((known[name].layer for name in nodes[works].outputs if name in known), nodes[works].label)
+    path = next(
+        (outputs_by_name[name].layer for name in nodes[works].outputs if name in outputs_by_name),
+        nodes[works].label,
+    )
     return path, _up_to(model, works)
 
 
@@ -155,36 +163,38 @@ def _up_to(model: Model, count: int) -> Model:
 
 
 def _after(path: str, reason: str, outputs: Sequence[_Output]) -> list[tuple[str, str]]:
-    """The layer that failed and those that were not reached, in the words of the analysis."""
+    """The layer that failed and the layers that were not reached, in the words of the analysis."""
     others = dict.fromkeys(output.layer for output in outputs if output.layer != path)
     return [
         (path, f"failed here: {reason}"),
-        *((other, f"not reached: the model failed in {path}") for other in others),
+        *((layer, f"not reached: the model failed in {path}") for layer in others),
     ]
 
 
 def _feeds(
-    model: Model, asked: ActivationRequest, dims: Mapping[str, int] | None, input_shapes: InputShapes | None
+    model: Model, request: ActivationRequest, dims: Mapping[str, int] | None, input_shapes: InputShapes | None
 ) -> tuple[list[dict[str, Array]], tuple[str, ...]]:
-    """What goes into the model, run by run, and how it came about."""
-    if asked.given is None:
+    """The inputs of each run, and texts that say where they come from."""
+    if request.given is None:
         planned = plan_inputs(model, dims, input_shapes)
-        return [draw(planned, asked.seed)], tuple(f"{item.text()}, seed {asked.seed}" for item in planned)
-    bound = dims or {}
-    wanted = [
+        return [draw(planned, request.seed)], tuple(
+            f"{planned_input.text()}, seed {request.seed}" for planned_input in planned
+        )
+    sizes = dims or {}
+    specs = [
         InputSpec(
-            v.name, v.dtype, v.shape and tuple(bound.get(d, d) if isinstance(d, str) else d for d in v.shape)
+            v.name, v.dtype, v.shape and tuple(sizes.get(d, d) if isinstance(d, str) else d for d in v.shape)
         )
         for v in model.graph.feeds
     ]
-    runs = [part.fit(wanted) for part in asked.given.samples(wanted, asked.batch)]
-    return runs, asked.given.texts(runs)
+    runs = [part.fit(specs) for part in request.given.samples(specs, request.batch)]
+    return runs, request.given.texts(runs)
 
 
 def _wanted(
     model: Model, layers: Sequence[Layer], globs: Sequence[str], kinds: Sequence[str] = ()
 ) -> tuple[list[_Output], list[tuple[str, str]]]:
-    """The outputs to be seen, in execution order; and the layers that cannot be seen, and why."""
+    """The outputs to watch, in execution order; and the layers that cannot be watched, each with a reason."""
     nodes = [n for n in model.graph.nodes if n.op != "Constant" or n.domain]
     paths = _paths(nodes, layers)
     outputs = []
@@ -193,9 +203,11 @@ def _wanted(
         for at, name in enumerate(names):
             layer, info = paths.get(name, (node.label, TensorInfo(name, None, None)))
             outputs.append(_Output(layer, info, f"{layer}.{at}" if len(names) > 1 else layer))
-    shown = {output.layer for output in outputs}
+    seen_paths = {output.layer for output in outputs}
     inner = [
-        layer for layer in layers if not layer.group and layer.kind != "Constant" and layer.path not in shown
+        layer
+        for layer in layers
+        if not layer.group and layer.kind != "Constant" and layer.path not in seen_paths
     ]
     around = GroupPaths(layers)
     entries = [(o.info.name, around.around(o.layer)) for o in outputs]
@@ -206,24 +218,24 @@ def _wanted(
     picked = [hit and of_kind(path) for hit, path in zip(picked, owners, strict=True)]
     skipped = [
         (layer.path, "it lies in the body of a function, branch or loop, whose values stay inside")
-        for layer, wanted in zip(inner, picked[len(outputs) :], strict=True)
-        if wanted
+        for layer, is_picked in zip(inner, picked[len(outputs) :], strict=True)
+        if is_picked
     ]
-    return [o for o, wanted in zip(outputs, picked, strict=False) if wanted], skipped
+    return [o for o, is_picked in zip(outputs, picked, strict=False) if is_picked], skipped
 
 
 def _paths(nodes: Sequence[Node], layers: Sequence[Layer]) -> dict[str, tuple[str, TensorInfo]]:
-    """The row that makes each output of the main graph, and what the analysis knows of the output.
+    """The row that makes each output of the main graph, and the output's type and shape from the analysis.
 
     Values inside the body of a function may have the same names; their rows have other paths.
     """
     labels = {node.label for node in nodes}
-    found: dict[str, tuple[str, TensorInfo]] = {}
+    infos: dict[str, tuple[str, TensorInfo]] = {}
     for layer in layers:
         if layer.path in labels or layer.path.rpartition("#")[0] in labels:
             for info in layer.outputs:
-                found.setdefault(info.name, (layer.path, info))
-    return found
+                infos.setdefault(info.name, (layer.path, info))
+    return infos
 
 
 def _sized(model: Model, wanted: Sequence[_Output], feeds: Mapping[str, Array]) -> list[_Output]:

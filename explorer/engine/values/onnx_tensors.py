@@ -40,13 +40,13 @@ _UNPACKED = 4
 def stored(model: Model) -> list[Numbers]:
     """Every tensor that the model stores, in the order of the file: initializers, then constants.
 
-    Those of a branch or body have the path of their node in front of their name, those of a local function
-    the function's name.
+    The name of a tensor in a branch or body starts with the path of its node, in a local function with the
+    function's name.
     """
-    found = list(_of_graph(model.graph, ""))
+    tensor_numbers = list(_of_graph(model.graph, ""))
     for function in model.functions.values():
-        found += _of_nodes(function.nodes, f"{function.name}/")
-    return found
+        tensor_numbers += _of_nodes(function.nodes, f"{function.name}/")
+    return tensor_numbers
 
 
 def _of_graph(graph: Graph, prefix: str) -> Iterator[Numbers]:
@@ -54,10 +54,10 @@ def _of_graph(graph: Graph, prefix: str) -> Iterator[Numbers]:
     for node in graph.nodes:
         for name in node.inputs:
             users.setdefault(name, prefix + node.label)
-    stored = {**graph.initializers, **_constants(graph.nodes)}
-    scales = scales_of(graph.nodes, stored)
+    stored_tensors = {**graph.initializers, **_constants(graph.nodes)}
+    scales = scales_of(graph.nodes, stored_tensors)
     by_rows = {n.inputs[1] for n in graph.nodes if n.op == "Gemm" and n.attributes.get("transB")}
-    packed = opened_weights(graph.nodes, stored)
+    packed = opened_weights(graph.nodes, stored_tensors)
     for name, tensor in graph.initializers.items():
         numbers = _numbers(tensor, prefix + name, users.get(name, ""))
         opened = partial(packed[name], numbers) if name in packed else None
@@ -142,7 +142,7 @@ def slabs_of_tensor(tensor: Tensor) -> Iterator[Array]:
     bits = DTYPES[dtype_code(tensor.dtype)].bits
     if payload is None or not bits or not tensor.elements:
         return
-    left = tensor.elements
+    remaining = tensor.elements
     # numbers of 6 bits fill whole bytes in fours only
     for piece in _whole(payload.pieces(), 3 if bits == 6 else max(bits // 8, 1)):
         if bits >= 8:
@@ -150,8 +150,8 @@ def slabs_of_tensor(tensor: Tensor) -> Iterator[Array]:
             continue
         step = SLAB // _UNPACKED // 3 * 3
         for at in range(0, len(piece), step):
-            part = unpacked(piece[at : at + step], bits, tensor.dtype)[:left]
-            left -= part.size
+            part = unpacked(piece[at : at + step], bits, tensor.dtype)[:remaining]
+            remaining -= part.size
             yield part
 
 

@@ -59,15 +59,15 @@ class OutputSamples:
         self.runs = self._elements = self._bytes = self.held = 0
 
     def add(self, numbers: Numbers, room: int, cancel: Cancel) -> None:
-        """Take in a run; `room` is how many bytes may be kept beside those that are."""
+        """Adds a run; `room` is how many more bytes may be kept in memory."""
         self.runs += 1
         self._elements += numbers.elements
         self._bytes += numbers.nbytes
-        found = moments(numbers, None, cancel)
-        if found is None:
+        run_moments = moments(numbers, None, cancel)
+        if run_moments is None:
             self._ordered = False  # complex numbers
         else:
-            self._whole.join(found)
+            self._whole.join(run_moments)
         if self._axis is not None and self._along is not None:
             self._along = self._with(self._along, numbers, cancel)
         if not self._ordered or (self._counts is None and numbers.nbytes <= room):
@@ -85,10 +85,10 @@ class OutputSamples:
         axis = self._axis or 0
         if axis >= len(numbers.shape) or numbers.shape[axis] != along.groups:
             return None  # the axis is longer in one run than in another
-        found = moments(numbers, axis, cancel)
-        if found is not None:
-            along.join(found)
-        return along if found is not None else None
+        run_moments = moments(numbers, axis, cancel)
+        if run_moments is not None:
+            along.join(run_moments)
+        return along if run_moments is not None else None
 
     def _count(self, values: Array) -> None:
         if self._counts is None:
@@ -107,12 +107,12 @@ class OutputSamples:
         self._counts.add((bits >> 16).astype(np.uint16))
 
     def search(self) -> RankSearch | None:
-        """What finds the quantiles that are asked for, which are not known; None where they are."""
-        shares, found = shares_of(self._choices), self._whole if self._axis is None else self._along
-        known = self._counts is None or (self._by_code and self._axis is None)
-        if shares and self._placed and self._ordered and found is not None and not known:
-            wanted = sorted({*QUANTILES, *shares}) if self._axis is None else shares
-            self._search = RankSearch(self._kind, found.count, wanted)
+        """The search for chosen quantiles in further runs; None where they are exact already."""
+        shares, sums = shares_of(self._choices), self._whole if self._axis is None else self._along
+        exact = self._counts is None or (self._by_code and self._axis is None)
+        if shares and self._placed and self._ordered and sums is not None and not exact:
+            searched_shares = sorted({*QUANTILES, *shares}) if self._axis is None else shares
+            self._search = RankSearch(self._kind, sums.count, searched_shares)
         return self._search
 
     def search_in(self, numbers: Numbers, cancel: Cancel) -> None:
@@ -128,15 +128,15 @@ class OutputSamples:
             at += chunk.size
 
     def stats(self, bins: int, call: int, cancel: Cancel) -> TensorStats:
-        """What there is to say of all runs together."""
+        """The statistics of all runs together."""
         shares = shares_of(self._choices)
         if self._counts is None:
             slabs = [slab for run in self._kept for slab in run.slabs()]
             whole = replace(self._first, shape=(self._elements,), slabs=lambda: iter(slabs))
-            found = figures_of(whole, bins, shares, cancel)
+            stats_fields = figures_of(whole, bins, shares, cancel)
         else:
-            found = self._of_counts(self._counts, bins, shares)
-        quantiles = dict(found.pop("quantiles", ()))
+            stats_fields = self._of_counts(self._counts, bins, shares)
+        quantiles = dict(stats_fields.pop("quantiles", ()))
         searched = self._search is not None and self._search.steady and self._axis is None
         if searched:
             quantiles = self._searched(quantiles)
@@ -150,7 +150,7 @@ class OutputSamples:
             quantiles_exact=self._counts is None or self._by_code or searched,
             runs=self.runs,
             chosen=self._chosen(quantiles, shares),
-            **found,
+            **stats_fields,
         )
 
     def _searched(self, rough: dict[float, float]) -> dict[float, float]:
@@ -167,25 +167,27 @@ class OutputSamples:
             return figures(self._whole, self._choices, {q: (value,) for q, value in quantiles.items()})
         if self._along is None:
             return {}
-        known: Mapping[float, Sequence[float | None]] = {}
+        quantiles_by_share: Mapping[float, Sequence[float | None]] = {}
         if self._search is not None and self._search.steady:
-            known = self._search.quantiles()
+            quantiles_by_share = self._search.quantiles()
         elif shares and self._counts is None:
-            known = quantiles_along(self._kept, self._axis, shares)
-        return figures(self._along, self._choices, known)
+            quantiles_by_share = quantiles_along(self._kept, self._axis, shares)
+        return figures(self._along, self._choices, quantiles_by_share)
 
-    def _of_counts(self, seen: CodeCounts, bins: int, shares: Sequence[float]) -> dict[str, Any]:
-        """Figures of numbers that were counted; what moments tell they tell exactly."""
-        values, counts = seen.told()
+    def _of_counts(self, code_counts: CodeCounts, bins: int, shares: Sequence[float]) -> dict[str, Any]:
+        """Figures of counted numbers; the moments give their exact values where they can."""
+        values, counts = code_counts.told()
         if not self._by_code:
             # the middle of the numbers that share their upper 16 bits
             bits = (values.astype(np.uint32) << 16) | 0x8000
             values = bits.view(np.float32).astype(np.float64)
             # the code of infinity has NaN in its middle
             values[(bits & 0x7FFF0000) == 0x7F800000] = np.inf
-        found = of_counts(values, counts, self._zeros, self._elements, bins, sorted({*QUANTILES, *shares}))
+        stats_fields = of_counts(
+            values, counts, self._zeros, self._elements, bins, sorted({*QUANTILES, *shares})
+        )
         exact = figures(self._whole, [Choice(name, name) for name in _EXACT.values()], {})
-        return {**found, **{field: exact[name][0] for field, name in _EXACT.items()}}
+        return {**stats_fields, **{field: exact[name][0] for field, name in _EXACT.items()}}
 
 
 _EXACT = {

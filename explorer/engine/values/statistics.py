@@ -32,25 +32,25 @@ def measure(
     axis: int | None = None,
     cancel: Cancel = None,
 ) -> TensorStats:
-    """What there is to say about the numbers of one tensor.
+    """The statistics of one tensor.
 
     Args:
         numbers: The tensor.
         bins: Intervals of the histogram.
         call: Which call of its layer made it.
-        origin: Who says so, for `TensorInfo`.
-        choices: Statistics that are wanted beside.
-        axis: The axis whose indices these are told apart for, negative from behind; None for none. A tensor
-            without it has none of them.
-        cancel: Asked at every slab; True stops.
+        origin: The origin of type and shape, for `TensorInfo`.
+        choices: Additional statistics.
+        axis: The axis with an additional statistic per index, negative from behind; None for one over all. A
+            tensor without the axis has no additional statistics.
+        cancel: Called at every slab; True stops.
 
     Raises:
         Cancelled: `cancel` said so.
         BadModel: The tensor cannot be read.
     """
     shares = shares_of(choices)
-    found = figures_of(numbers, bins, shares, cancel)
-    quantiles = dict(found.pop("quantiles", ()))
+    stats_fields = figures_of(numbers, bins, shares, cancel)
+    quantiles = dict(stats_fields.pop("quantiles", ()))
     return TensorStats(
         TensorInfo(numbers.name, numbers.dtype, numbers.shape, origin),
         numbers.layer,
@@ -60,7 +60,7 @@ def measure(
         trainable=numbers.trainable,
         quantiles=usual(quantiles),
         chosen=_chosen(numbers, choices, axis, quantiles, shares, cancel) if choices else {},
-        **found,
+        **stats_fields,
     )
 
 
@@ -77,7 +77,7 @@ def usual(quantiles: Mapping[float, float]) -> tuple[tuple[float, float], ...]:
 def figures_of(
     numbers: Numbers, bins: int, shares: Collection[float] = (), cancel: Cancel = None
 ) -> dict[str, Any]:
-    """The figures of a tensor by the names of `TensorStats`; `shares` are quantiles beside the usual ones.
+    """The figures of a tensor by the names of `TensorStats`; `shares` are additional quantiles.
 
     Raises:
         Cancelled: `cancel` said so.
@@ -90,10 +90,10 @@ def figures_of(
     del first
     if numbers.dtype == "string" or kind.kind in "cOUSM":
         return dict(_counted_only(numbers, kind, cancel))
-    wanted = sorted({*QUANTILES, *shares})
+    all_shares = sorted({*QUANTILES, *shares})
     if kind.itemsize <= 2:
-        return of_codes(numbers, kind, bins, wanted, cancel)
-    return dict(WideStatistics(numbers, kind, bins, wanted, cancel).figures())
+        return of_codes(numbers, kind, bins, all_shares, cancel)
+    return dict(WideStatistics(numbers, kind, bins, all_shares, cancel).figures())
 
 
 def _chosen(
@@ -109,28 +109,28 @@ def _chosen(
     if axis is not None and not -rank <= axis < rank:
         return {}
     at = None if axis is None else axis % rank
-    found = moments(numbers, at, cancel)
-    if found is None or int(found.elements.sum()) != numbers.elements:
+    sums = moments(numbers, at, cancel)
+    if sums is None or int(sums.elements.sum()) != numbers.elements:
         return {}  # text, complex numbers, numbers that cannot be read
     if at is None:
-        return figures(found, choices, {q: (value,) for q, value in quantiles.items()})
-    return figures(found, choices, quantiles_along([numbers], at, shares) if shares else {})
+        return figures(sums, choices, {q: (value,) for q, value in quantiles.items()})
+    return figures(sums, choices, quantiles_along([numbers], at, shares) if shares else {})
 
 
 def quantiles_along(
     runs: Sequence[Numbers], axis: int, shares: Sequence[float]
 ) -> dict[float, tuple[float | None, ...]]:
-    """Quantiles of each index of an axis, over tensors that have it in the same length.
+    """Quantiles of each index of an axis, over tensors in which the axis has the same length.
 
-    For these the tensors are in memory, in the type that they are stored in.
+    The tensors are held in memory, in their stored type.
     """
     parts = [np.moveaxis(_whole(numbers), axis, 0) for numbers in runs]
-    found: list[list[float | None]] = []
+    rows: list[list[float | None]] = []
     for at in range(parts[0].shape[0]):
         values = np.concatenate([part[at].astype(np.float64).reshape(-1) for part in parts])
         values = values[np.isfinite(values)]
-        found.append(np.quantile(values, shares).tolist() if values.size else [None] * len(shares))
-    return {q: tuple(row[at] for row in found) for at, q in enumerate(shares)}
+        rows.append(np.quantile(values, shares).tolist() if values.size else [None] * len(shares))
+    return {q: tuple(row[at] for row in rows) for at, q in enumerate(shares)}
 
 
 def _whole(numbers: Numbers) -> Array:

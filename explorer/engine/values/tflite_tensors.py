@@ -11,17 +11,17 @@ from explorer.engine.values.slices.scales import file_scales
 
 
 def stored(read: Tflite) -> list[Numbers]:
-    """Every tensor that the file stores; what was made up while it was read is left out."""
+    """Every tensor that the file stores, without those that the reader added."""
     tensors = read.model.graph.initializers
-    found = []
+    tensor_numbers = []
     for numbers in onnx_tensors.stored(read.model):
         tensor = tensors.get(numbers.name)
         if tensor is not None and tensor.held is not None:
-            # what a sparse tensor does not hold is zero
+            # the numbers that a sparse tensor leaves out are zero
             numbers = replace(numbers, zeros=numbers.elements - tensor.held)
         scales = read.scales.get(numbers.name)
         if scales is not None:
             numbers = replace(numbers, scales=file_scales(*scales.numbers(), scales.axis))
         if numbers.name not in read.made_up:
-            found.append(numbers)
-    return found
+            tensor_numbers.append(numbers)
+    return tensor_numbers

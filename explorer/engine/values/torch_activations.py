@@ -47,100 +47,104 @@ InputShapes = Mapping[str, tuple[str | None, tuple[int, ...]]]
 def run(
     loaded: LoadedModule,
     layers: Sequence[Layer],
-    asked: ActivationRequest,
+    request: ActivationRequest,
     *,
     dims: Mapping[str, int] | None = None,
     input_shapes: InputShapes | None = None,
 ) -> ActivationRun:
-    """Runs a model on its weights and hands what its modules put out to `asked.take`.
+    """Runs a model on its weights and hands the outputs of its modules to `request.take`.
 
     Args:
         loaded: The model.
-        layers: Its rows, from the analysis: they tell what is a layer and no module.
-        asked: What to run and to watch.
+        layers: Its rows, from the analysis: some of them are no modules.
+        request: The input, and the layers to watch.
         dims: {'batch': n}.
-        input_shapes: As the user wants the inputs.
+        input_shapes: Shapes of inputs that the user chose.
 
     Raises:
         Misuse: The input does not fit, a glob matches nothing, or there is no memory for the weights.
         BadModel: The model cannot be built, or fails on this input before any layer has run.
-        Cancelled: From `asked.step`.
+        Cancelled: From `request.step`.
     """
     shapes = dict(input_shapes or {})
-    if asked.given is None:
-        bound = bind(loaded, shapes, dims or {})
-        given, texts = drawn_inputs(loaded, bound, asked.seed)
+    if request.given is None:
+        bound_inputs = bind(loaded, shapes, dims or {})
+        inputs, texts = drawn_inputs(loaded, bound_inputs, request.seed)
         sizes: dict[str, tuple[str | None, tuple[int, ...]]] = {}
     else:
-        bound, given, texts, sizes = read_inputs(loaded, asked.given, shapes, dims or {})
-    module = materialised(loaded, lambda: bound)
+        bound_inputs, inputs, texts, sizes = read_inputs(loaded, request.given, shapes, dims or {})
+    module = materialised(loaded, lambda: bound_inputs)
     home = next((t.device for t in (*module.parameters(), *module.buffers())), torch.device("cpu"))
-    runs = [given] if asked.given is None else _cut(given, asked.batch, asked.given.path)
-    calls = [bound.call([tensor.to(home) for tensor in run]) for run in runs]
+    runs = [inputs] if request.given is None else _cut(inputs, request.batch, request.given.path)
+    calls = [bound_inputs.call([tensor.to(home) for tensor in run]) for run in runs]
     with loaded.quiet():
-        skipped = record(module, calls, asked, layers=layers, source=loaded.source)
+        skipped = record(module, calls, request, layers=layers, source=loaded.source)
     many = f", in {len(runs):,} runs" if len(runs) > 1 else ""
     return ActivationRun(tuple(f"{text}{many}" for text in texts), skipped, sizes)
 
 
-def _cut(given: Sequence[torch.Tensor], batch: int | None, path: str) -> list[list[torch.Tensor]]:
-    """The inputs of a file, so many samples at a time; all of them have the same number.
+def _cut(inputs: Sequence[torch.Tensor], batch: int | None, path: str) -> list[list[torch.Tensor]]:
+    """The inputs of a file in batches of `batch` samples.
 
     Raises:
-        Misuse: They have not.
+        Misuse: The inputs have different numbers of samples.
     """
-    counts = {len(tensor) if tensor.dim() else 0 for tensor in given}
+    counts = {len(tensor) if tensor.dim() else 0 for tensor in inputs}
     if batch is None or counts == {batch}:
-        return [list(given)]
+        return [list(inputs)]
     if len(counts) != 1 or 0 in counts:
         raise Misuse("its arrays hold different numbers of samples", where=path, hint="leave --batch out")
-    return [[tensor[at : at + batch] for tensor in given] for at in range(0, counts.pop(), batch)]
+    return [[tensor[at : at + batch] for tensor in inputs] for at in range(0, counts.pop(), batch)]
 
 
-def drawn_inputs(loaded: LoadedModule, bound: BoundInputs, seed: int) -> tuple[list[torch.Tensor], list[str]]:
-    """The inputs that came with the module, where they have the size that is asked for; else drawn ones."""
-    heights = _heights(loaded, bound)
-    drawn = [_drawn(info, heights.get(info.name, 0)) for info in bound.inputs]
+def drawn_inputs(
+    loaded: LoadedModule, bound_inputs: BoundInputs, seed: int
+) -> tuple[list[torch.Tensor], list[str]]:
+    """The inputs that came with the module, where they have the requested size; else drawn inputs."""
+    heights = _heights(loaded, bound_inputs)
+    drawn = [_drawn(info, heights.get(info.name, 0)) for info in bound_inputs.inputs]
     arrays = draw(tuple(drawn), seed)
-    own = bound.example.tensors() if bound.example is not None else [None] * len(drawn)
-    made: list[torch.Tensor] = []
+    example_tensors = (
+        bound_inputs.example.tensors() if bound_inputs.example is not None else [None] * len(drawn)
+    )
+    inputs: list[torch.Tensor] = []
     texts: list[str] = []
-    for info, item, mine in zip(bound.inputs, drawn, own, strict=True):
+    for info, drawn_input, mine in zip(bound_inputs.inputs, drawn, example_tensors, strict=True):
         if mine is not None and shape_of(mine) == info.shape and dtype_name(mine.dtype) == info.dtype:
-            made.append(mine.detach())
+            inputs.append(mine.detach())
             texts.append(f"{printable(info.name)}: {info.dtype} {shape_text(info.shape)}, as given")
         else:
-            made.append(torch.from_numpy(arrays[info.name]).to(_kind(info)))
-            texts.append(f"{replace(item, dtype=info.dtype or item.dtype).text()}, seed {seed}")
-    return made, texts
+            inputs.append(torch.from_numpy(arrays[info.name]).to(_kind(info)))
+            texts.append(f"{replace(drawn_input, dtype=info.dtype or drawn_input.dtype).text()}, seed {seed}")
+    return inputs, texts
 
 
 def read_inputs(
-    loaded: LoadedModule, given: InputArrays, shapes: InputShapes, dims: Mapping[str, int]
+    loaded: LoadedModule, arrays_of_file: InputArrays, shapes: InputShapes, dims: Mapping[str, int]
 ) -> tuple[BoundInputs, list[torch.Tensor], list[str], dict[str, tuple[str | None, tuple[int, ...]]]]:
-    """The inputs that a file holds; sizes are the file's own: a module takes any that its layers can."""
+    """The inputs in a file, with the file's sizes: a module takes any size that its layers can."""
     try:
-        bound = bind(loaded, shapes, dims)
+        bound_inputs = bind(loaded, shapes, dims)
     except Misuse:
-        # a module that does not say what it takes is told by the file
-        bound = bind(loaded, {**shapes, **_told(loaded, given)}, {})
-    # numpy's files have no bfloat16: what comes in another type is rounded by torch
-    wanted = [
+        # for a module that declares no inputs, the file declares them
+        bound_inputs = bind(loaded, {**shapes, **_told(loaded, arrays_of_file)}, {})
+    # numpy's files have no bfloat16: torch rounds values of another type
+    specs = [
         InputSpec(i.name, i.dtype if dtype_name(_kind(i)) in NUMPY_TYPES else None, None)
-        for i in bound.inputs
+        for i in bound_inputs.inputs
     ]
-    arrays = given.fit(wanted)
-    sizes = {i.name: (i.dtype, arrays[i.name].shape) for i in bound.inputs}
-    if not bound.images:
-        bound = bind(loaded, {**shapes, **sizes}, {})
+    arrays = arrays_of_file.fit(specs)
+    sizes = {i.name: (i.dtype, arrays[i.name].shape) for i in bound_inputs.inputs}
+    if not bound_inputs.images:
+        bound_inputs = bind(loaded, {**shapes, **sizes}, {})
     elif len(kinds := set(sizes.values())) == 1:
-        # images of one size are what the analysis knows as a batch of them
+        # the analysis treats images of one size as a batch
         dtype, shape = kinds.pop()
-        sizes = {bound.inputs[0].name.partition(".")[0]: (dtype, (len(sizes), *shape))}
+        sizes = {bound_inputs.inputs[0].name.partition(".")[0]: (dtype, (len(sizes), *shape))}
     else:
         sizes = {}
-    made = [torch.from_numpy(np.array(arrays[i.name])).to(_kind(i)) for i in bound.inputs]
-    return bound, made, [given.text(name, array) for name, array in arrays.items()], sizes
+    inputs = [torch.from_numpy(np.array(arrays[i.name])).to(_kind(i)) for i in bound_inputs.inputs]
+    return bound_inputs, inputs, [arrays_of_file.text(name, array) for name, array in arrays.items()], sizes
 
 
 def _kind(info: TensorInfo) -> torch.dtype:
@@ -161,35 +165,36 @@ def _drawn(info: TensorInfo, height: int) -> RandomInput:
     return by_type(info.name, dtype if dtype in NUMPY_TYPES else "float32", shape, lambda: height)
 
 
-def _told(loaded: LoadedModule, given: InputArrays) -> dict[str, tuple[str, tuple[int, ...]]]:
+def _told(loaded: LoadedModule, arrays_of_file: InputArrays) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Types and shapes of the arrays in a file, by the names of the module's inputs."""
     parameters = inspect.signature(loaded.meta().forward).parameters
     names = list(parameters)
-    if list(given.arrays) == [""] and sum(p.default is p.empty for p in parameters.values()) > 1:
+    if list(arrays_of_file.arrays) == [""] and sum(p.default is p.empty for p in parameters.values()) > 1:
         return {}  # an array without a name says nothing of several inputs
-    if len(given.arrays) == 1 and names:
-        array = next(iter(given.arrays.values()))
+    if len(arrays_of_file.arrays) == 1 and names:
+        array = next(iter(arrays_of_file.arrays.values()))
         return {names[0]: (str(array.dtype), array.shape)}
-    return {name: (str(array.dtype), array.shape) for name, array in given.arrays.items()}
+    return {name: (str(array.dtype), array.shape) for name, array in arrays_of_file.arrays.items()}
 
 
-def _heights(loaded: LoadedModule, bound: BoundInputs) -> dict[str, int]:
-    """For inputs that go into an embedding as they are: the fewest rows of any such table."""
-    if all(_kind(info).is_floating_point for info in bound.inputs):
+def _heights(loaded: LoadedModule, bound_inputs: BoundInputs) -> dict[str, int]:
+    """For inputs that go into an embedding unchanged: the fewest rows of any such table."""
+    if all(_kind(info).is_floating_point for info in bound_inputs.inputs):
         return {}
-    args, kwargs = bound.arguments(device="meta")
-    given = [t for _, t in tensors([list(args), dict(kwargs)])]
+    args, kwargs = bound_inputs.arguments(device="meta")
+    input_tensors = [t for _, t in tensors([list(args), dict(kwargs)])]
     names = {
-        storage_key(t.untyped_storage()): info.name for t, info in zip(given, bound.inputs, strict=False)
+        storage_key(t.untyped_storage()): info.name
+        for t, info in zip(input_tensors, bound_inputs.inputs, strict=False)
     }
-    found: dict[str, int] = {}
+    fewest_rows: dict[str, int] = {}
 
     def look(module: nn.Module, inputs: tuple[Any, ...]) -> None:
         if inputs and isinstance(inputs[0], torch.Tensor):
             name = names.get(storage_key(inputs[0].untyped_storage()))
             if name is not None:
                 rows = int(module.num_embeddings)  # type: ignore[arg-type]
-                found[name] = min(found.get(name, rows), rows)
+                fewest_rows[name] = min(fewest_rows.get(name, rows), rows)
 
     with ExitStack() as stack:
         model = loaded.meta()
@@ -200,18 +205,18 @@ def _heights(loaded: LoadedModule, bound: BoundInputs) -> dict[str, int]:
             with loaded.quiet(), torch.no_grad():
                 model(*args, **kwargs)
         except Exception:
-            # what was seen until then is all that is known; the real run says what fails
-            return found
-    return found
+            # keep the tables that were reached; the real run reports the failure
+            return fewest_rows
+    return fewest_rows
 
 
 class _Watch:
     """What the hooks share: which modules are wanted, how often each has run, where it failed."""
 
-    def __init__(self, wanted: Mapping[int, str], asked: ActivationRequest, runs: int) -> None:
-        self.wanted = wanted
-        self.asked = asked
-        self.total = len(wanted) * runs
+    def __init__(self, paths_by_id: Mapping[int, str], request: ActivationRequest, runs: int) -> None:
+        self.paths_by_id = paths_by_id
+        self.request = request
+        self.total = len(paths_by_id) * runs
         self.calls: Counter[str] = Counter()
         self.barren: dict[str, str] = {}
         self.failed: tuple[str, BaseException] | None = None
@@ -219,23 +224,23 @@ class _Watch:
         self.done = 0
 
     def leave(self, module: nn.Module, args: Any, result: Any) -> None:
-        path = self.wanted[id(module)]
-        self.asked.step(self.done, max(self.total, self.done))
+        path = self.paths_by_id[id(module)]
+        self.request.step(self.done, max(self.total, self.done))
         call = self.calls[path]
         self.calls[path] += 1
-        found = False
+        has_tensor = False
         for place, tensor in tensors(result):
-            found = True
+            has_tensor = True
             name = f"{path}.{place}" if place else path
             self.see(tensor, name, path, call)
-        if not found:
+        if not has_tensor:
             self.barren[path] = f"its output is no tensor ({type(result).__name__})"
 
     def see(self, tensor: torch.Tensor, name: str, path: str, call: int) -> None:
         """Hand on what a module put out, or what will flow back to it."""
-        if self.asked.backward is None:
+        if self.request.backward is None:
             self.done += 1
-            self.asked.take(numbers_of(tensor, name, layer=path), call, name)
+            self.request.take(numbers_of(tensor, name, layer=path), call, name)
             return
         if not tensor.requires_grad:
             self.barren[path] = "nothing flows back to it: its output depends on no parameter and no input"
@@ -245,13 +250,13 @@ class _Watch:
         def back(gradient: torch.Tensor) -> None:
             self.done += 1
             self.barren.pop(path, None)
-            self.asked.take(numbers_of(gradient, name, layer=path), call, name)
+            self.request.take(numbers_of(gradient, name, layer=path), call, name)
 
         tensor.register_hook(back)  # type: ignore[no-untyped-call]
 
     def parameters(self, module: nn.Module, every: bool) -> None:
         """Hand on what flowed back to the parameters of what is wanted, or to all."""
-        paths = set(self.wanted.values())
+        paths = set(self.paths_by_id.values())
         for name, parameter in module.named_parameters():
             owner = name.rpartition(".")[0]
             scopes = accumulate(owner.split("."), "{}.{}".format) if owner else [type(module).__name__]
@@ -260,7 +265,7 @@ class _Watch:
             if parameter.grad is not None:
                 gradient = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
                 numbers = numbers_of(gradient, name, layer=owner or type(module).__name__)
-                self.asked.take_weight(numbers, 0, name)
+                self.request.take_weight(numbers, 0, name)
             elif not parameter.requires_grad:
                 self.barren[name] = "it is frozen: no gradient of it is asked for"
             else:
@@ -282,67 +287,67 @@ class _Watch:
 def record(
     module: nn.Module,
     calls: Sequence[tuple[Sequence[Any], Mapping[str, Any]]],
-    asked: ActivationRequest,
+    request: ActivationRequest,
     *,
     layers: Sequence[Layer] = (),
     source: str = "",
 ) -> tuple[tuple[str, str], ...]:
-    """Runs `module` in evaluation mode, and hands what its modules put out to `asked.take`.
+    """Runs `module` in evaluation mode, and hands the outputs of its modules to `request.take`.
 
-    The module is left as it was: no hooks, no gradients, the same train or eval state.
+    The module is unchanged afterwards: no hooks, no gradients, the same train or eval state.
 
     Args:
         module: A module with real weights.
         calls: Positional and keyword arguments of its forward, run by run.
-        asked: What to watch: by default every module without children, on request any.
-        layers: Rows of its analysis: those that are no modules are told to who asks for them.
-        source: What the user calls it.
+        request: The modules to watch: by default every module without children.
+        layers: Rows of its analysis: a requested row that is no module is reported.
+        source: The user's name for the module.
 
     Returns:
-        What was asked for and gave nothing, and why.
+        The requested layers without output, each with a reason.
 
     Raises:
         Misuse: A glob or kind matches nothing, or nothing can flow back.
         BadModel: The module fails before anything was handed over; the message says in which of its modules.
     """
     named = {path or type(module).__name__: part for path, part in module.named_modules()}
-    wanted, skipped = _wanted(named, asked, layers)
-    asked.begin(len(calls))
-    watch = _Watch({id(named[path]): path for path in wanted}, asked, len(calls))
+    watched, skipped = _wanted(named, request, layers)
+    request.begin(len(calls))
+    watch = _Watch({id(named[path]): path for path in watched}, request, len(calls))
     with ExitStack() as stack:
         stack.enter_context(restoring_modes(module.modules()))
         module.eval()
         for path, part in named.items():
             if isinstance(part, torch.jit.ScriptModule):
                 continue
-            if id(part) in watch.wanted:
+            if id(part) in watch.paths_by_id:
                 stack.callback(part.register_forward_hook(watch.leave).remove)
             stack.callback(part.register_forward_hook(watch.fail(path), always_call=True).remove)
         before = 0
         for args, kwargs in calls:
             watch.calls.clear()
             try:
-                if asked.backward is None:
+                if request.backward is None:
                     with torch.no_grad():
                         module(*args, **kwargs)
                 else:
-                    every = not (asked.layers or asked.kinds)
+                    every = not (request.layers or request.kinds)
                     look = partial(watch.parameters, module, every)
-                    flow_back(module, args, kwargs, asked.backward, asked.seed, before, look)
+                    flow_back(module, args, kwargs, request.backward, request.seed, before, look)
             except ExplorerError:
                 raise
             except Exception as error:
                 again = partial(module, *args, **kwargs)
-                return (*skipped, *_failed(error, wanted, watch, source, partial(failure, module, again)))
+                return (*skipped, *_failed(error, watched, watch, source, partial(failure, module, again)))
             before += next((len(t) for _, t in tensors([list(args), dict(kwargs)]) if t.dim()), 0)
-    return (*skipped, *_not_run(named, wanted, watch), *watch.barren.items())
+    return (*skipped, *_not_run(named, watched, watch), *watch.barren.items())
 
 
 def _not_run(
-    named: Mapping[str, nn.Module], wanted: Sequence[str], watch: _Watch
+    named: Mapping[str, nn.Module], paths: Sequence[str], watch: _Watch
 ) -> Iterator[tuple[str, str]]:
-    """What a module that ran to its end did not give, and why."""
-    for path in wanted:
+    """The watched paths without output in a complete run, each with a reason."""
+    for path in paths:
         if isinstance(named[path], torch.jit.ScriptModule):
             yield path, "it is compiled, and what compiled code calls cannot be watched"
         elif not watch.calls[path]:
@@ -350,24 +355,24 @@ def _not_run(
 
 
 def _failed(
-    error: Exception, wanted: Sequence[str], watch: _Watch, source: str, why: Callable[..., str]
+    error: Exception, paths: Sequence[str], watch: _Watch, source: str, why: Callable[..., str]
 ) -> Iterator[tuple[str, str]]:
-    """What a module that failed half-way did not give; `why` says of the error what went wrong.
+    """The watched paths without output in a failed run, each with a reason; `why` describes the error.
 
     Raises:
-        BadModel: It gave nothing.
+        BadModel: The module failed before any output.
     """
     where = watch.failed[0] if watch.failed and watch.failed[1] is error else ""
     if where and watch.done:
-        return _after(where, error_line(error), wanted, watch)
+        return _after(where, error_line(error), paths, watch)
     place = f"the model failed in {where}: " if where else "the model failed: "
     raise BadModel(why(error).replace("the model failed: ", place, 1), where=source) from error
 
 
-def _after(where: str, reason: str, wanted: Sequence[str], watch: _Watch) -> Iterator[tuple[str, str]]:
-    """The module that failed and those that were not reached, in the words of the analysis."""
+def _after(where: str, reason: str, paths: Sequence[str], watch: _Watch) -> Iterator[tuple[str, str]]:
+    """The module that failed and the modules that were not reached, in the words of the analysis."""
     yield where, f"failed here: {reason}"
-    for path in wanted:
+    for path in paths:
         if path in watch.barren:
             yield path, watch.barren[path]
         elif path != where and not watch.calls[path]:
@@ -375,18 +380,20 @@ def _after(where: str, reason: str, wanted: Sequence[str], watch: _Watch) -> Ite
 
 
 def _wanted(
-    named: Mapping[str, nn.Module], asked: ActivationRequest, layers: Sequence[Layer]
+    named: Mapping[str, nn.Module], request: ActivationRequest, layers: Sequence[Layer]
 ) -> tuple[list[str], list[tuple[str, str]]]:
-    """Paths of the modules to watch; and of layers that cannot be watched, and why."""
-    # what computes as one never calls what it is made of
+    """Paths of the modules to watch; and of layers that cannot be watched, each with a reason."""
+    # a leaf computes as a whole and never calls its submodules
     whole = tuple(f"{path}." for path, part in named.items() if is_leaf(part))
-    of_kind = paths_of_kinds(asked.kinds, layers)
-    if not asked.layers:
+    of_kind = paths_of_kinds(request.kinds, layers)
+    if not request.layers:
         leaves = (p for p, m in named.items() if is_leaf(m) and not p.startswith(whole))
         return [path for path in leaves if of_kind(path)], []
     others = [layer.path for layer in layers if layer.path not in named]
-    picked = select(asked.layers, [(path, ()) for path in (*named, *others)], "layer", layers)
-    hit = [path for path, wanted in zip((*named, *others), picked, strict=True) if wanted and of_kind(path)]
+    picked = select(request.layers, [(path, ()) for path in (*named, *others)], "layer", layers)
+    hit = [
+        path for path, is_picked in zip((*named, *others), picked, strict=True) if is_picked and of_kind(path)
+    ]
     return [path for path in hit if path in named], [
         (path, "it is an operator that its module calls, and only modules can be watched")
         for path in hit

@@ -24,21 +24,21 @@ def flow_back(
     at: int,
     look: Callable[[], None],
 ) -> None:
-    """Runs a module forward and backward; its parameters have the gradients that they had before.
+    """Runs a module forward and backward; afterwards its parameters have their earlier gradients again.
 
     Args:
         module: The module, in the mode in which it is to run.
         args: Positional arguments of its forward.
         kwargs: Keyword arguments.
-        backward: Where the gradient begins.
-        seed: Of a target that is drawn.
-        at: How many samples ran before: those that follow have a target of their own, drawn or given.
+        backward: The start of the gradient.
+        seed: Seed of a drawn target.
+        at: Number of samples in earlier runs: it selects the target of this run's samples.
         look: Called while the parameters have the gradients of this run.
 
     Raises:
-        Misuse: The outputs have no gradient, or are not what the loss takes.
+        Misuse: The outputs have no gradient, or do not fit the loss.
     """
-    # all that can have a gradient gets one: the inputs, so that one comes to layers without parameters
+    # the inputs get gradients, too, so that gradients reach layers without parameters
     inputs = [t for _, t in tensors([list(args), dict(kwargs)]) if t.is_floating_point()]
     before = [(t, t.requires_grad, t.grad) for t in (*inputs, *module.parameters())]
     try:
@@ -47,41 +47,41 @@ def flow_back(
         for tensor in inputs:
             tensor.requires_grad_()
         with torch.enable_grad():
-            # a module may work in place on what it is given, which a leaf that has a gradient forbids
-            made = module(*_again(args), **_again(kwargs))
-            found = [t for _, t in tensors(made) if t.is_floating_point() and t.requires_grad]
-            if not found:
+            # a module may change its inputs in place, which a leaf with a gradient forbids
+            result = module(*_again(args), **_again(kwargs))
+            outputs = [t for _, t in tensors(result) if t.is_floating_point() and t.requires_grad]
+            if not outputs:
                 raise Misuse("no output of it has a gradient", hint="leave --backward out")
-            start, gradient = _start(found, backward, seed, at)
+            start, gradient = _start(outputs, backward, seed, at)
             start.backward(gradient)  # type: ignore[no-untyped-call]
         look()
     finally:
-        for tensor, wanted, gradient in before:
+        for tensor, had_gradient, gradient in before:
             tensor.grad = gradient
-            if tensor.requires_grad != wanted:
-                tensor.requires_grad_(wanted)
+            if tensor.requires_grad != had_gradient:
+                tensor.requires_grad_(had_gradient)
 
 
-def _again(given: Any) -> Any:
+def _again(arguments: Any) -> Any:
     """Arguments with every tensor behind an operation that leaves it as it is."""
-    if isinstance(given, torch.Tensor):
-        return given.clone() if given.is_floating_point() else given
-    if isinstance(given, Mapping):
-        return {key: _again(value) for key, value in given.items()}
-    if isinstance(given, (list, tuple)) and not hasattr(given, "_fields"):
-        return type(given)(_again(value) for value in given)
-    return given
+    if isinstance(arguments, torch.Tensor):
+        return arguments.clone() if arguments.is_floating_point() else arguments
+    if isinstance(arguments, Mapping):
+        return {key: _again(value) for key, value in arguments.items()}
+    if isinstance(arguments, (list, tuple)) and not hasattr(arguments, "_fields"):
+        return type(arguments)(_again(value) for value in arguments)
+    return arguments
 
 
 def _start(
-    found: Sequence[torch.Tensor], backward: Backward, seed: int, at: int
+    outputs: Sequence[torch.Tensor], backward: Backward, seed: int, at: int
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """What flows back from where: a tensor, and its gradient; None for that of a number, which is 1."""
-    first = found[0]
+    """The tensor from which the gradient flows back, and its gradient; None for a number, whose is 1."""
+    first = outputs[0]
     if backward.gradient is not None:
         return first, _like(first, backward.gradient, at, "--loss")
     if backward.loss == "sum":
-        return torch.stack([t.sum() for t in found]).sum(), None
+        return torch.stack([t.sum() for t in outputs]).sum(), None
     drawn = torch.Generator().manual_seed(seed + at)
     if backward.loss == "mse":
         if backward.target is None:
@@ -96,14 +96,15 @@ def _start(
     if backward.target is None:
         target = torch.randint(classes, places, generator=drawn).to(first.device)
     else:
-        given = torch.as_tensor(_part(backward.target, len(first), at))
-        if tuple(given.shape) != places or given.is_floating_point():
+        target_classes = torch.as_tensor(_part(backward.target, len(first), at))
+        shape, kind = tuple(target_classes.shape), target_classes.dtype
+        if shape != places or kind.is_floating_point:
             raise Misuse(
-                f"the classes are {str(given.dtype)[6:]} {shape_text(tuple(given.shape))} there, and int64"
-                f" {shape_text(places)} are needed",
+                f"the classes are {str(kind)[6:]} {shape_text(shape)} there, and int64 {shape_text(places)}"
+                " are needed",
                 where="--target",
             )
-        target = given.long().to(first.device)
+        target = target_classes.long().to(first.device)
         if target.numel() and not 0 <= int(target.min()) <= int(target.max()) < classes:
             raise Misuse(f"a class is not one of 0 to {classes - 1:,}", where="--target")
     return functional.cross_entropy(first, target), None

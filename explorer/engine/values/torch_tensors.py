@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 def materialised(loaded: LoadedModule, bind: Callable[[], BoundInputs]) -> nn.Module:
     """The model with real weights.
 
-    Layers that get their weights from the first input that they see get them in a copy.
+    For layers that create their weights at the first input, a copy of the model is run on an input.
 
     Args:
         loaded: The model.
-        bind: Settles its inputs; only called for such layers, so that others need none.
+        bind: Returns its inputs; only called for a model with such layers.
 
     Raises:
         Misuse: The weights would take more memory than the machine has left, or have no values.
@@ -54,10 +54,10 @@ def materialised(loaded: LoadedModule, bind: Callable[[], BoundInputs]) -> nn.Mo
             hint="values need real weights; layers, memory and training do not",
         )
     module = loaded.materialise()
-    held = [*module.parameters(), *module.buffers()]
-    if any(is_lazy(t) for t in held):
+    parameters = [*module.parameters(), *module.buffers()]
+    if any(is_lazy(t) for t in parameters):
         return _after_first_input(module, bind(), loaded)
-    if any(t.is_meta for t in held):
+    if any(t.is_meta for t in parameters):
         raise Misuse(
             "its tensors have no values: they are on the meta device",
             where=loaded.source,
@@ -66,43 +66,43 @@ def materialised(loaded: LoadedModule, bind: Callable[[], BoundInputs]) -> nn.Mo
     return module
 
 
-def _after_first_input(module: nn.Module, bound: BoundInputs, loaded: LoadedModule) -> nn.Module:
-    """A copy of a module that has seen an input."""
-    # torch copies parameters that wait for their shape, but no such buffers
+def _after_first_input(module: nn.Module, bound_inputs: BoundInputs, loaded: LoadedModule) -> nn.Module:
+    """A copy of a module that has run on an input."""
+    # torch can copy uninitialized parameters, but not uninitialized buffers
     waiting: Any = UninitializedBuffer
     memo = {id(b): waiting(dtype=b.dtype, device=b.device) for b in module.buffers() if is_lazy(b)}
     module = copy.deepcopy(module, memo)
-    args, kwargs = bound.arguments(device="cpu", seed=loaded.seed)
+    args, kwargs = bound_inputs.arguments(device="cpu", seed=loaded.seed)
     try:
         with loaded.quiet(), torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(loaded.seed)
             module(*args, **kwargs)
     except Exception as error:
         with loaded.quiet():
-            said = failure(module, lambda: module(*args, **kwargs), error)
-        said = said.replace("the model failed: ", "the model failed on its first input: ", 1)
-        raise BadModel(said, where=loaded.source) from error
+            message = failure(module, lambda: module(*args, **kwargs), error)
+        message = message.replace("the model failed: ", "the model failed on its first input: ", 1)
+        raise BadModel(message, where=loaded.source) from error
     return module
 
 
 def stored(module: nn.Module) -> list[Numbers]:
     """Every parameter and buffer of a module, parameters first, under every name that it has.
 
-    What quantized layers keep in the handles of native code is opened; its integers are given as stored.
+    The packed weights of quantized layers are unpacked to their stored integers.
     """
-    found = [numbers_of(p, n, trainable=p.requires_grad) for n, p in _named(module.named_parameters)]
+    tensor_numbers = [numbers_of(p, n, trainable=p.requires_grad) for n, p in _named(module.named_parameters)]
     row = None
     for path, part in module.named_modules():
         if is_packed(part):
-            # the outermost is the layer, the others are its pieces
+            # the outermost module is the layer, the others are its pieces
             row = row if row is not None and path.startswith(f"{row}.") else path
             for name, tensor in unpacked(part):
                 whole = f"{path}.{name}" if path else name
                 numbers = numbers_of(tensor, whole, layer=row, trainable=False)
-                # every look into a handle makes a tensor of its own
-                found.append(replace(numbers, identity=(path, name)))
-    found += [numbers_of(b, n, trainable=False) for n, b in _named(module.named_buffers)]
-    return found
+                # unpacking makes a new tensor each time
+                tensor_numbers.append(replace(numbers, identity=(path, name)))
+    tensor_numbers += [numbers_of(b, n, trainable=False) for n, b in _named(module.named_buffers)]
+    return tensor_numbers
 
 
 def _named(listing: Any) -> list[tuple[str, torch.Tensor]]:
@@ -144,15 +144,15 @@ def numbers_of(
 
 
 def _scales(tensor: torch.Tensor) -> Scales:
-    """What the integers of a quantized tensor stand for."""
+    """The scales and zero points of a quantized tensor."""
     if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
         steps, zeros, axis = torch.tensor(tensor.q_scale()), torch.tensor(tensor.q_zero_point()), 0
     else:
         steps, zeros = tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points()
         axis = tensor.q_per_channel_axis()
-    # torch multiplies in float32, whatever it keeps the scales in
-    made = steps.float().numpy(), zeros.to(torch.int64).numpy()
-    return Scales(lambda: made[0], lambda: made[1], axis)
+    # torch multiplies in float32, whatever the type of the stored scales
+    scale_arrays = steps.float().numpy(), zeros.to(torch.int64).numpy()
+    return Scales(lambda: scale_arrays[0], lambda: scale_arrays[1], axis)
 
 
 def slabs(tensor: torch.Tensor) -> Iterator[Array]:

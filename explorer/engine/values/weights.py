@@ -35,8 +35,8 @@ class GroupPaths:
 
     def around(self, path: str) -> tuple[str, ...]:
         """`path` and the paths of all groups that it lies in."""
-        found = self._known.get(path)
-        if found is None:
+        paths = self._known.get(path)
+        if paths is None:
             names = dict.fromkeys([path])
             at: int | None = self._at.get(path)
             while at is not None:
@@ -45,23 +45,23 @@ class GroupPaths:
             for cut, letter in enumerate(path):
                 if letter == "." and cut:
                     names[path[:cut]] = None
-            found = self._known[path] = tuple(n for n in names if n)
-        return found
+            paths = self._known[path] = tuple(n for n in names if n)
+        return paths
 
 
 def select(
-    globs: Sequence[str], named: Iterable[tuple[str, Sequence[str]]], what: str, layers: Sequence[Layer]
+    globs: Sequence[str], named: Iterable[tuple[str, Sequence[str]]], noun: str, layers: Sequence[Layer]
 ) -> list[bool]:
-    """Which of `named` a user's globs mean; all of them if there are no globs.
+    """For each entry of `named`, whether a user's globs match it; all match if there are no globs.
 
     Args:
-        globs: Plain names and patterns; what matches none may be a filter, which finds layers.
-        named: A name with the paths under which it can be found as well.
-        what: How the message calls them.
+        globs: Plain names and patterns; one without a match may be a filter, which finds layers.
+        named: A name, with the paths that a glob may match instead.
+        noun: The noun for the entries in messages.
         layers: Rows of the tree, for a filter.
 
     Raises:
-        Misuse: A glob matches none.
+        Misuse: A glob matches no entry.
     """
     entries = list(named)
     if not globs:
@@ -80,28 +80,29 @@ def select(
                 if name in paths_found or not paths_found.isdisjoint(paths):
                     picked[at] = hit = True
         if not hit:
-            known = dict.fromkeys(text for name, paths in entries for text in (name, *paths))
-            raise Misuse(f"no {what} matches '{glob}'", hint=nearest(glob, known))
+            candidates = dict.fromkeys(text for name, paths in entries for text in (name, *paths))
+            raise Misuse(f"no {noun} matches '{glob}'", hint=nearest(glob, candidates))
     return picked
 
 
 def paths_of_kinds(kinds: Sequence[str], layers: Sequence[Layer]) -> Callable[[str], bool]:
-    """Whether the layer of a path is of one of these operators or module types, whatever the case; of none of
-    them every one.
+    """A test of a path: whether its layer is of one of these operators or module types, ignoring case.
+
+    Without kinds, every path passes.
 
     Raises:
-        Misuse: There is none of a kind.
+        Misuse: No layer is of a kind.
     """
     if not kinds:
         return lambda path: True
-    found: set[str] = set()
-    known = dict.fromkeys(layer.kind for layer in layers if not layer.group)
+    paths: set[str] = set()
+    known_kinds = dict.fromkeys(layer.kind for layer in layers if not layer.group)
     for kind in kinds:
-        alike = {name for name in known if fnmatch.fnmatchcase(name.lower(), kind.lower())}
+        alike = {name for name in known_kinds if fnmatch.fnmatchcase(name.lower(), kind.lower())}
         if not alike:
-            raise Misuse(f"no layer is a '{kind}'", where="--op", hint=nearest(kind, known))
-        found.update(layer.path for layer in layers if layer.kind in alike and not layer.group)
-    return found.__contains__
+            raise Misuse(f"no layer is a '{kind}'", where="--op", hint=nearest(kind, known_kinds))
+        paths.update(layer.path for layer in layers if layer.kind in alike and not layer.group)
+    return paths.__contains__
 
 
 def check_axis(tensors: Sequence[TensorStats], axis: int | None) -> None:
@@ -146,7 +147,7 @@ def weights(
     tensors: Sequence[Numbers],
     names: Sequence[str] = (),
     *,
-    asked: AskedStatistics = EVERYTHING,
+    options: AskedStatistics = EVERYTHING,
     source: str = "",
     layers: Sequence[Layer] = (),
     notes: Sequence[str] = (),
@@ -157,67 +158,72 @@ def weights(
     """Statistics of stored tensors, read a slab at a time.
 
     Args:
-        tensors: What the model stores, in its order.
+        tensors: The stored tensors, in the model's order.
         names: Globs over the names of tensors and the paths of layers and groups; empty means all.
-        asked: Of which kinds of layers, and which statistics beside.
-        source: What the user calls the model.
-        layers: Its rows: they say whose a tensor is, where the tensor does not.
-        notes: What is worth knowing about the values.
-        real: Makes of codes the numbers that they stand for, which are measured.
-        on_progress: Told how many tensors are done.
-        cancel: Asked at every slab; True stops.
+        options: The kinds of layers, and the additional statistics.
+        source: The user's name for the model.
+        layers: Its rows: they name the layer of a tensor that does not name it itself.
+        notes: Notes about the values.
+        real: Returns the numbers that a tensor's codes stand for; these are measured.
+        on_progress: Called with the number of finished tensors.
+        cancel: Called at every slab; True stops.
 
     Returns:
-        Each stored tensor once, under the first of its names that was asked for. Duplicates are looked
-        for among those.
+        Each stored tensor once, under the first of its selected names. Duplicates are searched among these
+        tensors.
 
     Raises:
         Misuse: A glob or a kind matches nothing.
-        Cancelled: `cancel` said so.
+        Cancelled: `cancel` returned True.
     """
-    wanted, aliases = _wanted(_owned(tensors, layers), names, asked.kinds, layers)
-    found, quantized = _measured(list(wanted.values()), asked, real, on_progress, cancel)
-    check_axis(found, asked.axis)
-    tied = [tuple(group) for key, group in aliases.items() if len(group) > 1 and key in wanted]
+    selected, aliases = _wanted(_owned(tensors, layers), names, options.kinds, layers)
+    tensor_stats, quantized = _measured(list(selected.values()), options, real, on_progress, cancel)
+    check_axis(tensor_stats, options.axis)
+    tied = [tuple(group) for key, group in aliases.items() if len(group) > 1 and key in selected]
     if on_progress is not None:
         on_progress(Progress("looking for duplicates"))
-    said = (f"of {many_text(quantized, 'quantized tensor')} the numbers that they stand for",)
+    stands_note = (f"of {many_text(quantized, 'quantized tensor')} the numbers that they stand for",)
     return Weights(
         source,
-        tuple(found),
+        tuple(tensor_stats),
         tuple(tied),
-        _duplicates(list(wanted.values()), cancel),
-        (*notes, *(said if quantized else ())),
-        statistics_rows(found, layers, "weight", asked.axis),
+        _duplicates(list(selected.values()), cancel),
+        (*notes, *(stands_note if quantized else ())),
+        statistics_rows(tensor_stats, layers, "weight", options.axis),
     )
 
 
 def _measured(
-    wanted: Sequence[Numbers],
-    asked: AskedStatistics,
+    tensors: Sequence[Numbers],
+    options: AskedStatistics,
     real: Callable[[Numbers], Numbers],
     on_progress: OnProgress,
     cancel: Cancel,
 ) -> tuple[list[TensorStats], int]:
-    """The statistics of each tensor, and of how many the numbers are those that they stand for."""
-    choices, found, quantized = asked.choices(), list[TensorStats](), 0
-    for done, tensor in enumerate(wanted):
+    """The statistics of each tensor, and the number of tensors that were dequantized for them."""
+    choices, tensor_stats, quantized = options.choices(), list[TensorStats](), 0
+    for done, tensor in enumerate(tensors):
         if on_progress is not None:
-            on_progress(Progress("reading weights", done, len(wanted)))
+            on_progress(Progress("reading weights", done, len(tensors)))
         numbers = real(tensor)
         quantized += numbers is not tensor
-        found.append(
+        tensor_stats.append(
             measure(
-                numbers, bins=asked.bins, origin="declared", choices=choices, axis=asked.axis, cancel=cancel
+                numbers,
+                bins=options.bins,
+                origin="declared",
+                choices=choices,
+                axis=options.axis,
+                cancel=cancel,
             )
         )
-    return found, quantized
+    return tensor_stats, quantized
 
 
 def _wanted(
     tensors: Sequence[Numbers], names: Sequence[str], kinds: Sequence[str], layers: Sequence[Layer]
 ) -> tuple[dict[Hashable, Numbers], dict[Hashable, list[str]]]:
-    """The tensors that are asked for, each once, and the names of each that has any."""
+    """The selected tensors, each once, and the names of every shared tensor."""
     paths = GroupPaths(layers)
     picked = select(
         names, ((t.name, paths.around(t.layer)) for t in tensors), "stored tensor or layer", layers
@@ -228,12 +234,12 @@ def _wanted(
     for tensor in tensors:
         if tensor.identity is not None and tensor.elements:
             aliases.setdefault(tensor.identity, []).append(tensor.name)
-    wanted: dict[Hashable, Numbers] = {}
+    selected: dict[Hashable, Numbers] = {}
     for tensor, hit in zip(tensors, picked, strict=True):
         if hit:
-            known = tensor.identity is not None and tensor.elements
-            wanted.setdefault(tensor.identity if known else ("alone", tensor.name), tensor)
-    return wanted, aliases
+            is_shared = tensor.identity is not None and tensor.elements
+            selected.setdefault(tensor.identity if is_shared else ("alone", tensor.name), tensor)
+    return selected, aliases
 
 
 def _owned(tensors: Sequence[Numbers], layers: Sequence[Layer]) -> list[Numbers]:
@@ -267,23 +273,23 @@ def _duplicates(tensors: Sequence[Numbers], cancel: Cancel) -> tuple[tuple[str, 
 def _grouped(
     tensors: Iterable[Numbers], key: Callable[[Numbers], Hashable | None]
 ) -> Iterable[Sequence[Numbers]]:
-    """Those of `tensors` with the same key, where there are several; None is no key."""
+    """Groups of at least two tensors with the same key; a tensor with the key None is in no group."""
     groups: dict[Hashable, list[Numbers]] = {}
     for tensor in tensors:
-        found = key(tensor)
-        if found is not None:
-            groups.setdefault(found, []).append(tensor)
+        group_key = key(tensor)
+        if group_key is not None:
+            groups.setdefault(group_key, []).append(tensor)
     return [group for group in groups.values() if len(group) > 1]
 
 
 def _digest(tensor: Numbers, most: int | None, cancel: Cancel) -> bytes | None:
-    """Of the bytes of the first `most` slabs; None of a tensor that has no data."""
+    """A digest of the bytes of the first `most` slabs; None for a tensor without data."""
     digest = hashlib.blake2b(digest_size=16)
-    seen = False
+    has_data = False
     for number, slab in enumerate((tensor.raw or tensor.slabs)()):
         stop_if(cancel)
         if most is not None and number >= most:
             break
-        seen = True
+        has_data = True
         digest.update(np.ascontiguousarray(slab).view(np.uint8).data)
-    return digest.digest() if seen else None
+    return digest.digest() if has_data else None

@@ -87,7 +87,7 @@ class ModelValues:
         return weights.weights(
             tensors,
             names,
-            asked=asked,
+            options=asked,
             source=self._models.label(at),
             layers=layers,
             real=as_multiplied(graph_of(self._models, at, on_progress)),
@@ -123,7 +123,7 @@ class ModelValues:
             lambda request: self._models.opened(at, on_progress).activations(request, rows),
             layers,
             source=self._models.label(at),
-            asked=asked,
+            options=asked,
             rows=rows,
             input=input,
             batch=batch,

@@ -29,12 +29,12 @@ def ranks(total: int, shares: Sequence[float]) -> Iterator[tuple[float, int, int
 def quantiles(
     total: int, number: Callable[[int], float], shares: Sequence[float]
 ) -> tuple[tuple[float, float], ...]:
-    """The quantiles of `total` numbers of which `number` tells the one of a rank."""
-    found = []
+    """The quantiles of `total` numbers; `number` returns the number of a rank."""
+    pairs = []
     for q, low, high, part in ranks(total, shares):
         a, b = number(low), number(high)
-        found.append((q, a if a == b else a * (1 - part) + b * part))
-    return tuple(found)
+        pairs.append((q, a if a == b else a * (1 - part) + b * part))
+    return tuple(pairs)
 
 
 def ordered(values: Array) -> Array:
@@ -83,9 +83,9 @@ def places(values: Array, edges: Array) -> Array:
     span = high / 2 - low / 2
     if not span or not math.isfinite(bins / span):
         return np.clip(np.searchsorted(edges, values, side="right") - 1, 0, bins - 1)
-    # by division, then put right where rounding crossed an edge
-    found = ((values / 2 - low / 2) * (bins / span)).astype(np.intp)
-    np.clip(found, 0, bins - 1, out=found)
-    found -= values < edges[found]
-    found += (values >= edges[found + 1]) & (found < bins - 1)
-    return found
+    # by division, then corrected where rounding crossed an edge
+    bin_index = ((values / 2 - low / 2) * (bins / span)).astype(np.intp)
+    np.clip(bin_index, 0, bins - 1, out=bin_index)
+    bin_index -= values < edges[bin_index]
+    bin_index += (values >= edges[bin_index + 1]) & (bin_index < bins - 1)
+    return bin_index

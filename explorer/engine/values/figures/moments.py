@@ -89,7 +89,7 @@ class Moments:
         self._join(np.array([many]), none, none, none)
 
     def join(self, other: Moments) -> None:
-        """Take in what was seen elsewhere, in as many groups."""
+        """Adds other moments with the same number of groups."""
         for name in ("elements", "nan", "inf", "zeros"):
             getattr(self, name)[:] += getattr(other, name)
         self.least = np.minimum(self.least, other.least)
@@ -141,28 +141,28 @@ class Moments:
 
 
 def moments(numbers: Numbers, axis: int | None = None, cancel: Cancel = None) -> Moments | None:
-    """The moments of a tensor; None of one that has no order (text, complex) or whose zeros have no place.
+    """The moments of a tensor; None for text, complex numbers, or zeros without a place on the axis.
 
     Args:
         numbers: The tensor.
-        axis: The axis whose indices are told apart, from 0; None for none.
-        cancel: Asked at every slab.
+        axis: The axis, from 0, whose indices are the groups; None makes one group.
+        cancel: Called at every slab.
 
     Raises:
-        Cancelled: `cancel` said so.
+        Cancelled: `cancel` returned True.
     """
     if axis is not None and numbers.zeros:
         return None
-    found = Moments(1 if axis is None else numbers.shape[axis])
+    sums = Moments(1 if axis is None else numbers.shape[axis])
     inner = 1 if axis is None else math.prod(numbers.shape[axis + 1 :])
     at = 0
     for chunk in chunks(numbers, cancel):
         if chunk.dtype.kind in "cOUSM":
             return None
-        found.add(chunk, None if axis is None else groups_of(at, chunk.size, inner, numbers.shape[axis]))
+        sums.add(chunk, None if axis is None else groups_of(at, chunk.size, inner, numbers.shape[axis]))
         at += chunk.size
-    found.add_zeros(numbers.zeros)
-    return found
+    sums.add_zeros(numbers.zeros)
+    return sums
 
 
 def groups_of(start: int, size: int, inner: int, groups: int) -> Array:
@@ -172,27 +172,29 @@ def groups_of(start: int, size: int, inner: int, groups: int) -> Array:
 
 
 def figures(
-    found: Moments, choices: Sequence[Choice], quantiles: Mapping[float, Sequence[float | None]]
+    sums: Moments, choices: Sequence[Choice], quantiles: Mapping[float, Sequence[float | None]]
 ) -> dict[str, tuple[float | None, ...]]:
     """The chosen statistics by label, a number for each group; None where there is no finite number.
 
     Args:
-        found: The moments.
-        choices: What was asked for.
-        quantiles: By share, a number for each group; a share that is not there is not known.
+        sums: The moments.
+        choices: The statistics.
+        quantiles: By share, a number for each group; a missing share is unknown.
     """
-    told: dict[str, tuple[float | None, ...]] = {}
-    empty = (None,) * found.groups
+    values_by_label: dict[str, tuple[float | None, ...]] = {}
+    empty = (None,) * sums.groups
     for choice in choices:
         formula = STATISTICS[choice.name].of
         if formula is None:
-            told[choice.label] = tuple(quantiles.get(choice.argument, empty))
+            values_by_label[choice.label] = tuple(quantiles.get(choice.argument, empty))
             continue
         with np.errstate(invalid="ignore", divide="ignore"):
-            made: Any = formula(found, choice.argument)
-        if made.dtype.kind == "i":
-            told[choice.label] = tuple(int(n) for n in made)
+            values: Any = formula(sums, choice.argument)
+        if values.dtype.kind == "i":
+            values_by_label[choice.label] = tuple(int(n) for n in values)
             continue
-        known = found.elements if choice.name == "zeros" else found.count
-        told[choice.label] = tuple(float(n) if some else None for n, some in zip(made, known, strict=True))
-    return told
+        counts = sums.elements if choice.name == "zeros" else sums.count
+        values_by_label[choice.label] = tuple(
+            float(n) if some else None for n, some in zip(values, counts, strict=True)
+        )
+    return values_by_label

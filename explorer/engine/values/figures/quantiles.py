@@ -57,9 +57,9 @@ class WideStatistics:
     def figures(self) -> Mapping[str, Any]:
         """All figures, by the names of `TensorStats`."""
         count, mean, squares = self.look()
-        found = {**NOTHING, "nan": self.nan, "inf": self.inf, "zeros": self.zeros / self.numbers.elements}
+        figures = {**NOTHING, "nan": self.nan, "inf": self.inf, "zeros": self.zeros / self.numbers.elements}
         if not count:
-            return found
+            return figures
         if not math.isfinite(squares):
             # only float64 numbers have squares that float64 cannot hold
             count, mean, squares = self.moments(_TINY)
@@ -68,7 +68,7 @@ class WideStatistics:
             deviation = math.sqrt(squares / count)
         edges = edges_of(self.low, self.high, self.bins)
         filled = np.zeros(self.bins, np.int64)
-        wanted = sorted({rank for _, low, high, _ in ranks(count, self.shares) for rank in (low, high)})
+        target_ranks = sorted({rank for _, low, high, _ in ranks(count, self.shares) for rank in (low, high)})
         if self.sorting:
             values = np.sort(np.concatenate(self.few)) if self.few else np.zeros(0)
             if self.numbers.zeros:
@@ -76,11 +76,11 @@ class WideStatistics:
                 values = np.insert(values, at, np.zeros(self.numbers.zeros, values.dtype))
             numeric = values.astype(np.float64)
             filled += np.bincount(places(numeric, edges), minlength=self.bins)
-            order = {rank: float(numeric[rank]) for rank in wanted}
+            order = {rank: float(numeric[rank]) for rank in target_ranks}
         else:
-            order = self.select(wanted, edges, filled)
+            order = self.select(target_ranks, edges, filled)
         return {
-            **found,
+            **figures,
             "minimum": self.low,
             "maximum": self.high,
             "mean": mean,
@@ -138,18 +138,18 @@ class WideStatistics:
         """Bits below the upper 16."""
         return 8 * self.kind.itemsize - 16
 
-    def select(self, wanted: Sequence[int], edges: Array, filled: Array) -> dict[int, float]:
-        """The numbers of the ranks `wanted`; fills the histogram on the way."""
+    def select(self, target_ranks: Sequence[int], edges: Array, filled: Array) -> dict[int, float]:
+        """The numbers of the ranks `target_ranks`; also fills the histogram."""
         split = self.fill(edges, filled)
         cumulative = np.cumsum(self.upper)
-        prefix = {rank: int(np.searchsorted(cumulative, rank, side="right")) for rank in wanted}
+        prefix = {rank: int(np.searchsorted(cumulative, rank, side="right")) for rank in target_ranks}
         below = {rank: rank - int(cumulative[p] - self.upper[p]) for rank, p in prefix.items()}
         near = np.zeros(1 << 16, np.bool_)
         near[list(prefix.values())] = True
         shift = self.shift
         while shift:
-            known = np.array(sorted(set(prefix.values())), dtype=f"u{self.kind.itemsize}")
-            counts = np.zeros((known.size, 1 << 16), np.int64)
+            prefixes = np.array(sorted(set(prefix.values())), dtype=f"u{self.kind.itemsize}")
+            counts = np.zeros((prefixes.size, 1 << 16), np.int64)
             first = shift == self.shift
             for chunk in self.finite():
                 keys = ordered(chunk)
@@ -157,20 +157,20 @@ class WideStatistics:
                 if first:
                     across = chunk[split[upper]].astype(np.float64)
                     filled += np.bincount(places(across, edges), minlength=self.bins)
-                self.next(keys[near[upper]], known, shift, counts, 1)
+                self.next(keys[near[upper]], prefixes, shift, counts, 1)
             if self.numbers.zeros:
                 zero = ordered(np.zeros(1, self.kind))
                 if first and split[int(zero[0]) >> self.shift]:
                     filled[places(np.zeros(1), edges)] += self.numbers.zeros
-                self.next(zero, known, shift, counts, self.numbers.zeros)
+                self.next(zero, prefixes, shift, counts, self.numbers.zeros)
             shift -= 16
-            index = {int(p): at for at, p in enumerate(known)}
+            index = {int(p): at for at, p in enumerate(prefixes)}
             for rank, p in prefix.items():
                 row = np.cumsum(counts[index[p]])
                 digit = int(np.searchsorted(row, below[rank], side="right"))
                 below[rank] -= int(row[digit] - counts[index[p]][digit])
                 prefix[rank] = p << 16 | digit
-            # 7 MiB, which the next round must not hold twice
+            # free 7 MiB before the next round allocates as much
             del counts
         keys = np.array(list(prefix.values()), dtype=f"u{self.kind.itemsize}")
         return dict(zip(prefix, from_ordered(keys, self.kind).astype(np.float64).tolist(), strict=True))
@@ -191,12 +191,12 @@ class WideStatistics:
         split[upper[~whole]] = True
         return split
 
-    def next(self, keys: Array, known: Array, shift: int, counts: Array, times: int) -> None:
-        """Counts the 16 bits below `shift` of those keys whose upper bits are among `known`."""
+    def next(self, keys: Array, prefixes: Array, shift: int, counts: Array, times: int) -> None:
+        """Counts the 16 bits below `shift` of those keys whose upper bits are among `prefixes`."""
         upper = keys >> keys.dtype.type(shift)
-        at = np.searchsorted(known, upper)
-        at[at == known.size] = 0
-        hit = known[at] == upper
+        at = np.searchsorted(prefixes, upper)
+        at[at == prefixes.size] = 0
+        hit = prefixes[at] == upper
         digits = (keys[hit] >> keys.dtype.type(shift - 16)) & keys.dtype.type(0xFFFF)
         np.add.at(counts, (at[hit], digits.astype(np.intp)), times)
 
@@ -207,9 +207,13 @@ def _merged(count: int, mean: float, squares: float, more: Array) -> tuple[int, 
         size = more.size
         centre = float(more.mean())
         rest = more - centre
-        own = float(rest @ rest)
+        more_squares = float(rest @ rest)
         if not count:
-            return size, centre, own
+            return size, centre, more_squares
         gap = centre - mean
         whole = count + size
-        return whole, mean + gap * (size / whole), squares + own + gap * gap * (count * (size / whole))
+        return (
+            whole,
+            mean + gap * (size / whole),
+            squares + more_squares + gap * gap * (count * (size / whole)),
+        )

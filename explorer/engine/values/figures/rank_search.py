@@ -81,11 +81,11 @@ class RankSearch:
         self._prefix = (self._prefix << np.uint64(self._bits)) | digit.astype(np.uint64)
 
     def quantiles(self) -> dict[float, tuple[float | None, ...]]:
-        """By share, of each group; None of one without numbers."""
-        found = from_ordered(self._prefix.astype(f"u{self._kind.itemsize}"), self._kind)
-        told: dict[float, list[float | None]] = {q: [] for q in self._shares}
-        for row, total in zip(found, self._totals.tolist(), strict=True):
+        """Quantiles of each group, by share; None for a group without numbers."""
+        numbers = from_ordered(self._prefix.astype(f"u{self._kind.itemsize}"), self._kind)
+        values_by_share: dict[float, list[float | None]] = {q: [] for q in self._shares}
+        for row, total in zip(numbers, self._totals.tolist(), strict=True):
             for at, (q, _, _, part) in enumerate(ranks(max(total, 1), self._shares)):
                 a, b = float(row[2 * at]), float(row[2 * at + 1])
-                told[q].append((a if a == b else a * (1 - part) + b * part) if total else None)
-        return {q: tuple(values) for q, values in told.items()}
+                values_by_share[q].append((a if a == b else a * (1 - part) + b * part) if total else None)
+        return {q: tuple(values) for q, values in values_by_share.items()}

@@ -42,15 +42,15 @@ class _Layout(NamedTuple):
 
 
 def _layout(text: str, zero: int = 0, is_whole: bool = True) -> _Layout:
-    """From words such as 'scale:003c code:99*16': a role, bytes and how often they are there."""
+    """A layout from words such as 'scale:003c code:99*16': a role, bytes and their count."""
     pieces = []
     for word in text.split():
         role, _, rest = word.partition(":")
-        one = b""
+        pattern = b""
         for run in rest.split("+"):
             byte, _, many = run.partition("*")
-            one += bytes.fromhex(byte) * int(many or 1)
-        pieces.append(_Piece(role, one))  # type: ignore[arg-type]
+            pattern += bytes.fromhex(byte) * int(many or 1)
+        pieces.append(_Piece(role, pattern))  # type: ignore[arg-type]
     return _Layout(tuple(pieces), zero, is_whole)
 
 
@@ -103,25 +103,27 @@ def why_none(dtype: str) -> str:
 
 
 def of_part(dtype: str, span: FileSpan, part: Part, start: int, stop: int) -> Iterator[Array]:
-    """Codes, scales or offsets of the numbers from `start` to before `stop`; only their blocks are read.
+    """Codes, scales or offsets of the numbers in `[start, stop)`; only their blocks are read.
 
     Args:
         dtype: One that has a `zero_point`.
-        span: Of the tensor.
+        span: The tensor's bytes.
         part: One of `parts`.
-        start: See above.
-        stop: See above.
+        start: First number.
+        stop: Number behind the last.
     """
     layout = _LAYOUTS[dtype]
 
     def patched(blocks: Array) -> Array:
-        made, at = blocks.copy(), 0
-        for role, one in layout.pieces:
+        patched_blocks, at = blocks.copy(), 0
+        for role, pattern in layout.pieces:
             if role not in _KEPT[part]:
-                bytes_ = np.frombuffer(one, np.uint8)
-                made[:, at : at + len(one)] = 0 if (role, part) == ("code", "offsets") else bytes_
-            at += len(one)
-        return made
+                bytes_ = np.frombuffer(pattern, np.uint8)
+                patched_blocks[:, at : at + len(pattern)] = (
+                    0 if (role, part) == ("code", "offsets") else bytes_
+                )
+            at += len(pattern)
+        return patched_blocks
 
     for slab in ggml_blocks.part(dtype, span, start, stop, patched):
         yield (slab + layout.zero).astype(np.int16) if part == "codes" and layout.is_whole else slab

@@ -39,20 +39,20 @@ def slabs(dtype: str, span: FileSpan, patched: Patch | None = None) -> Iterator[
     Args:
         dtype: One that is `known`.
         span: Whole blocks.
-        patched: Makes of rows of bytes, a block each, those whose numbers are wanted.
+        patched: Replaces rows of bytes, one block each, before their numbers are computed.
     """
     make = _OWN.get(dtype) or _by_gguf(dtype)
     numbers, size = _SIZES[dtype]
-    # intermediate arrays of 64-bit would not be needed, several of 32-bit at once are
+    # gguf makes several 32-bit arrays at once, so a slab counts 4 bytes a number
     step = max(SLAB // (4 * numbers), 1) * size
     view = span.view()
     for at in range(0, span.size, step):
         stop = min(at + step, span.size)
         with np.errstate(all="ignore"):
             blocks = np.frombuffer(view[at:stop], np.uint8).reshape(-1, size)
-            made = make(blocks if patched is None else patched(blocks))
+            numbers_of_slab = make(blocks if patched is None else patched(blocks))
         span.release(at, stop)
-        yield made.reshape(-1)
+        yield numbers_of_slab.reshape(-1)
 
 
 def part(dtype: str, span: FileSpan, start: int, stop: int, patched: Patch | None = None) -> Iterator[Array]:

@@ -40,18 +40,18 @@ def cells(
     widths: int,
     cancel: Cancel = None,
 ) -> Array:
-    """Of each cell the finite number of the largest magnitude; NaN where there is none.
+    """The finite number of the largest magnitude in each cell; NaN where there is none.
 
     Args:
         sliced: The tensor.
-        outer: Where the matrix stands, one index of each axis before the last two.
-        rows: The part of the matrix that is drawn, downwards.
-        columns: The same across.
-        heights: How many cells, downwards; not more than rows.
-        widths: How many across.
-        cancel: Asked at every piece.
+        outer: The place of the matrix: one index of each axis before the last two.
+        rows: The rows that are drawn.
+        columns: The columns that are drawn.
+        heights: Number of cells downwards; not more than rows.
+        widths: Number of cells across.
+        cancel: Called at every piece.
     """
-    found = np.full((heights, widths), np.nan)
+    largest = np.full((heights, widths), np.nan)
     rank = len(sliced.numbers.shape)
     across = np.arange(len(columns)) * widths // max(len(columns), 1)
     starts = np.flatnonzero(np.diff(across, prepend=-1))
@@ -68,11 +68,11 @@ def cells(
         most = np.fmax.reduceat(values, cut, 1)
         widest = np.where(np.fmax(-least, most) == most, most, least)
         for at, row in zip(part.indices[0], widest, strict=True):
-            line = found[(at - rows[0]) * heights // len(rows)]
+            line = largest[(at - rows[0]) * heights // len(rows)]
             old = line[places]
             take = np.isnan(old) | (np.abs(row) > np.abs(old))
             line[places] = np.where(take, row, old)
-    return found
+    return largest
 
 
 def codes(

@@ -11,28 +11,29 @@ from explorer.engine.graph.model import Node, Tensor
 from explorer.engine.values.numbers import SLAB, Array, Numbers, Scales
 
 
-def opened_weights(nodes: Sequence[Node], stored: Mapping[str, Tensor]) -> dict[str, Callable[..., Numbers]]:
-    """By the name of a packed weight what makes of it the K x N integers that it holds, as a
-    MatMul has its weight, with their scales.
+def opened_weights(nodes: Sequence[Node], tensors: Mapping[str, Tensor]) -> dict[str, Callable[..., Numbers]]:
+    """For each packed weight, by name, a function that unpacks it.
+
+    The function returns K x N integers, laid out as the weight of a MatMul, with their scales.
 
     Args:
-        nodes: Of the graph.
-        stored: Its tensors.
+        nodes: The nodes of the graph.
+        tensors: Its stored tensors.
     """
     return {
         node.inputs[1]: maker
         for node in nodes
-        if node.op == "MatMulNBits" and len(node.inputs) > 2 and (maker := _maker(node, stored))
+        if node.op == "MatMulNBits" and len(node.inputs) > 2 and (maker := _maker(node, tensors))
     }
 
 
-def _maker(node: Node, stored: Mapping[str, Tensor]) -> Callable[..., Numbers] | None:
+def _maker(node: Node, tensors: Mapping[str, Tensor]) -> Callable[..., Numbers] | None:
     bits, block, depth, rows = (
         int(node.attributes.get(*key)) for key in (("bits", 4), ("block_size", 0), ("K", 0), ("N", 0))
     )
-    weight, scale = stored.get(node.inputs[1]), stored.get(node.inputs[2])
+    weight, scale = tensors.get(node.inputs[1]), tensors.get(node.inputs[2])
     name = node.inputs[3] if len(node.inputs) > 3 else ""
-    zero = stored.get(name)
+    zero = tensors.get(name)
     blocks = -(-depth // block) if block > 0 else 0
     row = blocks * block * bits // 8
     if weight is None or scale is None or bits not in (2, 4, 8) or not row:
@@ -42,16 +43,16 @@ def _maker(node: Node, stored: Mapping[str, Tensor]) -> Callable[..., Numbers] |
     if name and (zero is None or zero.dtype != "uint8" or zero.elements != rows * -(-blocks * bits // 8)):
         return None
 
-    held, together = weight, 8 // bits
+    packed_weight, together = weight, 8 // bits
 
     def columns(first: int, end: int) -> Array:
-        """What goes into the sums at some places of the depth: (end - first) x N."""
-        packed = held.array().reshape(rows, row)[:, first // together : -(-end // together)]
+        """The integers at depths `[first, end)`: (end - first) x N."""
+        packed = packed_weight.array().reshape(rows, row)[:, first // together : -(-end // together)]
         return _apart(np.ascontiguousarray(packed), bits)[:, : end - first].T
 
     def outputs(first: int, end: int) -> Array:
-        """What makes some outputs: (end - first) x K."""
-        return _apart(held.array().reshape(rows, row)[first:end], bits)[:, :depth]
+        """The integers of outputs `[first, end)`: (end - first) x K."""
+        return _apart(packed_weight.array().reshape(rows, row)[first:end], bits)[:, :depth]
 
     def read(by_rows: bool, start: int, stop: int) -> Iterator[Array]:
         some, many, width = (outputs, rows, depth) if by_rows else (columns, depth, rows)

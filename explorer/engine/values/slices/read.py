@@ -19,7 +19,7 @@ _GAP = 1024
 
 
 def read(numbers: Numbers, selection: Selection) -> Array:
-    """The selected numbers as they are stored, in an array of the sizes of the selection.
+    """The selected numbers as stored, in an array with the sizes of the selection.
 
     Raises:
         Misuse: The tensor has no numbers that can be read one by one.
@@ -30,10 +30,10 @@ def read(numbers: Numbers, selection: Selection) -> Array:
     flat = np.zeros(1, np.int64)
     for axis, stride in zip(selection.indices, strides, strict=True):
         flat = (flat[:, None] + np.asarray(axis, np.int64) * stride).reshape(-1)
-    found = _gathered(numbers, flat) if flat.size else np.zeros(0, np.float32)
-    if found.size != flat.size:
+    gathered = _gathered(numbers, flat) if flat.size else np.zeros(0, np.float32)
+    if gathered.size != flat.size:
         raise Misuse(f"the numbers of '{numbers.name}', {numbers.dtype}, are not read", where="NAME")
-    return found.reshape(selection.sizes)
+    return gathered.reshape(selection.sizes)
 
 
 def parts(selection: Selection) -> Iterator[Selection]:
@@ -56,7 +56,7 @@ def _gathered(numbers: Numbers, flat: Array) -> Array:
     order = np.argsort(flat, kind="stable")
     places = flat[order]
     ends = [*(np.flatnonzero(np.diff(places) > _GAP) + 1).tolist(), places.size]
-    found: list[Array] = []
+    pieces: list[Array] = []
     first = 0
     for end in ends:
         start, stop = int(places[first]), int(places[end - 1]) + 1
@@ -65,22 +65,22 @@ def _gathered(numbers: Numbers, flat: Array) -> Array:
         for slab in slabs:
             low, high = np.searchsorted(places[first:end], (at, at + slab.size))
             if high > low:
-                found.append(slab[places[first + low : first + high] - at])
+                pieces.append(slab[places[first + low : first + high] - at])
             at += slab.size
         first = end
-    sorted_ = np.concatenate(found) if found else np.zeros(0)
+    sorted_ = np.concatenate(pieces) if pieces else np.zeros(0)
     if sorted_.size != flat.size:
         return sorted_
-    made = np.empty_like(sorted_)
-    made[order] = sorted_
-    return made
+    in_order = np.empty_like(sorted_)
+    in_order[order] = sorted_
+    return in_order
 
 
 def dequantized(codes: Array, scales: Scales, selection: Selection) -> tuple[Array, Array, Array]:
-    """What selected integers stand for: the numbers, and the scale and zero point of each.
+    """The numbers that selected integers stand for, and the scale and zero point of each.
 
-    As DequantizeLinear has it: the difference of integer and zero point, times the scale, in its type; of
-    floats of 8 or 4 bits the zero point is 0.
+    As in DequantizeLinear: integer minus zero point, times the scale, in the scale's type. The zero point of
+    floats of 8 or 4 bits is 0.
 
     Raises:
         BadModel: There are too few scales or zero points.
@@ -93,12 +93,12 @@ def dequantized(codes: Array, scales: Scales, selection: Selection) -> tuple[Arr
         raise BadModel(f"it has {scale.size:,} scales, which are not one for each of its parts") from None
     whole = codes.astype(np.int64) - zeros if codes.dtype.name.startswith(("int", "uint")) else codes
     with np.errstate(over="ignore", invalid="ignore"):
-        made: Array = whole.astype(scale.dtype) * steps
-    return made, steps, zeros
+        numbers: Array = whole.astype(scale.dtype) * steps
+    return numbers, steps, zeros
 
 
 def _along(values: Array, scales: Scales, selection: Selection) -> Array:
-    """One for each selected number."""
+    """The scale or zero point of each selected number."""
     sizes = selection.sizes
     if values.size == 1:
         return np.broadcast_to(values.reshape(()), sizes)
@@ -107,7 +107,7 @@ def _along(values: Array, scales: Scales, selection: Selection) -> Array:
     if values.ndim == 1:
         shape = [-1 if at == axis else 1 for at in range(len(sizes))]
         return np.broadcast_to(values[index].reshape(shape), sizes)
-    places = [np.asarray(one, np.int64) for one in selection.indices]
+    places = [np.asarray(axis_indices, np.int64) for axis_indices in selection.indices]
     places[axis] = index // max(scales.block, 1)
     picked: Array = values[np.ix_(*places)]
     return picked

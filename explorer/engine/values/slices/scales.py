@@ -18,24 +18,24 @@ _INPUTS: Mapping[str, tuple[tuple[int, int], ...]] = {
 axis of several scales (DequantizeLinear has it as an attribute)."""
 
 
-def scales_of(nodes: Sequence[Node], stored: Mapping[str, Tensor]) -> dict[str, Scales]:
-    """What the stored integers that these nodes read stand for, by name; their scales are stored, too."""
-    found: dict[str, Scales] = {}
+def scales_of(nodes: Sequence[Node], tensors: Mapping[str, Tensor]) -> dict[str, Scales]:
+    """The scales of the stored integers that these nodes read, by the integers' name."""
+    scales_by_name: dict[str, Scales] = {}
     for node in nodes:
-        for name, scales in _of_node(node, stored):
-            found.setdefault(name, scales)
-    return found
+        for name, scales in _of_node(node, tensors):
+            scales_by_name.setdefault(name, scales)
+    return scales_by_name
 
 
-def _of_node(node: Node, stored: Mapping[str, Tensor]) -> Iterator[tuple[str, Scales]]:
+def _of_node(node: Node, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Scales]]:
     for at, axis in _INPUTS.get(node.op, ()):
         name, scale, zero = (*node.inputs[at : at + 3], "", "", "")[:3]
-        if name not in stored or scale not in stored or (zero and zero not in stored):
+        if name not in tensors or scale not in tensors or (zero and zero not in tensors):
             continue
         block = 0
         if node.op == "DequantizeLinear":
             axis, block = (int(node.attributes.get(*key)) for key in (("axis", 1), ("block_size", 0)))
-        yield name, Scales(stored[scale].array, stored[zero].array if zero else None, axis, block)
+        yield name, Scales(tensors[scale].array, tensors[zero].array if zero else None, axis, block)
 
 
 def file_scales(scales: Sequence[float], zeros: Sequence[int], axis: int) -> Scales:

@@ -73,7 +73,7 @@ class SlicedTensor(Struct, frozen=True):
 def table(
     sliced: SlicedTensor,
     selection: Selection,
-    asked: str,
+    slice_text: str,
     *,
     before: SlicedTensor | None = None,
     output: str | None = None,
@@ -85,22 +85,22 @@ def table(
     Args:
         sliced: The tensor.
         selection: The slice.
-        asked: As the user wrote it; of '' a large tensor is told by its edges.
-        before: The tensor of another model to set beside.
+        slice_text: The slice as the user wrote it; with '' a large tensor shows its edges only.
+        before: The tensor of another model to compare with.
         output: An .npy file that takes the whole slice.
-        overwrite: Whether an existing one may be replaced.
-        cancel: Asked at every piece.
+        overwrite: Whether an existing file may be replaced.
+        cancel: Called at every piece.
 
     Raises:
-        Misuse: The slice has too many numbers to be told, the other tensor has another shape, or the tensor's
+        Misuse: The slice has too many numbers to show, the other tensor has another shape, or the tensor's
             numbers cannot be read.
-        Cancelled: `cancel` said so.
+        Cancelled: `cancel` returned True.
     """
-    told = _told_part(selection, asked, output)
+    shown_part = _told_part(selection, slice_text, output)
     if before is not None and before.numbers.shape != sliced.numbers.shape:
         shapes = shape_text(before.numbers.shape), shape_text(sliced.numbers.shape)
         raise Misuse(f"'{before.numbers.name}' is {shapes[0]} there and {shapes[1]} here", where="--before")
-    values, stored = with_codes(sliced.numbers, told)
+    values, code_fields = with_codes(sliced.numbers, shown_part)
     if output is not None:
         _write(sliced, selection, file_type(str(values.dtype)), output, overwrite, cancel)
     return TensorValues(
@@ -108,41 +108,45 @@ def table(
         sliced.tensor,
         sliced.numbers.layer,
         sliced.role,
-        asked,
+        slice_text,
         selection.shape,
-        tuple(tuple(axis) for axis in told.indices),
+        tuple(tuple(axis) for axis in shown_part.indices),
         sliced.dtype,
         _told(values),
-        before=None if before is None else _beside(sliced, before, selection, told, values, cancel),
+        before=None if before is None else _beside(sliced, before, selection, shown_part, values, cancel),
         inputs=sliced.inputs,
         calls=sliced.calls,
         output=output or "",
         notes=(*sliced.notes, *filter(None, (sliced.numbers.uncoded,))),
-        **stored,
+        **code_fields,
     )
 
 
-def with_codes(numbers: Numbers, told: Selection) -> tuple[Array, dict[str, tuple[Any, ...] | None]]:
-    """The numbers of a slice, and by `TensorValues`' names what is stored in their places if quantized."""
-    stored, coded = read(numbers, told), numbers.coded
+def with_codes(numbers: Numbers, selection: Selection) -> tuple[Array, dict[str, tuple[Any, ...] | None]]:
+    """The numbers of a slice; if quantized, also their codes and scales, by the names of `TensorValues`."""
+    stored_values, coded = read(numbers, selection), numbers.coded
     if numbers.scales is not None:
-        values, scales, zeros = dequantized(stored, numbers.scales, told)
-        return values, {"codes": _told(stored), "scales": _told(scales), "zero_points": _told(zeros)}
+        values, scales, zeros = dequantized(stored_values, numbers.scales, selection)
+        return values, {"codes": _told(stored_values), "scales": _told(scales), "zero_points": _told(zeros)}
     if coded is None:
-        return stored, {}
-    each = (coded.zero,) * stored.size if isinstance(coded.zero, int) else _told(read(coded.zero, told))
-    return stored, {
-        "codes": _told(read(coded.codes, told)),
-        "scales": _told(read(coded.scales, told)),
+        return stored_values, {}
+    each = (
+        (coded.zero,) * stored_values.size
+        if isinstance(coded.zero, int)
+        else _told(read(coded.zero, selection))
+    )
+    return stored_values, {
+        "codes": _told(read(coded.codes, selection)),
+        "scales": _told(read(coded.scales, selection)),
         "zero_points": each,
-        "offsets": None if coded.offsets is None else _told(read(coded.offsets, told)),
+        "offsets": None if coded.offsets is None else _told(read(coded.offsets, selection)),
     }
 
 
-def _told_part(selection: Selection, asked: str, output: str | None) -> Selection:
-    """What of a slice is told: all of it, or the edges of what is written or was not chosen."""
+def _told_part(selection: Selection, slice_text: str, output: str | None) -> Selection:
+    """The part of a slice to show: all of it, or its edges if it is written to a file or was not chosen."""
     many = math.prod(selection.sizes)
-    if many > _FEW and (output is not None or not asked):
+    if many > _FEW and (output is not None or not slice_text):
         return edges(selection, 8, 2)
     if many > MOST:
         raise Misuse(
@@ -184,12 +188,12 @@ def _beside(
     sliced: SlicedTensor,
     before: SlicedTensor,
     selection: Selection,
-    told: Selection,
+    shown_part: Selection,
     values: Array,
     cancel: Cancel,
 ) -> ValuesBefore:
-    other = before.values(told)
-    apart = ulps(other, values)
+    old_values = before.values(shown_part)
+    apart = ulps(old_values, values)
     equal = elements = finite = 0
     largest, squares, steps = 0.0, 0.0, -1
     for old, new in _pairs(sliced, before, selection, cancel):
@@ -207,8 +211,8 @@ def _beside(
         before.source,
         before.tensor,
         before.dtype,
-        _told(other),
-        _told(_gap(other, values)),
+        _told(old_values),
+        _told(_gap(old_values, values)),
         None if apart is None else tuple(None if n < 0 else n for n in apart.reshape(-1).tolist()),
         equal,
         elements,
