@@ -102,6 +102,7 @@ Range = record(
 )
 OpStat = record(facts.OpStat, {**fields(facts.OpStat), "attributes": dict[str, Range]})
 TENSOR = fields(facts.TensorInfo)
+Layer = record(facts.Layer, fields(facts.Layer, leave=("assumed",)))
 MemoryStep = record(memory.MemoryStep, {"step": int, **fields(memory.MemoryStep)})
 Lifetime = record(memory.Lifetime, {**TENSOR, **fields(memory.Lifetime, leave=("tensor",))})
 Quantile = record("A quantile.", {"q": float, "value": float | None}, "Quantile")
@@ -184,7 +185,7 @@ COMPARED: Fields = {"figures": comparison.FigureTable, "compared": list[Compared
 Torchinfo = record("torchinfo's own table.", {"version": str, "text": str}, "Torchinfo")
 OutlineModel = record("The file.", {"source": str, "format": str, "file_bytes": int | None}, "OutlineModel")
 OutlineFact = record("What the header says of the whole.", {"name": str, "text": str}, "OutlineFact")
-Memory = record(memory.Memory, fields(memory.Memory, leave=("steps", "lifetimes")))
+Memory = record(memory.Memory, fields(memory.Memory, leave=("steps", "lifetimes", "assumed")))
 Roofline = record(roofline.Roofline, fields(roofline.Roofline, leave=("machine", "points")))
 PlanCost = record(cost.PlanCost, fields(cost.PlanCost, leave=("hardware", "sites")))
 SizeRange = record(
@@ -225,7 +226,7 @@ DOCUMENTS: dict[str, Fields] = {
     "info": INFO,
     "layers": {
         **INFO,
-        "layers": list[facts.Layer],
+        "layers": list[Layer],
         "torchinfo": Torchinfo,
         "columns": list[str],
         "table": list[dict[str, Any]],

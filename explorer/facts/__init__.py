@@ -76,7 +76,6 @@ __all__ = [
     "Totals",
     "VerdictKind",
     "Verification",
-    "is_assumed",
     "stored_totals",
     "states_text",
     "to_json",
@@ -122,7 +121,8 @@ class Layer(Struct, frozen=True):
         formula: How `macs` (or, where there are none, `elementwise_ops`) comes about, with numbers.
         activation_bytes: Bytes of the outputs.
         status: 'exact', 'bound' or 'unknown'; `reason` says why when it is not exact. A reason that begins
-            with 'assumed' says that there is no bound, and what the figures rest on: see `is_assumed`.
+            with 'assumed' names an assumption: the figures may be more or less.
+        assumed: The figures of a 'bound' row rest on an assumption, which `reason` names.
         shared_with: Paths of other layers that use the same stored parameter.
         weights: The parameters or initializers of this layer.
         attributes: In the words of the format: kernel_shape in ONNX, kernel_size in PyTorch.
@@ -168,17 +168,13 @@ class Layer(Struct, frozen=True):
     kv_cache_bytes: int | None = None
     trainable_params: int | None = None
     repeated_params: int = 0
+    assumed: bool = False
 
     @property
     def kind_text(self) -> str:
         """The kind in words: 'Conv', 'Conv, tiled ×2', 'Conv, at most ×2' where it may run less often."""
-        most = ", at most" if self.status == "bound" and not is_assumed(self.reason) else ""
+        most = ", at most" if self.status == "bound" and not self.assumed else ""
         return f"{self.kind}{', tiled' * self.tiled}{f'{most} ×{self.calls}' * (self.calls > 1)}"
-
-
-def is_assumed(reason: str) -> bool:
-    """Whether figures of status 'bound' with this reason are none, but rest on an assumption."""
-    return reason.startswith("assumed")
 
 
 NOTHING_KNOWN: Mapping[str, Any] = {

@@ -53,6 +53,8 @@ class Memory(Struct, frozen=True):
         weight_bytes: Resident throughout, in none of the other figures.
         status: 'bound' when a tensor's size is an upper bound; 'unknown' when one is not known at all: then
             the figures count the others and `reason` says how many were left out.
+        assumed: The figures of status 'bound' rest on the assumption that `reason` names. They may be more
+            or less.
     """
 
     steps: tuple[MemoryStep, ...]
@@ -64,3 +66,4 @@ class Memory(Struct, frozen=True):
     weight_bytes: int
     status: Status = "exact"
     reason: str = ""
+    assumed: bool = False

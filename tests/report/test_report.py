@@ -300,7 +300,9 @@ def test_symbolic_dimensions_come_with_the_option_that_binds_them() -> None:
 )
 def test_what_is_not_exact_says_what_it_is_instead(status: Any, reason: str, said: str) -> None:
     """In the table of layers, and on the page of `explorer report`."""
-    assert doubt_text(Layer(0, None, "a", "a", "X", 0, False, status=status, reason=reason)) == said
+    assumed = reason == "assumed: a value taken as 1"
+    row = Layer(0, None, "a", "a", "X", 0, False, status=status, reason=reason, assumed=assumed)
+    assert doubt_text(row) == said
 
 
 def test_layers_are_indented_as_they_are_nested() -> None:

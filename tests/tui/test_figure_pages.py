@@ -107,7 +107,7 @@ def test_a_bound_says_that_it_is_one() -> None:
     assert "2 tensors were left out" in words(memory_page(fact, 0, 60, 34, exact=True))
     bound = replace(fact, status="bound", reason="nonzero")
     assert "peak ≤ 3 B" in words(memory_page(bound, 0, 60, 34, exact=True))
-    assumed = replace(bound, reason="assumed: a value taken as 1")
+    assumed = replace(bound, reason="assumed: a value taken as 1", assumed=True)
     page = words(memory_page(assumed, 0, 60, 34, exact=True))
     assert "peak ≈ 3 B" in page
     assert "assumed: a value taken as 1" in page

@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
 from explorer.engine.costs.layer_tree import CostFigures, GroupFacts, Leaf, Scope
-from explorer.facts import Layer, Status, is_assumed
+from explorer.facts import Layer, Status
 
 MANY = 20_000
 """Rows from which on they are made when they are looked at."""
@@ -183,7 +183,7 @@ class _Sum(Struct):
         self.leaves += 1
         if layer.status != "exact":
             self.count(layer.status, layer.status == "unknown")
-            self.assumed = self.assumed or is_assumed(layer.reason)
+            self.assumed = self.assumed or layer.assumed
 
     def add_sum(self, other: _Sum) -> None:
         self.figures = [a + b for a, b in zip(self.figures, other.figures, strict=True)]
@@ -397,12 +397,14 @@ class LeafRows(LayerRows):
 def _settle(layer: Layer, facts: GroupFacts, mine: _Sum) -> None:
     """Fills in what is summed up over a group."""
     mine.status = facts.status or mine.status
+    assumed = False
     reason = facts.reason
     if not reason and mine.status == "unknown":
         reason = f"{mine.unknown:,} of {mine.leaves:,} below have no known cost"
     elif not reason and mine.status == "bound":
-        reason = _BELOW_ASSUMED if mine.assumed else _BELOW
-    _fill(layer, status=mine.status, reason=reason, **mine.values())
+        assumed = mine.assumed
+        reason = _BELOW_ASSUMED if assumed else _BELOW
+    _fill(layer, status=mine.status, reason=reason, assumed=assumed, **mine.values())
     if mine.stored:
         params = sum(e for e, _ in mine.stored.values())
         _fill(layer, params=params, weight_bytes=sum(b for _, b in mine.stored.values()))

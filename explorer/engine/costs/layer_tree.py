@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from explorer.base.units import printable
-from explorer.facts import Info, Layer, Reach, Status, TensorInfo, Totals, is_assumed
+from explorer.facts import Info, Layer, Reach, Status, TensorInfo, Totals
 
 UNPLACED: Mapping[str, Any] = {"id": 0, "parent": None, "depth": 0, "group": False}
 """The fields of a `Layer` that is no row of a tree yet."""
@@ -41,6 +41,11 @@ class CostFigures(Struct, frozen=True, eq=False):
     weight_bytes_read: int | None
     status: Status
     reason: str
+
+    @property
+    def assumed(self) -> bool:
+        """Whether they rest on an assumption: those of a graph never do."""
+        return False
 
 
 Number = TypeVar("Number", int, float)
@@ -165,7 +170,7 @@ def bounds(leaves: Iterable[Leaf], groups: Mapping[str, GroupFacts] | None = Non
     paths = [path for path, facts in (groups or {}).items() if facts.status == "bound" and facts.reason]
     if not found and not paths:
         return 0, "", 0
-    assumed = sum(is_assumed(leaf.figures.reason) for leaf in found)
+    assumed = sum(leaf.figures.assumed for leaf in found)
     return len(found) + len(paths), paths[0] if paths else found[0].path, assumed
 
 
@@ -260,17 +265,17 @@ def totals(
 def _reach(leaves: Iterable[Leaf], groups: Mapping[str, GroupFacts], coverage: float) -> Reach:
     """How far the MACs of all leaves can be believed: those that have none are in no doubt."""
     loops = {path: facts for path, facts in groups.items() if facts.status == "bound" and facts.reason}
-    reasons: list[str] = []
+    assumed: list[bool] = []
     for leaf in leaves:
         if not leaf.counted or not leaf.figures.macs:
             continue
         if leaf.figures.status == "bound":
-            reasons.append(leaf.figures.reason)
+            assumed.append(leaf.figures.assumed)
         if loops:
-            reasons += [loops[scope.path].reason for scope in leaf.scopes if scope.path in loops]
+            assumed += [False for scope in leaf.scopes if scope.path in loops]
     if coverage < 1:
         # less than what is not known, more than what is too much: no bound at all
-        return "assumed" if reasons else "unknown"
-    if not reasons:
+        return "assumed" if assumed else "unknown"
+    if not assumed:
         return "exact"
-    return "assumed" if any(map(is_assumed, reasons)) else "bound"
+    return "assumed" if any(assumed) else "bound"

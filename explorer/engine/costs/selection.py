@@ -139,12 +139,13 @@ class _Sums:
         row = self._rows[at]
         if not self._partial[at]:
             return row
-        reason = row.reason
+        reason, assumed = row.reason, row.assumed
         if self._summed[at] < self._all[at]:
             reason = f"the sum over {self._summed[at]:,} of {self._all[at]:,} layers in it"
+            assumed = False
             if self._shared[at]:
                 reason += ", parameters that they share counted for each"
-        return replace(row, **self.fields(self.values[at]), reason=reason, repeat=1)
+        return replace(row, **self.fields(self.values[at]), reason=reason, assumed=assumed, repeat=1)
 
     def fields(self, values: Values) -> dict[str, Any]:
         """The fields of a row with these sums."""

@@ -108,7 +108,7 @@ def structure_of(layers: Sequence[Layer]) -> Structure:
         repeat[at] = layer.repeat
         flag = GROUP if layer.group else 0
         if layer.status != "exact":
-            flag |= UNKNOWN if layer.status == "unknown" else _bound(layer.reason)
+            flag |= UNKNOWN if layer.status == "unknown" else ASSUMED if layer.assumed else BOUND
         if layer.shared_with:
             flag |= SHARED
         flags[at] = flag
@@ -119,13 +119,6 @@ def structure_of(layers: Sequence[Layer]) -> Structure:
     found.columns = {name: narrow(column) for name, column in zip(COLUMNS, values, strict=True)}
     close(found)
     return found
-
-
-def _bound(reason: str) -> int:
-    """The flag of a row whose figures are no exact ones, by the reason."""
-    from explorer.facts import is_assumed  # the first paint has no rows, and facts take 10 ms
-
-    return ASSUMED if is_assumed(reason) else BOUND
 
 
 def close(found: Structure) -> None:
@@ -411,7 +404,12 @@ class RowPages(Sequence["Layer"]):
         def amend(layer: Layer) -> Layer:
             at = layer.id
             return replace(
-                layer, params=params[at], weight_bytes=weights[at], repeat=max(0, repeat[at]), reason=reason
+                layer,
+                params=params[at],
+                weight_bytes=weights[at],
+                repeat=max(0, repeat[at]),
+                reason=reason,
+                assumed=False,
             )
 
         grown = RowPages()

@@ -55,7 +55,7 @@ def test_figures_that_rest_on_an_assumption_are_no_bounds() -> None:
     reasons = ("assumed: a value taken as 1", "nonzero")
     model = TreeModel(
         [
-            Layer(i, None, text, text, "MatMul", 0, False, macs=3, status="bound", reason=text)
+            Layer(i, None, text, text, "MatMul", 0, False, macs=3, status="bound", reason=text, assumed=not i)
             for i, text in enumerate(reasons)
         ]
     )

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from explorer.engine.compat.torch import schema_of
+from explorer.engine.costs.assumption import Assumption
 from explorer.engine.costs.aten.expert_routing import EVENLY, Classes
 from explorer.engine.formats.torch_module.meta_copy import MOST_KEPT
 from explorer.engine.operators import cost_formulas
@@ -111,9 +112,11 @@ def _value(args: Sequence[Any], most: Most | None = None) -> Any:
     return True if kind == torch.bool else 1.0 if kind.is_floating_point else 1
 
 
-ASKED = "assumed: a value of a tensor was asked for and taken as 1 or true; what follows may depend on it"
+ASKED = Assumption(
+    "assumed: a value of a tensor was asked for and taken as 1 or true; what follows may depend on it"
+)
 
-EQUAL = "assumed: two tensors that were compared are equal"
+EQUAL = Assumption("assumed: two tensors that were compared are equal")
 
 BOUNDS: dict[str, tuple[Callable[[Sequence[Any], Most], Any], str]] = {
     "aten::nonzero": (_all_indices, "nonzero: every element taken as nonzero"),
@@ -125,8 +128,8 @@ BOUNDS: dict[str, tuple[Callable[[Sequence[Any], Most], Any], str]] = {
     "aten::index": (_all_selected, "indexing with a mask: everything taken as selected"),
     "aten::masked_select": (_masked, "masked_select: everything taken as selected"),
     "aten::_pack_padded_sequence": (_full_length, "packed sequence: every length taken as the longest"),
-    "aten::repeat_interleave": (_repeated_once, "assumed: every element is repeated once"),
-    "aten::bincount": (_least_bins, "assumed: no value reaches beyond the least number of bins"),
+    "aten::repeat_interleave": (_repeated_once, Assumption("assumed: every element is repeated once")),
+    "aten::bincount": (_least_bins, Assumption("assumed: no value reaches beyond the least number of bins")),
     "aten::_local_scalar_dense": (_value, ASKED),
     "aten::is_nonzero": (lambda args, most: True, ASKED),
     "aten::equal": (lambda args, most: True, EQUAL),
@@ -140,7 +143,9 @@ VALUES = frozenset(("aten::_local_scalar_dense", "aten::is_nonzero", "aten::equa
 VALUES_BESIDE = frozenset(("aten::_pack_padded_sequence", "aten::_pad_packed_sequence"))
 """Operators that read one argument (the lengths) whatever the others have: it keeps its values."""
 
-REFUSED = "assumed: a value of a tensor was asked for and taken as false, because the model fails otherwise"
+REFUSED = Assumption(
+    "assumed: a value of a tensor was asked for and taken as false, because the model fails otherwise"
+)
 
 _MOST_VALUES = 1_000_000
 

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 
 from explorer.engine.compat.torch import storage_key
+from explorer.engine.costs.assumption import Assumption
 
-EVENLY = "assumed: each class of what is sorted by value (each expert) gets the same share"
+EVENLY = Assumption("assumed: each class of what is sorted by value (each expert) gets the same share")
 
 _CHOICES = {
     "aten::topk": 1,

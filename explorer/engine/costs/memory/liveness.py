@@ -14,9 +14,10 @@ from itertools import accumulate
 from msgspec import Struct
 from msgspec.structs import replace
 
+from explorer.engine.costs.assumption import is_assumption
 from explorer.engine.costs.memory.arena import ArenaBlock, place
 from explorer.engine.costs.value_flow import ValueFlow
-from explorer.facts import Analysis, Info, Layer, Status, TensorInfo, is_assumed
+from explorer.facts import Analysis, Info, Layer, Status, TensorInfo
 from explorer.facts.memory import Lifetime, Memory, MemoryStep
 
 SHOWN = 16
@@ -255,7 +256,7 @@ def memory(examined: AnalysisResult) -> Memory:
     known = [(life, life.size) for life in found if life.size is not None]
     arena = place([ArenaBlock(size, life.born, life.dies) for life, size in known])
     peak = max(live, default=0)
-    status, reason = _status(order, len(found), len(found) - len(known))
+    status, doubt = _status(order, len(found), len(found) - len(known))
     return Memory(
         steps=tuple(
             MemoryStep(
@@ -277,7 +278,8 @@ def memory(examined: AnalysisResult) -> Memory:
         arena_bytes=arena.size,
         weight_bytes=examined.analysis.info.totals.weight_bytes,
         status=status,
-        reason=reason,
+        reason=str(doubt),
+        assumed=status == "bound" and is_assumption(doubt),
     )
 
 
@@ -289,4 +291,4 @@ def _status(order: Schedule, tensors: int, missing: int) -> tuple[Status, str]:
     if reasons:
         return "unknown", "; ".join(reasons)
     bounds = [step.bound for step in order.steps if step.bound and step.outputs]
-    return ("bound", next(filter(is_assumed, bounds), bounds[0])) if bounds else ("exact", "")
+    return ("bound", next(filter(is_assumption, bounds), bounds[0])) if bounds else ("exact", "")

@@ -19,6 +19,7 @@ from torch import nn
 
 from explorer.engine.compat.torch import buffers_of, is_packed, parameters_of
 from explorer.engine.costs import layer_rows, layer_tree
+from explorer.engine.costs.assumption import is_assumption
 from explorer.engine.costs.memory import liveness
 from explorer.engine.costs.torch import outsiders
 from explorer.engine.costs.torch.autograd import Gradients
@@ -51,7 +52,6 @@ from explorer.facts import (
     Status,
     TensorInfo,
     Totals,
-    is_assumed,
     stored_totals,
 )
 from explorer.host.gc_pause import gc_pause
@@ -297,7 +297,7 @@ def _merge(part: Row, whole: Row) -> None:
     whole.stored.update(part.stored)
     whole.formulas.update(part.formulas)
     whole.free = whole.free or part.free
-    whole.bound = part.bound if is_assumed(part.bound) else whole.bound or part.bound
+    whole.bound = part.bound if is_assumption(part.bound) else whole.bound or part.bound
     whole.unknown = whole.unknown or part.unknown
     whole.operators += part.operators
     if whole.module is None:
@@ -362,7 +362,8 @@ def _leaf(row: Row, module: nn.Module | None, scopes: tuple[layer_tree.Scope, ..
         activation_bytes=row.activation,
         attributes=_attributes(module) if module is not None else row.attributes,
         status=status,
-        reason=row.unknown or row.bound,
+        reason=row.unknown or str(row.bound),
+        assumed=status == "bound" and is_assumption(row.bound),
     )
     return layer_tree.LayerLeaf(scopes, layer, _facts(stored), row.calls)
 
@@ -442,7 +443,7 @@ def _idle(
             return layer_tree.LayerLeaf(scopes, replace(_blank(layer), reason=reason), _facts(stored), 1)
         if path in seen.elsewhere:
             said = "assumed: it runs only where a value of a tensor is another than the one that was taken"
-            layer = replace(layer, formula="0 (does not run)", status="bound", reason=said)
+            layer = replace(layer, formula="0 (does not run)", status="bound", reason=said, assumed=True)
         return layer_tree.LayerLeaf(scopes, layer, _facts(stored), 0)
     reason = f"not reached: the model failed in {seen.failed[0] or 'its own forward'}"
     return layer_tree.LayerLeaf(scopes, replace(_blank(layer), reason=reason), _facts(stored), 1)

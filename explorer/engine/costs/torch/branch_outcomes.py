@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from torch import nn
 
 from explorer.engine.compat import torchvision
+from explorer.engine.costs.assumption import Assumption, is_assumption
 from explorer.engine.costs.aten import data_dependent
 from explorer.engine.costs.aten.expert_routing import EVENLY
 from explorer.engine.costs.torch.data_dependence import (
@@ -29,7 +30,7 @@ from explorer.engine.costs.torch.data_dependence import (
 )
 from explorer.engine.costs.torch.records import Row, Trace
 from explorer.engine.costs.torch.tracer import trace
-from explorer.facts import Reach, is_assumed
+from explorer.facts import Reach
 
 DECISIONS = 8
 """Times that a model is run at most until it gets through."""
@@ -46,7 +47,9 @@ _MORE = 20
 _ASKED = (data_dependent.ASKED, data_dependent.REFUSED, data_dependent.EQUAL, ONCE)
 """What is said of values that were asked for; everything else that is assumed is of sizes."""
 
-_DIFFERS = "assumed: which way a branch goes that depends on a value; the way that costs more is counted"
+_DIFFERS = Assumption(
+    "assumed: which way a branch goes that depends on a value; the way that costs more is counted"
+)
 
 _SIZED = "sizes that depend on values are taken as large as they can be"
 
@@ -252,7 +255,7 @@ def _judged(seen: Trace, others: _Others) -> Verdict:
             reason = row.sized or _SIZED
         if row.path in asked or (row.asked and "asked" in others.open):
             reason = row.asked or _DIFFERS
-        if is_assumed(reason) or not row.bound:
+        if is_assumption(reason) or not row.bound:
             row.bound = reason
     seen.elsewhere = frozenset(asked - mine.keys()) | frozenset(sized - mine.keys())
     reach: Reach | None = None

@@ -16,13 +16,14 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
+from explorer.engine.costs.assumption import Assumption
 from explorer.engine.costs.aten import data_dependent
 from explorer.engine.formats.torch_replay.graph_replay import DECIDING
 
 MOST = 4_096
 """Questions at one place that a loop may ask which ends by itself: over boxes, over tokens."""
 
-ONCE = "assumed: a loop that ends by the value of a tensor runs once"
+ONCE = Assumption("assumed: a loop that ends by the value of a tensor runs once")
 
 CodePlace = tuple[CodeType | None, int]
 """A line of the model's own code; without code, the number of a branch or loop of an exported program."""

@@ -38,6 +38,7 @@ from explorer.engine.compat.torch import (
     uncompiled,
     without_dispatch,
 )
+from explorer.engine.costs.assumption import is_assumption
 from explorer.engine.costs.aten import (
     data_dependent,
     device_questions,
@@ -89,7 +90,7 @@ from explorer.engine.formats.torch_module.stored_form import of_module
 from explorer.engine.formats.torch_module.tensor_subclass import inner_tensors
 from explorer.engine.operators import cost_formulas
 from explorer.engine.runtime.torch_fastpath import restoring_modes
-from explorer.facts import TensorInfo, is_assumed
+from explorer.facts import TensorInfo
 
 
 class _Seat:
@@ -720,7 +721,7 @@ class _Watch:
         if operator is not None and (size := kernels.workspace(operator.name, given)):
             outputs.append(self.workspace(row, size))
         row.asked = row.asked or self.asked
-        if reason and (not row.sized or (is_assumed(reason) and not is_assumed(row.sized))):
+        if reason and (not row.sized or (is_assumption(reason) and not is_assumption(row.sized))):
             row.sized = reason
         if made and not outputs:
             if self.tape is not None:

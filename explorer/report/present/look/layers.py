@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from explorer.base.units import bytes_text, printable
-from explorer.facts import Layer, Totals, all_activations, is_assumed
+from explorer.facts import Layer, Totals, all_activations
 from explorer.facts.external.overlay import Overlay
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Heading, Line, Paragraph, Span, Table
 from explorer.report.present.figures import bytes_field, count_field, in_unit, share_text, value_text
@@ -14,7 +14,7 @@ from explorer.report.present.look.info import tensors_blocks
 
 def doubt_text(row: Layer) -> str:
     """Why the figures of a row are not exact; '' if they are."""
-    bound = row.reason and row.status == "bound" and not is_assumed(row.reason)
+    bound = row.reason and row.status == "bound" and not row.assumed
     return f"upper bound: {row.reason}" if bound else row.reason
 
 

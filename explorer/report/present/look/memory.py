@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from explorer.base.units import percent_text, shape_text
-from explorer.facts import Info, is_assumed
+from explorer.facts import Info
 from explorer.facts.memory import Lifetime, Memory
 from explorer.report.blocks import (
     Block,
@@ -42,7 +42,7 @@ def memory_blocks(fact: Memory) -> list[Block]:
 
 def figures(fact: Memory) -> list[Block]:
     """The peak, what it would be in an arena, and all that is stored."""
-    signs = {"unknown": ">= ", "bound": "~ " if is_assumed(fact.reason) else "<= "}
+    signs = {"unknown": ">= ", "bound": "~ " if fact.assumed else "<= "}
     sign = signs.get(fact.status, "")
     at = fact.steps[fact.peak_step].path if fact.steps else ""
     whole = "of every tensor, inputs too; none for what is in place"
