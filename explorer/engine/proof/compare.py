@@ -229,10 +229,10 @@ class OutputComparison(Struct):
 
     def figures(self) -> dict[str, Any]:
         """The fields of evidence that it fills; None where nothing was compared."""
-        seen = bool(self.elements)
+        was_compared = bool(self.elements)
         return {
-            "max_abs": self.max_abs if seen else None,
-            "max_rel": self.max_rel if seen else None,
+            "max_abs": self.max_abs if was_compared else None,
+            "max_rel": self.max_rel if was_compared else None,
             "mse": self.mse,
             "cosine": self.cosine,
             "rms_before": self.rms_before,

@@ -89,20 +89,24 @@ def choose(
         Misuse: The model does not run at sizes that the user chose.
         BadModel: onnxruntime cannot load the model, or it runs at none of the sizes.
     """
-    chosen = {name: (size,) if isinstance(size, int) else tuple(size) for name, size in dims.items()}
-    free = [name for name in _free(model, plan, input_shapes or {}) if name not in chosen]
-    known = plan.dims if plan is not None else {}
-    base = {**{name: known.get(name, 1) for name in free}, **known, **{n: c[0] for n, c in chosen.items()}}
+    user_sizes = {name: (size,) if isinstance(size, int) else tuple(size) for name, size in dims.items()}
+    free = [name for name in _free(model, plan, input_shapes or {}) if name not in user_sizes]
+    plan_dims = plan.dims if plan is not None else {}
+    base = {
+        **{name: plan_dims.get(name, 1) for name in free},
+        **plan_dims,
+        **{n: c[0] for n, c in user_sizes.items()},
+    }
     small = [name for name in free if _BATCH.fullmatch(name)] if len(free) > 1 else []
     lengths = [name for name in free if name not in small]
     columns = _columns(model, plan, lengths, small, limits)
-    count = max((len(column) for column in (*columns.values(), *chosen.values())), default=1)
+    count = max((len(column) for column in (*columns.values(), *user_sizes.values())), default=1)
     rows = [base]
     for at in range(count):
-        row = {n: column[at % len(column)] for n, column in (*columns.items(), *chosen.items())}
+        row = {n: column[at % len(column)] for n, column in (*columns.items(), *user_sizes.items())}
         rows.append({**base, **row})
     rows, costly = _affordable(rows, small, free, _cost(model, plan, base, len(rows)))
-    several = any(len(column) > 1 for column in chosen.values())
+    several = any(len(column) > 1 for column in user_sizes.values())
     if len(rows) == 1 or (plan is not None and len(lengths) < 2 and not several):
         return Sizes(tuple(rows), costly=costly)  # the sites of a plan are run at each of them anyway
     tried, refused = _accepted(model, rows, lengths, input_shapes or {}, bool(free))
@@ -151,7 +155,7 @@ def _columns(
 def _tiles(model: Model, plan: Plan, name: str) -> set[int]:
     """The tiles of the sites that have this size alone along an axis, or may have it."""
     shapes = Inference(model, {n: s for n, s in plan.dims.items() if n not in plan.free}, {}).main.values
-    found: set[int] = set()
+    tiles: set[int] = set()
     for site in plan.sites:
         info = shapes.get(site.output) if not site.place else None
         dims = info.shape if info is not None else None
@@ -159,8 +163,8 @@ def _tiles(model: Model, plan: Plan, name: str) -> set[int]:
         batch = _BATCH.fullmatch(name) and len(plan.free) > 1
         has = name in set().union(*read) if not batch else bool(read) and all(r == {name} for r in read)
         if has or dims is None or None in dims:
-            found |= {t for axis, t in zip("MKN", site.tile, strict=True) if axis in site.dynamic}
-    return found
+            tiles |= {t for axis, t in zip("MKN", site.tile, strict=True) if axis in site.dynamic}
+    return tiles
 
 
 def _cost(model: Model, plan: Plan | None, base: Mapping[str, int], tries: int) -> float:
@@ -188,17 +192,17 @@ def _affordable(
             growth *= row[name] / base[name]
         return growth
 
-    kept, costly = [base], []
+    affordable, costly = [base], []
     for row in rows[1:]:
         least = {**row, **dict.fromkeys(small, 1)}
         fits = next((r for r in (row, least) if cost(r) <= most), None)
         if fits is None:
             costly.append(least)
-        elif fits not in kept:
-            kept.append(fits)
-    if len(kept) == 1 and costly:
-        kept.append(costly.pop(costly.index(min(costly, key=cost))))
-    return kept, tuple(dict(pairs) for pairs in dict.fromkeys(tuple(row.items()) for row in costly))
+        elif fits not in affordable:
+            affordable.append(fits)
+    if len(affordable) == 1 and costly:
+        affordable.append(costly.pop(costly.index(min(costly, key=cost))))
+    return affordable, tuple(dict(pairs) for pairs in dict.fromkeys(tuple(row.items()) for row in costly))
 
 
 def _accepted(

@@ -54,7 +54,7 @@ def verify(
     dims: Dims | None = None,
     input_shapes: random_inputs.InputShapes | None = None,
     torch_run: whole_run.TorchRun | None = None,
-    given: InputArrays | None = None,
+    arrays: InputArrays | None = None,
     tolerance: Tolerance | None = None,
     meanwhile: Callable[[], None] | None = None,
     on_progress: OnProgress = None,
@@ -72,7 +72,7 @@ def verify(
         input_shapes: Shapes and types in place of the declared ones.
         torch_run: The torch model that `before` was exported from: inputs to outputs, both in the order of
             the graph.
-        given: Inputs from a file; then nothing is drawn but what regions and sites see besides.
+        arrays: Inputs from a file; then nothing is drawn but what regions and sites see besides.
         tolerance: By how much the outputs may differ: then the models are run, and nothing is proved.
         meanwhile: Done in a thread of its own while matmuls are proved, where there are processors for it.
             What it raises is nobody's concern here.
@@ -102,7 +102,7 @@ def verify(
     plan = plan if plan is not None else recover_plan(after)
     tell = _teller(on_progress, cancel)
     task = ProofTask(before, after, names, ends, plan, draws, seed, torch_run, meanwhile, tell, cancel)
-    inputs = _inputs(task, dims, input_shapes, given)
+    inputs = _inputs(task, dims, input_shapes, arrays)
     evidence = _prove(task, inputs) if tolerance is None else _within(task, inputs, tolerance)
     return replace(evidence, seconds=time.perf_counter() - started)
 
@@ -117,8 +117,8 @@ def check_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> No
         run.pair_inputs(before, after, alike)
     except run.InputMismatch as why:
         hint = "explorer compare sets figures of any models side by side"
-        what = f"the two cannot be run on the same inputs: {why}"
-        raise Misuse(what, where=after.path, hint=hint) from None
+        message = f"the two cannot be run on the same inputs: {why}"
+        raise Misuse(message, where=after.path, hint=hint) from None
 
 
 _LARGEST_LIMIT = 1 << 14
@@ -165,18 +165,18 @@ class ProofInputs(Struct, frozen=True):
         """What the evidence says of them."""
         return {
             "seeds": tuple(seeds) if self.drawn else (),
-            "inputs": tuple(one.text() for one in self.tried[0]),
+            "inputs": tuple(random_input.text() for random_input in self.tried[0]),
             "sizes": tuple(sizes) if len(sizes) > 1 else (),
         }
 
 
 def _inputs(
-    task: ProofTask, dims: Dims, input_shapes: random_inputs.InputShapes, given: InputArrays | None
+    task: ProofTask, dims: Dims, input_shapes: random_inputs.InputShapes, arrays: InputArrays | None
 ) -> ProofInputs:
     """The inputs of a file, or random ones at the sizes that are worth a try."""
     declared = random_inputs.fixed_shapes(task.before, task.after, task.names, input_shapes)
-    if given is not None:
-        values = random_inputs.given_inputs(task.before, given, declared)
+    if arrays is not None:
+        values = random_inputs.given_inputs(task.before, arrays, declared)
         return ProofInputs(declared, Sizes((random_inputs.sizes_of(task.before, values),)), (values,), False)
     numbers = [limit for side in one_sided(task.before, task.after) for n in side for limit in n.limits]
     # a size of a million would take longer than anybody waits: what such a limit does stays open
@@ -218,10 +218,10 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
         gc_pause(),  # a walk makes a hundred thousand objects without a circle
         whole_run.run_ahead(task.after, plan if len(seeds) == 1 else None, first) as ahead,
     ):
-        found = sites.originals(plan)
+        originals = sites.originals(plan)
         with in_background(task.meanwhile) as meanwhile:
-            proofs = sites.sites(plan, found, ahead) if plan is not None else ()
-        matched = _matched(task, inputs, found, proofs)
+            proofs = sites.sites(plan, originals, ahead) if plan is not None else ()
+        matched = _matched(task, inputs, originals, proofs)
         pairing = whole_run.Pairing(
             task.before,
             halfway,
@@ -230,7 +230,7 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
             [random_inputs.draw(tried[i % len(tried)], seed) for i, seed in enumerate(seeds)],
             inputs.tried[0],
             plan,
-            found,
+            originals,
             sites.seen,
             sites.outputs if halfway is task.before else None,
             _growth(plan),
@@ -246,7 +246,7 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
         )
         grounds = _ran(grounds, matched, runs, tried, task.seed)
         if task.torch_run is not None and grounds.whole:
-            names = [one.name for one in inputs.tried[0]]
+            names = [random_input.name for random_input in inputs.tried[0]]
             grounds = replace(grounds, torch=whole_run.compare_torch(runs, task.torch_run, names))
         if meanwhile is not None:
             ended(meanwhile, task.cancel)
@@ -254,19 +254,19 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
 
 
 def _matched(
-    task: ProofTask, inputs: ProofInputs, found: Mapping[str, Original], proofs: Sequence[SiteEvidence]
+    task: ProofTask, inputs: ProofInputs, originals: Mapping[str, Original], proofs: Sequence[SiteEvidence]
 ) -> Correspondence:
     """The graphs held against each other, where a site that is proved stands for its product."""
     task.tell("matching the graphs", 0, 1)
 
     def types() -> tuple[Mapping[str, TensorInfo], Mapping[str, TensorInfo]]:
-        mine = {one.name: (one.dtype, one.shape) for one in inputs.tried[0]}
-        theirs = {task.names[name]: known for name, known in mine.items()}
+        mine = {value.name: (value.dtype, value.shape) for value in inputs.tried[0]}
+        theirs = {task.names[name]: value_type for name, value_type in mine.items()}
         return Inference(task.before, {}, mine).main.values, Inference(task.after, {}, theirs).main.values
 
-    failed = {one.name for one in proofs if not one.passed}
+    failed = {site.name for site in proofs if not site.passed}
     wrong = {key_of(site) for site in task.plan.sites if site.name in failed} if task.plan else set()
-    trusted = {key: one for key, one in found.items() if key not in wrong}
+    trusted = {key: original for key, original in originals.items() if key not in wrong}
     return Correspondence(task.before, task.after, task.names, task.ends, trusted, types, task.cancel)
 
 
@@ -279,18 +279,18 @@ def _judged(
 ) -> Verification:
     """The verdict, and what it rests on; sizes whose inputs are not in `tried` were refused."""
     pairs = list(zip(inputs.sizes.tried, inputs.tried, strict=True))
-    refused = [size for size, drawn in pairs if all(drawn is not one for one in tried)]
-    said = verdict_of(grounds)
-    if said["passed"]:
+    refused = [size for size, drawn in pairs if all(drawn is not attempt for attempt in tried)]
+    verdict = verdict_of(grounds)
+    if verdict["passed"]:
         more = replace(inputs.sizes, refused=(*inputs.sizes.refused, *refused)).remarks()
-        said["verdict"] = "; ".join((said["verdict"], *more))
+        verdict["verdict"] = "; ".join((verdict["verdict"], *more))
     if has_bfloat16(task.before):
-        said["verdict"] += f"; {NOTE}"
+        verdict["verdict"] += f"; {NOTE}"
     met = [size for size in inputs.sizes.tried if size not in refused]
     if not grounds.sites and not grounds.regions:
         met = met[:1]  # nothing but the whole models was run
     return Verification(
-        **said,
+        **verdict,
         **inputs.fields(seeds, met),
         before=task.before.path,
         after=task.after.path,
@@ -311,32 +311,32 @@ def _ran(
     seed: int,
 ) -> Grounds:
     """What running the whole models and the changed regions adds to what is known."""
-    proved = grounds.structural and all(one.passed for one in grounds.sites)
+    proved = grounds.structural and all(site.passed for site in grounds.sites)
     try:
         whole, remarks = whole_run.compare_whole(runs, proved=proved)
     except BadModel as why:
-        if any(not one.passed for one in grounds.sites):
+        if any(not site.passed for site in grounds.sites):
             return grounds  # the site that is wrong says more than that the model does not run
         if not proved or grounds.sites:
             raise
         return replace(grounds, not_run=str(why))
     grounds = replace(grounds, whole=whole, remarks=remarks)
     eased = whole_run.by_stored_numbers(whole, runs.pairing)
-    if proved or not all(one.passed for one in grounds.sites) or not all(one.passed for one in eased):
+    if proved or not all(site.passed for site in grounds.sites) or not all(output.passed for output in eased):
         return grounds
     regions = settle(matched, tries, seed, partial(runs.tell, "running changed regions"), runs.cancel)
-    rounded = max((one.rounded for one in regions), default=0.0)
-    if eased != whole and not (rounded and all(one.passed for one in regions)):
+    rounded = max((region.rounded for region in regions), default=0.0)
+    if eased != whole and not (rounded and all(region.passed for region in regions)):
         return grounds
     nodes = grounds.nodes
-    if all(one.passed for one in regions):
+    if all(region.passed for region in regions):
         # what lies behind regions that give the same is equal by construction, too
-        changed = {at for one in regions for at in one.positions}
+        changed = {at for region in regions for at in region.positions}
         nodes = matched.nodes - len(matched.of_sites(matched.met)) - len(changed)
     return replace(
         grounds,
         whole=eased,
-        regions=tuple(one.evidence for one in regions),
+        regions=tuple(region.evidence for region in regions),
         nodes=nodes,
         remarks=(*remarks, *_limits(regions, rounded)),
     )
@@ -344,13 +344,13 @@ def _ran(
 
 def _limits(regions: Sequence[RegionResult], rounded: float) -> Iterator[str]:
     """What is to be said of numbers that runs cannot show."""
-    if not all(one.passed for one in regions):
+    if not all(region.passed for region in regions):
         return
     if rounded:
         yield f"stored numbers differ by up to {rounded:.1e} of themselves, as computed in another order"
-    if any(one.folded for one in regions):
+    if any(region.folded for region in regions):
         yield "folded weights are what they should be within eight roundings"
-    if hides := max((one.hides for one in regions), default=0.0):
+    if hides := max((region.hides for region in regions), default=0.0):
         yield f"a difference of up to {hides:.1e} of what a changed region puts out is taken for rounding"
 
 
@@ -384,16 +384,16 @@ def _unlike(before: Model, after: Model, why: str, seconds: float) -> Verificati
 
 
 def _taken_apart(
-    before: Model, plan: Plan | None, sizes: Mapping[str, int], given: random_inputs.InputShapes
+    before: Model, plan: Plan | None, sizes: Mapping[str, int], input_shapes: random_inputs.InputShapes
 ) -> Model:
     """The original with the operators taken apart that the plan names."""
     if plan is None or not plan.decomposed:
         return before
-    own = {d for v in before.graph.feeds for d in v.shape or () if isinstance(d, str)}
-    here = {name: size for name, size in sizes.items() if name in own}
+    symbols = {d for v in before.graph.feeds for d in v.shape or () if isinstance(d, str)}
+    here = {name: size for name, size in sizes.items() if name in symbols}
     fixed = {name: size for name, size in here.items() if name not in plan.free}
-    shapes = Inference(before, here, _bound(given, here)).main.values
-    declared = Inference(before, fixed, _bound(given, fixed)).main.values if plan.free else None
+    shapes = Inference(before, here, _bound(input_shapes, here)).main.values
+    declared = Inference(before, fixed, _bound(input_shapes, fixed)).main.values if plan.free else None
     return decompose(before, shapes, declared, plan.decomposed)[0]
 
 

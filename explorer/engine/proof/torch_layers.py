@@ -47,7 +47,7 @@ def site_evidence(
     """
     layers, twins = (dict(m.named_modules(remove_duplicate=False)) for m in (original, tiled))
     waiting = {(site.name, site.M): site for site in plan.sites}
-    found: dict[tuple[str, int], SiteEvidence] = {}
+    evidence: dict[tuple[str, int], SiteEvidence] = {}
 
     def hook(name: str) -> Any:
         def look(layer: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Tensor) -> None:
@@ -55,7 +55,7 @@ def site_evidence(
             if site is not None:
                 step()
                 x = args[0] if args else next(iter(kwargs.values()))
-                found[name, site.M] = _examined(site, layer, twins[name], x, output, seed)
+                evidence[name, site.M] = _examined(site, layer, twins[name], x, output, seed)
 
         return look
 
@@ -70,8 +70,8 @@ def site_evidence(
             handle.remove()
     for key, site in waiting.items():
         nothing = OutputComparison(unit_roundoff(site.dtype))
-        found[key] = _evidence(site, nothing, None, LIMIT, "", "it did not run with these inputs")
-    return tuple(found[site.name, site.M] for site in plan.sites)
+        evidence[key] = _evidence(site, nothing, None, LIMIT, "", "it did not run with these inputs")
+    return tuple(evidence[site.name, site.M] for site in plan.sites)
 
 
 class _Products(DispatchMode):
@@ -128,8 +128,8 @@ def _examined(site: SitePlan, layer: Any, twin: Any, x: Tensor, y: Tensor, seed:
     comparison.add(as_array(y), as_array(got), references[0].exact)
     roundoff = unit_roundoff(site.dtype)
     least = torch.finfo(y.dtype).smallest_normal * roundoff
-    given = [as_array(output) for output in outputs]
-    ratio, limit = largest_ratio(given, references, roundoff, chain_length(site), least)
+    arrays = [as_array(output) for output in outputs]
+    ratio, limit = largest_ratio(arrays, references, roundoff, chain_length(site), least)
     reason = fault_of(comparison, ratio, limit)
     return _evidence(site, comparison, ratio, limit, structure, reason)
 

@@ -59,17 +59,17 @@ def verdict_of(grounds: Grounds) -> dict[str, Any]:
 def verdict_within(outputs: Sequence[OutputEvidence], tolerance: Tolerance, draws: int) -> dict[str, Any]:
     """As `verdict_of`, of models that may differ by as much as was asked."""
     worst = next((o for o in outputs if not o.passed), None)
-    asked = tolerance_text(tolerance)
+    tolerance_words = tolerance_text(tolerance)
     kind: VerdictKind = "evidence"
     if worst is not None:
         kind = "different"
-        verdict = f"different: output '{printable(worst.name)}': {worst.reason}; asked: {asked}"
+        verdict = f"different: output '{printable(worst.name)}': {worst.reason}; asked: {tolerance_words}"
     elif outputs and all(o.constant for o in outputs):
         kind = "unproven"
         verdict = f"not proved: {_still(outputs)}"
     else:
         count = f"{many_text(len(outputs), 'output')} over {many_text(draws, 'draw')}"
-        verdict = f"within what was asked: {asked}; {count}, nothing else compared"
+        verdict = f"within what was asked: {tolerance_words}; {count}, nothing else compared"
     return {"passed": kind == "evidence", "verdict_kind": kind, "verdict": verdict}
 
 
@@ -84,14 +84,16 @@ def _fault(grounds: Grounds) -> tuple[VerdictKind, str] | None:
     unproved = next((r for r in grounds.regions if r.kind == "unproven"), None)
     unfollowed = next((s for s in grounds.sites if not s.passed), None)
     for name, evidence in (("output", grounds.whole), ("torch's output", grounds.torch)):
-        for one in evidence:
-            if one.passed:
+        for output in evidence:
+            if output.passed:
                 continue
             of_runtime = next((s.reason for s in grounds.sites if SATURATES in s.reason), "")
-            why = f"{name} '{printable(one.name)}': {one.reason}" + (f"; {SATURATES}" if of_runtime else "")
-            if one.equal or one.drawn or VOID in one.reason:
+            why = f"{name} '{printable(output.name)}': {output.reason}" + (
+                f"; {SATURATES}" if of_runtime else ""
+            )
+            if output.equal or output.drawn or VOID in output.reason:
                 return "unproven", f"not proved: {why}"
-            if grounds.structural and unfollowed is None and not one.nonfinite and name == "output":
+            if grounds.structural and unfollowed is None and not output.nonfinite and name == "output":
                 return "unproven", f"not proved: all parts are equal, and {why}"
             return "different", f"different: {why}"
     if unfollowed is not None:
@@ -156,10 +158,10 @@ def _shown(grounds: Grounds) -> tuple[VerdictKind, str]:
     head = {"equal": "equal within rounding", "evidence": "equal on evidence"}[kind]
     if kind == "equal" and exact and (identical or not sites):
         head = "equal bit for bit"
-    if stepped := [one for one in (*whole, *grounds.torch) if one.stepped]:
+    if stepped := [output for output in (*whole, *grounds.torch) if output.stepped]:
         parts.insert(0, _EDGE)
-        what = "every integer sum is proved exact" if sites and exact else "every part is proved equal"
-        kind, head = ("parts", what) if kind == "equal" else (kind, "equal on evidence")
+        claim = "every integer sum is proved exact" if sites and exact else "every part is proved equal"
+        kind, head = ("parts", claim) if kind == "equal" else (kind, "equal on evidence")
         head = f"{head}, yet {_apart(stepped)}"
     return kind, f"{head}: {'; '.join(parts)}"
 
@@ -169,10 +171,10 @@ _EDGE = "a rounding beside them moved a value over an edge (of a quantizer, an i
 
 def _apart(stepped: Sequence[OutputEvidence]) -> str:
     """By how much outputs differ: 'the outputs differ by up to 5.3e-02 (9.6e-03 of their size)'."""
-    gaps = [one for one in stepped if one.max_abs is not None]
+    gaps = [output for output in stepped if output.max_abs is not None]
     if not gaps:
         return f"of output '{printable(stepped[0].name)}' {stepped[0].reason}".replace(": ", ", ")
-    worst = max(gaps, key=lambda one: one.max_abs or 0.0)
+    worst = max(gaps, key=lambda output: output.max_abs or 0.0)
     return f"the outputs differ by up to {worst.max_abs:.1e} ({worst.relative_rms or 0.0:.1e} of their size)"
 
 
@@ -182,14 +184,14 @@ def _outputs(grounds: Grounds, identical: bool) -> str:
     if identical:
         return f"{count} bit for bit the same over {times}"
     judged = [e for e in grounds.whole if not (e.drawn or e.stepped)]
-    said = [_accuracy(judged)] if judged else []
-    for found, how in (
+    phrases = [_accuracy(judged)] if judged else []
+    for number, reason in (
         (sum(e.drawn for e in grounds.whole), "made with random numbers, which no two runs share"),
         (sum(e.stepped for e in grounds.whole), "apart by more than rounding"),
     ):
-        if found:
-            said.append(f"{found} of them {how}" if found < len(grounds.whole) else how)
-    return f"{count} over {times}: {', '.join(said)}"
+        if number:
+            phrases.append(f"{number} of them {reason}" if number < len(grounds.whole) else reason)
+    return f"{count} over {times}: {', '.join(phrases)}"
 
 
 def _remarks(grounds: Grounds) -> Iterator[str]:

@@ -87,5 +87,5 @@ class Prover:
         return {
             "dims": dims_of(before, {**bound, **(dims or {})}),
             "input_shapes": self._models.options["input_shapes"],
-            "given": read_input(input) if input is not None else None,
+            "arrays": read_input(input) if input is not None else None,
         }

@@ -46,7 +46,7 @@ def shown_zeros(source: Model, spec: TileSpec, spoil: Spoil | None = None) -> Si
     """The evidence of a proof on an input that is zero everywhere: its own rows show nothing."""
     shape = source.graph.inputs[0].shape
     zeros = InputArrays("zeros.npy", {"": np.zeros(shape, np.float32)})
-    return t.prove(source, spec, spoil, given=zeros).sites[0]
+    return t.prove(source, spec, spoil, arrays=zeros).sites[0]
 
 
 @pytest.mark.parametrize("edges", t.EDGES)

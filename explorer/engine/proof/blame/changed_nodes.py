@@ -34,31 +34,31 @@ class ChangedNodes(Struct, frozen=True):
 
 
 def changed_nodes(
-    one: GraphProducers,
-    other: GraphProducers,
+    before: GraphProducers,
+    after: GraphProducers,
     regions: tuple[Region, Region],
     named: Mapping[str, str],
 ) -> ChangedNodes:
     """The nodes in which two regions differ.
 
     Args:
-        one: The first graph.
-        other: The second graph.
+        before: The first graph.
+        after: The second graph.
         regions: What makes the value in either.
         named: Names of the first graph for values of the second that are the same.
     """
     forms = _Forms()
-    sides = _Side(one, regions[0], {}, forms), _Side(other, regions[1], named, forms)
+    sides = _Side(before, regions[0], {}, forms), _Side(after, regions[1], named, forms)
     shared = set(sides[0].numbers.values()) & set(sides[1].numbers.values())
-    left, right = ({at for at in side.live if not side.has(at, shared)} for side in sides)
-    rewired = _peel(sides, left, right)
-    if not left and not right:
+    only_before, only_after = ({at for at in side.live if not side.has(at, shared)} for side in sides)
+    rewired = _peel(sides, only_before, only_after)
+    if not only_before and not only_after:
         return ChangedNodes("connected otherwise", *rewired) if rewired else ChangedNodes("", (), ())
-    kind: Change = "removed" if not right else "inserted" if not left else "replaced"
-    if len(left) == len(right) == 1:
-        a, b = one.nodes[next(iter(left))], other.nodes[next(iter(right))]
+    kind: Change = "removed" if not only_after else "inserted" if not only_before else "replaced"
+    if len(only_before) == len(only_after) == 1:
+        a, b = before.nodes[next(iter(only_before))], after.nodes[next(iter(only_after))]
         kind = "changed" if a.key == b.key else "replaced"
-    return ChangedNodes(kind, tuple(sorted(left)), tuple(sorted(right)))
+    return ChangedNodes(kind, tuple(sorted(only_before)), tuple(sorted(only_after)))
 
 
 class _Forms:
@@ -74,9 +74,9 @@ class _Forms:
 
     def stored(self, tensor: Tensor) -> int:
         bucket = self.forms.sample(tensor)
-        for known, number in self._tensors:
-            if known is tensor or (
-                self.forms.sample(known) == bucket and self.forms.equal_content(known, tensor)
+        for candidate, number in self._tensors:
+            if candidate is tensor or (
+                self.forms.sample(candidate) == bucket and self.forms.equal_content(candidate, tensor)
             ):
                 return number
         self._tensors.append((tensor, self.number(("stored", len(self._tensors)))))
@@ -109,13 +109,13 @@ class _Side:
             live = any(name in flowing for name in reads)
             inputs = tuple(self._of(name) for name in node.inputs)
             captured = tuple(self._of(name) for name in reads if name not in node.inputs)
-            own = self._own(node)
-            whole = forms.number(("node", own, inputs, captured))
+            signature = self._own(node)
+            whole = forms.number(("node", signature, inputs, captured))
             if live:
                 self.live.append(at)
                 flowing.update(filter(None, node.outputs))
                 fixed = tuple("" if name in flowing else self._of(name) for name in node.inputs)
-                self.local[at] = forms.number(("local", own, fixed))
+                self.local[at] = forms.number(("local", signature, fixed))
             single = constant_of(node)
             if not node.domain and node.op == "Identity" and inputs:
                 self.numbers[node.outputs[0]] = inputs[0]
@@ -145,7 +145,7 @@ class _Side:
         if (form := literal_form(value)) is not None:
             return form
         if isinstance(value, (tuple, list)):
-            return tuple(self._attribute(item) for item in value)
+            return tuple(self._attribute(element) for element in value)
         if isinstance(value, Tensor):
             return self.forms.stored(value)
         return self.forms.forms.attribute(self.wiring.model, value)
@@ -157,38 +157,45 @@ class _Side:
 
 
 def _peel(
-    sides: tuple[_Side, _Side], left: set[int], right: set[int]
+    sides: tuple[_Side, _Side], only_before: set[int], only_after: set[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """Takes the nodes away that are the same from the back on.
 
     Returns:
         The first pair that was taken away though both read what is known, and not the same; None without one.
     """
-    one, other = sides
-    pending = [(one.region.value, other.region.value)]
+    before, after = sides
+    pending = [(before.region.value, after.region.value)]
     rewired: list[tuple[int, int]] = []
-    seen: set[tuple[str, str]] = set()
+    visited: set[tuple[str, str]] = set()
     while pending:
         pair = pending.pop()
-        if pair in seen:
+        if pair in visited:
             continue
-        seen.add(pair)
+        visited.add(pair)
         a, b = (side.wiring.producer.get(name) for side, name in zip(sides, pair, strict=True))
-        if a is None or b is None or a not in left or b not in right or one.local[a] != other.local[b]:
+        if (
+            a is None
+            or b is None
+            or a not in only_before
+            or b not in only_after
+            or before.local[a] != after.local[b]
+        ):
             continue
-        first, second = one.wiring.nodes[a], other.wiring.nodes[b]
+        first, second = before.wiring.nodes[a], after.wiring.nodes[b]
         if len(first.inputs) != len(second.inputs):
             continue
-        left.discard(a)
-        right.discard(b)
+        only_before.discard(a)
+        only_after.discard(b)
         inputs = list(zip(first.inputs, second.inputs, strict=True))
         pending += inputs
-        apart = [(x, y) for x, y in inputs if one.numbers.get(x) != other.numbers.get(y)]
-        known = [
-            not ({one.wiring.producer.get(x)} & left) and not ({other.wiring.producer.get(y)} & right)
+        apart = [(x, y) for x, y in inputs if before.numbers.get(x) != after.numbers.get(y)]
+        settled = [
+            not ({before.wiring.producer.get(x)} & only_before)
+            and not ({after.wiring.producer.get(y)} & only_after)
             for x, y in apart
         ]
-        if apart and all(known):
+        if apart and all(settled):
             rewired.append((a, b))
     if not rewired:
         return None

@@ -58,13 +58,13 @@ class Judge:
         was = self._coarsest(self.one, place.before, place.dtypes[0])
         now = self._coarsest(self.other, place.after, place.dtypes[1])
         coarser = now[0] > max(was[0], unit_roundoff(place.dtypes[0]))
-        shown = max(
+        worst_trial = max(
             (t for t in place.alone if not t.not_run), key=lambda t: _relative(t.figures) or 0.0, default=None
         )
-        found: tuple[ProbeState, str, Trial | None] = ("rounding", "", shown)
+        judgment: tuple[ProbeState, str, Trial | None] = ("rounding", "", worst_trial)
         for trial in place.alone:
             if trial.not_run:
-                found = "unjudged", f"it could not be run alone: {trial.not_run}", None
+                judgment = "unjudged", f"it could not be run alone: {trial.not_run}", None
                 continue
             reason = self._excess(place, trial, depth, growth, None)
             if not reason:
@@ -72,9 +72,9 @@ class Judge:
             sound = coarser and not trial.fault and not trial.figures.nonfinite
             if not sound or (now[0] != _QUANTISED and self._excess(place, trial, depth, growth, now[0])):
                 return "introduced", reason, trial
-            if found[0] == "rounding":
-                found = "coarser", f"computed in {now[1]}", trial
-        return found
+            if judgment[0] == "rounding":
+                judgment = "coarser", f"computed in {now[1]}", trial
+        return judgment
 
     def _excess(
         self, place: ComparedValue, trial: Trial, depth: int, growth: float, roundoff: float | None
@@ -87,12 +87,12 @@ class Judge:
             return ""
         if not place.float:
             return f"{trial.differing:,} of {trial.elements:,} elements differ" if trial.differing else ""
-        own = unit_roundoff(place.dtypes[0])
-        figures.roundoff = own
+        type_roundoff = unit_roundoff(place.dtypes[0])
+        figures.roundoff = type_roundoff
         judged = figures.judged and figures.plausible
         figures.growth = growth
         if roundoff is not None:
-            figures.roundoff, figures.growth = roundoff, growth * roundoff / own
+            figures.roundoff, figures.growth = roundoff, growth * roundoff / type_roundoff
         return figures.judge() if judged else figures.judge_by_depth(depth)
 
     def _coarsest(self, wiring: GraphProducers, region: Region, dtype: str) -> tuple[float, str]:
@@ -113,20 +113,22 @@ class Judge:
                 inside = [self._of_node(model, inner) for inner in function.nodes]
                 self.coarse[id(function)] = max(inside, default=(0.0, ""))
             return self.coarse[id(function)]
-        found = [(0.0, "")]
+        coarse_types = [(0.0, "")]
         if "quantize" in node.op.lower() or node.op.startswith("QLinear") or node.op.endswith("Integer"):
-            found.append((_QUANTISED, "integers"))
+            coarse_types.append((_QUANTISED, "integers"))
         elif node.op.startswith("MatMulNBits"):
-            found.append((_QUANTISED, "few bits"))
+            coarse_types.append((_QUANTISED, "few bits"))
         if node.op == "Cast":
             code = node.attributes.get("to")
-            found += [_coarseness(DTYPES[code].name)] if isinstance(code, int) and code in DTYPES else []
+            coarse_types += (
+                [_coarseness(DTYPES[code].name)] if isinstance(code, int) and code in DTYPES else []
+            )
         if node.op == "Constant" and isinstance(value := node.attributes.get("value"), Tensor):
-            found.append(_coarseness(value.dtype))
+            coarse_types.append(_coarseness(value.dtype))
         for _, graph in subgraphs(node):
-            found += [self._of_node(model, inner) for inner in graph.nodes]
-            found += [_coarseness(tensor.dtype) for tensor in graph.initializers.values()]
-        return max(found)
+            coarse_types += [self._of_node(model, inner) for inner in graph.nodes]
+            coarse_types += [_coarseness(tensor.dtype) for tensor in graph.initializers.values()]
+        return max(coarse_types)
 
     def _probe(
         self,
@@ -143,7 +145,7 @@ class Judge:
         if state == "introduced":
             change, at, node, twin = self._at_fault(place, (at, node, twin))
         figures = place.whole.figures
-        seen = bool(figures.elements)
+        was_compared = bool(figures.elements)
         relative = _relative(figures) if place.float else None
         ran = trial is not None and not trial.fault and not trial.not_run
         alone = trial.figures if trial is not None and ran and place.float else None
@@ -159,7 +161,7 @@ class Judge:
             dtype=place.dtypes[0],
             dtype_after=place.dtypes[1],
             shape=place.shape,
-            max_abs=figures.max_abs if seen else None,
+            max_abs=figures.max_abs if was_compared else None,
             rms=math.sqrt(figures.mse) if place.float and figures.mse is not None else None,
             relative=relative,
             snr_db=relative_decibels(relative) if relative else None,
@@ -185,24 +187,24 @@ class Judge:
             (the change; where it is among the nodes of the first model; the nodes of both models).
         """
         at, node, twin = makers
-        found = changed_nodes(self.one, self.other, (place.before, place.after), self.named)
-        if not found.change:
+        changed = changed_nodes(self.one, self.other, (place.before, place.after), self.named)
+        if not changed.change:
             return "behind the fault", at, node, twin
-        if found.before:
-            at = found.before[0]
+        if changed.before:
+            at = changed.before[0]
             node = self.one.nodes[at]
-        if found.after:
-            twin = self.other.nodes[found.after[0]]
-        return found.change, at, node if found.before else twin, twin
+        if changed.after:
+            twin = self.other.nodes[changed.after[0]]
+        return changed.change, at, node if changed.before else twin, twin
 
 
 def _formats(before: Model, after: Model) -> dict[int, str]:
     """Number formats of the layers of the second model, by node, where the first has none."""
     side = DefUse(after)
-    found = fold_rounding(DefUse(before), side)
-    if found is None or found.side is not side:
+    folded = fold_rounding(DefUse(before), side)
+    if folded is None or folded.side is not side:
         return {}
-    return {at: formats_text(side.nodes[at], node, side) for at, node in found.nodes.items()}
+    return {at: formats_text(side.nodes[at], node, side) for at, node in folded.nodes.items()}
 
 
 def _coarseness(dtype: str) -> tuple[float, str]:

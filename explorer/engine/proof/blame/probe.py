@@ -127,8 +127,10 @@ class LayerProbe:
         self.without = without or {}
         pairs = pair_values(self.one, self.other, inputs, ends, floats)
         pairs = [p for p in pairs if p.before not in self.without]
-        known = shapes.infer(before, None, {d.name: (d.dtype, d.shape) for d in drawn}).values
-        pairs = [p for p in pairs if p.before not in known or known[p.before].dtype in (*COMPARABLE, None)]
+        inferred = shapes.infer(before, None, {d.name: (d.dtype, d.shape) for d in drawn}).values
+        pairs = [
+            p for p in pairs if p.before not in inferred or inferred[p.before].dtype in (*COMPARABLE, None)
+        ]
         self.tell("loading the original")
         self._first = RuntimeSession(
             expose(before, [p.before for p in pairs]), what="the original", optimise=False
@@ -153,7 +155,7 @@ class LayerProbe:
                     self.one.region(pair.before, stops),
                     self.other.region(pair.after, stops_after),
                     (dtype, self._dtypes[pair.after]),
-                    _nbytes(known.get(pair.before), dtype, budget // 8),
+                    _nbytes(inferred.get(pair.before), dtype, budget // 8),
                     trials.Trial(OutputComparison(unit_roundoff(dtype))),
                 )
             )
@@ -161,13 +163,13 @@ class LayerProbe:
         self._truth = Float64Layers(self.one, self.places, feeds[0], self.tell)
 
     def _left(self, tried: set[str], paired: set[str]) -> dict[str, str]:
-        left = {}
+        unpaired = {}
         for name in self.one.producer:
             if name in self.one.live and name not in paired:
                 untyped = name in tried
-                why = "of types that cannot be compared" if untyped else "not in the second model"
-                left[name] = self.without.get(name, why)
-        return left
+                reason = "of types that cannot be compared" if untyped else "not in the second model"
+                unpaired[name] = self.without.get(name, reason)
+        return unpaired
 
     def tell(self, phase: str, done: int = 0, total: int = 0) -> None:
         """Reports progress, and stops here if the user wants to stop."""
@@ -193,17 +195,17 @@ class LayerProbe:
         """Places that are held together with what they are made from."""
         size = {p.pair.before: p.nbytes for p in self.places}
         chunk: list[trials.ComparedValue] = []
-        seen: set[str] = set()
+        in_chunk: set[str] = set()
         nbytes = 0
         for place in self.places:
             needs = {place.pair.before, *self._given(place)} & size.keys()
-            more = _COPIES * sum(size[name] for name in needs - seen)
+            more = _COPIES * sum(size[name] for name in needs - in_chunk)
             if chunk and nbytes + more > self.budget:
                 yield chunk
-                chunk, seen, nbytes = [], set(), 0
+                chunk, in_chunk, nbytes = [], set(), 0
                 more = _COPIES * sum(size[name] for name in needs)
             chunk.append(place)
-            seen |= needs
+            in_chunk |= needs
             nbytes += more
             self.held = max(self.held, nbytes)
         if chunk:
@@ -220,12 +222,12 @@ class LayerProbe:
             The original's values in the first draw: those of the chunk, and what its layers read.
         """
         mine = [p.pair.before for p in chunk]
-        given = {name for p in chunk for name in self._given(p)} - self.inputs.keys()
-        kept: Feeds = {}
+        layer_inputs = {name for p in chunk for name in self._given(p)} - self.inputs.keys()
+        first_values: Feeds = {}
         for at, feeds in enumerate(self.feeds):
             self.tell("running both models", done, len(self.places))
-            wanted = list(dict.fromkeys((*mine, *given))) if at == 0 else mine
-            old = self._first.run(feeds, wanted)
+            names = list(dict.fromkeys((*mine, *layer_inputs))) if at == 0 else mine
+            old = self._first.run(feeds, names)
             there = {self.inputs[name]: value for name, value in feeds.items()}
             new = self._second.run(
                 {name: trials.in_type(value, self._dtypes[name]) for name, value in there.items()},
@@ -239,14 +241,14 @@ class LayerProbe:
                     true = self._truth.at(done + offset)
                 trials.add(place.whole, a, b, true)
             if at == 0:
-                kept = {**feeds, **old}
+                first_values = {**feeds, **old}
         off = [p for p in chunk if p.float and not p.whole.equal]
         if off:
             moved = self._first.run(by_one_ulp(self.feeds[0]), [p.pair.before for p in off])
             for place in off:
                 name = place.pair.before
-                place.whole.figures.sensitivity = change(kept[name], moved.pop(name))
-        return kept
+                place.whole.figures.sensitivity = change(first_values[name], moved.pop(name))
+        return first_values
 
     def _alone(self, group: Sequence[trials.ComparedValue], values: Feeds) -> None:
         """The layers of both models on the original's values."""
@@ -263,42 +265,46 @@ class LayerProbe:
 
     def _tried(self, group: Sequence[trials.ComparedValue], values: Feeds) -> None:
         names = {name for place in group for name in self._given(place)}
-        given = {name: values[name] for name in names}
+        layer_inputs = {name: values[name] for name in names}
         sides = []
-        for wiring, regions, what in (
+        for wiring, regions, label in (
             (self.one, [p.before for p in group], "layers of the original alone"),
             (self.other, [p.after for p in group], "layers of the other model alone"),
         ):
             read = {name for region in regions for name in region.given}
-            own = wiring is self.one
-            dtypes = {name: element_type(given[name]) if own else self._dtypes[name] for name in read}
+            is_original = wiring is self.one
+            dtypes = {
+                name: element_type(layer_inputs[name]) if is_original else self._dtypes[name] for name in read
+            }
             model, outputs = cut_out(wiring, regions, dtypes)
-            sides.append((RuntimeSession(model, what=what, optimise=False), outputs, dtypes))
+            sides.append((RuntimeSession(model, what=label, optimise=False), outputs, dtypes))
         (first, outputs, read_first), (second, outputs_after, dtypes_after) = sides
         alone = _Alone(first, second, outputs, outputs_after, tuple(read_first), dtypes_after)
-        self._try(group, given, alone)
-        filled = {name: trials.without_zeros(value, trials.seed_of(name)) for name, value in given.items()}
-        if any(filled[name] is not value for name, value in given.items()):
+        self._try(group, layer_inputs, alone)
+        filled = {
+            name: trials.without_zeros(value, trials.seed_of(name)) for name, value in layer_inputs.items()
+        }
+        if any(filled[name] is not value for name, value in layer_inputs.items()):
             self._try(group, filled, alone)
         # equal bits with every input in play leave nothing to look for
         deep = [p for p in group if p.float and trials.undecided(p.alone[-1])]
         for parts in sorted({self._parts(p) for p in deep} - {1}):
-            chosen = [p for p in deep if self._parts(p) == parts]
+            places = [p for p in deep if self._parts(p) == parts]
             for part in range(parts):
                 thinned = {
                     name: trials.one_part(value, part, parts, trials.seed_of(name))
                     for name, value in filled.items()
                 }
-                self._try(chosen, thinned, alone, into=part)
+                self._try(places, thinned, alone, into=part)
 
     def _try(
-        self, group: Sequence[trials.ComparedValue], given: Feeds, alone: _Alone, *, into: int = 0
+        self, group: Sequence[trials.ComparedValue], layer_inputs: Feeds, alone: _Alone, *, into: int = 0
     ) -> None:
         """One run of the layers of both models on the same values: a new trial, or `into` the last one."""
         roundings = {self.named[name]: dtype for name, dtype in alone.dtypes.items()}
-        here = {name: trials.as_given(given[name], roundings.get(name)) for name in alone.read}
+        here = {name: trials.as_given(layer_inputs[name], roundings.get(name)) for name in alone.read}
         there = {
-            name: trials.in_type(trials.as_given(given[self.named[name]], dtype), dtype)
+            name: trials.in_type(trials.as_given(layer_inputs[self.named[name]], dtype), dtype)
             for name, dtype in alone.dtypes.items()
         }
         old = alone.first.run(here, [alone.outputs[p.pair.before] for p in group])
@@ -325,8 +331,10 @@ class LayerProbe:
         In a sum of thousands of terms rounding hides a weight that is off by a thousandth; in a part of it
         with all else zero it does not.
         """
-        stored = self.one.model.graph.initializers
-        shapes = [stored[name].shape for name in place.before.stored if len(stored[name].shape) > 1]
+        initializers = self.one.model.graph.initializers
+        shapes = [
+            initializers[name].shape for name in place.before.stored if len(initializers[name].shape) > 1
+        ]
         depths = [max(shape) if len(shape) == 2 else math.prod(shape[1:]) for shape in shapes]
         depth = max(depths, default=1)
         return min(-(-depth // _TERMS), max(1, _MOST_MACS // max(1, depth * math.prod(place.shape))))

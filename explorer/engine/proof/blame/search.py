@@ -13,7 +13,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 from msgspec.structs import replace
@@ -67,7 +66,7 @@ def blame(
     seed: int = 0,
     dims: Dims | None = None,
     input_shapes: random_inputs.InputShapes | None = None,
-    given: InputArrays | None = None,
+    arrays: InputArrays | None = None,
     budget: int = BUDGET,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
@@ -82,7 +81,7 @@ def blame(
         dims: Sizes of symbolic dimensions, one or several; what neither this nor `after` fixes is tried at
             several (see `lengths`).
         input_shapes: Shapes and types in place of the declared ones.
-        given: Inputs from a file; then nothing is drawn.
+        arrays: Inputs from a file; then nothing is drawn.
         budget: Bytes of values that are held together (a value above it is looked at alone).
         on_progress: Told where the work stands.
         cancel: Asked between runs and between layers; True stops.
@@ -107,12 +106,15 @@ def blame(
         inputs, ends = pair_inputs(before, after, FLOATS), _ends(before, after)
     except InputMismatch as why:
         return _unlike(before, after, str(why), time.perf_counter() - started)
-    seeds = () if given is not None else tuple(seed + i for i in range(draws))
-    how: Any = {"budget": budget, "on_progress": on_progress, "cancel": cancel}
-    measure = partial(LayerProbe, before, after, inputs, ends, **how)
+    seeds = () if arrays is not None else tuple(seed + i for i in range(draws))
+    measure = partial(
+        LayerProbe, before, after, inputs, ends, budget=budget, on_progress=on_progress, cancel=cancel
+    )
     look = partial(_looked, after, inputs, ends, plan, seeds, measure)
-    if given is not None:
-        return replace(look(random_inputs.given_inputs(before, given)), seconds=time.perf_counter() - started)
+    if arrays is not None:
+        return replace(
+            look(random_inputs.given_inputs(before, arrays)), seconds=time.perf_counter() - started
+        )
     shapes = random_inputs.fixed_shapes(before, after, inputs, input_shapes or {})
     tried = choose(before, plan, {**_fixed(before, after, inputs), **(dims or {})}, shapes).tried
     worst = _worst(lambda sizes: look(random_inputs.plan_inputs(before, sizes, shapes)), tried)
@@ -154,7 +156,7 @@ def _looked(
     """The answer for inputs of one size."""
     rows = {s.output: max(1.0, math.sqrt(s.grid[1] / _IN_A_ROW)) for s in plan.sites} if plan else {}
     others = {v.name: v.dtype for v in after.graph.feeds}
-    coarser = {d.name: other for d in drawn if not _holds(other := others[inputs[d.name]], d.dtype)}
+    coarser = {d.name: other_type for d in drawn if not _holds(other_type := others[inputs[d.name]], d.dtype)}
     feeds = [
         {name: as_given(value, coarser.get(name)) for name, value in random_inputs.draw(drawn, s).items()}
         for s in seeds or (0,)
@@ -194,11 +196,11 @@ def _ends(before: Model, after: Model) -> list[Pair]:
 
 def _fixed(before: Model, after: Model, inputs: Mapping[str, str]) -> dict[str, int]:
     """Sizes that the first model leaves open and the second does not."""
-    other = {v.name: v.shape or () for v in after.graph.feeds}
+    after_shapes = {v.name: v.shape or () for v in after.graph.feeds}
     return {
         a: b
         for value in before.graph.feeds
-        for a, b in zip(value.shape or (), other[inputs[value.name]], strict=False)
+        for a, b in zip(value.shape or (), after_shapes[inputs[value.name]], strict=False)
         if isinstance(a, str) and isinstance(b, int)
     }
 
@@ -213,13 +215,13 @@ def _moved(probing: LayerProbe, probes: Sequence[Probe]) -> list[str]:
     for place, probe in zip(probing.places, probes, strict=True):
         for name in place.before.given:
             readers.setdefault(name, []).append(probe)
-    found = []
+    moved_names = []
     for place, probe in zip(probing.places, probes, strict=True):
         following = readers.get(place.pair.before, [])
         off = probe.state == "introduced" and probe.departs and not probe.output
         if off and following and all(p.state == "introduced" and not p.departs for p in following):
-            found.append(place.pair.before)
-    return found
+            moved_names.append(place.pair.before)
+    return moved_names
 
 
 def _unlike(before: Model, after: Model, why: str, seconds: float) -> Blame:
@@ -329,11 +331,11 @@ def _verdict(
         )
     if kind == "undecided":
         off = next(p for p in probes if p.departs)
-        one = next(p for p in probes if p.state == "unjudged")
-        return f"not decided: first off at {_named(off)}, and {_named(one)} {one.reason[3:]}"
+        unjudged = next(p for p in probes if p.state == "unjudged")
+        return f"not decided: first off at {_named(off)}, and {_named(unjudged)} {unjudged.reason[3:]}"
     top = ""
-    if most is not None and (own := probes[most].introduced) is not None:
-        top = f", most in {_named(probes[most])} ({100 * own:.2g} % of its size)"
+    if most is not None and (error := probes[most].introduced) is not None:
+        top = f", most in {_named(probes[most])} ({100 * error:.2g} % of its size)"
     if kind == "coarser":
         why = " and ".join(dict.fromkeys(probes[i].reason for i in coarser))
         share = f"{len(coarser):,} of {count}"
@@ -349,8 +351,8 @@ def _verdict(
     if more:
         others = f"; {more:,} more layer{'s' if more > 1 else ''} introduce{'' if more > 1 else 's'} error"
     ends = [p for p in probes if p.output]
-    shown = any(p.departs for p in ends) or not ends
-    hidden = "" if shown else "; the outputs do not show it on these inputs"
+    visible = any(p.departs for p in ends) or not ends
+    hidden = "" if visible else "; the outputs do not show it on these inputs"
     return f"departs first in {_named(first)}{_change(first)}: {first.reason}{others}{hidden}"
 
 
@@ -361,9 +363,9 @@ def _change(probe: Probe) -> str:
     if probe.change == "behind the fault":
         return ", which stands behind the fault"
     renamed = probe.change != "inserted" and probe.layer_after != probe.layer
-    other = f" ('{printable(probe.layer_after)}' in the other model)" if renamed else ""
+    other_name = f" ('{printable(probe.layer_after)}' in the other model)" if renamed else ""
     is_or_was = "is" if probe.change == "connected otherwise" else "was"
-    return f", which {is_or_was} {probe.change}{other}"
+    return f", which {is_or_was} {probe.change}{other_name}"
 
 
 def _named(probe: Probe) -> str:

@@ -95,9 +95,9 @@ def product(x: Array, weight: Array) -> tuple[Array, Array]:
             size = np.abs(slab).astype(magnitude.dtype, copy=False)
             bound[:, columns] += _multiplied(magnitude[:, rows], size)
     if rough:
-        lost = ~((bound > _RANGE[0]) & (bound < _RANGE[1]))
+        inexact = ~((bound > _RANGE[0]) & (bound < _RANGE[1]))
         # a row or a column of zeros loses nothing
-        unsure = (lost & weight.any(0)).any(1) & x.any(1) if lost.any() else np.zeros(len(x), bool)
+        unsure = (inexact & weight.any(0)).any(1) & x.any(1) if inexact.any() else np.zeros(len(x), bool)
         if unsure.any():
             some = np.abs(x[unsure])
             bound[unsure] = 0
@@ -107,15 +107,15 @@ def product(x: Array, weight: Array) -> tuple[Array, Array]:
     return exact, bound
 
 
-def _multiplied(left: Array, right: Array) -> Array:
+def _multiplied(matrix: Array, weight: Array) -> Array:
     """A matrix product; for a few rows without BLAS, whose threads wait for each other more than they work.
 
     Two rows against 4,096 x 9,216 took 0.1 s of processor time this way, 1.5 s through BLAS on a machine
     that had other things to do.
     """
-    if left.shape[0] <= _FEW_ROWS:
-        return np.einsum("mk,kn->mn", left, right)  # type: ignore[no-any-return]
-    return np.asarray(left @ right)
+    if matrix.shape[0] <= _FEW_ROWS:
+        return np.einsum("mk,kn->mn", matrix, weight)  # type: ignore[no-any-return]
+    return np.asarray(matrix @ weight)
 
 
 def _slabs(weight: Array) -> Iterator[tuple[slice, slice]]:
@@ -153,9 +153,9 @@ class _Float64(Struct):
         stop_if(self.cancel)
         rule = None if node.domain else _RULES.get(node.op)
         if rule is not None:
-            found = rule(attributes, args)
-            if found is not None and len([o for o in node.outputs if o]) == 1:
-                return [found]
+            output = rule(attributes, args)
+            if output is not None and len([o for o in node.outputs if o]) == 1:
+                return [output]
         return self._evaluated(node, attributes, args)
 
     def _evaluated(self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Any]:
@@ -169,8 +169,8 @@ class _Float64(Struct):
             raise NoReference(f"operator {node.domain}.{node.op} is not onnx's own")
         if any(isinstance(v, Graph) for v in attributes.values()):
             raise NoReference(f"operator {node.op} has a body")
-        own = attributes is node.attributes
-        evaluator = self.evaluators.get(id(node)) if own else None
+        cacheable = attributes is node.attributes
+        evaluator = self.evaluators.get(id(node)) if cacheable else None
         try:
             if evaluator is None:
                 names = [n for n in dict.fromkeys(node.inputs) if n]
@@ -184,7 +184,7 @@ class _Float64(Struct):
                 opsets = {k: v for k, v in self.model.opsets.items() if k in ("", node.domain)}
                 encoded = encode(Model(single, opsets, self.model.ir_version))
                 evaluator = ReferenceEvaluator(onnx.load_model_from_string(encoded))
-                if own:
+                if cacheable:
                     self.evaluators[id(node)] = evaluator
             feeds = {n: _wide(a) for n, a in zip(node.inputs, args, strict=True) if n}
             results = iter(evaluator.run(None, feeds))
@@ -237,12 +237,12 @@ def _divide(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
 
 
 def _gemm(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
-    left, right = args[0], args[1]
-    left = left.T if attributes.get("transA", 0) else left
-    right = right.T if attributes.get("transB", 0) else right
-    if left.dtype.kind in "iu":
+    x, weight = args[0], args[1]
+    x = x.T if attributes.get("transA", 0) else x
+    weight = weight.T if attributes.get("transB", 0) else weight
+    if x.dtype.kind in "iu":
         return None
-    result = _matrix_product(_wide(left), right) * attributes.get("alpha", 1.0)
+    result = _matrix_product(_wide(x), weight) * attributes.get("alpha", 1.0)
     if len(args) > 2 and args[2] is not None:
         result = result + attributes.get("beta", 1.0) * _wide(args[2])
     return result
@@ -256,12 +256,12 @@ def _matmul(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
     return np.matmul(_wide(left), _wide(right))
 
 
-def _matrix_product(left: Array, right: Array) -> Array:
-    if right.dtype == np.float64:
-        return np.asarray(left @ right)
-    result = np.zeros((left.shape[0], right.shape[1]))
-    for rows, columns in _slabs(right):
-        result[:, columns] += _multiplied(left[:, rows], right[rows, columns].astype(np.float64))
+def _matrix_product(x: Array, weight: Array) -> Array:
+    if weight.dtype == np.float64:
+        return np.asarray(x @ weight)
+    result = np.zeros((x.shape[0], weight.shape[1]))
+    for rows, columns in _slabs(weight):
+        result[:, columns] += _multiplied(x[:, rows], weight[rows, columns].astype(np.float64))
     return result
 
 
@@ -294,8 +294,8 @@ def _layer_normalization(attributes: Mapping[str, Any], args: Sequence[Any]) -> 
     axes = tuple(range(attributes.get("axis", -1) % x.ndim, x.ndim))
     centred = x - x.mean(axes, keepdims=True)
     variance = np.square(centred).mean(axes, keepdims=True)
-    made = centred / np.sqrt(variance + attributes.get("epsilon", 1e-5)) * scale
-    return made + _wide(args[2]) if len(args) > 2 and args[2] is not None else made
+    scaled = centred / np.sqrt(variance + attributes.get("epsilon", 1e-5)) * scale
+    return scaled + _wide(args[2]) if len(args) > 2 and args[2] is not None else scaled
 
 
 _MOVING = (

@@ -116,12 +116,12 @@ def _unfolded(window: Window, padded: Array, weight: Array, result: Array) -> No
     row = max(matrix.shape[1] * math.prod(window.out[1:]), 1)
     step = max(_COLUMNS // row, 1)
     band_axis = 2 + rank
-    for item in range(padded.shape[0]):
+    for image in range(padded.shape[0]):
         for first in range(0, window.out[0], step):
-            cut: Any = (item, *(slice(None),) * (band_axis - 1), slice(first, first + step))
+            cut: Any = (image, *(slice(None),) * (band_axis - 1), slice(first, first + step))
             band = view[cut]
-            made = matrix @ band.reshape(matrix.shape[1], -1)
-            result[item, :, first : first + step] = made.reshape(-1, *band.shape[1 + rank :])
+            band_values = matrix @ band.reshape(matrix.shape[1], -1)
+            result[image, :, first : first + step] = band_values.reshape(-1, *band.shape[1 + rank :])
 
 
 def conv_transpose(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
@@ -151,20 +151,20 @@ def conv_transpose(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
         pads = (0,) * 2 * rank if auto == "VALID" else pads
         heads = list(pads[:rank])
         out = [f - a - b for f, a, b in zip(full, pads[:rank], pads[rank:], strict=True)]
-    given, made = x.shape[1] // groups, weight.shape[1]
-    total = np.zeros((x.shape[0], groups * made, *full))
+    in_channels, out_channels = x.shape[1] // groups, weight.shape[1]
+    total = np.zeros((x.shape[0], groups * out_channels, *full))
     for tap in np.ndindex(*kernel):
         met: list[slice] = [slice(None), slice(None)]
         met += [
             slice(t * d, t * d + (n - 1) * s + 1, s) for t, (n, s, d, _, _) in zip(tap, sizes, strict=True)
         ]
         for g in range(groups):
-            met[1] = slice(g * made, (g + 1) * made)
-            part = x[:, g * given : (g + 1) * given]
-            here: Any = (slice(g * given, (g + 1) * given), slice(None), *tap)
+            met[1] = slice(g * out_channels, (g + 1) * out_channels)
+            part = x[:, g * in_channels : (g + 1) * in_channels]
+            here: Any = (slice(g * in_channels, (g + 1) * in_channels), slice(None), *tap)
             total[tuple(met)] += np.moveaxis(np.tensordot(part, weight[here], (1, 0)), -1, 1)
-    shown: Any = (..., *(slice(h, h + o) for h, o in zip(heads, out, strict=True)))
-    result = total[shown]
+    region: Any = (..., *(slice(h, h + o) for h, o in zip(heads, out, strict=True)))
+    result = total[region]
     if len(args) > 2 and args[2] is not None:
         result = result + args[2].reshape(1, -1, *(1,) * rank)
     return result

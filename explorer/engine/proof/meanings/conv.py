@@ -81,8 +81,8 @@ def _forwards(
     def met(phase: tuple[int, ...], tap: tuple[int, ...]) -> list[Array]:
         return [np.arange(n) * s + t * d - head for t, (d, s, n, head) in zip(tap, axes, strict=True)]
 
-    one = (0,) * len(out[2:])
-    return _Taps((1,) * len(one), window.out, {one: list(np.ndindex(*kernel[2:]))}, met)
+    origin = (0,) * len(out[2:])
+    return _Taps((1,) * len(origin), window.out, {origin: list(np.ndindex(*kernel[2:]))}, met)
 
 
 def _backwards(
@@ -96,14 +96,14 @@ def _backwards(
     phases = tuple(min(s, o) for s, o in zip(strides, out[2:], strict=True))
     positions = tuple(-(-o // p) for o, p in zip(out[2:], phases, strict=True))
     axes = list(zip(strides, dilations, heads, strict=True))
-    own = [
+    axis_taps = [
         [[k for k in range(size) if (q + pad - k * d) % s == 0] for q in range(count)]
         for size, count, (s, d, pad) in zip(kernel[2:], phases, axes, strict=True)
     ]
-    width = [max(1, *(len(taps) for taps in of_axis)) for of_axis in own]
+    width = [max(1, *(len(taps) for taps in of_axis)) for of_axis in axis_taps]
     each: dict[tuple[int, ...], list[tuple[int, ...] | None]] = {}
     for phase in np.ndindex(*phases):
-        here = [of_axis[q] for of_axis, q in zip(own, phase, strict=True)]
+        here = [of_axis[q] for of_axis, q in zip(axis_taps, phase, strict=True)]
         each[phase] = [
             tuple(taps[i] for taps, i in zip(here, at, strict=True))
             if all(i < len(taps) for taps, i in zip(here, at, strict=True))
@@ -152,24 +152,26 @@ def _meaning(
 ) -> ProductSpec:
     """The product, with as many groups side by side as make it `depth` deep."""
     groups = int(node.attributes.get("group", 1))
-    given, made = shape[1] // groups, out[1] // groups
+    in_channels, out_channels = shape[1] // groups, out[1] // groups
     width = len(next(iter(taps.each.values())))
     pack = 1
-    if depth is not None and depth % (width * given) == 0:
-        pack = max(1, min(depth // (width * given), groups))
+    if depth is not None and depth % (width * in_channels) == 0:
+        pack = max(1, min(depth // (width * in_channels), groups))
     packs = -(-groups // pack)
     rank = len(out) - 2
     M = shape[0] * math.prod(taps.positions)
-    K, N = width * pack * given, pack * made
+    K, N = width * pack * in_channels, pack * out_channels
     batch = len(taps.each) * packs
 
     def left(values: Sequence[Array]) -> Rows:
-        return UnfoldedImages(values[0], taps, packs, pack * given)
+        return UnfoldedImages(values[0], taps, packs, pack * in_channels)
 
     def weight(w: Array) -> Array:
         if node.op == "Conv" and groups == width == len(taps.each) == 1:
-            return w.reshape(1, made, given).swapaxes(1, 2)  # as it is stored
-        return _blocks(w, taps, (groups, pack), (given, made), node.op != "Conv", fill).reshape(batch, K, N)
+            return w.reshape(1, out_channels, in_channels).swapaxes(1, 2)  # as it is stored
+        return _blocks(w, taps, (groups, pack), (in_channels, out_channels), node.op != "Conv", fill).reshape(
+            batch, K, N
+        )
 
     whole = [p * n for p, n in zip(taps.phases, taps.positions, strict=True)]
     grow = [(0, 0), (0, packs * N - out[1]), *((0, w - o) for w, o in zip(whole, out[2:], strict=True))]
@@ -197,7 +199,7 @@ def _meaning(
         bias=bias,
         spread=lambda c: np.broadcast_to(c.reshape(-1, *(1,) * rank), out),
         shown=arranged(np.ones(out, bool)) if grows else None,
-        squares=lambda values: _squares(values[0], taps, packs, pack * given),
+        squares=lambda values: _squares(values[0], taps, packs, pack * in_channels),
     )
 
 
@@ -208,9 +210,11 @@ def _blocks(
 
     Where it is `transposed`, its channels come in before they go out.
     """
-    (groups, pack), (given, made) = packing, channels
+    (groups, pack), (in_channels, out_channels) = packing, channels
     width = len(next(iter(taps.each.values())))
-    columns = np.full((len(taps.each), -(-groups // pack), width, pack, given, pack, made), fill, w.dtype)
+    columns = np.full(
+        (len(taps.each), -(-groups // pack), width, pack, in_channels, pack, out_channels), fill, w.dtype
+    )
     for q, each in enumerate(taps.each.values()):
         for t, tap in enumerate(each):
             if tap is None:
@@ -219,7 +223,11 @@ def _blocks(
             where: Any = (slice(None), slice(None), *tap)
             met = w[where]
             for g in range(groups):
-                block = met[g * given : (g + 1) * given] if transposed else met[g * made : (g + 1) * made].T
+                block = (
+                    met[g * in_channels : (g + 1) * in_channels]
+                    if transposed
+                    else met[g * out_channels : (g + 1) * out_channels].T
+                )
                 p, member = divmod(g, pack)
                 columns[q, p, t, member, :, member, :] = block
     return columns

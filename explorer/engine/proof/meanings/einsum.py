@@ -23,19 +23,19 @@ def product(node: Node, look: NodeReader) -> Original:
         raise NotTiled(f"Einsum '{node.label}' of the original has {len(node.inputs)} operands")
     numbers = look.factors(node)
     first = 1 if numbers[0] is not None else 0
-    stored = numbers[1 - first]
+    constant = numbers[1 - first]
     names = [node.inputs[first], node.inputs[1 - first]]
-    inputs = tuple(dict.fromkeys(names[:1] if stored is not None else names))
+    inputs = tuple(dict.fromkeys(names[:1] if constant is not None else names))
     equation = equation_of(node)
 
     def at(shapes: Sequence[tuple[int, ...]], out: tuple[int, ...]) -> ProductSpec:
-        mine = shapes[0]
-        other = stored.shape if stored is not None else shapes[-1]
-        ranks = [len(mine), len(other)]
+        first_shape = shapes[0]
+        second_shape = constant.shape if constant is not None else shapes[-1]
+        ranks = [len(first_shape), len(second_shape)]
         labels = _labels(equation, ranks if first == 0 else ranks[::-1])
         x, w = (labels[0], labels[1]) if first == 0 else (labels[1], labels[0])
         y = labels[2]
-        sizes = {**dict(zip(x, mine, strict=True)), **dict(zip(w, other, strict=True))}
+        sizes = {**dict(zip(x, first_shape, strict=True)), **dict(zip(w, second_shape, strict=True))}
         batch = [c for c in y if c in x and c in w]
         rows = [c for c in y if c in x and c not in w]
         columns = [c for c in y if c in w and c not in x]
@@ -55,12 +55,12 @@ def product(node: Node, look: NodeReader) -> Original:
             K,
             N,
             left,
-            right(stored) if stored is not None else lambda v: right(v[-1]),
+            right(constant) if constant is not None else lambda v: right(v[-1]),
             lambda y_: y_.transpose([y.index(c) for c in (*batch, *rows, *columns)]).reshape(B, M, N),
             out,
         )
 
-    kind = str(np.asarray(stored).dtype) if stored is not None else ""
+    kind = str(np.asarray(constant).dtype) if constant is not None else ""
     return Original(node, inputs, len(inputs), kind, at)
 
 

@@ -71,10 +71,10 @@ def _integral(
     steps = [grids.get(name) for name in inputs]
 
     def known(name: str) -> _Number:
-        stored = look.number(name) if name else np.zeros((), np.int64)
-        if stored is not None:
-            first = stored.reshape(-1)[:1]
-            return _Number(first.reshape(()) if (stored == first).all() else stored)
+        constant = look.number(name) if name else np.zeros((), np.int64)
+        if constant is not None:
+            first = constant.reshape(-1)[:1]
+            return _Number(first.reshape(()) if (constant == first).all() else constant)
         if name not in inputs:
             inputs.append(name)
         return _Number(None, inputs.index(name))
@@ -83,8 +83,8 @@ def _integral(
     if isinstance(bias, np.ndarray):
         c = _Number(bias)
     else:
-        stored = look.number(bias) if bias else np.zeros((), np.int64)
-        c = _Number(stored) if stored is not None else known(bias)
+        constant = look.number(bias) if bias else np.zeros((), np.int64)
+        c = _Number(constant) if constant is not None else known(bias)
     count, kind = len(base.inputs), _sum_type(look)
     worth = None if scale is None else partial(_worth, scale)
 
@@ -161,10 +161,10 @@ def _exact(
         else:
             rights[-1] = _off(rights[-1], b.value(values), row=False)
             weight = plain.weight(rights)
-        left = plain.left(lefts)
-        sums = _sums(left, plain.M, weight) + plain.added(c.value(values))
+        left_rows = plain.left(lefts)
+        sums = _sums(left_rows, plain.M, weight) + plain.added(c.value(values))
         size = np.abs(weight.astype(np.int32))
-        bound = _sums(lambda b, some: np.abs(left(b, some)), plain.M, size) if bounded else None
+        bound = _sums(lambda b, some: np.abs(left_rows(b, some)), plain.M, size) if bounded else None
         return tail(sums.astype(kind), plain.added), bound
 
     return exact
@@ -186,10 +186,12 @@ def _added(plain: ProductSpec, out: tuple[int, ...], a: _Number, c: _Number, kin
 def _placed(plain: ProductSpec, values: Array, out: tuple[int, ...]) -> Array:
     """Numbers of the columns of each product, (batch, 1, N), at the elements of the output."""
     at = plain.out(np.arange(math.prod(out)).reshape(out))
-    made = np.zeros(math.prod(out), values.dtype)
+    placed = np.zeros(math.prod(out), values.dtype)
     each = np.broadcast_to(values, at.shape)
-    made[at if plain.shown is None else at[plain.shown]] = each if plain.shown is None else each[plain.shown]
-    return made.reshape(out)
+    placed[at if plain.shown is None else at[plain.shown]] = (
+        each if plain.shown is None else each[plain.shown]
+    )
+    return placed.reshape(out)
 
 
 def _off(values: Array, zero: Array, *, row: bool) -> Array:
@@ -204,17 +206,17 @@ _ROWS = 1 << 21
 """Elements of the left operand that are widened at a time."""
 
 
-def _sums(left: Rows, M: int, right: Array) -> Array:
+def _sums(left_rows: Rows, M: int, right: Array) -> Array:
     """The sums of products in int64: float64 holds every sum of products of bytes, and has a BLAS."""
     batch, depth, width = right.shape
-    made = np.empty((batch, M, width), np.int64)
+    sums = np.empty((batch, M, width), np.int64)
     step = max(1, _ROWS // max(depth, 1))
     for b in range(batch):
         wide = right[b].astype(np.float64)
         for first in range(0, M, step):
             rows = slice(first, first + step)
-            made[b, rows] = left(b, rows).astype(np.float64) @ wide
-    return made
+            sums[b, rows] = left_rows(b, rows).astype(np.float64) @ wide
+    return sums
 
 
 def _scaled(scale: Array, zero: Array | None) -> Tail:
@@ -235,13 +237,15 @@ def _as(op: str, node: Node, names: tuple[str, str], zero: str, look: NodeReader
 
     Between kernels of two groups stands the zero point of the weight, whose value name is `zero`.
     """
-    kept = {k: v for k, v in node.attributes.items() if k not in ("alpha", "beta")}
-    made = Node(op, names, node.outputs, name=node.name, attributes=kept)
+    attributes = {k: v for k, v in node.attributes.items() if k not in ("alpha", "beta")}
+    float_node = Node(op, names, node.outputs, name=node.name, attributes=attributes)
     if op not in ("Conv", "ConvTranspose"):
-        return _PLAIN[op](made, look)
-    found = look.number(zero) if zero else None
-    alike = found is not None and (found == found.reshape(-1)[0]).all()
-    return conv.convolution(made, look, int(found.reshape(-1)[0]) if found is not None and alike else 0)
+        return _PLAIN[op](float_node, look)
+    zero_points = look.number(zero) if zero else None
+    alike = zero_points is not None and (zero_points == zero_points.reshape(-1)[0]).all()
+    return conv.convolution(
+        float_node, look, int(zero_points.reshape(-1)[0]) if zero_points is not None and alike else 0
+    )
 
 
 def _name(node: Node, at: int) -> str:
@@ -317,7 +321,7 @@ def _between(op: str) -> Meaning:
             return y if floats is None else y + added(floats)
 
         scale = spread(np.abs(each * alpha))
-        grids = {one.name: one.grid for one in (x_, w_) if one.grid is not None}
+        grids = {operand.name: operand.grid for operand in (x_, w_) if operand.grid is not None}
         zeros = x_.zero, w_.zero
         return _integral(node, look, base, zeros, bias, tail, scale, grids)
 
@@ -374,18 +378,18 @@ def _whole_bias(look: NodeReader, maker: Node | None, each: Array, alpha: float,
     """A bias in the integers of the sum, beta / alpha times it; None where it is no such integers."""
     if maker is None or maker.op != "DequantizeLinear" or not alpha:
         return None
-    codes, own = _stored(look, maker, 0), _stored(look, maker, 1)
+    codes, scales = _stored(look, maker, 0), _stored(look, maker, 1)
     zero = look.number(_name(maker, 2)) if _name(maker, 2) else None
     axis = int(maker.attributes.get("axis", 1))
-    last = own.size == 1 or codes.ndim == 1 or axis % codes.ndim == codes.ndim - 1
+    last = scales.size == 1 or codes.ndim == 1 or axis % codes.ndim == codes.ndim - 1
     if not last or codes.dtype != np.int32 or (zero is not None and zero.any()):
         return None
-    wide = np.resize(each, max(own.size, each.size))
-    if own.size not in (1, wide.size) or not np.array_equal(np.broadcast_to(own, wide.shape), wide):
+    wide = np.resize(each, max(scales.size, each.size))
+    if scales.size not in (1, wide.size) or not np.array_equal(np.broadcast_to(scales, wide.shape), wide):
         return None
-    made = codes.astype(np.float64) * (beta / alpha)
-    held = (beta / alpha).is_integer() and np.abs(made).max(initial=0) < 2**31
-    return made.astype(np.int32) if held else None
+    scaled = codes.astype(np.float64) * (beta / alpha)
+    is_exact = (beta / alpha).is_integer() and np.abs(scaled).max(initial=0) < 2**31
+    return scaled.astype(np.int32) if is_exact else None
 
 
 def _on_output(node: Node, look: NodeReader, w: _Operand, turned: bool, values: Array) -> Array:
@@ -398,10 +402,10 @@ def _on_output(node: Node, look: NodeReader, w: _Operand, turned: bool, values: 
         return np.tile(values, int(node.attributes.get("group", 1)))
     text = einsum.equation_of(node)
     # letters counted from behind, so that an ellipsis is nobody's
-    own = text.split("->")[0].split(",")[0 if turned else 1]
-    stored = look.number(w.name)
-    rank = 0 if stored is None else stored.ndim
-    letter = own[w.axis % rank - rank]
+    subscripts = text.split("->")[0].split(",")[0 if turned else 1]
+    weight = look.number(w.name)
+    rank = 0 if weight is None else weight.ndim
+    letter = subscripts[w.axis % rank - rank]
     out = text.split("->")[1]
     return values.reshape(-1, *(1,) * (len(out) - 1 - out.index(letter)))
 

@@ -23,11 +23,11 @@ def product(node: Node, look: NodeReader) -> Original:
     attributes = node.attributes if node.op in ("Gemm", "FusedMatMul") else {}
     if attributes.get("transBatchA", 0) or attributes.get("transBatchB", 0):
         raise NotTiled(f"{node.op} '{node.label}' of the original turns an axis of its batch")
-    left, right = look.factors(node)
+    left_weight, right_weight = look.factors(node)
     name = node.inputs[2] if node.op == "Gemm" and len(node.inputs) > 2 else ""
     bias = look.number(name) if name else None
-    numbers = left if left is not None else right
-    multiplied = [n for n, v in zip(node.inputs[:2], (left, right), strict=True) if v is None]
+    numbers = left_weight if left_weight is not None else right_weight
+    multiplied = [n for n, v in zip(node.inputs[:2], (left_weight, right_weight), strict=True) if v is None]
     inputs = list(dict.fromkeys(multiplied))
     operands = len(inputs)
     if name and bias is None and name not in inputs:
@@ -39,9 +39,9 @@ def product(node: Node, look: NodeReader) -> Original:
     def at(shapes: Sequence[tuple[int, ...]], out: tuple[int, ...]) -> ProductSpec:
         planned = look.planned
         apart = planned is not None and (planned.batch != 1 or "batch" in planned.dynamic)
-        if left is not None:
-            return _weight_on_the_left(left, turns, shapes[0], out, alpha, beta, added, apart)
-        second = right if right is not None else inputs.index(node.inputs[1])
+        if left_weight is not None:
+            return _weight_on_the_left(left_weight, turns, shapes[0], out, alpha, beta, added, apart)
+        second = right_weight if right_weight is not None else inputs.index(node.inputs[1])
         return _plain(second, turns, shapes, out, alpha, beta, added, apart)
 
     return Original(node, tuple(inputs), operands, str(numbers.dtype) if numbers is not None else "", at)
@@ -74,10 +74,10 @@ def _plain(
     a = _matrix(shapes[0], turns[0], False)
     b = _matrix(shapes[second] if isinstance(second, int) else second.shape, turns[1], True)
     batch = np.broadcast_shapes(a[:-2], b[:-2])
-    one = math.prod(b[:-2]) == 1 and not apart
+    single = math.prod(b[:-2]) == 1 and not apart
     M, K, N = a[-2], a[-1], b[-1]
-    stack = 1 if one else math.prod(batch)
-    rows = M * math.prod(batch) if one else M
+    stack = 1 if single else math.prod(batch)
+    rows = M * math.prod(batch) if single else M
 
     def left(values: Sequence[Array]) -> Rows:
         x = _arranged(values[0], turns[0], False)
@@ -90,7 +90,7 @@ def _plain(
 
     def stacked(w: Array) -> Array:
         w = _arranged(w, turns[1], True)
-        return w.reshape(1, K, N) if one else np.broadcast_to(w, (*batch, K, N)).reshape(stack, K, N)
+        return w.reshape(1, K, N) if single else np.broadcast_to(w, (*batch, K, N)).reshape(stack, K, N)
 
     W: Array | Arrange = right if isinstance(second, int) else stacked(second)
     return ProductSpec(

@@ -36,19 +36,19 @@ def _packed(node: Node, look: NodeReader) -> Original:
     blocks = -(-K // block)
     k = np.arange(K)
     whole = _numbers(packed.reshape(N, -1), bits)[:, k]
-    stored = look.number(names[3]) if names[3] else None
-    if stored is None:
+    packed_zeros = look.number(names[3]) if names[3] else None
+    if packed_zeros is None:
         zeros: Array = np.full((N, blocks), 2 ** (bits - 1))
-    elif stored.dtype == np.uint8:
-        zeros = _numbers(stored.reshape(N, -1), bits)
+    elif packed_zeros.dtype == np.uint8:
+        zeros = _numbers(packed_zeros.reshape(N, -1), bits)
     else:
-        zeros = stored.reshape(N, blocks)
+        zeros = packed_zeros.reshape(N, blocks)
     each = whole.astype(np.float32) - zeros[:, k // block].astype(np.float32)
     weight = (each * scales.reshape(N, blocks)[:, k // block]).T
     inputs = (names[0], names[1], names[5]) if names[5] else (names[0], names[1])
     plain = Node("Gemm" if names[5] else "MatMul", inputs, node.outputs, name=node.name)
-    found = linear.product(plain, _UnpackedReader(look, names[1], weight))
-    return Original(node, found.inputs, found.operands, found.dtype, found.at)
+    meaning = linear.product(plain, _UnpackedReader(look, names[1], weight))
+    return Original(node, meaning.inputs, meaning.operands, meaning.dtype, meaning.at)
 
 
 def _numbers(rows: Array, bits: int) -> Array:

@@ -145,11 +145,11 @@ class NodeReader:
         Raises:
             NotTiled: Both are stored.
         """
-        left, right = node.inputs[:2]
-        heavy = self.weighs(left), self.weighs(right)
+        first, second = node.inputs[:2]
+        heavy = self.weighs(first), self.weighs(second)
         if all(heavy):
             raise NotTiled(f"{node.op} '{node.label}' of the original has no operand that is not constant")
         if heavy[0]:
-            return self.number(left), None
+            return self.number(first), None
         # one that is computed beside a computed one may be made of it
-        return None, self.number(right) if heavy[1] or self.number(left) is None else None
+        return None, self.number(second) if heavy[1] or self.number(first) is None else None

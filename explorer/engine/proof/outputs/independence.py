@@ -41,9 +41,9 @@ def independent(model: Model, drawn: Sequence[RandomInput]) -> dict[str, int]:
     Returns:
         Elements by the name of the output; those of which nothing is known are left out.
     """
-    known = Inference(model, {}, {d.name: (d.dtype, d.shape) for d in drawn}).main.values
+    inferred = Inference(model, {}, {d.name: (d.dtype, d.shape) for d in drawn}).main.values
     elements: dict[str, int] = {}
-    for name, info in known.items():
+    for name, info in inferred.items():
         sizes = [d for d in info.shape or () if isinstance(d, int)]
         if info.shape is not None and len(sizes) == len(info.shape) and info.dtype in _FLOATS:
             elements[name] = math.prod(sizes)
@@ -59,7 +59,7 @@ def independent(model: Model, drawn: Sequence[RandomInput]) -> dict[str, int]:
 
 def _narrowest(model: Model, nodes: Sequence[Node], output: str, elements: Mapping[str, int]) -> int:
     """Fewest elements that are alive between two nodes; 0 if that is not known anywhere."""
-    stored = model.graph.initializers
+    initializers = model.graph.initializers
     last = {name: at for at, node in enumerate(nodes) for name in reads(node)}
     last[output] = len(nodes)
     depths = [_depth(model, node) for node in nodes]
@@ -70,12 +70,12 @@ def _narrowest(model: Model, nodes: Sequence[Node], output: str, elements: Mappi
     for at, node in enumerate(nodes):
         behind += depths[at]
         read = set(reads(node))
-        made = {name for name in node.outputs if name in last}
+        outputs = {name for name in node.outputs if name in last}
         # what follows from stored numbers alone, and is exact, carries nothing
         if read & varying or depths[at]:
-            varying |= made
-            alive |= made
-        alive = {name for name in alive if last[name] > at and name not in stored}
+            varying |= outputs
+            alive |= outputs
+        alive = {name for name in alive if last[name] > at and name not in initializers}
         if alive and behind >= half and all(name in elements for name in alive):
             width = sum(elements[name] for name in alive)
             narrowest = min(narrowest, width) if narrowest else width

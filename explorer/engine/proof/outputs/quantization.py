@@ -31,7 +31,7 @@ def with_floats(before: GraphProducers, after: GraphProducers) -> tuple[Model, d
         (the model, as it was if it has no such integers; values of the original by the name of their floats
         in it).
     """
-    stored = after.model.graph.initializers
+    initializers = after.model.graph.initializers
     ends = {value.name for value in after.model.graph.outputs}
     users: dict[str, list[Node]] = {}
     for node, read in zip(before.nodes, before.reads, strict=True):
@@ -43,23 +43,23 @@ def with_floats(before: GraphProducers, after: GraphProducers) -> tuple[Model, d
         gone = name in before.live and name not in after.producer
         if not gone or quantised not in after.producer or quantised in ends:
             continue
-        if {scale, zero} <= stored.keys() and stored[scale].elements == 1:
+        if {scale, zero} <= initializers.keys() and initializers[scale].elements == 1:
             integers[quantised] = name
     if not integers:
         return after.model, {}
     nodes: list[Node] = []
     pairs: dict[str, str] = {}
     for node in after.nodes:
-        made = {name: f"{integers[name]}/integers" for name in node.outputs if name in integers}
-        if not made:
+        renamed = {name: f"{integers[name]}/integers" for name in node.outputs if name in integers}
+        if not renamed:
             nodes.append(node)
             continue
-        nodes.append(node.with_values(node.inputs, [made.get(name, name) for name in node.outputs]))
-        for name, whole in made.items():
+        nodes.append(node.with_values(node.inputs, [renamed.get(name, name) for name in node.outputs]))
+        for name, whole in renamed.items():
             value = integers[name]
-            floats, how = f"{value}/floats", (value + _SCALE, value + _ZERO)
-            nodes.append(Node("DequantizeLinear", [whole, *how], [floats]))
-            nodes.append(Node("QuantizeLinear", [floats, *how], [name]))
+            floats, scale_and_zero = f"{value}/floats", (value + _SCALE, value + _ZERO)
+            nodes.append(Node("DequantizeLinear", [whole, *scale_and_zero], [floats]))
+            nodes.append(Node("QuantizeLinear", [floats, *scale_and_zero], [name]))
             pairs[_behind(value, users, after)] = floats
     return replace(after.model, graph=replace(after.model.graph, nodes=tuple(nodes))), pairs
 

@@ -109,8 +109,8 @@ def pair_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> dic
     named = all(v.name in by_name for v in first)
     pairs = [(v, by_name[v.name] if named else second[i]) for i, v in enumerate(first)]
     for a, b in pairs:
-        known = a.dtype == b.dtype or (a.dtype in alike and b.dtype in alike)
-        if not known or not _fits(a, b):
+        same_type = a.dtype == b.dtype or (a.dtype in alike and b.dtype in alike)
+        if not same_type or not _fits(a, b):
             raise InputMismatch(f"input {_declared(a)} is {_declared(b)} in the other model")
     return {a.name: b.name for a, b in pairs}
 
@@ -126,9 +126,9 @@ def check_interface(before: Model, after: Model) -> None:
     if any(name in first and first.index(name) != at for at, name in enumerate(second)):
         named = ", ".join(f"'{printable(name)}'" for name in second[:_NAMED])
         raise InputMismatch(f"the inputs stand in another order: {named}")
-    for one, other, which in ((before, after, "first"), (after, before, "second")):
-        for name in sorted(one.defaults - other.defaults):
-            if any(name in reads(node) for node in one.graph.nodes):
+    for model, counterpart, which in ((before, after, "first"), (after, before, "second")):
+        for name in sorted(model.defaults - counterpart.defaults):
+            if any(name in reads(node) for node in model.graph.nodes):
                 raise InputMismatch(
                     f"'{printable(name)}' is an input that a caller may give in the {which} model,"
                     " and a constant or missing in the other"
@@ -170,7 +170,7 @@ def _declared(value: Value) -> str:
 def run_all(
     model: Model,
     feeds: Sequence[Feeds],
-    what: str,
+    label: str,
     step: Callable[[], None],
     *,
     shake: bool = False,
@@ -182,7 +182,7 @@ def run_all(
     Args:
         model: The model.
         feeds: Inputs by name, for each draw.
-        what: How messages call it.
+        label: How messages call it.
         step: Called before each draw.
         shake: Also run the first draw with its inputs moved.
         threads: For its operators; None: as onnxruntime likes.
@@ -191,10 +191,10 @@ def run_all(
     Raises:
         BadModel: onnxruntime cannot load or run it.
     """
-    session = RuntimeSession(model, what=what, threads=threads, sparing=sparing)
+    session = RuntimeSession(model, what=label, threads=threads, sparing=sparing)
 
-    def call(one: Feeds) -> tuple[Any, ...]:
-        results = session.run(one)
+    def call(draw: Feeds) -> tuple[Any, ...]:
+        results = session.run(draw)
         return tuple(results[name] for name in session.outputs)
 
     if not shake or not quantises(model):
@@ -203,7 +203,7 @@ def run_all(
     # a rounding of 1e-7 decides between two integers, now and then; moving the input by as much hardly ever
     # passes the first quantiser: it is moved by more, and another order of additions is tried
     run = run_each(call, session.outputs, feeds, step, shake=_by_a_little)
-    plain = RuntimeSession(model, what=what, optimise=False, threads=threads).run(feeds[0])
+    plain = RuntimeSession(model, what=label, optimise=False, threads=threads).run(feeds[0])
     changes = (change(a, plain[name]) for a, name in zip(run.draws[0], run.names, strict=True))
     moved = tuple(max(pair) for pair in zip(run.sensitivity, changes, strict=True))
     return replace(run, sensitivity=moved, level=session.level)
@@ -261,9 +261,9 @@ def run_each(
         shake: Moves inputs by as little as counts; the first draw is also run with its inputs moved.
     """
     draws = []
-    for one in feeds:
+    for draw in feeds:
         step()
-        draws.append(tuple(call(one)))
+        draws.append(tuple(call(draw)))
     if shake is None:
         return ModelOutputs(tuple(names), tuple(draws))
     pairs = zip(draws[0], call(shake(feeds[0])), strict=True)
@@ -304,10 +304,10 @@ def reference(
         Cancelled: `cancel` said so.
     """
     results = []
-    for one in feeds:
+    for draw in feeds:
         step()
         try:
-            results.append(evaluator.run(model, one, cancel))
+            results.append(evaluator.run(model, draw, cancel))
         except evaluator.NoReference as why:
             return [], f"none: {why}"
         except Cancelled:
@@ -336,28 +336,34 @@ def compare(
     """
     same = set(before.names) == set(after.names)
     order = [after.names.index(n) for n in before.names] if same else range(len(before.names))
-    made = []
+    results = []
     for at, name in enumerate(before.names):
         old = [draw[at] for draw in before.draws]
         new = [draw[order[at]] for draw in after.draws]
         true = [r.get(name) for r in references] + [None] * (len(old) - len(references))
         sensitivity = before.sensitivity[at] if before.sensitivity else 0.0
-        one = _evidence(name, old, new, true, replace(noise, sensitivity=sensitivity), note)
+        evidence = _evidence(name, old, new, true, replace(noise, sensitivity=sensitivity), note)
         alike = all(np.shape(a) == np.shape(b) for a, b in zip(old, new, strict=True))
-        if alike and not one.equal and (name in noise.drawn[0] or after.names[order[at]] in noise.drawn[1]):
-            one = _drawn(one, noise)
-        made.append(one if noise.tolerance is None else within(one, old, new, noise.tolerance))
-    return tuple(made)
+        if (
+            alike
+            and not evidence.equal
+            and (name in noise.drawn[0] or after.names[order[at]] in noise.drawn[1])
+        ):
+            evidence = _drawn(evidence, noise)
+        results.append(evidence if noise.tolerance is None else within(evidence, old, new, noise.tolerance))
+    return tuple(results)
 
 
-def _drawn(one: OutputEvidence, noise: Noise) -> OutputEvidence:
+def _drawn(evidence: OutputEvidence, noise: Noise) -> OutputEvidence:
     """Evidence of an output that depends on random numbers: how far apart two runs are shows nothing.
 
     What lies behind it is proved, or tested part by part; of torch's output nothing else is known.
     """
-    apart = "" if one.max_abs is None else f" (largest difference {one.max_abs:.1e})"
+    apart = "" if evidence.max_abs is None else f" (largest difference {evidence.max_abs:.1e})"
     reason = f"it depends on random numbers, which no two runs share{apart}"
-    return replace(one, drawn=True, passed=not noise.both, reason=reason, limit_share=None, stepped=False)
+    return replace(
+        evidence, drawn=True, passed=not noise.both, reason=reason, limit_share=None, stepped=False
+    )
 
 
 def _nothing(
@@ -396,11 +402,11 @@ def _evidence(
         differing = sum(int(np.count_nonzero(a != b)) for a, b in zip(old, new, strict=True))
         count = sum(a.size for a in old)
         reason = f"{differing:,} of {count:,} elements differ" if differing else "bit for bit equal"
-        found = _nothing(name, kind, shape, note + reason, passed=not differing)
+        evidence = _nothing(name, kind, shape, note + reason, passed=not differing)
         stepped = noise.proved and bool(differing)
-        return replace(found, passed=noise.proved or found.passed, constant=constant, stepped=stepped)
-    own = noise.independent.get(name, old[0].size)
-    share = min(own / max(old[0].size, 1), 1.0)
+        return replace(evidence, passed=noise.proved or evidence.passed, constant=constant, stepped=stepped)
+    carriers = noise.independent.get(name, old[0].size)
+    share = min(carriers / max(old[0].size, 1), 1.0)
     comparison = OutputComparison(unit_roundoff(kind), noise.sensitivity, noise.growth, share)
     for a, b, reference_ in zip(old, new, true, strict=True):
         if reference_ is not None and reference_.shape == a.shape:
@@ -409,8 +415,8 @@ def _evidence(
             comparison.add_beside(a, b)
         else:
             comparison.add(a, b, None)
-    found = _floats(name, kind, shape, comparison, noise, note)
-    return replace(found, constant=constant or bool(comparison.elements and not comparison.largest))
+    evidence = _floats(name, kind, shape, comparison, noise, note)
+    return replace(evidence, constant=constant or bool(comparison.elements and not comparison.largest))
 
 
 def _floats(
@@ -441,8 +447,8 @@ def _floats(
         reason = _accuracy(comparison.rms_before or 0.0, comparison.rms_after or 0.0, whose, others)
     else:
         largest = f"largest difference {comparison.max_abs:.2e}"
-        how = "by a step that a rounding made" if stepped else "by rounding"
-        reason = f"apart by {apart or 0.0:.1e} of its size, {how} ({largest})"
+        cause = "by a step that a rounding made" if stepped else "by rounding"
+        reason = f"apart by {apart or 0.0:.1e} of its size, {cause} ({largest})"
         if not noise.proved:
             reason += f"; no float64: {reference_text.removeprefix('none: ')}"
     if comparison.shared and not fault:
@@ -468,13 +474,15 @@ def _floats(
     )
 
 
-def relaxed_evidence(one: OutputEvidence, depth: int, growth: float) -> OutputEvidence:
+def relaxed_evidence(evidence: OutputEvidence, depth: int, growth: float) -> OutputEvidence:
     """Evidence of an output judged by what `depth` roundings make; itself where it is beyond that."""
-    apart, exceeds = one.relative_rms, (one.limit_share or 0.0) > 1.0  # else no number failed it
-    if not exceeds or apart is None or apart > allowed(unit_roundoff(one.dtype), depth, growth):
-        return one
-    reason = f"apart by {apart:.1e} of its size, by stored numbers (largest difference {one.max_abs:.2e})"
-    return replace(one, passed=True, reason=reason, limit_share=None)
+    apart, exceeds = evidence.relative_rms, (evidence.limit_share or 0.0) > 1.0  # else no number failed it
+    if not exceeds or apart is None or apart > allowed(unit_roundoff(evidence.dtype), depth, growth):
+        return evidence
+    reason = (
+        f"apart by {apart:.1e} of its size, by stored numbers (largest difference {evidence.max_abs:.2e})"
+    )
+    return replace(evidence, passed=True, reason=reason, limit_share=None)
 
 
 def _astray(comparison: OutputComparison) -> str:

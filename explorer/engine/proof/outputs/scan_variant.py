@@ -51,23 +51,25 @@ def scan_stand_in(
     if not all(s.output in located and s.output in originals for s in plan.sites):
         return None
     scanned = replace(plan, form="scan", sites=tuple(replace(s, form="scan") for s in plan.sites))
-    other = tile(before, scanned, [located[s.output] for s in plan.sites])
+    scan_model = tile(before, scanned, [located[s.output] for s in plan.sites])
     replaced: dict[int, list[Node]] = {}
     wiring = Wiring.of(after.graph)
     for site in plan.sites:
         cone, _ = wiring.needed([site.output], stop=originals[site.output].inputs)
-        own = [n for n in cone if n.metadata.get(_SITE) == site.name]
-        if not own or site.output not in own[-1].outputs:
+        site_nodes = [n for n in cone if n.metadata.get(_SITE) == site.name]
+        if not site_nodes or site.output not in site_nodes[-1].outputs:
             return None
-        replaced.update((id(n), []) for n in own)
-        replaced[id(own[-1])] = [n for n in other.graph.nodes if n.metadata.get(_SITE) == site.name]
+        replaced.update((id(n), []) for n in site_nodes)
+        replaced[id(site_nodes[-1])] = [
+            n for n in scan_model.graph.nodes if n.metadata.get(_SITE) == site.name
+        ]
     nodes = [n for old in after.graph.nodes for n in replaced.get(id(old), [old])]
-    constants = {**other.graph.initializers, **after.graph.initializers}
-    kept, read = Wiring(nodes).needed([v.name for v in after.graph.outputs])
+    constants = {**scan_model.graph.initializers, **after.graph.initializers}
+    live_nodes, read = Wiring(nodes).needed([v.name for v in after.graph.outputs])
     graph = replace(
         after.graph,
-        nodes=tuple(kept),
+        nodes=tuple(live_nodes),
         initializers={name: tensor for name, tensor in constants.items() if name in read},
     )
     # where both have a function of one name, the one that is to be proved
-    return replace(after, graph=graph, functions={**other.functions, **after.functions}, path="")
+    return replace(after, graph=graph, functions={**scan_model.functions, **after.functions}, path="")

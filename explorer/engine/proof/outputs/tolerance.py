@@ -29,21 +29,21 @@ def tolerance_text(tolerance: Tolerance) -> str:
 
 
 def within(
-    found: OutputEvidence, before: Sequence[Any], after: Sequence[Any], tolerance: Tolerance
+    evidence: OutputEvidence, before: Sequence[Any], after: Sequence[Any], tolerance: Tolerance
 ) -> OutputEvidence:
     """The evidence of one output, judged by a tolerance: what is no array of numbers has to be the same.
 
     Args:
-        found: What else was seen of it.
+        evidence: What else was seen of it.
         before: The original's, for each draw.
         after: The other model's.
         tolerance: What is asked.
     """
     if not all(isinstance(v, np.ndarray) and v.dtype.kind in "biufV" for v in (*before, *after)):
-        return found
+        return evidence
     passed, reason, share = judge(before, after, tolerance)
     limit_share = share if math.isfinite(share) else None
-    return replace(found, passed=passed, reason=reason, limit_share=limit_share)
+    return replace(evidence, passed=passed, reason=reason, limit_share=limit_share)
 
 
 def judge(before: Sequence[Array], after: Sequence[Array], tolerance: Tolerance) -> tuple[bool, str, float]:

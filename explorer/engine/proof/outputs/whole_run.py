@@ -131,10 +131,10 @@ class Runs:
 
     def original(self, share: ThreadShare, *, shake: bool = False, feeds: int | None = None) -> ModelOutputs:
         """The original on every input, or the first few; `shake` as in `outputs.run_all`."""
-        given = self.pairing.feeds[:feeds]
+        first_feeds = self.pairing.feeds[:feeds]
         step = partial(self.step, share)
         return outputs.run_all(
-            self.pairing.before, given, "the original", step, shake=shake, threads=share.threads
+            self.pairing.before, first_feeds, "the original", step, shake=shake, threads=share.threads
         )
 
     def other(self, share: ThreadShare) -> tuple[ModelOutputs, str]:
@@ -148,11 +148,11 @@ class Runs:
 
     def _made(self, share: ThreadShare) -> tuple[ModelOutputs, str]:
         pair = self.pairing
-        what = "the other model" if pair.plan is None else _TILED
+        label = "the other model" if pair.plan is None else _TILED
         renamed = [{pair.names[k]: v for k, v in feeds.items()} for feeds in pair.feeds]
         with _runnable(pair, share) as (model, note):
             step = partial(self.step, share)
-            return outputs.run_all(model, renamed, what, step, threads=share.threads), note
+            return outputs.run_all(model, renamed, label, step, threads=share.threads), note
 
     def float64(self, at: int, share: ThreadShare) -> tuple[list[dict[str, Array]], str]:
         """The original in float64 on one input; nothing and why, where it cannot be run so."""
@@ -165,7 +165,7 @@ class Runs:
         self._total = max(self._total, len(self._steps) + len(works))
         weights = sum(t.nbytes for t in self.pairing.before.graph.initializers.values())
         phase = "running the whole model"
-        made = side_by_side(
+        results = side_by_side(
             works,
             [weights] * len(works),
             _WEIGHTS,
@@ -175,7 +175,7 @@ class Runs:
             cancel=self.cancel,
         )
         self.tell(phase, self._total, self._total)
-        return made
+        return results
 
 
 def compare_whole(runs: Runs, *, proved: bool) -> tuple[Evidence, tuple[str, ...]]:
@@ -200,8 +200,8 @@ def compare_whole(runs: Runs, *, proved: bool) -> tuple[Evidence, tuple[str, ...
         before, (after, note) = runs.together(partial(runs.original, shake=shake), runs.other)
     noise = replace(_noise(pairing), proved=proved)
     remarks = tuple(
-        f"{what} loads in onnxruntime only with its optimisation at '{run.level}'"
-        for what, run in (("the original", before), ("the other model", after))
+        f"{label} loads in onnxruntime only with its optimisation at '{run.level}'"
+        for label, run in (("the original", before), ("the other model", after))
         if run.level
     )
     return _judged(before, after, noise, note, runs), remarks
@@ -213,7 +213,10 @@ def by_stored_numbers(whole: Evidence, pairing: Pairing) -> Evidence:
     The original is not what the other model rounds then: its error against float64 is no measure.
     """
     depth = outputs.depth_of(pairing.halfway)
-    return tuple(one if one.passed else outputs.relaxed_evidence(one, depth, pairing.growth) for one in whole)
+    return tuple(
+        output if output.passed else outputs.relaxed_evidence(output, depth, pairing.growth)
+        for output in whole
+    )
 
 
 def compare_within(runs: Runs, tolerance: Tolerance) -> Evidence:
@@ -236,12 +239,12 @@ def compare_torch(runs: Runs, torch_run: TorchRun, inputs: Sequence[str]) -> Evi
     ((after, note),) = runs.together(runs.other)
     names = tuple(v.name for v in pairing.before.graph.outputs)
     theirs: list[tuple[Array, ...]] = []
-    for one in pairing.feeds:
+    for draw in pairing.feeds:
         runs.tell("running the torch model", len(theirs), len(pairing.feeds))
-        given = torch_run([one[name] for name in inputs])
-        if len(given) != len(names):
-            raise Misuse(f"the torch model gives {len(given)} outputs, its graph {len(names)}")
-        theirs.append(tuple(np.asarray(v) for v in given))
+        torch_outputs = torch_run([draw[name] for name in inputs])
+        if len(torch_outputs) != len(names):
+            raise Misuse(f"the torch model gives {len(torch_outputs)} outputs, its graph {len(names)}")
+        theirs.append(tuple(np.asarray(v) for v in torch_outputs))
     noise = replace(_noise(pairing), both=True)
     return _judged(ModelOutputs(names, tuple(theirs)), after, noise, note, runs)
 
@@ -259,31 +262,34 @@ def _noise(pairing: Pairing) -> Noise:
 
 def _judged(before: ModelOutputs, after: ModelOutputs, noise: Noise, note: str, runs: Runs) -> Evidence:
     """Cheapest evidence first: more is gathered only while it could change the answer."""
-    found = outputs.compare(before, after, [], noise, note)
-    if all(one.equal or one.drawn or (noise.proved and one.passed) for one in found):
-        return found
-    known: list[dict[str, Array]] = []
+    evidence = outputs.compare(before, after, [], noise, note)
+    if all(output.equal or output.drawn or (noise.proved and output.passed) for output in evidence):
+        return evidence
+    references: list[dict[str, Array]] = []
     for some in () if noise.proved else (range(1), range(1, len(runs.pairing.feeds))):
         more = runs.together(*(partial(runs.float64, at) for at in some)) if some else []
-        known += [values[0] for values, _ in more if values]
+        references += [values[0] for values, _ in more if values]
         text = more[0][1] if more else noise.reference
-        noise = replace(noise, reference=text if not known else "float64")
-        found = outputs.compare(before, after, known, noise, note)
-        if all(one.equal or one.drawn or (one.passed and one.rms_after is not None) for one in found):
-            return found  # more runs would not change it
-        if not known:
+        noise = replace(noise, reference=text if not references else "float64")
+        evidence = outputs.compare(before, after, references, noise, note)
+        if all(
+            output.equal or output.drawn or (output.passed and output.rms_after is not None)
+            for output in evidence
+        ):
+            return evidence  # more runs would not change it
+        if not references:
             break
     if not before.sensitivity:
         # what a rounding of its inputs makes of its outputs
         (moved,) = runs.together(partial(runs.original, shake=True, feeds=1))
         before = replace(before, sensitivity=moved.sensitivity)
-    found = outputs.compare(before, after, known, noise, note)
-    if all(one.passed for one in found):
-        return found
+    evidence = outputs.compare(before, after, references, noise, note)
+    if all(output.passed for output in evidence):
+        return evidence
     # few numbers may stand behind many elements: by chance the original's have hardly an error
     pairing = runs.pairing
     noise = replace(noise, independent=independent(pairing.before, pairing.drawn))
-    return outputs.compare(before, after, known, noise, note)
+    return outputs.compare(before, after, references, noise, note)
 
 
 @contextlib.contextmanager

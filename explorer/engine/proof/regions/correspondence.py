@@ -97,14 +97,16 @@ class Correspondence:
         self.before, self.after = before, after
         self.inputs, self.outputs, self._sites, self._types = inputs, outputs, sites, types
         self._table = ValueNumbers([before, after], cancel)
-        given = {name: self._table.number("input", name) for name in inputs}
+        input_numbers = {name: self._table.number("input", name) for name in inputs}
         self.cut_off: list[Pair] = []
         declared = {value.name: value.dtype for value in before.graph.feeds}
         self._table.sources.dtypes.update(
-            (number, dtype) for name, number in given.items() if (dtype := declared.get(name)) is not None
+            (number, dtype)
+            for name, number in input_numbers.items()
+            if (dtype := declared.get(name)) is not None
         )
-        self._given = given
-        self._given_after = {inputs[name]: number for name, number in given.items()}
+        self._given = input_numbers
+        self._given_after = {inputs[name]: number for name, number in input_numbers.items()}
         self._ranks: tuple[TypeLookup, TypeLookup] | None = None
         self.unequal = self._number()
         if self.unequal:
@@ -156,8 +158,8 @@ class Correspondence:
                 are added.
             through: By the value that a region makes: values at which it is not to stop.
         """
-        one, other = self.wirings
-        first, position = self._first.values, one.producer
+        first_graph, second_graph = self.wirings
+        first, position = self._first.values, first_graph.producer
         ends = {p.before for p in self.outputs}
         while True:
             pairs = [p for p in self._pairs if p.before not in dropped and p.before in first]
@@ -165,7 +167,7 @@ class Correspondence:
             names = self._common(second)
             stops = {name for name, number in first.items() if number in names}
             stops_after = {name for name, number in second.values.items() if number in names}
-            found, crossed = [], set()
+            changed, crossed = [], set()
             self.cut_off = []
             for pair in pairs:
                 if second.derived.get(pair.after, first[pair.before]) == first[pair.before]:
@@ -173,14 +175,14 @@ class Correspondence:
                 past = set(through.get(pair.before, ()))
                 # an Identity of it has its number: it is not made of itself
                 closed = {first[pair.before], *(first[name] for name in past)}
-                before = one.region(pair.before, _Stops(stops, first, closed))
-                after = other.region(pair.after, _Stops(stops_after, second.values, closed))
-                given = {name: names.get(second.values[name], "") for name in after.given}
+                before = first_graph.region(pair.before, _Stops(stops, first, closed))
+                after = second_graph.region(pair.after, _Stops(stops_after, second.values, closed))
+                twins = {name: names.get(second.values[name], "") for name in after.given}
                 here = position[pair.before]
-                rests = [n for n in (*before.given, *given.values()) if first.get(n) not in self._certain]
+                rests = [n for n in (*before.given, *twins.values()) if first.get(n) not in self._certain]
                 behind = {n for n in rests if position.get(n, -1) >= here}
-                if "" not in given.values() and not behind:
-                    found.append(ChangedRegion(pair, before, after, given))
+                if "" not in twins.values() and not behind:
+                    changed.append(ChangedRegion(pair, before, after, twins))
                 elif pair.before not in ends:
                     crossed.add(pair.before)  # it would rest on what comes behind it
                 else:
@@ -189,19 +191,19 @@ class Correspondence:
                     crossed |= more
                     self.cut_off += [] if more else [pair]
             if not crossed:
-                return found
+                return changed
             dropped |= crossed
 
-    def follows(self, value: Pair, known: Collection[str], dropped: Collection[str]) -> bool:
+    def follows(self, value: Pair, equal: Collection[str], dropped: Collection[str]) -> bool:
         """Whether a value of both graphs is the same by construction once others are.
 
         Args:
             value: Which.
-            known: Values of the original that are taken to be equal for it.
+            equal: Values of the original that are taken to be equal for it.
             dropped: Those that are not.
         """
         first = self._first.values
-        pairs = [p for p in self._pairs if p.before in known or p.before not in dropped]
+        pairs = [p for p in self._pairs if p.before in equal or p.before not in dropped]
         second = self._second({p.after: first[p.before] for p in pairs if p.before in first})
         return second.derived.get(value.after) == first[value.before]
 
@@ -242,17 +244,17 @@ class Correspondence:
 
     def _common(self, second: GraphNumbers) -> dict[int, str]:
         """Numbers that both graphs have, and can be given in a run: by the original's name of the value."""
-        one, other = self.wirings
+        first_graph, second_graph = self.wirings
         fed, fed_after = (
             {name for name in wiring.live if _fed(types.get(name))}
-            for wiring, types in zip((one, other), self._known, strict=True)
+            for wiring, types in zip((first_graph, second_graph), self._known, strict=True)
         )
         theirs = {number for name, number in second.values.items() if name in fed_after}
         names: dict[int, str] = {}
         for name, number in self._first.values.items():
             if name in fed and number in theirs:
                 best = names.get(number)
-                if best is None or one.producer.get(name, -1) < one.producer.get(best, -1):
+                if best is None or first_graph.producer.get(name, -1) < first_graph.producer.get(best, -1):
                     names[number] = name
         return names
 

@@ -183,46 +183,46 @@ class Variation:
 
 
 def one_sided(
-    one: Model, other: Model, varying: tuple[Variation, Variation] | None = None
+    first: Model, second: Model, varying: tuple[Variation, Variation] | None = None
 ) -> tuple[list[Deciding], list[Deciding]]:
     """The deciding numbers, in operators alike, and the rows of tables that either model alone holds.
 
     Args:
-        one: A model, or a region as one.
-        other: The other one.
+        first: A model, or a region as one.
+        second: The other one.
         varying: For regions, what differs from run to run in the models that they are cut from.
     """
-    numbers = [list(_numbers(model)) for model in (one, other)]
-    vary = varying or (Variation(one), Variation(other))
-    tables = [list(_tables(m, v.values)) for m, v in zip((one, other), vary, strict=True)]
-    sizes = [{(t.dtype, t.elements) for t in _stored(model)} for model in (one, other)]
-    held = [{*(key for key, _, _ in n), *_epsilons(m)} for n, m in zip(numbers, (one, other), strict=True)]
+    numbers = [list(_numbers(model)) for model in (first, second)]
+    vary = varying or (Variation(first), Variation(second))
+    tables = [list(_tables(m, v.values)) for m, v in zip((first, second), vary, strict=True)]
+    sizes = [{(t.dtype, t.elements) for t in _stored(model)} for model in (first, second)]
+    keys = [{*(key for key, _, _ in n), *_epsilons(m)} for n, m in zip(numbers, (first, second), strict=True)]
     return (
-        [*_without(numbers[0], held[1], vary[0]), *_rows(tables[0], sizes[1])],
-        [*_without(numbers[1], held[0], vary[1]), *_rows(tables[1], sizes[0])],
+        [*_without(numbers[0], keys[1], vary[0]), *_rows(tables[0], sizes[1])],
+        [*_without(numbers[1], keys[0], vary[1]), *_rows(tables[1], sizes[0])],
     )
 
 
-def _without(numbers: Iterable[Held], held: Container[Key], varying: Variation) -> Iterable[Deciding]:
+def _without(numbers: Iterable[Held], other_keys: Container[Key], varying: Variation) -> Iterable[Deciding]:
     """Those of some numbers that another model does not hold, and that do not part what is always as long."""
-    found: dict[Key, DecidingNumber] = {}
+    by_key: dict[Key, DecidingNumber] = {}
     for key, number, axis in numbers:
-        if key not in held and (axis is None or not varying.is_fixed(axis)):
-            before = found.get(key, number)
-            found[key] = replace(before, axes=before.axes | {axis})
-    return found.values()
+        if key not in other_keys and (axis is None or not varying.is_fixed(axis)):
+            before = by_key.get(key, number)
+            by_key[key] = replace(before, axes=before.axes | {axis})
+    return by_key.values()
 
 
 def _varying_values(model: Model) -> frozenset[str]:
     """Names of the values that may differ from run to run, sizes among them where they are not fixed."""
     nodes = _in_order(model)
     bodies = [body for node in nodes for _, body in subgraphs(node)]
-    given = {value.name for body in bodies for value in body.inputs}
-    given.update(value.name for value in model.graph.feeds)
-    given.update(name for function in model.functions.values() for name in function.inputs)
-    flowing = _reached(nodes, given, _OF_SHAPES)
+    inputs = {value.name for body in bodies for value in body.inputs}
+    inputs.update(value.name for value in model.graph.feeds)
+    inputs.update(name for function in model.functions.values() for name in function.inputs)
+    flowing = _reached(nodes, inputs, _OF_SHAPES)
     return (
-        frozenset(_reached(nodes, given, ()))
+        frozenset(_reached(nodes, inputs, ()))
         if _has_open_sizes(model, nodes, flowing)
         else frozenset(flowing)
     )
@@ -269,22 +269,22 @@ def _stored(model: Model) -> Iterator[Tensor]:
 def _tables(model: Model, varying: Collection[str]) -> Iterator[tuple[Tensor, str, str, int]]:
     """Stored tensors of which a part is read that runs choose, with operator, name and axis."""
     nodes = _in_order(model)
-    stored = {node.outputs[0]: tensor for node in nodes if (tensor := constant_of(node)) is not None}
+    constants = {node.outputs[0]: tensor for node in nodes if (tensor := constant_of(node)) is not None}
     bodies = [body for node in nodes for _, body in subgraphs(node)]
     for graph in (model.graph, *bodies):
-        stored.update(graph.initializers)
+        constants.update(graph.initializers)
     for node in nodes:
-        table = stored.get(node.inputs[0]) if node.inputs and not node.domain else None
+        table = constants.get(node.inputs[0]) if node.inputs and not node.domain else None
         if node.op not in _TABLES or table is None or not any(name in varying for name in node.inputs[1:]):
             continue
-        for axis in _read_along(node, stored, len(table.shape)):
+        for axis in _read_along(node, constants, len(table.shape)):
             yield table, node.op, node.inputs[0], axis
 
 
-def _read_along(node: Node, stored: Mapping[str, Tensor], rank: int) -> set[int]:
+def _read_along(node: Node, constants: Mapping[str, Tensor], rank: int) -> set[int]:
     """The axes along which an operator reads a part of a table."""
     if node.op == "Slice":
-        axes = stored.get(node.inputs[_AXES]) if len(node.inputs) > _AXES else None
+        axes = constants.get(node.inputs[_AXES]) if len(node.inputs) > _AXES else None
         values = _values(axes) if axes is not None else None
         return {int(v) % rank for v in values.reshape(-1)} if values is not None else set(range(rank))
     axis = node.attributes.get("axis", 0)
@@ -327,8 +327,8 @@ def _with(model: Model, number: Deciding, sign: int) -> Model:
 
 def _numbers(model: Model) -> Iterator[Held]:
     """The deciding numbers of a model, in bodies and functions too, by what stands for them."""
-    given = {value.name for value in model.graph.feeds}
-    yield from _of_nodes(model.graph.nodes, [model.graph.initializers], given)
+    inputs = {value.name for value in model.graph.feeds}
+    yield from _of_nodes(model.graph.nodes, [model.graph.initializers], inputs)
     called = {node.key for node in all_nodes(model, model.graph.nodes)} & model.functions.keys()
     for key in sorted(called):
         function = model.functions[key]
@@ -344,19 +344,21 @@ def _epsilons(model: Model) -> Iterator[Key]:
 
 
 def _of_nodes(
-    nodes: Sequence[Node], around: Sequence[Mapping[str, Tensor]], given: Collection[str]
+    nodes: Sequence[Node], around: Sequence[Mapping[str, Tensor]], varying: Collection[str]
 ) -> Iterator[Held]:
-    """The same of a list of nodes; `given` are values whose numbers are others in each run."""
-    flowing = set(given)
-    held = node_sequence(nodes)
-    own = {node.outputs[0]: tensor for node in held if (tensor := constant_of(node)) is not None}
-    stored = [*around, own]
-    for node in held:
+    """The same of a list of nodes; `varying` are values whose numbers are others in each run."""
+    flowing = set(varying)
+    ordered = node_sequence(nodes)
+    node_constants = {
+        node.outputs[0]: tensor for node in ordered if (tensor := constant_of(node)) is not None
+    }
+    scopes = [*around, node_constants]
+    for node in ordered:
         if node.op not in _OF_SHAPES and not flowing.isdisjoint(reads(node)):
             flowing.update(node.outputs)
         for _, body in subgraphs(node):
             inside = {*flowing, *(value.name for value in body.inputs)}
-            yield from _of_nodes(body.nodes, [*stored, body.initializers], inside)
+            yield from _of_nodes(body.nodes, [*scopes, body.initializers], inside)
         if node.op == "Slice" and not flowing.intersection(node.inputs[:1]):
             continue  # of zeros, or of the sizes in a shape: where it begins hides nothing
         kind = _DECIDING.get(node.op) or node.op
@@ -366,7 +368,7 @@ def _of_nodes(
                 yield (kind, attribute), DecidingNumber(node.op, attribute), None
         if node.domain or not (node.op in _DECIDING or node.op in _ARITHMETIC):
             continue
-        read = [_few(name, stored) for name in node.inputs]
+        read = [_few(name, scopes) for name in node.inputs]
         for at, values in enumerate(read):
             if values is None or (node.op not in _DECIDING and values.size != 1):
                 continue
@@ -434,31 +436,31 @@ def _moved_nodes(
     nodes: Sequence[Node], initializers: Mapping[str, Tensor], number: Deciding, sign: int
 ) -> tuple[list[Node], dict[str, Tensor]]:
     """The nodes of a graph or a function with another number, and the tensors that these read."""
-    held = node_sequence(nodes)
-    stored = {name: tensor for node in held if (tensor := constant_of(node)) for name in node.outputs}
-    stored.update(initializers)
+    ordered = node_sequence(nodes)
+    constants = {name: tensor for node in ordered if (tensor := constant_of(node)) for name in node.outputs}
+    constants.update(initializers)
     added: dict[str, Tensor] = {}
     out: list[Node] = []
-    for node in held:
+    for node in ordered:
         bodies = {name: _moved(body, number, sign) for name, body in subgraphs(node)}
         if bodies:
             node = with_bodies(node, bodies)
         if node.op == number.op:
             if isinstance(number, TableRow):
-                node = _with_row(node, stored, added, number, sign)
+                node = _with_row(node, constants, added, number, sign)
             else:
-                node = _with_number(node, stored, added, number, sign)
+                node = _with_number(node, constants, added, number, sign)
         out.append(node)
     return out, added
 
 
 def _with_row(
-    node: Node, stored: Mapping[str, Tensor], added: dict[str, Tensor], number: TableRow, sign: int
+    node: Node, constants: Mapping[str, Tensor], added: dict[str, Tensor], number: TableRow, sign: int
 ) -> Node:
     """One node with another row in the table that it reads."""
-    if node.inputs[0] != number.name or number.name not in stored:
+    if node.inputs[0] != number.name or number.name not in constants:
         return node
-    table = stored[number.name]
+    table = constants[number.name]
     values = np.array(table.array())
     row = np.moveaxis(values, number.axis, 0)[number.row : number.row + 1]
     if values.dtype == bool:
@@ -472,24 +474,26 @@ def _with_row(
 
 
 def _with_number(
-    node: Node, stored: Mapping[str, Tensor], added: dict[str, Tensor], number: DecidingNumber, sign: int
+    node: Node, constants: Mapping[str, Tensor], added: dict[str, Tensor], number: DecidingNumber, sign: int
 ) -> Node:
     """One node with another number; what it then reads goes into `added`."""
     inputs = list(node.inputs)
-    read = [_few(name, [stored]) for name in inputs]
+    read = [_few(name, [constants]) for name in inputs]
     for at, (name, values) in enumerate(zip(node.inputs, read, strict=True)):
         if values is None or (node.op == "Slice" and at == _AXES):
             continue
-        chosen = values == number.value
+        matches = values == number.value
         if node.op == "Slice":
             along = _sliced_along(node, read, values.size)
-            chosen &= np.reshape([axis is None or axis in number.axes for axis in along], values.shape)
-        if not chosen.any():
+            matches &= np.reshape([axis is None or axis in number.axes for axis in along], values.shape)
+        if not matches.any():
             continue
         inputs[at] = f"{name}/moved"
-        new = np.where(chosen, _beside(number.value, sign, values.dtype), values)
-        data = np.asarray(new).astype(values.dtype)
-        added[inputs[at]] = Tensor(inputs[at], str(data.dtype), tuple(data.shape), Inline(data.tobytes()))
+        new = np.where(matches, _beside(number.value, sign, values.dtype), values)
+        moved_values = np.asarray(new).astype(values.dtype)
+        added[inputs[at]] = Tensor(
+            inputs[at], str(moved_values.dtype), tuple(moved_values.shape), Inline(moved_values.tobytes())
+        )
     attributes = {
         name: _beside(number.value, sign, np.dtype(np.float32)) if value == number.value else value
         for name, value in node.attributes.items()

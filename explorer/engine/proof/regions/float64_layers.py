@@ -42,21 +42,21 @@ class Float64Layers:
 
     def at(self, index: int) -> Array | None:
         """The value at a place; None if there is none. Places are asked for in their order."""
-        found = None
+        value = None
         while self.next <= index:
             self.tell("running the original in float64", self.next, len(self.places))
             place = self.places[self.next]
-            found = None
+            value = None
             if place.before.given <= self.values.keys():
-                given = {name: self.values[name] for name in place.before.given}
-                found = in_float64(self.wiring, place.before, given, None)
-            if found is not None and self.last[place.pair.before] > self.next:
-                self.values[place.pair.before] = found
+                inputs = {name: self.values[name] for name in place.before.given}
+                value = in_float64(self.wiring, place.before, inputs, None)
+            if value is not None and self.last[place.pair.before] > self.next:
+                self.values[place.pair.before] = value
             for name in place.before.given:
                 if self.last[name] <= self.next:
                     self.values.pop(name, None)
             self.next += 1
-        return found
+        return value
 
 
 def in_float64(wiring: GraphProducers, region: Region, feeds: Feeds, cancel: Cancel) -> Array | None:
@@ -87,8 +87,8 @@ def in_full(
     old = in_float64(wirings[0], region.before, {n: values[n] for n in region.before.given}, cancel)
     if old is None:
         return None
-    given = {name: values[twin or name] for name, twin in region.given.items()}
-    new = in_float64(wirings[1], region.after, given, cancel)
+    after_values = {name: values[twin or name] for name, twin in region.given.items()}
+    new = in_float64(wirings[1], region.after, after_values, cancel)
     if new is None or np.shape(old) != np.shape(new):
         return None
     a, b = (np.asarray(v, np.float64).reshape(-1) for v in (old, new))

@@ -68,7 +68,9 @@ def _numbers_gone(sides: Sides) -> Iterator[StoredDifference]:
     if not gone.size or not new.size or (few > 1 and few * SELDOM > total):
         return
     limit = _NEARBY if few * SELDOM <= total else _NEAR
-    near = [(_nearest(gone, one), _nearest(new, one)) for one in (gone if gone.size <= new.size else new)]
+    near = [
+        (_nearest(gone, number), _nearest(new, number)) for number in (gone if gone.size <= new.size else new)
+    ]
     shares = [abs(now - old) / abs(old) if old else np.inf for old, now in near]
     if CLOSE < max(shares) <= limit:
         old, now = near[shares.index(max(shares))]
@@ -84,9 +86,9 @@ def _nearest(numbers: Array, one: float) -> float:
 def _numbers(model: Model) -> Array:
     """All finite floats that are stored in a region."""
     tensors = constants_of(model.graph.nodes, model.graph.initializers).values()
-    found = [np.asarray(t.array(), np.float64).reshape(-1) for t in tensors if "float" in t.dtype]
+    arrays = [np.asarray(t.array(), np.float64).reshape(-1) for t in tensors if "float" in t.dtype]
     attributes = [v for node in model.graph.nodes for v in node.attributes.values() if isinstance(v, float)]
-    numbers: Array = np.concatenate([*found, np.array(attributes)])
+    numbers: Array = np.concatenate([*arrays, np.array(attributes)])
     return np.asarray(numbers[np.isfinite(numbers)])
 
 
@@ -97,17 +99,22 @@ def _tensors(sides: Sides, sizes: Sizes, same: Same) -> Iterator[StoredDifferenc
         for m in sides
     )
     for name, tensor in sorted(mine.items()):
-        if any(one.shape == tensor.shape and same(tensor, one) for one in theirs.values()):
+        if any(twin.shape == tensor.shape and same(tensor, twin) for twin in theirs.values()):
             continue
-        found = ((twin, other, _counterpart(tensor, other)) for twin, other in sorted(theirs.items()))
-        twin, other, there = next((one for one in found if one[2] is not None), ("", tensor, None))
+        candidates = (
+            (twin, twin_tensor, _counterpart(tensor, twin_tensor))
+            for twin, twin_tensor in sorted(theirs.items())
+        )
+        twin, twin_tensor, there = next(
+            (match for match in candidates if match[2] is not None), ("", tensor, None)
+        )
         if there is None:
             continue
         if name in sizes[0]:
             text = folded_change(name, tensor, there, sizes[0][name])
         elif twin in sizes[1]:
-            beside = tensor if there is other else turned_matrix(tensor)
-            text = folded_change(twin, other, beside, sizes[1][twin])
+            beside = tensor if there is twin_tensor else turned_matrix(tensor)
+            text = folded_change(twin, twin_tensor, beside, sizes[1][twin])
         else:
             old, new = (np.asarray(t.array()).reshape(-1) for t in (tensor, there))
             if old.tobytes() != new.tobytes():
@@ -117,19 +124,19 @@ def _tensors(sides: Sides, sizes: Sizes, same: Same) -> Iterator[StoredDifferenc
             yield StoredDifference(text, np.inf, True)
 
 
-def _counterpart(tensor: Tensor, other: Tensor) -> Tensor | None:
+def _counterpart(tensor: Tensor, candidate: Tensor) -> Tensor | None:
     """The other tensor, turned perhaps, where it is nearly this one."""
-    if other.dtype != tensor.dtype or other.elements != tensor.elements:
+    if candidate.dtype != tensor.dtype or candidate.elements != tensor.elements:
         return None
-    sizes = [[n for n in t.shape if n != 1] for t in (tensor, other)]
-    forms = [other] if sizes[0] == sizes[1] else []
-    if len(other.shape) == len(tensor.shape) == 2 and other.shape[::-1] == tensor.shape:
-        forms.append(turned_matrix(other))
+    sizes = [[n for n in t.shape if n != 1] for t in (tensor, candidate)]
+    forms = [candidate] if sizes[0] == sizes[1] else []
+    if len(candidate.shape) == len(tensor.shape) == 2 and candidate.shape[::-1] == tensor.shape:
+        forms.append(turned_matrix(candidate))
     old = np.asarray(tensor.array(), np.float64).reshape(-1)
-    for one in forms:
-        new = np.asarray(one.array(), np.float64).reshape(-1)
+    for form in forms:
+        new = np.asarray(form.array(), np.float64).reshape(-1)
         if np.abs(new - old).max() <= _LIKE * np.abs(old).max():
-            return one
+            return form
     return None
 
 

@@ -40,36 +40,36 @@ class NodeContents:
             varied: Values of either that were tried in all ways.
         """
         for at, (model, side) in enumerate(zip(self.models, nodes, strict=True)):
-            stored = self._stored[at]
+            constants = self._stored[at]
             top = {id(node) for node in side}
             for node in all_nodes(model, side):
                 if node.domain or node.op not in ("If", "Loop"):
                     continue
-                if id(node) in top and all(n in varied[at] or n in stored for n in controls([node])):
+                if id(node) in top and all(n in varied[at] or n in constants for n in controls([node])):
                     continue
-                if node.op == "If" or not all(n in stored or not n for n in node.inputs[:2]):
+                if node.op == "If" or not all(n in constants or not n for n in node.inputs[:2]):
                     return True
         return False
 
     def numbers(self, nodes: Sides) -> list[float]:
         """The few numbers that stand in nodes: limits, slopes, what is added to keep a root from zero."""
-        found: set[float] = set()
+        numbers: set[float] = set()
         for at, side in enumerate(nodes):
             for node in side:
                 tensors = [self._stored[at][n] for n in node.inputs if n in self._stored[at]]
                 small = [t for t in tensors if "float" in t.dtype and (t.elements or 0) <= _FEW]
-                found.update(float(v) for t in small for v in np.asarray(t.array(), np.float64).reshape(-1))
-                found.update(v for v in node.attributes.values() if isinstance(v, float))
-        return sorted(v for v in found if np.isfinite(v))
+                numbers.update(float(v) for t in small for v in np.asarray(t.array(), np.float64).reshape(-1))
+                numbers.update(v for v in node.attributes.values() if isinstance(v, float))
+        return sorted(v for v in numbers if np.isfinite(v))
 
 
 def controls(nodes: Sequence[Node]) -> list[str]:
     """The values that decide which branches of nodes run and how often their loops."""
-    found = dict.fromkeys(
+    names = dict.fromkeys(
         name
         for node in nodes
         if not node.domain and node.op in ("If", "Loop")
         for name in node.inputs[: 1 if node.op == "If" else 2]
         if name
     )
-    return list(found)
+    return list(names)

@@ -118,7 +118,7 @@ class RegionResult(Struct, frozen=True):
 
 
 def settle(
-    found: Correspondence,
+    correspondence: Correspondence,
     tries: Sequence[tuple[RandomInput, ...]],
     seed: int,
     tell: Callable[[int, int], None],
@@ -131,7 +131,7 @@ def settle(
     output. Growth doubles, so that a model of a thousand layers takes ten rounds.
 
     Args:
-        found: The two graphs.
+        correspondence: The two graphs.
         tries: How the inputs are drawn at each of the sizes; regions are widened at the first.
         seed: Of the first draw.
         tell: Told how many regions of how many are done.
@@ -140,51 +140,55 @@ def settle(
     Returns:
         Evidence of every region; where one of them differs, first the one that showed it first.
     """
-    runner = _Runner(found, tries, seed, cancel)
-    known: dict[tuple[object, ...], RegionResult] = {}
+    runner = _Runner(correspondence, tries, seed, cancel)
+    results: dict[tuple[object, ...], RegionResult] = {}
     failed: dict[str, RegionResult] = {}
     dropped: set[str] = set()
-    ends = {p.before for p in found.outputs}
+    ends = {p.before for p in correspondence.outputs}
     step = 1
     while True:
-        regions = found.regions(dropped, {})
+        regions = correspondence.regions(dropped, {})
         runner.expose(regions)
         for at, region in enumerate(regions):
             tell(at, len(regions))
-            if region.key not in known:
-                known[region.key] = runner.widened(region, dropped)
-            if known[region.key].lasting:
-                failed.setdefault(region.pair.before, known[region.key])
-        bad = [r for r in regions if not known[r.key].passed]
+            if region.key not in results:
+                results[region.key] = runner.widened(region, dropped)
+            if results[region.key].lasting:
+                failed.setdefault(region.pair.before, results[region.key])
+        bad = [r for r in regions if not results[r.key].passed]
         growing = [r.pair.before for r in bad if r.pair.before not in ends]
         # behind the last one all is the same by construction: nothing makes up for it
-        if not growing or (bad == regions[-1:] and known[bad[0].key].lasting):
+        if not growing or (bad == regions[-1:] and results[bad[0].key].lasting):
             break
         for name in growing:
-            dropped |= _following(found, name, step) - ends
+            dropped |= _following(correspondence, name, step) - ends
         step *= 2
-    cut_off = [_cut_off(runner, pair) for pair in found.cut_off]
-    shown = [*(known[region.key] for region in regions), *cut_off]
-    first = _first(runner, regions, known, failed, dropped)
-    return tuple(shown) if first is None else (first, *(one for one in shown if one is not first))
+    cut_off = [_cut_off(runner, pair) for pair in correspondence.cut_off]
+    outcomes = [*(results[region.key] for region in regions), *cut_off]
+    first = _first(runner, regions, results, failed, dropped)
+    return (
+        tuple(outcomes)
+        if first is None
+        else (first, *(outcome for outcome in outcomes if outcome is not first))
+    )
 
 
 def _first(
     runner: _Runner,
     regions: Sequence[ChangedRegion],
-    known: Mapping[tuple[object, ...], RegionResult],
+    results: Mapping[tuple[object, ...], RegionResult],
     failed: Mapping[str, RegionResult],
     dropped: set[str],
 ) -> RegionResult | None:
     """Of regions that grew, what showed first that one of them differs."""
     for region in regions:
-        made = runner.one.producer
-        within = [n for n in failed if made[n] in region.before.nodes and n != region.pair.before]
-        first, shows = None, known[region.key].evidence
+        producer = runner.one.producer
+        within = [n for n in failed if producer[n] in region.before.nodes and n != region.pair.before]
+        first, shows = None, results[region.key].evidence
         if shows.kind == "different":
             first = next((failed[n] for n in within if failed[n].evidence.kind == "different"), None)
         elif within:
-            first = _hidden(runner, region, sorted(within, key=made.__getitem__, reverse=True), dropped)
+            first = _hidden(runner, region, sorted(within, key=producer.__getitem__, reverse=True), dropped)
             first = first or next(
                 (failed[n] for n in within if failed[n].evidence.reason == shows.reason), None
             )
@@ -211,7 +215,7 @@ def _hidden(
     differing: set[str] = set()
     for name in within[:_INSIDE]:
         # what was tried before it grew may have been given what is another value in the other graph
-        again = runner.found.regions(dropped - {name}, {})
+        again = runner.graphs.regions(dropped - {name}, {})
         alone = next((r for r in again if r.pair.before == name), None)
         if alone is None:
             continue
@@ -220,24 +224,24 @@ def _hidden(
         if not settled.lasting:
             continue
         differing.add(name)
-        if runner.found.follows(region.pair, differing, dropped):
+        if runner.graphs.follows(region.pair, differing, dropped):
             return settled
     return None
 
 
-def _following(found: Correspondence, name: str, count: int) -> set[str]:
+def _following(correspondence: Correspondence, name: str, count: int) -> set[str]:
     """A value and the next ones behind it that are matched, `count` in all."""
-    reached, chosen = {name}, {name}
-    nodes = found.before.graph.nodes
-    matched = found.matched
+    reached, following = {name}, {name}
+    nodes = correspondence.before.graph.nodes
+    matched = correspondence.matched
     begin = next(i for i, node in enumerate(nodes) if name in node.outputs)
     for node in nodes[begin + 1 :]:
-        if len(chosen) >= count:
+        if len(following) >= count:
             break
         if reached.intersection(node.inputs):
             reached.update(filter(None, node.outputs))
-            chosen.update(matched.intersection(node.outputs))
-    return chosen
+            following.update(matched.intersection(node.outputs))
+    return following
 
 
 class _Tries(Struct):
@@ -252,69 +256,77 @@ class _Tries(Struct):
 
 class _Runner:
     def __init__(
-        self, found: Correspondence, tries: Sequence[tuple[RandomInput, ...]], seed: int, cancel: Cancel
+        self,
+        correspondence: Correspondence,
+        tries: Sequence[tuple[RandomInput, ...]],
+        seed: int,
+        cancel: Cancel,
     ) -> None:
-        self.found, self.tries, self.seed, self.cancel = found, tries, seed, cancel
-        self.one, self.other = found.wirings
+        self.graphs, self.tries, self.seed, self.cancel = correspondence, tries, seed, cancel
+        self.one, self.other = correspondence.wirings
         self._session: RuntimeSession | None = None
         self._exposed: set[str] = set()
         self._asked: dict[str, None] = {}
         self._fetched: dict[tuple[int, int], Feeds] = {}
         self._types: dict[str, str] = {}
         self._stored_in: dict[tuple[object, ...], StoredDifferences] = {}
-        self.contents = NodeContents(found.before, found.after)
-        self._varying = Variation(found.before), Variation(found.after)
+        self.contents = NodeContents(correspondence.before, correspondence.after)
+        self._varying = Variation(correspondence.before), Variation(correspondence.after)
 
     def expose(self, regions: Sequence[ChangedRegion]) -> None:
         """Loads the original with what regions are given as outputs."""
-        wanted = dict.fromkeys(name for r in regions for name in r.reads if name in self.one.producer)
-        if wanted.keys() - self._exposed:
-            self._exposed |= wanted.keys()
-            self._asked, self._fetched = wanted, {}
-            model = expose(self.found.before, sorted(self._exposed))
+        names = dict.fromkeys(name for r in regions for name in r.reads if name in self.one.producer)
+        if names.keys() - self._exposed:
+            self._exposed |= names.keys()
+            self._asked, self._fetched = names, {}
+            model = expose(self.graphs.before, sorted(self._exposed))
             self._session = RuntimeSession(model, what="the original", optimise=False)
 
-    def own(self, names: Sequence[str], one: tuple[RandomInput, ...], seed: int) -> Feeds:
+    def own(self, names: Sequence[str], trial_inputs: tuple[RandomInput, ...], seed: int) -> Feeds:
         """The original's own values."""
-        feeds = self._fetched.get((id(one), seed), {})
+        feeds = self._fetched.get((id(trial_inputs), seed), {})
         if missing := [name for name in names if name not in feeds]:
-            inputs = draw(one, seed)
+            inputs = draw(trial_inputs, seed)
             feeds = {**inputs, **{name: feeds[name] for name in names if name in feeds}}
-            if wanted := [name for name in missing if name not in inputs]:
+            if computed := [name for name in missing if name not in inputs]:
                 assert self._session is not None
-                feeds |= self._session.run(inputs, [*wanted, *self._ahead(wanted)])
-            self._fetched[id(one), seed] = feeds
+                feeds |= self._session.run(inputs, [*computed, *self._ahead(computed)])
+            self._fetched[id(trial_inputs), seed] = feeds
             self._types.update((name, element_type(value)) for name, value in feeds.items())
         return {name: feeds[name] for name in names}
 
-    def _ahead(self, wanted: Sequence[str]) -> Iterator[str]:
+    def _ahead(self, requested: Sequence[str]) -> Iterator[str]:
         """Values that the next regions will ask for, as far as they are small."""
-        left, begun = _AHEAD, False
+        budget, begun = _AHEAD, False
         for name in self._asked:
-            begun = begun or name == wanted[0]
-            if not begun or name in wanted:
+            begun = begun or name == requested[0]
+            if not begun or name in requested:
                 continue
-            left -= self.found.nbytes(name)
-            if left < 0:
+            budget -= self.graphs.nbytes(name)
+            if budget < 0:
                 return
             yield name
 
     def widened(self, region: ChangedRegion, dropped: set[str]) -> RegionResult:
         """Evidence of a region, alone or together with what makes its inputs."""
-        alone = found = self.test(region)
+        alone = result = self.test(region)
         past: set[str] = set()
         for _ in range(_UPSTREAM):
-            if found.passed or found.evidence.own or (found.lasting and found.evidence.kind == "unproven"):
+            if (
+                result.passed
+                or result.evidence.own
+                or (result.lasting and result.evidence.kind == "unproven")
+            ):
                 break
             past |= {name for name in region.reads if name in self.one.producer}
-            regions = self.found.regions(set(dropped), {region.pair.before: past})
+            regions = self.graphs.regions(set(dropped), {region.pair.before: past})
             wider = next((r for r in regions if r.pair == region.pair), region)
             if wider.key == region.key:
                 break
             region = wider
             self.expose([region])
-            found = self.test(region)
-        return found if found.passed else alone
+            result = self.test(region)
+        return result if result.passed else alone
 
     def test(self, region: ChangedRegion) -> RegionResult:
         """Runs a region at all sizes."""
@@ -327,47 +339,47 @@ class _Runner:
             kind="unproven",
             reason="",
         )
-        seen = _Tries()
+        tally = _Tries()
         try:
             run = self._both(region)
             draws = tuple(draws_random(m, side) for m, side in zip(self.contents.models, nodes, strict=True))
             if any(draws):
-                own = self.own(region.reads, self.tries[0], self.seed)
+                values = self.own(region.reads, self.tries[0], self.seed)
                 return RegionResult(
-                    _drawn(evidence, draws, run(own), run(own)), region.before.nodes, lasting=True
+                    _drawn(evidence, draws, run(values), run(values)), region.before.nodes, lasting=True
                 )
-            for at, one in enumerate(self.tries):
+            for at, trial_inputs in enumerate(self.tries):
                 try:
-                    own = self.own(region.reads, one, self.seed)
+                    values = self.own(region.reads, trial_inputs, self.seed)
                 except BadModel:
                     if at == 0:
                         raise
                     continue
-                for kind, feeds in self._sets(region, nodes, own, one, first=at == 0):
-                    found = self._tried(region, run, kind, feeds, seen)
-                    if found is not None:
+                for kind, feeds in self._sets(region, nodes, values, trial_inputs, first=at == 0):
+                    difference = self._tried(region, run, kind, feeds, tally)
+                    if difference is not None:
                         where = f" on {kind} values" if kind in (_DENSE, _MEETING) else ""
                         certain = kind != _MEETING
-                        made = replace(
+                        failure = replace(
                             evidence,
-                            draws=seen.draws,
+                            draws=tally.draws,
                             kind="different" if certain else "unproven",
                             own=not where,
-                            reason=f"{found.reason}{where}",
-                            max_abs=found.max_abs,
+                            reason=f"{difference.reason}{where}",
+                            max_abs=difference.max_abs,
                         )
-                        return RegionResult(made, region.before.nodes, lasting=True)
+                        return RegionResult(failure, region.before.nodes, lasting=True)
         except BadModel as error:
             reason = f"it could not be run alone: {printable(str(error))}"
             return RegionResult(replace(evidence, reason=reason, own=True), region.before.nodes)
-        return self._judged(region, nodes, evidence, seen)
+        return self._judged(region, nodes, evidence, tally)
 
     def _judged(
         self,
         region: ChangedRegion,
         nodes: tuple[list[Node], list[Node]],
         evidence: RegionEvidence,
-        seen: _Tries,
+        tally: _Tries,
     ) -> RegionResult:
         """What follows from a region that gave the same wherever it was tried."""
         here = region.before.nodes
@@ -376,25 +388,25 @@ class _Runner:
             return RegionResult(replace(figures, reason=reason), here, lasting)
 
         figures = evidence
-        if not seen.results:
+        if not tally.results:
             return unproven("not one finite number came out of it", lasting=False)
-        worst = max(seen.results, key=lambda r: r.max_abs or 0.0)
-        equal = all(r.equal for r in seen.results)
-        figures = replace(evidence, draws=seen.draws, max_abs=worst.max_abs, equal=equal)
+        worst = max(tally.results, key=lambda r: r.max_abs or 0.0)
+        equal = all(r.equal for r in tally.results)
+        figures = replace(evidence, draws=tally.draws, max_abs=worst.max_abs, equal=equal)
         if not region.reads and equal:
             same = replace(figures, kind="equal", reason="constants: bit for bit the same")
             return RegionResult(same, here)
         twins = {name: twin or name for name, twin in region.given.items()}
-        varied = seen.varied, {name for name, twin in twins.items() if twin in seen.varied}
+        varied = tally.varied, {name for name, twin in twins.items() if twin in tally.varied}
         if self.contents.undecided(nodes, varied):
             return unproven("not every branch in it was taken")
-        if not seen.moved and region.reads:
+        if not tally.moved and region.reads:
             return unproven("its output does not depend on what was varied", lasting=False)
-        found = self._differences(region)
-        hidden, rounded, hides = self._stored(region, nodes, worst, found)
+        stored_differences = self._differences(region)
+        hidden, rounded, hides = self._stored(region, nodes, worst, stored_differences)
         if hidden:
             return unproven(f"{hidden}, and nothing that was tried shows it")
-        if number := self._unseen(region, nodes, tables_alone=found.alike):
+        if number := self._unseen(region, nodes, tables_alone=stored_differences.alike):
             return unproven(number)
         remark = f"; stored numbers differ by up to {rounded:.1e} of themselves, as computed in another order"
         reason = worst.reason + (remark if rounded else "")
@@ -403,7 +415,7 @@ class _Runner:
             here,
             rounded=rounded,
             hides=hides,
-            folded=found.alike and any(found.sizes),
+            folded=stored_differences.alike and any(stored_differences.sizes),
         )
 
     def _stored(
@@ -411,7 +423,7 @@ class _Runner:
         region: ChangedRegion,
         nodes: tuple[list[Node], list[Node]],
         worst: OutputEvidence,
-        found: StoredDifferences,
+        stored_differences: StoredDifferences,
     ) -> tuple[str, float, float]:
         """What stored numbers show beyond the runs of a region.
 
@@ -420,15 +432,24 @@ class _Runner:
             computed in another order; how far apart regions may be, of what they put out, without showing it)
         """
         before = self._cut(region)[0]
-        if not found.alike:
-            return self._moved(region, worst, found)
-        large = [one for one in found.found if one.large]
-        for one in large[:_INSIDE]:
+        if not stored_differences.alike:
+            return self._moved(region, worst, stored_differences)
+        large = [difference for difference in stored_differences.found if difference.large]
+        for difference in large[:_INSIDE]:
             # two may make up for each other: a factor that was moved from one weight into the next
-            alone = len(found.found) == 1 or one.place is None
-            if alone or not self._shown(region, nodes, before, restored(found.sides[1], one)):
-                return one.text, 0.0, 0.0
-        return "", max((one.apart for one in found.found if not one.large), default=0.0), 0.0
+            alone = len(stored_differences.found) == 1 or difference.place is None
+            if alone or not self._shown(
+                region, nodes, before, restored(stored_differences.sides[1], difference)
+            ):
+                return difference.text, 0.0, 0.0
+        return (
+            "",
+            max(
+                (difference.apart for difference in stored_differences.found if not difference.large),
+                default=0.0,
+            ),
+            0.0,
+        )
 
     def _unseen(
         self, region: ChangedRegion, nodes: tuple[list[Node], list[Node]], *, tables_alone: bool
@@ -472,24 +493,24 @@ class _Runner:
         return bool(far) and not any(map(changes, far))
 
     def _changes(
-        self, region: ChangedRegion, nodes: tuple[list[Node], list[Node]], model: Model, other: Model
+        self, region: ChangedRegion, nodes: tuple[list[Node], list[Node]], model: Model, replacement: Model
     ) -> bool:
         """Whether a side of a region puts out something else than another model in its place."""
-        given = {value.name for value in model.graph.feeds}
+        input_names = {value.name for value in model.graph.feeds}
         twins = {name: twin or name for name, twin in region.given.items()}
         as_it_is = RuntimeSession(model, what="a changed region alone", optimise=False, threads=1)
         try:
-            beside = RuntimeSession(other, what="a changed region alone", optimise=False, threads=1)
+            beside = RuntimeSession(replacement, what="a changed region alone", optimise=False, threads=1)
         except BadModel:
             return True  # it is no model any more
-        for at, one in enumerate(self.tries):
+        for at, trial_inputs in enumerate(self.tries):
             try:
-                own = self.own(region.reads, one, self.seed)
+                original_values = self.own(region.reads, trial_inputs, self.seed)
             except BadModel:
                 continue
-            for _, feeds in self._sets(region, nodes, own, one, first=at == 0):
+            for _, feeds in self._sets(region, nodes, original_values, trial_inputs, first=at == 0):
                 for values in feeds:
-                    mine = {name: values[twins.get(name, name)] for name in given}
+                    mine = {name: values[twins.get(name, name)] for name in input_names}
                     try:
                         old = as_it_is.run(mine)
                     except BadModel:
@@ -503,18 +524,25 @@ class _Runner:
         return False
 
     def _moved(
-        self, region: ChangedRegion, worst: OutputEvidence, found: StoredDifferences
+        self, region: ChangedRegion, worst: OutputEvidence, stored_differences: StoredDifferences
     ) -> tuple[str, float, float]:
         """As `_stored`, where the operators are others."""
         if not worst.dtype.startswith("float") or not region.reads:
             return "", 0.0, 0.0
-        large = next((m for m in moved(found.sides, found.sizes, self.found.same_content) if m.large), None)
+        large = next(
+            (
+                m
+                for m in moved(stored_differences.sides, stored_differences.sizes, self.graphs.same_content)
+                if m.large
+            ),
+            None,
+        )
         if large is not None:
             return large.text, 0.0, 0.0
         gap = None
-        if any(self._holds_floats(model) for model in found.sides):
-            own = self.own(region.reads, self.tries[0], self.seed)
-            values = dense(own, spreads(own), _SPREADS[0], self.seed)
+        if any(self._holds_floats(model) for model in stored_differences.sides):
+            original_values = self.own(region.reads, self.tries[0], self.seed)
+            values = dense(original_values, spreads(original_values), _SPREADS[0], self.seed)
             gap = in_full(region, (self.one, self.other), values, self.cancel)
         elif worst.equal:
             return "", 0.0, 0.0
@@ -532,11 +560,13 @@ class _Runner:
         self, region: ChangedRegion, nodes: tuple[list[Node], list[Node]], before: Model, after: Model
     ) -> bool:
         """Whether two forms of a region are told apart."""
-        own = self.own(region.reads, self.tries[0], self.seed)
+        original_values = self.own(region.reads, self.tries[0], self.seed)
         run = self._beside(region, before, after)
-        sets = self._sets(region, nodes, own, self.tries[0], first=True)
+        sets = self._sets(region, nodes, original_values, self.tries[0], first=True)
         try:
-            pairs = [(*run(given), given) for kind, feeds in sets if kind in ("", _DENSE) for given in feeds]
+            pairs = [
+                (*run(values), values) for kind, feeds in sets if kind in ("", _DENSE) for values in feeds
+            ]
             return not self._compared(region, pairs, run).passed
         except BadModel:  # what cannot be run shows nothing
             return False
@@ -545,27 +575,30 @@ class _Runner:
         self,
         region: ChangedRegion,
         nodes: tuple[list[Node], list[Node]],
-        own: Feeds,
-        one: tuple[RandomInput, ...],
+        original_values: Feeds,
+        trial_inputs: tuple[RandomInput, ...],
         *,
         first: bool,
     ) -> Iterator[tuple[str, list[Feeds]]]:
         """Sets of values to try, by what they are."""
         steering = [name for name in controls(nodes[0]) if name in region.before.given]
-        floats = [n for n, v in own.items() if v.dtype.name in FED_FLOATS and v.size]
-        feeds = [own]
+        floats = [n for n, v in original_values.items() if v.dtype.name in FED_FLOATS and v.size]
+        feeds = [original_values]
         if not floats:
-            feeds += [self.own(region.reads, one, self.seed + i) for i in range(1, _DRAWS)]
+            feeds += [self.own(region.reads, trial_inputs, self.seed + i) for i in range(1, _DRAWS)]
         yield "", feeds
         if steering:
-            yield _STEERED, [steered_values(own, steering, way) for way in (True, False)]
+            yield _STEERED, [steered_values(original_values, steering, way) for way in (True, False)]
         if not floats:
             return
-        count = max(1, min(_MANY, _ENOUGH // sum(own[name].size for name in floats)))
-        wide = spreads(own)
+        count = max(1, min(_MANY, _ENOUGH // sum(original_values[name].size for name in floats)))
+        wide = spreads(original_values)
         for spread in _SPREADS if first else _SPREADS[:1]:
-            yield _DENSE, [dense(own, wide, spread, self.seed + i) for i in range(count)]
-        yield _MEETING, [meeting(own, self.contents.numbers(nodes), self.seed + i) for i in range(count)]
+            yield _DENSE, [dense(original_values, wide, spread, self.seed + i) for i in range(count)]
+        yield (
+            _MEETING,
+            [meeting(original_values, self.contents.numbers(nodes), self.seed + i) for i in range(count)],
+        )
 
     def _tried(
         self,
@@ -573,38 +606,40 @@ class _Runner:
         run: Callable[[Feeds], tuple[Array, Array]],
         kind: str,
         feeds: Sequence[Feeds],
-        seen: _Tries,
+        tally: _Tries,
     ) -> OutputEvidence | None:
         """Runs a region on sets of values; what showed a difference, None if nothing did."""
-        if kind == _MEETING and not all(r.equal for r in seen.results):
+        if kind == _MEETING and not all(r.equal for r in tally.results):
             return None  # where it rounds otherwise, it may fall to another side of such a number
         pairs = []
-        for given in feeds:
+        for values in feeds:
             try:
-                pairs.append((*run(given), given))
+                pairs.append((*run(values), values))
             except BadModel:
                 if not kind:
                     raise
         if not pairs:
             return None
-        found = self._compared(region, pairs, run)
-        seen.draws += len(pairs)
-        if not found.passed:
+        output = self._compared(region, pairs, run)
+        tally.draws += len(pairs)
+        if not output.passed:
             # NaN against NaN shows nothing
-            return None if found.equal else found
-        seen.results.append(found)
-        shown = [old for old, _, _ in pairs]
-        seen.first = seen.first or shown[:1]
-        seen.moved = seen.moved or not all(outputs.identical(one, seen.first[0]) for one in shown)
+            return None if output.equal else output
+        tally.results.append(output)
+        old_outputs = [old for old, _, _ in pairs]
+        tally.first = tally.first or old_outputs[:1]
+        tally.moved = tally.moved or not all(
+            outputs.identical(old_output, tally.first[0]) for old_output in old_outputs
+        )
         names = (n for n, v in feeds[0].items() if v.dtype.kind in "bi" and v.size == 1)
         if kind == _STEERED:
-            seen.varied.update(names if len(pairs) == len(feeds) else ())
+            tally.varied.update(names if len(pairs) == len(feeds) else ())
         return None
 
     def _differences(self, region: ChangedRegion) -> StoredDifferences:
         """In what the numbers differ that are stored in a region of both graphs."""
         if region.key not in self._stored_in:
-            self._stored_in = {region.key: differences(*self._cut(region), self.found.same_content)}
+            self._stored_in = {region.key: differences(*self._cut(region), self.graphs.same_content)}
         return self._stored_in[region.key]
 
     def _nodes(self, region: ChangedRegion) -> tuple[list[Node], list[Node]]:
@@ -617,9 +652,9 @@ class _Runner:
         """A region of both graphs as models of their own."""
         if not self._types.keys() >= set(region.reads):
             self.own(region.reads, self.tries[0], self.seed)
-        given = {name: self._types[twin or name] for name, twin in region.given.items()}
+        after_types = {name: self._types[twin or name] for name, twin in region.given.items()}
         return region_model(self.one, region.before, self._types), region_model(
-            self.other, region.after, given
+            self.other, region.after, after_types
         )
 
     def _both(self, region: ChangedRegion) -> Callable[[Feeds], tuple[Array, Array]]:
@@ -627,15 +662,15 @@ class _Runner:
         return self._beside(region, *self._cut(region))
 
     def _beside(
-        self, region: ChangedRegion, one: Model, other: Model
+        self, region: ChangedRegion, first: Model, second: Model
     ) -> Callable[[Feeds], tuple[Array, Array]]:
         """What runs two models on what a region is given."""
-        size = sum(map(self.found.nbytes, region.reads))
-        size += sum(t.nbytes for model in (one, other) for t in model.graph.initializers.values())
+        size = sum(map(self.graphs.nbytes, region.reads))
+        size += sum(t.nbytes for model in (first, second) for t in model.graph.initializers.values())
         threads = 1 if size < _SMALL else None
-        what = "a changed region alone"
+        label = "a changed region alone"
         before, after = (
-            RuntimeSession(model, what=what, optimise=False, threads=threads) for model in (one, other)
+            RuntimeSession(model, what=label, optimise=False, threads=threads) for model in (first, second)
         )
 
         def run(values: Feeds) -> tuple[Array, Array]:
@@ -654,30 +689,30 @@ class _Runner:
         name = (region.pair.before,)
         old, new = (ModelOutputs(name, tuple((pair[at],) for pair in pairs)) for at in (0, 1))
         noise = Noise(NOT_NEEDED, outputs.depth_of(region_model(self.one, region.before)))
-        (found,) = outputs.compare(old, new, [], noise)
-        if found.equal or not found.dtype.startswith("float"):
-            return found
+        (output,) = outputs.compare(old, new, [], noise)
+        if output.equal or not output.dtype.startswith("float"):
+            return output
         exact = partial(in_float64, self.one, region.before, cancel=self.cancel)
-        truths = [exact({n: given[n] for n in region.before.given}) for _, _, given in pairs]
+        truths = [exact({n: values[n] for n in region.before.given}) for _, _, values in pairs]
         results = [{name[0]: true} for true in truths if true is not None]
-        eased = found
+        eased = output
         text = "float64" if len(results) == len(pairs) else "none: the region cannot be run in float64"
         change = outputs.change(pairs[0][0], run(dict(by_one_ulp(pairs[0][2])))[0])
         old = replace(old, sensitivity=(change,))
         truth = results if text == "float64" else []
         noise = replace(noise, reference=text)
-        (found,) = outputs.compare(old, new, truth, noise)
-        if found.passed:
-            return found
-        given = {n: pairs[0][2][n] for n in region.before.given}
-        part = region_model(self.one, region.before, {n: element_type(v) for n, v in given.items()})
-        few = independent(part, [RandomInput(n, element_type(v), v.shape) for n, v in given.items()])
+        (output,) = outputs.compare(old, new, truth, noise)
+        if output.passed:
+            return output
+        inputs = {n: pairs[0][2][n] for n in region.before.given}
+        part = region_model(self.one, region.before, {n: element_type(v) for n, v in inputs.items()})
+        few = independent(part, [RandomInput(n, element_type(v), v.shape) for n, v in inputs.items()])
         fewest = min(few.values(), default=old.draws[0][0].size)
         noise = replace(noise, independent=dict.fromkeys(name, fewest))
-        (found,) = outputs.compare(old, new, truth, noise)
-        if not found.passed and eased.passed and self._differences(region).rounded:
+        (output,) = outputs.compare(old, new, truth, noise)
+        if not output.passed and eased.passed and self._differences(region).rounded:
             return eased  # the numbers are others, by a rounding: so is what they make
-        return found
+        return output
 
 
 def _drawn(
@@ -694,8 +729,8 @@ def _drawn(
     ]
     if varies[0] == varies[1] or all(draws):
         return replace(evidence, draws=2, reason=NOT_SHARED)
-    which, other = ("the first", "the second") if varies[0] else ("the second", "the first")
-    reason = f"random numbers change what {which} puts out, and {other} draws none"
+    which, opposite = ("the first", "the second") if varies[0] else ("the second", "the first")
+    reason = f"random numbers change what {which} puts out, and {opposite} draws none"
     return replace(evidence, draws=2, kind="different", own=True, reason=reason)
 
 

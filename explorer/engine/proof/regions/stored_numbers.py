@@ -123,29 +123,30 @@ def differences(before: Model, after: Model, same: Same) -> StoredDifferences:
     """
     for sides, sizes in _forms(before, after):
         try:
-            found = list(_Comparison(sides, same, sizes).found())
-            return StoredDifferences(found, True, sides, sizes)
+            return StoredDifferences(list(_Comparison(sides, same, sizes).found()), True, sides, sizes)
         except _Unlike:
             continue
     return StoredDifferences([], False, sides, sizes)
 
 
-def restored(model: Model, one: StoredDifference) -> Model:
+def restored(model: Model, difference: StoredDifference) -> Model:
     """A region with what the first one has in the place of a difference."""
-    assert one.place is not None
-    at, place = one.place
-    node, stored = model.graph.nodes[at], dict(model.graph.initializers)
+    assert difference.place is not None
+    at, place = difference.place
+    node, initializers = model.graph.nodes[at], dict(model.graph.initializers)
     if isinstance(place, str):
         attributes = {name: value for name, value in node.attributes.items() if name != place}
-        node = node.with_attributes(attributes if one.was is None else {**attributes, place: one.was})
+        node = node.with_attributes(
+            attributes if difference.was is None else {**attributes, place: difference.was}
+        )
     else:
         inputs = [*node.inputs, *[""] * (place + 1 - len(node.inputs))]
-        inputs[place] = "" if one.was is None else f"{inputs[place]}/restored/{place}"
-        if one.was is not None:
-            stored[inputs[place]] = replace(one.was, name=inputs[place], record=None)
+        inputs[place] = "" if difference.was is None else f"{inputs[place]}/restored/{place}"
+        if difference.was is not None:
+            initializers[inputs[place]] = replace(difference.was, name=inputs[place], record=None)
         node = node.with_values(inputs, node.outputs)
     nodes = (*model.graph.nodes[:at], node, *model.graph.nodes[at + 1 :])
-    return replace(model, graph=replace(model.graph, nodes=nodes, initializers=stored))
+    return replace(model, graph=replace(model.graph, nodes=nodes, initializers=initializers))
 
 
 def _forms(before: Model, after: Model) -> Iterator[tuple[Sides, Sizes]]:
@@ -153,7 +154,7 @@ def _forms(before: Model, after: Model) -> Iterator[tuple[Sides, Sizes]]:
     yield (before, after), ({}, {})
     fused = any(node.op in FUSED.values() for model in (before, after) for node in model.graph.nodes)
     folded = [fold_away(model, range(len(model.graph.nodes)), fused) for model in (before, after)]
-    if any(one.folded for one in folded):
+    if any(side.folded for side in folded):
         yield (folded[0].model, folded[1].model), (folded[0].sizes, folded[1].sizes)
 
 
@@ -170,14 +171,14 @@ class _Comparison:
             _Unlike: Other operators, or constants of other types or shapes.
         """
         nodes = self.sides[0].graph.nodes, self.sides[1].graph.nodes
-        stored = [constants_of(m.graph.nodes, m.graph.initializers) for m in self.sides]
+        constants = [constants_of(m.graph.nodes, m.graph.initializers) for m in self.sides]
         live = [GraphProducers(model).live for model in self.sides]
-        return self._differing(nodes, stored, live, top=True)
+        return self._differing(nodes, constants, live, top=True)
 
     def _differing(
         self,
         nodes: tuple[Sequence[Node], Sequence[Node]],
-        stored: Sequence[ChainMap[str, Tensor]],
+        constants: Sequence[ChainMap[str, Tensor]],
         live: Sequence[Collection[str]],
         *,
         top: bool = False,
@@ -193,48 +194,52 @@ class _Comparison:
             for at, (x, y) in enumerate(zip_longest(a.inputs, b.inputs, fillvalue="")):
                 if x in live[0] or y in live[1]:
                     continue
-                one, other = stored[0].get(x), stored[1].get(y)
+                x_tensor, y_tensor = constants[0].get(x), constants[1].get(y)
                 place = (position, at) if top else None
-                if one is not None and other is not None:
-                    if at in places and one.dtype.startswith("int"):
+                if x_tensor is not None and y_tensor is not None:
+                    if at in places and x_tensor.dtype.startswith("int"):
                         continue
                     if at < len(turned) and turned[at] and x in self.sizes[0]:
-                        other, y, place = turned_matrix(other), "", None
+                        y_tensor, y, place = turned_matrix(y_tensor), "", None
                     elif at < len(turned) and turned[at]:
-                        one, x = turned_matrix(one), ""
-                    yield from self._of_weights(f"a constant of {a.op}", (x, y), (one, other), place)
-                elif (one is None) != (other is None) and not (x and y) and at not in places:
-                    yield from _alone(a.op, one, other, place)
-            yield from self._attributes(a, b, stored, position if top else None)
+                        x_tensor, x = turned_matrix(x_tensor), ""
+                    yield from self._of_weights(f"a constant of {a.op}", (x, y), (x_tensor, y_tensor), place)
+                elif (x_tensor is None) != (y_tensor is None) and not (x and y) and at not in places:
+                    yield from _alone(a.op, x_tensor, y_tensor, place)
+            yield from self._attributes(a, b, constants, position if top else None)
             functions = [model.functions.get(a.key) for model in self.sides]
             if functions[0] is not None and functions[1] is not None:
                 bodies = functions[0].nodes, functions[1].nodes
                 yield from self._differing(bodies, [constants_of(body, {}) for body in bodies], ((), ()))
 
     def _attributes(
-        self, a: Node, b: Node, stored: Sequence[ChainMap[str, Tensor]], position: int | None
+        self, a: Node, b: Node, constants: Sequence[ChainMap[str, Tensor]], position: int | None
     ) -> Iterator[StoredDifference]:
         for name in sorted({*a.attributes, *b.attributes} - _SHAPES - {*_unused(a)}):
             x, y = (
                 node.attributes[name] if name in node.attributes else _default(model, node, name)
                 for model, node in zip(self.sides, (a, b), strict=True)
             )
-            what, place = f"'{name}' of {a.op}", None if position is None else (position, name)
+            label, place = f"'{name}' of {a.op}", None if position is None else (position, name)
             if isinstance(x, Graph) and isinstance(y, Graph):
-                held = [
+                inner_constants = [
                     constants_of(g.nodes, g.initializers, *s.maps)
-                    for g, s in zip((x, y), stored, strict=True)
+                    for g, s in zip((x, y), constants, strict=True)
                 ]
-                yield from self._differing((x.nodes, y.nodes), held, ((), ()))
+                yield from self._differing((x.nodes, y.nodes), inner_constants, ((), ()))
             elif isinstance(x, Tensor) and isinstance(y, Tensor):
-                yield from self._of_tensors(what, x, y, place)
+                yield from self._of_tensors(label, x, y, place)
             elif type(x) is not type(y) or x != y:
                 share = _share(x, y)
                 was = a.attributes.get(name)
-                yield StoredDifference(f"{what} differs", share, not share <= CLOSE, place, was)
+                yield StoredDifference(f"{label} differs", share, not share <= CLOSE, place, was)
 
     def _of_weights(
-        self, what: str, names: tuple[str, str], tensors: tuple[Tensor, Tensor], place: tuple[int, int] | None
+        self,
+        label: str,
+        names: tuple[str, str],
+        tensors: tuple[Tensor, Tensor],
+        place: tuple[int, int] | None,
     ) -> Iterator[StoredDifference]:
         """Of inputs of two nodes, which may be weights that were folded."""
         for at in (0, 1):
@@ -243,22 +248,22 @@ class _Comparison:
                 if text := folded_change(names[at], tensors[at], there, size):
                     yield StoredDifference(text, np.inf, True, place, tensors[0])
                 return
-        yield from self._of_tensors(what, *tensors, place)
+        yield from self._of_tensors(label, *tensors, place)
 
     def _of_tensors(
-        self, what: str, one: Tensor, other: Tensor, place: tuple[int, int | str] | None
+        self, label: str, first: Tensor, second: Tensor, place: tuple[int, int | str] | None
     ) -> Iterator[StoredDifference]:
-        if one.dtype != other.dtype or one.elements != other.elements:
+        if first.dtype != second.dtype or first.elements != second.elements:
             raise _Unlike
-        if one.shape == other.shape and self.same(one, other):
+        if first.shape == second.shape and self.same(first, second):
             return
         try:
-            a, b = np.asarray(one.array()).reshape(-1), np.asarray(other.array()).reshape(-1)
+            a, b = np.asarray(first.array()).reshape(-1), np.asarray(second.array()).reshape(-1)
         except BadModel:  # strings, or zeros that are left out
-            yield StoredDifference(f"{what} differs", np.inf, True)
+            yield StoredDifference(f"{label} differs", np.inf, True)
             return
         if a.tobytes() != b.tobytes():
-            yield apart(what, a, b, place, one)
+            yield apart(label, a, b, place, first)
 
 
 class _Unlike(Exception):
@@ -298,18 +303,18 @@ def turned_matrix(tensor: Tensor) -> Tensor:
         raise _Unlike from None
     if values.ndim != 2:
         raise _Unlike
-    made = np.ascontiguousarray(values.T)
-    return Tensor(tensor.name, tensor.dtype, made.shape, Inline(made.tobytes()))
+    matrix = np.ascontiguousarray(values.T)
+    return Tensor(tensor.name, tensor.dtype, matrix.shape, Inline(matrix.tobytes()))
 
 
 def _alone(
-    op: str, one: Tensor | None, other: Tensor | None, place: tuple[int, int] | None
+    op: str, first: Tensor | None, second: Tensor | None, place: tuple[int, int] | None
 ) -> Iterator[StoredDifference]:
     """Of an input that one of two nodes has and the other leaves out."""
-    given = one if one is not None else other
-    assert given is not None
+    constant = first if first is not None else second
+    assert constant is not None
     try:
-        values = np.asarray(given.array())
+        values = np.asarray(constant.array())
     except BadModel:
         values = np.ones(1)
     if op == "Clip":  # limits at the end of a type are none
@@ -318,16 +323,16 @@ def _alone(
     else:  # what is added, a zero point, a state at the start
         nothing = not values.any()
     if not nothing:
-        which = "the second lacks" if one is not None else "the first lacks"
-        yield StoredDifference(f"{which} a constant of {op}", np.inf, True, place, one)
+        which = "the second lacks" if first is not None else "the first lacks"
+        yield StoredDifference(f"{which} a constant of {op}", np.inf, True, place, first)
 
 
 def apart(
-    what: str, a: Array, b: Array, place: tuple[int, int | str] | None, was: Tensor
+    label: str, a: Array, b: Array, place: tuple[int, int | str] | None, was: Tensor
 ) -> StoredDifference:
     """By how much two tensors of one type differ."""
     count = int(np.count_nonzero(a != b))
-    text = f"{what} differs" + (f" in {count:,} of {many_text(a.size, 'number')}" if a.size > 1 else "")
+    text = f"{label} differs" + (f" in {count:,} of {many_text(a.size, 'number')}" if a.size > 1 else "")
     if a.dtype.kind in "iub":
         return StoredDifference(text, np.inf, True, place, was)
     close = min(CLOSE, _ROUNDINGS / 2 * float(np.finfo(a.dtype).eps)) if a.dtype.kind == "f" else CLOSE

@@ -15,48 +15,48 @@ FED_FLOATS = (*FLOATS, "bfloat16")
 Feeds = dict[str, Array]
 
 
-def spreads(own: Feeds) -> dict[str, float]:
+def spreads(values: Feeds) -> dict[str, float]:
     """How widely the floats among values are spread: their standard deviation, or what stands for it."""
-    found = {}
-    for name, value in own.items():
+    deviations = {}
+    for name, value in values.items():
         if value.dtype.name in FED_FLOATS:
             finite = value[np.isfinite(value)].astype(np.float64)
             deviation = float(np.std(finite)) if finite.size else 0.0
-            found[name] = deviation or float(np.abs(finite).max(initial=0.0)) or 1.0
-    return found
+            deviations[name] = deviation or float(np.abs(finite).max(initial=0.0)) or 1.0
+    return deviations
 
 
-def dense(own: Feeds, wide: Mapping[str, float], spread: float, seed: int) -> Feeds:
+def dense(values: Feeds, wide: Mapping[str, float], spread: float, seed: int) -> Feeds:
     """Values in place of floats: normal, so none is zero, as wide as `wide` says times `spread`."""
-    made: Feeds = {}
-    for name, value in own.items():
+    drawn_values: Feeds = {}
+    for name, value in values.items():
         if name not in wide:
-            made[name] = value
+            drawn_values[name] = value
             continue
         generator = np.random.default_rng((seed, zlib.crc32(name.encode())))
         with np.errstate(over="ignore"):
             drawn = generator.standard_normal(value.shape) * wide[name] * spread
-            made[name] = np.asarray(drawn).astype(value.dtype)
-    return made
+            drawn_values[name] = np.asarray(drawn).astype(value.dtype)
+    return drawn_values
 
 
-def meeting(own: Feeds, numbers: Sequence[float], seed: int) -> Feeds:
+def meeting(values: Feeds, numbers: Sequence[float], seed: int) -> Feeds:
     """Values that decisions turn at: zeros, halves, the same ones again, the region's own numbers."""
-    made: Feeds = {}
+    drawn_values: Feeds = {}
     limits = [v * by for v in numbers for by in (1, 0.5, 1.5)]
-    for name, value in own.items():
+    for name, value in values.items():
         if value.dtype.name not in FED_FLOATS:
-            made[name] = value
+            drawn_values[name] = value
             continue
         generator = np.random.default_rng((seed, zlib.crc32(name.encode())))
-        chosen = generator.choice([0.0, -0.5, 0.5, -1.0, 1.0, 2.0, *limits], value.shape)
-        kept = generator.random(value.shape) < 0.25
+        turning_points = generator.choice([0.0, -0.5, 0.5, -1.0, 1.0, 2.0, *limits], value.shape)
+        is_normal = generator.random(value.shape) < 0.25
         with np.errstate(over="ignore"):
-            few = np.asarray(np.where(kept, generator.standard_normal(value.shape), chosen)).astype(
-                value.dtype
-            )
-        made[name] = np.where(np.isfinite(few), few, np.zeros_like(few))
-    return made
+            few = np.asarray(
+                np.where(is_normal, generator.standard_normal(value.shape), turning_points)
+            ).astype(value.dtype)
+        drawn_values[name] = np.where(np.isfinite(few), few, np.zeros_like(few))
+    return drawn_values
 
 
 def steered_values(own: Feeds, names: Sequence[str], way: bool) -> Feeds:

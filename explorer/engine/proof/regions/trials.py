@@ -132,10 +132,10 @@ def without_zeros(value: Array, seed: int) -> Array:
     present = np.abs(value[~zeros & np.isfinite(value)])
     scale = min(float(np.median(present)) if present.size else 1.0, _LARGEST_FILL)
     drawn = np.random.default_rng(seed).standard_normal(int(np.count_nonzero(zeros))) * scale
-    made = value.copy()
+    filled = value.copy()
     # what is never negative may be what a root is taken of
-    made[zeros] = (drawn if (value < 0).any() or not present.size else np.abs(drawn)).astype(value.dtype)
-    return made
+    filled[zeros] = (drawn if (value < 0).any() or not present.size else np.abs(drawn)).astype(value.dtype)
+    return filled
 
 
 def one_part(value: Array, part: int, parts: int, seed: int) -> Array:
@@ -144,6 +144,6 @@ def one_part(value: Array, part: int, parts: int, seed: int) -> Array:
         return value
     finite = value[np.isfinite(value)]
     scale = min(float(np.median(np.abs(finite))) if finite.size else 1.0, _LARGEST_FILL)
-    chosen = np.random.default_rng(seed).integers(0, parts, value.shape) == part
+    in_part = np.random.default_rng(seed).integers(0, parts, value.shape) == part
     signs = np.where(value < 0, -scale, scale)
-    return np.where(chosen, signs, 0).astype(value.dtype)
+    return np.where(in_part, signs, 0).astype(value.dtype)

@@ -54,18 +54,18 @@ def compare_exact(
     for at, (inputs, got) in enumerate(zip(draws, outputs, strict=True)):
         exact, bound = meaning.integers.exact(inputs)
         mine = meaning.out(got)
-        shown = np.ones(exact.shape, bool) if meaning.shown is None else meaning.shown
-        wrong = (mine != exact) & shown
+        visible = np.ones(exact.shape, bool) if meaning.shown is None else meaning.shown
+        wrong = (mine != exact) & visible
         if wrong.any() and not reason:
             here = tuple(np.argwhere(wrong)[0])
             reason = (
-                f"{int(wrong.sum()):,} of {int(shown.sum()):,} elements are not those of exact integer"
+                f"{int(wrong.sum()):,} of {int(visible.sum()):,} elements are not those of exact integer"
                 f" arithmetic: {mine[here]} instead of {exact[here]} at ({', '.join(map(str, here))})"
             )
         if at == 0:
             theirs = meaning.out(y)
             comparison.add(theirs, mine, exact.astype(np.float64))
-            note = _of_original(meaning, inputs, theirs, exact, bound, shown, floats)
+            note = _of_original(meaning, inputs, theirs, exact, bound, visible, floats)
             if note and not meaning.integers.saturates(inputs):
                 reason = reason or note
     return comparison, reason, note
@@ -77,7 +77,7 @@ def _of_original(
     theirs: Array,
     exact: Array,
     bound: Array | None,
-    shown: Array,
+    visible: Array,
     floats: bool,
 ) -> str:
     """In which way the original's own output is not the exact one."""
@@ -89,11 +89,11 @@ def _of_original(
             * (bound * meaning.integers.scale(meaning.added) + np.abs(exact))
         )
         gap = np.abs(theirs.astype(np.float64) - exact)
-        wrong = shown & ~(gap <= allowed)
+        wrong = visible & ~(gap <= allowed)
         return (
             f"{int(wrong.sum()):,} elements of the original are not near its integers'" if wrong.any() else ""
         )
-    wrong = shown & (theirs != exact)
+    wrong = visible & (theirs != exact)
     if not wrong.any():
         return ""
     why = f"; {SATURATES}" if meaning.integers.saturates(inputs) else ""

@@ -18,7 +18,7 @@ from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
 
 
 def run_part(
-    model: Model, outputs: Sequence[str], feeds: Mapping[str, Array], what: str, threads: int
+    model: Model, outputs: Sequence[str], feeds: Mapping[str, Array], label: str, threads: int
 ) -> dict[str, Array]:
     """Runs what lies between some values of a graph and others.
 
@@ -26,26 +26,26 @@ def run_part(
         model: The model.
         outputs: Value names.
         feeds: Values to begin with.
-        what: What it is, for messages.
+        label: What it is, for messages.
         threads: For its operators.
 
     Raises:
         BadModel: onnxruntime cannot load or run it.
     """
     nodes, _ = Wiring.of(model.graph).needed(outputs, stop=feeds)
-    return run_nodes(model, nodes, feeds, outputs, what, threads)
+    return run_nodes(model, nodes, feeds, outputs, label, threads)
 
 
 def run_in_pieces(
-    model: Model, feeds: Mapping[str, Array], wanted: Sequence[Sequence[str]], what: str
+    model: Model, feeds: Mapping[str, Array], portions: Sequence[Sequence[str]], label: str
 ) -> Iterator[dict[str, Array]]:
     """Values of a model, portion by portion.
 
     Args:
         model: The model.
         feeds: Its inputs.
-        wanted: Names of values, for each portion.
-        what: How messages call the model.
+        portions: Names of values, for each portion.
+        label: How messages call the model.
 
     Yields:
         The values of each portion, by name.
@@ -54,39 +54,41 @@ def run_in_pieces(
         BadModel: onnxruntime cannot load or run it.
     """
     wiring = Wiring.of(model.graph)
-    if any(name not in feeds and wiring.maker(name) is None for names in wanted for name in names):
-        yield from _whole(model, feeds, wanted, what)  # what is stored is made by no node
+    if any(name not in feeds and wiring.maker(name) is None for names in portions for name in names):
+        yield from _whole(model, feeds, portions, label)  # what is stored is made by no node
         return
     pieces: list[list[int]] = []
     done: set[int] = set()
-    for names in wanted:
+    for names in portions:
         here = [at for at in wiring.positions(names) if at not in done]
         done.update(here)
         pieces.append(here)
     nodes = model.graph.nodes
     read = [{name for at in piece for name in reads(nodes[at])} for piece in pieces]
-    last = {n: at for at, names in enumerate(wanted) for n in (*read[at], *names)}
-    known = dict(feeds)
-    for at, (piece, names) in enumerate(zip(pieces, wanted, strict=True)):
-        made = [o for node in piece for o in nodes[node].outputs if last.get(o, -1) > at or o in names]
-        given = {name: known[name] for name in read[at] if name in known}
-        if made and not all(isinstance(value, np.ndarray) for value in given.values()):
+    last = {n: at for at, names in enumerate(portions) for n in (*read[at], *names)}
+    values = dict(feeds)
+    for at, (piece, names) in enumerate(zip(pieces, portions, strict=True)):
+        outputs = [o for node in piece for o in nodes[node].outputs if last.get(o, -1) > at or o in names]
+        inputs = {name: values[name] for name in read[at] if name in values}
+        if outputs and not all(isinstance(value, np.ndarray) for value in inputs.values()):
             # sequences and the like cannot be handed to a session of a part
-            yield from _whole(model, feeds, wanted[at:], what)
+            yield from _whole(model, feeds, portions[at:], label)
             return
-        if made:
-            known.update(run_nodes(model, [nodes[n] for n in piece], given, made, what))
-        yield {name: known[name] for name in names}
-        known = {name: value for name, value in known.items() if last.get(name, -1) > at}
+        if outputs:
+            values.update(run_nodes(model, [nodes[n] for n in piece], inputs, outputs, label))
+        yield {name: values[name] for name in names}
+        values = {name: value for name, value in values.items() if last.get(name, -1) > at}
 
 
 def _whole(
-    model: Model, feeds: Mapping[str, Array], wanted: Sequence[Sequence[str]], what: str
+    model: Model, feeds: Mapping[str, Array], portions: Sequence[Sequence[str]], label: str
 ) -> Iterator[dict[str, Array]]:
     """A whole run for each portion."""
-    for names in wanted:
-        made = [name for name in dict.fromkeys(names) if name not in feeds]
-        values = RuntimeSession(expose(model, made), what=what, optimise=False).run(feeds) if made else {}
+    for names in portions:
+        outputs = [name for name in dict.fromkeys(names) if name not in feeds]
+        values = (
+            RuntimeSession(expose(model, outputs), what=label, optimise=False).run(feeds) if outputs else {}
+        )
         yield {**{name: feeds[name] for name in names if name in feeds}, **values}
 
 
@@ -95,12 +97,12 @@ def run_nodes(
     nodes: Sequence[Node],
     feeds: Mapping[str, Array],
     outputs: Sequence[str],
-    what: str,
+    label: str,
     threads: int | None = None,
 ) -> dict[str, Array]:
     """Runs some nodes of a model by themselves: see `run_part`."""
-    given = tuple(Value(n, element_type(v), v.shape) for n, v in feeds.items())
-    return part_session(model, nodes, given, outputs, what, threads).run(dict(feeds))
+    inputs = tuple(Value(n, element_type(v), v.shape) for n, v in feeds.items())
+    return part_session(model, nodes, inputs, outputs, label, threads).run(dict(feeds))
 
 
 def part_session(
@@ -108,7 +110,7 @@ def part_session(
     nodes: Sequence[Node],
     inputs: tuple[Value, ...],
     outputs: Sequence[str],
-    what: str,
+    label: str,
     threads: int | None,
 ) -> RuntimeSession:
     """A session of some nodes of a model by themselves, with the weights that they read."""
@@ -122,17 +124,17 @@ def part_session(
         initializers={n: initializers[n] for n in read if n in initializers},
     )
     part = replace(model, graph=graph, functions=functions_called(model, nodes), metadata={}, extra=())
-    return RuntimeSession(part, what=what, optimise=False, threads=threads, sparing=True)
+    return RuntimeSession(part, what=label, optimise=False, threads=threads, sparing=True)
 
 
 def functions_called(model: Model, nodes: Iterable[Node]) -> dict[tuple[str, str, str], Function]:
     """The functions that nodes call, and those that these call: a session checks all that it is given."""
-    found: set[tuple[str, str, str]] = set()
+    called: set[tuple[str, str, str]] = set()
     pending = list(nodes) if model.functions else []
     while pending:
         node = pending.pop()
         pending += (n for _, body in subgraphs(node) for n in body.nodes)
-        if node.key in model.functions and node.key not in found:
-            found.add(node.key)
+        if node.key in model.functions and node.key not in called:
+            called.add(node.key)
             pending += model.functions[node.key].nodes
-    return {key: function for key, function in model.functions.items() if key in found}  # in their order
+    return {key: function for key, function in model.functions.items() if key in called}  # in their order

@@ -101,19 +101,23 @@ class SiteProof:
         """
         if plan is None:
             return {}
-        found = {}
+        originals = {}
         wiring = Wiring.of(self.before.graph)
         for site in plan.sites:
             try:
-                seen = view(self.before, site.place)
-                known = None if site.place else wiring
-                original = find_original(seen, site.output, site, known) if seen is not None else None
+                body_model = view(self.before, site.place)
+                shared_wiring = None if site.place else wiring
+                original = (
+                    find_original(body_model, site.output, site, shared_wiring)
+                    if body_model is not None
+                    else None
+                )
             except NotTiled as why:
                 self.unresolved[key_of(site)] = printable(str(why))
                 continue
             if original is not None and self._stands(site, original):
-                found[key_of(site)] = original
-        return found
+                originals[key_of(site)] = original
+        return originals
 
     def _stands(self, site: SitePlan, original: Original) -> bool:
         """Whether the other model makes a site of what it multiplies: another tool may have renamed that.
@@ -121,8 +125,8 @@ class SiteProof:
         Or it may have joined what sites have in common with what lies before them: the sizes of a value.
         """
         if site.place not in self._wirings:
-            seen = view(self.after, site.place)
-            self._wirings[site.place] = None if seen is None else Wiring.of(seen.graph)
+            body_model = view(self.after, site.place)
+            self._wirings[site.place] = None if body_model is None else Wiring.of(body_model.graph)
         wiring = self._wirings[site.place]
         if wiring is None or wiring.maker(site.output) is None:
             return False
@@ -132,11 +136,11 @@ class SiteProof:
         )
 
     def sites(
-        self, plan: Plan, found: Mapping[str, Original], ahead: Future[Any] | None = None
+        self, plan: Plan, originals: Mapping[str, Original], ahead: Future[Any] | None = None
     ) -> tuple[SiteEvidence, ...]:
         """Layers 1 and 2 for every site of the plan that the original has; no large one beside `ahead`."""
-        planned = [s for s in plan.sites if key_of(s) in found]
-        made: dict[str, SiteEvidence] = {}
+        planned = [s for s in plan.sites if key_of(s) in originals]
+        evidence_by_site: dict[str, SiteEvidence] = {}
         done, total = 0, len(planned) * len(self.tried)
         for drawn in list(self.tried):
             moved = planned if drawn is self.drawn else [s for s in planned if s.dynamic]
@@ -145,25 +149,25 @@ class SiteProof:
             def tick(more: int, before: int = done) -> None:
                 self.tell("proving matmuls", before + more // 2, total)
 
-            coming = self._coming(moved, found, drawn, begun, ahead)
+            coming = self._coming(moved, originals, drawn, begun, ahead)
             works = streamed(
                 coming, _TOGETHER, tick=tick, cancel=self.cancel, count=2 * len(moved), beside=ahead
             )
             for task in begun:
                 key, evidence = key_of(task.site), task.evidence()
-                known = made.get(key)
-                made[key] = evidence if known is None else both(known, evidence)
+                earlier = evidence_by_site.get(key)
+                evidence_by_site[key] = evidence if earlier is None else both(earlier, evidence)
             done += len(works) // 2
         failed = (s for s in plan.sites if key_of(s) in self.unresolved)
         return (
-            *(made[key] for key in (key_of(s) for s in planned) if key in made),
+            *(evidence_by_site[key] for key in (key_of(s) for s in planned) if key in evidence_by_site),
             *(site_evidence(s, 0, self.unresolved[key_of(s)], None, "") for s in failed),
         )
 
     def _coming(
         self,
         moved: Sequence[SitePlan],
-        found: Mapping[str, Original],
+        originals: Mapping[str, Original],
         drawn: tuple[RandomInput, ...],
         begun: list[SiteTask],
         ahead: Future[Any] | None,
@@ -173,13 +177,13 @@ class SiteProof:
         The original is run as far as they need it. What they hold is let go of before more is made.
         """
         wiring = self._wirings.get(()) or Wiring.of(self.after.graph)
-        sizes = {key_of(s): _activations(s, found[key_of(s)]) for s in moved}
+        sizes = {key_of(s): _activations(s, originals[key_of(s)]) for s in moved}
         # a large one is handed out by itself, and takes more than what goes into it
         large = {key_of(s): matrices(s) for s in moved if matrices(s) > LARGE}
         groups = list(
             batches(moved, lambda s: max(sizes[key_of(s)], _EXPOSED * (key_of(s) in large)), _EXPOSED)
         )
-        runs = self._observed([[found[key_of(s)] for s in g if not s.place] for g in groups], drawn)
+        runs = self._observed([[originals[key_of(s)] for s in g if not s.place] for g in groups], drawn)
         for group in groups:
             give_back(_HELD)
             try:
@@ -202,9 +206,9 @@ class SiteProof:
             # the longest first: the last to end has the others waiting for it
             for site in sorted(group, key=lambda s: -s.products):
                 key = key_of(site)
-                prepare = partial(self._subject, site, found[key], values, drawn, wiring)
+                prepare = partial(self._subject, site, originals[key], values, drawn, wiring)
                 sessions = self._sessions.setdefault(key, {}) if site.dynamic else None
-                task = SiteTask(site, found[key], prepare, self.seed, sessions)
+                task = SiteTask(site, originals[key], prepare, self.seed, sessions)
                 begun.append(task)
                 for work in (task.run, task.walk):
                     yield partial(self._done, work), large.get(key, sizes[key])
@@ -221,13 +225,13 @@ class SiteProof:
         self.forget()
 
     def _observed(
-        self, shown: Sequence[Sequence[Original]], drawn: tuple[RandomInput, ...]
+        self, groups: Sequence[Sequence[Original]], drawn: tuple[RandomInput, ...]
     ) -> Iterator[dict[str, Array]]:
         """What goes into and comes out of the sites in one run of the original, portion by portion."""
-        wanted = [list(dict.fromkeys(n for o in some for n in (*o.inputs, o.output))) for some in shown]
-        if drawn is self.drawn and any(wanted):
-            wanted.append([v.name for v in self.before.graph.outputs])
-        return run_in_pieces(self.before, draw(drawn, self.seed), wanted, "the original")
+        portions = [list(dict.fromkeys(n for o in some for n in (*o.inputs, o.output))) for some in groups]
+        if drawn is self.drawn and any(portions):
+            portions.append([v.name for v in self.before.graph.outputs])
+        return run_in_pieces(self.before, draw(drawn, self.seed), portions, "the original")
 
     def _subject(
         self,
@@ -255,20 +259,20 @@ class SiteProof:
         self, site: SitePlan, original: Original, drawn: tuple[RandomInput, ...], threads: int
     ) -> dict[str, Array]:
         """Drawn inputs of a site in a body or a function, which no run shows, and its own output for them."""
-        known = next((p.example for p in self._places(drawn) if p.path == site.place), {})
+        examples = next((p.example for p in self._places(drawn) if p.path == site.place), {})
         generator = np.random.default_rng((self.seed, 3))
         values: dict[str, Array] = {}
         for name in original.inputs:
-            info = known.get(name)
+            info = examples.get(name)
             if info is None or info.shape is None or info.dtype is None:
                 raise NotTiled(f"the shape of '{name}' is not known before a run")
             # a size that the data decides may be any
             shape = tuple(d if isinstance(d, int) else 3 for d in info.shape)
             values[name] = any_values(generator, info.dtype, shape)
-        seen = view(self.before, site.place)
-        assert seen is not None
-        what = f"'{site.name}' of the original"
-        values.update(run_part(seen, [original.output], values, what, threads))
+        body_model = view(self.before, site.place)
+        assert body_model is not None
+        label = f"'{site.name}' of the original"
+        values.update(run_part(body_model, [original.output], values, label, threads))
         return values
 
     def _places(self, drawn: tuple[RandomInput, ...]) -> list[SubgraphView]:

@@ -29,27 +29,31 @@ def recover_plan(model: Model) -> Plan | None:
 
 def with_earlier(plan: Plan, model: Model) -> Plan:
     """A plan with the sites, sizes and parts of those that a model carries from before it."""
-    for other in filter(None, map(_read, earlier_plans(model))):
+    for earlier in filter(None, map(_read, earlier_plans(model))):
         plan = replace(
             plan,
-            sites=plan.sites + other.sites,
-            products=whole((plan.products, other.products)),
-            macs=whole((plan.macs, other.macs)),
-            dims={**other.dims, **plan.dims},
-            free=tuple(dict.fromkeys(plan.free + other.free)),
-            decomposed=tuple(dict.fromkeys(plan.decomposed + other.decomposed)),
+            sites=plan.sites + earlier.sites,
+            products=whole((plan.products, earlier.products)),
+            macs=whole((plan.macs, earlier.macs)),
+            dims={**earlier.dims, **plan.dims},
+            free=tuple(dict.fromkeys(plan.free + earlier.free)),
+            decomposed=tuple(dict.fromkeys(plan.decomposed + earlier.decomposed)),
         )
     return plan
 
 
 def _read(text: str) -> Plan | None:
     try:
-        said = json.loads(text)
+        fields = json.loads(text)
         # how often sites run, and what was left out, is not what the proof rests on
-        given = [{"tile": said["tile"], **{k: v for k, v in s.items() if k in _SITE}} for s in said["sites"]]
-        sites = msgspec.convert(given, tuple[SitePlan, ...], strict=False)
+        site_fields = [
+            {"tile": fields["tile"], **{k: v for k, v in s.items() if k in _SITE}} for s in fields["sites"]
+        ]
+        sites = msgspec.convert(site_fields, tuple[SitePlan, ...], strict=False)
         rest = {
-            key: said[key] for key in ("tile", "edges", "form", "dims", "free", "decomposed") if key in said
+            key: fields[key]
+            for key in ("tile", "edges", "form", "dims", "free", "decomposed")
+            if key in fields
         }
         plan = msgspec.convert({**_UNKNOWN, **rest}, Plan, strict=False)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, msgspec.ValidationError):

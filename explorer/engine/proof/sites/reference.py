@@ -45,27 +45,29 @@ def references(
     looked: Sequence[Array | None],
 ) -> list[Reference]:
     """What the site should give for each draw of its inputs, in the rows that are looked at."""
-    stored = isinstance(meaning.right, np.ndarray)
-    weights = [meaning.weight(inputs) for inputs in (draws[:1] if stored else draws)]
+    constant_weight = isinstance(meaning.right, np.ndarray)
+    weights = [meaning.weight(inputs) for inputs in (draws[:1] if constant_weight else draws)]
     terms = len(draws) * meaning.batch * meaning.M * meaning.K * meaning.N
     # a type wider than float64 has no BLAS: where that takes minutes, both errors are within the limit
     wider = draws[0][0].dtype == np.float64 and terms <= _WITHOUT_BLAS
     wide = np.dtype(np.longdouble if wider else np.float64)
     every = np.arange(meaning.M)
-    bands = [(left, every if some is None else some) for left, some in zip(lefts, looked, strict=True)]
+    bands = [(x_rows, every if some is None else some) for x_rows, some in zip(lefts, looked, strict=True)]
     with np.errstate(all="ignore"):
-        if stored and meaning.batch * meaning.K * sum(len(some) for _, some in bands) <= _ROWS:
+        if constant_weight and meaning.batch * meaning.K * sum(len(some) for _, some in bands) <= _ROWS:
             # one pass over the weight for all draws
             ends = np.cumsum([len(some) for _, some in bands])[:-1]
             together = np.arange(sum(len(some) for _, some in bands))
 
             def all_draws(b: int, at: Array | slice) -> Array:
-                return np.concatenate([left(b, some) for left, some in bands])[at]
+                return np.concatenate([x_rows(b, some) for x_rows, some in bands])[at]
 
             both = _banded(all_draws, together, weights[0], wide)
             parts = [np.split(side, ends, axis=1) for side in both]
         else:
-            each = [_banded(*band, weights[0 if stored else at], wide) for at, band in enumerate(bands)]
+            each = [
+                _banded(*band, weights[0 if constant_weight else at], wide) for at, band in enumerate(bands)
+            ]
             parts = [list(side) for side in zip(*each, strict=True)]
         results = []
         for inputs, some, part, top in zip(draws, looked, *parts, strict=True):
@@ -76,13 +78,13 @@ def references(
             if bias is not None:
                 added = rows_of(meaning.added(bias.astype(wide) * wide.type(meaning.beta)), some)
             if meaning.shown is not None:
-                shown = rows_of(meaning.shown, some)
-                part, top = np.where(shown, part, 0), np.where(shown, top, 0)
+                visible = rows_of(meaning.shown, some)
+                part, top = np.where(visible, part, 0), np.where(visible, top, 0)
             results.append(Reference(part + added, top + np.abs(added), part))
     return results
 
 
-def _banded(left: Rows, some: Array, weight: Array, wide: np.dtype[Any]) -> tuple[Array, Array]:
+def _banded(x_rows: Rows, some: Array, weight: Array, wide: np.dtype[Any]) -> tuple[Array, Array]:
     """X W and |x| |W| of a stack, some rows at a time: a convolution has 29 million elements in X."""
     batch, depth, width = weight.shape
     exact, bound = (np.empty((batch, len(some), width), wide) for _ in range(2))
@@ -90,5 +92,5 @@ def _banded(left: Rows, some: Array, weight: Array, wide: np.dtype[Any]) -> tupl
     for b in range(batch):
         for first in range(0, len(some), step):
             rows = slice(first, first + step)
-            exact[b, rows], bound[b, rows] = product(left(b, some[rows]).astype(wide), weight[b])
+            exact[b, rows], bound[b, rows] = product(x_rows(b, some[rows]).astype(wide), weight[b])
     return exact, bound

@@ -39,7 +39,7 @@ def fault_of(comparison: OutputComparison, ratio: float, limit: float) -> str:
 
 
 def largest_ratio(
-    given: Sequence[Array], references: Sequence[Reference], roundoff: float, chain: int, least: float
+    outputs: Sequence[Array], references: Sequence[Reference], roundoff: float, chain: int, least: float
 ) -> tuple[float, float]:
     """Of several runs the ratio that comes closest to its limit, and the limit.
 
@@ -47,7 +47,7 @@ def largest_ratio(
     """
     ratio, limit = 0.0, LIMIT
     # dense rows have no output of the original beside them: NaN shows in the ratio
-    for got, reference in zip(given, references, strict=True):
+    for got, reference in zip(outputs, references, strict=True):
         here = _ratio(got, reference, roundoff, chain, least)
         if here[0] / here[1] >= ratio / limit:
             ratio, limit = here

@@ -69,24 +69,24 @@ def run_some(
     at = next((i for i, node in enumerate(runner.nodes) if _over_rows(node, runner)), None)
     if at is None:
         return None
-    left = meaning.left(draw)
-    blocks = _chosen(site, meaning, left, count, seed)
+    x_rows = meaning.left(draw)
+    blocks = _chosen(site, meaning, x_rows, count, seed)
     if blocks is None:
         return None
-    chosen, rows = blocks
-    back = np.full(count, len(chosen))  # a block of NaN stands behind those that are run
-    back[chosen] = np.arange(len(chosen))
-    nodes, told = _shortened(runner.nodes, at)
+    block_indices, rows = blocks
+    back = np.full(count, len(block_indices))  # a block of NaN stands behind those that are run
+    back[block_indices] = np.arange(len(block_indices))
+    nodes, selectors = _shortened(runner.nodes, at)
     body: Graph = runner.nodes[at].attributes["body"]
     nothing = np.full((), np.nan, body.outputs[0].dtype or y.dtype)
-    feeds = zip((*runner.given, *told), (*draw, chosen, back, nothing), strict=True)
+    feeds = zip((*runner.given, *selectors), (*draw, block_indices, back, nothing), strict=True)
     try:
         output = runner.run_nodes(nodes, dict(feeds))
     except BadModel:
         return None
     if output.shape != y.shape or output.dtype != y.dtype or np.isnan(meaning.out(output)[:, rows]).any():
         return None
-    return SomeRows(output, rows, left)
+    return SomeRows(output, rows, x_rows)
 
 
 def _over_rows(node: Node, runner: Runner) -> bool:
@@ -106,7 +106,7 @@ def _over_rows(node: Node, runner: Runner) -> bool:
 
 
 def _chosen(
-    site: SitePlan, meaning: ProductSpec, left: Rows, count: int, seed: int
+    site: SitePlan, meaning: ProductSpec, x_rows: Rows, count: int, seed: int
 ) -> tuple[Array, Array] | None:
     """Blocks to be run, and rows to be compared, that meet all of the weight; None if it takes too many.
 
@@ -118,14 +118,14 @@ def _chosen(
     some = _FEW
     while 2 * some <= count:
         others = generator.permutation(np.arange(1, count - 1))[: some - 2]
-        chosen = np.sort(np.concatenate([[0, count - 1], others]))
+        block_indices = np.sort(np.concatenate([[0, count - 1], others]))
         places = generator.permutation(tall)[:_PLACES]
         behind = count * tall + generator.permutation(max(meaning.M - count * tall, 0))[:_PLACES]
-        whole = generator.choice(chosen) * tall + places
-        rows = np.concatenate([chosen * tall, chosen * tall + tall - 1, whole, behind])
+        whole = generator.choice(block_indices) * tall + places
+        rows = np.concatenate([block_indices * tall, block_indices * tall + tall - 1, whole, behind])
         rows = np.unique(rows[rows < meaning.M])
-        if left(0, rows).any(0).all():
-            return chosen, rows
+        if x_rows(0, rows).any(0).all():
+            return block_indices, rows
         some *= 2
     return None
 
@@ -138,15 +138,15 @@ def _shortened(nodes: Sequence[Node], at: int) -> tuple[list[Node], tuple[str, .
         NaN).
     """
     scan = nodes[at]
-    (made,) = scan.outputs
+    (output,) = scan.outputs
     names = "which", "back", "nothing", "few", "blank", "more"
-    which, back, nothing, few, blank, more = (f"{made}/{name}" for name in names)
+    which, back, nothing, few, blank, more = (f"{output}/{name}" for name in names)
     taken = [f"{name}/{which}" for name in scan.inputs]
     instead = [
         *(Node("Gather", [name, which], [some]) for name, some in zip(scan.inputs, taken, strict=True)),
         scan.with_values(taken, [few]),
         Node("Mul", [few, nothing], [blank]),
         Node("Concat", [few, blank], [more], attributes={"axis": 0}),
-        Node("Gather", [more, back], [made]),
+        Node("Gather", [more, back], [output]),
     ]
     return [*nodes[:at], *instead, *nodes[at + 1 :]], (which, back, nothing)

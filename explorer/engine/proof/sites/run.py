@@ -111,25 +111,27 @@ def run_site(
     if meaning.integers is not None:
         comparison, reason, note = compare_exact(meaning, draws, outputs, y)
         return SiteRun(comparison, None, LIMIT, rows, reason, note, True)
-    before, shown = meaning.out(y), meaning.out(outputs[0])
+    before, tiled = meaning.out(y), meaning.out(outputs[0])
     lefts = [meaning.left(inputs), meaning.left(dense) if some is None else some.left]
-    looked[0] = _unsure(meaning, inputs, lefts[0], before, shown, sampled)
-    given = [rows_of(shown, looked[0]), rows_of(meaning.out(outputs.pop()), looked[1])]
+    looked[0] = _unsure(meaning, inputs, lefts[0], before, tiled, sampled)
+    compared_rows = [rows_of(tiled, looked[0]), rows_of(meaning.out(outputs.pop()), looked[1])]
     exact = references(meaning, draws, lefts, looked)
     del lefts, dense, some
-    comparison.add(rows_of(before, looked[0]), given[0], exact[0].exact.astype(np.float64))
-    _add_others(comparison, before, shown, looked[0])
-    ratio, limit = largest_ratio(given, exact, comparison.roundoff, chain_length(site), smallest(y.dtype))
+    comparison.add(rows_of(before, looked[0]), compared_rows[0], exact[0].exact.astype(np.float64))
+    _add_others(comparison, before, tiled, looked[0])
+    ratio, limit = largest_ratio(
+        compared_rows, exact, comparison.roundoff, chain_length(site), smallest(y.dtype)
+    )
     return SiteRun(comparison, ratio, limit, rows, fault_of(comparison, ratio, limit))
 
 
-def _add_others(comparison: OutputComparison, before: Array, shown: Array, looked: Array | None) -> None:
+def _add_others(comparison: OutputComparison, before: Array, tiled: Array, looked: Array | None) -> None:
     """Compares the rows that were not looked at with the original's own output alone."""
     if looked is None:
         return
-    for first, last in itertools.pairwise((-1, *looked.tolist(), shown.shape[1])):
+    for first, last in itertools.pairwise((-1, *looked.tolist(), tiled.shape[1])):
         if last - first > 1:
-            mine, theirs = (_as_stored(each[:, first + 1 : last]) for each in (shown, before))
+            mine, theirs = (_as_stored(each[:, first + 1 : last]) for each in (tiled, before))
             comparison.add(theirs, mine, None)
 
 
@@ -145,10 +147,10 @@ def _dense(x: Array, seed: tuple[int, ...]) -> Array:
     kind = np.float64 if x.dtype == np.float64 else np.float32
     values = _all_drawn(seed, kind) if x.size >= _DRAWN else _signed(seed, kind, x.size)
     drawn = np.asarray(values * (values.dtype.type(largest) or 1.0)).astype(x.dtype, copy=False)
-    made = np.empty(x.size, x.dtype)
+    dense = np.empty(x.size, x.dtype)
     for first in range(0, x.size, _DRAWN):
-        made[first : first + _DRAWN] = drawn[: x.size - first]
-    return made.reshape(x.shape)
+        dense[first : first + _DRAWN] = drawn[: x.size - first]
+    return dense.reshape(x.shape)
 
 
 def _signed(seed: tuple[int, ...], kind: type[np.floating[Any]], count: int) -> Array:
@@ -192,7 +194,7 @@ def _looked_at(site: SitePlan, meaning: ProductSpec, seed: int) -> Array | None:
 def _unsure(
     meaning: ProductSpec,
     inputs: Sequence[Array],
-    left: Rows,
+    x_rows: Rows,
     before: Array,
     got: Array,
     sampled: Array | None,
@@ -208,7 +210,7 @@ def _unsure(
     weight = meaning.weight(inputs)
     small = 2 * LIMIT * unit_roundoff(str(got.dtype))
     tall = np.sqrt(np.einsum("bkn,bkn->bn", weight, weight, dtype=np.float64)) * (abs(meaning.alpha) * small)
-    wide = np.sqrt(meaning.squares(inputs) if meaning.squares is not None else _squares(meaning, left))
+    wide = np.sqrt(meaning.squares(inputs) if meaning.squares is not None else _squares(meaning, x_rows))
     bias = inputs[meaning.bias] if isinstance(meaning.bias, int) else meaning.bias
     added = np.zeros(())
     if bias is not None:
@@ -219,7 +221,7 @@ def _unsure(
         kind = np.dtype(np.float64)
     wide, tall, least = wide.astype(kind), tall.astype(kind), smallest(got.dtype)
     turned = _as_stored(got) is not got
-    found: list[Array] = [sampled]
+    unsure_rows: list[Array] = [sampled]
     step = max(_SAMPLED, 8 * SLAB // max(meaning.N, 1))
     with np.errstate(all="ignore"):
         for b in range(meaning.batch):
@@ -234,19 +236,19 @@ def _unsure(
                 new, old = (each[b, rows].T if turned else each[b, rows] for each in (got, before))
                 gap = np.abs(np.subtract(new, old, dtype=kind))
                 # a NaN must be looked at, and compares false with everything
-                found.append(first + np.flatnonzero(~(gap <= allowed).all(0 if turned else 1)))
-    return np.unique(np.concatenate(found))
+                unsure_rows.append(first + np.flatnonzero(~(gap <= allowed).all(0 if turned else 1)))
+    return np.unique(np.concatenate(unsure_rows))
 
 
-def _squares(meaning: ProductSpec, left: Rows) -> Array:
+def _squares(meaning: ProductSpec, x_rows: Rows) -> Array:
     """Sums of squares of the rows of X, (batch, M)."""
     step = max(1, 2 * SLAB // max(meaning.K, 1))
-    made = np.empty((meaning.batch, meaning.M))
+    squares = np.empty((meaning.batch, meaning.M))
     for b in range(meaning.batch):
         for first in range(0, meaning.M, step):
-            x = left(b, slice(first, first + step))
-            made[b, first : first + step] = np.einsum("mk,mk->m", x, x, dtype=np.float64)
-    return made
+            x = x_rows(b, slice(first, first + step))
+            squares[b, first : first + step] = np.einsum("mk,mk->m", x, x, dtype=np.float64)
+    return squares
 
 
 def _as_stored(array: Array) -> Array:

@@ -66,7 +66,7 @@ class Runner:
             self._stage(self.nodes, [self.site.output], values)
         else:
             self._in_columns(max(joins, key=lambda n: len(n.inputs)), values)
-        return [known[self.site.output] for known in values]
+        return [draw_values[self.site.output] for draw_values in values]
 
     def run_nodes(self, nodes: Sequence[Node], feeds: Mapping[str, Array]) -> Array:
         """The site's output, made by other nodes than its own."""
@@ -101,11 +101,11 @@ class Runner:
         fixed = [n for n in shared if id(n) not in moving]
         if fixed:
             # cuts of the weight: once for all activations
-            wanted = outside | {name for n in shared if id(n) in moving for name in reads(n)}
+            needed = outside | {name for n in shared if id(n) in moving for name in reads(n)}
             once: list[dict[str, Array]] = [{}]
-            self._stage(fixed, [o for n in fixed for o in n.outputs if o in wanted], once)
-            for known in values:
-                known.update(once[0])
+            self._stage(fixed, [o for n in fixed for o in n.outputs if o in needed], once)
+            for draw_values in values:
+                draw_values.update(once[0])
         varying = [n for n in shared if id(n) in moving]
         if varying:
             self._stage(varying, [o for n in varying for o in n.outputs if o in outside], values)
@@ -130,8 +130,8 @@ class Runner:
             for name in (*node.inputs, *node.outputs):
                 if name:
                     names.setdefault(name, f"v{len(names)}")
-        made = {o for n in nodes for o in n.outputs}
-        outer = [name for name in names if name not in made]
+        produced = {o for n in nodes for o in n.outputs}
+        outer = [name for name in names if name not in produced]
         initializers = self.after.graph.initializers
         # a weight in a file may begin at any byte; the runtime wants whole words
         tiles = {
@@ -139,7 +139,7 @@ class Runner:
             for name in outer
             if name in initializers
         }
-        inputs = [{n: tiles[n] if n in tiles else known[n] for n in outer} for known in values]
+        inputs = [{n: tiles[n] if n in tiles else draw_values[n] for n in outer} for draw_values in values]
         kinds = tuple((names[n], element_type(v), v.shape) for n, v in inputs[0].items())
         key = (tuple(_signature(n, names) for n in nodes), kinds)
         if key not in sessions:
@@ -147,44 +147,44 @@ class Runner:
                 n.with_values([names.get(i, "") for i in n.inputs], [names.get(o, "") for o in n.outputs], "")
                 for n in nodes
             ]
-            given = tuple(Value(*kind) for kind in kinds)
-            sessions[key] = self._session(alike, given, [names[part]])
-        for known, feeds in zip(values, inputs, strict=True):
+            typed_inputs = tuple(Value(*kind) for kind in kinds)
+            sessions[key] = self._session(alike, typed_inputs, [names[part]])
+        for draw_values, feeds in zip(values, inputs, strict=True):
             result = sessions[key].run({names[n]: v for n, v in feeds.items()})
-            known[part] = result[names[part]]
+            draw_values[part] = result[names[part]]
 
     def _stage(self, nodes: Sequence[Node], outputs: Sequence[str], values: list[dict[str, Array]]) -> None:
         """Runs nodes for every activation and adds `outputs` to what is known of it."""
         if self.share.stopped():
             raise Cancelled
-        own = {o for n in nodes for o in n.outputs}
+        produced = {o for n in nodes for o in n.outputs}
         read = dict.fromkeys(name for n in nodes for name in reads(n))
-        inputs = [name for name in read if name in values[0] and name not in own]
-        given = tuple(Value(n, element_type(values[0][n]), values[0][n].shape) for n in inputs)
+        inputs = [name for name in read if name in values[0] and name not in produced]
+        typed_inputs = tuple(Value(n, element_type(values[0][n]), values[0][n].shape) for n in inputs)
         if self.sessions is None:
-            session = self._session(nodes, given, outputs)
+            session = self._session(nodes, typed_inputs, outputs)
         else:
-            given = tuple(Value(v.name, v.dtype, (None,) * len(v.shape or ())) for v in given)
-            key = given, tuple(outputs)
+            typed_inputs = tuple(Value(v.name, v.dtype, (None,) * len(v.shape or ())) for v in typed_inputs)
+            key = typed_inputs, tuple(outputs)
             if key not in self.sessions:
-                self.sessions[key] = self._session(nodes, given, outputs)
+                self.sessions[key] = self._session(nodes, typed_inputs, outputs)
             session = self.sessions[key]
-        feeds = [{name: known[name] for name in inputs} for known in values]
-        small = sum(value.nbytes for known in feeds for value in known.values()) <= _SMALL
+        feeds = [{name: draw_values[name] for name in inputs} for draw_values in values]
+        small = sum(value.nbytes for draw_values in feeds for value in draw_values.values()) <= _SMALL
         width = min(self.share.threads, len(feeds)) if small else 1
         # a thread for one run after the other would only wait for Python's lock
         with ThreadPoolExecutor(width) if width > 1 else contextlib.nullcontext() as pool:
-            made = (map if pool is None else pool.map)(session.run, feeds)
-            for known, outputs_made in zip(values, made, strict=True):
-                known.update(outputs_made)
+            results = (map if pool is None else pool.map)(session.run, feeds)
+            for draw_values, outputs_made in zip(values, results, strict=True):
+                draw_values.update(outputs_made)
 
     def _session(
         self, nodes: Sequence[Node], inputs: tuple[Value, ...], outputs: Sequence[str]
     ) -> RuntimeSession:
-        what = f"site '{self.site.name}'"
+        label = f"site '{self.site.name}'"
         large_products = self.site.form == "batched" or math.prod(self.site.tile) > _ONE_THREAD
         threads = self.share.threads if large_products else 1
-        return part_session(self.after, nodes, inputs, outputs, what, threads)
+        return part_session(self.after, nodes, inputs, outputs, label, threads)
 
 
 def _reached(nodes: Sequence[Node], names: Sequence[str]) -> set[int]:

@@ -56,7 +56,7 @@ class _Band(Struct, frozen=True):
 class TileCheck:
     """Compares pieces of the output with what the original computes there."""
 
-    def __init__(self, given: Sequence[Symbol], meaning: ProductSpec, site: SitePlan) -> None:
+    def __init__(self, inputs: Sequence[Symbol], meaning: ProductSpec, site: SitePlan) -> None:
         self.meaning = meaning
         self.sizes = meaning.M, meaning.K, meaning.N
         self.site = site
@@ -68,7 +68,7 @@ class TileCheck:
         """What a label claims of which axis."""
         self.places: dict[tuple[int, int, int], Array] = {}
         """Where the elements of a tile stand in the product that makes it, by the size of both."""
-        codes = [value.codes for value in given]
+        codes = [value.codes for value in inputs]
         self.left = meaning.left(codes)
         self.band: tuple[tuple[int, int], Array] = (-1, -1), np.empty((0, 0))
         """Rows of X that were looked at last: whose matrix, which block, and their codes."""
@@ -88,7 +88,7 @@ class TileCheck:
         """Whether what blocks are cut from is all of X in some rows, by matrix and row."""
         self.sources: dict[tuple[Symbol, int], Array | None] = {}
         """Which places of the images the rows of something are, by it and the pack of channels."""
-        self.bias = given[meaning.bias] if isinstance(meaning.bias, int) else None
+        self.bias = inputs[meaning.bias] if isinstance(meaning.bias, int) else None
         self.expected_bias: Array | None = None
         """The bias C, or its codes, for every element of the output as it is arranged."""
         bias = self.bias.codes if self.bias is not None else meaning.bias
@@ -115,17 +115,17 @@ class TileCheck:
         Returns:
             Whether it is such a row; False says nothing of it.
         """
-        known = self.known.get((band.b, band.rows, here.block.first))
-        if known is None or not np.array_equal(known.codes, here.codes):
+        earlier = self.known.get((band.b, band.rows, here.block.first))
+        if earlier is None or not np.array_equal(earlier.codes, here.codes):
             return False
-        if not all(self._all_of_rows(here.block.instead[whole], band) for whole in known.wholes):
+        if not all(self._all_of_rows(here.block.instead[whole], band) for whole in earlier.wholes):
             return False
         m = band.m // self.tile[0]
-        for left, done, n, index in known.lefts:
-            self._block(here.block.stands_for(left), band, done, (m, n, index))
+        for block, done, n, index in earlier.lefts:
+            self._block(here.block.stands_for(block), band, done, (m, n, index))
         if here.numbers or self.expected_bias is not None:
             self._others(here.numbers, band, slice(None), self._place(band, 0))
-        self.tiles += known.products
+        self.tiles += earlier.products
         return True
 
     def remember(self, table: BlockTable, band: Rectangle, here: RepeatedBlock) -> None:
@@ -141,19 +141,19 @@ class TileCheck:
             lefts = [t.source.left for t in terms if isinstance(t.source, SymbolProduct)]
             if positions is not None or more or len(lefts) != len(terms):
                 return
-            for index, left in enumerate(lefts):
+            for index, block in enumerate(lefts):
                 done = index * self.tile[1]
-                met.setdefault((id(left), done), (left, done, area.n // self.tile[2], index))
+                met.setdefault((id(block), done), (block, done, area.n // self.tile[2], index))
             products += len(lefts)
         wholes: set[int] = set()
         others: list[tuple[Symbol, int, int, int]] = []
-        for one in met.values():
-            whole = _cut_at(one[0], one[1])
+        for entry in met.values():
+            whole = _cut_at(entry[0], entry[1])
             instead = here.block.instead.get(id(whole))
             if instead is not None and self.wholes.get((instead, band.b, band.m)):
                 wholes.add(id(whole))
             else:
-                others.append(one)
+                others.append(entry)
         self.known[band.b, band.rows, here.block.first] = _Band(here.codes, others, wholes, products)
 
     def _place(self, area: Rectangle, position: int) -> str:
@@ -212,12 +212,12 @@ class TileCheck:
 
     def unseen(self) -> int:
         """Products of tiles of which the output shows nothing."""
-        shown = self.meaning.shown
-        if shown is None:
+        visible = self.meaning.shown
+        if visible is None:
             return 0
         tm, tk, tn = self.tile
         M, K, N = self.sizes
-        tiles = np.add.reduceat(np.add.reduceat(shown, range(0, M, tm), 1, np.intp), range(0, N, tn), 2)
+        tiles = np.add.reduceat(np.add.reduceat(visible, range(0, M, tm), 1, np.intp), range(0, N, tn), 2)
         return int(np.count_nonzero(tiles == 0)) * -(-K // tk)
 
     def _full(self, axis: str, tile: int, extent: int) -> int:
@@ -253,17 +253,17 @@ class TileCheck:
         self._label(product.label, where)
         return done + want
 
-    def _block(self, left: Symbol, area: Rectangle, done: int, where: tuple[int, int, int]) -> None:
-        """Checks that `left` is the block of the activation that is due, with zeros behind the last row."""
-        if left.decoded is None:
-            left.decoded = set()
+    def _block(self, block: Symbol, area: Rectangle, done: int, where: tuple[int, int, int]) -> None:
+        """Checks that `block` is the block of the activation that is due, with zeros behind the last row."""
+        if block.decoded is None:
+            block.decoded = set()
         key = area.b, area.m, done
-        if key in left.decoded:
+        if key in block.decoded:
             return
         rows = self._rows(area)
-        if not self._of_band(left, area, done) and not _same_block(left.codes, rows, 0, done):
-            raise NotTiled(self._misplaced(left.codes, area, done, where))
-        left.decoded.add(key)
+        if not self._of_band(block, area, done) and not _same_block(block.codes, rows, 0, done):
+            raise NotTiled(self._misplaced(block.codes, area, done, where))
+        block.decoded.add(key)
 
     def _rows(self, area: Rectangle) -> Array:
         """The codes of the rows of X in which an area stands."""
@@ -271,9 +271,9 @@ class TileCheck:
             self.band = (area.b, area.m), self.left(area.b, slice(area.m, area.m + self.tile[0]))
         return self.band[1]
 
-    def _of_band(self, left: Symbol, area: Rectangle, done: int) -> bool:
-        """Whether `left` is cut where it is due from what is all of X in these rows: compared once."""
-        whole = _cut_at(left, done)
+    def _of_band(self, block: Symbol, area: Rectangle, done: int) -> bool:
+        """Whether `block` is cut where it is due from what is all of X in these rows: compared once."""
+        whole = _cut_at(block, done)
         if whole is None:
             return False
         key = whole, area.b, area.m
@@ -302,16 +302,16 @@ class TileCheck:
         assert isinstance(self.left, UnfoldedImages)
         key = source, b % self.left.packs
         if key not in self.sources:
-            places, shown = self.left.places(b), source.codes
-            found = None
-            if shown.shape[1] == places.shape[1]:
+            places, codes = self.left.places(b), source.codes
+            place_by_row = None
+            if codes.shape[1] == places.shape[1]:
                 order = np.argsort(places[:, 0])
-                at = order[np.searchsorted(places[:, 0], shown[:, 0], sorter=order).clip(max=len(order) - 1)]
-                step = max(1, _COMPARED // max(shown.shape[1], 1))
+                at = order[np.searchsorted(places[:, 0], codes[:, 0], sorter=order).clip(max=len(order) - 1)]
+                step = max(1, _COMPARED // max(codes.shape[1], 1))
                 some = (slice(first, first + step) for first in range(0, len(at), step))
-                if all(np.array_equal(places.take(at[here], 0), shown[here]) for here in some):
-                    found = np.where(at == len(places) - 1, -1, at)
-            self.sources[key] = found
+                if all(np.array_equal(places.take(at[here], 0), codes[here]) for here in some):
+                    place_by_row = np.where(at == len(places) - 1, -1, at)
+            self.sources[key] = place_by_row
         return self.sources[key]
 
     def _flowing(
@@ -339,8 +339,8 @@ class TileCheck:
             return f"product {where} takes the number 0 where the zero point is due"
         if codes.size == 0 or codes[0, 0] == 0 != x[area.b, area.m, min(done, self.sizes[1] - 1)]:
             return "a product takes a block that begins with zeros instead of the input"
-        found = np.argwhere(x == codes[0, 0])
-        for b, row, depth in found.tolist():
+        matches = np.argwhere(x == codes[0, 0])
+        for b, row, depth in matches.tolist():
             if not _same_block(codes, x[b], row, depth):
                 continue
             if b != area.b:
@@ -349,17 +349,17 @@ class TileCheck:
                 return f"product {where} takes rows {row} of the input instead of {area.m}"
             kind = "twice or out of order" if depth < done else "too late, or one is missing"
             return f"product {where} takes depth {depth:,} where {done:,} is due: a term comes {kind}"
-        if not len(found):
+        if not len(matches):
             return "a product takes something that is not the input"
-        _, row, depth = found[0].tolist()
+        _, row, depth = matches[0].tolist()
         return f"a product takes a block that is not a block of the input at ({row}, {depth})"
 
     def _label(self, label: str, where: tuple[int, int, int]) -> None:
         """The (m, n, k) written on a node must be true; inside a Scan only k is a place in the whole."""
         if label not in self.labels:
             looped = self.site.form == "scan"
-            said = enumerate(label.split(",")[:3])
-            self.labels[label] = [(i, t) for i, t in said if t not in ("", "*") and (i == 2 or not looped)]
+            parts = enumerate(label.split(",")[:3])
+            self.labels[label] = [(i, t) for i, t in parts if t not in ("", "*") and (i == 2 or not looped)]
         for axis, text in self.labels[label]:
             if text != str(where[axis]):
                 raise NotTiled(f"product {where} is labelled ({printable(label)})")
@@ -422,7 +422,7 @@ class TileCheck:
 
     def _others(self, terms: Sequence[Addend], area: Rectangle, positions: Array | slice, place: str) -> None:
         """Checks what is added beside the products: the bias, once."""
-        found = 0
+        bias_count = 0
         expected = None
         if self.expected_bias is not None:
             expected = self.expected_bias[area.cut].reshape(-1)[positions]
@@ -434,7 +434,7 @@ class TileCheck:
                 if not np.array_equal(term.local + term.source.base, expected):
                     raise NotTiled(f"the bias is not the original's {place}")
                 self._beta(term.factor, place)
-                found += 1
+                bias_count += 1
                 continue
             assert isinstance(term.source, np.ndarray)
             if not np.any(term.source):
@@ -442,7 +442,7 @@ class TileCheck:
                 continue
             if self.bias is not None or expected is None:
                 raise NotTiled(f"numbers are added that the original does not have, {place}")
-            if found:
+            if bias_count:
                 raise NotTiled(f"the bias is added twice {place}")
             want = expected
             if term.factor != 1.0:
@@ -453,12 +453,12 @@ class TileCheck:
             kind = np.dtype(f"u{wide.itemsize}")
             if not np.array_equal(want.astype(wide).view(kind), term.source.astype(wide).view(kind)):
                 raise NotTiled(f"the bias is not the original's {place}")
-            found += 1
-        missing = expected is not None and not found and self.meaning.beta != 0.0
+            bias_count += 1
+        missing = expected is not None and not bias_count and self.meaning.beta != 0.0
         if missing and (self.bias is not None or np.any(expected)):
             raise NotTiled(f"the bias is missing {place}")
-        if found > 1:
-            raise NotTiled(f"the bias is added {found} times {place}")
+        if bias_count > 1:
+            raise NotTiled(f"the bias is added {bias_count} times {place}")
 
     def _beta(self, factor: float, place: str) -> None:
         beta = self.meaning.beta

@@ -136,9 +136,9 @@ def _neutral(at: int, value: int, kinds: str = "fiu") -> Rule:
         for side in range(2) if at < 0 else (at,):
             numbers = node.numbers(side)
             scalar = numbers is not None and numbers.ndim == 0 and numbers.dtype.kind in kinds
-            other = node.given[1 - side] if len(node.given) == 2 else None
-            if scalar and isinstance(other, int) and numbers == value and not np.signbit(float(numbers)):
-                node.same = other
+            operand = node.given[1 - side] if len(node.given) == 2 else None
+            if scalar and isinstance(operand, int) and numbers == value and not np.signbit(float(numbers)):
+                node.same = operand
                 return
 
     return rule

@@ -40,15 +40,15 @@ class TypeLookup:
 
         Those in a body in a function are not known: the function may be called with other sizes.
         """
-        found: dict[str, list[TensorInfo | None]] = {}
+        types: dict[str, list[TensorInfo | None]] = {}
         for place in places(self._model, self._inference):
             *outer, _ = place.path or ("",)
-            known = not any(is_call(name) for name in outer)
+            outside_functions = not any(is_call(name) for name in outer)
             for node in place.nodes:
                 if node.op == op and not node.domain and node.inputs:
                     name = node.inputs[0]
-                    found.setdefault(name, []).append(place.shapes.get(name) if known else None)
-        return found
+                    types.setdefault(name, []).append(place.shapes.get(name) if outside_functions else None)
+        return types
 
     @cached_property
     def _inference(self) -> Inference:

@@ -244,17 +244,17 @@ def einsum_equation(equation: str) -> str:
     Runtimes do not agree on the order of small and capital letters in an implicit output: that stays.
     """
     plain = "".join(equation.split())
-    left, arrow, right = plain.partition("->")
-    letters = [letter for letter in left if letter.isalpha()]
-    known = dict.fromkeys(letters)
-    mixed = any(map(str.islower, known)) and any(map(str.isupper, known))
-    if not set(known) <= set(ascii_letters) or (mixed and not arrow):
+    operands, arrow, output = plain.partition("->")
+    letters = [letter for letter in operands if letter.isalpha()]
+    distinct = dict.fromkeys(letters)
+    mixed = any(map(str.islower, distinct)) and any(map(str.isupper, distinct))
+    if not set(distinct) <= set(ascii_letters) or (mixed and not arrow):
         return plain
     if not arrow:
-        once = sorted(letter for letter in known if letters.count(letter) == 1)
-        right = ("..." if "..." in left else "") + "".join(once)
-    names = dict(zip(known, ascii_letters, strict=False))
-    return "".join(names.get(letter, letter) for letter in f"{left}->{right}")
+        once = sorted(letter for letter in distinct if letters.count(letter) == 1)
+        output = ("..." if "..." in operands else "") + "".join(once)
+    names = dict(zip(distinct, ascii_letters, strict=False))
+    return "".join(names.get(letter, letter) for letter in f"{operands}->{output}")
 
 
 _ACTIVATIONS = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}

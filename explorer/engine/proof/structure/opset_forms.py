@@ -156,9 +156,11 @@ def _scales(node: NormalNode, at: int) -> tuple[float, ...] | None:
     """The scales of a Resize, of every axis where its rank is known."""
     values = node.attributes.pop("scales", None)
     if values is None:
-        stored = node.numbers(at)
+        constant = node.numbers(at)
         values = (
-            tuple(stored.reshape(-1).tolist()) if stored is not None and stored.dtype.kind == "f" else None
+            tuple(constant.reshape(-1).tolist())
+            if constant is not None and constant.dtype.kind == "f"
+            else None
         )
     axes, rank = node.attributes.get("axes"), node.rank(0)
     if values and isinstance(axes, tuple) and rank is not None and len(axes) == len(values):

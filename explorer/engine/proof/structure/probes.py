@@ -63,25 +63,25 @@ class GraphProducers:
         for at, node in enumerate(self.nodes):
             read = tuple(reads(node))
             self.reads.append(read)
-            made = [name for name in node.outputs if name]
-            self.producer.update((name, at) for name in made)
+            outputs = [name for name in node.outputs if name]
+            self.producer.update((name, at) for name in outputs)
             if not self.live.isdisjoint(read):
-                self.live.update(made)
+                self.live.update(outputs)
 
     def region(self, value: str, stops: Container[str]) -> Region:
         """The nodes behind `value`, back to the values in `stops`, the inputs and the initializers."""
-        chosen, queue = {self.producer[value]}, [self.producer[value]]
+        positions, queue = {self.producer[value]}, [self.producer[value]]
         ends: set[str] = set()
         while queue:
             for name in self.reads[queue.pop()]:
                 at = self.producer.get(name)
                 if at is None or name in stops:
                     ends.add(name)
-                elif at not in chosen:
-                    chosen.add(at)
+                elif at not in positions:
+                    positions.add(at)
                     queue.append(at)
-        stored = ends & self.model.graph.initializers.keys()
-        return Region(value, tuple(sorted(chosen)), frozenset(ends - stored), frozenset(stored))
+        constants = ends & self.model.graph.initializers.keys()
+        return Region(value, tuple(sorted(positions)), frozenset(ends - constants), frozenset(constants))
 
 
 def cut_out(
@@ -97,23 +97,23 @@ def cut_out(
     Returns:
         (the model, whose inputs are what the regions are given; the name of its output for each value).
     """
-    chosen = list(regions)
-    given = sorted({name for region in chosen for name in region.given})
-    stored = {name for region in chosen for name in region.stored}
-    taken = set(given) | {region.value for region in chosen}
+    parts = list(regions)
+    inputs = sorted({name for region in parts for name in region.given})
+    constants = {name for region in parts for name in region.stored}
+    taken = set(inputs) | {region.value for region in parts}
     names = {name: _unused(f"{name}/alone", wiring.producer) for name in taken if name in wiring.producer}
-    positions = sorted({at for region in chosen for at in region.nodes})
+    positions = sorted({at for region in parts for at in region.nodes})
     nodes = [_making(wiring.nodes[at], names) for at in positions]
     graph = replace(
         wiring.model.graph,
         nodes=tuple(nodes),
-        inputs=tuple(Value(name, dtypes[name], None) for name in given),
-        outputs=tuple(Value(names[region.value], None, None) for region in chosen),
-        initializers={name: wiring.model.graph.initializers[name] for name in sorted(stored)},
+        inputs=tuple(Value(name, dtypes[name], None) for name in inputs),
+        outputs=tuple(Value(names[region.value], None, None) for region in parts),
+        initializers={name: wiring.model.graph.initializers[name] for name in sorted(constants)},
         values=(),
         extra=(),
     )
-    return replace(wiring.model, graph=graph), {region.value: names[region.value] for region in chosen}
+    return replace(wiring.model, graph=graph), {region.value: names[region.value] for region in parts}
 
 
 def region_model(wiring: GraphProducers, region: Region, types: Mapping[str, str] = {}) -> Model:
@@ -139,7 +139,7 @@ def pair_values(
     after: GraphProducers,
     inputs: Mapping[str, str],
     outputs: Sequence[Pair],
-    known: Mapping[str, str] | None = None,
+    extra: Mapping[str, str] | None = None,
 ) -> list[Pair]:
     """Values of two graphs that are the same, in the order in which the first makes them.
 
@@ -151,7 +151,7 @@ def pair_values(
         after: The second graph.
         inputs: Input of the first graph to input of the second.
         outputs: Outputs of the graphs, which correspond whatever they are called.
-        known: More values that do.
+        extra: More values that do.
     """
     ends = {pair.before: pair.after for pair in outputs}
     shared = [name for name in before.producer if name in after.producer and name in before.live]
@@ -166,23 +166,23 @@ def pair_values(
         for name, at in after.producer.items()
     )
     if doubted or (not rest.isdisjoint(before.producer) and any(more)):
-        for one, other in _matched(before.model, after.model, inputs, ends):
-            if one in before.live and other in after.live:
-                pairs.setdefault(one, other)
+        for first, second in _matched(before.model, after.model, inputs, ends):
+            if first in before.live and second in after.live:
+                pairs.setdefault(first, second)
     pairs = _behind_normalisations(pairs, before, after)
-    pairs.update(known or {})
+    pairs.update(extra or {})
     pairs.update((a, b) for a, b in ends.items() if a in before.producer and b in after.producer)
-    seen: set[str] = set()
+    used: set[str] = set()
     taken = set(ends.values())
-    found = []
+    ordered = []
     for name in before.producer:
         twin = pairs.get(name)
         # an output is what the user sees: nothing else may take its partner away
-        if twin is None or twin in seen or (twin in taken and name not in ends):
+        if twin is None or twin in used or (twin in taken and name not in ends):
             continue
-        seen.add(twin)
-        found.append(Pair(name, twin))
-    return found
+        used.add(twin)
+        ordered.append(Pair(name, twin))
+    return ordered
 
 
 def _behind_normalisations(
@@ -190,15 +190,15 @@ def _behind_normalisations(
 ) -> dict[str, str]:
     """Pairs, behind what one graph alone normalises: it was folded into what the other one's layer makes."""
     paired = pairs.keys(), set(pairs.values())
-    found = {}
-    for one, other in pairs.items():
-        ahead = before.normalised.get(one, ""), after.normalised.get(other, "")
+    moved = {}
+    for first, second in pairs.items():
+        ahead = before.normalised.get(first, ""), after.normalised.get(second, "")
         alone = [name if name not in taken else "" for name, taken in zip(ahead, paired, strict=True)]
         if bool(ahead[0]) != bool(ahead[1]) and any(alone):
-            found[alone[0] or one] = alone[1] or other
+            moved[alone[0] or first] = alone[1] or second
         else:
-            found[one] = other
-    return found
+            moved[first] = second
+    return moved
 
 
 def _believed(before: GraphProducers, after: GraphProducers, name: str) -> bool:
@@ -212,15 +212,17 @@ def _matched(
     before: Model, after: Model, inputs: Mapping[str, str], ends: Mapping[str, str]
 ) -> list[tuple[str, str]]:
     """Values that a diff finds to be the same."""
-    one, other = DefUse(before), DefUse(after)
+    first, second = DefUse(before), DefUse(after)
     forms = Forms()
-    sites = pair_sites(one, other, forms)
+    sites = pair_sites(first, second, forms)
     pairs = ties_of(sites)
     ties = [*inputs.items(), *pairs, *ends.items()]
-    found = match(one, other, forms, closed=nodes_of(sites), ties=ties)
-    for a, b in enumerate(found.before):
-        if b is not None and one.nodes[a].key == other.nodes[b].key:
+    alignment = match(first, second, forms, closed=nodes_of(sites), ties=ties)
+    for a, b in enumerate(alignment.before):
+        if b is not None and first.nodes[a].key == second.nodes[b].key:
             pairs += [
-                (x, y) for x, y in zip(one.nodes[a].outputs, other.nodes[b].outputs, strict=False) if x and y
+                (x, y)
+                for x, y in zip(first.nodes[a].outputs, second.nodes[b].outputs, strict=False)
+                if x and y
             ]
     return pairs

@@ -29,25 +29,25 @@ def resolve(table: BlockTable, codes: Array, factor: float) -> Pieces:
     """
     pieces: Pieces = []
     for block, positions in table.groups(codes):
-        chosen = codes if positions is None else codes[positions]
+        part = codes if positions is None else codes[positions]
         if block is None:
             pieces.append((positions, []))
         elif isinstance(block, Repeat):
-            for inner, terms in resolve(table, chosen - block.base + block.first, factor):
+            for inner, terms in resolve(table, part - block.base + block.first, factor):
                 renamed = [_of(block, term) for term in terms]
                 if inner is None:
                     pieces.append((positions, renamed))
                 else:
                     pieces.append((inner if positions is None else positions[inner], renamed))
         elif isinstance(block, Total):
-            for inner, terms in _opened(table, block, chosen - block.base, factor):
+            for inner, terms in _opened(table, block, part - block.base, factor):
                 if inner is None:
                     pieces.append((positions, terms))
                 else:
                     pieces.append((inner if positions is None else positions[inner], terms))
         else:
             assert isinstance(block, (SymbolProduct, GivenBlock))
-            pieces.append((positions, [Addend(block, chosen - block.base, factor)]))
+            pieces.append((positions, [Addend(block, part - block.base, factor)]))
     return pieces
 
 

@@ -61,7 +61,7 @@ class ValueNumbers:
             for opsets in (model.opsets, *(f.opsets for f in model.functions.values())):
                 for domain, version in opsets.items():
                     versions.setdefault(domain, set()).add(version)
-        self._mixed = {domain for domain, found in versions.items() if len(found) > 1}
+        self._mixed = {domain for domain, numbers in versions.items() if len(numbers) > 1}
         self._since: dict[tuple[str, str, int], int] = {}
         self.sources = Sources()
         self.tensors: dict[int, Tensor] = {}
@@ -75,8 +75,8 @@ class ValueNumbers:
         """The number of a stored tensor: the same for the same type, shape and bits."""
         bucket = self._stored.setdefault(self._forms.sample(tensor), [])
         has_bytes = tensor.payload is not None or (tensor.dtype == "string" and tensor.record is not None)
-        for known, number in bucket:
-            if known is tensor or (has_bytes and self._forms.equal_content(known, tensor)):
+        for candidate, number in bucket:
+            if candidate is tensor or (has_bytes and self._forms.equal_content(candidate, tensor)):
                 return number
         number = self.number("stored", len(self._table))
         bucket.append((tensor, number))
@@ -194,18 +194,18 @@ class GraphNumbers:
         """Numbers of values, and on the way of all that they depend on; without recursion along a graph."""
         pending = list(reversed(names))
         begun: set[str] = set()
-        known, makers = scope.known, scope.makers
+        numbers, makers = scope.known, scope.makers
         while pending:
             name = pending[-1]
-            if name in known or name not in makers:
+            if name in numbers or name not in makers:
                 pending.pop()
-                if name not in known:
-                    known[name] = self._outside(name, scope)
+                if name not in numbers:
+                    numbers[name] = self._outside(name, scope)
                 continue
             node = makers[name]
             product = self.site(scope.path, name, node)
             needed = product.inputs if product is not None else tuple(reads(node))
-            waiting = [n for n in needed if n not in known]
+            waiting = [n for n in needed if n not in numbers]
             if waiting and name not in begun:
                 begun.add(name)
                 pending += reversed(waiting)
@@ -217,7 +217,7 @@ class GraphNumbers:
                 self._place(product, name, scope)
             else:
                 self._node(node, scope)
-        return [known[name] for name in names]
+        return [numbers[name] for name in names]
 
     def _outside(self, name: str, scope: _Scope) -> int:
         """A value that no node of the graph makes: stored, or of a graph around."""
@@ -239,8 +239,8 @@ class GraphNumbers:
         self.sites.add(key)
         if scope is self._main:
             self.followed.add(id(scope.makers[name]))
-        given = tuple(scope.known[n] for n in product.inputs)
-        self._set(name, self.table.number("site", key, given), scope)
+        input_numbers = tuple(scope.known[n] for n in product.inputs)
+        self._set(name, self.table.number("site", key, input_numbers), scope)
 
     def _set(self, name: str, number: int, scope: _Scope) -> None:
         assumed = self.assumed.get(name) if scope is self._main else None
@@ -252,40 +252,41 @@ class GraphNumbers:
         self._left -= 1
         if scope is self._main:
             self.followed.add(id(node))
-        given = [scope.known.get(name, _ABSENT) if name else _ABSENT for name in node.inputs]
-        while given and given[-1] == _ABSENT:
-            given.pop()
-        numbers = self._made(node, given, scope)
+        input_numbers = [scope.known.get(name, _ABSENT) if name else _ABSENT for name in node.inputs]
+        while input_numbers and input_numbers[-1] == _ABSENT:
+            input_numbers.pop()
+        numbers = self._made(node, input_numbers, scope)
         for name, number in zip(node.outputs, numbers, strict=False):
             if name:
                 self._set(name, number, scope)
 
-    def _made(self, node: Node, given: list[int], scope: _Scope) -> list[int]:
+    def _made(self, node: Node, input_numbers: list[int], scope: _Scope) -> list[int]:
         """Numbers of the outputs of a node."""
         function = self.model.functions.get(node.key)
         if self._left < 0 or scope.depth > _DEEPEST:
             return [self.table.number("unknown", id(self), id(node), at) for at in range(len(node.outputs))]
         if function is not None:
-            return self._call(function, node, given, scope)
-        if not node.domain and node.op == "Identity" and len(given) == 1:
-            return given
-        attributes, bound = self._attributes(node, scope)
+            return self._call(function, node, input_numbers, scope)
+        if not node.domain and node.op == "Identity" and len(input_numbers) == 1:
+            return input_numbers
+        attributes, from_caller = self._attributes(node, scope)
         if node.op == "Constant" and not node.domain:
-            tensor = constant_of(node.with_attributes(attributes) if bound else node)
+            tensor = constant_of(node.with_attributes(attributes) if from_caller else node)
             if tensor is not None:
                 return [self.table.content(tensor)]
-        normal = self._normal(node, given, attributes, scope)
+        normal = self._normal(node, input_numbers, attributes, scope)
         if normal.same is not None:
             return [normal.same, *(self.table.number("beside", id(node), at) for at in node.outputs[1:])]
         forms = tuple(
-            (name, item)
+            (name, attribute_form)
             for name in sorted(normal.attributes)
-            if (item := self._form(node, name, normal.attributes[name], bound, scope)) is not None
+            if (attribute_form := self._form(node, name, normal.attributes[name], from_caller, scope))
+            is not None
         )
         several = node.domain or node.op in MANY_OUTPUTS
         operator = self.table.operator((normal.domain, normal.op, node.overload), normal.opset)
         form: Form = (operator, tuple(normal.given), forms, len(node.outputs) if several else 0)
-        if (node.op in RANDOM and not node.domain) or (node.op == "Dropout" and len(given) > 2):
+        if (node.op in RANDOM and not node.domain) or (node.op == "Dropout" and len(input_numbers) > 2):
             # two draws are two values; the first of one graph is the first of the other
             self._draws += 1
             self._drawn[form] = self._drawn.get(form, 0) + 1
@@ -298,18 +299,18 @@ class GraphNumbers:
     def _attributes(self, node: Node, scope: _Scope) -> tuple[dict[str, Any], dict[str, _Bound]]:
         """The attributes of a node, references resolved; and those that were references."""
         values: dict[str, Any] = {}
-        bound: dict[str, _Bound] = {}
+        from_caller: dict[str, _Bound] = {}
         for name, value in node.attributes.items():
             if isinstance(value, AttributeRef):
-                item = (scope.bindings or {}).get(value.name)
-                if item is not None:  # else the caller gives none, and the operator's default holds
-                    values[name], bound[name] = item.value, item
+                binding = (scope.bindings or {}).get(value.name)
+                if binding is not None:  # else the caller gives none, and the operator's default holds
+                    values[name], from_caller[name] = binding.value, binding
             else:
                 values[name] = value
-        return values, bound
+        return values, from_caller
 
     def _normal(
-        self, node: Node, given: Sequence[int], attributes: dict[str, Any], scope: _Scope
+        self, node: Node, input_numbers: Sequence[int], attributes: dict[str, Any], scope: _Scope
     ) -> NormalNode:
         """The node in normal form."""
         table = self.table
@@ -320,36 +321,36 @@ class GraphNumbers:
             return self.types(scope.path, node.inputs[at])
 
         def rank(at: int) -> int | None:
-            stored = table.tensors.get(given[at]) if at < len(given) else None
-            if stored is not None:
-                return len(stored.shape)
-            found = info(at)
-            return len(found.shape) if found is not None and found.shape is not None else None
+            tensor = table.tensors.get(input_numbers[at]) if at < len(input_numbers) else None
+            if tensor is not None:
+                return len(tensor.shape)
+            type_info = info(at)
+            return len(type_info.shape) if type_info is not None and type_info.shape is not None else None
 
         def size(at: int, axis: int) -> int | None:
-            found = info(at)
-            if found is None or found.shape is None or found.origin == "bound":
+            type_info = info(at)
+            if type_info is None or type_info.shape is None or type_info.origin == "bound":
                 return None
-            inside = -len(found.shape) <= axis < len(found.shape)
-            length = found.shape[axis] if inside else None
+            inside = -len(type_info.shape) <= axis < len(type_info.shape)
+            length = type_info.shape[axis] if inside else None
             return length if isinstance(length, int) else None
 
         def dtype(at: int) -> str | None:
-            known = table.sources.dtypes.get(given[at]) if at < len(given) else None
-            if known is not None:
-                return known
-            found = info(at)
-            return found.dtype if found is not None else None
+            source_type = table.sources.dtypes.get(input_numbers[at]) if at < len(input_numbers) else None
+            if source_type is not None:
+                return source_type
+            type_info = info(at)
+            return type_info.dtype if type_info is not None else None
 
         outputs = max((at for at, name in enumerate(node.outputs, 1) if name), default=0)
         normal = NormalNode(
             node.domain,
             node.op,
             scope.opsets.get(node.domain, 0),
-            list(given),
+            list(input_numbers),
             attributes,
             outputs,
-            lambda at: table.tensors.get(given[at]) if at < len(given) else None,
+            lambda at: table.tensors.get(input_numbers[at]) if at < len(input_numbers) else None,
             rank,
             size,
             dtype,
@@ -359,33 +360,33 @@ class GraphNumbers:
         return normal
 
     def _form(
-        self, node: Node, name: str, value: Any, bound: Mapping[str, _Bound], scope: _Scope
+        self, node: Node, name: str, value: Any, from_caller: Mapping[str, _Bound], scope: _Scope
     ) -> Form | None:
         """The form of an attribute in normal form; one that the caller gave has it already."""
-        item = bound.get(name)
+        binding = from_caller.get(name)
         return (
-            item.form
-            if item is not None and item.value is value
+            binding.form
+            if binding is not None and binding.value is value
             else self._attribute(node, name, value, scope)
         )
 
-    def _call(self, function: Function, node: Node, given: list[int], scope: _Scope) -> list[int]:
+    def _call(self, function: Function, node: Node, input_numbers: list[int], scope: _Scope) -> list[int]:
         """A function's outputs: those of its body, in place of the call."""
-        own = {**function.defaults, **node.attributes}
+        attributes = {**function.defaults, **node.attributes}
         bindings: dict[str, _Bound] = {}
-        for name, value in own.items():
+        for name, value in attributes.items():
             if isinstance(value, AttributeRef):
                 if (outer := (scope.bindings or {}).get(value.name)) is not None:
                     bindings[name] = outer
-            elif (item := self._attribute(node, name, value, scope)) is not None:
-                bindings[name] = _Bound(value, item)
+            elif (attribute_form := self._attribute(node, name, value, scope)) is not None:
+                bindings[name] = _Bound(value, attribute_form)
         # functions that call each other twice each are followed once for each set of inputs
         forms = tuple((name, bindings[name].form) for name in sorted(bindings))
-        form: Form = id(function), scope.bodies, tuple(given), forms
+        form: Form = id(function), scope.bodies, tuple(input_numbers), forms
         if form in self._called:
             return self._called[form]
         draws = self._draws
-        padded = [*given, *[_ABSENT] * (len(function.inputs) - len(given))]
+        padded = [*input_numbers, *[_ABSENT] * (len(function.inputs) - len(input_numbers))]
         inner = _Scope(
             function.nodes,
             {},
@@ -424,11 +425,11 @@ class GraphNumbers:
         if isinstance(value, Tensor):
             return "tensor", self.table.content(value)
         if isinstance(value, AttributeRef):
-            item = (scope.bindings or {}).get(value.name)
-            return item.form if item is not None else None
+            binding = (scope.bindings or {}).get(value.name)
+            return binding.form if binding is not None else None
         if isinstance(value, Graph):
             return "graph", self._body(node, name, value, scope)
         if isinstance(value, (tuple, list)):
             many = enumerate(value)
-            return "many", tuple(self._attribute(node, f"{name}[{i}]", item, scope) for i, item in many)
+            return "many", tuple(self._attribute(node, f"{name}[{i}]", element, scope) for i, element in many)
         return "opaque", id(value)

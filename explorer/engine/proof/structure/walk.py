@@ -59,12 +59,12 @@ def walk(
         NotTiled: The first thing that is wrong, in words.
         Cancelled: `cancel` said so.
     """
-    said = site.batch, site.M, site.K, site.N
+    planned_sizes = site.batch, site.M, site.K, site.N
     true = meaning.batch, meaning.M, meaning.K, meaning.N
-    if said != true:
-        raise NotTiled(f"the plan says {_size(said)}, the original multiplies {_size(true)}")
-    table, given, result = _followed(after, site, original, meaning, shapes, dtype, wiring)
-    check = TileCheck(given, meaning, site)
+    if planned_sizes != true:
+        raise NotTiled(f"the plan says {_size(planned_sizes)}, the original multiplies {_size(true)}")
+    table, inputs, result = _followed(after, site, original, meaning, shapes, dtype, wiring)
+    check = TileCheck(inputs, meaning, site)
     codes = sums_behind(result.codes) if meaning.integers is not None else result.codes
     codes = meaning.out(codes.reshape(meaning.shape))
     for band in check.bands():
@@ -90,13 +90,13 @@ def _checked(
     """Opens the sums of an area of the output, and holds what is added up there to the plan."""
     here = codes[area.cut].reshape(-1)
     if meaning.shown is None:
-        seen = np.arange(here.size)
+        visible = np.arange(here.size)
     else:
-        seen = np.flatnonzero(meaning.shown[area.cut])
-        here = here[seen]
+        visible = np.flatnonzero(meaning.shown[area.cut])
+        here = here[visible]
     if here.size:
         for positions, terms in resolve(table, here, 1.0):
-            check.piece(area, seen if positions is None else seen[positions], terms, here.size)
+            check.piece(area, visible if positions is None else visible[positions], terms, here.size)
 
 
 def _followed(
@@ -111,10 +111,10 @@ def _followed(
     """A site run on symbols: what each code stands for, the symbols that went in, and what came out."""
     symbols = Symbols(dtype)
     table = symbols.table
-    given = [table.given(name, shape) for name, shape in zip(original.inputs, shapes, strict=True)]
+    inputs = [table.given(name, shape) for name, shape in zip(original.inputs, shapes, strict=True)]
     if meaning.integers is not None:
-        symbols.override = IntegerRules(meaning.integers, given, table.next).apply
-    values: dict[str, Any] = dict(zip(original.inputs, given, strict=True))
+        symbols.override = IntegerRules(meaning.integers, inputs, table.next).apply
+    values: dict[str, Any] = dict(zip(original.inputs, inputs, strict=True))
     graph = after.graph
     nodes, ends = (wiring or Wiring.of(graph)).needed([site.output], stop=values)
     strange = sorted(ends - set(values))
@@ -139,7 +139,7 @@ def _followed(
     elements = math.prod(meaning.shape)
     if math.prod(result.shape) != elements:
         raise NotTiled(f"its output has shape {list(result.shape)} for {elements:,} elements")
-    return table, given, result
+    return table, inputs, result
 
 
 def _size(sizes: tuple[int, int, int, int]) -> str:

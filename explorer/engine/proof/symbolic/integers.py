@@ -192,23 +192,23 @@ class IntegerRules:
         ]
 
     def _product(self, args: Sequence[Any], product: Product) -> Sequence[Value]:
-        left, right = args[0], args[1]
+        activation, weight = args[0], args[1]
         zeros = [args[i] if len(args) > i and args[i] is not None else np.zeros((), np.int64) for i in (2, 3)]
         if any(isinstance(zero, Symbol) for zero in zeros) or np.any(zeros[0]) or zeros[1].size != 1:
             raise ValueError("its operands have zero points of their own")
         offset = int(zeros[1].reshape(()))
-        if isinstance(left, _OffsetSymbol):
+        if isinstance(activation, _OffsetSymbol):
             raise ValueError("a number is added to its left operand")
-        if isinstance(right, Symbol):
-            if (right.offset if isinstance(right, _OffsetSymbol) else 0) != offset:
+        if isinstance(weight, Symbol):
+            if (weight.offset if isinstance(weight, _OffsetSymbol) else 0) != offset:
                 raise ValueError("its right operand has a zero point of its own")
-            right = Symbol(right.codes)
+            weight = Symbol(weight.codes)
         elif offset:
-            moved = right.astype(np.int16) - offset
-            right = moved.astype(np.int8)
-            if np.any(right != moved):
+            moved = weight.astype(np.int16) - offset
+            weight = moved.astype(np.int8)
+            if np.any(weight != moved):
                 raise ValueError("its right operand has a zero point of its own")
-        return product(left, right)
+        return product(activation, weight)
 
 
 def _total(attributes: Mapping[str, Any], args: Sequence[Any]) -> Array:

@@ -76,8 +76,8 @@ class BodyRepeats:
 
     def follow(self, interpreter: Interpreter, body: Graph, scope: ValueScope) -> None:
         """Leaves the outputs of a body in its scope."""
-        known = self._known.get(id(body))
-        if known is None and id(body) in self._known:
+        template = self._known.get(id(body))
+        if template is None and id(body) in self._known:
             interpreter.run(body.nodes, scope)
             return
         if id(body) not in self._parts:
@@ -86,25 +86,27 @@ class BodyRepeats:
         interpreter.run(parts.moving, scope)
         values = [scope[name] for name in parts.read]
         key = (*map(id, interpreter.calls), *_alike(values))
-        if known is not None and known.key == key:
-            results = self._again(known, values)
+        if template is not None and template.key == key:
+            results = self._again(template, values)
             scope.update(zip(parts.made, results, strict=True))
             return
         first, before = self.table.next, len(self.table.blocks)
         interpreter.run(parts.making, scope)
         results = [scope[name] for name in parts.made]
         read = {id(v) for v in values if isinstance(v, Symbol)}
-        made, size = self.table.blocks[before:], self.table.next - first
-        alone = known is None and _only_of(made, read, first) and all(_behind(r, first) for r in results)
+        new_blocks, size = self.table.blocks[before:], self.table.next - first
+        alone = (
+            template is None and _only_of(new_blocks, read, first) and all(_behind(r, first) for r in results)
+        )
         self._known[id(body)] = _Template(key, values, results, first, size) if alone else None
 
-    def _again(self, known: _Template, values: Sequence[Value | None]) -> list[Value]:
+    def _again(self, template: _Template, values: Sequence[Value | None]) -> list[Value]:
         """What the nodes make of other activations."""
-        pairs = zip(known.values, values, strict=True)
+        pairs = zip(template.values, values, strict=True)
         instead = {id(old): new for old, new in pairs if isinstance(new, Symbol)}
-        block = self.table.repeat(known.first, known.size, instead)
-        shift = np.asarray(block.base - known.first, np.int32 if self.table.next < 1 << 31 else np.int64)
-        return [Symbol(np.add(r.codes, shift)) if isinstance(r, Symbol) else r for r in known.results]
+        block = self.table.repeat(template.first, template.size, instead)
+        shift = np.asarray(block.base - template.first, np.int32 if self.table.next < 1 << 31 else np.int64)
+        return [Symbol(np.add(r.codes, shift)) if isinstance(r, Symbol) else r for r in template.results]
 
 
 def _alike(values: Sequence[Value | None]) -> Iterator[tuple[Any, ...]]:
@@ -119,18 +121,18 @@ def _in_parts(body: Graph, functions: Mapping[tuple[str, str, str], Function]) -
     """A body divided; both parts in an order in which they can run."""
     moving: list[Node] = []
     making: list[Node] = []
-    made: set[str] = set()
+    produced: set[str] = set()
     read: dict[str, None] = {}
     cutting = _cuts_for_making(body, functions)
     for node in body.nodes:
         names = [*reads(node)]
-        if made.isdisjoint(names) and id(node) not in cutting and not _makes(node, functions):
+        if produced.isdisjoint(names) and id(node) not in cutting and not _makes(node, functions):
             moving.append(node)
             continue
         making.append(node)
-        read.update(dict.fromkeys(name for name in names if name not in made))
-        made.update(node.outputs)
-    outputs = [v.name for v in body.outputs if v.name in made]
+        read.update(dict.fromkeys(name for name in names if name not in produced))
+        produced.update(node.outputs)
+    outputs = [v.name for v in body.outputs if v.name in produced]
     return _Parts(body, moving, making, tuple(read), outputs)
 
 

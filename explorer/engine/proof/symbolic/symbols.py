@@ -72,11 +72,11 @@ class Symbols:
             raise NotTiled(f"{self.place(node)} ({kind}) is no part of a tiled product")
         try:
             if self.override is not None:
-                made = self.override(
+                result = self.override(
                     node, attributes, args, lambda a, b: _matmul(Use(self, node, {}, (a, b)))
                 )
-                if made is not None:
-                    return made
+                if result is not None:
+                    return result
             if rule is None:
                 raise ValueError("it is no part of a tiled product")
             return rule(Use(self, node, attributes, args))
@@ -262,9 +262,9 @@ def _gather(use: Use) -> Sequence[Value]:
         return [_moved(x, lambda a: np.take(a, index, axis))]
     np.take(np.empty(x.shape[axis], bool), index)  # an index beyond the end is an error here, and not later
 
-    made = partial(_taken, use.symbols.recent, object(), x, index, axis)
+    take_rows = partial(_taken, use.symbols.recent, object(), x, index, axis)
     rows = (x, index) if axis == 0 and len(x.shape) == 2 else None
-    return [Symbol(None, shape=shape, make=made, taken=rows)]
+    return [Symbol(None, shape=shape, make=take_rows, taken=rows)]
 
 
 def _taken(recent: list[Any], key: object, x: Symbol, index: Array, axis: int) -> Array:
@@ -289,12 +289,12 @@ def _sum(use: Use) -> Sequence[Value]:
 
 
 def _mul(use: Use) -> Sequence[Value]:
-    left, right = use.args
-    if not isinstance(left, Symbol) and not isinstance(right, Symbol):
-        return [left * right]
-    if isinstance(left, Symbol) and isinstance(right, Symbol):
+    a, b = use.args
+    if not isinstance(a, Symbol) and not isinstance(b, Symbol):
+        return [a * b]
+    if isinstance(a, Symbol) and isinstance(b, Symbol):
         raise ValueError("two values that depend on the data are multiplied elementwise")
-    value, factor = (left, right) if isinstance(left, Symbol) else (right, left)
+    value, factor = (a, b) if isinstance(a, Symbol) else (b, a)
     if factor.size != 1:
         raise ValueError("it scales elements differently")
     shape = np.broadcast_shapes(value.shape, factor.shape)
@@ -323,21 +323,21 @@ def _reckoned(reckon: Callable[[Array, Array], Array]) -> Rule:
 
 
 def _matmul(use: Use) -> Sequence[Value]:
-    left, right = use.args
-    if not isinstance(left, Symbol) and not isinstance(right, Symbol):
+    first, second = use.args
+    if not isinstance(first, Symbol) and not isinstance(second, Symbol):
         raise ValueError("both operands are constant")
-    if not isinstance(left, Symbol):
+    if not isinstance(first, Symbol):
         raise ValueError("its operands are not an activation and a weight, in this order")
-    if len(left.shape) < 2 or len(right.shape) < 2:
+    if len(first.shape) < 2 or len(second.shape) < 2:
         raise ValueError("its operands are no matrices")
-    if left.shape[-1] != right.shape[-2]:
-        raise ValueError(f"{left.shape} against {right.shape}")
+    if first.shape[-1] != second.shape[-2]:
+        raise ValueError(f"{first.shape} against {second.shape}")
     label = use.symbols.label(use.node)
-    if len(left.shape) == 2 and len(right.shape) == 2:
-        return [Symbol(None, use.symbols.table.product(left, right, label))]
-    batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
-    lefts = _matrices(left.codes, batch)
-    rights = [*_matrices(right.codes, batch)] if isinstance(right, Symbol) else _numbers(right, batch)
+    if len(first.shape) == 2 and len(second.shape) == 2:
+        return [Symbol(None, use.symbols.table.product(first, second, label))]
+    batch = np.broadcast_shapes(first.shape[:-2], second.shape[:-2])
+    lefts = _matrices(first.codes, batch)
+    rights = [*_matrices(second.codes, batch)] if isinstance(second, Symbol) else _numbers(second, batch)
     pairs: Iterator[tuple[Symbol, Value]] = zip(lefts, rights, strict=True)
     products = [use.symbols.table.product(a, b, label) for a, b in pairs]
     if not products:
@@ -351,10 +351,10 @@ def _matrices(codes: Array, batch: tuple[int, ...]) -> Iterator[Symbol]:
     A block of the activation meets many weights: one symbol for all of them, to be looked at once.
     """
     codes = np.broadcast_to(codes, (*batch, *codes.shape[-2:]))
-    seen: dict[int, Symbol] = {}
+    symbols: dict[int, Symbol] = {}
     for index in np.ndindex(*batch):
         part = codes[index]
-        yield seen.setdefault(part.__array_interface__["data"][0], Symbol(part))
+        yield symbols.setdefault(part.__array_interface__["data"][0], Symbol(part))
 
 
 def _numbers(weights: Array, batch: tuple[int, ...]) -> list[Array]:
@@ -363,9 +363,9 @@ def _numbers(weights: Array, batch: tuple[int, ...]) -> list[Array]:
 
 
 def _gemm(use: Use) -> Sequence[Value]:
-    left = _moved(use.args[0], lambda a: a.T) if use.attributes.get("transA", 0) else use.args[0]
-    right = _moved(use.args[1], lambda a: a.T) if use.attributes.get("transB", 0) else use.args[1]
-    (product,) = _matmul(Use(use.symbols, use.node, {}, (left, right)))
+    first = _moved(use.args[0], lambda a: a.T) if use.attributes.get("transA", 0) else use.args[0]
+    second = _moved(use.args[1], lambda a: a.T) if use.attributes.get("transB", 0) else use.args[1]
+    (product,) = _matmul(Use(use.symbols, use.node, {}, (first, second)))
     terms: list[tuple[Value, float]] = [(product, float(use.attributes.get("alpha", 1.0)))]
     if len(use.args) > 2 and use.args[2] is not None:
         # an accumulator comes first: it holds the products before this one
