@@ -95,40 +95,42 @@ def diff(
 def _rows(before: Model, after: Model, tally: _Tally, tell: Tell, cancel: Cancel) -> list[NodeDiff]:
     """What differs, in the order in which it is shown; `tally` counts nodes, inputs and outputs."""
     before, after = opened_as(before, after), opened_as(after, before)
-    found = pair_nodes(before, after, tell, cancel)
-    held = nested_sites(before) | nested_sites(after)
-    before, after = found.before.model, found.after.model  # what is left where something was folded
-    rows = [*_opset_rows(before, after, _silent_domains(found, bool(held)))]
-    for row, op in _input_rows(found):
+    pairing = pair_nodes(before, after, tell, cancel)
+    site_paths = nested_sites(before) | nested_sites(after)
+    before, after = pairing.before.model, pairing.after.model  # what is left where something was folded
+    rows = [*_opset_rows(before, after, _silent_domains(pairing, bool(site_paths)))]
+    for row, op in _input_rows(pairing):
         tally.count(row, op)
         rows += [row] if row else []
-    rows += _fold_rows(found, tally)
-    gone = (_RANGED, found.ranged()), (_SHARED, found.shared())
-    for what, sides in gone:
-        rows += [_elsewhere(found, at, sides[at], what, tally) for at in (0, 1) if sides[at]]
+    rows += _fold_rows(pairing, tally)
+    gone = (_RANGED, pairing.ranged()), (_SHARED, pairing.shared())
+    for phrase, sides in gone:
+        rows += [_elsewhere(pairing, at, sides[at], phrase, tally) for at in (0, 1) if sides[at]]
     away = [{i for _, sides in gone for i in sides[at]} for at in (0, 1)]
-    closed = found.closed[0] | away[0], found.closed[1] | away[1]
+    closed = pairing.closed[0] | away[0], pairing.closed[1] | away[1]
     nodes = _node_rows(
-        *(found.before, found.after, found.matching, found.describer, found.sites, closed), tally, tell
+        *(pairing.before, pairing.after, pairing.matching, pairing.describer, pairing.sites, closed),
+        tally,
+        tell,
     )
-    rows += _opened(nodes, (before, after), (), held, found.forms, tell)
-    for row, op in _output_rows(found):
+    rows += _opened(nodes, (before, after), (), site_paths, pairing.forms, tell)
+    for row, op in _output_rows(pairing):
         tally.count(row, op)
         rows += [row] if row else []
-    differing = list(_function_rows(before, after, found.describer, found.closed, bool(held)))
-    functions = _opened(differing, (before, after), (), held, found.forms, tell)
-    told = {f"function {row.before} differs" for row in differing if row not in functions}
+    differing = list(_function_rows(before, after, pairing.describer, pairing.closed, bool(site_paths)))
+    functions = _opened(differing, (before, after), (), site_paths, pairing.forms, tell)
+    covered = {f"function {row.before} differs" for row in differing if row not in functions}
     # who calls a function is as it was where tiling is all that happened to the function
-    return [*(row for row in rows if row.status != "changed" or row.what not in told), *functions]
+    return [*(row for row in rows if row.status != "changed" or row.what not in covered), *functions]
 
 
-def around(found: NodePairing) -> list[NodeDiff]:
+def around(pairing: NodePairing) -> list[NodeDiff]:
     """What differs in operator sets, inputs and outputs: in no node."""
-    before, after = found.before.model, found.after.model
-    held = bool(nested_sites(before) or nested_sites(after))
-    ends = (*_input_rows(found), *_output_rows(found))
+    before, after = pairing.before.model, pairing.after.model
+    has_nested_sites = bool(nested_sites(before) or nested_sites(after))
+    ends = (*_input_rows(pairing), *_output_rows(pairing))
     return [
-        *_opset_rows(before, after, _silent_domains(found, held)),
+        *_opset_rows(before, after, _silent_domains(pairing, has_nested_sites)),
         *(row for row, _ in ends if row is not None),
     ]
 
@@ -144,30 +146,32 @@ def _output_rows(found: NodePairing) -> Iterator[tuple[NodeDiff | None, str]]:
     return _value_rows(found.outputs, found.after.outputs, _OUTPUT, source)
 
 
-def _fold_rows(found: NodePairing, tally: _Tally) -> Iterator[NodeDiff]:
+def _fold_rows(pairing: NodePairing, tally: _Tally) -> Iterator[NodeDiff]:
     """A row for each kind of rewrite."""
-    for at, folds in enumerate(found.folds):
+    for at, folds in enumerate(pairing.folds):
         if folds is not None:
             for node in folds.away.folded:
                 tally.add(node.op, "added" if at else "removed")
             yield from folds.rows(at == 1)
 
 
-def _elsewhere(found: NodePairing, at: int, gone: Mapping[int, int], what: str, tally: _Tally) -> NodeDiff:
+def _elsewhere(
+    pairing: NodePairing, at: int, gone: Mapping[int, int], phrase: str, tally: _Tally
+) -> NodeDiff:
     """A row for the nodes of one side that others do on the other: `gone` has both places."""
-    side, other = ((found.before, found.after), (found.after, found.before))[at]
+    side, opposite = ((pairing.before, pairing.after), (pairing.after, pairing.before))[at]
     ops = Counter(side.nodes[i].op for i in gone)
     for op, count in ops.items():
         tally.add(op, "added" if at else "removed", count)
     first = next(iter(gone))
-    names = side.nodes[first].label, other.model.graph.nodes[gone[first]].label
-    kinds = side.nodes[first].op, other.model.graph.nodes[gone[first]].op
-    said = ", ".join(f"{count:,} {op}" for op, count in ops.most_common())
+    names = side.nodes[first].label, opposite.model.graph.nodes[gone[first]].label
+    kinds = side.nodes[first].op, opposite.model.graph.nodes[gone[first]].op
+    op_counts = ", ".join(f"{count:,} {op}" for op, count in ops.most_common())
     return NodeDiff(
         status="folded",
         before=names[at],
         after=names[1 - at],
-        what=f"{'before: ' * at}{said} {what}",
+        what=f"{'before: ' * at}{op_counts} {phrase}",
         op_before=kinds[at],
         op_after=kinds[1 - at],
     )
@@ -190,85 +194,98 @@ class _Tally:
 
     def summary(self) -> tuple[OpDiff, ...]:
         """What differs first, then operators with the most nodes, the graph's own rows last."""
-        found = []
+        diffs = []
         for op, fates in self.counts.items():
             changed, unchanged, removed = fates["changed"], fates["unchanged"], fates["removed"]
             total = changed + unchanged + removed
-            found.append(OpDiff(op, total, changed, unchanged, fates["added"], removed))
-        own = (_INPUT, _OUTPUT, _OPSET, _FUNCTION)
+            diffs.append(OpDiff(op, total, changed, unchanged, fates["added"], removed))
+        graph_rows = (_INPUT, _OUTPUT, _OPSET, _FUNCTION)
 
         def place(row: OpDiff) -> tuple[int, bool, int, str]:
             same = not (row.changed or row.added or row.removed)
-            return (own.index(row.op) if row.op in own else -1), same, -(row.total + row.added), row.op
+            return (
+                (graph_rows.index(row.op) if row.op in graph_rows else -1),
+                same,
+                -(row.total + row.added),
+                row.op,
+            )
 
-        found.sort(key=place)
-        return tuple(found)
+        diffs.sort(key=place)
+        return tuple(diffs)
 
 
 def _opened(
     rows: Sequence[NodeDiff],
     models: tuple[Model, Model],
     path: tuple[str, ...],
-    held: set[tuple[str, ...]],
+    site_paths: set[tuple[str, ...]],
     forms: Forms,
     tell: Tell,
 ) -> list[NodeDiff]:
     """Rows of the graph at `path` in which a body that differs in tiled sites alone is the rows of those.
 
-    Such sites, and every place around one, are `held`.
+    Such sites, and every place around one, are `site_paths`.
     """
-    found: list[NodeDiff] = []
+    opened_rows: list[NodeDiff] = []
     for row in rows:
         bodies = _bodies_of(row, view(models[0], path))
-        inside = [_within(models, (*path, body), held, forms, tell) for body in bodies]
+        inside = [_within(models, (*path, body), site_paths, forms, tell) for body in bodies]
         if bodies and all(inside):
-            found += [one for some in inside for one in some or ()]
+            opened_rows += [inner for some in inside for inner in some or ()]
         else:
-            found.append(row)
-    return found
+            opened_rows.append(row)
+    return opened_rows
 
 
-def _bodies_of(row: NodeDiff, seen: Model | None) -> list[str]:
+def _bodies_of(row: NodeDiff, graph_model: Model | None) -> list[str]:
     """The places whose content is all that a row says to differ; none if it says anything else."""
-    if row.status != "changed" or row.before is None or seen is None:
+    if row.status != "changed" or row.before is None or graph_model is None:
         return []
     if row.op_before == row.op_after == _FUNCTION:
         return [f"{row.before}()"]
-    given = {name for node in seen.graph.nodes if node.label == row.before for name in node.inputs}
-    found = []
+    input_names = {
+        name for node in graph_model.graph.nodes if node.label == row.before for name in node.inputs
+    }
+    bodies = []
     for part in row.what.split("; "):
         attribute, content, rest = part.removeprefix("attribute ").partition(": content differs")
         if part.startswith("attribute ") and content and not rest:
-            found.append(f"{row.before}.{attribute}")
-        elif not part.startswith("weight ") or any(part.startswith(f"weight {name} ") for name in given):
+            bodies.append(f"{row.before}.{attribute}")
+        elif not part.startswith("weight ") or any(
+            part.startswith(f"weight {name} ") for name in input_names
+        ):
             # a weight that a body reads from around it is compared with the body
             return []
-    return found
+    return bodies
 
 
 def _within(
-    models: tuple[Model, Model], path: tuple[str, ...], held: set[tuple[str, ...]], forms: Forms, tell: Tell
+    models: tuple[Model, Model],
+    path: tuple[str, ...],
+    site_paths: set[tuple[str, ...]],
+    forms: Forms,
+    tell: Tell,
 ) -> list[NodeDiff] | None:
     """The rows of the graph at `path` if tiling is all that happened to it; else None."""
-    seen = [view(model, path) for model in models]
-    ends = [_ends(model, graph, path[-1]) for model, graph in zip(models, seen, strict=True)]
-    if seen[0] is None or seen[1] is None or any(len(a) != len(b) for a, b in zip(*ends, strict=True)):
+    views = [view(model, path) for model in models]
+    ends = [_ends(model, graph, path[-1]) for model, graph in zip(models, views, strict=True)]
+    if views[0] is None or views[1] is None or any(len(a) != len(b) for a, b in zip(*ends, strict=True)):
         return None
     inputs, outputs = (list(zip(a, b, strict=True)) for a, b in zip(*ends, strict=True))
-    one, other = DefUse(seen[0]), DefUse(seen[1])
-    sites = pair_sites(one, other, forms)
-    around = [(name, name) for name in sorted(_free(one) & _free(other))]
+    first, second = DefUse(views[0]), DefUse(views[1])
+    sites = pair_sites(first, second, forms)
+    around = [(name, name) for name in sorted(_free(first) & _free(second))]
     joined = [*inputs, *around, *ties_of(sites)]
     closed = nodes_of(sites)
     # weights may be nodes here: those of a site are no subject of the matching
     apart = tuple(
-        own | folded(side, [None] * len(side.nodes), own).keys()
-        for side, own in zip((one, other), closed, strict=True)
+        site_nodes | folded(side, [None] * len(side.nodes), site_nodes).keys()
+        for side, site_nodes in zip((first, second), closed, strict=True)
     )
-    matching = match(one, other, forms, closed=(apart[0], apart[1]), ties=[*joined, *outputs])
-    describer = Describer(one, other, forms, matching, set(joined))
-    rows = _node_rows(one, other, matching, describer, sites, closed, _Tally(), tell)
-    rows = _opened(rows, models, path, held, forms, tell)
+    matching = match(first, second, forms, closed=(apart[0], apart[1]), ties=[*joined, *outputs])
+    describer = Describer(first, second, forms, matching, set(joined))
+    rows = _node_rows(first, second, matching, describer, sites, closed, _Tally(), tell)
+    rows = _opened(rows, models, path, site_paths, forms, tell)
     rows = [row for row in rows if row.what not in FOLDED]
     if any(row.status not in ("tiled", "merged") for row in rows):
         return None
@@ -292,14 +309,14 @@ def _at(place: str, name: str | None) -> str | None:
     return name if name is None or name.startswith(place) else f"{place}/{name}"
 
 
-def _ends(model: Model, seen: Model | None, name: str) -> tuple[list[str], list[str]]:
+def _ends(model: Model, graph_model: Model | None, name: str) -> tuple[list[str], list[str]]:
     """Names of what goes into the graph at a place and comes out of it."""
     function = next((f for f in model.functions.values() if call_name(model, f) == name), None)
     if function is not None:
         return list(function.inputs), list(function.outputs)
-    if seen is None:
+    if graph_model is None:
         return [], []
-    return [v.name for v in seen.graph.inputs], [v.name for v in seen.graph.outputs]
+    return [v.name for v in graph_model.graph.inputs], [v.name for v in graph_model.graph.outputs]
 
 
 def _node_rows(
@@ -365,8 +382,8 @@ def _value_rows(
         if a is None or b is None:
             value = a or b
             assert value is not None
-            what = f"{value.dtype or '?'} {shape_text(value.shape)}"
-            yield _one_sided(op, value.name, what, removed=b is None), op
+            text = f"{value.dtype or '?'} {shape_text(value.shape)}"
+            yield _one_sided(op, value.name, text, removed=b is None), op
             continue
         changes = []
         if a.name != b.name:
@@ -435,11 +452,11 @@ def _opset_rows(before: Model, after: Model, silent: Collection[str]) -> Iterato
         if was == now or domain not in used or domain in silent:
             continue
         name = domain or "ai.onnx"
-        what = f"opset {was or 'none'} -> {now or 'none'}"
+        text = f"opset {was or 'none'} -> {now or 'none'}"
         if was is None or now is None:
-            yield _one_sided(_OPSET, name, what, removed=now is None)
+            yield _one_sided(_OPSET, name, text, removed=now is None)
         else:
-            yield NodeDiff("changed", name, name, what, _OPSET, _OPSET, "name")
+            yield NodeDiff("changed", name, name, text, _OPSET, _OPSET, "name")
 
 
 def _domains(model: Model) -> set[str]:
@@ -448,29 +465,38 @@ def _domains(model: Model) -> set[str]:
 
 
 def _function_rows(
-    before: Model, after: Model, describer: Describer, closed: tuple[set[int], set[int]], held: bool
+    before: Model,
+    after: Model,
+    describer: Describer,
+    closed: tuple[set[int], set[int]],
+    has_nested_sites: bool,
 ) -> Iterator[NodeDiff]:
     """Local functions that came, went, or mean something else; a tiled site's own are part of its row."""
-    silent = _only_in_sites(before, closed[0], held) | _only_in_sites(after, closed[1], held)
+    silent = _only_in_sites(before, closed[0], has_nested_sites) | _only_in_sites(
+        after, closed[1], has_nested_sites
+    )
     for key in dict.fromkeys((*before.functions, *after.functions)):
         _, name, _ = key
         if key not in after.functions or key not in before.functions:
             removed = key in before.functions
             if key not in silent:
-                what = _nodes_text(before if removed else after, key)
-                yield _one_sided(_FUNCTION, name, what, removed=removed)
+                text = _nodes_text(before if removed else after, key)
+                yield _one_sided(_FUNCTION, name, text, removed=removed)
         elif describer.function_differs(key):
-            what = f"body: {_nodes_text(before, key)} -> {_nodes_text(after, key)}"
-            yield NodeDiff("changed", name, name, what, _FUNCTION, _FUNCTION, "name")
+            text = f"body: {_nodes_text(before, key)} -> {_nodes_text(after, key)}"
+            yield NodeDiff("changed", name, name, text, _FUNCTION, _FUNCTION, "name")
 
 
 def _nodes_text(model: Model, key: tuple[str, str, str]) -> str:
     return many_text(len(model.functions[key].nodes), "node")
 
 
-def _only_in_sites(model: Model, closed: set[int], held: bool) -> set[tuple[str, str, str]]:
-    """The tile operators and quantizers that only what is folded calls; `held`: some are within bodies."""
-    if not closed and not held:
+def _only_in_sites(model: Model, closed: set[int], has_nested_sites: bool) -> set[tuple[str, str, str]]:
+    """The tile operators and quantizers that only folded nodes call.
+
+    `has_nested_sites`: some tiled sites are within bodies.
+    """
+    if not closed and not has_nested_sites:
         return set()
     called: set[tuple[str, str, str]] = set()
     pending = [node.key for i, node in enumerate(model.graph.nodes) if i not in closed]

@@ -52,10 +52,10 @@ def is_counted(name: str, op: str) -> bool:
 
     'conv1' is a name that somebody gave, as is a name with a path before it.
     """
-    found = _COUNTED.fullmatch(name)
-    if found is None:
+    match = _COUNTED.fullmatch(name)
+    if match is None:
         return False
-    prefix, base, separator = found.groups()
+    prefix, base, separator = match.groups()
     if prefix or separator == ".":
         return True
     return base in _NO_NAMES or (bool(separator) and base.lower() == op.lower())

@@ -61,13 +61,13 @@ class Describer(Struct):
 
     def row(self, a: int, b: int) -> NodeDiff | None:
         """The row of a matched pair; None if nothing differs, names included."""
-        one, other = self.before.nodes[a], self.after.nodes[b]
+        first, second = self.before.nodes[a], self.after.nodes[b]
         quantized = self.quantized(a, b)
-        blocked = quantized is not None and BLOCKED in (one.op, other.op)
-        itself = [] if blocked else self.operator(one, other)
+        blocked = quantized is not None and BLOCKED in (first.op, second.op)
+        itself = [] if blocked else self.operator(first, second)
         weights, links, agreeing, renames = self.inputs(a, b, quantized)
         changes = [*itself, *links, *weights]
-        renamed = "" if self.is_target(a, b) and one.name == other.name else self.names(one, other)
+        renamed = "" if self.is_target(a, b) and first.name == second.name else self.names(first, second)
         named = list(filter(None, (renamed, *renames)))
         if not changes and not named and quantized is None:
             return None
@@ -76,11 +76,11 @@ class Describer(Struct):
             return self._quantized_row(a, b, quantized, changes, match, confidence)
         return NodeDiff(
             status="changed" if changes else "renamed",
-            before=one.label,
-            after=other.label,
+            before=first.label,
+            after=second.label,
             what="; ".join(changes or named),
-            op_before=one.op,
-            op_after=other.op,
+            op_before=first.op,
+            op_after=second.op,
             match=match,
             confidence=confidence,
         )
@@ -103,20 +103,22 @@ class Describer(Struct):
         return self.rounded.nodes.get(b if self.rounded.side is self.after else a)
 
     def _quantized_row(
-        self, a: int, b: int, found: RoundedNode, changes: list[str], match: str, confidence: float
+        self, a: int, b: int, rounded_node: RoundedNode, changes: list[str], match: str, confidence: float
     ) -> NodeDiff:
         """The row of a layer that is quantized on one side, with what rounds folded into it."""
         assert self.rounded is not None
         forth = self.rounded.side is self.after
-        own, other = (self.before, self.after) if forth else (self.after, self.before)
-        node = own.nodes[a if forth else b]
-        takes = own.takes[a if forth else b]
-        weights = {slot: own.stored[name] for slot, name in enumerate(takes) if name in own.stored}
-        text = rounded_text(node, found, other, weights)
+        plain_side, rounded_side = (self.before, self.after) if forth else (self.after, self.before)
+        node = plain_side.nodes[a if forth else b]
+        takes = plain_side.takes[a if forth else b]
+        weights = {
+            slot: plain_side.stored[name] for slot, name in enumerate(takes) if name in plain_side.stored
+        }
+        text = rounded_text(node, rounded_node, rounded_side, weights)
         if not forth:
             op, _, formats = text.partition(" -> ")
             text = f"{formats} -> {op}"
-        inside = Counter(other.nodes[i].op for i in sorted(found.nodes))
+        inside = Counter(rounded_side.nodes[i].op for i in sorted(rounded_node.nodes))
         return NodeDiff(
             status="quantized" if forth and not changes else "changed",
             before=self.before.nodes[a].label,
@@ -129,60 +131,71 @@ class Describer(Struct):
             children=tuple(inside.most_common()),
         )
 
-    def operator(self, one: Node, other: Node) -> list[str]:
+    def operator(self, first: Node, second: Node) -> list[str]:
         """Differences of operator and attributes."""
-        if one.key != other.key:
-            there, here = _operator_name(one, other), _operator_name(other, one)
+        if first.key != second.key:
+            there, here = _operator_name(first, second), _operator_name(second, first)
             return [f"operator {there} -> {here}"]
-        found = []
-        if self.function_differs(one.key):
-            found.append(f"function {one.op} differs")
-        given, now = [bool(name) for name in one.outputs], [bool(name) for name in other.outputs]
-        if given != now and sum(given) != sum(now):
-            found.append(f"outputs {sum(given)} -> {sum(now)}")
-        return found + self.attributes(one, other)
+        differences = []
+        if self.function_differs(first.key):
+            differences.append(f"function {first.op} differs")
+        outputs_before, outputs_after = (
+            [bool(name) for name in first.outputs],
+            [bool(name) for name in second.outputs],
+        )
+        if outputs_before != outputs_after and sum(outputs_before) != sum(outputs_after):
+            differences.append(f"outputs {sum(outputs_before)} -> {sum(outputs_after)}")
+        return differences + self.attributes(first, second)
 
-    def attributes(self, one: Node, other: Node) -> list[str]:
+    def attributes(self, first: Node, second: Node) -> list[str]:
         """Differences of attributes, each with both values where they are short."""
-        if _same_record(one, other):
+        if _same_record(first, second):
             return []
-        found = []
-        left, right = one.attributes, other.attributes
-        for name in dict.fromkeys((*left, *right)):
-            given, now_given = name in left, name in right
-            was = left[name] if given else default_of(self.before.model, one, name, right[name])
-            now = right[name] if now_given else default_of(self.after.model, other, name, left[name])
+        differences = []
+        attributes_before, attributes_after = first.attributes, second.attributes
+        for name in dict.fromkeys((*attributes_before, *attributes_after)):
+            was_given, now_given = name in attributes_before, name in attributes_after
+            was = (
+                attributes_before[name]
+                if was_given
+                else default_of(self.before.model, first, name, attributes_after[name])
+            )
+            now = (
+                attributes_after[name]
+                if now_given
+                else default_of(self.after.model, second, name, attributes_before[name])
+            )
             if was is not None and now is not None and self.same_attribute(was, now):
                 continue
-            texts = _attribute_text(was, given), _attribute_text(now, now_given)
-            found.append(
+            texts = _attribute_text(was, was_given), _attribute_text(now, now_given)
+            differences.append(
                 f"attribute {name} {texts[0]} -> {texts[1]}"
                 if texts[0] != texts[1]
                 else f"attribute {name}: content differs"
             )
-        return found
+        return differences
 
-    def same_attribute(self, left: Any, right: Any) -> bool:
+    def same_attribute(self, before: Any, after: Any) -> bool:
         """Whether two attribute values are the same; tensors by every byte."""
         forms = self.forms
-        if forms.attribute(self.before.model, left) != forms.attribute(self.after.model, right):
+        if forms.attribute(self.before.model, before) != forms.attribute(self.after.model, after):
             return False
         # the form holds a sample of a tensor: now every byte
-        pairs = zip(tensors(left), tensors(right), strict=True)
+        pairs = zip(tensors(before), tensors(after), strict=True)
         return all(forms.equal_content(a, b) for a, b in pairs)
 
     def function_differs(self, key: tuple[str, str, str]) -> bool:
         """Whether a local function of this name means something else on the two sides."""
         if key not in self._functions:
-            one, other = self.before.model.functions.get(key), self.after.model.functions.get(key)
+            first, second = self.before.model.functions.get(key), self.after.model.functions.get(key)
             forms = self.forms
-            if one is None or other is None:
-                differs = one is not other  # neither: a plain operator
+            if first is None or second is None:
+                differs = first is not second  # neither: a plain operator
             elif forms.function(self.before.model, key) != forms.function(self.after.model, key):
                 differs = True
             else:
-                pairs = zip(body_tensors(one.nodes), body_tensors(other.nodes), strict=True)
-                called = {n.key for n in one.nodes if n.key in self.before.model.functions}
+                pairs = zip(body_tensors(first.nodes), body_tensors(second.nodes), strict=True)
+                called = {n.key for n in first.nodes if n.key in self.before.model.functions}
                 differs = any(not forms.equal_content(a, b) for a, b in pairs) or any(
                     self.function_differs(callee) for callee in sorted(called)
                 )
@@ -196,11 +209,11 @@ class Describer(Struct):
         weights: list[str] = []
         links: list[str] = []
         renames: list[str] = []
-        left, right = self.before.takes[a], self.after.takes[b]
-        agreeing = asked = 0
-        for slot in range(max(len(left), len(right))):
-            va = left[slot] if slot < len(left) else ""
-            vb = right[slot] if slot < len(right) else ""
+        takes_before, takes_after = self.before.takes[a], self.after.takes[b]
+        agreeing = compared = 0
+        for slot in range(max(len(takes_before), len(takes_after))):
+            va = takes_before[slot] if slot < len(takes_before) else ""
+            vb = takes_after[slot] if slot < len(takes_after) else ""
             if va in self.before.stored and vb in self.after.stored:
                 if quantized is not None and slot in quantized.inputs:
                     continue
@@ -216,7 +229,7 @@ class Describer(Struct):
                 continue
             if not va and not vb:
                 continue
-            asked += 1
+            compared += 1
             if self.same_value(va, vb) or self.absorbed(va, vb):
                 agreeing += 1
             else:
@@ -225,43 +238,45 @@ class Describer(Struct):
         for slot in range(min(len(self.before.nodes[a].outputs), len(self.after.nodes[b].outputs))):
             users = self.before.users.get(self.before.nodes[a].outputs[slot], ())
             others = {i for i, _ in self.after.users.get(self.after.nodes[b].outputs[slot], ())}
-            asked += max(len(users), len(others))
+            compared += max(len(users), len(others))
             agreeing += sum(self.matching.before[i] in others for i, _ in users)
-        return weights, links, agreeing / asked if asked else 1.0, renames
+        return weights, links, agreeing / compared if compared else 1.0, renames
 
     def same_value(self, va: str, vb: str) -> bool:
         """Whether two values are given by matched nodes or equal Constants, or are one input of the graph."""
         if (va, vb) in self.equal_values:
             return True
-        one, other = self.before.producer.get(va), self.after.producer.get(vb)
-        if one is None or other is None:
+        maker_before, maker_after = self.before.producer.get(va), self.after.producer.get(vb)
+        if maker_before is None or maker_after is None:
             return False
-        if one[1] == other[1] and self.matching.before[one[0]] == other[0]:
+        if maker_before[1] == maker_after[1] and self.matching.before[maker_before[0]] == maker_after[0]:
             return True
-        given, now = self.before.nodes[one[0]], self.after.nodes[other[0]]
-        return given.op == now.op == "Constant" and not self.operator(given, now)
+        node_before, node_after = self.before.nodes[maker_before[0]], self.after.nodes[maker_after[0]]
+        return node_before.op == node_after.op == "Constant" and not self.operator(node_before, node_after)
 
     def shared(self, a: int, *, later: bool = False) -> int | None:
         """The Constant that all who read Constant `a` of one side read on the other: one of equal value."""
-        own, other = (self.after, self.before) if later else (self.before, self.after)
+        side, opposite = (self.after, self.before) if later else (self.before, self.after)
         partners = self.matching.after if later else self.matching.before
-        found = None
-        for user, slot in own.users.get(own.nodes[a].outputs[0], ()) if own.nodes[a].op == "Constant" else ():
+        twin = None
+        for user, slot in (
+            side.users.get(side.nodes[a].outputs[0], ()) if side.nodes[a].op == "Constant" else ()
+        ):
             partner = partners[user]
-            takes = other.takes[partner] if partner is not None else ()
-            pair = own.nodes[a].outputs[0], takes[slot] if slot < len(takes) else ""
+            takes = opposite.takes[partner] if partner is not None else ()
+            pair = side.nodes[a].outputs[0], takes[slot] if slot < len(takes) else ""
             if not self.same_value(*(pair[::-1] if later else pair)):
                 return None
-            found = other.producer[pair[1]][0]
-        return found
+            twin = opposite.producer[pair[1]][0]
+        return twin
 
     def absorbed(self, va: str, vb: str) -> bool:
         """Whether a value is the other behind an activation that was dropped for a range of integers."""
         while self.rounded is not None:
-            made = self.before.producer.get(va)
-            if made is None or self.matching.before[made[0]] is not None:
+            maker = self.before.producer.get(va)
+            if maker is None or self.matching.before[maker[0]] is not None:
                 return False
-            node = self.before.nodes[made[0]]
+            node = self.before.nodes[maker[0]]
             if node.op not in ABSORBED:
                 return False
             va = node.inputs[0]
@@ -269,12 +284,12 @@ class Describer(Struct):
                 return True
         return False
 
-    def names(self, one: Node, other: Node) -> str:
+    def names(self, first: Node, second: Node) -> str:
         """What is called otherwise, of the node itself."""
-        if one.name != other.name:
+        if first.name != second.name:
             return "another name"  # the row has both
-        if one.outputs != other.outputs:
-            pairs = zip(one.outputs, other.outputs, strict=False)
+        if first.outputs != second.outputs:
+            pairs = zip(first.outputs, second.outputs, strict=False)
             return ", ".join(f"output {x} is now {y}" for x, y in pairs if x != y)
         return ""
 
@@ -287,11 +302,11 @@ class Describer(Struct):
         each for equal attributes and equal weights, a quarter times the share of links that agree, and
         a tenth off where equals were told apart by order only.
         """
-        one, other = self.before.nodes[a], self.after.nodes[b]
-        same_operator = one.key == other.key
-        if one.name and one.name == other.name:
+        first, second = self.before.nodes[a], self.after.nodes[b]
+        same_operator = first.key == second.key
+        if first.name and first.name == second.name:
             return "name", 1.0 if same_operator else 0.8
-        if same_operator and one.outputs == other.outputs and any(one.outputs):
+        if same_operator and first.outputs == second.outputs and any(first.outputs):
             return "outputs", 0.95
         score = (0.5 if same_operator else 0.2) + 0.125 * same_self + 0.125 * same_weights + 0.25 * agreeing
         if a in self.matching.guessed:
@@ -350,12 +365,12 @@ def _operator_name(node: Node, beside: Node) -> str:
     return f"{node.domain or 'ai.onnx'}::{node.op}" + (f":{node.overload}" if node.overload else "")
 
 
-def _same_record(one: Node, other: Node) -> bool:
+def _same_record(first: Node, second: Node) -> bool:
     """Whether two nodes are encoded by the same bytes, names included: then nothing need be decoded."""
-    a, b = one.record, other.record
+    a, b = first.record, second.record
     if not isinstance(a, FileSpan) or not isinstance(b, FileSpan) or a.size != b.size:
-        return not one.attributes and not other.attributes
-    if subgraphs(one):
+        return not first.attributes and not second.attributes
+    if subgraphs(first):
         # captured values of the same name may be others; they are compared as inputs, bodies as forms
         return False
     return a.source.map[a.offset : a.offset + a.size] == b.source.map[b.offset : b.offset + b.size]
@@ -370,8 +385,8 @@ def _value_text(value: Any) -> str:
         text = value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")
         return f"'{text}'" if len(text) <= 60 else f"'{text[:57]}...'"
     if isinstance(value, (tuple, list)):
-        shown = ", ".join(map(_value_text, value[:_SHOWN]))
-        return f"[{shown}, ... {len(value):,} values]" if len(value) > _SHOWN else f"[{shown}]"
+        head = ", ".join(map(_value_text, value[:_SHOWN]))
+        return f"[{head}, ... {len(value):,} values]" if len(value) > _SHOWN else f"[{head}]"
     if isinstance(value, Tensor):
         return _tensor_text(value)
     if isinstance(value, Graph):

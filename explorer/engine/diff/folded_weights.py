@@ -22,19 +22,19 @@ def folded_change(name: str, expected: Tensor, there: Tensor, size: Array | None
         there: As the other side has it.
         size: How large what it is the sum of is, element by element; None for itself.
     """
-    shapes = [tuple(n for n in one.shape if n != 1) for one in (expected, there)]
+    shapes = [tuple(n for n in tensor.shape if n != 1) for tensor in (expected, there)]
     if expected.dtype != there.dtype or shapes[0] != shapes[1]:
-        kinds = [f"{shape_text(one.shape)} {one.dtype}" for one in (there, expected)]
+        kinds = [f"{shape_text(tensor.shape)} {tensor.dtype}" for tensor in (there, expected)]
         return f"weight {name} is {kinds[0]}, and folded it would be {kinds[1]}"
     if expected.dtype not in FLOATS or not expected.shape:
         same = np.array_equal(expected.array(), there.array().reshape(expected.shape))
         return "" if same else f"weight {name} differs"
     numbers = np.finfo(expected.dtype)
     unit, least = float(numbers.eps) / 2, float(numbers.smallest_subnormal)
-    held = there.array().reshape(expected.shape)
+    actual = there.array().reshape(expected.shape)
     for part, values in slabs(expected):
         large = np.abs(values) if size is None else np.broadcast_to(size, expected.shape)[part]
-        beside = held[part].astype(np.float64)
+        beside = actual[part].astype(np.float64)
         with np.errstate(all="ignore"):
             far = ~(np.abs(beside - values) <= _UNITS * unit * large + least) & (beside != values)
         if far.any():

@@ -23,22 +23,24 @@ from explorer.facts import NodeDiff
 _ALWAYS = frozenset({"BatchNormalization", "Dropout", "Identity"})
 
 
-def foldable(side: DefUse, partners: Sequence[int | None], closed: set[int], other: DefUse) -> set[int]:
+def foldable(side: DefUse, partners: Sequence[int | None], closed: set[int], opposite: DefUse) -> set[int]:
     """Places of nodes without a partner that may be folded in the other graph."""
-    fused = {node.op for node in other.nodes} & set(FUSED.values())
+    fused = {node.op for node in opposite.nodes} & set(FUSED.values())
     ops = _ALWAYS | (ACTIVATIONS.keys() if fused else set())
-    found: set[int] = set()
-    made: set[str] = set()
+    places: set[int] = set()
+    constant_names: set[str] = set()
     for at, node in enumerate(side.nodes):
         if node.domain or partners[at] is not None or at in closed:
             continue
-        constant = node.op == "Shape" or all(not n or n in made or n in side.stored for n in node.inputs)
+        constant = node.op == "Shape" or all(
+            not n or n in constant_names or n in side.stored for n in node.inputs
+        )
         if constant and (node.inputs or node.op == "Constant"):
-            made.update(node.outputs)
-            found.add(at)
+            constant_names.update(node.outputs)
+            places.add(at)
         elif node.op in ops:
-            found.add(at)
-    return found
+            places.add(at)
+    return places
 
 
 def fold_side(model: Model, chosen: set[int], other: DefUse) -> FoldedAway | None:
@@ -83,25 +85,25 @@ class SideFolds(Struct, eq=False):
 
     def targets(self) -> dict[int, str]:
         """Places, as compared, of the nodes that do the work of others, and what they do."""
-        found: dict[int, list[str]] = {}
+        ops_by_place: dict[int, list[str]] = {}
         for (_, into), node in zip(self.away.places, self.away.folded, strict=True):
             for at in into:
-                found.setdefault(at, []).append(node.op)
-        return {at: f"{' and '.join(dict.fromkeys(ops))} folded in" for at, ops in found.items()}
+                ops_by_place.setdefault(at, []).append(node.op)
+        return {at: f"{' and '.join(dict.fromkeys(ops))} folded in" for at, ops in ops_by_place.items()}
 
     def rows(self, turned: bool) -> Iterator[NodeDiff]:
         """A row for each kind of rewrite; `turned`: the second graph is the one that has the nodes."""
         for kind in dict.fromkeys(self.away.kinds):
-            chosen = [
+            nodes = [
                 node
                 for at, node in enumerate(self.away.folded)
                 if self.away.kinds[at] == kind and at not in self.wrong
             ]
-            if not chosen:
+            if not nodes:
                 continue
-            text = what(kind, chosen)
+            text = what(kind, nodes)
             sound = kind in _COUNTED or all(self.away.kinds[at] != kind for at in self.wrong)
-            first = chosen[0]
+            first = nodes[0]
             names, ops = (first.name, (first.into or (None,))[0]), (first.op, first.op_into or None)
             yield NodeDiff(
                 status="folded",
@@ -122,29 +124,29 @@ def give_up(folds: SideFolds, partners: Sequence[int | None], describer: Describ
         describer: Of the two graphs.
         turned: It is the second side.
     """
-    found: set[int] = set()
-    other = describer.before if turned else describer.after
+    places: set[int] = set()
+    opposite = describer.before if turned else describer.after
     for number, (at, into) in enumerate(folds.away.places):
-        made = {name for name in folds.original.graph.nodes[at].outputs if name in folds.away.sizes}
-        readers = {user for name in made for user, _ in folds.side.users.get(name, ())}
+        folded_names = {name for name in folds.original.graph.nodes[at].outputs if name in folds.away.sizes}
+        readers = {user for name in folded_names for user, _ in folds.side.users.get(name, ())}
         concerned = into or tuple(sorted(readers))
         pairs = [
-            (partner, one) if turned else (one, partner)
-            for one in concerned
-            if (partner := partners[one]) is not None
+            (partner, place) if turned else (place, partner)
+            for place in concerned
+            if (partner := partners[place]) is not None
         ]
         if len(pairs) < len(into) or (concerned and not pairs):
-            found.add(at)  # who does its work, or reads it, has no counterpart
+            places.add(at)  # who does its work, or reads it, has no counterpart
         elif folds.away.kinds[number] == "activation":
-            if any(other.nodes[pair[not turned]].op not in FUSED.values() for pair in pairs):
-                found.add(at)
+            if any(opposite.nodes[pair[not turned]].op not in FUSED.values() for pair in pairs):
+                places.add(at)
             elif any(_acts_otherwise(describer, pair) for pair in pairs):
                 folds.wrong.add(number)  # the row of the pair says what is otherwise
         elif wrong := [pair for pair in pairs if _unlike(folds, describer, pair, turned)]:
             folds.wrong.add(number)
             if into and all(_as_before(folds, describer, pair, turned) for pair in wrong):
-                found.add(at)
-    return found
+                places.add(at)
+    return places
 
 
 def _acts_otherwise(describer: Describer, pair: tuple[int, int]) -> bool:
@@ -157,8 +159,8 @@ def _weights(
     folds: SideFolds, describer: Describer, pair: tuple[int, int], turned: bool
 ) -> Iterator[tuple[str, str]]:
     """Names of the folded weights of a node, and of those in their places on the other side."""
-    other = describer.before if turned else describer.after
-    theirs = other.takes[pair[not turned]]
+    opposite = describer.before if turned else describer.after
+    theirs = opposite.takes[pair[not turned]]
     quantized = describer.quantized(*pair)
     for slot, name in enumerate(folds.side.takes[pair[turned]]):
         if name in folds.away.sizes and not (quantized is not None and slot in quantized.inputs):
@@ -167,23 +169,23 @@ def _weights(
 
 def _unlike(folds: SideFolds, describer: Describer, pair: tuple[int, int], turned: bool) -> bool:
     """Whether a node has other weights on the other side than it should have."""
-    stored = (describer.before if turned else describer.after).stored
+    opposite_tensors = (describer.before if turned else describer.after).stored
     return any(
-        theirs not in stored
-        or folded_change(name, folds.side.stored[name], stored[theirs], folds.away.sizes[name])
+        theirs not in opposite_tensors
+        or folded_change(name, folds.side.stored[name], opposite_tensors[theirs], folds.away.sizes[name])
         for name, theirs in _weights(folds, describer, pair, turned)
     )
 
 
 def _as_before(folds: SideFolds, describer: Describer, pair: tuple[int, int], turned: bool) -> bool:
     """Whether a node's weight is there as it was: then nothing was folded into it."""
-    other = describer.before if turned else describer.after
-    own, label = folds.original.graph, folds.side.nodes[pair[turned]].label
-    was = next((node for node in own.nodes if node.label == label), None)
-    theirs = other.takes[pair[not turned]]
+    opposite = describer.before if turned else describer.after
+    original, label = folds.original.graph, folds.side.nodes[pair[turned]].label
+    was = next((node for node in original.nodes if node.label == label), None)
+    theirs = opposite.takes[pair[not turned]]
     if was is None or len(was.inputs) < 2 or len(theirs) < 2:
         return True
-    weight, there = own.initializers.get(was.inputs[1]), other.stored.get(theirs[1])
+    weight, there = original.initializers.get(was.inputs[1]), opposite.stored.get(theirs[1])
     return weight is None or there is None or describer.forms.equal_content(weight, there)
 
 
@@ -191,7 +193,7 @@ def sizes_of(folds: tuple[SideFolds | None, SideFolds | None]) -> Mapping[tuple[
     """By side and name of each folded weight how large what it is the sum of is."""
     return {
         (at == 1, name): size
-        for at, one in enumerate(folds)
-        if one is not None
-        for name, size in one.away.sizes.items()
+        for at, side_folds in enumerate(folds)
+        if side_folds is not None
+        for name, size in side_folds.away.sizes.items()
     }

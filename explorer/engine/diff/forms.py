@@ -77,11 +77,11 @@ class Forms:
 
     def sample(self, tensor: Tensor) -> Form:
         """Type, shape and some bytes of a tensor: equal tensors have equal samples."""
-        found = self._samples.get(id(tensor))
-        if found is None:
+        form = self._samples.get(id(tensor))
+        if form is None:
             self._kept.append(tensor)
-            found = self._samples[id(tensor)] = (tensor.dtype, tensor.shape, _sample(tensor))
-        return found
+            form = self._samples[id(tensor)] = (tensor.dtype, tensor.shape, _sample(tensor))
+        return form
 
     def equal_content(self, before: Tensor, after: Tensor) -> bool:
         """Whether two tensors of the same type and shape hold the same bytes.
@@ -107,20 +107,20 @@ class Forms:
             return True  # the sample is all of it
         if isinstance(a, FileSpan) and isinstance(b, FileSpan):
             return self._same_spans(a, b)
-        left, right = _chunks(a), _chunks(b)
-        for one, other in zip(left, right, strict=True):
+        chunks_a, chunks_b = _chunks(a), _chunks(b)
+        for chunk_a, chunk_b in zip(chunks_a, chunks_b, strict=True):
             stop_if(self.cancel)
-            if one != other:
+            if chunk_a != chunk_b:
                 return False
         return True
 
     def _same_spans(self, a: FileSpan, b: FileSpan) -> bool:
-        left, right = a.source.map, b.source.map
+        bytes_a, bytes_b = a.source.map, b.source.map
         for at in range(0, a.size, _CHUNK):
             stop_if(self.cancel)
             stop = min(at + _CHUNK, a.size)
             # two copies and a memcmp: comparing memoryviews goes element by element
-            if left[a.offset + at : a.offset + stop] != right[b.offset + at : b.offset + stop]:
+            if bytes_a[a.offset + at : a.offset + stop] != bytes_b[b.offset + at : b.offset + stop]:
                 return False
             a.release(at, stop)
             b.release(at, stop)
@@ -135,7 +135,7 @@ class Forms:
         if (form := literal_form(value)) is not None:
             return form
         if isinstance(value, (tuple, list)):
-            return "many", tuple(self._value(model, item, names, free) for item in value)
+            return "many", tuple(self._value(model, element, names, free) for element in value)
         if isinstance(value, Tensor):
             return "tensor", self.sample(value)
         if isinstance(value, AttributeRef):
@@ -148,13 +148,13 @@ class Forms:
         names = dict(outer)
         for value in graph.inputs:
             names[value.name] = ("in", len(names))
-        stored = []
+        weights = []
         for name, tensor in graph.initializers.items():
             names[name] = ("weight", len(names))
-            stored.append(self.sample(tensor))
+            weights.append(self.sample(tensor))
         declared = tuple((v.dtype, v.shape) for v in graph.inputs)
         outputs = [v.name for v in graph.outputs]
-        return declared, tuple(stored), self._body(model, graph.nodes, (), outputs, names, free)
+        return declared, tuple(weights), self._body(model, graph.nodes, (), outputs, names, free)
 
     def _body(
         self,
@@ -203,8 +203,8 @@ def tensors(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from tensors(item)
+        for element in value:
+            yield from tensors(element)
     elif isinstance(value, Graph):
         yield from value.initializers.values()
         yield from body_tensors(value.nodes)
@@ -222,13 +222,13 @@ def _payload(tensor: Tensor) -> Payload | None:
     record = tensor.record
     if tensor.dtype != "string" or record is None:
         return tensor.payload
-    data = record.view()
-    found = [
-        bytes(data[at:end])
-        for number, wire, _, at, end in fields(data, 0, record.size)
+    encoded = record.view()
+    strings = [
+        bytes(encoded[at:end])
+        for number, wire, _, at, end in fields(encoded, 0, record.size)
         if number == 6 and wire == 2
     ]
-    return Inline(b"".join(struct.pack("<Q", len(text)) + text for text in found))
+    return Inline(b"".join(struct.pack("<Q", len(text)) + text for text in strings))
 
 
 def _sample(tensor: Tensor) -> bytes:
@@ -246,12 +246,12 @@ def _sample(tensor: Tensor) -> bytes:
     out = bytearray()
     begin = 0
     for piece in payload.pieces():
-        data = memoryview(piece).cast("B")
+        chunk = memoryview(piece).cast("B")
         for at in places:
-            first, last = max(at, begin), min(at + _SAMPLE, begin + len(data))
+            first, last = max(at, begin), min(at + _SAMPLE, begin + len(chunk))
             if first < last:
-                out += data[first - begin : last - begin]
-        begin += len(data)
+                out += chunk[first - begin : last - begin]
+        begin += len(chunk)
     return bytes(out)
 
 
@@ -259,9 +259,9 @@ def _chunks(payload: Payload) -> Iterator[bytes]:
     """The bytes in chunks of one size, so that two payloads in different pieces can be compared."""
     rest = bytearray()
     for piece in payload.pieces():
-        data = memoryview(piece).cast("B")
-        for at in range(0, len(data), _CHUNK):
-            rest += data[at : at + _CHUNK]
+        chunk = memoryview(piece).cast("B")
+        for at in range(0, len(chunk), _CHUNK):
+            rest += chunk[at : at + _CHUNK]
             while len(rest) >= _CHUNK:
                 yield bytes(rest[:_CHUNK])
                 del rest[:_CHUNK]

@@ -39,11 +39,11 @@ class RowLinks(Struct, eq=False):
     sites: set[int | None] = field(default_factory=set)
     graph: Sequence[NodeDiff] = ()
 
-    def join(self, a: int | None, b: int | None, status: str, what: str) -> bool:
+    def join(self, a: int | None, b: int | None, status: str, text: str) -> bool:
         """Links two rows, if both are there and free; whether they were."""
         if a is not None and b is not None and a not in self.partner and b not in self.known[1]:
             self.partner[a] = b
-            self.said[a] = status, what
+            self.said[a] = status, text
             self.known[0].add(a)
             self.known[1].add(b)
             return True
@@ -63,15 +63,15 @@ class TreePlaces(Struct, frozen=True, eq=False):
     parent: Sequence[int]
     end: Sequence[int]
 
-    def around(self, own: Sequence[int], every: Sequence[int]) -> int | None:
-        """The group that holds the rows `own` and no other of `every`, which are in order; None for none."""
-        if not own:
+    def around(self, rows: Sequence[int], every: Sequence[int]) -> int | None:
+        """The group that holds the rows `rows` and no other of `every`, which are in order; None for none."""
+        if not rows:
             return None
-        at, last = self.parent[min(own)], max(own)
+        at, last = self.parent[min(rows)], max(rows)
         while at >= 0 and self.end[at] <= last:
             at = self.parent[at]
-        held = bisect_left(every, self.end[at]) - bisect_right(every, at)
-        return at if at >= 0 and held == len(own) else None
+        count = bisect_left(every, self.end[at]) - bisect_right(every, at)
+        return at if at >= 0 and count == len(rows) else None
 
 
 def graph_links(
@@ -88,20 +88,24 @@ def graph_links(
     """
     # rows of an opened call have the paths of what was in the function
     before, after = opened_as(before, after), opened_as(after, before)
-    found = pair_nodes(before, after, tell, cancel)
-    graphs = found.before.nodes, found.after.nodes
+    pairing = pair_nodes(before, after, tell, cancel)
+    graphs = pairing.before.nodes, pairing.after.nodes
     rows = _rows_of(graphs[0], places[0].rows), _rows_of(graphs[1], places[1].rows)
     every = sorted(rows[0].values()), sorted(rows[1].values())
-    links = RowLinks(graph=around(found))
-    for pair in found.sites:
+    links = RowLinks(graph=around(pairing))
+    for pair in pairing.sites:
         ends: list[int | None] = []
         for side, nodes in enumerate((pair.before, pair.after)):
-            own = [row for i in nodes if (row := rows[side].get(i)) is not None]
-            ends.append(own[0] if len(nodes) == len(own) == 1 else places[side].around(own, every[side]))
+            site_rows = [row for i in nodes if (row := rows[side].get(i)) is not None]
+            ends.append(
+                site_rows[0]
+                if len(nodes) == len(site_rows) == 1
+                else places[side].around(site_rows, every[side])
+            )
         if links.join(ends[0], ends[1], pair.row.status, pair.row.what):
             links.sites.add(ends[0])
-    _link(links, found, (rows[0].get, rows[1].get))
-    for side, folds in enumerate(found.folds):
+    _link(links, pairing, (rows[0].get, rows[1].get))
+    for side, folds in enumerate(pairing.folds):
         if folds is not None:
             places_of = _rows_of(folds.original.graph.nodes, places[side].rows)
             gone = {places_of[at]: text for at, text in folds.said().items() if at in places_of}
@@ -124,43 +128,43 @@ def row_links(before: Model, after: Model, rows: tuple[list[int], list[int]], te
 
 def _link(
     links: RowLinks,
-    found: NodePairing,
+    pairing: NodePairing,
     row_of: tuple[Callable[[int], int | None], Callable[[int], int | None]],
 ) -> None:
     """Takes up the pairs of nodes, and the nodes that have none."""
-    into = [folds.targets() if folds is not None else {} for folds in found.folds]
-    for a, b in enumerate(found.matching.before):
+    into = [folds.targets() if folds is not None else {} for folds in pairing.folds]
+    for a, b in enumerate(pairing.matching.before):
         if b is not None:
-            row = found.describer.row(a, b)
-            said = (row.status, row.what) if row else ("same", "")
-            if said[0] in ("same", "renamed") and (text := into[0].get(a) or into[1].get(b)):
-                said = "folded", text
-            links.join(row_of[0](a), row_of[1](b), *said)
-    partners, ranged = (found.matching.before, found.matching.after), found.ranged()
-    for side, graph in enumerate((found.before, found.after)):
-        idle = folded(graph, partners[side], found.closed[side], side == 1) if found.sites else {}
+            row = pairing.describer.row(a, b)
+            state = (row.status, row.what) if row else ("same", "")
+            if state[0] in ("same", "renamed") and (text := into[0].get(a) or into[1].get(b)):
+                state = "folded", text
+            links.join(row_of[0](a), row_of[1](b), *state)
+    partners, ranged = (pairing.matching.before, pairing.matching.after), pairing.ranged()
+    for side, graph in enumerate((pairing.before, pairing.after)):
+        idle = folded(graph, partners[side], pairing.closed[side], side == 1) if pairing.sites else {}
         for i, partner in enumerate(partners[side]):
             place = row_of[side](i)
-            if partner is None and i not in found.closed[side] and place is not None:
+            if partner is None and i not in pairing.closed[side] and place is not None:
                 links.known[side].add(place)
                 links.alone[side][place] = _IN_RANGE if i in ranged[side] else idle.get(i, "")
 
 
 def _rows_of(nodes: Sequence[Node], places: Mapping[str, tuple[int, str]]) -> dict[int, int]:
     """Nodes of a graph to their rows; the path of a row is its node's label, with '#2' behind one taken."""
-    seen: Counter[str] = Counter()
+    label_counts: Counter[str] = Counter()
     taken: set[int] = set()
-    found: dict[int, int] = {}
+    row_of: dict[int, int] = {}
     for i, node in enumerate(nodes):
         label = node.label
-        seen[label] += 1
-        for number in range(seen[label], seen[label] + 2):
+        label_counts[label] += 1
+        for number in range(label_counts[label], label_counts[label] + 2):
             row, kind = places.get(label if number == 1 else f"{label}#{number}", (-1, ""))
             if row >= 0 and row not in taken and kind != "Module":
-                found[i] = row
+                row_of[i] = row
                 taken.add(row)
                 break
-    return found
+    return row_of
 
 
 def row_graph(
@@ -171,20 +175,20 @@ def row_graph(
     Weights have types and shapes and no values. `ends` are the rows behind the last one in each.
     """
     names: dict[int, str] = {}
-    stored: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     nodes: list[Node] = []
     rows: list[int] = []
 
     def name(value: FlowingValue) -> str:
         if id(value) not in names:
-            told = value.info()
+            value_info = value.info()
             if flow is not None and value.maker >= 0:
                 slot = flow.made[value.maker].index(value)
                 names[id(value)] = f"{layers[value.maker].path}{f':{slot}' * bool(slot)}"
             else:
-                names[id(value)] = told.name or f"?{len(names)}"
+                names[id(value)] = value_info.name or f"?{len(names)}"
             if value.source == "stored":
-                _store(stored, told, told.name)
+                _store(tensors, value_info, value_info.name)
         return names[id(value)]
 
     for at, end in enumerate(ends):
@@ -193,12 +197,12 @@ def row_graph(
             continue
         layer = layers[at]
         takes = [name(v) for v in (flow.read.get(at, ()) if flow else ()) if v.source != "unknown"]
-        weights = [_store(stored, w, f"{layer.path}.{w.name}") for w in layer.weights]
+        weights = [_store(tensors, w, f"{layer.path}.{w.name}") for w in layer.weights]
         attributes = dict(layer.attributes)
         nodes.append(Node(layer.kind, [*takes, *weights], outputs, layer.path, attributes=attributes))
         rows.append(at)
     inputs = tuple(Value(v.name, v.dtype, v.shape) for v in info.model.inputs)
-    return Model(Graph("", nodes, inputs, (), stored), {}, 0, path=info.model.source), rows
+    return Model(Graph("", nodes, inputs, (), tensors), {}, 0, path=info.model.source), rows
 
 
 def _store(stored: dict[str, Tensor], told: TensorInfo, name: str) -> str:

@@ -51,11 +51,11 @@ class Matching:
 
     def turned(self) -> Matching:
         """The same pairs, seen from the second graph."""
-        other = Matching.__new__(Matching)
-        other.before, other.after = self.after, self.before
-        other.guessed = {b for a in self.guessed if (b := self.before[a]) is not None}
-        other.ties = [(b, a) for a, b in self.ties]
-        return other
+        reverse = Matching.__new__(Matching)
+        reverse.before, reverse.after = self.after, self.before
+        reverse.guessed = {b for a in self.guessed if (b := self.before[a]) is not None}
+        reverse.ties = [(b, a) for a, b in self.ties]
+        return reverse
 
 
 def match(
@@ -98,7 +98,7 @@ def match(
         work.by_name(lambda node: node.name, same_operator=True, doubted=False)  # nothing contradicted them
         work.leftover_constants()
         work.in_place()
-    return work.found.turned() if turned else work.found
+    return work.matching.turned() if turned else work.matching
 
 
 def _order(side: DefUse) -> list[tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
@@ -118,8 +118,8 @@ class _Work:
         self.sides = before, after
         self.forms = forms
         self.closed = closed
-        self.found = Matching(before, after)
-        self.found.ties = ties
+        self.matching = Matching(before, after)
+        self.matching.ties = ties
         # a tie is a colour that both sides share
         self.tied: tuple[dict[str, int], dict[str, int]] = ({}, {})
         for i, (a, b) in enumerate(ties):
@@ -140,20 +140,20 @@ class _Work:
     ) -> None:
         """Pairs up nodes of one name; where numbered names are `doubted`, if all around them agrees."""
         before, after = self.sides
-        left = _unique(before.nodes, self.open(0), name_of)
-        right = _unique(after.nodes, self.open(1), name_of)
-        for name, a in left.items():
-            b = right.get(name)
+        names_before = _unique(before.nodes, self.open(0), name_of)
+        names_after = _unique(after.nodes, self.open(1), name_of)
+        for name, a in names_before.items():
+            b = names_after.get(name)
             if b is None:
                 continue
-            one, other = before.nodes[a], after.nodes[b]
-            if doubted and is_counted(name, one.op):
+            first, second = before.nodes[a], after.nodes[b]
+            if doubted and is_counted(name, first.op):
                 # the number may have shifted: only if all around it has the same names as well
                 if not self.looks_same(a, b):
                     continue
-            elif same_operator and one.key != other.key:
+            elif same_operator and first.key != second.key:
                 continue
-            self.found.add(a, b)
+            self.matching.add(a, b)
 
     def looks_same(self, a: int, b: int) -> bool:
         before, after = self.sides
@@ -183,25 +183,25 @@ class _Work:
         return self.forms.number(("everything", operator, attributes, weights, len(node.outputs)))
 
     def by_structure(self, kind: str) -> None:
-        own: tuple[dict[int, int], dict[int, int]] = ({}, {})
+        signatures: tuple[dict[int, int], dict[int, int]] = ({}, {})
         for side in (0, 1):
             for i in self.open(side):
-                own[side][i] = self.signature(side, i, kind)
+                signatures[side][i] = self.signature(side, i, kind)
         if kind == "operator":
             # an operator alone says too little: only beside what is matched
-            self.spread(self.frontier(), own)
-            self.spread(self.frontier(), own, greedy=True)
+            self.spread(self.frontier(), signatures)
+            self.spread(self.frontier(), signatures, greedy=True)
             return
-        colours = own
+        colours = signatures
         for depth in range(_ROUNDS + 1):
             if depth:
-                left, right = self.still_open(0, colours[0]), self.still_open(1, colours[1])
-                if not left or not right:
+                open_before, open_after = self.still_open(0, colours[0]), self.still_open(1, colours[1])
+                if not open_before or not open_after:
                     return
-                colours = self.refine(0, left), self.refine(1, right)
+                colours = self.refine(0, open_before), self.refine(1, open_after)
             # A colour that occurs once on both sides stays so however much it is refined: coarse colours
             # cannot take a partner away from finer ones, and leave less to refine.
-            classes = _classes(colours[0], self.found.before), _classes(colours[1], self.found.after)
+            classes = _classes(colours[0], self.matching.before), _classes(colours[1], self.matching.after)
             pairs = []
             for colour, members in classes[0].items():
                 others = classes[1].get(colour, ())
@@ -209,23 +209,23 @@ class _Work:
                     pairs.append((members[0], others[0]))
             self.take(pairs)
             if depth:
-                self.spread(self.frontier() if depth == 1 else pairs, own)
+                self.spread(self.frontier() if depth == 1 else pairs, signatures)
         # as many on both sides and nothing to tell them apart: any pairing is right
-        classes = _classes(colours[0], self.found.before), _classes(colours[1], self.found.after)
+        classes = _classes(colours[0], self.matching.before), _classes(colours[1], self.matching.after)
         for colour, members in classes[0].items():
             others = classes[1].get(colour, ())
             if len(members) == len(others) > 1:
                 pairs = list(zip(members, others, strict=True))
-                self.found.guessed.update(a for a, _ in pairs)
+                self.matching.guessed.update(a for a, _ in pairs)
                 self.take(pairs)
-                self.spread(pairs, own)
+                self.spread(pairs, signatures)
 
     def still_open(self, side: int, colours: Mapping[int, int]) -> dict[int, int]:
         partners = self.partners(side)
         return {i: colour for i, colour in colours.items() if partners[i] is None}
 
     def partners(self, side: int) -> Sequence[int | None]:
-        return self.found.after if side else self.found.before
+        return self.matching.after if side else self.matching.before
 
     def is_telling(self, a: int, kind: str) -> bool:
         """Whether a node is known by itself: it has a weight of its own, of which every bit agrees."""
@@ -236,10 +236,10 @@ class _Work:
 
     def take(self, pairs: Iterable[tuple[int, int]]) -> None:
         for a, b in pairs:
-            if self.found.before[a] is None and self.found.after[b] is None:
-                self.found.add(a, b)
+            if self.matching.before[a] is None and self.matching.after[b] is None:
+                self.matching.add(a, b)
 
-    def colour(self, side: int, name: str, own: Mapping[int, int]) -> Hashable:
+    def colour(self, side: int, name: str, colours: Mapping[int, int]) -> Hashable:
         """What is known of a value that a node takes."""
         if not name:
             return _ABSENT
@@ -252,30 +252,30 @@ class _Work:
             partner = self.partners(side)[i]
             if partner is not None:
                 return "pair", (partner if side else i), slot
-            if i in own:
-                return own[i], slot
+            if i in colours:
+                return colours[i], slot
         return self.tied[side].get(name, _OPEN)
 
-    def refine(self, side: int, own: Mapping[int, int]) -> dict[int, int]:
+    def refine(self, side: int, colours: Mapping[int, int]) -> dict[int, int]:
         """Colours of a round from those of the round before."""
         graph, partners = self.sides[side], self.partners(side)
         number = self.forms.number
         refined: dict[int, int] = {}
-        for i, colour in own.items():
-            above = tuple(self.colour(side, name, own) for name in graph.takes[i])
+        for i, colour in colours.items():
+            above = tuple(self.colour(side, name, colours) for name in graph.takes[i])
             below = []
             for slot, name in enumerate(graph.nodes[i].outputs):
-                seen: list[tuple[int, int, int]] = []
+                readers: list[tuple[int, int, int]] = []
                 for user, at in graph.users.get(name, ()):
                     partner = partners[user]
                     if partner is not None:
-                        seen.append((0, partner if side else user, at))
-                    elif user in own:
-                        seen.append((1, own[user], at))
+                        readers.append((0, partner if side else user, at))
+                    elif user in colours:
+                        readers.append((1, colours[user], at))
                     else:
-                        seen.append((2, 0, at))
-                seen.sort()
-                below.append((slot, self.tied[side].get(name, _OPEN), tuple(seen)))
+                        readers.append((2, 0, at))
+                readers.sort()
+                below.append((slot, self.tied[side].get(name, _OPEN), tuple(readers)))
             refined[i] = number(("round", colour, above, tuple(below)))
         return refined
 
@@ -290,10 +290,10 @@ class _Work:
                     near[place[0]] = None
             for name in before.nodes[i].outputs:
                 near.update((user, None) for user, _ in before.users.get(name, ()))
-        partners = self.found.before
+        partners = self.matching.before
         return [(a, b) for a in near if (b := partners[a]) is not None]
 
-    def spread(self, pairs: Sequence[tuple[int, int]], own: Colours, *, greedy: bool = False) -> None:
+    def spread(self, pairs: Sequence[tuple[int, int]], signatures: Colours, *, greedy: bool = False) -> None:
         """Matches the neighbours of pairs, and their neighbours, as long as signatures agree.
 
         Among several neighbours that look the same none is chosen, unless `greedy`: then in order.
@@ -301,56 +301,56 @@ class _Work:
         before, after = self.sides
         queue = deque(pairs)
 
-        def found(a: int, b: int) -> None:
-            self.found.add(a, b)
+        def record(a: int, b: int) -> None:
+            self.matching.add(a, b)
             queue.append((a, b))
 
-        for va, vb in self.found.ties:
-            self.spread_up(va, vb, own, found)
-            self.spread_down(va, vb, own, found, greedy)
+        for va, vb in self.matching.ties:
+            self.spread_up(va, vb, signatures, record)
+            self.spread_down(va, vb, signatures, record, greedy)
         while queue:
             a, b = queue.popleft()
-            one, other = before.nodes[a], after.nodes[b]
-            for va, vb in zip(one.outputs, other.outputs, strict=False):
-                self.spread_down(va, vb, own, found, greedy)
+            first, second = before.nodes[a], after.nodes[b]
+            for va, vb in zip(first.outputs, second.outputs, strict=False):
+                self.spread_down(va, vb, signatures, record, greedy)
             for va, vb in zip(before.takes[a], after.takes[b], strict=False):
-                self.spread_up(va, vb, own, found)
+                self.spread_up(va, vb, signatures, record)
 
-    def spread_up(self, va: str, vb: str, own: Colours, found: Callable[[int, int], None]) -> None:
+    def spread_up(self, va: str, vb: str, signatures: Colours, record: Callable[[int, int], None]) -> None:
         """The nodes that give two corresponding values."""
-        left, right = self.sides[0].producer.get(va), self.sides[1].producer.get(vb)
-        if left is None or right is None or left[1] != right[1]:
+        maker_before, maker_after = self.sides[0].producer.get(va), self.sides[1].producer.get(vb)
+        if maker_before is None or maker_after is None or maker_before[1] != maker_after[1]:
             return
-        a, b = left[0], right[0]
-        if self.found.before[a] is None and self.found.after[b] is None:
-            colour = own[0].get(a)
-            if colour is not None and colour == own[1].get(b):
-                found(a, b)
+        a, b = maker_before[0], maker_after[0]
+        if self.matching.before[a] is None and self.matching.after[b] is None:
+            colour = signatures[0].get(a)
+            if colour is not None and colour == signatures[1].get(b):
+                record(a, b)
 
     def spread_down(
-        self, va: str, vb: str, own: Colours, found: Callable[[int, int], None], greedy: bool
+        self, va: str, vb: str, signatures: Colours, record: Callable[[int, int], None], greedy: bool
     ) -> None:
         """The nodes that take two corresponding values, at the same input."""
-        left = self.users(0, va, own[0])
-        right = self.users(1, vb, own[1]) if left else {}
-        for key, members in left.items():
-            others = right.get(key, [])
+        groups_before = self.users(0, va, signatures[0])
+        groups_after = self.users(1, vb, signatures[1]) if groups_before else {}
+        for key, members in groups_before.items():
+            others = groups_after.get(key, [])
             alone = len(members) == len(others) == 1
             if not alone and not greedy:
                 continue
             for a, b in zip(members, others, strict=False):
                 # one of them may just have been matched through its other input
-                if self.found.before[a] is None and self.found.after[b] is None:
+                if self.matching.before[a] is None and self.matching.after[b] is None:
                     if not alone:
-                        self.found.guessed.add(a)
-                    found(a, b)
+                        self.matching.guessed.add(a)
+                    record(a, b)
 
-    def users(self, side: int, name: str, own: Mapping[int, int]) -> dict[tuple[int, int], list[int]]:
+    def users(self, side: int, name: str, signatures: Mapping[int, int]) -> dict[tuple[int, int], list[int]]:
         partners = self.partners(side)
         groups: dict[tuple[int, int], list[int]] = {}
         for i, slot in self.sides[side].users.get(name, ()):
-            if partners[i] is None and i in own:
-                groups.setdefault((own[i], slot), []).append(i)
+            if partners[i] is None and i in signatures:
+                groups.setdefault((signatures[i], slot), []).append(i)
         return groups
 
     def leftover_constants(self) -> None:
@@ -366,7 +366,7 @@ class _Work:
             pairs = list(zip(members, others, strict=False))
             self.take(pairs)
             if len(members) > 1 or len(others) > 1:
-                self.found.guessed.update(a for a, _ in pairs)
+                self.matching.guessed.update(a for a, _ in pairs)
 
     def in_place(self) -> None:
         """Another operator between the same neighbours: replaced, not removed and added."""
@@ -391,7 +391,7 @@ class _Work:
         for key, members in keys[0].items():
             others = keys[1].get(key, [])
             if len(members) == len(others) == 1:
-                self.found.add(members[0], others[0])
+                self.matching.add(members[0], others[0])
 
 
 def _unique(nodes: Sequence[Node], among: Iterable[int], name_of: Callable[[Node], str]) -> dict[str, int]:

@@ -80,100 +80,109 @@ class NodePairing(Struct, frozen=True, eq=False):
         sides = (self.before, self.matching.before), (self.after, self.matching.after)
         first, second = (
             {
-                i: found
+                i: twin
                 for i, partner in enumerate(partners)
                 if partner is None
                 and i not in self.closed[at]
-                and (found := self.describer.shared(i, later=at == 1)) is not None
+                and (twin := self.describer.shared(i, later=at == 1)) is not None
             }
             for at, (side, partners) in enumerate(sides)
         )
         return first, second
 
 
-def opened_as(model: Model, other: Model) -> Model:
+def opened_as(model: Model, reference: Model) -> Model:
     """A model with its calls of functions opened, where that gives nodes of names that the other has."""
     called = {node.key for node in node_sequence(model.graph.nodes)} & model.functions.keys()
-    if not called - other.functions.keys():
+    if not called - reference.functions.keys():
         return model
-    own, names = ({node.name for node in node_sequence(one.graph.nodes)} for one in (model, other))
-    found = opened(model, OPERATORS)
-    return found if any(node.name in names - own for node in node_sequence(found.graph.nodes)) else model
+    own_names, names = (
+        {node.name for node in node_sequence(graph_model.graph.nodes)} for graph_model in (model, reference)
+    )
+    opened_model = opened(model, OPERATORS)
+    return (
+        opened_model
+        if any(node.name in names - own_names for node in node_sequence(opened_model.graph.nodes))
+        else model
+    )
 
 
 def pair_nodes(before: Model, after: Model, tell: Tell, cancel: Cancel) -> NodePairing:
     """Pairs up what two graphs are made of; what one of them has folded is folded in the other first."""
-    found = _paired(before, after, tell, cancel)
-    partners = found.matching.before, found.matching.after
-    sides, models = (found.before, found.after), (before, after)
-    shared = found.shared()
-    chosen = [
-        foldable(sides[at], partners[at], found.closed[at], sides[1 - at])
-        - folded(sides[at], partners[at], found.closed[at]).keys()
+    pairing = _paired(before, after, tell, cancel)
+    partners = pairing.matching.before, pairing.matching.after
+    sides, models = (pairing.before, pairing.after), (before, after)
+    shared = pairing.shared()
+    candidates = [
+        foldable(sides[at], partners[at], pairing.closed[at], sides[1 - at])
+        - folded(sides[at], partners[at], pairing.closed[at]).keys()
         - shared[at].keys()
         for at in (0, 1)
     ]
     for _ in range(_TRIES):
         tell("folding", 0, 0)
-        away = [fold_side(models[at], chosen[at], sides[1 - at]) for at in (0, 1)]
+        away = [fold_side(models[at], candidates[at], sides[1 - at]) for at in (0, 1)]
         if not any(away):
             break
-        left = [models[at] if one is None else one.model for at, one in enumerate(away)]
-        again = _with_folds(_paired(left[0], left[1], tell, cancel), away, models)
+        reduced = [
+            models[at] if side_folds is None else side_folds.model for at, side_folds in enumerate(away)
+        ]
+        again = _with_folds(_paired(reduced[0], reduced[1], tell, cancel), away, models)
         wrong = [_given_up(again, at) for at in (0, 1)]
         if not any(wrong):
             return again
-        chosen = [own - less for own, less in zip(chosen, wrong, strict=True)]
-    return found
+        candidates = [places - less for places, less in zip(candidates, wrong, strict=True)]
+    return pairing
 
 
 def _with_folds(
-    found: NodePairing, away: Sequence[FoldedAway | None], models: tuple[Model, Model]
+    pairing: NodePairing, away: Sequence[FoldedAway | None], models: tuple[Model, Model]
 ) -> NodePairing:
     """Two graphs of which something was folded, with what is known of that."""
-    sides = found.before, found.after
+    sides = pairing.before, pairing.after
     first, second = [
-        None if one is None else SideFolds(one, models[at], sides[at], set()) for at, one in enumerate(away)
+        None if folded_away is None else SideFolds(folded_away, models[at], sides[at], set())
+        for at, folded_away in enumerate(away)
     ]
-    describer = found.describer
+    describer = pairing.describer
     describer.folded = sizes_of((first, second))
     describer.targets = first.away.ops if first else {}, second.away.ops if second else {}
-    return replace(found, folds=(first, second))
+    return replace(pairing, folds=(first, second))
 
 
-def _given_up(found: NodePairing, at: int) -> set[int]:
+def _given_up(pairing: NodePairing, at: int) -> set[int]:
     """Places of what was folded on one side, and not on the other."""
-    folds = found.folds[at]
+    folds = pairing.folds[at]
     if folds is None:
         return set()
-    partners = found.matching.after if at else found.matching.before
-    return give_up(folds, partners, found.describer, at == 1)
+    partners = pairing.matching.after if at else pairing.matching.before
+    return give_up(folds, partners, pairing.describer, at == 1)
 
 
 def _paired(before: Model, after: Model, tell: Tell, cancel: Cancel) -> NodePairing:
     tell("indexing both graphs", 0, 0)
-    one, other = DefUse(before), DefUse(after)
+    first, second = DefUse(before), DefUse(after)
     forms = Forms(cancel)
-    sites = pair_sites(one, other, forms)
-    inputs = _paired_values(one.inputs, other.inputs)
-    outputs = _paired_values(one.outputs, other.outputs)
+    sites = pair_sites(first, second, forms)
+    inputs = _paired_values(first.inputs, second.inputs)
+    outputs = _paired_values(first.outputs, second.outputs)
     joined = [(a.name, b.name) for a, b in inputs if a is not None and b is not None]
     joined += ties_of(sites)
     ends = [(a.name, b.name) for a, b in outputs if a is not None and b is not None]
     closed = nodes_of(sites)
-    rounded = None if sites else fold_rounding(one, other)
+    rounded = None if sites else fold_rounding(first, second)
     if rounded is not None:
-        closed[rounded.side is other].update(rounded.folded)
+        closed[rounded.side is second].update(rounded.folded)
     matching = match(
-        one, other, forms, closed=closed, ties=[*joined, *ends], on_phase=lambda phase: tell(phase, 0, 0)
+        first, second, forms, closed=closed, ties=[*joined, *ends], on_phase=lambda phase: tell(phase, 0, 0)
     )
     if rounded is not None:  # what is like nothing of the original is called by its own name
-        partners = matching.after if rounded.side is other else matching.before
-        own = rounded.side.model.graph.nodes
-        nodes = zip(rounded.side.nodes, own, partners, strict=True)
-        rounded.side.nodes = [node if found is not None else it for node, it, found in nodes]
-    describer = Describer(one, other, forms, matching, set(joined), rounded)
-    return NodePairing(one, other, forms, sites, closed, inputs, outputs, matching, describer)
+        partners = matching.after if rounded.side is second else matching.before
+        original_nodes = rounded.side.model.graph.nodes
+        nodes = zip(rounded.side.nodes, original_nodes, partners, strict=True)
+        rounded.side.nodes = [node if partner is not None else it for node, it, partner in nodes]
+    describer = Describer(first, second, forms, matching, set(joined), rounded)
+    return NodePairing(first, second, forms, sites, closed, inputs, outputs, matching, describer)
 
 
 def folded(
@@ -187,19 +196,19 @@ def folded(
         closed: Those of its nodes that belong to tiled sites.
         later: It is the second graph.
     """
-    found: dict[int, str] = {}
+    texts: dict[int, str] = {}
     if not closed:
-        return found
+        return texts
     ends = {value.name for value in side.outputs}
     for i in range(len(side.nodes) - 1, -1, -1):
         if partners[i] is not None or i in closed:
             continue
         node = side.nodes[i]
         users = [user for name in node.outputs for user, _ in side.users.get(name, ())]
-        if users and not ends.intersection(node.outputs) and all(u in closed or u in found for u in users):
+        if users and not ends.intersection(node.outputs) and all(u in closed or u in texts for u in users):
             rounds = node.op in _ROUNDING or node.domain in QUANTIZERS
-            found[i] = _ROUNDS if rounds else _FOLDED[later]
-    return found
+            texts[i] = _ROUNDS if rounds else _FOLDED[later]
+    return texts
 
 
 def _paired_values(before: Sequence[Value], after: Sequence[Value]) -> list[ValuePair]:

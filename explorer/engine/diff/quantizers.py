@@ -16,19 +16,19 @@ MX_DOMAIN = "explorer.mx"
 """Of the functions of block formats, which are called as the formats are."""
 
 
-def quantizer_values(node: Node, stored: Mapping[str, Tensor]) -> Array | None:
+def quantizer_values(node: Node, tensors: Mapping[str, Tensor]) -> Array | None:
     """What the call makes of its first input; None where that is not known from what is stored.
 
     Args:
         node: A call of IntQuant, FloatQuant or BipolarQuant, or of a block format.
-        stored: Tensors of its graph, its first input among them.
+        tensors: Tensors of its graph, its first input among them.
 
     Raises:
         BadModel: One cannot be read.
     """
-    if any(name and name not in stored for name in node.inputs):
+    if any(name and name not in tensors for name in node.inputs):
         return None
-    x, *rest = (stored[name].array().astype(np.float32) for name in node.inputs)
+    x, *rest = (tensors[name].array().astype(np.float32) for name in node.inputs)
     say = node.attributes.get
     if node.domain == MX_DOMAIN:
         fmt = format_of(node.op) if node.op in microscaling.EXAMPLES else None

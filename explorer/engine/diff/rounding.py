@@ -103,18 +103,18 @@ class RoundedSide(Struct):
     folded: set[int]
 
 
-def fold_rounding(one: DefUse, other: DefUse) -> RoundedSide | None:
+def fold_rounding(first: DefUse, second: DefUse) -> RoundedSide | None:
     """The side that is a quantized form of the other, with what rounds its values folded; None if none is.
 
     Where both round values, how they do it is what may differ, and nothing is folded.
     """
-    found = [_roundings(side) for side in (one, other)]
-    blocks = [_blocks(side) | _integers(side) for side in (one, other)]
-    quantized = [bool(found[at] or blocks[at]) for at in (0, 1)]
+    roundings = [_roundings(side) for side in (first, second)]
+    blocks = [_blocks(side) | _integers(side) for side in (first, second)]
+    quantized = [bool(roundings[at] or blocks[at]) for at in (0, 1)]
     if quantized[0] == quantized[1]:
         return None
     at = quantized.index(True)
-    side, rounded, taken = (one, other)[at], found[at], blocks[at]
+    side, rounded, taken = (first, second)[at], roundings[at], blocks[at]
     for i in taken:
         takes = side.takes[i]
         side.takes[i] = tuple(takes[at] for at in _PLACES[side.nodes[i].op] if at < len(takes))
@@ -125,8 +125,8 @@ def fold_rounding(one: DefUse, other: DefUse) -> RoundedSide | None:
             if rounding is None:
                 continue
             maker = side.producer.get(rounding.source)
-            stored = rounding.source in side.stored
-            if side.nodes[i].op in _MULTIPLYING or stored or maker is None:
+            is_stored = rounding.source in side.stored
+            if side.nodes[i].op in _MULTIPLYING or is_stored or maker is None:
                 node = taken.setdefault(i, RoundedNode())
                 node.inputs[slot] = rounding
             else:
@@ -149,7 +149,7 @@ def fold_rounding(one: DefUse, other: DefUse) -> RoundedSide | None:
 
 def _blocks(side: DefUse) -> dict[int, RoundedNode]:
     """Products whose weight is stored in blocks of a few bits, with what is stored."""
-    found: dict[int, RoundedNode] = {}
+    products: dict[int, RoundedNode] = {}
     for i, node in enumerate(side.nodes):
         if node.op == BLOCKED and len(node.inputs) > 2 and node.inputs[1] in side.stored:
             bits, block = (int(node.attributes.get(name, 0)) for name in ("bits", "block_size"))
@@ -163,17 +163,17 @@ def _blocks(side: DefUse) -> dict[int, RoundedNode]:
             weight = Rounding(
                 node.inputs[1], f"{sign}int{bits}", (), node.inputs[2], block=block, packed=node
             )
-            found[i] = RoundedNode({1: weight})
-    return found
+            products[i] = RoundedNode({1: weight})
+    return products
 
 
 def _integers(side: DefUse) -> dict[int, RoundedNode]:
     """Layers that compute with integers from end to end, with their codes and what they make."""
-    found: dict[int, RoundedNode] = {}
+    layers: dict[int, RoundedNode] = {}
     for i, node in enumerate(side.nodes):
         if node.op not in _INTEGER:
             continue
-        layer = found[i] = RoundedNode()
+        layer = layers[i] = RoundedNode()
         axis = 0 if node.op == "QLinearConv" or node.attributes.get("transB") else 1
         for slot, at in enumerate(_PLACES[node.op]):
             codes = _input(node, at)
@@ -182,18 +182,18 @@ def _integers(side: DefUse) -> dict[int, RoundedNode]:
             elif slot < 2 and codes:
                 scale, zero = _input(node, at + 1), _input(node, at + 2)
                 layer.inputs[slot] = Rounding(codes, _codes(side, zero), (), scale, zero, axis)
-        made = _input(node, 8 if node.op == "QGemm" else 7)
-        if made:
-            layer.output = _codes(side, made)
-    return found
+        output_zero = _input(node, 8 if node.op == "QGemm" else 7)
+        if output_zero:
+            layer.output = _codes(side, output_zero)
+    return layers
 
 
 def _as_float(node: Node) -> Node:
     """A layer of QOperator as the float operator that it stands for; any other as it is."""
     if node.op not in _INTEGER:
         return node
-    one = {"beta": 1.0} if node.op == "QGemm" else {}
-    attributes = {**one, **node.attributes}
+    defaults = {"beta": 1.0} if node.op == "QGemm" else {}
+    attributes = {**defaults, **node.attributes}
     op, ends = _INTEGER[node.op], (node.inputs, node.outputs)
     return Node(op, *ends, name=node.name, attributes=attributes, metadata=node.metadata)
 
@@ -209,27 +209,27 @@ def _codes(side: DefUse, zero: str) -> str:
 
 def _roundings(side: DefUse) -> dict[str, Rounding]:
     """By the rounded value, through rounding after rounding."""
-    found: dict[str, Rounding] = {}
+    by_value: dict[str, Rounding] = {}
     for i, node in enumerate(side.nodes):
-        rounding = _rounding(side, i, node) or _cast_back(side, i, node, found)
+        rounding = _rounding(side, i, node) or _cast_back(side, i, node, by_value)
         if rounding is None:
             continue
-        inner = found.get(rounding.source)
+        inner = by_value.get(rounding.source)
         if inner is not None:
             rounding = Rounding(inner.source, rounding.format, (*inner.nodes, *rounding.nodes))
-        found[node.outputs[0]] = rounding
+        by_value[node.outputs[0]] = rounding
     ends = {value.name for value in side.outputs}
     # what nobody reads, and an input that is an output, rounded, are rows of their own: no layer has them
     return {
         name: rounding
-        for name, rounding in found.items()
+        for name, rounding in by_value.items()
         if (rounding.source in side.producer if name in ends else name in side.users)
     }
 
 
-def _cast_back(side: DefUse, i: int, node: Node, found: Mapping[str, Rounding]) -> Rounding | None:
+def _cast_back(side: DefUse, i: int, node: Node, roundings: Mapping[str, Rounding]) -> Rounding | None:
     """A value of another float type that was made float32, rounded, and is made what it was again."""
-    inner = found.get(node.inputs[0]) if node.inputs and node.op == "Cast" and not node.domain else None
+    inner = roundings.get(node.inputs[0]) if node.inputs and node.op == "Cast" and not node.domain else None
     if inner is None or _code(node, "to") not in ("float16", "float64"):
         return None
     before = side.producer.get(inner.source)
@@ -248,17 +248,19 @@ def _rounding(side: DefUse, i: int, node: Node) -> Rounding | None:
     maker = side.nodes[before[0]] if before is not None else None
     if node.domain in QUANTIZERS:
         name = _quantizer(side, node)
-        own = name.startswith(("fixed", "float")) or len(node.inputs) < 2  # a scale that its name says
-        return Rounding(source, name, (i,), scale="" if own else node.inputs[1])
+        named_scale = (
+            name.startswith(("fixed", "float")) or len(node.inputs) < 2
+        )  # a scale that its name says
+        return Rounding(source, name, (i,), scale="" if named_scale else node.inputs[1])
     if node.op == "DequantizeLinear":
         scale, zero = (*node.inputs[1:3], "", "")[:2]
-        how = {"scale": scale, "zero": zero, "axis": int(node.attributes.get("axis", 1))}
-        how["block"] = int(node.attributes.get("block_size", 0))
+        fields = {"scale": scale, "zero": zero, "axis": int(node.attributes.get("axis", 1))}
+        fields["block"] = int(node.attributes.get("block_size", 0))
         if source in side.stored:
-            return Rounding(source, side.stored[source].dtype, (i,), **how)  # type: ignore[arg-type]
+            return Rounding(source, side.stored[source].dtype, (i,), **fields)  # type: ignore[arg-type]
         if maker is not None and before is not None and maker.op == "QuantizeLinear":
-            made = side.stored.get(_input(maker, 2))
-            kind = _code(maker, "output_dtype") if made is None else made.dtype
+            zero_point = side.stored.get(_input(maker, 2))
+            kind = _code(maker, "output_dtype") if zero_point is None else zero_point.dtype
             return Rounding(maker.inputs[0], kind or "uint8", (before[0], i))
         if maker is not None and maker.op in _INTEGER:
             return Rounding(source, _codes(side, zero), (i,))
@@ -304,14 +306,14 @@ def _quantizer(side: DefUse, node: Node) -> str:
 
 def _folded(side: DefUse, rounded: Mapping[str, Rounding]) -> set[int]:
     """The nodes of roundings that nobody else reads."""
-    found = {i for rounding in rounded.values() for i in rounding.nodes}
+    places = {i for rounding in rounded.values() for i in rounding.nodes}
     ends = {value.name for value in side.outputs}
-    for i in sorted(found, reverse=True):
+    for i in sorted(places, reverse=True):
         for name in side.nodes[i].outputs:
             users = {user for user, _ in side.users.get(name, ())}
-            if name not in rounded and (name in ends or not users <= found):
-                found.discard(i)
-    return found
+            if name not in rounded and (name in ends or not users <= places):
+                places.discard(i)
+    return places
 
 
 def _read_through(side: DefUse, rounded: Mapping[str, Rounding]) -> None:
@@ -339,22 +341,22 @@ def in_range(original: DefUse, partners: Sequence[int | None], rounded: RoundedS
     """
     written = DefUse(rounded.side.model)  # where every node reads what it reads
     nodes, ends = written.nodes, {value.name for value in written.outputs}
-    found: dict[int, int] = {}
+    absorbed: dict[int, int] = {}
     for at, node in enumerate(original.nodes):
         if node.domain or node.op not in ABSORBED or partners[at] is not None:
             continue
-        made = original.producer.get(node.inputs[0])
-        while made is not None and made[0] in found:  # a Clip behind a Relu
-            made = original.producer.get(original.nodes[made[0]].inputs[0])
-        maker = None if made is None else partners[made[0]]
+        source = original.producer.get(node.inputs[0])
+        while source is not None and source[0] in absorbed:  # a Clip behind a Relu
+            source = original.producer.get(original.nodes[source[0]].inputs[0])
+        maker = None if source is None else partners[source[0]]
         limits = _limits(original, node)
-        if made is None or maker is None or limits is None:
+        if source is None or maker is None or limits is None:
             continue
-        own, name = nodes[maker], nodes[maker].outputs[made[1]]
-        after = [maker] if own.op in _INTEGER else [reader for reader, _ in written.users.get(name, ())]
-        if after and name not in ends and all(_keeps(nodes[one], written, limits) for one in after):
-            found[at] = after[0]
-    return found
+        layer, name = nodes[maker], nodes[maker].outputs[source[1]]
+        after = [maker] if layer.op in _INTEGER else [reader for reader, _ in written.users.get(name, ())]
+        if after and name not in ends and all(_keeps(nodes[place], written, limits) for place in after):
+            absorbed[at] = after[0]
+    return absorbed
 
 
 def _limits(side: DefUse, node: Node) -> tuple[float, float] | None:
@@ -362,21 +364,21 @@ def _limits(side: DefUse, node: Node) -> tuple[float, float] | None:
     least, most = (0.0 if node.op == "Relu" else -math.inf), math.inf
     if node.op == "Relu":
         return least, most
-    given = [node.attributes.get("min", least), node.attributes.get("max", most)]
+    limits = [node.attributes.get("min", least), node.attributes.get("max", most)]
     for slot, name in enumerate(node.inputs[1:3]):
         values = _constant(side, name) if name else None
         if name and (values is None or values.size != 1):
             return None
-        given[slot] = given[slot] if values is None else values.reshape(-1)[0]
-    return float(given[0]), float(given[1])
+        limits[slot] = limits[slot] if values is None else values.reshape(-1)[0]
+    return float(limits[0]), float(limits[1])
 
 
 def _constant(side: DefUse, name: str) -> Any:
     """The numbers that a value always has, stored or of a Constant, through Casts; None for any other."""
     if name in side.stored:
         return side.stored[name].array()
-    made = side.producer.get(name)
-    node = None if made is None else side.nodes[made[0]]
+    producer = side.producer.get(name)
+    node = None if producer is None else side.nodes[producer[0]]
     if node is not None and node.op == "Cast" and not node.domain:
         return _constant(side, node.inputs[0])
     value = node.attributes.get("value") if node is not None and node.op == "Constant" else None
@@ -406,24 +408,24 @@ def _keeps(node: Node, side: DefUse, limits: tuple[float, float]) -> bool:
     return bool((low <= first).all() and (high >= first + 2 * half - 1).all())
 
 
-def rounded_text(node: Node, found: RoundedNode, side: DefUse, original: Mapping[int, Tensor]) -> str:
+def rounded_text(node: Node, rounded_node: RoundedNode, side: DefUse, original: Mapping[int, Tensor]) -> str:
     """'Gemm -> int8, per channel, 38.2 dB': formats, what shares a scale, signal to noise of the weight.
 
     Args:
         node: The layer, as the original has it.
-        found: What of it is rounded.
+        rounded_node: What of it is rounded.
         side: The quantized graph.
         original: Weights of the float original, by input.
     """
     agreement = Agreement()
-    for slot, rounding in _weights(found, side)[1].items():
+    for slot, rounding in _weights(rounded_node, side)[1].items():
         if rounding.packed is not None:
             _compare_packed(agreement, side, rounding.packed, node, original.get(slot))
         else:
             _compare(agreement, side, rounding, original.get(slot))
     snr = agreement.snr_db if agreement.elements else None
-    said = "" if snr is None else f", {snr:.1f} dB" if math.isfinite(snr) else ", exact"
-    return f"{node.op} -> {formats_text(node, found, side)}{said}"
+    snr_text = "" if snr is None else f", {snr:.1f} dB" if math.isfinite(snr) else ", exact"
+    return f"{node.op} -> {formats_text(node, rounded_node, side)}{snr_text}"
 
 
 def _weights(found: RoundedNode, side: DefUse) -> tuple[dict[int, Rounding], dict[int, Rounding]]:
@@ -432,33 +434,45 @@ def _weights(found: RoundedNode, side: DefUse) -> tuple[dict[int, Rounding], dic
     return weights, {s: r for s, r in weights.items() if len(side.stored[r.source].shape) > 1} or weights
 
 
-def formats_text(node: Node, found: RoundedNode, side: DefUse) -> str:
+def formats_text(node: Node, rounded_node: RoundedNode, side: DefUse) -> str:
     """'int8, per channel': the formats of a layer, and what shares a scale.
 
     Args:
         node: The layer.
-        found: What of it is rounded.
+        rounded_node: What of it is rounded.
         side: The quantized graph.
     """
-    weights, main = _weights(found, side)
-    inputs = list(dict.fromkeys(r.format for s, r in found.inputs.items() if s not in weights))
-    held = list(dict.fromkeys(r.format for r in main.values()))
-    if held and inputs:
-        text = held[0] if held == inputs else f"{'/'.join(held)} x {'/'.join(inputs)}"
+    weights, main = _weights(rounded_node, side)
+    inputs = list(dict.fromkeys(r.format for s, r in rounded_node.inputs.items() if s not in weights))
+    weight_formats = list(dict.fromkeys(r.format for r in main.values()))
+    if weight_formats and inputs:
+        text = (
+            weight_formats[0]
+            if weight_formats == inputs
+            else f"{'/'.join(weight_formats)} x {'/'.join(inputs)}"
+        )
     else:
-        text = f"weight {'/'.join(held)}" if held else f"input {'/'.join(inputs)}" if inputs else ""
+        text = (
+            f"weight {'/'.join(weight_formats)}"
+            if weight_formats
+            else f"input {'/'.join(inputs)}"
+            if inputs
+            else ""
+        )
     parts = [text] if text else []
-    if found.output:
-        parts.append(f"output {found.output}")
+    if rounded_node.output:
+        parts.append(f"output {rounded_node.output}")
     scaled = [(slot, r) for slot, r in main.items() if r.scale in side.stored]
     if scaled:
-        slot, one = scaled[0]
-        scales = side.stored[one.scale].elements
-        shape = tuple(side.stored[one.source].shape)
+        slot, rounding = scaled[0]
+        scales = side.stored[rounding.scale].elements
+        shape = tuple(side.stored[rounding.source].shape)
         # MatMulNBits stores (N, blocks, bytes), with scales for each of N
-        shared = 1 if one.packed is not None else channels_per_scale(node, slot, shape, scales)
+        shared = 1 if rounding.packed is not None else channels_per_scale(node, slot, shape, scales)
         channels = "per channel" if shared == 1 else f"per {shared} channels"
-        parts.append(f"block {one.block}" if one.block else "per tensor" if scales == 1 else channels)
+        parts.append(
+            f"block {rounding.block}" if rounding.block else "per tensor" if scales == 1 else channels
+        )
     return ", ".join(parts)
 
 
@@ -470,9 +484,9 @@ def _compare(agreement: Agreement, side: DefUse, rounding: Rounding, original: T
     maker = side.nodes[rounding.nodes[-1]] if rounding.nodes else None
     try:
         if maker is not None and maker.domain in QUANTIZERS:
-            made = quantizer_values(maker, side.stored) if maker.inputs[0] == rounding.source else None
-            if made is not None:
-                agreement.add(original.array().reshape(-1, 1), made.reshape(-1, 1))
+            rounded = quantizer_values(maker, side.stored) if maker.inputs[0] == rounding.source else None
+            if rounded is not None:
+                agreement.add(original.array().reshape(-1, 1), rounded.reshape(-1, 1))
             return
         was, now = original.array(), codes.array()
         scale, zero = (
@@ -488,9 +502,9 @@ def _compare(agreement: Agreement, side: DefUse, rounding: Rounding, original: T
     for at in range(0, codes.shape[0], rows):
         part = slice(at, at + rows)
         values = now[part].astype(np.float32)
-        for what, table in ((np.subtract, zero), (np.multiply, scale)):
+        for operation, table in ((np.subtract, zero), (np.multiply, scale)):
             if table is not None:
-                values = what(values, _along(table, values.shape, axis, rounding.block, part))
+                values = operation(values, _along(table, values.shape, axis, rounding.block, part))
         agreement.add(was[part].reshape(-1, 1), values.reshape(-1, 1))
 
 
@@ -529,8 +543,8 @@ def _along(table: Any, shape: tuple[int, ...], axis: int, block: int, rows: slic
     if table.ndim == 0 or table.size == 1:
         return table.reshape(())
     if block:
-        own = slice(rows.start // block, -(-rows.stop // block)) if axis == 0 else rows
-        return np.repeat(table[own], block, axis)[tuple(slice(n) for n in shape)]
+        blocks = slice(rows.start // block, -(-rows.stop // block)) if axis == 0 else rows
+        return np.repeat(table[blocks], block, axis)[tuple(slice(n) for n in shape)]
     return (table[rows] if axis == 0 else table).reshape(
         [-1 if at == axis else 1 for at in range(len(shape))]
     )

@@ -43,20 +43,20 @@ def pair_sites(before: DefUse, after: DefUse, forms: Forms) -> list[SitePair]:
         _row("merged", after.nodes[whole].label, before, parts, after, [whole])
         for whole, parts in _taken_apart(after, before)
     ]
-    left = _groups(before, {i for pair in pairs for i in pair.before})
-    right = _groups(after, {i for pair in pairs for i in pair.after})
-    for site in dict.fromkeys((*left, *right)):
-        if site in left and site in right:
-            if _signature(before, left[site], forms) != _signature(after, right[site], forms):
-                pairs.append(_row("tiled", site, before, left[site], after, right[site]))
-        elif site in right:
-            origin = _origin(before, site, _output(after, right[site]), left)
+    groups_before = _groups(before, {i for pair in pairs for i in pair.before})
+    groups_after = _groups(after, {i for pair in pairs for i in pair.after})
+    for site in dict.fromkeys((*groups_before, *groups_after)):
+        if site in groups_before and site in groups_after:
+            if _signature(before, groups_before[site], forms) != _signature(after, groups_after[site], forms):
+                pairs.append(_row("tiled", site, before, groups_before[site], after, groups_after[site]))
+        elif site in groups_after:
+            origin = _origin(before, site, _output(after, groups_after[site]), groups_before)
             if origin is not None:
-                pairs.append(_row("tiled", site, before, [origin], after, right[site]))
+                pairs.append(_row("tiled", site, before, [origin], after, groups_after[site]))
         else:
-            origin = _origin(after, site, _output(before, left[site]), right)
+            origin = _origin(after, site, _output(before, groups_before[site]), groups_after)
             if origin is not None:
-                pairs.append(_row("merged", site, before, left[site], after, [origin]))
+                pairs.append(_row("merged", site, before, groups_before[site], after, [origin]))
     return pairs
 
 
@@ -84,23 +84,25 @@ def _taken_apart(whole: DefUse, parts: DefUse) -> list[tuple[int, list[int]]]:
 
     Only where the parts give every value that the operator gave: names alone could deceive.
     """
-    said = [plan.get("decomposed") for plan in plans(parts.model)]
-    names = [name for listed in said if isinstance(listed, list) for name in listed if isinstance(name, str)]
+    decomposed = [plan.get("decomposed") for plan in plans(parts.model)]
+    names = [
+        name for listed in decomposed if isinstance(listed, list) for name in listed if isinstance(name, str)
+    ]
     if not names:
         return []
-    own: dict[str, list[int]] = {}
+    by_label: dict[str, list[int]] = {}
     for i, node in enumerate(whole.nodes):
-        own.setdefault(node.label, []).append(i)
-    found: list[tuple[int, list[int]]] = []
-    free = [i for i, node in enumerate(parts.nodes) if node.label not in own]
+        by_label.setdefault(node.label, []).append(i)
+    apart: list[tuple[int, list[int]]] = []
+    free = [i for i, node in enumerate(parts.nodes) if node.label not in by_label]
     for name in sorted(dict.fromkeys(names), key=len, reverse=True):
         members = [i for i in free if parts.nodes[i].label.startswith(f"{name}/")]
-        given = {out for i in members for out in parts.nodes[i].outputs}
-        places = own.get(name, [])
-        if len(places) == 1 and given.issuperset(filter(None, whole.nodes[places[0]].outputs)):
-            found.append((places[0], members))
+        outputs = {out for i in members for out in parts.nodes[i].outputs}
+        places = by_label.get(name, [])
+        if len(places) == 1 and outputs.issuperset(filter(None, whole.nodes[places[0]].outputs)):
+            apart.append((places[0], members))
             free = [i for i in free if i not in set(members)]
-    return sorted(found)
+    return sorted(apart)
 
 
 def _origin(side: DefUse, site: str, output: str, groups: Mapping[str, Sequence[int]]) -> int | None:
@@ -136,37 +138,50 @@ def _signature(side: DefUse, members: Sequence[int], forms: Forms) -> list[tuple
 
 
 def _row(
-    status: str, site: str, before: DefUse, left: Sequence[int], after: DefUse, right: Sequence[int]
+    status: str,
+    site: str,
+    before: DefUse,
+    nodes_before: Sequence[int],
+    after: DefUse,
+    nodes_after: Sequence[int],
 ) -> SitePair:
-    named = before.nodes[left[0]].label if len(left) == 1 else site
-    named_after = after.nodes[right[0]].label if len(right) == 1 and status == "merged" else site
-    one, one_op, one_inside = _side_text(before, site, left)
-    other, other_op, other_inside = _side_text(after, site, right)
-    what = f"{one} -> {other}"
-    if one == other:
-        status, what = "changed", f"{one} before and after, but what is inside differs"
+    named = before.nodes[nodes_before[0]].label if len(nodes_before) == 1 else site
+    named_after = after.nodes[nodes_after[0]].label if len(nodes_after) == 1 and status == "merged" else site
+    text_before, one_op, one_inside = _side_text(before, site, nodes_before)
+    text_after, other_op, other_inside = _side_text(after, site, nodes_after)
+    text = f"{text_before} -> {text_after}"
+    if text_before == text_after:
+        status, text = "changed", f"{text_before} before and after, but what is inside differs"
     row = NodeDiff(
         status=status,
         before=named,
         after=named_after,
-        what=what,
+        what=text,
         op_before=one_op,
         op_after=other_op,
         match="name" if named == named_after else "outputs",
         confidence=1.0 if named == named_after else 0.95,
         children=tuple((one_inside if status == "merged" else other_inside).most_common()),
     )
-    return SitePair(tuple(left), tuple(right), _ties(before, left, after, right), row)
+    return SitePair(
+        tuple(nodes_before), tuple(nodes_after), _ties(before, nodes_before, after, nodes_after), row
+    )
 
 
 def _ties(
-    before: DefUse, left: Sequence[int], after: DefUse, right: Sequence[int]
+    before: DefUse, nodes_before: Sequence[int], after: DefUse, nodes_after: Sequence[int]
 ) -> tuple[tuple[str, str], ...]:
     """Values that a site gives on both sides: those of one operator have the same names on the other."""
-    single = before.nodes[left[0]] if len(left) == 1 else after.nodes[right[0]] if len(right) == 1 else None
+    single = (
+        before.nodes[nodes_before[0]]
+        if len(nodes_before) == 1
+        else after.nodes[nodes_after[0]]
+        if len(nodes_after) == 1
+        else None
+    )
     if single is not None and sum(map(bool, single.outputs)) > 1:
         return tuple((name, name) for name in single.outputs if name)
-    return ((_output(before, left), _output(after, right)),)
+    return ((_output(before, nodes_before), _output(after, nodes_after)),)
 
 
 def _side_text(side: DefUse, site: str, members: Sequence[int]) -> tuple[str, str, Counter[str]]:
@@ -225,10 +240,10 @@ def count_inside(model: Model, nodes: Sequence[Node]) -> tuple[Counter[str], boo
     tile operators is opened. A Scan's body counts once per trip.
     """
     memo: dict[tuple[str, str, str], tuple[Counter[str], bool]] = {}
-    stored = model.graph.initializers
+    weights = model.graph.initializers
 
     def body(nodes: Sequence[Node], shapes: dict[str, tuple[int, ...]]) -> tuple[Counter[str], bool]:
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         exact = True
         for node in nodes:
             function = model.functions.get(node.key)
@@ -237,18 +252,18 @@ def count_inside(model: Model, nodes: Sequence[Node]) -> tuple[Counter[str], boo
                 if node.key not in memo:
                     memo[node.key] = body(function.nodes, {})
                 inside, sure = memo[node.key]
-                found.update(inside)
+                counts.update(inside)
                 exact &= sure
                 continue
-            found[node.op] += 1
+            counts[node.op] += 1
             _note_shape(node, shapes)
             if isinstance(graph, Graph):
                 inside, sure = body(graph.nodes, shapes)
-                trips = _trips(node, shapes, stored)
+                trips = _trips(node, shapes, weights)
                 exact &= sure and trips is not None
                 for op, count in inside.items():
-                    found[op] += count * (1 if trips is None else trips)
-        return found, exact
+                    counts[op] += count * (1 if trips is None else trips)
+        return counts, exact
 
     return body(nodes, {})
 
@@ -258,18 +273,18 @@ def _note_shape(node: Node, shapes: dict[str, tuple[int, ...]]) -> None:
     if node.op == "Constant":
         value = node.attributes.get("value")
         if isinstance(value, Tensor) and value.dtype == "int64" and value.payload and value.elements <= 8:
-            data = bytes(value.payload.view())
-            shapes["=" + node.outputs[0]] = struct.unpack(f"<{len(data) // 8}q", data)
+            encoded = bytes(value.payload.view())
+            shapes["=" + node.outputs[0]] = struct.unpack(f"<{len(encoded) // 8}q", encoded)
     elif node.op == "Reshape" and len(node.inputs) > 1 and "=" + node.inputs[1] in shapes:
         shapes[node.outputs[0]] = shapes["=" + node.inputs[1]]
 
 
-def _trips(node: Node, shapes: Mapping[str, tuple[int, ...]], stored: Mapping[str, Tensor]) -> int | None:
+def _trips(node: Node, shapes: Mapping[str, tuple[int, ...]], weights: Mapping[str, Tensor]) -> int | None:
     """How often a Scan's body runs: the length of what it scans, which may be a weight from around it."""
     count = node.attributes.get("num_scan_inputs")
     if node.op != "Scan" or not isinstance(count, int) or not 0 < count <= len(node.inputs):
         return None
     name = node.inputs[-count]
-    shape = stored[name].shape if name in stored else shapes.get(name)
+    shape = weights[name].shape if name in weights else shapes.get(name)
     axes = node.attributes.get("scan_input_axes") or (0,)
     return shape[axes[0]] if shape and axes[0] < len(shape) and shape[axes[0]] >= 0 else None

@@ -33,7 +33,7 @@ def tree_diff(
     form: TreeForm,
     graphs: tuple[Model, Model] | None = None,
     flows: tuple[ValueFlow | None, ValueFlow | None] = (None, None),
-    known: Mapping[str, tuple[str, str]] | None = None,
+    value_states: Mapping[str, tuple[str, str]] | None = None,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> TreeDiff:
@@ -45,7 +45,7 @@ def tree_diff(
         form: What the trees are of.
         graphs: The ONNX graphs whose nodes the rows are; None for rows that are no nodes.
         flows: The edges between the rows of either, as far as they are known; not needed beside graphs.
-        known: By path of the first, what the user of rows knows of their values: the state, what differs.
+        value_states: By path in the first tree: the state of a row's values, and what differs.
         on_progress: Told the phase.
         cancel: Asked between steps; True stops.
 
@@ -54,18 +54,20 @@ def tree_diff(
     """
     tell = partial(report, on_progress, cancel)
     tell("reading both trees", 0, 0)
-    one, other = _Tree(before.layers), _Tree(after.layers)
+    tree_before, tree_after = _Tree(before.layers), _Tree(after.layers)
     if graphs is not None:
-        places = one.places(), other.places()
+        places = tree_before.places(), tree_after.places()
         links = graph_links(*graphs, places, tell, cancel)
     else:
-        first, rows = row_graph(before.info, one.layers, one.end, flows[0])
-        second, others = row_graph(after.info, other.layers, other.end, flows[1])
+        first, rows = row_graph(before.info, tree_before.layers, tree_before.end, flows[0])
+        second, others = row_graph(after.info, tree_after.layers, tree_after.end, flows[1])
         links = row_links(first, second, (rows, others), tell)
-        paths = {layer.path: layer.id for layer in before.layers} if known else {}
-        links.said.update((paths[path], said) for path, said in (known or {}).items() if path in paths)
+        paths = {layer.path: layer.id for layer in before.layers} if value_states else {}
+        links.said.update(
+            (paths[path], state) for path, state in (value_states or {}).items() if path in paths
+        )
     tell("aligning both trees", 0, 0)
-    merged = _Merge(one, other, links, cancel)
+    merged = _Merge(tree_before, tree_after, links, cancel)
     merged.pair_unfolded()
     merged.pair_groups()
     merged.pair_rest()
@@ -79,7 +81,7 @@ def tree_diff(
         counts=tuple(counts.most_common()),
         equal=not any(row.status not in SAME for row in pairs) and not links.graph,
         form=form,
-        values_compared=graphs is not None or known is not None,
+        values_compared=graphs is not None or value_states is not None,
         totals_before=before.info.totals,
         totals_after=after.info.totals,
     )
@@ -133,12 +135,12 @@ class _Merge:
 
     def pair_unfolded(self) -> None:
         """Pairs up a quantized layer with the group that it became: it and what dequantizes its weights."""
-        one, other = self.before, self.after
+        before, after = self.before, self.after
         for a, b in list(self.partner.items()):
-            above = other.parent[b]
-            if self._status(a) != "quantized" or above < 0 or one.sides[a].name != other.sides[above].name:
+            above = after.parent[b]
+            if self._status(a) != "quantized" or above < 0 or before.sides[a].name != after.sides[above].name:
                 continue
-            if not any(row in self.back for row in range(above, other.end[above]) if row != b):
+            if not any(row in self.back for row in range(above, after.end[above]) if row != b):
                 del self.back[b]
                 self.join(a, above)
 
@@ -147,29 +149,29 @@ class _Merge:
 
     def pair_groups(self) -> None:
         """Pairs up groups by what is in them, the innermost first."""
-        one, other = self.before, self.after
+        before, after = self.before, self.after
         votes: dict[int, Counter[int]] = {}
         for a, b in self.partner.items():
-            votes.setdefault(one.parent[a], Counter())[other.parent[b]] += 1
-        paths = {side.path: at for at, side in enumerate(other.sides) if other.group[at]}
-        for at in range(len(one.sides) - 1, -1, -1):
-            if not one.group[at]:
+            votes.setdefault(before.parent[a], Counter())[after.parent[b]] += 1
+        paths = {side.path: at for at, side in enumerate(after.sides) if after.group[at]}
+        for at in range(len(before.sides) - 1, -1, -1):
+            if not before.group[at]:
                 continue
-            found = votes.pop(at, Counter())
-            found.pop(-1, None)
-            strength, size = sum(found.values()), one.end[at] - at
-            same = paths.get(one.sides[at].path)
+            candidates = votes.pop(at, Counter())
+            candidates.pop(-1, None)
+            strength, size = sum(candidates.values()), before.end[at] - at
+            same = paths.get(before.sides[at].path)
             if same is not None:
-                found[same] += size // 2 + 1
+                candidates[same] += size // 2 + 1
             if at not in self.partner:
-                best = next((b for b, _ in found.most_common() if b not in self.back), None)
+                best = next((b for b, _ in candidates.most_common() if b not in self.back), None)
                 if best is not None and (
-                    best == same or 2 * found[best] >= max(size, other.end[best] - best) - 1
+                    best == same or 2 * candidates[best] >= max(size, after.end[best] - best) - 1
                 ):
                     self.join(at, best)
             if at in self.partner and strength:
-                above = votes.setdefault(one.parent[at], Counter())
-                above[other.parent[self.partner[at]]] += strength
+                above = votes.setdefault(before.parent[at], Counter())
+                above[after.parent[self.partner[at]]] += strength
 
     def pair_rest(self) -> None:
         """Pairs up what the diff has no word for, within groups that belong together, from the outside in."""
@@ -182,21 +184,21 @@ class _Merge:
                 self._pair_children(at, b)
 
     def _pair_children(self, a: int, b: int) -> None:
-        one, other = self.before, self.after
-        left = [row for row in one.children.get(a, ()) if row not in self.partner]
-        right = [row for row in other.children.get(b, ()) if row not in self.back]
-        if not left or not right:
+        before, after = self.before, self.after
+        open_before = [row for row in before.children.get(a, ()) if row not in self.partner]
+        open_after = [row for row in after.children.get(b, ()) if row not in self.back]
+        if not open_before or not open_after:
             return
-        names = {other.sides[row].name: row for row in right}
-        for row in left:
-            found = names.get(one.sides[row].name)
-            if found is not None and self._may_pair(row, found):
-                self.join(row, found)
-        rest = [row for row in left if row not in self.partner and self._is_silent(row, 0)]
-        others = [row for row in right if row not in self.back and self._is_silent(row, 1)]
+        names = {after.sides[row].name: row for row in open_after}
+        for row in open_before:
+            twin = names.get(before.sides[row].name)
+            if twin is not None and self._may_pair(row, twin):
+                self.join(row, twin)
+        rest = [row for row in open_before if row not in self.partner and self._is_silent(row, 0)]
+        others = [row for row in open_after if row not in self.back and self._is_silent(row, 1)]
         if not rest or not others or max(len(rest), len(others)) > _IN_ORDER:
             return
-        kinds = [one.sides[row].kind for row in rest], [other.sides[row].kind for row in others]
+        kinds = [before.sides[row].kind for row in rest], [after.sides[row].kind for row in others]
         for block in SequenceMatcher(None, *kinds, autojunk=False).get_matching_blocks():
             for step in range(block.size):
                 self.join(rest[block.a + step], others[block.b + step])
@@ -217,11 +219,11 @@ class _Merge:
         """Whether a row is counted: a layer, and a group that is on both sides and differs of itself."""
         if row.status == "part":
             return False
-        one, other = row.before, row.after
-        if one is not None and other is not None and row.status not in SAME:
+        before, after = row.before, row.after
+        if before is not None and after is not None and row.status not in SAME:
             return True
-        of_one = one is not None and not self.before.group[one.id]
-        return of_one or (other is not None and not self.after.group[other.id])
+        of_one = before is not None and not self.before.group[before.id]
+        return of_one or (after is not None and not self.after.group[after.id])
 
     def rows(self) -> list[RowPair]:
         """Every row of either tree once, in pre-order."""
@@ -242,18 +244,20 @@ class _Merge:
 
     def _inside(self, a: int | None, b: int | None) -> list[tuple[int | None, int | None]]:
         """The rows in a pair: what was removed, then what was added, before the pair that follows both."""
-        left = () if a is None else self.before.children.get(a, ())
-        right = () if b is None else self.after.children.get(b, ())
-        place = {row: at for at, row in enumerate(right)}
-        found: list[tuple[int | None, int | None]] = []
+        rows_before = () if a is None else self.before.children.get(a, ())
+        rows_after = () if b is None else self.after.children.get(b, ())
+        place = {row: at for at, row in enumerate(rows_after)}
+        pairs: list[tuple[int | None, int | None]] = []
         done = 0
-        for row in left:
+        for row in rows_before:
             partner = self.partner.get(row)
             if partner in place:
-                found += [(None, added) for added in right[done : place[partner]] if added not in self.back]
+                pairs += [
+                    (None, added) for added in rows_after[done : place[partner]] if added not in self.back
+                ]
                 done = max(done, place[partner] + 1)
-            found.append((row, partner))
-        return found + [(None, added) for added in right[done:] if added not in self.back]
+            pairs.append((row, partner))
+        return pairs + [(None, added) for added in rows_after[done:] if added not in self.back]
 
     def _put_together(self, order: list[tuple[int | None, int | None, int]]) -> list[RowPair]:
         """The rows with their states: from the last to the first, so that a group knows what is in it."""
@@ -274,18 +278,18 @@ class _Merge:
             a, b, depth = order[at]
             end = max(at + 1, ends.pop(depth + 1, 0))
             below = inside.pop(depth + 1, 0) if end > at + 1 else 0
-            left = None if a is None else self.before.sides[a]
-            right = None if b is None else self.after.sides[b]
-            status, what = states[at]
+            side_before = None if a is None else self.before.sides[a]
+            side_after = None if b is None else self.after.sides[b]
+            status, text = states[at]
             if (
                 status in ("same", "renamed")
-                and left
-                and right
+                and side_before
+                and side_after
                 and not below
-                and _figures(left) != _figures(right)
+                and _figures(side_before) != _figures(side_after)
             ):
-                status, what = "resized", _resized(left, right)
-            rows.append(RowPair(depth, left, right, status, what, below, end))
+                status, text = "resized", _resized(side_before, side_after)
+            rows.append(RowPair(depth, side_before, side_after, status, text, below, end))
             inside[depth] += below + (status not in SAME)
             ends[depth] = max(ends.get(depth, 0), end)
         rows.reverse()
@@ -296,16 +300,16 @@ class _Merge:
         if a is None or b is None:
             side, row, status = (1, b, "added") if a is None else (0, a, "removed")
             return status, self.links.alone[side].get(row if row is not None else -1, "")
-        if (said := self.links.said.get(a)) is not None:
-            return said
-        one, other = self.before, self.after
-        left, right = one.sides[a], other.sides[b]
-        if (a in one.tiled) != (b in other.tiled):
-            return ("merged" if a in one.tiled else "tiled"), f"{left.kind} -> {right.kind}"
-        if left.kind != right.kind:
-            return "changed", f"{left.kind} -> {right.kind}"
-        if not one.group[a]:
-            was, now = one.layers[a].attributes, other.layers[b].attributes
+        if (state := self.links.said.get(a)) is not None:
+            return state
+        before, after = self.before, self.after
+        side_before, side_after = before.sides[a], after.sides[b]
+        if (a in before.tiled) != (b in after.tiled):
+            return ("merged" if a in before.tiled else "tiled"), f"{side_before.kind} -> {side_after.kind}"
+        if side_before.kind != side_after.kind:
+            return "changed", f"{side_before.kind} -> {side_after.kind}"
+        if not before.group[a]:
+            was, now = before.layers[a].attributes, after.layers[b].attributes
             changes = [
                 f"attribute {name} {was.get(name, 'not given')} -> {now.get(name, 'not given')}"
                 for name in dict.fromkeys((*was, *now))
@@ -313,16 +317,16 @@ class _Merge:
             ]
             if changes:
                 return "changed", "; ".join(changes)
-        return ("same", "") if left.path == right.path else ("renamed", "another name")
+        return ("same", "") if side_before.path == side_after.path else ("renamed", "another name")
 
 
 _figures = attrgetter("output", *FIGURES)
 
 
-def _resized(left: RowSide, right: RowSide) -> str:
+def _resized(before: RowSide, after: RowSide) -> str:
     """What differs between two layers that are the same."""
-    if left.output != right.output:
-        return f"output {shape_text(left.output)} -> {shape_text(right.output)}"
+    if before.output != after.output:
+        return f"output {shape_text(before.output)} -> {shape_text(after.output)}"
     return "other figures: " + ", ".join(
-        name.replace("_", " ") for name in FIGURES if getattr(left, name) != getattr(right, name)
+        name.replace("_", " ") for name in FIGURES if getattr(before, name) != getattr(after, name)
     )

@@ -43,9 +43,9 @@ class ModelGraphs:
         """A drawing of a model, a group or what is around a layer; see `view.draw`."""
         for flag, value in (("--depth", depth), ("--steps", steps)):
             if value is not None and value < 1:
-                what = flag.removeprefix("--")
+                noun = flag.removeprefix("--")
                 raise Misuse(
-                    f"'{value}' is no number of {what}" if what == "steps" else f"'{value}' is no depth",
+                    f"'{value}' is no number of {noun}" if noun == "steps" else f"'{value}' is no depth",
                     where=flag,
                     hint="write a whole number of 1 or more",
                 )
@@ -76,8 +76,8 @@ class ModelGraphs:
             key: getattr(tree.layers[row], field) if field else (column or {}).get(row)
             for key, row in keys.items()
         }
-        known = {key: value for key, value in values.items() if value is not None}
-        return NodeFigures(source, graph.name if graph else "", figure, known, len(keys) - len(known))
+        figures = {key: value for key, value in values.items() if value is not None}
+        return NodeFigures(source, graph.name if graph else "", figure, figures, len(keys) - len(figures))
 
     def _tree(self, examined: AnalysisResult, source: str) -> TreeRows:
         if self._last is None or self._last[0] is not examined:
@@ -117,8 +117,8 @@ def _of_program(model: Any, source: str, figure: str) -> NodeFigures:
         )
     else:
         nodes = model.node_figures()
-    known = {name: value for name, of in nodes.items() if (value := of[figure]) is not None}
-    return NodeFigures(source, "graph", figure, known, len(nodes) - len(known))
+    figures = {name: value for name, of in nodes.items() if (value := of[figure]) is not None}
+    return NodeFigures(source, "graph", figure, figures, len(nodes) - len(figures))
 
 
 def _nodes_by_name(graph: Graph, layers: Sequence[Layer]) -> Iterator[tuple[str, int]]:

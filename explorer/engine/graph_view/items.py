@@ -1,7 +1,7 @@
-"""Items of a graph view: which rows of the tree are drawn, and which of them are one box together.
+"""Drafts of the boxes of a graph view: which rows of the tree are drawn, and which rows share a box.
 
-Groups are opened level by level while there is room, or one by one in their place; runs of equal groups stay
-one box but for those that are opened; of so many neighbours that no picture holds them some are one box.
+Groups are opened level by level while there is room, or one by one in their place. A run of equal groups stays
+one box, except for the groups that are opened. Neighbours that are too many for one picture share boxes.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Span = tuple[int, int]
 """Rows, from the first to behind the last."""
 
 
-class Item(Struct):
-    """A box in the making: the rows that it stands for, whether they are equal groups, and which call."""
+class BoxDraft(Struct):
+    """A box before it is drawn: the rows that it stands for, whether they are equal groups, and which call."""
 
     rows: Sequence[int]
     run: bool = False
@@ -81,66 +81,66 @@ class OpenedGroups:
         return span in self._all or self.opens(span)
 
 
-def sibling_items(tree: TreeRows, rows: Iterable[int], opened: OpenedGroups) -> Iterator[Item]:
+def sibling_items(tree: TreeRows, rows: Iterable[int], opened: OpenedGroups) -> Iterator[BoxDraft]:
     """Sibling rows as boxes: equal groups in a row are one, but for those that are opened or must be seen."""
     run: list[int] = []
-    left = 0
+    remaining = 0
     for row in rows:
         if tree.ends[row] == row + 1:
             if run:
                 yield from _run(run)
                 run = []
-            left = 0
-            yield Item((row,))
+            remaining = 0
+            yield BoxDraft((row,))
             continue
         repeat = tree.layers[row].repeat
-        if repeat or not left:
+        if repeat or not remaining:
             yield from _run(run)
-            run, left = [], max(1, repeat)
-        left -= 1
+            run, remaining = [], max(1, repeat)
+        remaining -= 1
         if opened.names((row, tree.ends[row])):
             yield from _run(run)
-            yield Item((row,))
+            yield BoxDraft((row,))
             run = []
         else:
             run.append(row)
     yield from _run(run)
 
 
-def _run(rows: list[int]) -> Iterator[Item]:
+def _run(rows: list[int]) -> Iterator[BoxDraft]:
     if rows:
-        yield Item(tuple(rows), run=len(rows) > 1)
+        yield BoxDraft(tuple(rows), run=len(rows) > 1)
 
 
-def grouped_items(items: Sequence[Item], most: int) -> list[Item]:
-    """No more items than `most`: neighbours together."""
-    each = -(-len(items) // most)
-    groups = [items[at : at + each] for at in range(0, len(items), max(1, each))]
+def grouped_items(drafts: Sequence[BoxDraft], most: int) -> list[BoxDraft]:
+    """At most `most` drafts: neighbours are joined."""
+    each = -(-len(drafts) // most)
+    groups = [drafts[at : at + each] for at in range(0, len(drafts), max(1, each))]
     return [
-        some[0] if len(some) == 1 else Item(tuple([row for item in some for row in item.rows]))
+        some[0] if len(some) == 1 else BoxDraft(tuple([row for draft in some for row in draft.rows]))
         for some in groups
     ]
 
 
 def by_level(
-    tree: TreeRows, items: Sequence[Item], opened: OpenedGroups, depth: int | None, notes: list[str]
-) -> tuple[list[Item], int]:
-    """The items with groups opened level by level, and how many levels those are; `notes` get what to say."""
-    if len(items) > MAX_BOXES:
-        notes.append(f"{len(items):,} layers stand beside each other: neighbours are drawn as one box")
-        items = grouped_items(items, ENOUGH)
-    level, current = 1, [*items]
+    tree: TreeRows, drafts: Sequence[BoxDraft], opened: OpenedGroups, depth: int | None, notes: list[str]
+) -> tuple[list[BoxDraft], int]:
+    """The drafts with groups opened level by level, and the number of levels; adds remarks to `notes`."""
+    if len(drafts) > MAX_BOXES:
+        notes.append(f"{len(drafts):,} layers stand beside each other: neighbours are drawn as one box")
+        drafts = grouped_items(drafts, ENOUGH)
+    level, current = 1, [*drafts]
     while depth is None or level < depth:
-        following: list[Item] = []
+        following: list[BoxDraft] = []
         closed = 0
-        for at, item in enumerate(current):
+        for at, draft in enumerate(current):
             # tiles and runs are looked into one by one
-            opens = len(item.rows) == 1 and not tree.layers[item.rows[0]].tiled
-            inside = [*sibling_items(tree, item.inside(tree), opened)] if opens else []
+            opens = len(draft.rows) == 1 and not tree.layers[draft.rows[0]].tiled
+            inside = [*sibling_items(tree, draft.inside(tree), opened)] if opens else []
             if inside and len(following) + len(inside) + len(current) - at - 1 <= MAX_BOXES:
                 following += inside
             else:
-                following.append(item)
+                following.append(draft)
                 closed += bool(inside)
         if len(following) == len(current) and not closed:
             break
@@ -154,18 +154,18 @@ def by_level(
 
 
 def unfolded_items(
-    tree: TreeRows, items: Sequence[Item], opened: OpenedGroups, notes: list[str], done: list[Span]
-) -> list[Item]:
-    """The items with those opened in their place that have to be; `done` gets what they are."""
-    found: list[Item] = []
-    room, closed = MAX_BOXES - len(items), 0
-    waiting = [*reversed(items)]
+    tree: TreeRows, drafts: Sequence[BoxDraft], opened: OpenedGroups, notes: list[str], done: list[Span]
+) -> list[BoxDraft]:
+    """The drafts, with the groups opened that `opened` names; adds their rows to `done`."""
+    unfolded: list[BoxDraft] = []
+    room, closed = MAX_BOXES - len(drafts), 0
+    waiting = [*reversed(drafts)]
     while waiting:
-        item = waiting.pop()
-        span = item.span(tree)
-        inside: list[Item] = []
+        draft = waiting.pop()
+        span = draft.span(tree)
+        inside: list[BoxDraft] = []
         if opened.opens(span):
-            inside = _inside(tree, item, opened)
+            inside = _inside(tree, draft, opened)
         if len(inside) - 1 > room:
             closed += room < 1
             inside = grouped_items(inside, min(ENOUGH, room + 1)) if room > 0 else []
@@ -174,15 +174,15 @@ def unfolded_items(
             room -= len(inside) - 1
             waiting += reversed(inside)
         else:
-            found.append(item)
+            unfolded.append(draft)
     if closed:
         notes.append(_closed(closed))
-    return found
+    return unfolded
 
 
-def _inside(tree: TreeRows, item: Item, opened: OpenedGroups) -> list[Item]:
+def _inside(tree: TreeRows, draft: BoxDraft, opened: OpenedGroups) -> list[BoxDraft]:
     """What stands in a box; of a group that holds one group alone what stands in that."""
-    inside = [*sibling_items(tree, item.inside(tree), opened)]
+    inside = [*sibling_items(tree, draft.inside(tree), opened)]
     while len(inside) == 1 and inside[0].span(tree)[1] > inside[0].rows[0] + 1:
         inside = [*sibling_items(tree, inside[0].inside(tree), opened)]
     return inside
@@ -193,25 +193,25 @@ def _closed(groups: int) -> str:
     return f"{groups:,} {stay} closed: a drawing has at most {MAX_BOXES} boxes"
 
 
-def around(tree: TreeRows, row: int, steps: int) -> list[Item]:
+def around(tree: TreeRows, row: int, steps: int) -> list[BoxDraft]:
     """A layer or group, and the layers that feed and read it, as far as `steps` edges away."""
-    flow, own = tree.flow, range(row, tree.ends[row])
-    found: set[int] = set()
-    front: Sequence[int] = own
+    flow, own_rows = tree.flow, range(row, tree.ends[row])
+    near: set[int] = set()
+    front: Sequence[int] = own_rows
     # around what is folded away elsewhere stands more of it
-    seen = tree.count if tree.count(row) else lambda other: 1
+    is_drawn = tree.count if tree.count(row) else lambda neighbor: 1
     for _ in range(steps):
         further: list[int] = []
         for at in front:
             makers = [value.maker for value in flow.read.get(at, ())]
             readers = [reader for value in flow.made.get(at, ()) for reader in value.readers[:MAX_READERS]]
-            for other in (*makers, *readers):
-                new = other >= 0 and other not in own and other not in found
-                if new and tree.ends[other] == other + 1 and seen(other):
-                    found.add(other)
-                    further.append(other)
+            for neighbor in (*makers, *readers):
+                new = neighbor >= 0 and neighbor not in own_rows and neighbor not in near
+                if new and tree.ends[neighbor] == neighbor + 1 and is_drawn(neighbor):
+                    near.add(neighbor)
+                    further.append(neighbor)
         front = further
-        if len(found) > MAX_BOXES:
+        if len(near) > MAX_BOXES:
             break
-    nearest = sorted(found, key=lambda at: abs(at - row))[: MAX_BOXES - 1]
-    return [Item((at,)) for at in sorted([row, *nearest])]
+    nearest = sorted(near, key=lambda at: abs(at - row))[: MAX_BOXES - 1]
+    return [BoxDraft((at,)) for at in sorted([row, *nearest])]

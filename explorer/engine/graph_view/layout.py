@@ -88,7 +88,7 @@ def laid_out(sizes: Sequence[tuple[int, int]], edges: Sequence[tuple[int, int]])
         for at in range(len(sizes))
     )
     routes: list[tuple[tuple[int, int], ...]] = []
-    for given, (source, target) in zip(edges, down, strict=True):
+    for original, (source, target) in zip(edges, down, strict=True):
         between = range(ranks[source] + 1, ranks[target])
         if between and (source, between[-1]) not in through:
             routes.append(())
@@ -100,7 +100,7 @@ def laid_out(sizes: Sequence[tuple[int, int]], edges: Sequence[tuple[int, int]])
                 (int(middles[step]), bottoms[at_rank[step]]),
             ]
         points.append((int(middles[target]), tops[ranks[target]] - 1))
-        routes.append(tuple(points if given == (source, target) else points[::-1]))
+        routes.append(tuple(points if original == (source, target) else points[::-1]))
     width = max((place.x + size[0] for place, size in zip(places, sizes, strict=True)), default=0)
     width = max([width, *(x + 1 for route in routes for x, _ in route)])
     return Layout(places, tuple(routes), width, height)
@@ -128,14 +128,14 @@ def _chains(ranks: Sequence[int], edges: Sequence[tuple[int, int]]) -> dict[int,
     for source, target in edges:
         if ranks[target] > ranks[source] + 1:
             last[source] = max(last.get(source, 0), ranks[target])
-    left = MAX_CHAIN
-    found = {}
+    room = MAX_CHAIN
+    chains = {}
     for source in sorted(last, key=lambda source: last[source] - ranks[source]):
-        left -= last[source] - ranks[source] - 1
-        if left < 0:
+        room -= last[source] - ranks[source] - 1
+        if room < 0:
             break
-        found[source] = last[source]
-    return found
+        chains[source] = last[source]
+    return chains
 
 
 def _levels(items: Sequence[tuple[int, int]], ranks: Sequence[int]) -> tuple[list[int], list[int], int]:
@@ -182,8 +182,8 @@ def _parts(count: int, links: Sequence[tuple[int, int]]) -> Iterator[tuple[list[
         return at
 
     for a, b in links:
-        one, other = sorted((root(a), root(b)))
-        head[other] = one
+        low, high = sorted((root(a), root(b)))
+        head[high] = low
     members: dict[int, list[int]] = {}
     within: dict[int, list[tuple[int, int]]] = {}
     for at in range(count):
@@ -236,7 +236,7 @@ def _arrange(
     for layer in layout.layers:
         # what it compacts may overlap
         edge = -math.inf
-        for at, middle in sorted(((v.data, v.view.xy[0]) for v in layer), key=lambda one: one[1]):
+        for at, middle in sorted(((v.data, v.view.xy[0]) for v in layer), key=lambda pair: pair[1]):
             half = items[at][0] / 2
             middles[at] = max(middle, edge + half)
             edge = middles[at] + half + (GAP_X if items[at][0] > 1 else 1)

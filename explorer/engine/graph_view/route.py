@@ -54,11 +54,11 @@ def found_route(tree: TreeRows, start: int, goal: int) -> Route:
         Misuse: Nothing leads from one to the other, or one stands in the other.
     """
     names = [tree.layers[at].path for at in (start, goal)]
-    said = [f"'{printable(name)}'" for name in names]
+    quoted = [f"'{printable(name)}'" for name in names]
     starts, goals = _calls_in(tree, start), _calls_in(tree, goal)
     if starts & goals:
         raise Misuse(
-            f"{said[0]} and {said[1]} are not two layers apart",
+            f"{quoted[0]} and {quoted[1]} are not two layers apart",
             hint="name two of which neither holds the other",
         )
     hidden = not (tree.count(start) and tree.count(goal))
@@ -76,8 +76,8 @@ def found_route(tree: TreeRows, start: int, goal: int) -> Route:
     if not on:
         back = _reached(goals, starts, after) & starts
         raise Misuse(
-            f"nothing leads from {said[0]} to {said[1]}",
-            hint=f"something leads from {said[1]} to {said[0]}: swap them" if back else "",
+            f"nothing leads from {quoted[0]} to {quoted[1]}",
+            hint=f"something leads from {quoted[1]} to {quoted[0]}: swap them" if back else "",
         )
     between = on - starts - goals
     rows = sorted({call % len(tree.layers) for call in on})
@@ -88,14 +88,14 @@ def found_route(tree: TreeRows, start: int, goal: int) -> Route:
 
 def _reached(first: Iterable[int], last: set[int], step: Callable[[int], Iterator[int]]) -> set[int]:
     """Calls that some of the first lead to; nothing is followed beyond the last."""
-    found, front = {*first}, [*first]
+    reached, front = {*first}, [*first]
     while front:
-        for other in step(front.pop()):
-            if other not in found:
-                found.add(other)
-                if other not in last:
-                    front.append(other)
-    return found
+        for neighbor in step(front.pop()):
+            if neighbor not in reached:
+                reached.add(neighbor)
+                if neighbor not in last:
+                    front.append(neighbor)
+    return reached
 
 
 def _count(
@@ -124,11 +124,11 @@ def _call(tree: TreeRows, row: int, call: int) -> int:
 
 def _calls_in(tree: TreeRows, row: int) -> set[int]:
     """All calls of a layer, or of what stands in a group."""
-    found: set[int] = set()
+    all_calls: set[int] = set()
     for at in range(row, tree.ends[row]):
         calls = tree.calls(at)
-        found.update(_call(tree, at, call) for call in (range(1, calls + 1) if calls > 1 else (0,)))
-    return found
+        all_calls.update(_call(tree, at, call) for call in (range(1, calls + 1) if calls > 1 else (0,)))
+    return all_calls
 
 
 def _of_call(tree: TreeRows, values: dict[int, list[FlowingValue]], call: int) -> Sequence[FlowingValue]:

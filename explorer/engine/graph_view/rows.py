@@ -57,9 +57,9 @@ class TreeRows:
         """The same rows with figures from outside."""
         if outside is self.outside:
             return self
-        found = copy(self)
-        found.outside = outside
-        return found
+        rows = copy(self)
+        rows.outside = outside
+        return rows
 
     def count(self, row: int) -> int:
         """How many leaves in it, or it itself, are to be drawn."""
@@ -84,22 +84,22 @@ class TreeRows:
         Those of many are kept: each of their rows is made for it, and a large part is drawn often.
         """
         key = (rows[0], rows[-1], len(rows))
-        found = self._sums.get(key)
-        if found is None:
+        sums = self._sums.get(key)
+        if sums is None:
             each = [figures_of(self.layers[at]) for at in rows]
-            found = {figure: _total([one[figure] for one in each]) for figure in FIGURES}
+            sums = {figure: _total([row_figures[figure] for row_figures in each]) for figure in FIGURES}
             if len(rows) > 1:
-                self._sums[key] = found
-        return found
+                self._sums[key] = sums
+        return sums
 
     def calls(self, row: int) -> int:
         """How many calls of a layer are told apart: 1 unless it is known which of them made what."""
-        read, made = self.flow.read.get(row, ()), self.flow.made.get(row, ())
-        if not 1 < len(made) <= MAX_CALLS or len(read) != len(made) or self.ends[row] > row + 1:
+        read, outputs = self.flow.read.get(row, ()), self.flow.made.get(row, ())
+        if not 1 < len(outputs) <= MAX_CALLS or len(read) != len(outputs) or self.ends[row] > row + 1:
             return 1
         layer = self.layers[row]
-        known = layer.calls == len(made) and len(layer.inputs) == len(layer.outputs) == 1
-        return layer.calls if known else 1
+        one_to_one = layer.calls == len(outputs) and len(layer.inputs) == len(layer.outputs) == 1
+        return layer.calls if one_to_one else 1
 
     def _idle(self) -> bytearray:
         """Which rows only work on constants and shapes, or do nothing that anybody reads.

@@ -24,7 +24,7 @@ from explorer.engine.graph_view.items import (
     ENOUGH,
     HOPS,
     MAX_BOXES,
-    Item,
+    BoxDraft,
     OpenedGroups,
     Span,
     around,
@@ -90,21 +90,21 @@ def draw(
     scope = row
     if row is not None and (steps is not None or not tree.layers[row].group):
         levels = steps or depth or HOPS
-        items = around(tree, row, levels)
+        drafts = around(tree, row, levels)
         scope = tree.layers[row].parent
     else:
         first = [*sibling_items(tree, tree.children(row), opened)]
         plain = depth is None and not opened
-        items, levels = by_level(tree, first, opened, 1 if nested or not (depth or plain) else depth, notes)
+        drafts, levels = by_level(tree, first, opened, 1 if nested or not (depth or plain) else depth, notes)
     unfolded: list[Span] = []
     around_them: Collection[int] = ()
     if not nested:
-        items = unfolded_items(tree, items, opened, notes, unfolded)
-        around_them = () if scope != row else opened_bodies(tree, items, scope)
-    picture = _Picture(tree, source, opened, route, [MAX_INSIDE - len(items)] if nested else None, cancel)
-    found = _drawing(picture, path, scope, items, levels, notes, around_them)
+        drafts = unfolded_items(tree, drafts, opened, notes, unfolded)
+        around_them = () if scope != row else opened_bodies(tree, drafts, scope)
+    picture = _Picture(tree, source, opened, route, [MAX_INSIDE - len(drafts)] if nested else None, cancel)
+    drawing = _drawing(picture, path, scope, drafts, levels, notes, around_them)
     return replace(
-        found,
+        drawing,
         folded=_folded(tree, row),
         unfolded=tuple(unfolded),
         route=None if route is None else route.fact,
@@ -159,30 +159,30 @@ def _drawing(
     picture: _Picture,
     path: str,
     scope: int | None,
-    items: Sequence[Item],
+    drafts: Sequence[BoxDraft],
     depth: int,
     notes: list[str],
     bodies: Collection[int] = (),
 ) -> GraphDrawing:
-    """The items as boxes, with edges, laid out; names are those below the group `scope`.
+    """The drafts as boxes, with edges, laid out; names are those below the group `scope`.
 
     `bodies` are opened in their place and feed layers themselves: a Loop, an If.
     """
     stop_if(picture.cancel)
     tree, route = picture.tree, picture.route
-    items = [one for item in items for one in _calls(tree, item)]
-    joined = _Drawing([_box(tree, item, scope) for item in items])
-    _join(picture, joined, items, bodies)
+    drafts = [call_draft for draft in drafts for call_draft in _calls(tree, draft)]
+    joined = _Drawing([_box(tree, draft, scope) for draft in drafts])
+    _join(picture, joined, drafts, bodies)
     if route is not None:
-        for at, item in enumerate(items):
-            if route.crosses(tree, item.rows, item.call):
+        for at, draft in enumerate(drafts):
+            if route.crosses(tree, draft.rows, draft.call):
                 joined.boxes[at] = replace(joined.boxes[at], lit=True)
     boxes, edges = _in_order(joined)
-    kept = sorted(edges, key=lambda pair: abs(pair[1] - pair[0]))[:MAX_EDGES]
-    layout = laid_out([(box.width, box.height) for box in boxes], kept)
+    drawn_edges = sorted(edges, key=lambda pair: abs(pair[1] - pair[0]))[:MAX_EDGES]
+    layout = laid_out([(box.width, box.height) for box in boxes], drawn_edges)
     drawn = tuple(
         GraphEdge(a, b, value.info(), many, a > b, lit, way)
-        for (a, b), way in zip(kept, layout.routes, strict=True)
+        for (a, b), way in zip(drawn_edges, layout.routes, strict=True)
         for value, many, lit in (edges[a, b],)
     )
     missing = len(edges) - sum(bool(edge.points) for edge in drawn)
@@ -195,7 +195,7 @@ def _drawing(
         for box, at in zip(boxes, layout.places, strict=True)
     ]
     if picture.budget is not None:
-        by_row = {item.rows[0]: item for item in items}
+        by_row = {draft.rows[0]: draft for draft in drafts}
         places = [
             replace(box, inside=inside, open=picture.opened.opens(box.unfolds))
             if box.unfolds is not None
@@ -217,65 +217,65 @@ def _folded(tree: TreeRows, row: int | None) -> int:
     return leaves - tree.count(row)
 
 
-def _inside(picture: _Picture, box: GraphBox, item: Item) -> GraphDrawing | None:
+def _inside(picture: _Picture, box: GraphBox, draft: BoxDraft) -> GraphDrawing | None:
     """The drawing of what stands in a box; None where the whole has grown too large."""
     tree, budget = picture.tree, picture.budget
     assert budget is not None
-    items = [*sibling_items(tree, item.inside(tree), picture.opened)]
-    if len(items) > MAX_BOXES:
-        items = grouped_items(items, ENOUGH)
-    budget[0] -= len(items)
-    if budget[0] < 0 or not items:
+    drafts = [*sibling_items(tree, draft.inside(tree), picture.opened)]
+    if len(drafts) > MAX_BOXES:
+        drafts = grouped_items(drafts, ENOUGH)
+    budget[0] -= len(drafts)
+    if budget[0] < 0 or not drafts:
         return None
-    row = item.rows[0]
-    inside = _drawing(picture, box.path, tree.layers[row].parent if item.is_part else row, items, 1, [])
-    return replace(inside, folded=0 if item.is_part else _folded(tree, row))
+    row = draft.rows[0]
+    inside = _drawing(picture, box.path, tree.layers[row].parent if draft.is_part else row, drafts, 1, [])
+    return replace(inside, folded=0 if draft.is_part else _folded(tree, row))
 
 
-def _join(picture: _Picture, joined: _Drawing, items: Sequence[Item], bodies: Collection[int]) -> None:
+def _join(picture: _Picture, joined: _Drawing, drafts: Sequence[BoxDraft], bodies: Collection[int]) -> None:
     """Adds the edges, and boxes for what they lead out of the picture to."""
     tree, route = picture.tree, picture.route
     flow = tree.flow
     box_of = array("i", b"\xff" * (4 * len(tree.layers)))
-    for at, item in enumerate(items):
-        for row in item.rows if item.call <= 1 else ():
+    for at, draft in enumerate(drafts):
+        for row in draft.rows if draft.call <= 1 else ():
             end = tree.ends[row]
             box_of[row:end] = array("i", [at]) * (end - row)
 
-    def end_box(row: int, way: str, value: FlowingValue, other: int) -> int | None:
-        """The box of a row at one end of an edge to `other`: one of the items, or what is outside of them."""
+    def end_box(row: int, way: str, value: FlowingValue, other_row: int) -> int | None:
+        """The box of a row at one end of an edge to `other_row`: one of the drafts, or what is outside of them."""
         at = box_of[row]
         if at >= 0:
-            call = items[at].call and place(flow.made.get(row, ()), value)
+            call = drafts[at].call and place(flow.made.get(row, ()), value)
             return at + call if way == "from" else at
         if not tree.count(row):
             return None
         if row in bodies:
-            way = _side(tree, row, way, inside=row < other < tree.ends[row])
+            way = _side(tree, row, way, inside=row < other_row < tree.ends[row])
         return joined.port((way, row), lambda: _port(tree, row, way))
 
     def lit(value: FlowingValue, reader: int) -> bool:
         return route is not None and route.carries(tree, value, reader)
 
-    spans = [range(row, tree.ends[row]) for item in items if item.call <= 1 for row in item.rows]
+    spans = [range(row, tree.ends[row]) for draft in drafts if draft.call <= 1 for row in draft.rows]
     for row in (row for span in spans for row in span):
-        if not tree.count(row) and items[box_of[row]].rows[0] != row:
+        if not tree.count(row) and drafts[box_of[row]].rows[0] != row:
             continue
         for at, value in enumerate(flow.read.get(row, ())):
-            target = box_of[row] + (at if items[box_of[row]].call else 0)
+            target = box_of[row] + (at if drafts[box_of[row]].call else 0)
             if value.source == "input":
                 joined.join(joined.port(("input", id(value)), partial(_end, value, "input")), target, value)
             elif value.maker >= 0:
                 joined.join(end_box(value.maker, "from", value, row), target, value, lit(value, row))
         for at, value in enumerate(flow.made.get(row, ())):
-            source = box_of[row] + (at if items[box_of[row]].call else 0)
+            source = box_of[row] + (at if drafts[box_of[row]].call else 0)
             for reader in value.readers:
                 if box_of[reader] < 0:
                     joined.join(source, end_box(reader, "to", value, row), value, lit(value, reader))
             if value.is_output:
                 joined.join(source, joined.port(("output", id(value)), partial(_end, value, "output")), value)
     for row in bodies:
-        _join_body(tree, joined, row, lambda other: box_of[other] < 0, end_box, lit, bodies)
+        _join_body(tree, joined, row, lambda target_row: box_of[target_row] < 0, end_box, lit, bodies)
 
 
 def _join_body(
@@ -287,7 +287,7 @@ def _join_body(
     lit: Callable[[FlowingValue, int], bool],
     bodies: Collection[int],
 ) -> None:
-    """Adds the edges of an opened body itself to what has no box among the items: `outside` of them."""
+    """Adds the edges of an opened body itself to what has no box among the drafts: `outside` of them."""
     for value in tree.flow.read.get(row, ()):
         if value.source == "input":
             source = joined.port(("input", id(value)), partial(_end, value, "input"))
@@ -304,15 +304,15 @@ def _join_body(
             joined.join(source, joined.port(("output", id(value)), partial(_end, value, "output")), value)
 
 
-def opened_bodies(tree: TreeRows, items: Iterable[Item], scope: int | None) -> Collection[int]:
-    """The groups around the items, up to `scope`, that read and make tensors themselves."""
-    found: dict[int, bool] = {}
-    for item in items:
-        row = tree.layers[item.rows[0]].parent
-        while row is not None and row != scope and row not in found:
-            found[row] = bool(tree.flow.read.get(row) or tree.flow.made.get(row))
+def opened_bodies(tree: TreeRows, drafts: Iterable[BoxDraft], scope: int | None) -> Collection[int]:
+    """The groups around the drafts, up to `scope`, that read and make tensors themselves."""
+    feeds_by_row: dict[int, bool] = {}
+    for draft in drafts:
+        row = tree.layers[draft.rows[0]].parent
+        while row is not None and row != scope and row not in feeds_by_row:
+            feeds_by_row[row] = bool(tree.flow.read.get(row) or tree.flow.made.get(row))
             row = tree.layers[row].parent
-    return tuple(sorted(row for row, feeds in found.items() if feeds))
+    return tuple(sorted(row for row, feeds in feeds_by_row.items() if feeds))
 
 
 def _side(tree: TreeRows, row: int, way: str, *, inside: bool) -> str:
@@ -355,21 +355,23 @@ def _in_order(
             waiting[reader] -= 1
             if not waiting[reader]:
                 heappush(ready, (wish[reader], reader))
-    edges = {(place[a], place[b]): (*found, (a, b) in joined.lit) for (a, b), found in joined.edges.items()}
+    edges = {
+        (place[a], place[b]): (*tensors, (a, b) in joined.lit) for (a, b), tensors in joined.edges.items()
+    }
     return [joined.boxes[at] for at in place], edges
 
 
-def _calls(tree: TreeRows, item: Item) -> list[Item]:
+def _calls(tree: TreeRows, draft: BoxDraft) -> list[BoxDraft]:
     """A layer that is called several times as a box for each call, where it is known which call made what."""
-    calls = tree.calls(item.rows[0]) if len(item.rows) == 1 else 1
-    return [item] if calls == 1 else [Item(item.rows, call=call) for call in range(1, calls + 1)]
+    calls = tree.calls(draft.rows[0]) if len(draft.rows) == 1 else 1
+    return [draft] if calls == 1 else [BoxDraft(draft.rows, call=call) for call in range(1, calls + 1)]
 
 
-def _box(tree: TreeRows, item: Item, around: int | None) -> GraphBox:
-    row = item.rows[0]
+def _box(tree: TreeRows, draft: BoxDraft, around: int | None) -> GraphBox:
+    row = draft.rows[0]
     layer = tree.layers[row]
-    inside = tree.shown[tree.ends[item.rows[-1]]] - tree.shown[row]
-    single = not item.is_part
+    inside = tree.shown[tree.ends[draft.rows[-1]]] - tree.shown[row]
+    single = not draft.is_part
     short = _short(tree, row, around)
     name = short if single else f"{inside:,} layers"
     kind = layer.kind if single else f"from {short} on"
@@ -381,16 +383,16 @@ def _box(tree: TreeRows, item: Item, around: int | None) -> GraphBox:
         name=name,
         kind=kind,
         family=family(layer.kind, tiled=layer.tiled) if single else "other",
-        repeat=len(item.rows) if single else 1,
-        call=(item.call, layer.calls) if single else (0, 1),
+        repeat=len(draft.rows) if single else 1,
+        call=(draft.call, layer.calls) if single else (0, 1),
         layers=inside,
         tiles=_tiles(tree, row) if layer.tiled else "",
-        figures=tree.figures(item.rows),
-        outside={} if tree.outside is None else over_rows(tree.outside, item.rows, tree.ends),
+        figures=tree.figures(draft.rows),
+        outside={} if tree.outside is None else over_rows(tree.outside, draft.rows, tree.ends),
         status=layer.status,
         attributes=layer.attributes if leaf else {},
-        rows=item.rows_span(tree),
-        unfolds=item.span(tree) if item.span(tree)[1] > row + 1 else None,
+        rows=draft.rows_span(tree),
+        unfolds=draft.span(tree) if draft.span(tree)[1] > row + 1 else None,
     )
     # a third line says tiles, MACs or how many layers
     return _sized(box, 5 if box.tiles or box.layers > 1 or box.figures["macs"] or box.outside else 4)
@@ -428,14 +430,14 @@ def _end(value: FlowingValue, role: Literal["input", "output"]) -> GraphBox:
 
 def _tiles(tree: TreeRows, row: int) -> str:
     """How many tiles of which size a tiled site runs: '1,234 tiles 64x64x64'."""
-    found: dict[str, int] = {}
+    count_by_size: dict[str, int] = {}
     for at in range(row + 1, tree.ends[row]):
         layer = tree.layers[at]
         match = _TILE.fullmatch(layer.kind)
         if match is not None:
-            found[match[1]] = found.get(match[1], 0) + layer.calls
-    if not found:
+            count_by_size[match[1]] = count_by_size.get(match[1], 0) + layer.calls
+    if not count_by_size:
         return "tiled"
-    size = max(found, key=lambda size: found[size])
-    more = " and others" if len(found) > 1 else ""
-    return f"{sum(found.values()):,} tiles {size}{more}"
+    size = max(count_by_size, key=lambda size: count_by_size[size])
+    more = " and others" if len(count_by_size) > 1 else ""
+    return f"{sum(count_by_size.values()):,} tiles {size}{more}"

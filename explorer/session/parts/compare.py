@@ -100,7 +100,7 @@ class Comparer:
                 *[one.analysis for one in examined],
                 form="rows",
                 flows=(examined[0].flow, examined[1].flow),
-                known=None
+                value_states=None
                 if changes is None
                 else {row.before or "": (row.status, row.what) for row in changes.nodes},
                 on_progress=on_progress,
