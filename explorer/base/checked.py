@@ -48,9 +48,9 @@ class _Checked(msgspec.StructMeta):
             wrong = next((name for name in kwargs if name not in self.__struct_fields__), None)
             if wrong is None and len(args) + len(kwargs) > len(self.__struct_fields__):
                 wrong = f"argument {len(args)}"
-            what = str(error)[:1].lower() + str(error)[1:] if wrong is None else f"has no field '{wrong}'"
+            message = str(error)[:1].lower() + str(error)[1:] if wrong is None else f"has no field '{wrong}'"
             fields = ", ".join(self.__struct_fields__)
-            raise Misuse(what, where=self.__name__, hint=f"its fields: {fields}") from None
+            raise Misuse(message, where=self.__name__, hint=f"its fields: {fields}") from None
 
 
 class Spec(Struct, frozen=True, forbid_unknown_fields=True, metaclass=_Checked):
@@ -93,8 +93,8 @@ def accepted(value: Any, kind: Any, where: str) -> Any:
     fault = "" if taken is _WRONG else _fault(taken, kind)
     if taken is _WRONG or fault:
         text = repr(value)
-        shown = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
-        raise Misuse(f"{shown} cannot be taken", where=where, hint=f"give {allowed(kind)}{fault}")
+        value_text = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+        raise Misuse(f"{value_text} cannot be taken", where=where, hint=f"give {allowed(kind)}{fault}")
     return taken
 
 
@@ -117,9 +117,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, str):
         return str(value)
     if isinstance(value, Mapping):
-        return {_plain(key): _plain(item) for key, item in value.items()}
+        return {_plain(key): _plain(element) for key, element in value.items()}
     if isinstance(value, (list, tuple, set, frozenset, range)):
-        return tuple(_plain(item) for item in value)
+        return tuple(_plain(element) for element in value)
     convert = getattr(value, "tolist", None)  # numpy's and torch's scalars and arrays
     return convert() if callable(convert) and not isinstance(value, type) else value
 
@@ -133,7 +133,7 @@ def _fault(value: Any, kind: Any) -> str:
     if isinstance(value, Mapping):
         return _fault((*value, *value.values()), kind)
     if isinstance(value, (list, tuple)):
-        return next(filter(None, (_fault(item, kind) for item in value)), "")
+        return next(filter(None, (_fault(element, kind) for element in value)), "")
     if isinstance(value, float) and not math.isfinite(value):
         return ", not NaN or infinite"
     if isinstance(value, int) and abs(value) > _LARGEST:
@@ -245,15 +245,15 @@ def checked(function: _F, find: Find) -> _F:
     def call(*args: Any, **kwargs: Any) -> Any:
         if not kinds:
             kinds.update(_kinds(function, names, find))
-        given = dict(zip(positional, args, strict=False))
-        for name, value in (given | kwargs).items():
+        by_position = dict(zip(positional, args, strict=False))
+        for name, value in (by_position | kwargs).items():
             kind = kinds.get(name)
             if kind is None:
                 continue
             taken = accepted(value, kind, f"{label}({name})")
             if isinstance(value, tuple) and isinstance(taken, list):
                 taken = tuple(taken)
-            if name in given:
+            if name in by_position:
                 at = positional.index(name)
                 args = (*args[:at], taken, *args[at + 1 :])
             else:
@@ -294,19 +294,19 @@ def _check_call(
         wrong.append(f"takes {len(positional)} values without a name, and {len(args)} are given")
     wrong += [f"needs '{name}'" for name in names if name not in {*first, *kwargs, *optional}]
     if wrong:
-        own = ", ".join(name for name in names if name not in ("self", "session"))
-        raise Misuse(wrong[0], where=label, hint=f"its arguments: {own}")
+        arguments = ", ".join(name for name in names if name not in ("self", "session"))
+        raise Misuse(wrong[0], where=label, hint=f"its arguments: {arguments}")
 
 
 def _kinds(function: Callable[..., Any], names: tuple[str, ...], find: Find) -> dict[str, Any]:
     """Types of a function's arguments, None for those that cannot be checked."""
-    known = _Names(function.__globals__, find)
+    namespace = _Names(function.__globals__, find)
     kinds: dict[str, Any] = dict.fromkeys(names)
     for name, text in function.__annotations__.items():
         if name not in kinds:
             continue
         try:
-            kind = _of_text(eval(text, {}, known) if isinstance(text, str) else text)
+            kind = _of_text(eval(text, {}, namespace) if isinstance(text, str) else text)
             msgspec.inspect.type_info(kind)
             msgspec.convert(object(), kind)
         except msgspec.ValidationError:

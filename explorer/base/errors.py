@@ -124,33 +124,33 @@ def missing(error: ModuleNotFoundError, package: str = "", where: str = "") -> M
 
 def failed_models(rows: Iterable[ModelRow]) -> dict[str, str]:
     """Why there is not one figure of a model, by its name, for those of which that is so."""
-    known: set[str] = set()
-    found: dict[str, str] = {}
+    measured: set[str] = set()
+    error_by_model: dict[str, str] = {}
     for row in rows:
         if row.error:
-            found.setdefault(row.model, row.error)
+            error_by_model.setdefault(row.model, row.error)
         else:
-            known.add(row.model)
-    return {model: why for model, why in found.items() if model not in known}
+            measured.add(row.model)
+    return {model: why for model, why in error_by_model.items() if model not in measured}
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint that names the closest of `known` to a mistyped `name`.
+def nearest(name: str, candidates: Iterable[str]) -> str:
+    """A hint that names the closest of `candidates` to a mistyped `name`.
 
     Args:
         name: What was typed.
-        known: What there is, in the order in which it is told; a set has none, and is sorted.
+        candidates: What there is, in the order in which it is told; a set has none, and is sorted.
 
     Returns:
         `did you mean 'x'?`, or `there is: a, b, c` when nothing is close, or an empty string.
     """
     import difflib
 
-    names = sorted(known) if isinstance(known, set | frozenset) else list(dict.fromkeys(known))
+    names = sorted(candidates) if isinstance(candidates, set | frozenset) else list(dict.fromkeys(candidates))
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     if close:
         return f"did you mean '{close[0]}'?"
     if not names:
         return ""
-    shown = ", ".join(names[:6])
-    return f"there is: {shown}" + (f" and {len(names) - 6:,} more" if len(names) > 6 else "")
+    first_names = ", ".join(names[:6])
+    return f"there is: {first_names}" + (f" and {len(names) - 6:,} more" if len(names) > 6 else "")

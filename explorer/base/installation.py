@@ -133,18 +133,22 @@ def outdated(module: str = "") -> Fault | None:
         module: The only one that is looked at; '' for those that every installation has.
     """
     rows = [row for row in TESTED[1:] if (module_name(row) == module if module else not extra_name(row))]
-    known = distributions()
-    faults = (age_fault(row, held.version) for row in rows if (held := distribution(row, known)) is not None)
+    installed = distributions()
+    faults = (
+        age_fault(row, package.version)
+        for row in rows
+        if (package := distribution(row, installed)) is not None
+    )
     return next((fault for fault in faults if fault is not None), None)
 
 
-def missing_files(held: Distribution) -> list[str]:
+def missing_files(package: Distribution) -> list[str]:
     """Code files of a package that pip wrote and that are not there, or are empty and were not.
 
     Tests are left out: small images are made by removing them.
     """
     try:
-        with open(os.path.join(held.metadata, "RECORD"), encoding="utf-8", errors="replace") as file:
+        with open(os.path.join(package.metadata, "RECORD"), encoding="utf-8", errors="replace") as file:
             lines = file.read().splitlines()
     except OSError:
         return []
@@ -156,7 +160,7 @@ def missing_files(held: Distribution) -> list[str]:
             folders.setdefault(folder, []).append((name, not rest.endswith(",0")))
     gone = []
     for folder, names in folders.items():
-        place = os.path.join(held.folder, folder)
+        place = os.path.join(package.folder, folder)
         try:
             there = set(os.listdir(place))
         except OSError:
@@ -192,55 +196,57 @@ def missing_fault(row: VersionRange) -> Fault:
     """What to say of a package that is not installed."""
     if not has_wheels(row):
         version = ".".join(installed_version("python").split(".")[:2])
-        what = (
+        message = (
             f"this needs {module_name(row)}, whose newest tested release, {row.highest}, has no wheels for"
             f" Python {version}"
         )
-        return Fault(what, f"python{min(row.python, TESTED[0].highest, key=release)} -m venv .venv")
+        return Fault(message, f"python{min(row.python, TESTED[0].highest, key=release)} -m venv .venv")
     return Fault(f"this needs {module_name(row)}, which is not installed", install_command(row))
 
 
-def file_fault(row: VersionRange, held: Distribution | None) -> Fault | None:
+def file_fault(row: VersionRange, package: Distribution | None) -> Fault | None:
     """What is wrong with the files of a package, as far as their names tell; None where nothing is."""
     place = imported_place(module_name(row))
-    if held is None:
+    if package is None:
         return None if place else missing_fault(row)
     if place is None and module_name(row) in sys.modules:
         return missing_fault(row)  # whoever called us keeps it from being imported
-    called = f"{row.package} {held.version}".strip()
-    gone = missing_files(held)
+    called = f"{row.package} {package.version}".strip()
+    gone = missing_files(package)
     if gone or not place:
         some = f"{len(gone):,} of its files are missing ({gone[0]})" if gone else "its files are missing"
         if len(gone) == 1:
             some = f"its file {gone[0]} is missing"
-        return Fault(f"{called} is installed but {some}", repair_command(row, held.version))
-    if not _same(place, held.folder) and not _is_editable(held):
-        what = f"{row.package} is imported from {place}, not from {held.folder} where {called} is installed"
-        return Fault(what, "", f"take {place} off PYTHONPATH, or rename {module_name(row)} there")
+        return Fault(f"{called} is installed but {some}", repair_command(row, package.version))
+    if not _same(place, package.folder) and not _is_editable(package):
+        message = (
+            f"{row.package} is imported from {place}, not from {package.folder} where {called} is installed"
+        )
+        return Fault(message, "", f"take {place} off PYTHONPATH, or rename {module_name(row)} there")
     return None
 
 
 def own_fault() -> Fault | None:
     """What to say of missing files of the program itself; None where none is, or pip did not install it."""
-    held = distributions().get("explorer_nn")
+    package = distributions().get("explorer_nn")
     here = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    gone = missing_files(held) if held is not None and _same(held.folder, here) else []
-    if held is None or not gone:
+    gone = missing_files(package) if package is not None and _same(package.folder, here) else []
+    if package is None or not gone:
         return None
     some = (
         f"{len(gone):,} of the program's own files are" if len(gone) > 1 else "a file of the program's own is"
     )
-    what = f"{some} missing ({gone[0]})"
-    return Fault(what, f"pip install --force-reinstall --no-deps {_own_source(held)}")
+    message = f"{some} missing ({gone[0]})"
+    return Fault(message, f"pip install --force-reinstall --no-deps {_own_source(package)}")
 
 
-def _own_source(held: Distribution) -> str:
+def _own_source(package: Distribution) -> str:
     """What pip installed the program from: a folder where that is still there, else its name."""
     import json
     import shlex
 
     try:
-        with open(os.path.join(held.metadata, "direct_url.json"), encoding="utf-8") as file:
+        with open(os.path.join(package.metadata, "direct_url.json"), encoding="utf-8") as file:
             folder = str(json.load(file)["url"]).removeprefix("file://")
     except (OSError, ValueError, KeyError, TypeError):
         return "explorer-nn"
@@ -252,30 +258,30 @@ def import_fault(error: BaseException) -> Fault | None:
     if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "explorer":
         return own_fault()
     row = _imported(error)
-    known = distributions()
-    for one in (row,) if row else filter(None, map(version_range, origins(error))):
-        held = distribution(one, known)
-        fault = (held and age_fault(one, held.version)) or file_fault(one, held)
+    installed = distributions()
+    for candidate in (row,) if row else filter(None, map(version_range, origins(error))):
+        package = distribution(candidate, installed)
+        fault = (package and age_fault(candidate, package.version)) or file_fault(candidate, package)
         if fault is not None:
             return fault
     if row is None:
         return None
-    held = distribution(row, known)
+    package = distribution(row, installed)
     reason = " ".join(str(error).split())[:200]
-    called = f"{row.package} {held.version if held else ''}".strip()
-    what = f"{called} is installed but cannot be imported ({type(error).__name__}: {reason})"
+    called = f"{row.package} {package.version if package else ''}".strip()
+    message = f"{called} is installed but cannot be imported ({type(error).__name__}: {reason})"
     lacks = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
     if lacks and package_of(lacks) != row.package:
         return Fault(f"{called} needs {lacks}, which is not installed", install_command(row))
-    return Fault(what, repair_command(row, held.version if held else ""))
+    return Fault(message, repair_command(row, package.version if package else ""))
 
 
 def _imported(error: BaseException) -> VersionRange | None:
     """The package that failed while it was imported; None where none did."""
-    for one in error_chain(error):
+    for cause in error_chain(error):
         # a module's own level runs while it is imported, and only then
-        packages = [package_of(name) for name in _importing(one)]
-        named = package_of(one.name or "") if isinstance(one, ImportError) else ""
+        packages = [package_of(name) for name in _importing(cause)]
+        named = package_of(cause.name or "") if isinstance(cause, ImportError) else ""
         for package in filter(None, (named, *reversed(packages))):
             return version_range(package)
     return None

@@ -24,22 +24,24 @@ else:
         """The class with its annotated fields as slots and, in their order, as arguments."""
         members = {key: value for key, value in vars(kind).items() if key not in ("__dict__", "__weakref__")}
         names = tuple(kind.__annotations__)
-        given = {f"_{name}": members.pop(name) for name in names if name in members}
+        defaults = {f"_{name}": members.pop(name) for name in names if name in members}
 
         def begin(self, *args, **kwargs):
             # compiling takes longer than all else here, and most classes are of no use to most runs
-            made.__init__ = _initialiser(names, given, "__post_init__" in members)
-            made.__init__(self, *args, **kwargs)
+            record_class.__init__ = _initialiser(names, defaults, "__post_init__" in members)
+            record_class.__init__(self, *args, **kwargs)
 
-        made = type(kind)(kind.__name__, kind.__bases__, {**members, "__slots__": names, "__init__": begin})
-        return made
+        record_class = type(kind)(
+            kind.__name__, kind.__bases__, {**members, "__slots__": names, "__init__": begin}
+        )
+        return record_class
 
-    def _initialiser(names, given, more):
+    def _initialiser(names, defaults, more):
         arguments, lines = [], []
         for name in names:
-            value = given.get(f"_{name}")
+            value = defaults.get(f"_{name}")
             if not isinstance(value, field):
-                arguments.append(f"{name}=_{name}" if f"_{name}" in given else name)
+                arguments.append(f"{name}=_{name}" if f"_{name}" in defaults else name)
             elif value.init:
                 arguments.append(f"{name}=None")
                 lines.append(f"  if {name} is None: {name} = _{name}.make()")
@@ -48,5 +50,5 @@ else:
             lines.append(f"  self.{name} = {name}")
         if more:
             lines.append("  self.__post_init__()")
-        exec("\n".join([f"def __init__(self, {', '.join(arguments)}):", *lines]), given)
-        return given["__init__"]
+        exec("\n".join([f"def __init__(self, {', '.join(arguments)}):", *lines]), defaults)
+        return defaults["__init__"]

@@ -41,13 +41,13 @@ def failed_surroundings(error: BaseException) -> ExplorerError | None:
 
     Libraries raise errors of their own on top of the system's, so what an error came from is looked at, too.
     """
-    seen: set[int] = set()
-    one: BaseException | None = error
-    while one is not None and id(one) not in seen:
-        seen.add(id(one))
-        if (found := _refused(one)) is not None:
-            return found
-        one = one.__cause__ or one.__context__
+    visited: set[int] = set()
+    cause: BaseException | None = error
+    while cause is not None and id(cause) not in visited:
+        visited.add(id(cause))
+        if (refusal := _refused(cause)) is not None:
+            return refusal
+        cause = cause.__cause__ or cause.__context__
     return None
 
 
@@ -56,8 +56,8 @@ def _refused(error: BaseException) -> ExplorerError | None:
     if number not in _REFUSED and not isinstance(error, ExplorerError):
         number = next((n for n in _IN_WORDS if os.strerror(n) in str(error)), number)
     if number in _REFUSED:
-        what, hint = _REFUSED[number]
-        return Misuse(what, hint=hint)
+        message, hint = _REFUSED[number]
+        return Misuse(message, hint=hint)
     if not isinstance(error, OSError):
         return None
     if _NO_TEMPORARY in str(error):

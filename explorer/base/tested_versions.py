@@ -151,7 +151,7 @@ def origins(error: BaseException) -> list[str]:
 
     Read from the error itself, the modules of its traceback, and the errors that it was raised from.
     """
-    names = [name.partition(".")[0] for one in error_chain(error) for name in _modules(one)]
+    names = [name.partition(".")[0] for cause in error_chain(error) for name in _modules(cause)]
     return list(dict.fromkeys(_PACKAGES[name] for name in names if name in _PACKAGES))
 
 
@@ -163,10 +163,10 @@ def release(version: str) -> tuple[int, ...]:
 
 def error_chain(error: BaseException) -> Iterator[BaseException]:
     """An error, and those that it was raised from."""
-    seen: set[int] = set()
+    visited: set[int] = set()
     current: BaseException | None = error
-    while current is not None and id(current) not in seen:
-        seen.add(id(current))
+    while current is not None and id(current) not in visited:
+        visited.add(id(current))
         yield current
         current = current.__cause__ or current.__context__
 

@@ -45,9 +45,9 @@ class unmet:  # noqa: N801 - called like a function
         if not isinstance(error, (AttributeError, ImportError, KeyError)):
             return
         row = version_range(self.package)
-        said = f"{self.package} {installed_version(self.package)} cannot be used for this: {self.what}"
+        message = f"{self.package} {installed_version(self.package)} cannot be used for this: {self.what}"
         hint = f"install {self.package} {row.lowest} to {row.highest}" if row else ""
-        raise BadModel(said, hint=hint) from error
+        raise BadModel(message, hint=hint) from error
 
 
 def notes_of(error: BaseException) -> list[str]:
@@ -66,8 +66,8 @@ def notes_of(error: BaseException) -> list[str]:
 def at_hand(error: BaseException) -> list[str]:
     """Packages of the table that the function which failed has values of."""
     names: list[str] = []
-    for one in error_chain(error):
-        step = one.__traceback__
+    for cause in error_chain(error):
+        step = cause.__traceback__
         while step is not None and step.tb_next is not None:
             step = step.tb_next
         if step is not None:
@@ -111,8 +111,8 @@ def explained(error: Exception) -> ExplorerError:
 
 def internal_error(error: BaseException) -> ExplorerError:
     """What is said of an error of the program itself, with notes of versions, Python's among them."""
-    said = with_note(internal(error), error)
+    failure = with_note(internal(error), error)
     note = version_note("python")
-    if note and "tested with" not in said.hint:
-        said.hint = f"{said.hint}; {note}"
-    return said
+    if note and "tested with" not in failure.hint:
+        failure.hint = f"{failure.hint}; {note}"
+    return failure

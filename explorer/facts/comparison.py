@@ -145,33 +145,33 @@ def model_figures(
         proof: That it computes what another does; None where there is none.
     """
     totals = info.totals
-    found = {name: FigureValue(getattr(totals, name)) for name in ("params", "weight_bytes", "nodes")}
+    figures = {name: FigureValue(getattr(totals, name)) for name in ("params", "weight_bytes", "nodes")}
     for name in TABLE_FIGURES:
-        if name not in found and hasattr(totals, name) and name != "coverage":
-            found[name] = FigureValue(getattr(totals, name), totals.sign)
+        if name not in figures and hasattr(totals, name) and name != "coverage":
+            figures[name] = FigureValue(getattr(totals, name), totals.sign)
     if totals.kv_cache_bytes is None:
-        del found["kv_cache_bytes"]
-    known = totals.bytes_read is not None and totals.weight_bytes_read is not None
-    moved = (totals.bytes_read or 0) - (totals.weight_bytes_read or 0) if known else None
-    found["activation_bytes_read"] = FigureValue(moved, totals.sign)
-    found["coverage"] = FigureValue(totals.coverage)
+        del figures["kv_cache_bytes"]
+    is_read_known = totals.bytes_read is not None and totals.weight_bytes_read is not None
+    moved = (totals.bytes_read or 0) - (totals.weight_bytes_read or 0) if is_read_known else None
+    figures["activation_bytes_read"] = FigureValue(moved, totals.sign)
+    figures["coverage"] = FigureValue(totals.coverage)
     if roofline is not None:
         sign = ">= " if roofline.coverage < 1 else totals.sign
-        found["least_seconds"] = FigureValue(roofline.seconds, sign)
+        figures["least_seconds"] = FigureValue(roofline.seconds, sign)
     if cost is not None:
-        found["tiled_macs"] = FigureValue(cost.macs, cost.sign)
-        found["products"] = FigureValue(cost.products, cost.sign)
+        figures["tiled_macs"] = FigureValue(cost.macs, cost.sign)
+        figures["products"] = FigureValue(cost.products, cost.sign)
         for name in ("utilisation", "padded_share"):
-            found[name] = FigureValue(getattr(cost, name))
-        found["traffic"] = FigureValue(cost.total.traffic, cost.sign)
+            figures[name] = FigureValue(getattr(cost, name))
+        figures["traffic"] = FigureValue(cost.total.traffic, cost.sign)
         double = cost.hardware.double_buffered
-        found["buffer"] = FigureValue(cost.buffer_double if double else cost.buffer)
-        found["cycles"] = FigureValue(cost.total.cycles, cost.sign)
-        found["tile_seconds"] = FigureValue(cost.total.seconds, cost.sign)
+        figures["buffer"] = FigureValue(cost.buffer_double if double else cost.buffer)
+        figures["cycles"] = FigureValue(cost.total.cycles, cost.sign)
+        figures["tile_seconds"] = FigureValue(cost.total.seconds, cost.sign)
     if proof is not None:
-        found["verdict_kind"] = FigureValue(proof.verdict_kind)
-        found["worst_error"] = FigureValue(proof.worst_error)
-    return found
+        figures["verdict_kind"] = FigureValue(proof.verdict_kind)
+        figures["worst_error"] = FigureValue(proof.worst_error)
+    return figures
 
 
 _SUMS = ("products", "macs", "traffic", "cycles", "seconds")
@@ -181,11 +181,11 @@ _SUMS = ("products", "macs", "traffic", "cycles", "seconds")
 def sweep_figures(row: SweepRow) -> Figures:
     """The figures of one tiling of a sweep."""
     names = {name: name for name in _OF_TILES} | {"tiled_macs": "macs", "tile_seconds": "seconds"}
-    found = {name: FigureValue(getattr(row, of), row.sign * (of in _SUMS)) for name, of in names.items()}
+    figures = {name: FigureValue(getattr(row, of), row.sign * (of in _SUMS)) for name, of in names.items()}
     if row.verdict_kind is not None:
-        found["verdict_kind"] = FigureValue(row.verdict_kind)
-        found["worst_error"] = FigureValue(row.worst_error)
-    return found
+        figures["verdict_kind"] = FigureValue(row.verdict_kind)
+        figures["worst_error"] = FigureValue(row.worst_error)
+    return figures
 
 
 def tilings_table(rows: Sequence[SweepRow]) -> FigureTable:
@@ -194,18 +194,18 @@ def tilings_table(rows: Sequence[SweepRow]) -> FigureTable:
     Raises:
         Misuse: Fewer than two of them have figures.
     """
-    known = [row for row in rows if not row.error]
-    if len(known) < 2:
+    complete = [row for row in rows if not row.error]
+    if len(complete) < 2:
         raise Misuse("there is nothing to compare with", hint="choose two tilings or more that have figures")
     telling = ("model", "edges", "form", "grouped", "hardware", "opening")
-    differs = [name for name in telling if len({getattr(row, name) for row in known}) > 1]
-    names = [" ".join([sizes_text(row.tile), *(getattr(row, n) for n in differs)]) for row in known]
-    machines = {row.hardware for row in known}
+    differs = [name for name in telling if len({getattr(row, name) for row in complete}) > 1]
+    names = [" ".join([sizes_text(row.tile), *(getattr(row, n) for n in differs)]) for row in complete]
+    machines = {row.hardware for row in complete}
     notes = []
-    if len({(row.model, row.opening) for row in known}) > 1:
+    if len({(row.model, row.opening) for row in complete}) > 1:
         notes.append("they are of several models: figures that grow with a model are not of the same work")
     machine = machines.pop() if len(machines) == 1 else ""
-    return figure_table(names, [sweep_figures(row) for row in known], machine, notes)
+    return figure_table(names, [sweep_figures(row) for row in complete], machine, notes)
 
 
 def figure_table(
@@ -230,7 +230,7 @@ def figure_table(
     for name, (unit, better) in TABLE_FIGURES.items():
         values = tuple(column.get(name) for column in columns)
         nothing = (None, 1) if name == "coverage" else (None,)
-        if all(one is None or one.value in nothing for one in values):
+        if all(value is None or value.value in nothing for value in values):
             continue
         why = ""
         if name in _OF_TILES and (len(set(tiled)) > 1 or None in tiled):
@@ -245,16 +245,16 @@ def figure_table(
 def _ratios(values: Sequence[FigureValue | None]) -> tuple[float | None, ...]:
     """Each value in the first one's."""
     numbers = [
-        one.value if one is not None and not one.sign and not isinstance(one.value, str) else None
-        for one in values
+        figure.value if figure is not None and not figure.sign and not isinstance(figure.value, str) else None
+        for figure in values
     ]
     first = numbers[0]
-    return tuple(None if not first or one is None else one / first for one in numbers)
+    return tuple(None if not first or number is None else number / first for number in numbers)
 
 
 def _best(values: Sequence[FigureValue | None], better: Better) -> tuple[int, ...]:
     """Those that no other can beat, by what each is at the least and at the most."""
-    ranges = {at: _range(one) for at, one in enumerate(values) if one is not None}
+    ranges = {at: _range(figure) for at, figure in enumerate(values) if figure is not None}
     if len(ranges) < 2 or not better or len(set(ranges.values())) == 1:
         return ()
     if better == "more":
@@ -262,18 +262,21 @@ def _best(values: Sequence[FigureValue | None], better: Better) -> tuple[int, ..
     return tuple(
         at
         for at, (_, most) in ranges.items()
-        if most <= min((least for other, (least, _) in ranges.items() if other != at))
+        if most <= min((least for rival, (least, _) in ranges.items() if rival != at))
     )
 
 
-def _range(one: FigureValue) -> tuple[float, float]:
+def _range(figure: FigureValue) -> tuple[float, float]:
     """What a figure is at the least, and at the most; none is below 0."""
-    if isinstance(one.value, str):
-        place = WEAKEST_FIRST.index(one.value) if one.value in get_args(VerdictKind) else 0
+    if isinstance(figure.value, str):
+        place = WEAKEST_FIRST.index(figure.value) if figure.value in get_args(VerdictKind) else 0
         return place, place
-    if one.value is None or math.isnan(one.value) or one.sign.startswith("~"):
+    if figure.value is None or math.isnan(figure.value) or figure.sign.startswith("~"):
         return 0, math.inf
-    return (0 if one.sign.startswith("<") else one.value, math.inf if one.sign.startswith(">") else one.value)
+    return (
+        0 if figure.sign.startswith("<") else figure.value,
+        math.inf if figure.sign.startswith(">") else figure.value,
+    )
 
 
 class Difference(Struct, frozen=True):
@@ -434,4 +437,4 @@ class TreeDiff(Struct, frozen=True):
             return True
         if row.status not in ("added", "removed") or row.inside < row.end - at - 1:
             return False
-        return all(self.rows[one].status == row.status for one in range(at + 1, row.end))
+        return all(self.rows[inner].status == row.status for inner in range(at + 1, row.end))

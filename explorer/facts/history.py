@@ -75,8 +75,8 @@ class History(Struct, frozen=True):
 
         A program that knew no branches did not write it down: then it is the state before.
         """
-        said = self.entries[at].parent
-        return None if at == 0 else at - 1 if said is None else said
+        written_parent = self.entries[at].parent
+        return None if at == 0 else at - 1 if written_parent is None else written_parent
 
     def children(self) -> dict[int, list[int]]:
         """The states that were made of each, oldest first; one of which nothing was made is not in it."""
@@ -116,10 +116,12 @@ class History(Struct, frozen=True):
     @property
     def unsaved(self) -> tuple[HistoryEntry, ...]:
         """What would go with the session: states that nobody saved, nor what was made of them, nor forgot."""
-        kept = {at for end, entry in enumerate(self.entries) if entry.saved for at in self.line_to(end)}
+        behind_saved = {
+            at for end, entry in enumerate(self.entries) if entry.saved for at in self.line_to(end)
+        }
         states = enumerate(self.entries)
         return tuple(
-            entry for at, entry in states if at and not entry.saved and (at not in kept or entry.name)
+            entry for at, entry in states if at and not entry.saved and (at not in behind_saved or entry.name)
         )
 
     def state(self, word: str) -> int:

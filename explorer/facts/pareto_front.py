@@ -29,9 +29,9 @@ def with_front(rows: Sequence[SweepRow]) -> tuple[SweepRow, ...]:
             rivals.setdefault((row.model, row.fingerprint, row.opening, row.hardware), []).append(at)
     marked: set[int] = set()
     for group in rivals.values():
-        known = [name for name in OBJECTIVES if all(getattr(rows[at], name) is not None for at in group)]
-        points = [tuple(getattr(rows[at], name) for name in known) for at in group]
-        if known:
+        objectives = [name for name in OBJECTIVES if all(getattr(rows[at], name) is not None for at in group)]
+        points = [tuple(getattr(rows[at], name) for name in objectives) for at in group]
+        if objectives:
             best = nondominated([(*point, 0, 0)[:3] for point in points])
             marked.update(at for at, point in zip(group, points, strict=True) if (*point, 0, 0)[:3] in best)
     return tuple(

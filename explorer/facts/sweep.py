@@ -232,7 +232,7 @@ def ordered(rows: Iterable[SweepRow], by: str, *, reverse: bool = False) -> tupl
         return tuple(rows)[::-1] if reverse else tuple(rows)
     # the front itself goes by what its machine, or without one its memory, does best
     listed = list(ordered(ordered(rows, "traffic"), "cycles")) if by == "pareto" else list(rows)
-    known = [row for row in listed if getattr(row, name) is not None]
+    sortable = [row for row in listed if getattr(row, name) is not None]
     unknown = [row for row in listed if getattr(row, name) is None]
-    known.sort(key=lambda row: getattr(row, name), reverse=largest != reverse)
-    return (*known, *unknown)
+    sortable.sort(key=lambda row: getattr(row, name), reverse=largest != reverse)
+    return (*sortable, *unknown)

@@ -127,11 +127,11 @@ class TileSpec(Spec, frozen=True):
     @property
     def label(self) -> str:
         """What a state that was made so is called: the tile, and what is not as it is by default."""
-        said = [sizes_text(self.tile)]
-        said += ["padded"] * (self.edges == "padded") + [self.form] * (self.form != "auto")
-        said += ["packed"] * (self.grouped == "pack")
-        said += [f"{self.accumulator}-bit accumulator"] * (self.accumulator > 0)
-        return f"tile {' '.join(said)}"
+        parts = [sizes_text(self.tile)]
+        parts += ["padded"] * (self.edges == "padded") + [self.form] * (self.form != "auto")
+        parts += ["packed"] * (self.grouped == "pack")
+        parts += [f"{self.accumulator}-bit accumulator"] * (self.accumulator > 0)
+        return f"tile {' '.join(parts)}"
 
 
 class SitePlan(Struct, frozen=True):

@@ -62,14 +62,14 @@ class CacheFolder:
     def read(self, name: str) -> memoryview | None:
         """What was written under a name; None if that is not there, or not as it was written."""
         try:
-            data = self._content(name)
+            raw = self._content(name)
         except (OSError, MemoryError):
             return None
         begins = len(_MAGIC) + _DIGEST
-        if data is None or data[: len(_MAGIC)] != _MAGIC:
+        if raw is None or raw[: len(_MAGIC)] != _MAGIC:
             return None
-        content = memoryview(data)[begins:]
-        if data[len(_MAGIC) : begins] != _checksum(name, content):
+        content = memoryview(raw)[begins:]
+        if raw[len(_MAGIC) : begins] != _checksum(name, content):
             return None
         with contextlib.suppress(OSError):
             os.utime(os.path.join(self.path, name))  # used just now
@@ -107,14 +107,14 @@ class CacheFolder:
 
     def _make_room(self, size: int) -> None:
         """Removes what was used least recently, until there is room for one more file."""
-        found = sorted(self._files())
-        held, count = sum(size for _, size, _ in found), len(found)
-        for used, each, path in found:
-            left = path.endswith(".new") and used < time.time() - _LEFT
-            if held + size > self.most_bytes or count >= MOST_FILES or left:
+        files = sorted(self._files())
+        total, count = sum(size for _, size, _ in files), len(files)
+        for used, each, path in files:
+            is_leftover = path.endswith(".new") and used < time.time() - _LEFT
+            if total + size > self.most_bytes or count >= MOST_FILES or is_leftover:
                 with contextlib.suppress(OSError):
                     os.unlink(path)
-                held, count = held - each, count - 1
+                total, count = total - each, count - 1
 
     def _files(self) -> Iterator[tuple[float, int, str]]:
         """When each was used last, its size, its path."""

@@ -54,8 +54,8 @@ def _run() -> None:
     spec = importlib.util.spec_from_file_location("explorer", package)
     assert spec is not None
     assert spec.loader is not None
-    found = sys.modules["explorer"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(found)
+    module = sys.modules["explorer"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     del sys.argv[0]
     importlib.import_module(sys.argv[0]).main()
 

@@ -196,15 +196,15 @@ def checkup(*, extras: bool = False) -> Checkup:
         extras: Whether packages of extras are imported, too, which takes seconds.
     """
     problems: list[Problem] = []
-    known = installation.distributions()
+    installed = installation.distributions()
     tried = [row for row in TESTED[1:] if extras or not installation.extra_name(row)]
-    tried = [row for row in tried if installation.distribution(row, known) is not None]
+    tried = [row for row in tried if installation.distribution(row, installed) is not None]
     # nothing of it is of use on Windows
     names = [] if os.name == "nt" else map(module_name, tried)
     trial = _asked(lambda: ImportTrial(names), None, "imports cannot be tried", problems)
     python, machine, terminal = _python(problems), _machine(problems), _terminal(problems)
     folders = tuple(_folders(problems))
-    packages = _packages(known, trial, problems)
+    packages = _packages(installed, trial, problems)
     return Checkup(
         __version__, python, machine, terminal, folders, packages, tuple(_extras(packages)), tuple(problems)
     )
@@ -238,8 +238,8 @@ def _pip(command: str) -> str:
     import shutil
 
     folder = os.path.dirname(sys.executable)
-    found = shutil.which("pip")
-    if found and os.path.dirname(os.path.realpath(found)) == os.path.realpath(folder):
+    pip_path = shutil.which("pip")
+    if pip_path and os.path.dirname(os.path.realpath(pip_path)) == os.path.realpath(folder):
         return command
     python = short_path(sys.executable)
     if installation.imported_place("pip") is None:
@@ -247,14 +247,14 @@ def _pip(command: str) -> str:
     return f"{python} -m {command}"
 
 
-def _asked(ask: Callable[[], T], otherwise: U, what: str, problems: list[Problem]) -> T | U:
+def _asked(ask: Callable[[], T], otherwise: U, subject: str, problems: list[Problem]) -> T | U:
     """What `ask` returns; where it fails, that is a problem."""
     try:
         return ask()
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         fault = installation.import_fault(error)
-        problem = Problem(f"{what}: {short_path(reason)}", "", "") if fault is None else _problem(fault)
+        problem = Problem(f"{subject}: {short_path(reason)}", "", "") if fault is None else _problem(fault)
         _add(problem, problems)
         return otherwise
 
@@ -266,8 +266,8 @@ def _python(problems: list[Problem]) -> PythonInfo:
     row = TESTED[0]
     version = installed_version("python")
     if release(version) < release(row.lowest):
-        what = f"Python {version} runs this; {row.lowest} or newer is needed"
-        problems.append(Problem(what, f"python{row.highest} -m venv .venv", ""))
+        message = f"Python {version} runs this; {row.lowest} or newer is needed"
+        problems.append(Problem(message, f"python{row.highest} -m venv .venv", ""))
     program = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     fault = installation.own_fault()
     if fault is not None:
@@ -286,20 +286,20 @@ _STANDS_ON = {
 
 
 def _packages(
-    known: Mapping[str, Distribution], trial: ImportTrial | None, problems: list[Problem]
+    installed: Mapping[str, Distribution], trial: ImportTrial | None, problems: list[Problem]
 ) -> tuple[PackageInfo, ...]:
     states: dict[str, PackageInfo] = {}
     for row in TESTED[1:]:
         extra = installation.extra_name(row)
-        held = installation.distribution(row, known)
-        version = None if held is None else held.version
-        state: Any = "fine" if held is None or is_tested(row.package, held.version) else "newer"
-        fault = None if held is None else installation.age_fault(row, held.version)
+        package = installation.distribution(row, installed)
+        version = None if package is None else package.version
+        state: Any = "fine" if package is None or is_tested(row.package, package.version) else "newer"
+        fault = None if package is None else installation.age_fault(row, package.version)
         if fault is not None:
             state = "old"
         else:
-            fault = installation.file_fault(row, held)
-            if held is None and fault is not None:
+            fault = installation.file_fault(row, package)
+            if package is None and fault is not None:
                 state, fault = ("absent", None) if extra else ("missing", fault)
             elif fault is not None:
                 state = "broken"
@@ -344,10 +344,10 @@ def _folders(problems: list[Problem]) -> Iterator[FolderInfo]:
         near = _nearest(folder)
         writable = folder != "?" and _is_writable(near) and not (path != folder and os.path.isdir(path))
         if not writable and folder != "?":
-            what = f"nothing can be written to {short_path(folder)}: {loss}"
-            problems.append(Problem(what, _mend(kind, near), ""))
-        shown = "none: there is no home folder" if folder.startswith(NOWHERE) else short_path(path)
-        yield FolderInfo(kind, shown, os.path.exists(path), writable)
+            message = f"nothing can be written to {short_path(folder)}: {loss}"
+            problems.append(Problem(message, _mend(kind, near), ""))
+        path_text = "none: there is no home folder" if folder.startswith(NOWHERE) else short_path(path)
+        yield FolderInfo(kind, path_text, os.path.exists(path), writable)
     yield _temporary(problems)
 
 
@@ -358,18 +358,18 @@ def _temporary(problems: list[Problem]) -> FolderInfo:
         path = tempfile.gettempdir()
     except OSError:
         path = os.environ.get("TMPDIR", "/tmp")
-        what = "there is no folder for temporary files: no model can be tiled or run"
-        problems.append(Problem(what, "export TMPDIR=~/tmp && mkdir -p ~/tmp", ""))
+        message = "there is no folder for temporary files: no model can be tiled or run"
+        problems.append(Problem(message, "export TMPDIR=~/tmp && mkdir -p ~/tmp", ""))
         return FolderInfo("temporary", short_path(path), os.path.exists(path), False)
     return FolderInfo("temporary", short_path(path), True, True)
 
 
 def _check_config(path: str, problems: list[Problem]) -> None:
     try:
-        data = input_files.content(path, own=True)
+        content = input_files.content(path, internal=True)
         import tomllib  # 30 ms, where there is a file
 
-        tomllib.loads(data.decode("utf-8-sig"))
+        tomllib.loads(content.decode("utf-8-sig"))
     except FileNotFoundError:
         pass
     except NotADirectoryError:
@@ -423,8 +423,8 @@ def _terminal(problems: list[Problem]) -> TerminalInfo:
     name = environment.get("TERM", "")
     encoding = getattr(sys.stdout, "encoding", None) or "?"
     if size is not None and not encoding.lower().replace("-", "").startswith("utf"):
-        what = f"standard output is {encoding}: lines and bars are drawn in plain letters"
-        problems.append(Problem(what, "export LC_ALL=C.UTF-8", ""))
+        message = f"standard output is {encoding}: lines and bars are drawn in plain letters"
+        problems.append(Problem(message, "export LC_ALL=C.UTF-8", ""))
     inside = "tmux" if environment.get("TMUX") else "screen" if environment.get("STY") else ""
     ssh = any(environment.get(key) for key in ("SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY"))
     columns, rows = size or (None, None)
@@ -460,8 +460,8 @@ def _machine(problems: list[Problem]) -> MachineInfo:
     whole, free = memory or (None, None)
     names, sources = gpus or ((), ())
     if os.name == "nt":
-        what = "this is Windows: only --help, --version and doctor answer"
-        problems.append(Problem(what, "wsl --install", ""))
+        message = "this is Windows: only --help, --version and doctor answer"
+        problems.append(Problem(message, "wsl --install", ""))
     return MachineInfo(_system(), name, many, whole, free, names, sources)
 
 
@@ -502,8 +502,8 @@ def _gpus() -> tuple[tuple[str, ...], tuple[str, ...]]:
             cards = []
         for card in cards:
             lines = _text(f"{_DRIVERS}/{card}/information").splitlines()
-            told = [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
-            names.append(told[0] if told and told[0] else "NVIDIA GPU")
+            models = [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
+            names.append(models[0] if models and models[0] else "NVIDIA GPU")
         if os.path.exists("/dev/kfd"):
             names.append("AMD GPU (ROCm)")
     if sys.platform == "darwin" and platform.machine() == "arm64":
@@ -533,6 +533,6 @@ def _nvidia_smi() -> list[str]:
 
 def _text(path: str) -> str:
     try:
-        return input_files.content(path, own=True).decode("utf-8", "replace")
+        return input_files.content(path, internal=True).decode("utf-8", "replace")
     except OSError:
         return ""

@@ -51,13 +51,13 @@ def read_of(path: str, size: int, spans: Iterable[tuple[int, int]]) -> FileRead:
 
 def joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Spans by where they begin; those that touch are one."""
-    found: list[tuple[int, int]] = []
+    merged: list[tuple[int, int]] = []
     for offset, size in sorted(spans):
-        if found and offset <= sum(found[-1]):
-            begin, before = found.pop()
+        if merged and offset <= sum(merged[-1]):
+            begin, before = merged.pop()
             offset, size = begin, max(before, offset + size - begin)
-        found.append((offset, size))
-    return found
+        merged.append((offset, size))
+    return merged
 
 
 def last_change(files: Sequence[FileRead]) -> int:
@@ -73,7 +73,7 @@ def digest(files: Sequence[FileRead]) -> bytes | None:
     """Digest of what was read of some files, read anew; None if one of them is not there as it was."""
     import hashlib  # 5 ms that a command which asks for no digest does not pay
 
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for file in files:
         try:
             if os.path.realpath(file.path) != file.real:
@@ -83,13 +83,13 @@ def digest(files: Sequence[FileRead]) -> bytes | None:
                 if size != file.size:
                     return None
                 for part in _parts(descriptor, file.spans):
-                    found.update(part)
+                    hasher.update(part)
             finally:
                 os.close(descriptor)
         except (OSError, ValueError, Misuse):
             return None
-        found.update(msgspec.msgpack.encode(file))
-    return found.digest()
+        hasher.update(msgspec.msgpack.encode(file))
+    return hasher.digest()
 
 
 def _parts(descriptor: int, spans: Sequence[tuple[int, int]]) -> Iterator[bytes]:

@@ -20,9 +20,9 @@ def give_back(above: int = 0) -> None:
         above: Where this process holds more bytes than this, and more than were left the last time; 0: in any
             case.
     """
-    held = resident()
-    _least[0] = min(_least[0], held)
-    if sys.platform != "linux" or (above and held < max(above, _least[0] + _MORE)):
+    resident_bytes = resident()
+    _least[0] = min(_least[0], resident_bytes)
+    if sys.platform != "linux" or (above and resident_bytes < max(above, _least[0] + _MORE)):
         return
     try:
         import ctypes

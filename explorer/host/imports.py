@@ -115,8 +115,8 @@ def _child(path: str, names: Sequence[str]) -> subprocess.Popen[str]:
 
 def _fault(module: str, reason: str) -> Fault:
     row = next(row for row in TESTED if module_name(row) == module)
-    held = distribution(row, distributions())
-    version = held.version if held else ""
+    package = distribution(row, distributions())
+    version = package.version if package else ""
     called = f"{row.package} {version}".strip()
     lacks = _LACKS.match(reason)
     if lacks is not None and lacks[1].partition(".")[0] != module:
@@ -127,10 +127,10 @@ def _fault(module: str, reason: str) -> Fault:
 def _told_once(faults: dict[str, Fault], reasons: dict[str, str]) -> dict[str, Fault]:
     """Faults without those of packages that fail because another one does."""
     first = {reason: name for name, reason in reversed(reasons.items())}
-    told = {name: fault for name, fault in faults.items() if first[reasons[name]] == name}
-    blamed = {name for name in told if not told[name].what.endswith("is not installed")}
+    root_faults = {name: fault for name, fault in faults.items() if first[reasons[name]] == name}
+    blamed = {name for name in root_faults if not root_faults[name].what.endswith("is not installed")}
     return {
         name: fault
-        for name, fault in told.items()
-        if not any(f"'{other}" in reasons[name] for other in blamed - {name})
+        for name, fault in root_faults.items()
+        if not any(f"'{culprit}" in reasons[name] for culprit in blamed - {name})
     }

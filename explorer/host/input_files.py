@@ -37,14 +37,14 @@ for _name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY", "O_NOINHERIT"):
     _READING |= getattr(os, _name, 0)
 
 
-def check(path: str, *, own: bool = False) -> os.stat_result:
+def check(path: str, *, internal: bool = False) -> os.stat_result:
     """Checks a file that a library opens by its name; what `descriptor` refuses is refused here.
 
     Raises:
         Misuse: It lies outside the served folder.
         OSError: It is missing, or no regular file.
     """
-    if not own:
+    if not internal:
         confinement.check(path)
     try:
         about = os.stat(path)
@@ -54,12 +54,12 @@ def check(path: str, *, own: bool = False) -> os.stat_result:
     return about
 
 
-def descriptor(path: str, *, own: bool = False) -> tuple[int, int]:
+def descriptor(path: str, *, internal: bool = False) -> tuple[int, int]:
     """Opens a regular file for reading.
 
     Args:
         path: Its path.
-        own: The program chose the path, and no user did: no folder confines it.
+        internal: The program chose the path, and no user did: no folder confines it.
 
     Returns:
         The descriptor, which the caller closes, and the size of the file in bytes.
@@ -69,12 +69,12 @@ def descriptor(path: str, *, own: bool = False) -> tuple[int, int]:
         OSError: It cannot be read, or is no regular file.
     """
     # before it is opened: opening a device may do something, and why a file does not open tells of it
-    check(path, own=own)
+    check(path, internal=internal)
     opened = os.open(path, _READING)
     try:
         about = os.fstat(opened)
         _check_regular(about)
-        if not own:
+        if not internal:
             confinement.check_opened(path, about)
     except BaseException:
         os.close(opened)
@@ -99,19 +99,19 @@ def unbuffered(opened: int, *, close: bool = True) -> FileIO:
     return open(opened, "rb", buffering=0, closefd=close)
 
 
-def binary(path: str, *, own: bool = False) -> BufferedReader:
+def binary(path: str, *, internal: bool = False) -> BufferedReader:
     """Opens a file of bytes for reading.
 
     Raises:
         Misuse, OSError: As `descriptor`.
     """
-    return open(descriptor(path, own=own)[0], "rb")
+    return open(descriptor(path, internal=internal)[0], "rb")
 
 
 def text(
     path: str,
     *,
-    own: bool = False,
+    internal: bool = False,
     encoding: str = "utf-8",
     errors: str = "strict",
     newline: str | None = None,
@@ -121,27 +121,27 @@ def text(
     Raises:
         Misuse, OSError: As `descriptor`.
     """
-    number = descriptor(path, own=own)[0]
+    number = descriptor(path, internal=internal)[0]
     return open(number, encoding=encoding, errors=errors, newline=newline)
 
 
-def content(path: str, *, own: bool = False, most: int = MOST_BYTES) -> bytes:
+def content(path: str, *, internal: bool = False, most: int = MOST_BYTES) -> bytes:
     """All of a file.
 
     Args:
         path: Its path.
-        own: As for `descriptor`.
+        internal: As for `descriptor`.
         most: Largest size in bytes.
 
     Raises:
         Misuse: It lies outside the served folder.
         OSError: It cannot be read, is no regular file, or is larger than `most`.
     """
-    with binary(path, own=own) as file:
-        data = file.read(most + 1)
-    if len(data) > most:
+    with binary(path, internal=internal) as file:
+        raw = file.read(most + 1)
+    if len(raw) > most:
         raise OSError(errno.EFBIG, f"it has more than {most >> 20} MiB")
-    return data
+    return raw
 
 
 def mapping(opened: int, size: int, *, private: bool = False) -> mmap.mmap:
@@ -214,7 +214,7 @@ def names(folder: str) -> list[str]:
     return os.listdir(folder)
 
 
-def toml(data: bytes | str, path: str) -> tuple[str, dict[str, Any]]:
+def toml(source: bytes | str, path: str) -> tuple[str, dict[str, Any]]:
     """The text in the file `path`, and what it says.
 
     Raises:
@@ -225,7 +225,7 @@ def toml(data: bytes | str, path: str) -> tuple[str, dict[str, Any]]:
     import tomllib
 
     try:
-        text = data.decode("utf-8-sig") if isinstance(data, bytes) else data
+        text = source.decode("utf-8-sig") if isinstance(source, bytes) else source
     except UnicodeDecodeError:
         raise Misuse("this is not TOML: it is no text in UTF-8", where=path) from None
     if deep := re.search(_DEEP, re.sub(QUOTED, "q", text)):
@@ -234,7 +234,7 @@ def toml(data: bytes | str, path: str) -> tuple[str, dict[str, Any]]:
     try:
         return text, tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # a number may have more digits than Python reads
-        said = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
-        at = re.search(_AT, said)
+        reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
+        at = re.search(_AT, reason)
         where = f"{path}:{at[1]}" if at and at[1] else path
-        raise Misuse(f"this is not TOML: {re.sub(_AT, '', said)}", where=where) from None
+        raise Misuse(f"this is not TOML: {re.sub(_AT, '', reason)}", where=where) from None

@@ -71,15 +71,18 @@ def in_force() -> int | None:
 def is_met(error: BaseException) -> bool:
     """Whether a failure is want of memory, whoever says it in which words."""
     _spare.clear()
-    seen = 0
+    depth = 0
     cause: BaseException | None = error
-    while cause is not None and seen < 8:
+    while cause is not None and depth < 8:
         if isinstance(cause, MemoryError) or (isinstance(cause, OSError) and cause.errno == errno.ENOMEM):
             return True
         if says_so(str(cause)):
             return True
         # who raised 'from None' has said that the cause is another: deep nesting is a MemoryError too
-        cause, seen = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__), seen + 1
+        cause, depth = (
+            cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__),
+            depth + 1,
+        )
     return False
 
 

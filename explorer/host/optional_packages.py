@@ -86,8 +86,8 @@ def require(package: str, source: str) -> Any:
         return importlib.import_module(package)
     except Exception as error:
         # one that does not fit its numpy or protobuf raises whatever it stumbles over
-        if (said := broken_package(error, source)) is not None:
-            raise said from error
+        if (failure := broken_package(error, source)) is not None:
+            raise failure from error
         if isinstance(error, ModuleNotFoundError):
             raise missing(error, extra, source) from error
         raise MissingExtra(

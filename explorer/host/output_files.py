@@ -24,7 +24,7 @@ def check_target(
     models: Iterable[str],
     weights: Collection[str],
     inputs: Iterable[str] = (),
-    made: str = "",
+    new_folder: str = "",
 ) -> None:
     """Refuses a target that would cost the user a file.
 
@@ -34,7 +34,7 @@ def check_target(
         models: Files that are being worked on, and names of what is made by one: net.py:net, package.net:net.
         weights: Files that hold the weights of those.
         inputs: Other files, and folders of such, that are read for the result.
-        made: A folder that is made before it is written.
+        new_folder: A folder that is made before it is written.
 
     Raises:
         Misuse: `path` is one of them, its folder does not exist, it is no regular file, exists and may not be
@@ -47,7 +47,7 @@ def check_target(
     if any(_same_file(file, beside) for file in weights):
         raise Misuse("the model's weights lie beside it", where=beside, hint="choose another name")
     if not os.path.lexists(path):
-        _check_folder(os.path.dirname(os.path.abspath(path)), made)
+        _check_folder(os.path.dirname(os.path.abspath(path)), new_folder)
         return
     if os.path.exists(path) and not os.path.isfile(path):
         # replacing a device node or a pipe would take it away from everybody
@@ -282,18 +282,18 @@ def made_folder(path: str) -> Iterator[None]:
     Raises:
         Misuse: It cannot be made.
     """
-    made = not os.path.isdir(path)
+    is_new = not os.path.isdir(path)
     try:
-        if made:
+        if is_new:
             tell("made", os.path.abspath(path))
             try:
                 os.mkdir(path)
             except OSError as error:
-                made = False
+                is_new = False
                 raise _unwritten(path, error) from error
         yield
     finally:
-        if made:
+        if is_new:
             with contextlib.suppress(OSError):  # there is a result in it
                 os.rmdir(path)
 

@@ -42,10 +42,10 @@ def read(path: str, most: int) -> bytes:
             raise OSError(errno.EINVAL, "it is not a regular file")
         if not is_ours(about):
             raise OSError(errno.EPERM, "others can write it")
-        data = file.read(most + 1)
-    if len(data) > most:
+        raw = file.read(most + 1)
+    if len(raw) > most:
         raise OSError(errno.EFBIG, "it is too large")
-    return data
+    return raw
 
 
 def write(path: str, *parts: bytes) -> None:
@@ -81,10 +81,10 @@ def make_folder(path: str) -> None:
     missing = [path]
     while (above := os.path.dirname(missing[-1])) not in ("", missing[-1]) and not os.path.lexists(above):
         missing.append(above)
-    for one in reversed(missing):
+    for folder in reversed(missing):
         with contextlib.suppress(FileExistsError):
             # `os.makedirs` gives its mode to the last folder only
-            os.mkdir(one, PRIVATE_FOLDER)
+            os.mkdir(folder, PRIVATE_FOLDER)
     about = os.lstat(path)
     if not stat.S_ISDIR(about.st_mode):
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)

@@ -43,16 +43,16 @@ def cores(root: str = _CPU) -> int:
 
 def caches(root: str = _CPU) -> tuple[tuple[int, int, int], ...]:
     """(level, bytes, processors that share it) of each cache for data; 0 processors where it is not told."""
-    found: set[tuple[int, int, int]] = set()
+    from_files: set[tuple[int, int, int]] = set()
     for folder in glob.glob(f"{root}/cpu{processors()[0]}/cache/index*"):
         size = re.fullmatch(r"(\d+)([KMG]?)", _text(f"{folder}/size").strip())
         level = _text(f"{folder}/level").strip()
         if size and level.isdecimal() and _text(f"{folder}/type").strip() != "Instruction":
             shared = _listed(_text(f"{folder}/shared_cpu_list"))
-            found.add((int(level), int(size[1]) * _UNITS[size[2]], shared))
-    told = [(level, _configured(key), 0) for level, key in _SYSCONF]
-    told += [(level, int(_told_by_macos(key) or 0), 0) for level, key in _SYSCTL]
-    return tuple(sorted(found)) or tuple(one for one in told if one[1] > 0)
+            from_files.add((int(level), int(size[1]) * _UNITS[size[2]], shared))
+    from_system = [(level, _configured(key), 0) for level, key in _SYSCONF]
+    from_system += [(level, int(_told_by_macos(key) or 0), 0) for level, key in _SYSCTL]
+    return tuple(sorted(from_files)) or tuple(cache for cache in from_system if cache[1] > 0)
 
 
 def free_bytes() -> int | None:
@@ -112,10 +112,10 @@ def _told_by_macos(key: str) -> str:
     import subprocess
 
     try:
-        asked = subprocess.run(["/usr/sbin/sysctl", "-n", key], capture_output=True, text=True, timeout=5)
+        process = subprocess.run(["/usr/sbin/sysctl", "-n", key], capture_output=True, text=True, timeout=5)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return asked.stdout.strip()
+    return process.stdout.strip()
 
 
 def _configured(key: str) -> int:
@@ -133,7 +133,7 @@ def _listed(text: str) -> int:
 
 def _text(path: str) -> str:
     try:
-        with input_files.text(path, own=True, errors="replace") as file:
+        with input_files.text(path, internal=True, errors="replace") as file:
             return file.read()
     except OSError:
         return ""

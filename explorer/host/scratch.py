@@ -67,11 +67,11 @@ def _make() -> tuple[str, int]:
 @contextlib.contextmanager
 def folder() -> Iterator[str]:
     """A folder for temporary files, for as long as the block lasts."""
-    made = Folder()
+    temporary = Folder()
     try:
-        yield made.path
+        yield temporary.path
     finally:
-        made.remove()
+        temporary.remove()
 
 
 def keep_private(path: str) -> None:
@@ -114,43 +114,43 @@ def claim(path: str) -> int:
     """
     end = time.monotonic() + _CLEARING
     while True:
-        made = True
+        is_new = True
         try:
             os.mkdir(path, 0o700)
         except FileExistsError:
-            made = False
+            is_new = False
         try:
-            descriptor = _locked(path, made)
+            descriptor = _locked(path, is_new)
         except FileExistsError:
             if time.monotonic() > end:
                 raise
             time.sleep(0.01)
             continue
         except BaseException:
-            if made:
+            if is_new:
                 with contextlib.suppress(OSError):
                     os.rmdir(path)
             raise
         if descriptor is None:
             continue
-        if made:
+        if is_new:
             os.chmod(path, 0o700)
         else:
             _empty(path)
         return descriptor
 
 
-def _locked(path: str, made: bool) -> int | None:
+def _locked(path: str, is_new: bool) -> int | None:
     """A descriptor with the lock of a folder; None if the folder is not there any more.
 
     Args:
         path: Of the folder.
-        made: Whether this process made it: then it is its own where there are no locks.
+        is_new: Whether this process made it: then it is its own where there are no locks.
 
     Raises:
         FileExistsError: Another process has the lock, or may have it.
     """
-    if made and not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+    if is_new and not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         os.chmod(path, 0o700)
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -163,7 +163,7 @@ def _locked(path: str, made: bool) -> int | None:
     try:
         free = try_lock(descriptor)
     except OSError:  # a file system without locks
-        free = made
+        free = is_new
     if not free:
         os.close(descriptor)
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
@@ -182,12 +182,12 @@ def release(path: str, lock: int) -> None:
     """
     remove(path)
     aside = os.path.join(os.path.dirname(path), f".explorer-{os.urandom(8).hex()}.part")
-    left = False
+    is_aside = False
     with contextlib.suppress(OSError):
         os.rename(path, aside)
-        left = True
+        is_aside = True
     os.close(lock)
-    if left:
+    if is_aside:
         with contextlib.suppress(OSError):
             _empty(aside)
             os.rmdir(aside)
@@ -217,7 +217,7 @@ def clear(path: str) -> bool:
     try:
         if os.lstat(path).st_uid != os.getuid():
             return False
-        descriptor = _locked(path, made=False)
+        descriptor = _locked(path, is_new=False)
     except OSError:
         return False
     if descriptor is None:
@@ -235,10 +235,10 @@ def clear_left(base: str, named: Callable[[str], object]) -> None:
         named: Whether a name is that of a folder of ours.
     """
     try:
-        found = [entry.path for entry in os.scandir(base) if named(entry.name)]
+        folders = [entry.path for entry in os.scandir(base) if named(entry.name)]
     except OSError:
         return
-    for path in found:
+    for path in folders:
         clear(path)
 
 

@@ -32,7 +32,7 @@ def page(topic: str) -> str:
         raise Misuse(
             "no such topic", where=topic, hint=nearest(topic, TOPICS) or f"there are {', '.join(TOPICS)}"
         )
-    with input_files.text(os.path.join(os.path.dirname(__file__), f"{topic}.md"), own=True) as file:
+    with input_files.text(os.path.join(os.path.dirname(__file__), f"{topic}.md"), internal=True) as file:
         return re.sub(r"<!--.*?-->\n", "", file.read())
 
 

@@ -390,7 +390,7 @@ class EngineProcess:
     def _log(self, begins: int) -> list[str]:
         """The last lines of the log from byte `begins` on, without empty ones."""
         path = os.path.join(self._workdir, "engine.log")
-        with contextlib.suppress(OSError), input_files.binary(path, own=True) as log:
+        with contextlib.suppress(OSError), input_files.binary(path, internal=True) as log:
             log.seek(max(os.fstat(log.fileno()).st_size - 4096, begins))
             lines = log.read().decode("utf-8", "replace").splitlines()
             return [line.strip() for line in lines if line.strip()]

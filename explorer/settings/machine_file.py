@@ -166,7 +166,7 @@ def check_name(name: str, config: str | None = None, *, overwrite: bool = False)
     path = config or config_path()
     _with_machine(_text(path), path, name, {}, overwrite)
     folder = os.path.dirname(os.path.abspath(path))
-    output_files.check_target(path, overwrite=True, models=(), weights=(), made=folder)
+    output_files.check_target(path, overwrite=True, models=(), weights=(), new_folder=folder)
     return path
 
 

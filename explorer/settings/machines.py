@@ -302,7 +302,7 @@ def hardware_profiles(config: str | None = None) -> dict[str, Hardware]:
 
 def _content(path: str, *, own: bool = False) -> dict[str, Any]:
     try:
-        return input_files.toml(input_files.content(path, own=own), path)[1]
+        return input_files.toml(input_files.content(path, internal=own), path)[1]
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(path) from None
     except OSError as error:

@@ -1,7 +1,7 @@
 """Drafts of the boxes of a graph view: which rows of the tree are drawn, and which rows share a box.
 
-Groups are opened level by level while there is room, or one by one in their place. A run of equal groups stays
-one box, except for the groups that are opened. Neighbours that are too many for one picture share boxes.
+Groups are opened level by level while there is room, or one by one in their place. A run of equal groups
+stays one box, except for the groups that are opened. Neighbours too many for one picture share boxes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Span = tuple[int, int]
 
 
 class BoxDraft(Struct):
-    """A box before it is drawn: the rows that it stands for, whether they are equal groups, and which call."""
+    """A box before it is drawn: its rows, whether they are equal groups, and which call of a layer."""
 
     rows: Sequence[int]
     run: bool = False

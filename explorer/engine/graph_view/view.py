@@ -243,7 +243,7 @@ def _join(picture: _Picture, joined: _Drawing, drafts: Sequence[BoxDraft], bodie
             box_of[row:end] = array("i", [at]) * (end - row)
 
     def end_box(row: int, way: str, value: FlowingValue, other_row: int) -> int | None:
-        """The box of a row at one end of an edge to `other_row`: one of the drafts, or what is outside of them."""
+        """The box of a row that has an edge to `other_row`: one of the drafts, or a port outside of them."""
         at = box_of[row]
         if at >= 0:
             call = drafts[at].call and place(flow.made.get(row, ()), value)

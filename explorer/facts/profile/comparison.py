@@ -56,8 +56,8 @@ def significance(before: Spread | None, after: Spread | None) -> bool | None:
 
     What does not run takes no time, and surely so.
     """
-    there = [one for one in (before, after) if one is not None]
-    if not there or not all(one.sure for one in there):
+    there = [spread for spread in (before, after) if spread is not None]
+    if not there or not all(spread.sure for spread in there):
         return None
     if before is None or after is None:
         return there[0].low > 0

@@ -29,11 +29,13 @@ class MeasuredPoint(Struct, frozen=True):
 def measured_points(fact: Profile) -> tuple[MeasuredPoint, ...]:
     """The layers of a profile that have a place on a roofline, those that take most of the run last."""
     points = []
-    for one in fact.layers:
-        took, macs, moved = one.forward_seconds, one.macs_per_second, one.bytes_per_second
+    for layer in fact.layers:
+        took, macs, moved = layer.forward_seconds, layer.macs_per_second, layer.bytes_per_second
         if not took or not macs or not moved:
             continue
-        told = one.predicted_seconds
-        predicted = 2 * macs * took / told if told else None
-        points.append(MeasuredPoint(one.layer, one.path, 2 * macs / moved, 2 * macs, predicted, one.share))
-    return tuple(sorted(points, key=lambda one: one.share))
+        predicted_seconds = layer.predicted_seconds
+        predicted = 2 * macs * took / predicted_seconds if predicted_seconds else None
+        points.append(
+            MeasuredPoint(layer.layer, layer.path, 2 * macs / moved, 2 * macs, predicted, layer.share)
+        )
+    return tuple(sorted(points, key=lambda point: point.share))

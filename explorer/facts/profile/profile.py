@@ -336,13 +336,15 @@ class ProfileSeries(Struct, frozen=True):
 
 def series(profiles: Sequence[Profile]) -> ProfileSeries:
     """Profiles of several batches, side by side."""
-    found = []
-    for one in profiles:
-        batch, took = one.batch or 1, one.wall_seconds
+    batch_times = []
+    for profile in profiles:
+        batch, took = profile.batch or 1, profile.wall_seconds
         rate = batch / took if took else 0.0
-        sure = one.wall.low, one.wall.high
-        found.append(BatchTime(batch, took, *sure, took / batch, rate, one.overhead_seconds, one.settled))
-    return ProfileSeries(tuple(found), tuple(profiles))
+        sure = profile.wall.low, profile.wall.high
+        batch_times.append(
+            BatchTime(batch, took, *sure, took / batch, rate, profile.overhead_seconds, profile.settled)
+        )
+    return ProfileSeries(tuple(batch_times), tuple(profiles))
 
 
 _KEYS: Mapping[str, Callable[[LayerTime], float | None]] = {
@@ -361,8 +363,8 @@ _KEYS: Mapping[str, Callable[[LayerTime], float | None]] = {
 def ordered(layers: Sequence[LayerTime], by: str = "time") -> tuple[LayerTime, ...]:
     """Layers by one of `_KEYS`, those of which it is not known last."""
 
-    def key(one: LayerTime) -> tuple[bool, float]:
-        value = _KEYS[by](one)
+    def key(layer: LayerTime) -> tuple[bool, float]:
+        value = _KEYS[by](layer)
         return value is None, -(value or 0.0)
 
     return tuple(sorted(layers, key=key))
@@ -375,22 +377,24 @@ def measured_figures(fact: Profile) -> dict[str, Mapping[int, float | None]]:
         'measured' seconds, 'measured_share' of the wall time, and with a machine 'measured_limit', the least
         time of those of which it is known, and 'measured_limited', what these took.
     """
-    timed = [(one, one.seconds.median) for one in fact.layers if one.seconds is not None]
-    found: dict[str, Mapping[int, float | None]] = {
-        "measured": {one.layer: took for one, took in timed},
-        "measured_share": {one.layer: one.share for one, _ in timed},
+    timed = [(layer, layer.seconds.median) for layer in fact.layers if layer.seconds is not None]
+    figures: dict[str, Mapping[int, float | None]] = {
+        "measured": {layer.layer: took for layer, took in timed},
+        "measured_share": {layer.layer: layer.share for layer, _ in timed},
     }
     if fact.machine is not None:
-        known = [(one, took) for one, took in timed if one.limit_seconds is not None]
-        found["measured_limit"] = {one.layer: one.limit_seconds for one, _ in known}
-        found["measured_limited"] = {one.layer: took for one, took in known}
-    return found
+        limited = [(layer, took) for layer, took in timed if layer.limit_seconds is not None]
+        figures["measured_limit"] = {layer.layer: layer.limit_seconds for layer, _ in limited}
+        figures["measured_limited"] = {layer.layer: took for layer, took in limited}
+    return figures
 
 
 def layer_figures(fact: Profile) -> dict[str, Mapping[int, float | None]]:
     """What a profile has of each layer, not of groups, under the names of the columns that show it."""
-    found = measured_figures(fact)
-    figures = {name: found[name] for name in ("measured", "measured_share")}
+    measured = measured_figures(fact)
+    figures = {name: measured[name] for name in ("measured", "measured_share")}
     if fact.machine is not None:
-        figures["efficiency"] = {one.layer: one.efficiency for one in fact.layers if one.seconds is not None}
+        figures["efficiency"] = {
+            layer.layer: layer.efficiency for layer in fact.layers if layer.seconds is not None
+        }
     return figures

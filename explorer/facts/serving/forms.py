@@ -38,12 +38,12 @@ class ClosedForm(Struct, frozen=True):
 
     def at(self, size: int) -> int | None:
         """Its value at a size; None where there is no form."""
-        piece = next((one for one in reversed(self.pieces) if one.first <= size), None)
+        piece = next((candidate for candidate in reversed(self.pieces) if candidate.first <= size), None)
         if piece is None:
             return None
         value = 0
-        for one in reversed(piece.coefficients):
-            value = value * size + one
+        for coefficient in reversed(piece.coefficients):
+            value = value * size + coefficient
         return value // piece.over
 
     @property

@@ -266,9 +266,9 @@ def devices_to_draw(fact: Serving) -> int:
 def rates_to_draw(fact: Serving, context: int) -> list[ServingTime | DeviceLayout]:
     """Tokens a second at a context, by batch: of one device, or of the best layout over `devices_to_draw`."""
     devices = devices_to_draw(fact)
-    every = fact.times if devices == 1 else [one for one in fact.layouts if one.devices == devices]
-    found: dict[int, ServingTime | DeviceLayout] = {}
-    for one in every:
-        if one.context == context and one.rate is not None:
-            found.setdefault(one.batch, one)
-    return [found[batch] for batch in sorted(found)]
+    every = fact.times if devices == 1 else [layout for layout in fact.layouts if layout.devices == devices]
+    rate_by_batch: dict[int, ServingTime | DeviceLayout] = {}
+    for row in every:
+        if row.context == context and row.rate is not None:
+            rate_by_batch.setdefault(row.batch, row)
+    return [rate_by_batch[batch] for batch in sorted(rate_by_batch)]

@@ -63,7 +63,7 @@ def written(profiles: Sequence[Profile], folder: str) -> Iterator[str]:
         target = os.path.join(folder, name)
         with made_folder(folder), atomic_write(target) as temporary:
             with (
-                input_files.binary(os.path.join(place, name), own=True) as events,
+                input_files.binary(os.path.join(place, name), internal=True) as events,
                 output_files.binary(temporary) as file,
             ):
                 shutil.copyfileobj(events, file)

@@ -68,7 +68,7 @@ def _contents(module: Any) -> Iterator[bytes]:
         yield tensor.detach().cpu().double().numpy().tobytes() if hasattr(tensor, "detach") else b""
     homes = {sys.modules.get(type(layer).__module__) for layer in module.modules()}
     for path in sorted(path for home in homes if (path := getattr(home, "__file__", None))):
-        yield input_files.content(path, own=True, most=_MOST_CODE)
+        yield input_files.content(path, internal=True, most=_MOST_CODE)
 
 
 def _module(models: Models, on_progress: OnProgress = None) -> Any:

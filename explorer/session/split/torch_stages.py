@@ -143,7 +143,7 @@ class TorchSplitter:
             infos, made = self._saved(found, parts, first, place)
             found = replace(found, stages=tuple(made))
             with output_files.binary(os.path.join(place, stages.SCRIPT)) as file:
-                file.write(input_files.content(pipeline_script.__file__, own=True))
+                file.write(input_files.content(pipeline_script.__file__, internal=True))
             with output_files.binary(temporary) as file:
                 file.write(manifest.encoded(self._manifest(found, parts, infos)))
             if prove:

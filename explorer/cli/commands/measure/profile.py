@@ -127,7 +127,7 @@ def _checked(given: ParsedArgs) -> list[str]:
         if path:
             where = given.tensorboard or ""
             check_target(
-                path, overwrite=given.force, models=given.models, weights=(), inputs=read, made=where
+                path, overwrite=given.force, models=given.models, weights=(), inputs=read, new_folder=where
             )
     if len(files) == 2 and os.path.realpath(files[0]) == os.path.realpath(files[1]):
         raise Misuse("two files of one name", where=files[0], hint="choose another for one of them")

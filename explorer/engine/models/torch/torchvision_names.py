@@ -40,7 +40,7 @@ def torchvision_models() -> tuple[NamedModel, ...] | None:
 def _in_file(path: str) -> Iterator[tuple[str, int | None]]:
     """The names that a file registers, and how many parameters each has."""
     try:
-        with input_files.text(path, own=True) as file:
+        with input_files.text(path, internal=True) as file:
             tree = ast.parse(file.read(_LONGEST))
     except (OSError, ValueError, SyntaxError):
         return
