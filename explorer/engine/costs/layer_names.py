@@ -51,12 +51,12 @@ class LayerNames:
             op: What ran under this name, as the runtime calls it.
             module: Its class, its place among those of the class that ran, and how many there are.
         """
-        if found := self._known(name.removeprefix(_MODULE)):
-            return found
+        if rows := self._known(name.removeprefix(_MODULE)):
+            return rows
         if op:
-            made = _MADE.fullmatch(name)
-            assert made is not None
-            return [self._does(row, op) for row in self._known(made[1])]
+            match = _MADE.fullmatch(name)
+            assert match is not None
+            return [self._does(row, op) for row in self._known(match[1])]
         if module is not None:
             kind, at, count = module
             same = self._kinds.get(kind, [])
@@ -68,8 +68,8 @@ class LayerNames:
         """The row of a path; else those of a name; else the one that makes a tensor."""
         if (at := self.paths.get(name)) is not None:
             return (at,)
-        if found := self._names.get(name):
-            return found
+        if rows := self._names.get(name):
+            return rows
         return () if (at := self._values.get(name)) is None else (at,)
 
     def _does(self, row: int, op: str) -> int:

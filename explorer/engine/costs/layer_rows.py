@@ -160,7 +160,7 @@ class _Sum(Struct):
     unknown: int = 0
     status: Status = "exact"
 
-    def add_leaf(self, layer: CostFigures | Layer, stored: Iterable[tuple[Hashable, int, int]]) -> None:
+    def add_leaf(self, layer: CostFigures | Layer, parameters: Iterable[tuple[Hashable, int, int]]) -> None:
         figures = self.figures
         values = (
             layer.macs,
@@ -178,20 +178,20 @@ class _Sum(Struct):
                     figures[at] += value
         else:
             self.figures = [*map(operator.add, figures, values)]
-        for identity, elements, size in stored:
+        for identity, elements, size in parameters:
             self.stored[identity] = elements, size
         self.leaves += 1
         if layer.status != "exact":
             self.count(layer.status, layer.status == "unknown")
             self.assumed = self.assumed or layer.assumed
 
-    def add_sum(self, other: _Sum) -> None:
-        self.figures = [a + b for a, b in zip(self.figures, other.figures, strict=True)]
-        self.missing |= other.missing
-        self.stored.update(other.stored)
-        self.leaves += other.leaves
-        self.count(other.status, other.unknown)
-        self.assumed = self.assumed or other.assumed
+    def add_sum(self, child: _Sum) -> None:
+        self.figures = [a + b for a, b in zip(self.figures, child.figures, strict=True)]
+        self.missing |= child.missing
+        self.stored.update(child.stored)
+        self.leaves += child.leaves
+        self.count(child.status, child.unknown)
+        self.assumed = self.assumed or child.assumed
 
     def count(self, status: Status, unknown: int) -> None:
         self.unknown += unknown
@@ -239,27 +239,27 @@ class LeafRows(LayerRows):
         """Puts the rows in order; what else is known of each group."""
         root, taken = _grouped(self._leaves)
         first: dict[Hashable, str] = {}
-        given: list[GroupFacts] = []
+        group_facts: list[GroupFacts] = []
         stack, above = [iter(root.children)], [-1]
         while stack:
-            item = next(stack[-1], None)
-            if item is None:
+            entry = next(stack[-1], None)
+            if entry is None:
                 stack.pop()
                 above.pop()
                 continue
             at, parent, depth = len(self._item), above[-1], len(above) - 1
             self._parent.append(parent)
             self.depths.append(depth)
-            if isinstance(item, _Group):
-                known = facts.get(item.scope.path) or GroupFacts()
-                self._item.append(-1 - len(given))
-                self._groups.append(self._group(item.scope, known, at, parent, depth))
-                given.append(known)
-                stack.append(iter(item.children))
+            if isinstance(entry, _Group):
+                scope_facts = facts.get(entry.scope.path) or GroupFacts()
+                self._item.append(-1 - len(group_facts))
+                self._groups.append(self._group(entry.scope, scope_facts, at, parent, depth))
+                group_facts.append(scope_facts)
+                stack.append(iter(entry.children))
                 above.append(at)
                 continue
-            self._item.append(item)
-            leaf = self._leaves[item]
+            self._item.append(entry)
+            leaf = self._leaves[entry]
             path = _unique(leaf.path, taken)
             if path != leaf.path:
                 self._renamed[at] = path
@@ -270,60 +270,60 @@ class LeafRows(LayerRows):
                     first[identity] = path
         if self._users:
             self._repeat()
-        return given
+        return group_facts
 
     def _repeat(self) -> None:
         """Finds how much of each leaf's parameters one of its kind uses before it."""
         used: dict[str, set[Hashable]] = {}
-        for at, item in enumerate(self._item):
-            leaf = self._leaves[item] if item >= 0 else None
+        for at, entry in enumerate(self._item):
+            leaf = self._leaves[entry] if entry >= 0 else None
             if leaf is None or not leaf.counted:
                 continue
-            shared = {one: elements for one, elements, _ in leaf.stored if one in self._users}
+            shared = {identity: elements for identity, elements, _ in leaf.stored if identity in self._users}
             before = used.setdefault(leaf.kind, set())
-            if again := sum(elements for one, elements in shared.items() if one in before):
+            if again := sum(elements for identity, elements in shared.items() if identity in before):
                 self._repeated[at] = again
             before.update(shared)
 
-    def _group(self, scope: Scope, known: GroupFacts, at: int, parent: int, depth: int) -> Layer:
+    def _group(self, scope: Scope, facts: GroupFacts, at: int, parent: int, depth: int) -> Layer:
         """The row of a group, without its sums."""
         return Layer(
             id=at,
             parent=parent if parent >= 0 else None,
             path=scope.path,
             name=scope.name,
-            kind=known.kind or scope.kind,
+            kind=facts.kind or scope.kind,
             depth=depth,
             group=True,
-            calls=known.calls,
-            inputs=known.inputs,
-            outputs=known.outputs,
-            attributes=known.attributes,
-            counted=not known.apart and (parent < 0 or self._groups[-1 - self._item[parent]].counted),
+            calls=facts.calls,
+            inputs=facts.inputs,
+            outputs=facts.outputs,
+            attributes=facts.attributes,
+            counted=not facts.apart and (parent < 0 or self._groups[-1 - self._item[parent]].counted),
         )
 
-    def _add_up(self, given: Sequence[GroupFacts]) -> None:
+    def _add_up(self, group_facts: Sequence[GroupFacts]) -> None:
         """Fills in totals and runs; rows are in pre-order, so children are summed backwards."""
         sums: dict[int, _Sum] = {}
         signatures: dict[Hashable, int] = {}
         kinds = array("i", bytes(4 * len(self._item)))
         children: dict[int, list[int]] = {}
         for at in range(len(self._item) - 1, -1, -1):
-            parent, item = self._parent[at], self._item[at]
+            parent, entry = self._parent[at], self._item[at]
             above: _Sum | None = None
             if parent >= 0:
                 above = sums.get(parent)
                 if above is None:
                     above = sums[parent] = _Sum()
             signature: Hashable
-            if item >= 0:
-                leaf = self._leaves[item]
+            if entry >= 0:
+                leaf = self._leaves[entry]
                 figures, params = leaf.figures, sum([elements for _, elements, _ in leaf.stored])
                 if above is not None:
                     above.add_leaf(figures, leaf.stored)
                 signature = leaf.kind, params, figures.macs, figures.activation_bytes
             else:
-                layer, facts = self._groups[-1 - item], given[-1 - item]
+                layer, facts = self._groups[-1 - entry], group_facts[-1 - entry]
                 below = children.get(at, [])
                 below.reverse()
                 mine = sums.pop(at, None) or _Sum()
@@ -349,20 +349,20 @@ class LeafRows(LayerRows):
 
     def of_leaves(self) -> array[int]:
         """The id of every leaf's row."""
-        found = array("i", bytes(4 * len(self._leaves)))
-        for at, item in enumerate(self._item):
-            if item >= 0:
-                found[item] = at
-        return found
+        ids = array("i", bytes(4 * len(self._leaves)))
+        for at, entry in enumerate(self._item):
+            if entry >= 0:
+                ids[entry] = at
+        return ids
 
     def __len__(self) -> int:
         return len(self._item)
 
     def _row(self, at: int) -> Layer:
-        item, parent = self._item[at], self._parent[at]
-        if item < 0:
-            return self._groups[-1 - item]
-        leaf = self._leaves[item]
+        entry, parent = self._item[at], self._parent[at]
+        if entry < 0:
+            return self._groups[-1 - entry]
+        leaf = self._leaves[entry]
         row = leaf.row()
         set_ = force_setattr
         set_(row, "id", at)
@@ -371,18 +371,18 @@ class LeafRows(LayerRows):
         set_(row, "counted", leaf.counted)
         if at in self._renamed:
             set_(row, "path", self._renamed[at])
-        stored = leaf.stored
+        parameters = leaf.stored
         others: dict[str, None] = {}
-        if stored and self._users:
-            for identity, _, _ in stored:
+        if parameters and self._users:
+            for identity, _, _ in parameters:
                 others.update(dict.fromkeys(self._users.get(identity, ())[: SHARERS + 1]))
             others.pop(row.path, None)
         set_(row, "shared_with", tuple(others)[:SHARERS])
-        set_(row, "params", sum([elements for _, elements, _ in stored]) if stored else 0)
-        set_(row, "weight_bytes", sum([size for _, _, size in stored]) if stored else 0)
+        set_(row, "params", sum([elements for _, elements, _ in parameters]) if parameters else 0)
+        set_(row, "weight_bytes", sum([size for _, _, size in parameters]) if parameters else 0)
         set_(row, "repeated_params", self._repeated.get(at, 0))
         if self._trained is not None:
-            each = [(identity, elements) for identity, elements, _ in stored]
+            each = [(identity, elements) for identity, elements, _ in parameters]
             set_(row, "trainable_params", self._of_trained(each))
         if self._mark is not None:
             self._mark(row)

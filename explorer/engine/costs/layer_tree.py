@@ -166,24 +166,27 @@ Bounds = tuple[int, str, int]
 
 def bounds(leaves: Iterable[Leaf], groups: Mapping[str, GroupFacts] | None = None) -> Bounds:
     """How many leaves and groups are counted at an upper bound or under an assumption."""
-    found = [leaf for leaf in leaves if leaf.counted and leaf.figures.status == "bound"]
+    bound_leaves = [leaf for leaf in leaves if leaf.counted and leaf.figures.status == "bound"]
     paths = [path for path, facts in (groups or {}).items() if facts.status == "bound" and facts.reason]
-    if not found and not paths:
+    if not bound_leaves and not paths:
         return 0, "", 0
-    assumed = sum(leaf.figures.assumed for leaf in found)
-    return len(found) + len(paths), paths[0] if paths else found[0].path, assumed
+    assumed = sum(leaf.figures.assumed for leaf in bound_leaves)
+    return len(bound_leaves) + len(paths), paths[0] if paths else bound_leaves[0].path, assumed
 
 
-def said_of_bounds(info: Info, found: Bounds) -> Info:
+def said_of_bounds(info: Info, bound_counts: Bounds) -> Info:
     """The facts with a note where their totals hold what is not exact, which looks like any other number."""
-    count, path, assumed = found
+    count, path, assumed = bound_counts
     if not count:
         return info
     many = f"{count:,} layers are" if count > 1 else f"'{printable(path)}' is"
-    how = "under an assumption" if assumed == count else "at an upper bound"
+    condition = "under an assumption" if assumed == count else "at an upper bound"
     if 0 < assumed < count:
-        many, how = f"{count - assumed:,} layers are", f"{how} and {assumed:,} under an assumption"
-    note = f"{many} counted {how}"
+        many, condition = (
+            f"{count - assumed:,} layers are",
+            f"{condition} and {assumed:,} under an assumption",
+        )
+    note = f"{many} counted {condition}"
     if info.totals.status == "exact":
         note += "; MACs in total do not depend on it"
     elif assumed:
@@ -207,7 +210,7 @@ def totals(
     peak_at: str = "",
     peak_tensors: tuple[TensorInfo, ...] = (),
     trainable_params: int | None = None,
-    stored: Iterable[tuple[Hashable, int, int]] | None = None,
+    parameters: Iterable[tuple[Hashable, int, int]] | None = None,
     groups: Mapping[str, GroupFacts] | None = None,
 ) -> Totals:
     """The figures of the whole model from its leaves.
@@ -218,7 +221,7 @@ def totals(
         peak_at: Path of the layer at which it occurs.
         peak_tensors: The tensors live there.
         trainable_params: As the format has it.
-        stored: All stored parameters, if there are some that no leaf uses.
+        parameters: All stored parameters, if there are some that no leaf uses.
         groups: What else is known of groups, by path of the scope.
     """
     used: dict[Hashable, tuple[Hashable, int, int]] = {}
@@ -229,19 +232,19 @@ def totals(
             used[entry[0]] = entry
         if leaf.counted:
             figures = leaf.figures
-            found = alike.get(id(figures))
-            if found is None:
+            same = alike.get(id(figures))
+            if same is None:
                 alike[id(figures)] = figures, [leaf.nodes]
             else:
-                found[1].append(leaf.nodes)
-    used.update({entry[0]: entry for entry in stored or ()})
-    each = [(_SUMMED(figures), len(found)) for figures, found in alike.values()]
+                same[1].append(leaf.nodes)
+    used.update({entry[0]: entry for entry in parameters or ()})
+    each = [(_SUMMED(figures), len(counts)) for figures, counts in alike.values()]
     macs, elementwise, activations, read, written, weights = (
         summed([None if row[at] is None else row[at] * times for row, times in each]) for at in range(6)
     )
-    nodes = sum(sum(found) for _, found in alike.values())
-    known = sum(sum(found) for figures, found in alike.values() if figures.status != "unknown")
-    coverage = known / nodes if nodes else 1.0
+    nodes = sum(sum(counts) for _, counts in alike.values())
+    known_nodes = sum(sum(counts) for figures, counts in alike.values() if figures.status != "unknown")
+    coverage = known_nodes / nodes if nodes else 1.0
     return Totals(
         nodes=nodes,
         params=sum([elements for _, elements, _ in used.values()]),

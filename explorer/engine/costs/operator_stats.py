@@ -89,41 +89,41 @@ def operator_stats(analysis: Analysis) -> tuple[OpStat, ...]:
 
 
 def _ranges(layers: Sequence[Layer]) -> dict[str, Range]:
-    seen: dict[str, Counter[Any]] = {}
+    counts_by_name: dict[str, Counter[Any]] = {}
     for layer in layers:
         for name, value in _attributes(layer).items():
             # lists come back from JSON-like sources; a counter needs something hashable
             key = tuple(value) if isinstance(value, list) else value
             try:
-                seen.setdefault(name, Counter())[key] += layer.calls
+                counts_by_name.setdefault(name, Counter())[key] += layer.calls
             except TypeError:
-                seen.setdefault(name, Counter())[str(value)] += layer.calls
-    return {name: _range(counts, ordered=name not in _ORDERS) for name, counts in seen.items()}
+                counts_by_name.setdefault(name, Counter())[str(value)] += layer.calls
+    return {name: _range(counts, ordered=name not in _ORDERS) for name, counts in counts_by_name.items()}
 
 
 def _attributes(layer: Layer) -> dict[str, Any]:
     """The layer's attributes with defaults, and the size of its input where it has a window."""
-    given = dict(layer.attributes)
+    attributes = dict(layer.attributes)
     weight = layer.weights[0].shape if layer.weights else None
-    if "stride_w" in given:
-        return _of_tflite(layer, given, weight)
-    if layer.kind in ("Conv", "ConvTranspose") and "kernel_shape" not in given and weight is not None:
-        given["kernel_shape"] = tuple(weight[2:])
+    if "stride_w" in attributes:
+        return _of_tflite(layer, attributes, weight)
+    if layer.kind in ("Conv", "ConvTranspose") and "kernel_shape" not in attributes and weight is not None:
+        attributes["kernel_shape"] = tuple(weight[2:])
     for name, value in _DEFAULTS.get(layer.kind, {}).items():
-        given.setdefault(name, value)
-    kernel = given.get("kernel_shape")
+        attributes.setdefault(name, value)
+    kernel = attributes.get("kernel_shape")
     if isinstance(kernel, tuple):
         for name, value in _SPATIAL.items():
-            if name == "pads" and given.get("auto_pad", "NOTSET") != "NOTSET":
+            if name == "pads" and attributes.get("auto_pad", "NOTSET") != "NOTSET":
                 continue
-            given.setdefault(name, (value,) * (len(kernel) * (2 if name == "pads" else 1)))
+            attributes.setdefault(name, (value,) * (len(kernel) * (2 if name == "pads" else 1)))
     shape = layer.inputs[0].shape if layer.inputs else None
-    if "kernel_size" in given:
-        given = _in_onnx_words(given, len(shape) - 2 if shape else 1)
-    if "kernel_shape" in given and shape is not None and len(shape) in _AXES:
-        last = given.get("channels_last", layer.kind.startswith("Nhwc"))
-        given.update(_input_sizes((shape[-1], *shape[1:-1]) if last else shape[1:]))
-    return given
+    if "kernel_size" in attributes:
+        attributes = _in_onnx_words(attributes, len(shape) - 2 if shape else 1)
+    if "kernel_shape" in attributes and shape is not None and len(shape) in _AXES:
+        last = attributes.get("channels_last", layer.kind.startswith("Nhwc"))
+        attributes.update(_input_sizes((shape[-1], *shape[1:-1]) if last else shape[1:]))
+    return attributes
 
 
 def _input_sizes(sizes: Shape) -> dict[str, Any]:
@@ -132,39 +132,43 @@ def _input_sizes(sizes: Shape) -> dict[str, Any]:
     return {f"input_{name}": size for name, size in named if size is not None}
 
 
-def _of_tflite(layer: Layer, given: Mapping[str, Any], weight: Shape | None) -> dict[str, Any]:
+def _of_tflite(layer: Layer, attributes: Mapping[str, Any], weight: Shape | None) -> dict[str, Any]:
     """A window of TensorFlow Lite, whose channels stand last, as ONNX would describe it."""
     parts = {name for names in _TFLITE_WINDOW.values() for name in names}
-    told = {name: value for name, value in given.items() if name not in parts and name != "padding"}
+    window = {name: value for name, value in attributes.items() if name not in parts and name != "padding"}
     for name, names in _TFLITE_WINDOW.items():
-        sizes = tuple(given[part] for part in names if part in given)
+        sizes = tuple(attributes[part] for part in names if part in attributes)
         if sizes:
-            told[name] = sizes
-    told["auto_pad"] = _TFLITE_PADS.get(given.get("padding", ""), given.get("padding"))
+            window[name] = sizes
+    window["auto_pad"] = _TFLITE_PADS.get(attributes.get("padding", ""), attributes.get("padding"))
     axes = _TFLITE_KERNEL.get(layer.kind, ())
     if axes and weight is not None and len(weight) == len(axes) + 2:
-        told["kernel_shape"] = tuple(weight[axis] for axis in axes)
+        window["kernel_shape"] = tuple(weight[axis] for axis in axes)
     # the sizes of the output go before the data in the transposed forms
-    data = layer.inputs[-1] if "TRANSPOSE" in layer.kind and layer.inputs else next(iter(layer.inputs), None)
-    shape = None if data is None else data.shape
+    source = (
+        layer.inputs[-1] if "TRANSPOSE" in layer.kind and layer.inputs else next(iter(layer.inputs), None)
+    )
+    shape = None if source is None else source.shape
     if shape is not None and len(shape) in _AXES:
-        told.update(_input_sizes((shape[-1], *shape[1:-1])))
-    return told
+        window.update(_input_sizes((shape[-1], *shape[1:-1])))
+    return window
 
 
-def _in_onnx_words(given: Mapping[str, Any], rank: int) -> dict[str, Any]:
+def _in_onnx_words(attributes: Mapping[str, Any], rank: int) -> dict[str, Any]:
     """A torch window as ONNX would describe it; `rank` is how many axes a lone number stands for."""
-    told: dict[str, Any] = {}
-    for name, value in given.items():
-        known = _TORCH_WINDOW.get(name)
-        if known is None or isinstance(value, str):  # padding='same' has no numbers
-            told[name] = value
-        elif known == "group":
-            told[known] = value
+    window: dict[str, Any] = {}
+    for name, value in attributes.items():
+        onnx_name = _TORCH_WINDOW.get(name)
+        if onnx_name is None or isinstance(value, str):  # padding='same' has no numbers
+            window[name] = value
+        elif onnx_name == "group":
+            window[onnx_name] = value
         else:
             sizes = tuple(value) if isinstance(value, (list, tuple)) else (value,) * rank
-            told[known] = sizes * 2 if known == "pads" else sizes  # at the beginning and the end of each axis
-    return told
+            window[onnx_name] = (
+                sizes * 2 if onnx_name == "pads" else sizes
+            )  # at the beginning and the end of each axis
+    return window
 
 
 def _range(counts: Counter[Any], *, ordered: bool) -> Range:

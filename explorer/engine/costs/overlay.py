@@ -56,19 +56,19 @@ def overlay(layers: Sequence[Layer], files: Sequence[OutsideFigures]) -> Overlay
     ambiguous: dict[str, None] = {}
     notes: list[str] = []
     rows = matched = 0
-    own: set[int] = set()
+    matched_rows: set[int] = set()
     for file in [_renamed(file, layers) if file.numbered else file for file in files]:
-        found = _match(names, file)
-        unmatched.update(dict.fromkeys(found.unmatched))
-        ambiguous.update(dict.fromkeys(found.ambiguous))
-        notes += [*file.notes, *found.notes]
+        match = _match(names, file)
+        unmatched.update(dict.fromkeys(match.unmatched))
+        ambiguous.update(dict.fromkeys(match.ambiguous))
+        notes += [*file.notes, *match.notes]
         rows += len(file.rows)
-        matched += found.matched
+        matched += match.matched
         for at, column in enumerate(file.columns):
             name = unique(column.name, figures)
             columns.append(replace(column, name=name, head=column.head + name.removeprefix(column.name)))
-            mine = found.figures[at]
-            own |= mine.keys()
+            mine = match.figures[at]
+            matched_rows |= mine.keys()
             figures[name] = _gathered(
                 layers, {row: _value(part, column.over) for row, part in mine.items()}, column.over
             )
@@ -78,42 +78,44 @@ def overlay(layers: Sequence[Layer], files: Sequence[OutsideFigures]) -> Overlay
         figures,
         rows,
         matched,
-        len(own),
+        len(matched_rows),
         tuple(unmatched),
         tuple(ambiguous),
         tuple(notes),
     )
 
 
-def narrowed_overlay(known: Overlay, layers: Sequence[Layer], left: Sequence[Layer]) -> Overlay:
-    """The figures of a tree of which a filter left some rows: a group has those of what is left in it.
+def narrowed_overlay(whole_overlay: Overlay, layers: Sequence[Layer], filtered: Sequence[Layer]) -> Overlay:
+    """The figures of a filtered tree: those of a group cover the rows that the filter left in it.
 
     Args:
-        known: Of the whole tree.
+        whole_overlay: Figures of the whole tree.
         layers: All rows.
-        left: Those that are left.
+        filtered: The rows that the filter left.
     """
-    every, some = _leaves(layers), _leaves(left)
+    every, some = _leaves(layers), _leaves(filtered)
     partial = {at for at, count in some.items() if count and count < every[at]} | {-1}
     figures = {}
-    for column in known.columns:
-        whole = known.figures[column.name]
-        own = {row.id: whole[row.id] for row in left if row.id in whole and row.id not in partial}
-        figures[column.name] = _gathered(left, own, column.over)
-    return replace(known, figures=figures)
+    for column in whole_overlay.columns:
+        whole = whole_overlay.figures[column.name]
+        complete_figures = {
+            row.id: whole[row.id] for row in filtered if row.id in whole and row.id not in partial
+        }
+        figures[column.name] = _gathered(filtered, complete_figures, column.over)
+    return replace(whole_overlay, figures=figures)
 
 
-def over_rows(known: Overlay, rows: Sequence[int], ends: Sequence[int]) -> dict[str, OutsideFigure]:
+def over_rows(tree_overlay: Overlay, rows: Sequence[int], ends: Sequence[int]) -> dict[str, OutsideFigure]:
     """What rows that are drawn as one have together, by the names of the columns.
 
     Args:
-        known: Of the tree.
+        tree_overlay: Figures of the tree.
         rows: Their ids.
         ends: Behind the last row inside each.
     """
-    found = {}
-    for column in known.columns:
-        figures = known.figures[column.name]
+    merged = {}
+    for column in tree_overlay.columns:
+        figures = tree_overlay.figures[column.name]
         parts = []
         for row in (row for row in rows if row in figures):
             # a mean weighs as many layers as it was made of
@@ -122,30 +124,30 @@ def over_rows(known: Overlay, rows: Sequence[int], ends: Sequence[int]) -> dict[
             parts.append((figures[row] * count if column.over == "mean" else figures[row], count))
         if parts:
             value = _value(reduce(_OVER[column.over], parts), column.over)
-            found[column.name] = OutsideFigure(value, column.head, column.unit)
-    return found
+            merged[column.name] = OutsideFigure(value, column.head, column.unit)
+    return merged
 
 
 def _leaves(layers: Sequence[Layer]) -> dict[int, int]:
     """How many layers lie in each group."""
-    found: dict[int, int] = {}
+    counts: dict[int, int] = {}
     rows = [(row.id, row.parent, row.group) for row in layers]
     for at, parent, group in reversed(rows):
-        inside = found.setdefault(at, 0) if group else 1
+        inside = counts.setdefault(at, 0) if group else 1
         if parent is not None:
-            found[parent] = found.get(parent, 0) + inside
-    return found
+            counts[parent] = counts.get(parent, 0) + inside
+    return counts
 
 
-def _gathered(layers: Sequence[Layer], own: Mapping[int, float], over: Over) -> dict[int, float]:
+def _gathered(layers: Sequence[Layer], row_figures: Mapping[int, float], over: Over) -> dict[int, float]:
     """Figures of rows and of the groups around them, -1: of all; a group's own stands for those inside."""
     join = _OVER[over]
     parts: dict[int, Part] = {}
     for at, parent in reversed([(row.id, row.parent) for row in layers]):
-        if at in own:
+        if at in row_figures:
             # the mean of a group weighs as much as there are figures in it
             count = parts[at][1] if at in parts else 1
-            parts[at] = (own[at] * count if over == "mean" else own[at], count)
+            parts[at] = (row_figures[at] * count if over == "mean" else row_figures[at], count)
         if at in parts:
             above = -1 if parent is None else parent
             parts[above] = join(parts[above], parts[at]) if above in parts else parts[at]
@@ -167,43 +169,43 @@ class _Match(Struct):
 
 
 def _match(names: LayerNames, file: OutsideFigures) -> _Match:
-    found = _Match([{} for _ in file.columns])
+    match = _Match([{} for _ in file.columns])
     globs: list[tuple[str, tuple[float | None, ...]]] = []
     for name, cells in file.rows:
         rows = names.named(name, file.ops.get(name, ""), file.modules.get(name))
         if len(rows) == 1:
-            found.matched += 1
-            _add(found.figures, rows[0], cells, file.columns)
+            match.matched += 1
+            _add(match.figures, rows[0], cells, file.columns)
         elif rows:
-            found.ambiguous.append(name)
+            match.ambiguous.append(name)
         elif len(name) <= MOST_LETTERS and any(letter in name for letter in "*?"):
             globs.append((name, cells))
         else:
-            found.unmatched.append(name)
-    if file.rows and not globs and not found.matched and not found.ambiguous:
-        hints = {name: names.near(name) for name in found.unmatched[:_LOOKED]}
-        first = next((name for name in hints if hints[name].startswith("did you mean")), found.unmatched[0])
-        said = f"no layer is called {_several(first, len(found.unmatched))}"
-        raise Misuse(said, where=file.source, hint=hints[first])
+            match.unmatched.append(name)
+    if file.rows and not globs and not match.matched and not match.ambiguous:
+        hints = {name: names.near(name) for name in match.unmatched[:_LOOKED]}
+        first = next((name for name in hints if hints[name].startswith("did you mean")), match.unmatched[0])
+        problem = f"no layer is called {_several(first, len(match.unmatched))}"
+        raise Misuse(problem, where=file.source, hint=hints[first])
     if len(globs) > MOST_GLOBS:
         raise Misuse(f"{len(globs):,} globs; {MOST_GLOBS} are looked for", where=file.source)
-    exact: set[int] = set().union(*found.figures)
+    exact: set[int] = set().union(*match.figures)
     taken: set[int] = set()
     several: set[int] = set()
     for name, cells in globs:
         rows = names.like(name)
         if not rows:
-            found.unmatched.append(name)
+            match.unmatched.append(name)
             continue
-        found.matched += 1
+        match.matched += 1
         several.update(row for row in rows if row in taken)
         for row in rows:
             if row not in exact and row not in taken:
-                _add(found.figures, row, cells, file.columns)
+                _add(match.figures, row, cells, file.columns)
         taken.update(rows)
     if several:
-        found.notes.append(f"{len(several):,} layers fit several globs: the first in the file holds")
-    return found
+        match.notes.append(f"{len(several):,} layers fit several globs: the first in the file holds")
+    return match
 
 
 def _several(name: str, count: int) -> str:

@@ -46,7 +46,7 @@ class NarrowedTree(Struct, frozen=True):
 def narrowed(
     info: Info,
     layers: Sequence[Layer],
-    wanted: Callable[[Layer], bool] | None,
+    is_wanted: Callable[[Layer], bool] | None,
     figures: Mapping[str, Numbers],
 ) -> NarrowedTree:
     """The rows that a filter finds and the groups around them.
@@ -54,21 +54,21 @@ def narrowed(
     Args:
         info: Of the model.
         layers: All rows, in pre-order.
-        wanted: Tells whether a row is found, asked in the order of the tree; None finds all.
+        is_wanted: Tells whether a row is found, asked in the order of the tree; None finds all.
         figures: Sums that lie beside the rows, by name, by the id of a layer or group that has one itself.
     """
     rows = list(layers)
-    found = [True if wanted is None else wanted(row) for row in rows]
-    sums = _Sums(rows, found, figures)
-    left = [at for at in range(len(rows)) if sums.kept[at]]
+    matches = [True if is_wanted is None else is_wanted(row) for row in rows]
+    sums = _Sums(rows, matches, figures)
+    remaining = [at for at in range(len(rows)) if sums.kept[at]]
     whole = whole_model(info.totals, info.model.inputs, info.model.outputs)
-    if wanted is not None:
+    if is_wanted is not None:
         whole = replace(whole, **sums.fields(sums.top), inputs=(), outputs=())
-    made = {name: {rows[at].id: sums.extra(sums.values[at], name) for at in left} for name in figures}
-    for name, numbers in made.items():
+    extras = {name: {rows[at].id: sums.extra(sums.values[at], name) for at in remaining} for name in figures}
+    for name, numbers in extras.items():
         numbers[whole.id] = sums.extra(sums.top, name)
-    many = sum(found[at] and (not rows[at].group or not sums.left[at]) for at in left)
-    return NarrowedTree([sums.row(at) for at in left], whole, made, many)
+    many = sum(matches[at] and (not rows[at].group or not sums.left[at]) for at in remaining)
+    return NarrowedTree([sums.row(at) for at in remaining], whole, extras, many)
 
 
 class _Sums:
@@ -81,9 +81,11 @@ class _Sums:
         top: What lies at the top.
     """
 
-    def __init__(self, rows: Sequence[Layer], found: Sequence[bool], figures: Mapping[str, Numbers]) -> None:
+    def __init__(
+        self, rows: Sequence[Layer], matches: Sequence[bool], figures: Mapping[str, Numbers]
+    ) -> None:
         self._rows, self._names = rows, list(figures)
-        self.kept = list(found)
+        self.kept = list(matches)
         self._partial = [False] * len(rows)
         self.left = [0] * len(rows)
         self._shared = [bool(row.shared_with) for row in rows]
@@ -91,7 +93,7 @@ class _Sums:
         # layers that are summed, and all: a layer that is tiled is one, unless what it is made of was found
         self._summed = [0] * len(rows)
         self._all = [0] * len(rows)
-        own = [[figures[name].get(row.id, 0) for name in self._names] for row in rows]
+        own_values = [[figures[name].get(row.id, 0) for name in self._names] for row in rows]
         every: dict[int, list[Values]] = {}
         below: dict[int, list[Values]] = {}
         self.values: list[Values] = [[] for _ in rows]
@@ -100,17 +102,17 @@ class _Sums:
             row = rows[at]
             above = -1 if row.parent is None else place[row.parent]
             base = [getattr(row, name) for name in _FIELDS]
-            extra = [summed(part) for part in zip(own[at], *every.pop(at, []), strict=True)]
+            extra = [summed(part) for part in zip(own_values[at], *every.pop(at, []), strict=True)]
             values = [*base, *extra]
             if not row.group:
-                self._leaves[at], self.left[at] = 1, int(found[at])
-                self._all[at], self._summed[at] = 1, int(found[at])
-            elif self.left[at] < self._leaves[at] and (self.left[at] or (self.kept[at] and not found[at])):
+                self._leaves[at], self.left[at] = 1, int(matches[at])
+                self._all[at], self._summed[at] = 1, int(matches[at])
+            elif self.left[at] < self._leaves[at] and (self.left[at] or (self.kept[at] and not matches[at])):
                 self._partial[at] = True
                 values = [summed(part) for part in zip(*below.get(at, []), strict=True)]
             if row.group and not self.left[at]:
                 self._all[at] = 1 if row.tiled else self._all[at]
-                self._summed[at] = self._all[at] if found[at] else self._summed[at]
+                self._summed[at] = self._all[at] if matches[at] else self._summed[at]
             below.pop(at, None)
             self.values[at] = values
             every.setdefault(above, []).append(extra)
@@ -178,13 +180,13 @@ def folded(rows: Sequence[Layer], constants: Sequence[int]) -> list[Layer]:
             of_group.setdefault(row.parent, []).append(row)
         if row.id in within and not row.group:
             leaves[within[row.id]] = leaves.get(within[row.id], 0) + 1
-    found: list[Layer] = []
+    merged: list[Layer] = []
     for row in rows:
         if row.id not in within:
-            found.append(row)
+            merged.append(row)
         elif row.parent not in within and of_group[row.parent][0] is row:
-            found.append(_constants(of_group[row.parent], leaves.get(row.parent, 0), -2 - len(found)))
-    return found
+            merged.append(_constants(of_group[row.parent], leaves.get(row.parent, 0), -2 - len(merged)))
+    return merged
 
 
 def _constants(rows: Sequence[Layer], leaves: int, id: int) -> Layer:
@@ -222,42 +224,42 @@ def arranged(
         turned: The other way.
         beside: Of the rows.
     """
-    shown = [row for row in rows if depth is None or row.depth < depth]
+    visible = [row for row in rows if depth is None or row.depth < depth]
     if flat:
-        groups = {row.parent for row in shown}
-        return _sorted([row for row in shown if row.id not in groups], sort, turned, beside)
+        groups = {row.parent for row in visible}
+        return _sorted([row for row in visible if row.id not in groups], sort, turned, beside)
     if sort is None:
-        return shown
+        return visible
     children: dict[int | None, list[Layer]] = {}
-    for each in shown:
+    for each in visible:
         children.setdefault(each.parent, []).append(each)
-    found: list[Layer] = []
+    ordered: list[Layer] = []
     stack = [iter(_sorted(children.pop(None, []), sort, turned, beside))]
     while stack:
         row = next(stack[-1], None)
         if row is None:
             stack.pop()
             continue
-        found.append(row)
+        ordered.append(row)
         if row.id in children:
             stack.append(iter(_sorted(children.pop(row.id), sort, turned, beside)))
-    return found
+    return ordered
 
 
 def _sorted(rows: list[Layer], sort: LayerColumn | None, turned: bool, beside: ColumnFigures) -> list[Layer]:
     if sort is None:
         return rows
-    known: list[tuple[Any, Layer]] = []
+    comparable: list[tuple[Any, Layer]] = []
     unknown: list[Layer] = []
     for row in rows:
         value = sort.of(row, beside)
         if value is None:
             unknown.append(row)
         else:
-            known.append((value if sort.is_number else _words(value), row))
+            comparable.append((value if sort.is_number else _words(value), row))
     # the first of equals stays first, whichever way the others go
-    known.sort(key=lambda pair: pair[0], reverse=sort.is_number != turned)
-    return [*[row for _, row in known], *unknown]
+    comparable.sort(key=lambda pair: pair[0], reverse=sort.is_number != turned)
+    return [*[row for _, row in comparable], *unknown]
 
 
 def _words(value: Any) -> Any:

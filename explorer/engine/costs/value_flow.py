@@ -102,14 +102,14 @@ def record_of(flow: ValueFlow) -> FlowRecord:
     """The edges of a model as a fact."""
     values = {id(v): v for of_row in (*flow.made.values(), *flow.read.values()) for v in of_row}
     places = {key: place for place, key in enumerate(values)}
-    made, read = (
-        {row: tuple([places[id(value)] for value in found]) for row, found in of_rows.items()}
+    made_places, read_places = (
+        {row: tuple([places[id(value)] for value in row_values]) for row, row_values in of_rows.items()}
         for of_rows in (flow.made, flow.read)
     )
     records = [
         ValueRecord(v.info(), v.source, v.maker, tuple(v.readers), v.is_output) for v in values.values()
     ]
-    return FlowRecord(tuple(records), made, read, flow.declared)
+    return FlowRecord(tuple(records), made_places, read_places, flow.declared)
 
 
 def flow_of(record: FlowRecord) -> ValueFlow:
@@ -120,8 +120,8 @@ def flow_of(record: FlowRecord) -> ValueFlow:
     ]
     flow = ValueFlow()
     flow.declared = record.declared
-    for of_rows, found in ((record.made, flow.made), (record.read, flow.read)):
-        found.update({row: [values[place] for place in places] for row, places in of_rows.items()})
+    for of_rows, values_by_row in ((record.made, flow.made), (record.read, flow.read)):
+        values_by_row.update({row: [values[place] for place in places] for row, places in of_rows.items()})
     return flow
 
 
@@ -158,8 +158,8 @@ def connections(flow: ValueFlow | None, layers: Sequence[Layer], at: int, unknow
     outputs.sort(key=for_sizes)
 
     def ref(row: int) -> LayerRef:
-        found = layers[row]
-        return LayerRef(row, found.path, found.kind)
+        row_layer = layers[row]
+        return LayerRef(row, row_layer.path, row_layer.kind)
 
     return Connections(
         layer,
@@ -203,11 +203,11 @@ def row_edges(flow: ValueFlow | None, unknown: str = "") -> RowEdges:
 
 def _entering(flow: ValueFlow, at: int, end: int) -> Iterator[FlowingValue]:
     """Values that rows from `at` to before `end` read and none of them makes, in the order of reading."""
-    seen: set[int] = set()
+    yielded: set[int] = set()
     for row in range(at, end):
         for value in flow.read.get(row, ()):
-            if not at <= value.maker < end and id(value) not in seen:
-                seen.add(id(value))
+            if not at <= value.maker < end and id(value) not in yielded:
+                yielded.add(id(value))
                 yield value
 
 

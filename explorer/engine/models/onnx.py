@@ -96,7 +96,7 @@ class OnnxModel:
     def training(self, batch: int | None) -> StepGradients:
         """See `OpenedModel`."""
         dims, shapes = self.sizes()
-        return training.step(self.model, batch=batch, dims=dims, input_shapes=shapes, own=self.options.own)
+        return training.step(self.model, batch=batch, dims=dims, input_shapes=shapes, rules=self.options.own)
 
     def step_memory(self, optimizer: Optimizer, batch: int | None, checkpoint: Sequence[str]) -> str:
         """See `OpenedModel`; a graph has no autograd."""

@@ -91,7 +91,7 @@ def find_products(
     with gc_pause():
         # what follows from a value that a caller may replace is known here, for the figures
         known = shapes.Inference(model, sizes, inputs) if model.defaults else inferred
-        visited = visitor.visit(model, known, own=rules)
+        visited = visitor.visit(model, known, user_rules=rules)
         totals = layer_tree.totals(visited.leaves, groups=visited.groups)
     counted = _counted(model, visited.leaves)
     sites: list[Site] = []

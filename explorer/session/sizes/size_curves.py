@@ -87,7 +87,7 @@ class CurveMaker:
             def counted(size: int) -> AnalysisResult:
                 return examine(**self._options(at, name, size, others))
 
-            over = usable_range(over, counted, given=given)
+            over = usable_range(over, counted, is_requested=given)
             cached = self._cached(at, examine, over, others)
             return replace(size_curves(over, counted, cached, machine), names=dict(known))
 

@@ -49,13 +49,13 @@ class AtenCall(Struct, frozen=True):
     def tensors(self, name: str = "") -> list[Any]:
         """The tensors of one argument, or all in the order of the arguments."""
         values = [self.arguments.get(name)] if name else self.arguments.values()
-        found: list[Any] = []
+        tensors: list[Any] = []
         for value in values:
             if hasattr(value, "dtype"):
-                found.append(value)
+                tensors.append(value)
             elif isinstance(value, (tuple, list)):
-                found += [v for v in value if hasattr(v, "dtype")]
-        return found
+                tensors += [v for v in value if hasattr(v, "dtype")]
+        return tensors
 
     def shape(self, which: int | str = 0) -> Shape:
         """Shape of a tensor: the first of an argument by name, or by its place among all.
@@ -63,8 +63,8 @@ class AtenCall(Struct, frozen=True):
         Raises:
             IndexError: There is none, or its shape is not known.
         """
-        found = self.tensors(which)[0] if isinstance(which, str) else self.tensors()[which]
-        return tuple(found.shape)
+        tensor = self.tensors(which)[0] if isinstance(which, str) else self.tensors()[which]
+        return tuple(tensor.shape)
 
     def sizes(self, which: int | str = 0) -> tuple[int, ...]:
         """The shape of a tensor, in numbers.

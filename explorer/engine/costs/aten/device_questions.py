@@ -43,14 +43,14 @@ def answer(func: Any, tensor: Any) -> Any:
         tensor: Whose it is.
     """
     is_type = func == _TENSOR.type
-    found = None if is_type else _ANSWERS.get(getattr(func, "__self__", None))
-    if (found is None and not is_type) or not tensor.is_meta:
+    fixed_answer = None if is_type else _ANSWERS.get(getattr(func, "__self__", None))
+    if (fixed_answer is None and not is_type) or not tensor.is_meta:
         return None
     frame = _asking_frame()
     if not _is_models(frame):
         at = frame and (frame.f_globals.get("__name__"), frame.f_code.co_name)
-        return _GUARDED.get(at) if found is CPU else None
-    return torch.empty(0, dtype=tensor.dtype, device="cpu").type() if is_type else found
+        return _GUARDED.get(at) if fixed_answer is CPU else None
+    return torch.empty(0, dtype=tensor.dtype, device="cpu").type() if is_type else fixed_answer
 
 
 def is_asked_by_model() -> bool:

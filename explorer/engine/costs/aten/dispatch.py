@@ -28,10 +28,10 @@ _REDUCTION_TAG = getattr(torch.Tag, "reduction", None)
 def operator_of(func: Any) -> OperatorRecord | None:
     """What is known of an operator (an OpOverload)."""
     name = schema_of(func).name
-    found = quantized_kernels.TABLE.get(name) or find(name)
-    if found is None and _is_pointwise(func):
+    operator = quantized_kernels.TABLE.get(name) or find(name)
+    if operator is None and _is_pointwise(func):
         return POINTWISE
-    return REDUCTION if found is None and _REDUCTION_TAG in func.tags else found
+    return REDUCTION if operator is None and _REDUCTION_TAG in func.tags else operator
 
 
 def _is_pointwise(func: Any) -> bool:

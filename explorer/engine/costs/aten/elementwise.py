@@ -96,14 +96,14 @@ def _renormalised(call: AtenCall) -> Cost:
     return cost_formulas.elementwise("power, sum, scale", (*call.shape("indices"), call.shape()[-1]), 3)
 
 
-def _loss(what: str, per_element: int) -> Rule:
+def _loss(label: str, per_element: int) -> Rule:
     """Operations per element, and their sum where it is asked for."""
 
     def rule(call: AtenCall) -> Cost:
         # without a reduction the result is as large as the input
         reduced = call.out() != call.shape()
         return cost_formulas.elementwise(
-            f"{what}{', sum' if reduced else ''}", call.shape(), per_element + reduced
+            f"{label}{', sum' if reduced else ''}", call.shape(), per_element + reduced
         )
 
     return rule

@@ -105,10 +105,10 @@ class Classes:
 
     def most(self, mask: Any) -> int | None:
         """How many elements of a mask are true; None if nothing is known of it."""
-        found = self._masks.get(_key(mask))
-        if found is None:
+        entry = self._masks.get(_key(mask))
+        if entry is None:
             return None
-        division, key, elements = found
+        division, key, elements = entry
         size = int(mask.numel())
         self.used = True
         if key is not None:
@@ -134,28 +134,28 @@ class Classes:
             division = _Division(args[0].numel(), count, self.uneven)
             if name == "aten::bincount":
                 least = next((a for a in args[2:3] if isinstance(a, int)), 0)
-                return self._told(division.shares()) if count and least == count else None
+                return self._with_values(division.shares()) if count and least == count else None
             if not count or division.total < count:
                 return None
             inverse = args[0].new_empty(args[0].shape, dtype=torch.long)
-            return self._told(list(range(count))), inverse, self._told(division.shares())
-        found = self._masks.get(_key(args[0]))
-        if found is None:
+            return self._with_values(list(range(count))), inverse, self._with_values(division.shares())
+        entry = self._masks.get(_key(args[0]))
+        if entry is None:
             return None
-        division, key, elements = found
+        division, key, elements = entry
         out = make()
         if key is not None and out.numel() == 1:
-            return self._told([division.share(key)]).to(out.dtype).reshape(out.shape)
+            return self._with_values([division.share(key)]).to(out.dtype).reshape(out.shape)
         if (
             key is None
             and name == "aten::sum"
             and out.numel() == division.columns
             and args[0].numel() == elements
         ):
-            return self._told(division.shares()).to(out.dtype).reshape(out.shape)
+            return self._with_values(division.shares()).to(out.dtype).reshape(out.shape)
         return None
 
-    def _told(self, numbers: list[int]) -> Any:
+    def _with_values(self, numbers: list[int]) -> Any:
         self.used = True
         return torch.tensor(numbers, device="cpu")
 
@@ -173,7 +173,7 @@ class Classes:
         elif not self:
             return
         elif name == "aten::eq" and isinstance(args[0], torch.Tensor):
-            self._compared(args[0], args[1], out)
+            self._compare(args[0], args[1], out)
         elif name in ("aten::scatter", "aten::scatter_"):
             value = kwargs.get("value", args[3] if len(args) > 3 else None)
             if isinstance(value, (int, float)) and value == 1 and len(args) > 2:
@@ -183,59 +183,59 @@ class Classes:
                     division = _Division(index.numel(), count, self.uneven, columns=columns)
                     self._masks[_key(out)] = division, None, out.numel()
         elif name in _KEPT and isinstance(out, torch.Tensor) and args:
-            self._kept(args, out)
+            self._copy_mask(args, out)
         elif name == "aten::mul":
-            self._thinned(args, out)
+            self._intersect_masks(args, out)
 
-    def _kept(self, args: Sequence[Any], out: Any) -> None:
+    def _copy_mask(self, args: Sequence[Any], out: Any) -> None:
         source = args[0]
         if not isinstance(source, torch.Tensor):
             return
-        mine, made = _key(source), _key(out)
-        if mine in self._counts and made != mine:
-            self._roots[made] = self._root(source)
-            self._counts[made] = self._counts[mine]
-        found = self._masks.get(mine)
-        if found is None or made == mine:
+        source_key, out_key = _key(source), _key(out)
+        if source_key in self._counts and out_key != source_key:
+            self._roots[out_key] = self._root(source)
+            self._counts[out_key] = self._counts[source_key]
+        entry = self._masks.get(source_key)
+        if entry is None or out_key == source_key:
             return
-        division, key, elements = found
+        division, key, elements = entry
         if key is None and out.numel() * division.columns == elements:
             key = _chosen(args)
-            key = ("part", len(division.places), made) if key is None else key
+            key = ("part", len(division.places), out_key) if key is None else key
         elif key is None and out.numel() != elements:
             # over the choices of each token, which are different ones
             if out.dim() == 0 or out.numel() % division.columns:
                 return
             elements = out.numel()
-        self._masks[made] = division, key, elements
+        self._masks[out_key] = division, key, elements
 
-    def _thinned(self, args: Sequence[Any], out: Any) -> None:
+    def _intersect_masks(self, args: Sequence[Any], out: Any) -> None:
         """A mask of all classes of which another mask leaves some: what is beyond the room of an expert."""
         for source in args[:2]:
-            found = self._masks.get(_key(source)) if isinstance(source, torch.Tensor) else None
-            if found is not None and found[1] is None and out.numel() == found[2]:
-                whole = found[0]
+            entry = self._masks.get(_key(source)) if isinstance(source, torch.Tensor) else None
+            if entry is not None and entry[1] is None and out.numel() == entry[2]:
+                whole = entry[0]
                 fewer = _Division(whole.total, whole.count, self.uneven, self.least, whole.columns)
                 self._masks[_key(out)] = fewer, None, out.numel()
 
-    def _compared(self, classes: Any, other: Any, out: Any) -> None:
+    def _compare(self, classes: Any, operand: Any, out: Any) -> None:
         """A mask of one class (a number to compare with), or of all (a list of different numbers)."""
-        if isinstance(other, torch.Tensor) and not other.is_meta and other.numel() == 1:
-            other = other.item()
-        if isinstance(other, torch.Tensor) and _key(classes) not in self._counts:
-            classes, other = other, classes
+        if isinstance(operand, torch.Tensor) and not operand.is_meta and operand.numel() == 1:
+            operand = operand.item()
+        if isinstance(operand, torch.Tensor) and _key(classes) not in self._counts:
+            classes, operand = operand, classes
         count = self._counts.get(_key(classes))
         if count is None:
             return
         root = self._root(classes)
-        if isinstance(other, int) and 0 <= other < count:
+        if isinstance(operand, int) and 0 <= operand < count:
             # columns of one table (first choices, second choices) are sorted one by one
             size = classes.numel()
             division = self._divisions.setdefault((root, size), _Division(size, count, self.uneven))
-            self._masks[_key(out)] = division, other, out.numel()
-        elif isinstance(other, torch.Tensor):
-            columns = other.numel()
-            if out.numel() == classes.numel() * columns and max(other.shape, default=0) == columns >= count:
+            self._masks[_key(out)] = division, operand, out.numel()
+        elif isinstance(operand, torch.Tensor):
+            columns = operand.numel()
+            if out.numel() == classes.numel() * columns and max(operand.shape, default=0) == columns >= count:
                 division = _Division(classes.numel(), count, self.uneven, columns=columns)
                 self._masks[_key(out)] = division, None, out.numel()
 

@@ -49,12 +49,12 @@ def run(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     # another class of tensors has ways of its own, and values decide nothing
     if not tensors or not all(type(t) in (torch.Tensor, torch.nn.Parameter) and t.is_meta for t in tensors):
         return function(*args, **kwargs)
-    asked = function, repr(key)
-    if asked not in _memo:
+    signature = function, repr(key)
+    if signature not in _memo:
         if len(_memo) >= _REMEMBERED:
             _memo.clear()
-        _memo[asked] = calls_on_cpu(function, args, kwargs, _LONGEST)
-    calls = _memo[asked]
+        _memo[signature] = calls_on_cpu(function, args, kwargs, _LONGEST)
+    calls = _memo[signature]
     # what calls no operator (a size, a type) is as it is anywhere
     return calls.again(args, kwargs) if calls is not None and calls.calls else function(*args, **kwargs)
 
@@ -64,14 +64,14 @@ def run(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
 
 def _recurrent_workspace(func: Any, args: Any, kwargs: Any) -> Any:
     """A recurrent layer of oneDNN, whose workspace has no size where there are no values."""
-    *made, empty = func(*args, **kwargs)
+    *outputs, empty = func(*args, **kwargs)
     size = 0
     # without gradients nothing is kept
     if args[-1] if args else kwargs.get("train", False):
-        given = args[0]
-        steps, rows = (int(n) for n in given.shape[:2])
-        size = _workspace(steps, rows, int(given.shape[2]), int(args[10]), given.dtype, args[1:5])
-    return (*made, empty.new_empty(size, dtype=torch.uint8))
+        source = args[0]
+        steps, rows = (int(n) for n in source.shape[:2])
+        size = _workspace(steps, rows, int(source.shape[2]), int(args[10]), source.dtype, args[1:5])
+    return (*outputs, empty.new_empty(size, dtype=torch.uint8))
 
 
 def _workspace(
@@ -97,17 +97,17 @@ def _probed(
     # the kernel makes its workspace where gradients are wanted
     with torch.enable_grad():
         state = torch.zeros(rows, hidden, dtype=dtype)
-        made = torch.ops.aten.mkldnn_rnn_layer(
+        outputs = torch.ops.aten.mkldnn_rnn_layer(
             torch.zeros(steps, rows, width, dtype=dtype),
             *(torch.zeros(shape, dtype=dtype) for shape in shapes),
             *(state, state, False, [], 2, hidden, 1, True, False, False, True),
         )
-    return int(made[3].untyped_storage().nbytes())
+    return int(outputs[3].untyped_storage().nbytes())
 
 
 def _bag(func: Any, args: Any, kwargs: Any) -> Any:
     """Sums of rows of a table, whose bookkeeping a CPU makes in other sizes than a device without values."""
-    made = func(*args, **kwargs)
+    outputs = func(*args, **kwargs)
     table, indices, offsets = args[:3]
     with torch.no_grad():
         real = func(
@@ -120,7 +120,7 @@ def _bag(func: Any, args: Any, kwargs: Any) -> Any:
                 for k, v in kwargs.items()
             },
         )
-    return tuple(_with_storage(m, r) for m, r in zip(made, real, strict=True))
+    return tuple(_with_storage(m, r) for m, r in zip(outputs, real, strict=True))
 
 
 def _with_storage(tensor: torch.Tensor, real: torch.Tensor) -> torch.Tensor:

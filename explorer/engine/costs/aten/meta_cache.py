@@ -55,9 +55,9 @@ class AtenOperator:
         self.short = self.name.partition("::")[2]
         self.mutates: bool = schema.is_mutable
         self.repeats = func.namespace == "aten"
-        known = dispatch.operator_of(func) or OperatorRecord()
-        self.moves = torch.Tag.inplace_view in func.tags or known.swaps
-        self.auxiliary, self.gathers = known.auxiliary, known.lookup
+        record = dispatch.operator_of(func) or OperatorRecord()
+        self.moves = torch.Tag.inplace_view in func.tags or record.swaps
+        self.auxiliary, self.gathers = record.auxiliary, record.lookup
         self.bounded = self.name in data_dependent.BOUNDS or self.name in COUNTS
         self.shapes: meta_shapes.Rule | None = meta_shapes.RULES.get(func)
         self.answers: dict[Hashable, MetaAnswer] = {}
@@ -68,44 +68,44 @@ class MetaAnswer:
 
     Attributes:
         sizes: Of the tensors that it makes; empty when it has to be called.
-        how: `FRESH`, `VIEWS`, `SAME` or `CALLED`.
+        kind: `FRESH`, `VIEWS`, `SAME` or `CALLED`.
         container: Type of the result when it is not a single tensor.
         cost: Of the call.
-        given: Bytes of each tensor among the arguments.
-        made: dtype, shape and bytes of each tensor of the result.
+        input_sizes: Bytes of each tensor among the arguments.
+        outputs: dtype, shape and bytes of each tensor of the result.
         attributes: The arguments that are not tensors, once somebody asked.
     """
 
-    __slots__ = ("attributes", "container", "cost", "given", "how", "made", "sizes")
+    __slots__ = ("attributes", "container", "cost", "input_sizes", "kind", "outputs", "sizes")
 
     def __init__(
         self,
-        how: int,
+        kind: int,
         sizes: Sizes,
         container: Callable[[Any], Any] | None,
         cost: Cost,
-        given: Sequence[torch.Tensor],
-        made: Sequence[torch.Tensor],
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
     ) -> None:
-        self.how = how
+        self.kind = kind
         self.sizes = sizes
         self.container = container
         self.cost = cost
-        self.given = tuple(size_of(t) for t in given)
-        self.made = tuple((dtype_name(t.dtype), tuple(t.shape), size_of(t)) for t in made)
+        self.input_sizes = tuple(size_of(t) for t in inputs)
+        self.outputs = tuple((dtype_name(t.dtype), tuple(t.shape), size_of(t)) for t in outputs)
         self.attributes: dict[str, Any] | None = None
 
     def again(self, args: Sequence[Any]) -> Any:
         """The same answer for other tensors of the same sizes; not for one that is `CALLED`."""
-        if self.how == FRESH:
-            made = [_EMPTY(s, t, dtype=d, device=_META) for s, t, d in self.sizes]
-        elif self.how == SAME:
+        if self.kind == FRESH:
+            tensors = [_EMPTY(s, t, dtype=d, device=_META) for s, t, d in self.sizes]
+        elif self.kind == SAME:
             return args[0]
         else:
             source = args[0]
             start = source.storage_offset()
-            made = [_VIEW(source, s, t, start + d) for s, t, d in self.sizes]
-        return made[0] if self.container is None else self.container(made)
+            tensors = [_VIEW(source, s, t, start + d) for s, t, d in self.sizes]
+        return tensors[0] if self.container is None else self.container(tensors)
 
 
 CALLED, FRESH, SAME, VIEWS = range(4)
@@ -137,14 +137,14 @@ def trim() -> None:
         forget()
 
 
-def read(values: Any, key: list[Any], given: list[torch.Tensor]) -> bool:
+def read(values: Any, key: list[Any], tensors: list[torch.Tensor]) -> bool:
     """Collects the tensors among the arguments of a call, and what decides its answer.
 
     Args:
         values: The arguments.
         key: Takes sizes and types of tensors, type and value of everything else (1, 1.0 and True are
             equal, but not the same).
-        given: Takes the tensors.
+        tensors: Takes the tensors.
 
     Returns:
         Whether the answer is decided by `key`: False when a tensor has values.
@@ -153,7 +153,7 @@ def read(values: Any, key: list[Any], given: list[torch.Tensor]) -> bool:
     for value in values:
         kind = type(value)
         if kind is torch.Tensor or kind is torch.nn.Parameter or isinstance(value, torch.Tensor):
-            given.append(value)
+            tensors.append(value)
             if value.is_meta:
                 key += (value.shape, value.stride(), value.dtype)
             else:
@@ -164,7 +164,7 @@ def read(values: Any, key: list[Any], given: list[torch.Tensor]) -> bool:
                 key += (type(value[0]), tuple(value))
             else:
                 key.append(len(value))
-                decided = read(value, key, given) and decided
+                decided = read(value, key, tensors) and decided
         elif kind is torch.ScriptObject:
             # handles of native code refuse to be compared
             decided = False
@@ -180,20 +180,20 @@ def answered(operator: AtenOperator, args: Sequence[Any], kwargs: Mapping[str, A
     """What the operator returns, in closed form; None if torch has to be asked."""
     if operator.shapes is None:
         return None
-    found = operator.shapes(*args, **kwargs)
-    if found is None:
+    sizes = operator.shapes(*args, **kwargs)
+    if sizes is None:
         return None
-    if isinstance(found, str):
+    if isinstance(sizes, str):
         return args[0]
-    made = [_EMPTY(s, t, dtype=d, device=_META) for s, t, d in found]
-    return made[0] if len(made) == 1 else tuple(made)
+    tensors = [_EMPTY(s, t, dtype=d, device=_META) for s, t, d in sizes]
+    return tensors[0] if len(tensors) == 1 else tuple(tensors)
 
 
 def remember(
     operator: AtenOperator,
     key: Hashable,
     args: Sequence[Any],
-    given: Sequence[torch.Tensor],
+    inputs: Sequence[torch.Tensor],
     out: Any,
     cost: Cost,
 ) -> MetaAnswer | None:
@@ -206,15 +206,15 @@ def remember(
     parts = out if container is not None else (out,)
     if not all(isinstance(t, torch.Tensor) and t.is_meta for t in parts):
         return None
-    how, sizes = _repeated(operator, args, given, parts)
-    made = parts[:1] if operator.auxiliary else parts
-    answer = MetaAnswer(how, sizes, container, cost, given, made)
+    kind, sizes = _repeated(operator, args, inputs, parts)
+    outputs = parts[:1] if operator.auxiliary else parts
+    answer = MetaAnswer(kind, sizes, container, cost, inputs, outputs)
     operator.answers[key] = answer
     return answer
 
 
 def _repeated(
-    operator: AtenOperator, args: Sequence[Any], given: Sequence[torch.Tensor], parts: Sequence[torch.Tensor]
+    operator: AtenOperator, args: Sequence[Any], inputs: Sequence[torch.Tensor], parts: Sequence[torch.Tensor]
 ) -> tuple[int, Sizes]:
     """How to answer without calling: only where nothing but the answer can be seen from outside."""
     source = args[0] if args and isinstance(args[0], torch.Tensor) else None
@@ -222,9 +222,9 @@ def _repeated(
         return SAME, ()
     if operator.mutates or any(t.is_conj() or t.is_neg() for t in parts):
         return CALLED, ()
-    storages = {storage_key(t.untyped_storage()) for t in given}
-    made = {storage_key(t.untyped_storage()) for t in parts}
-    if len(made) == len(parts) and not made & storages:
+    storages = {storage_key(t.untyped_storage()) for t in inputs}
+    out_storages = {storage_key(t.untyped_storage()) for t in parts}
+    if len(out_storages) == len(parts) and not out_storages & storages:
         return FRESH, tuple((t.shape, t.stride(), t.dtype) for t in parts)
     if source is None or not all(_is_view(t, source) for t in parts):
         return CALLED, ()

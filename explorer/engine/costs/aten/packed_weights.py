@@ -33,8 +33,8 @@ The handles of convolutions over one dimension and of transposed ones are those 
 
 def unpacked(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Weights and biases in the handles that a quantized module itself holds, by a name."""
-    held = packed_handle(module) if isinstance(module, torch.jit.ScriptModule) else vars(module)
-    for name, value in held.items():
+    attributes = packed_handle(module) if isinstance(module, torch.jit.ScriptModule) else vars(module)
+    for name, value in attributes.items():
         if isinstance(value, torch.ScriptObject):
             for part, tensor in opened(value):
                 flat = part == "weight" and tensor.dim() == 4 and _is_of_one_dimension(module)
@@ -56,10 +56,10 @@ def opened(handle: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Weight and bias in a handle, by name."""
     for name in _UNPACK:
         try:
-            held = getattr(torch.ops.quantized, name)(handle)
+            parts = getattr(torch.ops.quantized, name)(handle)
         except (AttributeError, RuntimeError):
             continue
-        weight, bias = (held, None) if isinstance(held, torch.Tensor) else held
+        weight, bias = (parts, None) if isinstance(parts, torch.Tensor) else parts
         yield "weight", weight
         if bias is not None:
             yield "bias", bias

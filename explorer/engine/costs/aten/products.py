@@ -117,9 +117,9 @@ def _trilinear(call: AtenCall) -> Cost:
     """nn.Bilinear, x1 W x2 for every output feature: first x1 W, then each row of it with x2."""
     first, second, features = call.sizes(0)[-1], call.sizes(2)[-1], call.out_sizes()[-1]
     batch = math.prod(call.out_sizes()) // features if features else 0
-    left = cost_formulas.matmul((batch, first), (first, features * second))
-    right = cost_formulas.matmul((batch, features, second), (batch, second, 1))
-    return cost_formulas.total([left, right])
+    first_product = cost_formulas.matmul((batch, first), (first, features * second))
+    second_product = cost_formulas.matmul((batch, features, second), (batch, second, 1))
+    return cost_formulas.total([first_product, second_product])
 
 
 def _trilinear_gradient(call: AtenCall, macs: int, want: Wanted) -> Gradient:

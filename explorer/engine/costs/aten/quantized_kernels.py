@@ -51,7 +51,7 @@ def _conv_sizes(call: AtenCall, transposed: bool) -> tuple[tuple[int, ...], tupl
     weight = tuple(int(size) for size in _parts(call)["weight"].shape)
     weight = (*weight[:2], *weight[-rank:])
     groups = int(getattr(torch.ops.quantized, f"conv{3 if rank == 3 else 2}d_groups")(handle))
-    settings = [_numbers(handle, rank, what) for what in ("stride", "padding", "dilation")]
+    settings = [_numbers(handle, rank, setting) for setting in ("stride", "padding", "dilation")]
     if transposed:
         settings.append(_numbers(handle, rank, "output_padding"))
         sizes = [
@@ -101,9 +101,9 @@ def _matmul(call: AtenCall) -> Any:
 
 def _followed(call: AtenCall, cost: Cost) -> Cost:
     """A product, and what its kernel does to each element behind it, by its name."""
-    for word, what in (("add", "add"), ("tanh", "tanh"), ("leaky", "leaky relu"), ("relu", "relu")):
+    for word, label in (("add", "add"), ("tanh", "tanh"), ("leaky", "leaky relu"), ("relu", "relu")):
         if word in call.name.split("_"):
-            cost = cost_formulas.adding(cost, what, call.out())
+            cost = cost_formulas.adding(cost, label, call.out())
             if word == "leaky":
                 break
     if "dynamic" in call.name:
@@ -301,13 +301,13 @@ class QuantizedTensors:
         name = f"{func.namespace}::{call.name}"
         if name in _MAKERS:
             kind = call.get("dtype", torch.quint8)
-            made = [self._mark(torch.empty_like(t, dtype=_TYPES.get(kind, kind))) for t in _sources(call)]
-            return made if isinstance(next(iter(call.arguments.values())), (list, tuple)) else made[0]
+            tensors = [self._mark(torch.empty_like(t, dtype=_TYPES.get(kind, kind))) for t in _sources(call)]
+            return tensors if isinstance(next(iter(call.arguments.values())), (list, tuple)) else tensors[0]
         if name in _SETTINGS:
             return _SETTINGS[name]
         if name in _ENDS:
-            made = [torch.empty_like(t, dtype=_ENDS[name] or t.dtype) for t in _sources(call)]
-            return made if isinstance(next(iter(call.arguments.values())), (list, tuple)) else made[0]
+            tensors = [torch.empty_like(t, dtype=_ENDS[name] or t.dtype) for t in _sources(call)]
+            return tensors if isinstance(next(iter(call.arguments.values())), (list, tuple)) else tensors[0]
         if name in ANSWERS:
             return self._mark(ANSWERS[name](call))
         kind = next(tensor.dtype for tensor in call.tensors() if tensor in self)

@@ -55,13 +55,15 @@ def exported_cost(
         if not outputs:
             return cost_formulas.FREE
         return cost_formulas.unknown(f"there is no rule for {kind} without torch")
-    given: dict[str, list[TensorType]] = {}
+    tensors_by_argument: dict[str, list[TensorType]] = {}
     for argument, dtype, shape in inputs:
         if shape is not None:
-            given.setdefault(argument, []).append(TensorType(dtype, shape))
-    made = [TensorType(dtype, shape) for _, dtype, shape in outputs[:1] if shape is not None]
+            tensors_by_argument.setdefault(argument, []).append(TensorType(dtype, shape))
+    results = [TensorType(dtype, shape) for _, dtype, shape in outputs[:1] if shape is not None]
     try:
-        cost = operator.cost(AtenCall(name, {**settings, **given}, made[0] if made else None))
+        cost = operator.cost(
+            AtenCall(name, {**settings, **tensors_by_argument}, results[0] if results else None)
+        )
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         return cost_formulas.unknown("its sizes are not written in the file")
     if (cost.macs or 0) < 0 or (cost.elementwise_ops or 0) < 0:

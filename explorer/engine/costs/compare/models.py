@@ -47,49 +47,51 @@ def compare(
     first = analyses[0]
     differences: list[Difference] = []
     agree = True
-    for at, other in enumerate(analyses[1:], start=1):
-        idle = idle_layers(first, other, (schedules[0], schedules[at])) if schedules else IdleLayers()
-        found, same = _against(first, other, at, idle, (zeros[0], zeros[at]) if zeros else ())
-        differences += found
+    for at, second in enumerate(analyses[1:], start=1):
+        idle = idle_layers(first, second, (schedules[0], schedules[at])) if schedules else IdleLayers()
+        changes, same = _against(first, second, at, idle, (zeros[0], zeros[at]) if zeros else ())
+        differences += changes
         agree = agree and same
     return Comparison(tuple(a.info for a in analyses), _operators(analyses), tuple(differences), agree)
 
 
 def _against(
-    first: Analysis, other: Analysis, at: int, idle: IdleLayers, zeros: Sequence[Zeros]
+    first: Analysis, second: Analysis, at: int, idle: IdleLayers, zeros: Sequence[Zeros]
 ) -> tuple[list[Difference], bool]:
     """Differences of one model from the first, and whether parameters and MACs are settled."""
-    causes = weight_causes(first, other, idle.paths, zeros)
+    causes = weight_causes(first, second, idle.paths, zeros)
     folds = causes is not None and causes.folds
-    params = _weights(first, other, at, "params", causes)
-    macs = _work(first, other, at, "macs", idle)
-    found = [
+    params = _weights(first, second, at, "params", causes)
+    macs = _work(first, second, at, "macs", idle)
+    differences = [
         *params,
-        *_weights(first, other, at, "weight_bytes", causes),
+        *_weights(first, second, at, "weight_bytes", causes),
         *macs,
-        *_elementwise(first, other, at, folds, idle),
-        *_moved(first, other, at, folds),
+        *_elementwise(first, second, at, folds, idle),
+        *_moved(first, second, at, folds),
     ]
     # what a file of tensors does not say cannot differ
-    settled = params if graphless(first) or graphless(other) else [*params, *macs]
-    return found, all(d.delta is not None and d.delta == d.explained for d in settled)
+    settled = params if graphless(first) or graphless(second) else [*params, *macs]
+    return differences, all(d.delta is not None and d.delta == d.explained for d in settled)
 
 
 # -- parameters
 
 
 def _weights(
-    first: Analysis, other: Analysis, at: int, figure: str, causes: Causes | None
+    first: Analysis, second: Analysis, at: int, figure: str, causes: Causes | None
 ) -> list[Difference]:
-    delta = getattr(other.info.totals, figure) - getattr(first.info.totals, figure)
+    delta = getattr(second.info.totals, figure) - getattr(first.info.totals, figure)
     if causes is None:
         return [Difference(at, figure, delta, 0, "its tensors are not known one by one")] if delta else []
     amounts = [(c.why, c.params if figure == "params" else c.bytes) for c in causes.known]
-    found = [Difference(at, figure, n, n, why) for why, n in amounts if n]
+    differences = [Difference(at, figure, n, n, why) for why, n in amounts if n]
     rest = delta - sum(n for _, n in amounts)
     if rest:
-        found.append(Difference(at, figure, rest, 0, causes.alone or "no weight that is known explains it"))
-    return found
+        differences.append(
+            Difference(at, figure, rest, 0, causes.alone or "no weight that is known explains it")
+        )
+    return differences
 
 
 # -- work
@@ -110,12 +112,12 @@ def _sizes(analysis: Analysis) -> list[tuple[int | str | None, ...]]:
     return [tuple(i.shape or ()) for i in analysis.info.model.inputs]
 
 
-def _batches(first: Analysis, other: Analysis) -> tuple[int, int] | None:
+def _batches(first: Analysis, second: Analysis) -> tuple[int, int] | None:
     """The batch of either model, where that is all in which their inputs differ."""
-    pairs = list(zip(_sizes(first), _sizes(other), strict=False))
-    if len(_sizes(first)) != len(_sizes(other)) or not pairs:
+    pairs = list(zip(_sizes(first), _sizes(second), strict=False))
+    if len(_sizes(first)) != len(_sizes(second)) or not pairs:
         return None
-    found = set()
+    batches = set()
     for a, b in pairs:
         if (
             not a
@@ -125,8 +127,8 @@ def _batches(first: Analysis, other: Analysis) -> tuple[int, int] | None:
             or not isinstance(b[0], int)
         ):
             return None
-        found.add((a[0], b[0]))
-    return found.pop() if len(found) == 1 else None
+        batches.add((a[0], b[0]))
+    return batches.pop() if len(batches) == 1 else None
 
 
 def _same_inputs(first: Analysis, other: Analysis) -> bool:
@@ -139,39 +141,43 @@ def _inputs_text(first: Analysis, other: Analysis) -> str:
     return f"other inputs: {ours} instead of {theirs}"
 
 
-def _work(first: Analysis, other: Analysis, at: int, figure: str, idle: IdleLayers) -> list[Difference]:
+def _work(first: Analysis, second: Analysis, at: int, figure: str, idle: IdleLayers) -> list[Difference]:
     """Differences of a figure that grows with the inputs."""
-    a, b = getattr(first.info.totals, figure), getattr(other.info.totals, figure)
-    if graphless(first) or graphless(other):
-        if figure != "macs" or graphless(first) == graphless(other):
+    a, b = getattr(first.info.totals, figure), getattr(second.info.totals, figure)
+    if graphless(first) or graphless(second):
+        if figure != "macs" or graphless(first) == graphless(second):
             return []
         return [Difference(at, figure, None, None, "one of the two is tensors without a graph")]
-    missing = _unknown(first) + _unknown(other)
+    missing = _unknown(first) + _unknown(second)
     if a is None or b is None:
         return [Difference(at, figure, None, None, f"not known for {missing:,} layers: see their reasons")]
-    found = []
+    differences = []
     if missing and figure == "macs":
-        found.append(
+        differences.append(
             Difference(at, figure, None, None, f"{missing:,} layers have no known cost and are left out")
         )
     delta = b - a
     if not delta:
-        return found
-    if not _same_inputs(first, other):
-        batches = _batches(first, other)
+        return differences
+    if not _same_inputs(first, second):
+        batches = _batches(first, second)
         if batches and b * batches[0] == a * batches[1]:
             why = f"batch {batches[1]:,} instead of {batches[0]:,}"
-            return [*found, Difference(at, figure, delta, delta, why)]
-        return [*found, Difference(at, figure, delta, None, _inputs_text(first, other))]
-    amounts = tile_sums(first, other, figure) + idle.amounts(figure)
-    found += [Difference(at, figure, n, n, why) for why, n in amounts if n]
+            return [*differences, Difference(at, figure, delta, delta, why)]
+        return [*differences, Difference(at, figure, delta, None, _inputs_text(first, second))]
+    amounts = tile_sums(first, second, figure) + idle.amounts(figure)
+    differences += [Difference(at, figure, n, n, why) for why, n in amounts if n]
     rest = delta - sum(n for _, n in amounts)
-    return [*found, Difference(at, figure, rest, 0, _where(first, other, figure))] if rest else found
+    return (
+        [*differences, Difference(at, figure, rest, 0, _where(first, second, figure))]
+        if rest
+        else differences
+    )
 
 
-def _where(first: Analysis, other: Analysis, figure: str) -> str:
+def _where(first: Analysis, second: Analysis, figure: str) -> str:
     """In which kinds of work two models differ, most first."""
-    a, b = _by_family(first, figure), _by_family(other, figure)
+    a, b = _by_family(first, figure), _by_family(second, figure)
     changed = {k: b[k] - a[k] for k in {*a, *b} if b[k] != a[k]}
     order = sorted(changed, key=lambda k: (-abs(changed[k]), k))
     parts = [f"{k} {changed[k]:+,}" for k in order[:SHOWN]]
@@ -183,31 +189,31 @@ def _where(first: Analysis, other: Analysis, figure: str) -> str:
 
 
 def _elementwise(
-    first: Analysis, other: Analysis, at: int, folds: bool, idle: IdleLayers
+    first: Analysis, second: Analysis, at: int, folds: bool, idle: IdleLayers
 ) -> list[Difference]:
     figure = "elementwise_ops"
-    a, b = first.info.totals.elementwise_ops, other.info.totals.elementwise_ops
-    if a is None or b is None or a == b or not _same_inputs(first, other):
-        return _work(first, other, at, figure, idle)
-    left, right = _by_family(first, figure), _by_family(other, figure)
+    a, b = first.info.totals.elementwise_ops, second.info.totals.elementwise_ops
+    if a is None or b is None or a == b or not _same_inputs(first, second):
+        return _work(first, second, at, figure, idle)
+    first_work, second_work = _by_family(first, figure), _by_family(second, figure)
     amounts: list[tuple[str, int]] = []
     if folds:
-        amounts.append((_FOLDED, right["batch norm"] - left["batch norm"]))
-        biases = _bias_work(other) - _bias_work(first)
-        if right["convolution"] - left["convolution"] == biases:
+        amounts.append((_FOLDED, second_work["batch norm"] - first_work["batch norm"]))
+        biases = _bias_work(second) - _bias_work(first)
+        if second_work["convolution"] - first_work["convolution"] == biases:
             amounts.append((_BIASES, biases))
-    if not left["quantization"] or not right["quantization"]:
-        amounts.append((_QUANTIZED, right["quantization"] - left["quantization"]))
+    if not first_work["quantization"] or not second_work["quantization"]:
+        amounts.append((_QUANTIZED, second_work["quantization"] - first_work["quantization"]))
     settled = {"batch norm", "convolution"} if folds else set()
-    amounts += rewritten(first, other, settled, idle.paths)
-    amounts += sizes_computed(first, other)
-    amounts += tile_sums(first, other, figure)
+    amounts += rewritten(first, second, settled, idle.paths)
+    amounts += sizes_computed(first, second)
+    amounts += tile_sums(first, second, figure)
     amounts += idle.amounts(figure)
-    found = [Difference(at, figure, n, n, why) for why, n in amounts if n]
+    differences = [Difference(at, figure, n, n, why) for why, n in amounts if n]
     rest = b - a - sum(n for _, n in amounts)
     if rest:
-        found.append(Difference(at, figure, rest, 0, _where(first, other, figure)))
-    return found
+        differences.append(Difference(at, figure, rest, 0, _where(first, second, figure)))
+    return differences
 
 
 _FOLDED = "scale and shift of batch normalisations that are folded into the weights before them"
@@ -231,16 +237,16 @@ def _count(analysis: Analysis, name: str) -> int:
 # -- operators
 
 
-def _moved(first: Analysis, other: Analysis, at: int, folds: bool) -> list[Difference]:
+def _moved(first: Analysis, second: Analysis, at: int, folds: bool) -> list[Difference]:
     """Layers that one model has and the other does without, and why that changes nothing."""
-    found: list[Difference] = []
-    if graphless(first) or graphless(other):
-        return found
+    differences: list[Difference] = []
+    if graphless(first) or graphless(second):
+        return differences
     for name, (fewer, more) in _DROPPED.items():
-        delta = _count(other, name) - _count(first, name)
+        delta = _count(second, name) - _count(first, name)
         if delta and (folds or name != "batch norm"):
-            found.append(Difference(at, "operators", delta, delta, fewer if delta < 0 else more))
-    return found
+            differences.append(Difference(at, "operators", delta, delta, fewer if delta < 0 else more))
+    return differences
 
 
 _DROPPED = {

@@ -39,7 +39,7 @@ def _sides(first: Analysis, other: Analysis) -> tuple[Analysis, Analysis, int] |
 
 def rewritten(
     first: Analysis,
-    other: Analysis,
+    second: Analysis,
     settled: Collection[str],
     idle: Collection[str],
     figure: str = "elementwise_ops",
@@ -48,16 +48,16 @@ def rewritten(
 
     Args:
         first: A model, of modules or the graph of one.
-        other: The other of the two.
+        second: The other of the two.
         settled: Families of work whose differences are explained already.
         idle: Paths of layers that nothing needs, likewise.
         figure: The kind of work.
     """
-    sides = _sides(first, other)
+    sides = _sides(first, second)
     if sides is None:
         return []
     modules, graph, sign = sides
-    known = {layer.path: layer for layer in leaves(modules) if layer.name != layer.kind}
+    modules_by_path = {layer.path: layer for layer in leaves(modules) if layer.name != layer.kind}
     attending = _attending(modules, idle)
     parts: dict[str, list[Layer]] = {}
     for node in leaves(graph):
@@ -65,21 +65,25 @@ def rewritten(
             continue
         scope = _scope(graph, node)
         # an operator that is all of its module stands in the module's place
-        own = f"{scope}.{node.name}".lstrip(".")
-        scope = own if own in known else scope
-        while scope and scope not in known and scope not in attending:
+        full_path = f"{scope}.{node.name}".lstrip(".")
+        scope = full_path if full_path in modules_by_path else scope
+        while scope and scope not in modules_by_path and scope not in attending:
             scope = scope.rpartition(".")[0]
-        if scope in known or scope in attending:
+        if scope in modules_by_path or scope in attending:
             parts.setdefault(scope, []).append(node)
     work: Counter[str] = Counter()
     words: dict[str, Counter[str]] = {}
     for path, nodes in parts.items():
         # what runs and has no operators of its name is written where its weights are used
         ours = (
-            [known[path]]
-            if path in known
+            [modules_by_path[path]]
+            if path in modules_by_path
             else attending[path]
-            + [y for y in known.values() if _above(y) == path and y.path not in parts and y.path not in idle]
+            + [
+                y
+                for y in modules_by_path.values()
+                if _above(y) == path and y.path not in parts and y.path not in idle
+            ]
         )
         kinds = Counter(n.kind for n in nodes if n.elementwise_ops or n.macs)
         name = ours[0].kind
@@ -87,14 +91,14 @@ def rewritten(
             continue
         work[name] += sum(getattr(n, figure) or 0 for n in nodes) - sum(getattr(y, figure) or 0 for y in ours)
         words.setdefault(name, Counter()).update(kinds.keys())
-    found = []
+    amounts = []
     for kind, amount in work.items():
         count = words[kind].most_common()[0][1]
         text = f"{count:,} {kind} written as {', '.join(words[kind])}"
         if graph.info.tiled is not None and (figure == "macs" or words[kind].keys() & {"Sum", "ReduceSum"}):
             text = f"{count:,} {kind} on tiles: {_TILED[figure]}"
-        found.append((text if sign > 0 else f"{text} in the first", sign * amount))
-    return found
+        amounts.append((text if sign > 0 else f"{text} in the first", sign * amount))
+    return amounts
 
 
 _TILED = {
@@ -113,9 +117,9 @@ def _attending(modules: Analysis, idle: Collection[str]) -> dict[str, list[Layer
         if layer.name.startswith(layer.kind) and layer.path not in idle:
             called.setdefault(_above(layer), []).append(layer)
     return {
-        path: sorted(found, key=lambda y: family(y.kind) != "attention")
-        for path, found in called.items()
-        if any(family(layer.kind) == "attention" for layer in found)
+        path: sorted(called_layers, key=lambda y: family(y.kind) != "attention")
+        for path, called_layers in called.items()
+        if any(family(layer.kind) == "attention" for layer in called_layers)
     }
 
 
@@ -141,9 +145,9 @@ def _is_size(node: Layer) -> bool:
     return bool(shapes) and len(shapes) == len(node.outputs) and (node.elementwise_ops or 0) <= _SIZES
 
 
-def sizes_computed(first: Analysis, other: Analysis) -> list[tuple[str, int]]:
+def sizes_computed(first: Analysis, second: Analysis) -> list[tuple[str, int]]:
     """Sizes that a graph computes where modules have them at hand."""
-    sides = _sides(first, other)
+    sides = _sides(first, second)
     if sides is None:
         return []
     _, graph, sign = sides
@@ -151,14 +155,14 @@ def sizes_computed(first: Analysis, other: Analysis) -> list[tuple[str, int]]:
     return [("sizes that the graph computes itself", sign * work)]
 
 
-def tile_sums(first: Analysis, other: Analysis, figure: str) -> list[tuple[str, int]]:
+def tile_sums(first: Analysis, second: Analysis, figure: str) -> list[tuple[str, int]]:
     """What a tiled graph does more than the graph that it was made from, product by product."""
-    sides = _sides(first, other)
+    sides = _sides(first, second)
     if sides is not None:
         tiled = figure == "macs" and sides[1].info.tiled is not None
-        return rewritten(first, other, (), (), figure) if tiled else []
-    found = []
-    for plain, cut, sign in ((first, other, 1), (other, first, -1)):
+        return rewritten(first, second, (), (), figure) if tiled else []
+    amounts = []
+    for plain, cut, sign in ((first, second, 1), (second, first, -1)):
         if cut.info.tiled is None:
             continue
         single = {layer.path: layer for layer in leaves(plain)}
@@ -169,8 +173,8 @@ def tile_sums(first: Analysis, other: Analysis, figure: str) -> list[tuple[str, 
                 more += (getattr(group, figure) or 0) - (getattr(whole, figure) or 0)
                 count += 1
         text = f"{count:,} product{'s' if count != 1 else ''} on tiles: {_TILED[figure]}"
-        found.append((text, sign * more))
-    return found
+        amounts.append((text, sign * more))
+    return amounts
 
 
 class IdleLayers(Struct, frozen=True):
@@ -197,12 +201,12 @@ class IdleLayers(Struct, frozen=True):
         return [(f"{names}{rest}: no output of the graph needs it, which leaves it out", self.sign * work)]
 
 
-def idle_layers(first: Analysis, other: Analysis, orders: Sequence[Schedule]) -> IdleLayers:
+def idle_layers(first: Analysis, second: Analysis, orders: Sequence[Schedule]) -> IdleLayers:
     """The layers of modules that no output of their graph needs; none if the two are not one of each.
 
     A graph that has fewer outputs is taken to have the first ones: what only later ones need goes, too.
     """
-    sides = _sides(first, other)
+    sides = _sides(first, second)
     if sides is None:
         return IdleLayers()
     modules, graph, sign = sides
@@ -210,15 +214,15 @@ def idle_layers(first: Analysis, other: Analysis, orders: Sequence[Schedule]) ->
     if order.failed:
         return IdleLayers()
     count = len(graph.info.model.outputs)
-    kept = [o.shape for o in modules.info.model.outputs][:count] == [
+    same_outputs = [o.shape for o in modules.info.model.outputs][:count] == [
         o.shape for o in graph.info.model.outputs
     ]
     keep = list(order.keep)
-    wanted = set(keep[:count] if kept and len(keep) == len(modules.info.model.outputs) else keep)
+    needed = set(keep[:count] if same_outputs and len(keep) == len(modules.info.model.outputs) else keep)
     used: set[int] = set()
     for step, row in zip(reversed(order.steps), reversed(order.rows), strict=True):
-        if any(key in wanted for key, _, _ in step.outputs):
-            wanted.update(step.inputs)
+        if any(key in needed for key, _, _ in step.outputs):
+            needed.update(step.inputs)
             if row is not None:
                 used.add(row)
     idle = [y for y in leaves(modules) if y.id not in used and y.calls and (y.macs or y.elementwise_ops)]

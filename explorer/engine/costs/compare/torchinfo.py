@@ -52,16 +52,16 @@ def table(
         BadModel: torchinfo cannot run the model.
     """
     torchinfo = require("torchinfo", loaded.source)
-    bound = bind(loaded, input_shapes, dims)
+    bound_inputs = bind(loaded, input_shapes, dims)
     try:
-        summary, model = _summary(loaded, bound, "meta"), loaded.meta()
+        summary, model = _summary(loaded, bound_inputs, "meta"), loaded.meta()
     except ExplorerError:
         raise
     except Exception:
         # operators that need values do not run without them
         try:
             model = loaded.materialise()
-            summary = _summary(loaded, bound, "cpu")
+            summary = _summary(loaded, bound_inputs, "cpu")
         except ExplorerError:
             raise
         except Exception as error:
@@ -71,12 +71,12 @@ def table(
     return TorchinfoTable(text, str(torchinfo.__version__), _differences(summary, model, analysis))
 
 
-def _summary(loaded: LoadedModule, bound: Any, device: str) -> Any:
+def _summary(loaded: LoadedModule, bound_inputs: Any, device: str) -> Any:
     import torchinfo
     from torchinfo.torchinfo import clear_cached_forward_pass
 
     model = loaded.meta() if device == "meta" else loaded.materialise()
-    args, kwargs = bound.arguments(device=device)
+    args, kwargs = bound_inputs.arguments(device=device)
     deepest = max((name.count(".") + 1 for name, _ in model.named_modules() if name), default=1)
     with loaded.quiet(), restoring_modes(model.modules()):
         try:
@@ -115,26 +115,26 @@ class _ModuleCount(Struct):
 
 
 def _seen(summary: Any, paths: Mapping[int, str]) -> dict[str, _ModuleCount]:
-    found: dict[str, _ModuleCount] = {}
+    counts: dict[str, _ModuleCount] = {}
     for info in summary.summary_list:
         path = paths.get(info.layer_id)
         if path is None:
             continue
-        one = found.setdefault(path, _ModuleCount(info.module, info.is_leaf_layer))
+        count = counts.setdefault(path, _ModuleCount(info.module, info.is_leaf_layer))
         size = [int(d) for d in info.output_size if not isinstance(d, (list, tuple))]
-        one.outputs.append(size)
+        count.outputs.append(size)
         if not info.is_leaf_layer:
             continue
-        one.macs += info.macs
+        count.macs += info.macs
         if not info.executed:
             continue
         for name, parameter in info.module.named_parameters():
             part = _multiplied(info.class_name, name, parameter.numel(), size)
             if name.rpartition(".")[2].startswith("bias"):
-                one.biases += part
+                count.biases += part
             else:
-                one.weights += part
-    return found
+                count.weights += part
+    return counts
 
 
 def _multiplied(kind: str, name: str, elements: int, out: Sequence[int]) -> int:
@@ -148,25 +148,31 @@ def _multiplied(kind: str, name: str, elements: int, out: Sequence[int]) -> int:
 
 def _differences(summary: Any, model: nn.Module, analysis: Analysis) -> tuple[TorchinfoDifference, ...]:
     paths = {id(module): path for path, module in model.named_modules()}
-    seen = _seen(summary, paths)
-    found: list[TorchinfoDifference] = []
+    counts = _seen(summary, paths)
+    differences: list[TorchinfoDifference] = []
     reasons: Counter[str] = Counter()
-    for layer, ours in _comparable(analysis, seen):
-        one = seen.get("" if layer.path == _whole(seen) else layer.path)
-        theirs = one.macs if one is not None and one.leaf else 0
+    for layer, ours in _comparable(analysis, counts):
+        count = counts.get("" if layer.path == _whole(counts) else layer.path)
+        theirs = count.macs if count is not None and count.leaf else 0
         if ours is None:
-            found.append(TorchinfoDifference(layer.path, layer.kind, "macs", theirs, None, layer.reason))
+            differences.append(
+                TorchinfoDifference(layer.path, layer.kind, "macs", theirs, None, layer.reason)
+            )
             continue
         if theirs == ours:
             continue
-        parts = _parts(layer, one, ours)
+        parts = _parts(layer, count, ours)
         rest = theirs - ours - sum(parts.values())
         if rest:
             parts[_UNKNOWN] += rest
         reasons.update({why: n for why, n in parts.items() if n})
         why = "; ".join(f"{text} ({n:+,})" for text, n in parts.items() if n)
-        found.append(TorchinfoDifference(layer.path, layer.kind, "macs", theirs, ours, why))
-    return (*found, *_total_macs(summary, analysis, reasons), *_totals(summary, model, analysis, seen))
+        differences.append(TorchinfoDifference(layer.path, layer.kind, "macs", theirs, ours, why))
+    return (
+        *differences,
+        *_total_macs(summary, analysis, reasons),
+        *_totals(summary, model, analysis, counts),
+    )
 
 
 def _whole(seen: Mapping[str, _ModuleCount]) -> str:
@@ -174,9 +180,9 @@ def _whole(seen: Mapping[str, _ModuleCount]) -> str:
     return type(seen[""].module).__name__ if "" in seen and seen[""].leaf else ""
 
 
-def _comparable(analysis: Analysis, seen: Mapping[str, _ModuleCount]) -> Iterator[tuple[Layer, int | None]]:
+def _comparable(analysis: Analysis, counts: Mapping[str, _ModuleCount]) -> Iterator[tuple[Layer, int | None]]:
     """The rows to compare: leaf modules, modules that we take as one, operators of no module's own."""
-    whole = _whole(seen)
+    whole = _whole(counts)
     if whole and analysis.layers:
         row = replace(analysis.layers[0], path=whole, kind=whole, reason="")
         yield row, analysis.info.totals.macs
@@ -186,8 +192,8 @@ def _comparable(analysis: Analysis, seen: Mapping[str, _ModuleCount]) -> Iterato
         if layer.parent in inside:
             inside.add(layer.id)
             continue
-        one = seen.get(layer.path)
-        if layer.group and one is not None and one.leaf:
+        count = counts.get(layer.path)
+        if layer.group and count is not None and count.leaf:
             # torchinfo has one row where we show the operators of a leaf module
             inside.add(layer.id)
             yield layer, layer.macs
@@ -214,40 +220,40 @@ _EATEN = "parameters of no leaf layer are what the layers leave over, and tied o
 _UNKNOWN = "no rule that is known accounts for this"
 
 
-def _parts(layer: Layer, one: _ModuleCount | None, ours: int) -> Counter[str]:
+def _parts(layer: Layer, count: _ModuleCount | None, ours: int) -> Counter[str]:
     """What torchinfo counted too much (positive) or too little, by reason."""
-    found: Counter[str] = Counter()
-    if one is None or not one.leaf:
+    macs_by_reason: Counter[str] = Counter()
+    if count is None or not count.leaf:
         reason = _ATTENTION if "ttention" in layer.kind else _CALLED if layer.weights else _FUNCTION
-        found[reason] -= ours
-        return found
-    module = one.module
+        macs_by_reason[reason] -= ours
+        return macs_by_reason
+    module = count.module
     kind = type(module).__name__
-    weights = one.weights - ours
-    found[_BIAS] += one.biases
+    weights = count.weights - ours
+    macs_by_reason[_BIAS] += count.biases
     if not weights:
-        return found
+        return macs_by_reason
     if isinstance(module, (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)):
-        found[_TRANSPOSED] += weights
+        macs_by_reason[_TRANSPOSED] += weights
     elif isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) and any(
-        len(out) == len(module.kernel_size) + 1 for out in one.outputs
+        len(out) == len(module.kernel_size) + 1 for out in count.outputs
     ):
-        found[_UNBATCHED] += weights
+        macs_by_reason[_UNBATCHED] += weights
     elif kind == "Conv1D":
-        found[_CONV1D] += weights
+        macs_by_reason[_CONV1D] += weights
     elif isinstance(module, nn.Linear):
-        found[_ROWS] += weights
+        macs_by_reason[_ROWS] += weights
     elif isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
-        found[_TABLE] += weights
+        macs_by_reason[_TABLE] += weights
     elif isinstance(module, nn.RNNBase):
-        found[_SEQUENCE] += weights
+        macs_by_reason[_SEQUENCE] += weights
     elif not ours and "Norm" in kind:
-        found[_NORM] = found.pop(_BIAS) + weights
+        macs_by_reason[_NORM] = macs_by_reason.pop(_BIAS) + weights
     elif not ours:
-        found[_ELEMENTWISE] = found.pop(_BIAS) + weights
-    elif not one.weights:
-        found[_BARE] += weights
-    return found
+        macs_by_reason[_ELEMENTWISE] = macs_by_reason.pop(_BIAS) + weights
+    elif not count.weights:
+        macs_by_reason[_BARE] += weights
+    return macs_by_reason
 
 
 def _total_macs(summary: Any, analysis: Analysis, reasons: Counter[str]) -> list[TorchinfoDifference]:
@@ -263,7 +269,7 @@ def _total_macs(summary: Any, analysis: Analysis, reasons: Counter[str]) -> list
 
 
 def _totals(
-    summary: Any, model: nn.Module, analysis: Analysis, seen: Mapping[str, _ModuleCount]
+    summary: Any, model: nn.Module, analysis: Analysis, counts: Mapping[str, _ModuleCount]
 ) -> Iterator[TorchinfoDifference]:
     """Parameters, their bytes, and activations of the whole model."""
     totals = analysis.info.totals
@@ -287,10 +293,11 @@ def _totals(
     theirs, ours = int(summary.total_output_bytes), totals.activation_bytes_sum
     if theirs != ours:
         owning = [i for i in summary.summary_list if i.is_leaf_layer and i.num_params > 0]
-        other = sum(1 for one in seen.values() if one.leaf) - len({i.layer_id for i in owning})
+        other_leaves = sum(1 for count in counts.values() if count.leaf) - len({i.layer_id for i in owning})
         why = (
             f"forward/backward: twice the first output of the {len({i.layer_id for i in owning}):,} layers "
-            f"that own parameters; {other:,} other leaf layers are left out, though they put out values too"
+            f"that own parameters; {other_leaves:,} other leaf layers are left out,"
+            " though they put out values too"
         )
         yield TorchinfoDifference("", "", "activation_bytes", theirs, ours, why)
 
@@ -306,13 +313,13 @@ def _outside_leaves(summary: Any, model: nn.Module) -> Iterator[nn.Parameter]:
 def _tied(model: nn.Module) -> list[tuple[nn.Parameter, list[str]]]:
     """Parameters that several modules have, and the names under which they have them."""
     names: defaultdict[int, list[str]] = defaultdict(list)
-    known: dict[int, nn.Parameter] = {}
+    parameters: dict[int, nn.Parameter] = {}
     for path, module in model.named_modules():
         for name, parameter in parameters_of(module).items():
             if parameter is not None:
-                known[id(parameter)] = parameter
+                parameters[id(parameter)] = parameter
                 names[id(parameter)].append(f"{path}.{name}" if path else name)
-    return [(known[key], found) for key, found in names.items() if len(found) > 1]
+    return [(parameters[key], owners) for key, owners in names.items() if len(owners) > 1]
 
 
 def _weight_bytes(

@@ -188,8 +188,8 @@ def _same_shape(name: str, shape: tuple[int, ...], tensor: ComparedTensor) -> bo
 def _stored(analysis: Analysis, whole: bool, same: _Same) -> list[ComparedTensor] | None:
     """The stored tensors by one way of telling which are the same; None if the size of one is not known."""
     bare = graphless(analysis)
-    found: dict[str, ComparedTensor] = {}
-    held: defaultdict[str, list[ComparedTensor]] = defaultdict(list)
+    by_name: dict[str, ComparedTensor] = {}
+    by_path: defaultdict[str, list[ComparedTensor]] = defaultdict(list)
     for layer in analysis.layers:
         if layer.group:
             continue
@@ -198,16 +198,16 @@ def _stored(analysis: Analysis, whole: bool, same: _Same) -> list[ComparedTensor
                 return None
             shape = tuple(d for d in info.shape if isinstance(d, int))
             name = info.name if whole or bare else f"{layer.path}.{info.name}"
-            shared = (t for other in layer.shared_with for t in held[other] if same(name, shape, t))
-            known = found.get(name) or next(shared, None)
-            if known is None:
+            shared = (t for path in layer.shared_with for t in by_path[path] if same(name, shape, t))
+            tensor = by_name.get(name) or next(shared, None)
+            if tensor is None:
                 size = layer.weight_bytes if bare else None
-                known = ComparedTensor(set(), shape, info.dtype or "", [], place, size)
-            found[name] = known
-            known.names.add(name)
-            known.owners.append(layer)
-            held[layer.path].append(known)
-    return list({id(t): t for t in found.values()}.values())
+                tensor = ComparedTensor(set(), shape, info.dtype or "", [], place, size)
+            by_name[name] = tensor
+            tensor.names.add(name)
+            tensor.owners.append(layer)
+            by_path[layer.path].append(tensor)
+    return list({id(t): t for t in by_name.values()}.values())
 
 
 # -- matching
@@ -218,7 +218,7 @@ def _matched(
 ) -> tuple[list[tuple[ComparedTensor, ComparedTensor]], list[ComparedTensor], list[ComparedTensor]]:
     """Pairs of tensors that are the same, and what is left on either side."""
     pairs: list[tuple[ComparedTensor, ComparedTensor]] = []
-    left, right = list(first), list(second)
+    first_rest, second_rest = list(first), list(second)
     keys: tuple[Callable[[ComparedTensor], Iterable[Hashable]], ...] = (
         lambda t: [(n, tuple(sorted(t.shape))) for n in sorted(t.names)],
         lambda t: [(t.family, t.shape)],
@@ -230,12 +230,12 @@ def _matched(
     )
     for key in keys:
         waiting: dict[Hashable, list[ComparedTensor]] = defaultdict(list)
-        for tensor in right:
+        for tensor in second_rest:
             for value in key(tensor):
                 waiting[value].append(tensor)
         taken: set[int] = set()
         rest = []
-        for tensor in left:
+        for tensor in first_rest:
             partner = None
             for value in key(tensor):
                 partner = next((t for t in waiting[value] if id(t) not in taken), None)
@@ -246,8 +246,8 @@ def _matched(
             else:
                 taken.add(id(partner))
                 pairs.append((tensor, partner))
-        left, right = rest, [t for t in right if id(t) not in taken]
-    return pairs, left, right
+        first_rest, second_rest = rest, [t for t in second_rest if id(t) not in taken]
+    return pairs, first_rest, second_rest
 
 
 def _movable(tensor: ComparedTensor) -> bool:
@@ -261,15 +261,15 @@ def _movable(tensor: ComparedTensor) -> bool:
 
 
 def _stacked(
-    left: list[ComparedTensor], right: list[ComparedTensor]
+    lost: list[ComparedTensor], gained: list[ComparedTensor]
 ) -> tuple[list[ComparedTensor], list[ComparedTensor]]:
     """Takes out what only lies differently: a layer's weights in one tensor or in several."""
-    for name in {t.family for t in left} & {t.family for t in right}:
-        a, b = [t for t in left if t.family == name], [t for t in right if t.family == name]
+    for name in {t.family for t in lost} & {t.family for t in gained}:
+        a, b = [t for t in lost if t.family == name], [t for t in gained if t.family == name]
         if sum(t.elements for t in a) == sum(t.elements for t in b):
-            left = [t for t in left if t.family != name]
-            right = [t for t in right if t.family != name]
-    return left, right
+            lost = [t for t in lost if t.family != name]
+            gained = [t for t in gained if t.family != name]
+    return lost, gained
 
 
 # -- causes
@@ -328,9 +328,10 @@ def weight_causes(
     for x, y in pairs:
         if x.dtype != y.dtype:
             changed[x.dtype, y.dtype].append((x, y))
-    for (old, new), found in changed.items():
-        text = f"{len(found):,} tensor{'s' if len(found) > 1 else ''} stored as {new} instead of {old}"
-        causes.append(Cause(text, 0, sum(y.bytes - x.bytes for x, y in found)))
+    for (old, new), changed_pairs in changed.items():
+        tensors_text = f"{len(changed_pairs):,} tensor{'s' if len(changed_pairs) > 1 else ''}"
+        text = f"{tensors_text} stored as {new} instead of {old}"
+        causes.append(Cause(text, 0, sum(y.bytes - x.bytes for x, y in changed_pairs)))
     scales = _beside(second, b) - _beside(first, a)
     if scales:
         causes.append(Cause("scales and zero points that stand beside quantized tensors", 0, scales))
@@ -341,19 +342,19 @@ def _filled(
     wholes: Sequence[ComparedTensor], tiled: Sequence[ComparedTensor]
 ) -> list[tuple[ComparedTensor, ComparedTensor]]:
     """Weights, and what a tiling made of them under names that begin with theirs: no axis is shorter."""
-    found = []
+    pairs = []
     for tensor in tiled:
         for whole in wholes:
             longer = all(a <= b for a, b in zip(sorted(whole.shape), sorted(tensor.shape), strict=False))
             named = any(n.startswith(f"{w}/") for n in tensor.names for w in whole.names)
             if named and longer and len(whole.shape) == len(tensor.shape):
-                found.append((whole, tensor))
-    return found
+                pairs.append((whole, tensor))
+    return pairs
 
 
 def _joined(parts: Sequence[ComparedTensor], wholes: Sequence[ComparedTensor]) -> set[int]:
     """Vectors of one model that a concatenation makes into one, and that one, which the other stores."""
-    found: set[int] = set()
+    joined: set[int] = set()
     ends: dict[str, list[ComparedTensor]] = defaultdict(list)
     for tensor in parts:
         for owner in tensor.owners:
@@ -361,11 +362,11 @@ def _joined(parts: Sequence[ComparedTensor], wholes: Sequence[ComparedTensor]) -
                 ends[owner.path].append(tensor)
     for tensors in ends.values():
         owner = next(o for o in tensors[0].owners if family(o.kind) == "concatenation")
-        made = [o.shape for o in owner.outputs]
-        whole = next((w for w in wholes if w.shape in made and id(w) not in found), None)
+        shapes = [o.shape for o in owner.outputs]
+        whole = next((w for w in wholes if w.shape in shapes and id(w) not in joined), None)
         if whole is not None:
-            found |= {id(whole), *map(id, tensors)}
-    return found
+            joined |= {id(whole), *map(id, tensors)}
+    return joined
 
 
 def _beside(model: Analysis, tensors: Sequence[ComparedTensor]) -> int:
@@ -482,5 +483,5 @@ def _is_scale(tensor: ComparedTensor) -> bool:
     quantizes = any("quantize" in k or k.startswith("qlinear") or k.endswith("integer") for k in kinds)
     # what a product reads through a dequantization is shown as the product's own
     quantizes = quantizes or any(w.dtype in _NARROW for o in tensor.owners for w in o.weights if w.shape)
-    said = any("scale" in n.lower() or "zero" in n.lower() for n in tensor.names)
-    return quantizes and len(tensor.shape) <= 1 and (said or tensor.elements == 1)
+    is_named_scale = any("scale" in n.lower() or "zero" in n.lower() for n in tensor.names)
+    return quantizes and len(tensor.shape) <= 1 and (is_named_scale or tensor.elements == 1)

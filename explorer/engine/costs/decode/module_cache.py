@@ -125,22 +125,22 @@ class OwnCache(Struct):
             grown = _longer(cache, _GROWN)
         except Exception:
             return False
-        left, _ = self._left(short + _GROWN, batch, prompt)
-        return [one.tensor.shape for one in tensors_of(grown)] == [
-            one.tensor.shape for one in tensors_of(left)
+        expected, _ = self._left(short + _GROWN, batch, prompt)
+        return [entry.tensor.shape for entry in tensors_of(grown)] == [
+            entry.tensor.shape for entry in tensors_of(expected)
         ]
 
     def _left(self, tokens: int, batch: int, prompt: int) -> tuple[Any, Mapping[str, Any]]:
         """What a pass over so many tokens leaves."""
-        given = self.prompt(prompt or _SHORT if self.encoder else tokens, batch)
+        arguments = self.prompt(prompt or _SHORT if self.encoder else tokens, batch)
         if self.encoder:
-            given["decoder_input_ids"] = _ids(batch, tokens)
+            arguments["decoder_input_ids"] = _ids(batch, tokens)
         read: list[Any] = []
         with _outputs_of(self._encoder_module(), read):
-            seen = traced(self.model, (), given, check=self.check).seen
-        if seen.failed:
-            raise BadModel(f"it fails over a prompt: {seen.failed[1]}", where=type(self.model).__name__)
-        result = seen.result
+            run = traced(self.model, (), arguments, check=self.check).run
+        if run.failed:
+            raise BadModel(f"it fails over a prompt: {run.failed[1]}", where=type(self.model).__name__)
+        result = run.result
         cache = compat.returned_cache(result, self.name)
         if cache is None:
             raise Misuse(
@@ -208,53 +208,53 @@ def of_module(model: nn.Module, source: str = "", *, cancel: Cancel = None) -> O
 
     if "input_ids" in takes or encoder:
         name = compat.cache_argument(arguments)
-        own = OwnCache(model, name or "", takes, encoder, check=check)
-        own.name = name or _returned_argument(own, arguments)
-        if own.name:
-            return own
+        own_cache = OwnCache(model, name or "", takes, encoder, check=check)
+        own_cache.name = name or _returned_argument(own_cache, arguments)
+        if own_cache.name:
+            return own_cache
     raise Misuse("it has no key-value cache of its own", where=source or type(model).__name__, hint=_HINT)
 
 
-def _returned_argument(own: OwnCache, arguments: Mapping[str, inspect.Parameter]) -> str:
+def _returned_argument(own_cache: OwnCache, arguments: Mapping[str, inspect.Parameter]) -> str:
     """The optional argument that a forward returns as an object of tensors; '' where that is not clear.
 
     It is returned under the argument's name, or it is the only optional argument and the only part of a tuple
     that is no tensor.
     """
-    optional = [name for name, one in arguments.items() if one.default is None]
-    if own.encoder or not optional:
+    optional = [name for name, parameter in arguments.items() if parameter.default is None]
+    if own_cache.encoder or not optional:
         return ""
-    seen = traced(own.model, (), own.prompt(_SHORT), check=own.check).seen
-    if seen.failed:
+    run = traced(own_cache.model, (), own_cache.prompt(_SHORT), check=own_cache.check).run
+    if run.failed:
         return ""
-    fields = compat.returned_fields(seen.result)
+    fields = compat.returned_fields(run.result)
     objects = [
         name for name, part in fields.items() if not isinstance(part, torch.Tensor) and tensors_of(part)
     ]
     named = [name for name in objects if name in optional]
     if named:
         return named[0]
-    return optional[0] if isinstance(seen.result, tuple) and len(objects) == len(optional) == 1 else ""
+    return optional[0] if isinstance(run.result, tuple) and len(objects) == len(optional) == 1 else ""
 
 
 def _names(model: nn.Module, arguments: Mapping[str, inspect.Parameter]) -> frozenset[str]:
     """Names of the arguments of a forward; some of transformers hand `use_cache` on without naming it."""
     taken = inspect.signature(model.forward).parameters
-    more = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in taken.values())
+    more = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in taken.values())
     # where a model reads pictures or sound, too, its decoder's part says it
-    known = more and any(
-        hasattr(one, "use_cache") for one in (getattr(model, "config", None), text_config(model))
+    takes_use_cache = more and any(
+        hasattr(config, "use_cache") for config in (getattr(model, "config", None), text_config(model))
     )
-    return frozenset((*arguments, "use_cache")) if known else frozenset(arguments)
+    return frozenset((*arguments, "use_cache")) if takes_use_cache else frozenset(arguments)
 
 
 @contextlib.contextmanager
-def _outputs_of(module: nn.Module | None, found: list[Any]) -> Iterator[None]:
+def _outputs_of(module: nn.Module | None, outputs: list[Any]) -> Iterator[None]:
     """Collects what a module returns."""
     if module is None:
         yield
         return
-    hook = module.register_forward_hook(lambda module, args, output: found.append(output))
+    hook = module.register_forward_hook(lambda module, args, output: outputs.append(output))
     try:
         yield
     finally:

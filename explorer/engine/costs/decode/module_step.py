@@ -48,12 +48,12 @@ def step_of_module(
     """
     check_past(past)
     with loaded.quiet():
-        own = module_cache.of_module(loaded.meta(), loaded.source, cancel=cancel)
+        own_cache = module_cache.of_module(loaded.meta(), loaded.source, cancel=cancel)
         batch = _batch(dims, input_shapes)
-        given = own.step(past, batch)
+        arguments = own_cache.step(past, batch)
     return step_behind(
-        own,
-        given,
+        own_cache,
+        arguments,
         past,
         batch,
         source=loaded.source,
@@ -78,11 +78,17 @@ def prefill_of_module(
         Misuse: It has no cache of its own.
     """
     with loaded.quiet():
-        own = module_cache.of_module(loaded.meta(), loaded.source, cancel=cancel)
+        own_cache = module_cache.of_module(loaded.meta(), loaded.source, cancel=cancel)
         batch = _batch(dims, input_shapes)
-        given = own.prompt(max(tokens, 1), batch)
+        arguments = own_cache.prompt(max(tokens, 1), batch)
     return examined(
-        own, given, batch, source=loaded.source, notes=loaded.notes, on_progress=on_progress, cancel=cancel
+        own_cache,
+        arguments,
+        batch,
+        source=loaded.source,
+        notes=loaded.notes,
+        on_progress=on_progress,
+        cancel=cancel,
     )
 
 
@@ -91,61 +97,75 @@ def _batch(dims: Mapping[str, int], input_shapes: Inputs) -> int:
     return dims.get("batch") or (first[0] if len(first) > 1 else 1)
 
 
-def examined(own: OwnCache, given: Mapping[str, Any], batch: int, **told: Any) -> AnalysisResult:
+def examined(own_cache: OwnCache, arguments: Mapping[str, Any], batch: int, **options: Any) -> AnalysisResult:
     """Everything known of one run of a module with a cache.
 
     Args:
-        own: The module.
-        given: Arguments of its forward.
+        own_cache: The module.
+        arguments: Arguments of its forward.
         batch: Sequences in them.
-        told: Arguments of `analyse.examine_module`.
+        options: Arguments of `analyse.examine_module`.
     """
-    inputs = tuple([info for name, value in given.items() for info in described(value, name)])
+    inputs = tuple([info for name, value in arguments.items() for info in described(value, name)])
     assumed = {"dims": {"batch": batch}}
-    return analyse.examine_module(own.model, (), given, inputs=inputs, assumptions=assumed, **told)
+    return analyse.examine_module(
+        own_cache.model, (), arguments, inputs=inputs, assumptions=assumed, **options
+    )
 
 
 def step_behind(
-    own: OwnCache, given: Mapping[str, Any], past: int, batch: int, *, source: str = "", **told: Any
+    own_cache: OwnCache,
+    arguments: Mapping[str, Any],
+    past: int,
+    batch: int,
+    *,
+    source: str = "",
+    **options: Any,
 ) -> AnalysisResult:
     """Everything known of one step, with the bytes of the cache that its layers read.
 
     Args:
-        own: The module.
-        given: Arguments of its forward; see `OwnCache.step`.
+        own_cache: The module.
+        arguments: Arguments of its forward; see `OwnCache.step`.
         past: Tokens in the cache.
         batch: Sequences.
         source: What the user asked for.
-        told: Further arguments of `analyse.examine_module`.
+        options: Further arguments of `analyse.examine_module`.
 
     Raises:
         BadModel: It fails.
     """
-    cache = tensors_of(given[own.name]) if own.name in given else ()
-    found = examined(own, given, batch, source=source, **told)
-    if found.schedule.failed:
-        raise BadModel(f"a step behind {past:,} tokens fails: {_why(found)}", where=source)
-    info = found.info
+    cache = tensors_of(arguments[own_cache.name]) if own_cache.name in arguments else ()
+    step_result = examined(own_cache, arguments, batch, source=source, **options)
+    if step_result.schedule.failed:
+        raise BadModel(f"a step behind {past:,} tokens fails: {_why(step_result)}", where=source)
+    info = step_result.info
     info = replace(
         info,
-        totals=replace(info.totals, kv_cache_bytes=sum(one.nbytes for one in cache)),
+        totals=replace(info.totals, kv_cache_bytes=sum(entry.nbytes for entry in cache)),
         assumptions={**info.assumptions, "decode": {"past": past, "tokens": 1, "how": _how(cache, past)}},
     )
-    note = _mixed(own, found, past, batch)
+    note = _mixed(own_cache, step_result, past, batch)
     info = replace(info, model=replace(info.model, notes=(*info.model.notes, *note)))
-    layers = summed(found.analysis.layers, _readers(cache, found))
-    return AnalysisResult.of(Analysis(info, layers), found.schedule, found.bounds, lambda: found.flow)
+    layers = summed(step_result.analysis.layers, _readers(cache, step_result))
+    return AnalysisResult.of(
+        Analysis(info, layers), step_result.schedule, step_result.bounds, lambda: step_result.flow
+    )
 
 
-def _mixed(own: OwnCache, found: AnalysisResult, past: int, batch: int) -> list[str]:
+def _mixed(own_cache: OwnCache, step_result: AnalysisResult, past: int, batch: int) -> list[str]:
     """Says of code that mixes each sequence with the state of every other that a step is more than theirs."""
-    outputs = found.info.model.outputs
-    shapes = ((one.name, one.shape) for one in outputs if one.shape is not None and len(one.shape) == 3)
+    outputs = step_result.info.model.outputs
+    shapes = (
+        (output.name, output.shape)
+        for output in outputs
+        if output.shape is not None and len(output.shape) == 3
+    )
     name, shape = next(((name, shape) for name, shape in shapes if shape[:2] == (batch, batch)), ("", ()))
-    macs = found.info.totals.macs
+    macs = step_result.info.totals.macs
     if batch == 1 or not shape or not macs:
         return []
-    alone = examined(own, own.step(past, 1), 1).info.totals.macs
+    alone = examined(own_cache, own_cache.step(past, 1), 1).info.totals.macs
     if not alone or macs <= batch * alone:
         return []
     return [
@@ -165,22 +185,22 @@ def _why(found: AnalysisResult) -> str:
 def _how(cache: Sequence[CacheTensor], past: int) -> str:
     if not past:
         return "a pass over the first token, with nothing in the cache"
-    keys = sum(one.keys for one in cache)
+    keys = sum(entry.keys for entry in cache)
     kinds = ((keys, "tensor", " of keys and values"), (len(cache) - keys, "state", ""))
-    what = " and ".join([f"{many_text(n, kind)}{of}" for n, kind, of in kinds if n])
-    return f"behind what the module's own code keeps of {past:,} tokens ({what}), one new token"
+    contents = " and ".join([f"{many_text(n, kind)}{of}" for n, kind, of in kinds if n])
+    return f"behind what the module's own code keeps of {past:,} tokens ({contents}), one new token"
 
 
-def _readers(cache: Sequence[CacheTensor], found: AnalysisResult) -> dict[int, int | None]:
+def _readers(cache: Sequence[CacheTensor], step_result: AnalysisResult) -> dict[int, int | None]:
     """Bytes of a cache by the row that reads them first; what no row reads is in none."""
-    order = found.schedule
-    left: dict[Hashable, int] = {}
-    for one in cache:
-        key: Hashable = storage_key(one.tensor.untyped_storage())
-        left[key] = left.get(key, 0) + one.nbytes
+    order = step_result.schedule
+    unread_bytes: dict[Hashable, int] = {}
+    for entry in cache:
+        key: Hashable = storage_key(entry.tensor.untyped_storage())
+        unread_bytes[key] = unread_bytes.get(key, 0) + entry.nbytes
     rows: dict[int, int | None] = {}
     for step, row in zip(order.steps, order.rows, strict=True):
         for key in step.inputs:
-            if row is not None and key in left:
-                rows[row] = (rows.get(row) or 0) + left.pop(key)
+            if row is not None and key in unread_bytes:
+                rows[row] = (rows.get(row) or 0) + unread_bytes.pop(key)
     return rows

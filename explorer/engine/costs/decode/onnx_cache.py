@@ -173,20 +173,20 @@ def bind(
     assumed = [
         f"batch ({name}) = 1" for name in batches if sizes.known.setdefault(name, 1) and name not in dims
     ]
-    bound: dict[str, tuple[str | None, tuple[int, ...]]] = {}
+    step_inputs: dict[str, tuple[str | None, tuple[int, ...]]] = {}
     positions: dict[str, int] = {}
     for value in model.graph.feeds:
-        given = input_shapes.get(value.name, (None, value.shape))
+        declared = input_shapes.get(value.name, (None, value.shape))
         shape = _shape_of(value, input_shapes)
         mask = len(shape) - 1 if "mask" in value.name.lower() else 0  # the axis of all positions, if not 0
         whole = tuple(
             sizes.of(dim, value.name, total=past + new, mask=0 < mask == at) for at, dim in enumerate(shape)
         )
-        bound[value.name] = given[0], whole
+        step_inputs[value.name] = declared[0], whole
         if value.name in cache:
             positions[value.name] = _enough(whole[cache[value.name].axis], past, value.name)
     written = buffers or any(n > past for n in positions.values())
-    return DecodeStep(bound, positions, written, tuple(assumed), sizes.known)
+    return DecodeStep(step_inputs, positions, written, tuple(assumed), sizes.known)
 
 
 def _enough(positions: int, past: int, name: str) -> int:
@@ -236,8 +236,8 @@ def whole_text(
     }
 
 
-def _shape_of(value: Value, given: Mapping[str, tuple[str | None, Shape]]) -> Shape:
-    shape = given[value.name][1] if value.name in given else value.shape
+def _shape_of(value: Value, input_shapes: Mapping[str, tuple[str | None, Shape]]) -> Shape:
+    shape = input_shapes[value.name][1] if value.name in input_shapes else value.shape
     if shape is None:
         raise Misuse(
             "its shape is not declared", where=f"input {value.name}", hint="give it by --input-shape"
@@ -273,14 +273,14 @@ class _Sizes:
 
     def settle(self, dim: Dim, size: int, where: str, at_least: bool = False) -> None:
         """Binds a dimension of an input to a size; a fixed one must have it, or be at least as large."""
-        held = self.known.setdefault(dim, size) if isinstance(dim, str) else size if dim is None else dim
-        if held == size or (at_least and held > size):
+        current = self.known.setdefault(dim, size) if isinstance(dim, str) else size if dim is None else dim
+        if current == size or (at_least and current > size):
             return
-        if isinstance(dim, int) and held > size and size != 1:
+        if isinstance(dim, int) and current > size and size != 1:
             return  # a buffer of a fixed size; too small a one is told apart later
         name = f"dimension '{dim}'" if isinstance(dim, str) else "a dimension"
         raise Misuse(
-            f"one decode step needs {size:,} where {name} is {held:,}",
+            f"one decode step needs {size:,} where {name} is {current:,}",
             where=where,
             hint="leave --dim out for it, or export the model with a dynamic sequence and cache",
         )
@@ -295,10 +295,10 @@ class _Sizes:
                 return size
             if mask or "total" in dim:
                 return self.known.setdefault(dim, total)
-        shown = dim or "?"
+        label = dim or "?"
         hint = f"give --dim {dim}=SIZE" if dim else f"give --input-shape {name}:SHAPE"
         raise Misuse(
-            f"what its dimension '{shown}' is in a decode step is not known", where=f"input {name}", hint=hint
+            f"what its dimension '{label}' is in a decode step is not known", where=f"input {name}", hint=hint
         )
 
     def term(self, text: str) -> int | None:
@@ -323,36 +323,36 @@ def with_cache(analysis: Analysis, cache: Cache, step: DecodeStep, past: int) ->
         Misuse: What comes out of the cache is not one token longer than what went in.
     """
     outputs = {t.name: t for t in analysis.info.model.outputs}
-    known = {t.name: t for t in analysis.info.model.inputs}
+    inputs = {t.name: t for t in analysis.info.model.inputs}
     checked = 0
     for name, slot in cache.items():
         after = outputs.get(slot.present)
         if after is None or after.shape is None or slot.axis >= len(after.shape):
             continue
-        size, wanted = after.shape[slot.axis], step.positions[name] + (0 if step.buffers else 1)
-        if isinstance(size, int) and size != wanted:
+        size, expected = after.shape[slot.axis], step.positions[name] + (0 if step.buffers else 1)
+        if isinstance(size, int) and size != expected:
             raise Misuse(
-                f"'{slot.present}' would hold {size:,} tokens behind one step, not {wanted:,}",
+                f"'{slot.present}' would hold {size:,} tokens behind one step, not {expected:,}",
                 where=f"input {name}",
                 hint="its dimensions are not those of a cache; give them by --dim",
             )
         checked += isinstance(size, int)
-    sizes = {name: _held(known[name], step.positions[name], past) for name in cache}
-    held: dict[int, list[int | None]] = {}
-    left = dict(sizes)
+    sizes = {name: _held(inputs[name], step.positions[name], past) for name in cache}
+    parts_by_layer: dict[int, list[int | None]] = {}
+    unread = dict(sizes)
     for layer in analysis.layers:
         if layer.group:
             continue
         for tensor in layer.inputs:
-            if tensor.name in left:
-                held.setdefault(layer.id, []).append(left.pop(tensor.name))
-    layers = summed(analysis.layers, {at: whole(parts) for at, parts in held.items()})
+            if tensor.name in unread:
+                parts_by_layer.setdefault(layer.id, []).append(unread.pop(tensor.name))
+    layers = summed(analysis.layers, {at: whole(parts) for at, parts in parts_by_layer.items()})
     totals = replace(analysis.info.totals, kv_cache_bytes=whole(sizes.values()))
     kind = "buffers, written in place" if step.buffers else "one token longer when they come out"
-    how = (
+    description = (
         f"{len(sizes):,} cache inputs with {past:,} tokens each ({kind}; {checked:,} checked), one new token"
     )
-    decode = {"past": past, "tokens": 1, "how": "; ".join((how, *step.assumed))}
+    decode = {"past": past, "tokens": 1, "how": "; ".join((description, *step.assumed))}
     info = replace(analysis.info, totals=totals, assumptions={**analysis.info.assumptions, "decode": decode})
     return Analysis(info, layers)
 
@@ -365,14 +365,14 @@ def _held(info: TensorInfo, positions: int, past: int) -> int | None:
     return size // positions * past if positions else 0
 
 
-def summed(layers: Sequence[Layer], held: Mapping[int, int | None]) -> tuple[Layer, ...]:
+def summed(layers: Sequence[Layer], cache_bytes: Mapping[int, int | None]) -> tuple[Layer, ...]:
     """The rows with their share of a cache, groups with that of what is below them.
 
     Args:
         layers: Of one analysis.
-        held: Bytes by the id of the row that reads them.
+        cache_bytes: Bytes by the id of the row that reads them.
     """
-    sums: dict[int, int | None] = dict(held)
+    sums: dict[int, int | None] = dict(cache_bytes)
     for layer in reversed(layers):
         if layer.id in sums and layer.parent is not None:
             mine, above = sums[layer.id], sums.get(layer.parent, 0)

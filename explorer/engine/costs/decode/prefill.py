@@ -25,27 +25,27 @@ def decode(step: StepBehind, text: Callable[[int], AnalysisResult], tokens: int)
     Raises:
         Misuse: The model has no decode step.
     """
-    found = step(tokens)
+    step_result = step(tokens)
     reason = ""
     prefill: AnalysisResult | None = None
     try:
         prefill = text(tokens)
     except ExplorerError as error:
         reason = str(error)
-    totals = found.info.totals
-    held, weights = totals.kv_cache_bytes, totals.weight_bytes
-    each = held // tokens if held else None
+    totals = step_result.info.totals
+    cache_bytes, weights = totals.kv_cache_bytes, totals.weight_bytes
+    each = cache_bytes // tokens if cache_bytes else None
     passes = weights // each + 1 if each else None
     checked, unchecked = _checked(step, passes, weights) if passes else (False, "")
     return Decode(
         tokens,
-        str(found.info.assumptions["decode"]["how"]),
+        str(step_result.info.assumptions["decode"]["how"]),
         _totals(totals),
         None if prefill is None else _totals(prefill.info.totals),
         reason,
-        _rows(found, prefill),
+        _rows(step_result, prefill),
         weights,
-        held,
+        cache_bytes,
         each,
         passes,
         checked,
@@ -74,17 +74,17 @@ def _totals(totals: Totals) -> DecodeTotals:
     )
 
 
-def _rows(found: AnalysisResult, prefill: AnalysisResult | None) -> tuple[DecodeRow, ...]:
+def _rows(step_result: AnalysisResult, prefill: AnalysisResult | None) -> tuple[DecodeRow, ...]:
     """Layers that multiply or read the cache, by the path that both have."""
     before = {} if prefill is None else {x.path: x for x in prefill.analysis.layers if not x.group}
     rows = []
-    for layer in found.analysis.layers:
+    for layer in step_result.analysis.layers:
         if layer.group or not layer.counted:
             continue
         text = before.get(layer.path)
         macs, moved = (None, None) if text is None else (text.macs, bytes_moved(text))
-        own = layer.macs, bytes_moved(layer)
-        row = DecodeRow(layer.id, layer.path, layer.kind, macs, moved, *own, layer.kv_cache_bytes)
-        if row.prefill_macs or row.decode_macs or row.kv_cache_bytes or None in own:
+        decode_figures = layer.macs, bytes_moved(layer)
+        row = DecodeRow(layer.id, layer.path, layer.kind, macs, moved, *decode_figures, layer.kv_cache_bytes)
+        if row.prefill_macs or row.decode_macs or row.kv_cache_bytes or None in decode_figures:
             rows.append(row)
     return tuple(rows)

@@ -55,11 +55,13 @@ def step_of_graph(
     shapes = onnx_cache.whole_text(model, 1, dims, input_shapes)
     if past:
         raise _no_cache()
-    found = examine(dims=dims, input_shapes=shapes)
-    info = found.info
+    examined = examine(dims=dims, input_shapes=shapes)
+    info = examined.info
     decode = {"past": 0, "tokens": 1, "how": "a pass over the first token, with nothing in the cache"}
     totals = replace(info.totals, kv_cache_bytes=0)
-    return found.with_info(replace(info, totals=totals, assumptions={**info.assumptions, "decode": decode}))
+    return examined.with_info(
+        replace(info, totals=totals, assumptions={**info.assumptions, "decode": decode})
+    )
 
 
 def sizes_of_step(

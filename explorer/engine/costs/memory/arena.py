@@ -114,14 +114,14 @@ def _by_size(blocks: Sequence[ArenaBlock]) -> Arena:
     earlier: list[list[int]] = [[] for _ in blocks]
     alive: list[int] = []
     for index, block in enumerate(blocks):
-        if alive and any(blocks[other].dies < block.born for other in alive):
-            alive = [other for other in alive if blocks[other].dies >= block.born]
+        if alive and any(blocks[neighbor].dies < block.born for neighbor in alive):
+            alive = [neighbor for neighbor in alive if blocks[neighbor].dies >= block.born]
         mine = rank[index]
-        for other in alive:
-            if rank[other] < mine:
-                earlier[index].append(other)
+        for neighbor in alive:
+            if rank[neighbor] < mine:
+                earlier[index].append(neighbor)
             else:
-                earlier[other].append(index)
+                earlier[neighbor].append(index)
         alive.append(index)
     offsets, ends = [0] * len(blocks), [0] * len(blocks)
     size = 0
@@ -137,17 +137,17 @@ def _lowest(offsets: Sequence[int], ends: Sequence[int], others: Sequence[int], 
     """The lowest offset at which `need` bytes are free of the blocks `others`."""
     if len(others) < FEW:
         at = 0
-        for start, stop in sorted([(offsets[other], ends[other]) for other in others]):
+        for start, stop in sorted([(offsets[index], ends[index]) for index in others]):
             if start - at >= need:
                 break
             at = max(at, stop)
         return at
     import numpy as np  # most models are read without it
 
-    starts = np.array([offsets[other] for other in others])
+    starts = np.array([offsets[index] for index in others])
     in_order = np.argsort(starts)
     # up to each block everything is taken to the highest end so far
-    taken = np.maximum.accumulate(np.array([ends[other] for other in others])[in_order])
+    taken = np.maximum.accumulate(np.array([ends[index] for index in others])[in_order])
     before = np.concatenate(([0], taken[:-1]))
     fits = starts[in_order] - before >= need
     first = int(np.argmax(fits))

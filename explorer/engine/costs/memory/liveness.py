@@ -153,26 +153,26 @@ def lives(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = ()) -> li
         steps: Execution order; the graph's inputs are the outputs of step 0.
         keep: Keys that are never freed: the graph's outputs, and inputs that the caller holds.
     """
-    found: dict[Hashable, LiveRange] = {}
+    lifetimes: dict[Hashable, LiveRange] = {}
     for index, step in enumerate(steps):
         for key in step.inputs:
-            if (life := found.get(key)) is not None:
+            if (life := lifetimes.get(key)) is not None:
                 life.dies = index
         for key, info, size in step.outputs:
-            if (life := found.get(key)) is not None:
+            if (life := lifetimes.get(key)) is not None:
                 life.dies = index
             else:
-                found[key] = LiveRange(info, size, index, index)
+                lifetimes[key] = LiveRange(info, size, index, index)
     for key in keep:
-        if (life := found.get(key)) is not None:
+        if (life := lifetimes.get(key)) is not None:
             life.dies = len(steps) - 1
-    return [life for life in found.values() if life.size != 0]
+    return [life for life in lifetimes.values() if life.size != 0]
 
 
-def _alive(found: Sequence[LiveRange], count: int) -> list[int]:
+def _alive(lifetimes: Sequence[LiveRange], count: int) -> list[int]:
     """Bytes live at each of `count` steps; tensors of unknown size are left out."""
     change = [0] * (count + 1)
-    for life in found:
+    for life in lifetimes:
         if life.size:
             change[life.born] += life.size
             change[life.dies + 1] -= life.size
@@ -194,16 +194,16 @@ def live_peak(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = ()) -
     Returns:
         The peak, at the first step that reaches it. Bytes are 0 when there is nothing to count.
     """
-    found = lives(steps, keep)
-    live = _alive(found, len(steps))
+    lifetimes = lives(steps, keep)
+    live = _alive(lifetimes, len(steps))
     if not live:
         return Peak(0, "", ())
     best = max(live)
     at = live.index(best)
-    there = [life for life in found if life.size and life.born <= at <= life.dies]
+    there = [life for life in lifetimes if life.size and life.born <= at <= life.dies]
     there.sort(key=lambda life: -(life.size or 0))
-    known = best or not found
-    return Peak(best if known else None, steps[at].label, tuple(described(x.info) for x in there[:SHOWN]))
+    is_known = best or not lifetimes
+    return Peak(best if is_known else None, steps[at].label, tuple(described(x.info) for x in there[:SHOWN]))
 
 
 def described(info: TensorInfo | Named) -> TensorInfo:
@@ -251,12 +251,12 @@ def memory(examined: AnalysisResult) -> Memory:
     is taken. Tensors of unknown size are counted in `reason` and in nothing else.
     """
     order, layers = examined.schedule, examined.analysis.layers
-    found = lives(order.steps, order.keep)
-    live = _alive(found, len(order.steps))
-    known = [(life, life.size) for life in found if life.size is not None]
-    arena = place([ArenaBlock(size, life.born, life.dies) for life, size in known])
+    lifetimes = lives(order.steps, order.keep)
+    live = _alive(lifetimes, len(order.steps))
+    sized = [(life, life.size) for life in lifetimes if life.size is not None]
+    arena = place([ArenaBlock(size, life.born, life.dies) for life, size in sized])
     peak = max(live, default=0)
-    status, doubt = _status(order, len(found), len(found) - len(known))
+    status, doubt = _status(order, len(lifetimes), len(lifetimes) - len(sized))
     return Memory(
         steps=tuple(
             MemoryStep(
@@ -270,9 +270,9 @@ def memory(examined: AnalysisResult) -> Memory:
         ),
         lifetimes=tuple(
             Lifetime(described(life.info), size, life.born, life.dies, offset)
-            for (life, size), offset in zip(known, arena.offsets, strict=True)
+            for (life, size), offset in zip(sized, arena.offsets, strict=True)
         ),
-        sum_bytes=sum(size for _, size in known),
+        sum_bytes=sum(size for _, size in sized),
         peak_bytes=peak,
         peak_step=live.index(peak) if live else 0,
         arena_bytes=arena.size,

@@ -32,7 +32,7 @@ def roofline(analysis: Analysis, machine: Machine) -> Roofline:
         for layer in analysis.layers
         if not layer.group and layer.counted and layer.calls and (layer.macs != 0 or bytes_moved(layer) != 0)
     ]
-    known = sum(p.seconds is not None for p in points)
+    timed = sum(p.seconds is not None for p in points)
     seconds = summed(p.seconds for p in points)
     macs, moved = summed(p.macs for p in points), summed(p.bytes for p in points)
     shared = [
@@ -49,7 +49,7 @@ def roofline(analysis: Analysis, machine: Machine) -> Roofline:
         compute_bound=limits.count("compute"),
         memory_bound=limits.count("memory"),
         unknown=limits.count("unknown"),
-        coverage=known / len(points) if points else 1.0,
+        coverage=timed / len(points) if points else 1.0,
     )
 
 

@@ -86,15 +86,15 @@ def examine(
         on_progress(Progress("inferring shapes"))
     inference = shapes or Inference(model, dims, input_shapes)
     stop_if(cancel)
-    seen: tuple[str, ...] = ()
+    observed_notes: tuple[str, ...] = ()
     if observe:
-        inference, seen = _observed(model, inference, dims, input_shapes, on_progress, cancel)
-    visited = visitor.visit(model, inference, own=rules, on_progress=on_progress, cancel=cancel)
+        inference, observed_notes = _observed(model, inference, dims, input_shapes, on_progress, cancel)
+    visited = visitor.visit(model, inference, user_rules=rules, on_progress=on_progress, cancel=cancel)
     inference.main.alike.clear()  # nobody else asks, and there is one for every node
     tiled = visited.tiled
     if shapes is None and not observe:
         tiled = _on_tiles(model, tiled, inference, input_shapes, rules, cancel)
-    info = _info(model, format, inference, visited, seen)
+    info = _info(model, format, inference, visited, observed_notes)
     if observe:
         info = replace(info, assumptions={**info.assumptions, "observed": "random inputs, seed 0"})
     rows = partial(_rows, model, visited, look)
@@ -117,23 +117,23 @@ def _observed(
     """Shapes with what is seen in a run on random inputs, and what to say of that."""
     from explorer.engine.shapes import runtime_shapes  # onnxruntime, a third of a second
 
-    known = inference.main.values
+    values = inference.main.values
     types, notes = runtime_shapes.observe(
-        model, known, dims, input_shapes, on_progress=on_progress, cancel=cancel
+        model, values, dims, input_shapes, on_progress=on_progress, cancel=cancel
     )
     inference = Inference(model, dims, input_shapes, observed=types)
-    found = inference.main.values.values()
-    taken = sum(info.origin == "observed" and "inference gives" not in info.conflict for info in found)
+    infos = inference.main.values.values()
+    taken = sum(info.origin == "observed" and "inference gives" not in info.conflict for info in infos)
     if taken:
-        what = "shape that inference does not know was"
+        subject = "shape that inference does not know was"
         if taken > 1:
-            what = "shapes that inference does not know were"
-        notes += (f"{taken:,} {what} seen in a run on random inputs",)
+            subject = "shapes that inference does not know were"
+        notes += (f"{taken:,} {subject} seen in a run on random inputs",)
     return inference, notes
 
 
 def _info(
-    model: Model, format: str, inference: Inference, visited: VisitResult, seen: tuple[str, ...]
+    model: Model, format: str, inference: Inference, visited: VisitResult, observed_notes: tuple[str, ...]
 ) -> Info:
     """What is known of the whole model, but for its tiles."""
     peak = live_peak(visited.steps, visited.kept)
@@ -148,7 +148,7 @@ def _info(
             opset=model.opset or None,
             producer=" ".join(p for p in (model.producer, model.producer_version) if p),
             file_bytes=os.path.getsize(model.path) if os.path.isfile(model.path) else None,
-            notes=(*inference.main.notes, *seen, *_notes(model, visited)),
+            notes=(*inference.main.notes, *observed_notes, *_notes(model, visited)),
         ),
         assumptions={"dims": dict(inference.main.dims)},
         totals=layer_tree.totals(
@@ -198,13 +198,15 @@ def _on_tiles(
     if not sizes:
         return tiled
     try:
-        bound = Inference(model, {**inference.main.dims, **sizes}, input_shapes)
-        found = visitor.visit(model, bound, own=rules, cancel=cancel).tiled
+        planned = Inference(model, {**inference.main.dims, **sizes}, input_shapes)
+        planned_tiled = visitor.visit(model, planned, user_rules=rules, cancel=cancel).tiled
     except Cancelled:
         raise
     except ExplorerError:
         return tiled  # sizes that somebody wrote into the file, and that the model cannot have
-    return tiled if found is None or found.share is None else replace(found, dims=sizes)
+    return (
+        tiled if planned_tiled is None or planned_tiled.share is None else replace(planned_tiled, dims=sizes)
+    )
 
 
 def _notes(model: Model, visited: VisitResult) -> list[str]:
@@ -223,12 +225,12 @@ def _notes(model: Model, visited: VisitResult) -> list[str]:
         notes.append(f"{len(idle):,} stored tensors ({size:,} bytes) are used by no operator and not counted")
     disputed = [(shapes.values, name) for shapes in visited.shapes.values() for name in shapes.disputed]
     conflicts = [values[name].conflict for values, name in disputed if name in values]
-    for words, what in (
+    for words, template in (
         ("the file declares", "declared in the file {} what was found, which is believed"),
         ("inference gives", "seen in a run {} inference; the run is believed"),
     ):
         number = sum(words in conflict for conflict in conflicts)
         if number:
-            told = what.format("contradicts" if number == 1 else "contradict")
-            notes.append(f"{number:,} shape{'s' * (number > 1)} {told}")
+            sentence = template.format("contradicts" if number == 1 else "contradict")
+            notes.append(f"{number:,} shape{'s' * (number > 1)} {sentence}")
     return notes

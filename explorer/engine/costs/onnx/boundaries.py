@@ -27,23 +27,23 @@ behind the other outputs: the first is the shape that the group has in the tree.
 
 
 def boundaries(
-    edges: Sequence[Edge | OperatorLeaf], known: Mapping[str, GroupFacts], graph: Graph, context: GraphContext
+    edges: Sequence[Edge | OperatorLeaf], facts: Mapping[str, GroupFacts], graph: Graph, context: GraphContext
 ) -> dict[str, GroupFacts]:
-    """Facts of the groups that are not `known`.
+    """Facts of the groups that are not `facts`.
 
     Args:
         edges: What each node reads and makes, in execution order.
-        known: Facts of groups by path.
+        facts: Facts of groups by path.
         graph: The main graph.
         context: Its values.
     """
     around = [edge.scopes if isinstance(edge, OperatorLeaf) else edge[0] for edge in edges]
     if not any(around):
         return {}
-    made: dict[Hashable, tuple[Scope, ...]] = {}
+    makers: dict[Hashable, tuple[Scope, ...]] = {}
     for scopes, edge in zip(around, edges, strict=True):
         for key in _made_by(edge) if isinstance(edge, OperatorLeaf) else edge[3]:
-            made.setdefault(key, scopes)
+            makers.setdefault(key, scopes)
     ins: _Crossing = {}
     outs: _Crossing = {}
     sizes: _Crossing = {}
@@ -51,28 +51,28 @@ def boundaries(
     for scopes, edge in zip(around, edges, strict=True):
         if not isinstance(edge, OperatorLeaf):
             for key, info in zip(*edge[1:3], strict=True):
-                _cross(key, info, made.get(key, nowhere), scopes, ins, outs)
+                _cross(key, info, makers.get(key, nowhere), scopes, ins, outs)
             continue
         within, names = edge.context, edge.node.inputs
         for key, name in zip(_keys(within, names), names, strict=True):
-            origin = made.get(key, nowhere)
+            origin = makers.get(key, nowhere)
             if origin is not scopes and name and name not in within.stored and name not in edge.constants:
                 info = described((within.shapes.values, name))
                 size = edge.node.op in _ASKS_SIZES or info.dtype == "int64"
                 _cross(key, info, origin, scopes, ins, sizes if size else outs)
     for value in graph.outputs:
         key = context.key(value.name)
-        _cross(key, context.info(value.name), made.get(key, nowhere), nowhere, ins, outs)
-    for path, found in sizes.items():
+        _cross(key, context.info(value.name), makers.get(key, nowhere), nowhere, ins, outs)
+    for path, values in sizes.items():
         there = outs.setdefault(path, {})
-        there.update((key, info) for key, info in found.items() if key not in there)
+        there.update((key, info) for key, info in values.items() if key not in there)
     return {
         path: GroupFacts(
             inputs=tuple(ins.get(path, {}).values()),
             outputs=tuple(islice(outs.get(path, {}).values(), SHOWN)),
         )
         for path in {**ins, **outs}
-        if path not in known
+        if path not in facts
     }
 
 
@@ -93,9 +93,9 @@ def _cross(
     if same == len(scopes) == len(origin):
         return
     named = own_name(key, described(info))
-    for found, passed in ((ins, scopes[same:]), (outs, origin[same:])):
+    for crossings, passed in ((ins, scopes[same:]), (outs, origin[same:])):
         for scope in passed:
-            there = found.setdefault(scope.path, {})
+            there = crossings.setdefault(scope.path, {})
             if len(there) < SHOWN or key in there:
                 there[key] = named
 

@@ -62,13 +62,13 @@ def _branches(owner: ControlFlowNode) -> None:
     branches: list[tuple[str, VisitResult]] = []
     costs: list[tuple[int | None, int | None]] = []
     ends: list[list[Hashable]] = []
-    known = _known_branch(context, node, [name for name, _ in subgraphs(node)])
+    branch_index = _known_branch(context, node, [name for name, _ in subgraphs(node)])
     for name, body in subgraphs(node):
         shapes = owner.shapes(body, ())
         around = (*scopes, Scope(prefix + name, name, "branch"))
         with state.apart() as inside:
             below = state.below(context, body, shapes, around, prefix + name)
-            below.chosen = context.chosen or known is None
+            below.chosen = context.chosen or branch_index is None
             visit(below, body.nodes)
         ends.append([state.memory(below.key(v.name)) for v in body.outputs])
         branches.append((name, inside))
@@ -76,14 +76,18 @@ def _branches(owner: ControlFlowNode) -> None:
         costs.append((summed(x.macs for x in run), summed(x.elementwise_ops for x in run)))
     # which branch runs is not known: the one that needs most memory is taken
     peaks = [live_peak(b.steps, end).bytes or 0 for (_, b), end in zip(branches, ends, strict=True)]
-    if known is None:
+    if branch_index is None:
         dearest = max(range(len(branches)), key=lambda i: (costs[i][0] or 0, costs[i][1] or 0))
         largest = peaks.index(max(peaks))
     else:
-        dearest = largest = known
-    unsure = known is None and any(None in cost for cost in costs)
-    same = known is not None or len(set(costs)) == 1
-    bound = "" if known is not None or len(set(peaks)) == 1 else "the branch that needs more memory is taken"
+        dearest = largest = branch_index
+    unsure = branch_index is None and any(None in cost for cost in costs)
+    same = branch_index is not None or len(set(costs)) == 1
+    bound_reason = (
+        ""
+        if branch_index is not None or len(set(peaks)) == 1
+        else "the branch that needs more memory is taken"
+    )
     for index, (name, inside) in enumerate(branches):
         counted = index == dearest
         before = len(result.leaves)
@@ -96,7 +100,7 @@ def _branches(owner: ControlFlowNode) -> None:
         if index == largest:
             for step in inside.steps:
                 leaf = step.leaf + before if step.leaf >= 0 else -1
-                result.steps.append(replace(step, leaf=leaf, bound=step.bound or bound))
+                result.steps.append(replace(step, leaf=leaf, bound=step.bound or bound_reason))
     for outside, key in zip(node.outputs, ends[largest], strict=False):
         if outside:
             state.memory_of[context.key(outside)] = key
@@ -178,10 +182,10 @@ def _sequence_map(owner: ControlFlowNode) -> None:
     body = node.attributes["body"]
     types: list[TensorInfo | None] = []
     for index, name in enumerate(node.inputs):
-        held = state.sequences.get(context.key(name))
+        elements = state.sequences.get(context.key(name))
         info = context.info(name)
-        if held is not None:
-            types.append(held.each)
+        if elements is not None:
+            types.append(elements.each)
         else:
             # what has a type of its own is a tensor, the same for every run
             types.append(info if index and info.dtype is not None else None)
@@ -263,8 +267,8 @@ def _repeat(
         status="unknown" if reason else None,
     )
     # what the body sees of the values around it is needed again in the next run
-    seen = [key for name, key in below.keys.items() if name not in context.stored]
-    state.finish(context, node, scopes, also=(*ends, *seen))
+    captured_keys = [key for name, key in below.keys.items() if name not in context.stored]
+    state.finish(context, node, scopes, also=(*ends, *captured_keys))
 
 
 _WAYS: Mapping[tuple[str, str], Callable[[ControlFlowNode], None]] = {

@@ -43,11 +43,11 @@ def value_flow(
             _add_operator(flow, edge, rows_of[at])
             at += 1
             continue
-        scopes, read, given, made, results = edge
+        scopes, read, read_infos, made_keys, made_infos = edge
         row = _row(scopes, groups)
-        for key, info in zip(read, given, strict=True):
+        for key, info in zip(read, read_infos, strict=True):
             flow.take(row, key, partial(_same, info))
-        for key, info in zip(made, results, strict=True):
+        for key, info in zip(made_keys, made_infos, strict=True):
             flow.make(row, key, partial(_same, info))
     for scopes, keys in visited.ends:
         for key in filter(flow.knows, keys):
@@ -65,16 +65,16 @@ def value_flow(
 def _add_operator(flow: ValueFlow, leaf: OperatorLeaf, row: int) -> None:
     """What an operator reads and makes; a parameter that only its file knows is among its weights."""
     context, node, figures = leaf.context, leaf.node, leaf.figures
-    held: set[str] = set()
+    parameter_names: set[str] = set()
     if isinstance(figures, OperatorFigures):
-        held = parameters(context, node, figures.parameters)[1]
+        parameter_names = parameters(context, node, figures.parameters)[1]
     for name in node.inputs:
         if not name or name in leaf.constants:
             continue
         key = context.key(name)
-        if flow.knows(key) and not (name in held and flow.is_stored(key)):
+        if flow.knows(key) and not (name in parameter_names and flow.is_stored(key)):
             flow.take(row, key, partial(_info, context, key, name))
-        elif name not in held:
+        elif name not in parameter_names:
             source: InputSource = "stored" if name in context.stored else "unknown"
             flow.take(row, key, partial(_info, context, key, name), source)
     for name in node.outputs:

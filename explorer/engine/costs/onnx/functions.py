@@ -44,11 +44,11 @@ def inlined(model: Model, function: Function, node: Node) -> tuple[Node, Mapping
     outside = dict(zip(function.inputs, node.inputs, strict=False))
     outside.update(zip(function.outputs, node.outputs, strict=False))
     constants: dict[str, TensorInfo] = {}
-    for other in function.nodes:
-        if other is not working[0] and other.op == "Constant":
-            tensor = constant(other)
-            if tensor is not None and other.outputs:
-                name = other.outputs[0]
+    for inner in function.nodes:
+        if inner is not working[0] and inner.op == "Constant":
+            tensor = constant(inner)
+            if tensor is not None and inner.outputs:
+                name = inner.outputs[0]
                 constants[name] = TensorInfo(name, tensor.dtype, tensor.shape, "declared")
     operator = Node(
         only.op,
@@ -86,12 +86,12 @@ class FunctionCalls:
         types = [context.info(n) if n else None for n in node.inputs]
         state = self._state
         nodes, shapes = state.inference.of_function(function, node, types, context.shapes.constants)
-        stored = {
+        stored_inputs = {
             inside: context.stored[outside]
             for inside, outside in zip(function.inputs, node.inputs, strict=False)
             if outside in context.stored
         }
-        below = replace(context, shapes=shapes, stored=stored, storage_ids={}, keys={})
+        below = replace(context, shapes=shapes, stored=stored_inputs, storage_ids={}, keys={})
         size = self._size(function)
         if context.closed or size > self._rows:
             self._close(self._closed_body(visit, below, nodes, function), context, node, name)
@@ -133,7 +133,7 @@ class FunctionCalls:
         """The figures of a body, which are the same for all calls that bring arguments of one kind."""
         key = id(below.shapes), frozenset(below.stored)
         if key not in self._closed:
-            given = dict(below.stored)
+            stored_arguments = dict(below.stored)
             below.trips, below.early, below.chosen, below.closed = 1, "", False, True
             below.number = self._state.number()
             with self._state.apart() as inside:
@@ -142,7 +142,7 @@ class FunctionCalls:
             labels = self._state.result.tile_labels
             tiled = None if labels is None else tile_coverage.counted(labels, inside.leaves)
             peak = live_peak(inside.steps, ends).bytes
-            self._closed[key] = below.shapes, _closed_body(inside, given, peak, tiled)
+            self._closed[key] = below.shapes, _closed_body(inside, stored_arguments, peak, tiled)
         return self._closed[key][1]
 
     def _close(self, body: ClosedBody, context: GraphContext, node: Node, name: ScopedName) -> None:
@@ -178,19 +178,19 @@ class FunctionCalls:
             status=cost.status,
             reason=cost.reason,
         )
-        stored, nodes = (*entries.values(), *body.stored), body.nodes * (scale or 1)
-        leaf = OperatorLeaf(layer, context, node, (name,), 0, stored, nodes)
+        parameters, nodes = (*entries.values(), *body.stored), body.nodes * (scale or 1)
+        leaf = OperatorLeaf(layer, context, node, (name,), 0, parameters, nodes)
         if body.tiled is not None and body.tiled.products != 0:
             leaf.tiled = scaled(body.tiled.macs, scale), scaled(body.tiled.products, scale)
         at = len(state.result.leaves)
         state.result.leaves.append(leaf)
         state.result.edges.append(leaf)
-        made = [(context.key(o.name), o, nbytes(o)) for o in outputs]
+        step_outputs = [(context.key(o.name), o, nbytes(o)) for o in outputs]
         # at its peak the body holds its outputs, or what becomes them, among the rest
-        more = None if body.peak is None else max(body.peak - sum(s or 0 for _, _, s in made), 0)
-        made.append(((path, "inside"), TensorInfo(f"inside {path}", None, None), more))
-        bound = "a function that is not opened is taken to hold its inputs to its end"
-        state.step(path, [context.key(n) for n in read], made, leaf=at, bound=bound)
+        more = None if body.peak is None else max(body.peak - sum(s or 0 for _, _, s in step_outputs), 0)
+        step_outputs.append(((path, "inside"), TensorInfo(f"inside {path}", None, None), more))
+        bound_reason = "a function that is not opened is taken to hold its inputs to its end"
+        state.step(path, [context.key(n) for n in read], step_outputs, leaf=at, bound_reason=bound_reason)
 
 
 class ClosedBody(Struct, frozen=True):
@@ -207,9 +207,12 @@ class ClosedBody(Struct, frozen=True):
 
 
 def _closed_body(
-    body: VisitResult, given: Mapping[str, Collection[StoredValue]], peak: int | None, tiled: TiledMacs | None
+    body: VisitResult,
+    stored_arguments: Mapping[str, Collection[StoredValue]],
+    peak: int | None,
+    tiled: TiledMacs | None,
 ) -> ClosedBody:
-    """The sums over a body that is `given` stored tensors."""
+    """The sums over a body that is `stored_arguments` stored tensors."""
     run = [leaf for leaf in body.leaves if leaf.counted]
     figures = [leaf.figures for leaf in run]
     nodes = sum(leaf.nodes for leaf in run)
@@ -222,15 +225,15 @@ def _closed_body(
         "" if worst is None else f"{worst.path}: {worst.figures.reason}",
     )
     # the same body is called with other parameters: those are the call's own
-    from_outside = {entry.identity for entries in given.values() for entry in entries}
-    stored = {e[0]: e for leaf in body.leaves for e in leaf.stored if e[0] not in from_outside}
+    from_outside = {entry.identity for entries in stored_arguments.values() for entry in entries}
+    parameters = {e[0]: e for leaf in body.leaves for e in leaf.stored if e[0] not in from_outside}
     return ClosedBody(
         cost,
         summed(x.bytes_read for x in figures),
         summed(x.bytes_written for x in figures),
         summed(x.weight_bytes_read for x in figures),
         nodes,
-        tuple(stored.values()),
+        tuple(parameters.values()),
         peak,
         tiled,
     )

@@ -82,10 +82,10 @@ class OperatorLeaf(Struct, eq=False, gc=False):
         if isinstance(figures, Layer):
             return copy(figures)
         inputs, outputs = described_values(self.context, node, self.constants)
-        stored, params = parameters(self.context, node, figures.parameters)
+        entries, params = parameters(self.context, node, figures.parameters)
         weights: tuple[TensorInfo, ...] = ()
-        if stored := [*stored, *learned(self.context, node)]:
-            named = {s.name: TensorInfo(s.name, s.dtype, s.shape, "declared") for s in stored}
+        if entries := [*entries, *learned(self.context, node)]:
+            named = {s.name: TensorInfo(s.name, s.dtype, s.shape, "declared") for s in entries}
             weights = tuple(named.values())
         return Layer(
             id=0,
@@ -120,29 +120,31 @@ class OperatorLeaf(Struct, eq=False, gc=False):
         """
         context, node, figures = self.context, self.node, self.figures
         assert isinstance(figures, OperatorFigures)
-        stored, constants, sizes = context.stored, self.constants, figures.sizes
+        stored_names, constants, sizes = context.stored, self.constants, figures.sizes
         values = context.shapes.values
-        read: Sequence[Hashable] = [n for n in node.inputs if n and n not in stored and n not in constants]
-        made: list[tuple[Hashable, TensorInfo | Named, int | None]] = []
+        read: Sequence[Hashable] = [
+            n for n in node.inputs if n and n not in stored_names and n not in constants
+        ]
+        outputs: list[tuple[Hashable, TensorInfo | Named, int | None]] = []
         if sizes:
             named = zip(filter(None, node.outputs), sizes, strict=False)
-            made = [(n, (values, n), s) for n, s in named if n not in stored]
+            outputs = [(n, (values, n), s) for n, s in named if n not in stored_names]
         if context.number or context.keys:
             # in a body, a value may be the caller's under another name
             read = [context.key(str(name)) for name in read]
-            made = [(context.key(str(name)), info, size) for name, info, size in made]
+            outputs = [(context.key(str(name)), info, size) for name, info, size in outputs]
         if memory_of:
             place_of = memory_of.get
-            made = [(place_of(key, key), info, size) for key, info, size in made]
+            outputs = [(place_of(key, key), info, size) for key, info, size in outputs]
             read = [place_of(key, key) for key in read]
         path = context.path(node) if context.prefix else node.name or node.label
-        return ExecutionStep(path, read, made, at)
+        return ExecutionStep(path, read, outputs, at)
 
 
 def described_values(
     context: GraphContext, node: Node, constants: Collection[str] = ()
 ) -> tuple[list[TensorInfo | None], list[TensorInfo]]:
     """What goes into a node, None where an input is left out, and what comes out."""
-    known: Mapping[str, TensorInfo] = constants if isinstance(constants, Mapping) else {}
-    inputs = [(known.get(n) or context.info(n)) if n else None for n in node.inputs]
+    constant_infos: Mapping[str, TensorInfo] = constants if isinstance(constants, Mapping) else {}
+    inputs = [(constant_infos.get(n) or context.info(n)) if n else None for n in node.inputs]
     return inputs, [context.info(n) for n in node.outputs if n]

@@ -43,11 +43,11 @@ def relative(name: str, inside: str) -> str:
     """
     if not inside or not name.startswith("/"):
         return name
-    own, around = name.split("/"), inside.split("/")
+    pieces, around = name.split("/"), inside.split("/")
     same = 0
-    while same < min(len(own) - 1, len(around)) and own[same] == around[same]:
+    while same < min(len(pieces) - 1, len(around)) and pieces[same] == around[same]:
         same += 1
-    return "/".join(own[same:])
+    return "/".join(pieces[same:])
 
 
 class ScopedNames(Sequence[ScopedName]):
@@ -78,9 +78,9 @@ def scoped_names(nodes: Sequence[Node], inside: str = "") -> list[ScopedName]:
     Conv in it is the Conv called `0`. Nodes that a tiling made for one site stand together under the
     site's name. A node without a name is called by its type and its number among those of that type.
     """
-    found: list[ScopedName] = []
+    names: list[ScopedName] = []
     units: list[str] = []  # the site of each, "" for none
-    known: dict[tuple[str, str], ScopedName] = {}
+    by_metadata: dict[tuple[str, str], ScopedName] = {}
     around: Known = {"/": {}, ".": {}}
     numbers: Counter[str] = Counter()
     sites = False
@@ -91,27 +91,29 @@ def scoped_names(nodes: Sequence[Node], inside: str = "") -> list[ScopedName]:
             sites = True
             units.append(site)
             key = SITE_KEY, site
-            if key not in known:
+            if key not in by_metadata:
                 scopes = metadata.get(NAMES, "")
                 classes = metadata.get(CLASSES, "")
-                known[key] = _from_metadata(scopes, classes, node, known) if scopes else from_name(site)
-            found.append(known[key])
+                by_metadata[key] = (
+                    _from_metadata(scopes, classes, node, by_metadata) if scopes else from_name(site)
+                )
+            names.append(by_metadata[key])
             continue
         units.append("")
         written = metadata.get(NAMES, "") if metadata else ""
         if written:
             numbers[node.op] += 1
-            found.append(_from_metadata(written, metadata.get(CLASSES, ""), node, known))
+            names.append(_from_metadata(written, metadata.get(CLASSES, ""), node, by_metadata))
         elif node.name:
             numbers[node.op] += 1
-            found.append(from_name(relative(node.name, inside) if inside else node.name, around))
+            names.append(from_name(relative(node.name, inside) if inside else node.name, around))
         else:
             number = numbers[node.op]
             numbers[node.op] += 1
             output = next((o for o in node.outputs if o), "")
             groups = from_name(relative(output, inside), around).scopes if "/" in output else ()
-            found.append(ScopedName(groups, f"{node.op}_{number}"))
-    places = _collapsed(found, units)
+            names.append(ScopedName(groups, f"{node.op}_{number}"))
+    places = _collapsed(names, units)
     return _under_sites(nodes, places, units) if sites else places
 
 
@@ -138,12 +140,12 @@ Known = Mapping[str, dict[str, tuple[Scope, ...] | None]]
 """By the sign between pieces: groups by what stands in front of the last piece; None for what is no path."""
 
 
-def from_name(name: str, known: Known | None = None) -> ScopedName:
+def from_name(name: str, cache: Known | None = None) -> ScopedName:
     """A path in a node's name: '/features/features.0/Conv', 'model/block/conv', 'encoder.0.fc'.
 
     Args:
         name: The path.
-        known: What was found before, to be looked up and added to.
+        cache: Groups of paths that were read before; those of this path are added.
     """
     sign = "/" if "/" in name else "."
     front, _, last = name.rpartition(sign)
@@ -153,9 +155,9 @@ def from_name(name: str, known: Known | None = None) -> ScopedName:
     if not last or (not front and sign == "."):
         pieces = [p for p in name.split(sign) if p]
         return ScopedName((), pieces[-1] if len(pieces) == 1 and sign == "/" else name)
-    if known is None:
+    if cache is None:
         groups = _groups(front, sign)
-    elif front in (same := known[sign]):
+    elif front in (same := cache[sign]):
         groups = same[front]
     else:
         groups = same[front] = _groups(front, sign) if sign == "." else _known_groups(front, same)
@@ -170,24 +172,24 @@ def _groups(front: str, sign: str) -> tuple[Scope, ...] | None:
     return _scopes(_pieces(front), {})
 
 
-def _known_groups(front: str, known: dict[str, tuple[Scope, ...] | None]) -> tuple[Scope, ...]:
+def _known_groups(front: str, cache: dict[str, tuple[Scope, ...] | None]) -> tuple[Scope, ...]:
     """The same for a path with slashes, from the groups around it where those are known."""
     above, _, part = front.rpartition("/")
     if front.count("/") > MAX_DEPTH:
         return _scopes(_pieces(front), {})
     around: tuple[Scope, ...] = ()
     if above:
-        around = known[above] = known.get(above) or _known_groups(above, known)
+        around = cache[above] = cache.get(above) or _known_groups(above, cache)
     before = above.rstrip("/").rpartition("/")[2]
     pieces = _own(part, before)
     if len(around) + len(pieces) > MAX_DEPTH:
         return _scopes(_pieces(front), {})
     path = around[-1].path if around else ""
-    found = [*around]
+    scopes = [*around]
     for piece in pieces:
         path = f"{path}.{piece}" if path else piece
-        found.append(Scope(path, intern(piece), "Module"))
-    return tuple(found)
+        scopes.append(Scope(path, intern(piece), "Module"))
+    return tuple(scopes)
 
 
 def _own(part: str, before: str) -> list[str]:
@@ -208,20 +210,20 @@ def _pieces(front: str) -> list[str]:
 
 
 def _from_metadata(
-    names: str, classes: str, node: Node, known: dict[tuple[str, str], ScopedName]
+    names: str, classes: str, node: Node, cache: dict[tuple[str, str], ScopedName]
 ) -> ScopedName:
     """Dynamo's lists: qualified module names from the root down, then the operator's own name."""
     key = names, classes
-    if key in known:
-        return known[key]
+    if key in cache:
+        return cache[key]
     paths, kinds = _strings(names), _strings(classes)
     if not paths:
         return from_name(node.label)
     modules = [p for p in paths[:-1] if p]
     named = dict(zip(paths[:-1], (k.rpartition(".")[2] for k in kinds), strict=False))
     pieces = [p for p in modules[-1].split(".") if p] if modules else []
-    known[key] = ScopedName(_scopes(pieces, named), paths[-1] or node.label)
-    return known[key]
+    cache[key] = ScopedName(_scopes(pieces, named), paths[-1] or node.label)
+    return cache[key]
 
 
 def _strings(text: str) -> list[str]:
@@ -237,13 +239,13 @@ def _strings(text: str) -> list[str]:
 
 def _collapsed(places: list[ScopedName], units: Sequence[str]) -> list[ScopedName]:
     """Leaves out groups with one unit (a node, or all nodes of a site) in them."""
-    seen: set[str] = set()
+    counted_units: set[str] = set()
     once: list[ScopedName] = []
     for spot, unit in zip(places, units, strict=True):
         if unit:
-            if unit in seen:
+            if unit in counted_units:
                 continue
-            seen.add(unit)
+            counted_units.add(unit)
         once.append(spot)
     # places that share their groups are counted together
     counted = Counter(id(spot.scopes) for spot in once)
@@ -273,8 +275,8 @@ def _under_sites(nodes: Sequence[Node], places: list[ScopedName], units: Sequenc
     out = []
     for node, spot, unit in zip(nodes, places, units, strict=True):
         if sizes[unit] > 1:
-            own = from_name(node.label).name if node.name else node.op
-            out.append(ScopedName((*spot.scopes, Scope(unit, spot.name, TILED)), own))
+            node_name = from_name(node.label).name if node.name else node.op
+            out.append(ScopedName((*spot.scopes, Scope(unit, spot.name, TILED)), node_name))
         else:
             out.append(spot)
     return out

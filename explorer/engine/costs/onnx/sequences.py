@@ -42,7 +42,7 @@ def remember(known: MutableMapping[Hashable, SequenceElements], context: GraphCo
 
 
 def _made(
-    known: Mapping[Hashable, SequenceElements], context: GraphContext, node: Node
+    sequences: Mapping[Hashable, SequenceElements], context: GraphContext, node: Node
 ) -> SequenceElements | None:
     if node.op == "SequenceEmpty":
         return SequenceElements(0)
@@ -52,7 +52,7 @@ def _made(
         return SequenceElements(len(node.inputs), _alike([context.info(n) for n in node.inputs]))
     if node.op == "SplitToSequence":
         return _split(context, node)
-    before = known.get(context.key(node.inputs[0]))
+    before = sequences.get(context.key(node.inputs[0]))
     if before is None:
         return None
     if node.op == "SequenceInsert" and len(node.inputs) > 1:
@@ -77,15 +77,15 @@ def _more(length: Dim, by: int) -> Dim:
 def _split(context: GraphContext, node: Node) -> SequenceElements:
     """Pieces along an axis: of one by default, of a given size, or of given sizes."""
     source = context.info(node.inputs[0])
-    given = node.inputs[1] if len(node.inputs) > 1 else ""
-    sizes: Any = context.shapes.constants.get(given) if given else None
+    split_name = node.inputs[1] if len(node.inputs) > 1 else ""
+    sizes: Any = context.shapes.constants.get(split_name) if split_name else None
     shape = source.shape
     axis = node.attributes.get("axis", 0)
     if shape is None or not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
         return SequenceElements(int(sizes.size) if sizes is not None and sizes.ndim else None)
     at = axis % len(shape)
     size = shape[at]
-    if not given:
+    if not split_name:
         keep = node.attributes.get("keepdims", 1)
         rest = (*shape[:at], 1, *shape[at + 1 :]) if keep else (*shape[:at], *shape[at + 1 :])
         return SequenceElements(size, replace(source, shape=rest))

@@ -155,12 +155,12 @@ class VisitState(Struct):
         """The context of a subgraph, which sees the values of the graph around it."""
         number = self.number()
         names = captured_names(body)
-        stored = {n: context.stored[n] for n in names if n in context.stored}
-        stored.update(stored_in(body, (number,)))
+        captured = {n: context.stored[n] for n in names if n in context.stored}
+        captured.update(stored_in(body, (number,)))
         below = replace(
             context,
             shapes=shapes,
-            stored=stored,
+            stored=captured,
             storage_ids={},
             keys={n: context.key(n) for n in names},
             scopes=scopes,
@@ -178,26 +178,26 @@ class VisitState(Struct):
         self,
         path: str,
         read: Iterable[Hashable],
-        made: Iterable[tuple[Hashable, TensorInfo, int | None]],
+        outputs: Iterable[tuple[Hashable, TensorInfo, int | None]],
         *,
         leaf: int = -1,
-        bound: str = "",
+        bound_reason: str = "",
     ) -> None:
         """Adds a step, in terms of the memory that its tensors lie in."""
-        made = [(self.memory(key), info, size) for key, info, size in made]
-        self.result.steps.append(ExecutionStep(path, [*map(self.memory, read)], made, leaf, bound))
+        outputs = [(self.memory(key), info, size) for key, info, size in outputs]
+        self.result.steps.append(ExecutionStep(path, [*map(self.memory, read)], outputs, leaf, bound_reason))
 
     def finish(
         self, context: GraphContext, node: Node, scopes: tuple[Scope, ...], also: Iterable[Hashable] = ()
     ) -> None:
         """The moment at which a node with a body has its outputs; values of keys `also` are live then."""
         outputs = [context.info(n) for n in node.outputs if n]
-        made = [(context.key(o.name), o, nbytes(o)) for o in outputs]
+        step_outputs = [(context.key(o.name), o, nbytes(o)) for o in outputs]
         read = [n for n in node.inputs if n and n not in context.stored]
         keys = [context.key(n) for n in read]
-        self.step(scopes[-1].path, (*keys, *also), made)
-        given = [context.info(n) for n in read]
-        self.result.edges.append((scopes, keys, given, [k for k, _, _ in made], outputs))
+        self.step(scopes[-1].path, (*keys, *also), step_outputs)
+        read_infos = [context.info(n) for n in read]
+        self.result.edges.append((scopes, keys, read_infos, [k for k, _, _ in step_outputs], outputs))
 
     @staticmethod
     def group(context: GraphContext, node: Node, kind: str, **more: Any) -> GroupFacts:

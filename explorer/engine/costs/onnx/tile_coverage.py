@@ -58,11 +58,11 @@ class TileLabels(Struct, frozen=True):
         operators: dict[str, Tile] = {}
         others: set[str] = set()
         for function in model.functions.values():
-            found = _OPERATOR.fullmatch(function.name) if function.domain == DOMAIN else None
-            if found is None:
+            match = _OPERATOR.fullmatch(function.name) if function.domain == DOMAIN else None
+            if match is None:
                 others.add(function.name)
             else:
-                operators[function.name] = int(found[1]), int(found[2]), int(found[3])
+                operators[function.name] = int(match[1]), int(match[2]), int(match[3])
         # a leaf knows its function by name only: where another domain has that name, neither counts
         operators = {name: tile for name, tile in operators.items() if name not in others}
         if not operators and not model.metadata.get(PLAN_KEY):
@@ -70,25 +70,25 @@ class TileLabels(Struct, frozen=True):
         sites: dict[str, Tile] = {}
         products: dict[str, str] = {}
         skipped: dict[str, str] = {}
-        for said in plans(model):
-            tiles, kinds, reasons = _planned(said)
+        for plan in plans(model):
+            tiles, kinds, reasons = _planned(plan)
             sites = tiles | sites
             products = kinds | products
             skipped = reasons | skipped
         return cls(operators, sites, products, skipped)
 
 
-def _planned(said: Mapping[str, Any]) -> tuple[dict[str, Tile], dict[str, str], dict[str, str]]:
+def _planned(plan: Mapping[str, Any]) -> tuple[dict[str, Tile], dict[str, str], dict[str, str]]:
     """Tiles and operators of sites, and why products were left, as a plan in a file says; if it is one."""
     sites: dict[str, Tile] = {}
     products: dict[str, str] = {}
     skipped: dict[str, str] = {}
     try:
-        for site in said["sites"]:
-            tm, tk, tn = site.get("tile") or said["tile"]
+        for site in plan["sites"]:
+            tm, tk, tn = site.get("tile") or plan["tile"]
             sites[str(site["name"])] = int(tm), int(tk), int(tn)
             products[str(site["name"])] = str(site.get("op") or TILED)[:_LONGEST_NAME]
-        for skip in said.get("skipped", ()):
+        for skip in plan.get("skipped", ()):
             skipped.setdefault(str(skip["name"]), str(skip["reason"]))
     except (ValueError, TypeError, KeyError, AttributeError):
         return {}, {}, {}
@@ -99,11 +99,11 @@ def marker(labels: TileLabels | None, functions: Iterable[Function]) -> Callable
     """What says of a row that nobody has seen yet whether it is a tiled site, and what it was before."""
     if labels is None:
         return None
-    own = {function.name for function in functions if function.domain == DOMAIN} | {TILED}
+    tile_kinds = {function.name for function in functions if function.domain == DOMAIN} | {TILED}
     products = labels.products
 
     def mark(row: Layer) -> None:
-        if row.kind in own and (row.kind == TILED or row.path in products):
+        if row.kind in tile_kinds and (row.kind == TILED or row.path in products):
             called = {} if row.kind == TILED else {"function": row.kind}
             force_setattr(row, "attributes", {**called, **row.attributes})
             force_setattr(row, "kind", products.get(row.path, row.kind))
@@ -114,13 +114,13 @@ def marker(labels: TileLabels | None, functions: Iterable[Function]) -> Callable
 
 def planned_sizes(model: Model, open_: Collection[str]) -> dict[str, int]:
     """The sizes that the plans in a file take for dimensions that are open; the last plan goes first."""
-    found: dict[str, int] = {}
-    for said in plans(model):
-        dims = said.get("dims")
+    sizes: dict[str, int] = {}
+    for plan in plans(model):
+        dims = plan.get("dims")
         for name, size in dims.items() if isinstance(dims, dict) else ():
             if name in open_ and isinstance(size, int) and 0 < size <= _LARGEST:
-                found.setdefault(name, size)
-    return found
+                sizes.setdefault(name, size)
+    return sizes
 
 
 _LONGEST_NAME = 64
@@ -151,7 +151,7 @@ class _Tally(Struct):
 def counted(labels: TileLabels, leaves: Sequence[OperatorLeaf]) -> TiledMacs:
     """What of the leaves of a walk runs on tiles, and what is left beside them."""
     on_tiles, products, beside = _Tally(), _Tally(), _Tally()
-    left: dict[tuple[str, str], tuple[str, _Tally]] = {}
+    leftovers: dict[tuple[str, str], tuple[str, _Tally]] = {}
     at_most = False
     around: dict[int, str] = {}
     # leaves that share their figures have operands of the same shapes: a model has thousands of them
@@ -172,25 +172,27 @@ def counted(labels: TileLabels, leaves: Sequence[OperatorLeaf]) -> TiledMacs:
         else:
             if leaf.function in labels.operators:
                 key = leaf.function, id(leaf.figures)
-                known, reason = alike.get(key) or alike.setdefault(key, _product(labels, leaf, around))
+                tile_count, reason = alike.get(key) or alike.setdefault(key, _product(labels, leaf, around))
             else:
-                known, reason = _product(labels, leaf, around)
-            if known is not None:
+                tile_count, reason = _product(labels, leaf, around)
+            if tile_count is not None:
                 on_tiles.add(macs)
-                products.add(known or None)
+                products.add(tile_count or None)
                 at_most |= fewer
                 continue
         beside.add(macs)
         reason = reason or _reason(labels, leaf)
         op = leaf.kind
-        entry = left.get((op, reason))
+        entry = leftovers.get((op, reason))
         if entry is None:
-            entry = left[op, reason] = leaf.path, _Tally()
+            entry = leftovers[op, reason] = leaf.path, _Tally()
         entry[1].add(macs)
     whole = None
     if on_tiles.known and beside.known:
         whole = on_tiles.value + beside.value
-    rows = [LeftOver(op, name, tally.count, tally.total, why) for (op, why), (name, tally) in left.items()]
+    rows = [
+        LeftOver(op, name, tally.count, tally.total, why) for (op, why), (name, tally) in leftovers.items()
+    ]
     rows.sort(key=lambda row: (row.macs is not None, -(row.macs or 0), row.op))
     share = on_tiles.value / whole if whole else None
     return TiledMacs(products.total, on_tiles.total, whole, share, tuple(rows), at_most=at_most)
@@ -219,39 +221,41 @@ def _product(labels: TileLabels, leaf: OperatorLeaf, around: dict[int, str]) -> 
     at = (0, 1) if node.op in labels.operators else _OPERANDS.get(node.op)
     if at is None or node.domain not in ("", DOMAIN) or len(node.inputs) <= at[1]:
         return None, _TOO_LARGE
-    known = _fitting(context.info(node.inputs[at[0]]).shape, context.info(node.inputs[at[1]]).shape, tile)
-    if known is None or (known[1] not in (1, None) and not batched):
+    macs_and_count = _fitting(
+        context.info(node.inputs[at[0]]).shape, context.info(node.inputs[at[1]]).shape, tile
+    )
+    if macs_and_count is None or (macs_and_count[1] not in (1, None) and not batched):
         return None, _TOO_LARGE
     trips, figures = context.trips, leaf.figures
-    if not isinstance(trips, int) or known[0] is None or known[1] is None:
+    if not isinstance(trips, int) or macs_and_count[0] is None or macs_and_count[1] is None:
         return 0, ""
-    if figures.macs is not None and figures.macs != trips * known[0] * known[1]:
+    if figures.macs is not None and figures.macs != trips * macs_and_count[0] * macs_and_count[1]:
         return None, _TOO_LARGE
-    return trips * known[1], ""
+    return trips * macs_and_count[1], ""
 
 
-def _around(labels: TileLabels, context: GraphContext, known: dict[int, str]) -> str:
+def _around(labels: TileLabels, context: GraphContext, cache: dict[int, str]) -> str:
     """The tile operator in whose body a node is; '' for none."""
-    found = known.get(id(context))
-    if found is None:
+    name = cache.get(id(context))
+    if name is None:
         names = [scope.kind for scope in context.scopes if scope.kind in labels.operators]
-        found = known[id(context)] = names[-1] if names else ""
-    return found
+        name = cache[id(context)] = names[-1] if names else ""
+    return name
 
 
 def _fitting(
-    left: Sequence[Dim] | None, right: Sequence[Dim] | None, tile: Tile
+    first: Sequence[Dim] | None, second: Sequence[Dim] | None, tile: Tile
 ) -> tuple[int | None, int | None] | None:
     """MACs of one product, and how many there are side by side (None: unknown); None if it exceeds `tile`."""
-    if left is None or right is None or len(left) < 2 or len(right) < 2:
-        return (None, None) if left is None or right is None else None
-    sides = left[-2], left[-1], right[-1]
+    if first is None or second is None or len(first) < 2 or len(second) < 2:
+        return (None, None) if first is None or second is None else None
+    sides = first[-2], first[-1], second[-1]
     if any(isinstance(size, int) and size > most for size, most in zip(sides, tile, strict=True)):
         return None
     ints = [size for size in sides if isinstance(size, int)]
     batch: list[int] = []
     # aligned at their ends, as they broadcast
-    for a, b in zip_longest(left[-3::-1], right[-3::-1], fillvalue=1):
+    for a, b in zip_longest(first[-3::-1], second[-3::-1], fillvalue=1):
         if not isinstance(a, int) or not isinstance(b, int):
             return None, None
         batch.append(max(a, b) if a and b else 0)

@@ -136,13 +136,13 @@ def nbytes(info: TensorInfo) -> int | None:
 
 def stored_in(graph: Graph, owner: tuple[Hashable, ...]) -> dict[str, tuple[StoredValue, ...]]:
     """The initializers of a graph by name; `owner` tells those of a body from others of the same name."""
-    found: dict[str, tuple[StoredValue, ...]] = {
+    stored_values: dict[str, tuple[StoredValue, ...]] = {
         name: (_of_tensor(tensor, name, owner),) for name, tensor in graph.initializers.items()
     }
     if graph.extra:
         for name, entry in onnx_tensor.sparse_initializers(graph).items():
-            found[name] = (_of_sparse(entry, name, owner),)
-    return found
+            stored_values[name] = (_of_sparse(entry, name, owner),)
+    return stored_values
 
 
 def plain_storage(graph: Graph) -> dict[str, int]:
@@ -186,43 +186,43 @@ def parameter_places(context: GraphContext, node: Node) -> list[tuple[int, int, 
         For every parameter the position of the input, its position among the stored tensors behind that
         input, and the bits of one value where bytes hold several, else 8.
     """
-    found: list[tuple[int, int, int]] = []
+    places: list[tuple[int, int, int]] = []
     if is_alias(context, node):
-        return found
+        return places
     for index, name in enumerate(node.inputs):
         for at, entry in enumerate(context.stored.get(name, ())):
             if entry.quantized or registry.is_parameter(node.op, index, entry.dtype, entry.shape):
-                found.append((index, at, registry.packed_bits(node.op, index, entry.dtype, node.attributes)))
-    return found
+                places.append((index, at, registry.packed_bits(node.op, index, entry.dtype, node.attributes)))
+    return places
 
 
 def parameters(
     context: GraphContext, node: Node, places: Iterable[tuple[int, int, int]]
 ) -> tuple[list[StoredValue], set[str]]:
     """The stored parameters at the places that `parameter_places` found, and the names of their inputs."""
-    found: list[StoredValue] = []
+    entries: list[StoredValue] = []
     names: set[str] = set()
     for index, at, bits in places:
         name = node.inputs[index]
         entry = context.stored[name][at]
         if bits != 8:
             entry = replace(entry, elements=entry.elements * 8 // bits)
-        found.append(entry)
+        entries.append(entry)
         names.add(name)
-    return found, names
+    return entries, names
 
 
 def learned(context: GraphContext, node: Node) -> list[StoredValue]:
     """The parameters that an operator carries in its attributes (`registry.LEARNED`)."""
-    found: list[StoredValue] = []
+    entries: list[StoredValue] = []
     for name in registry.LEARNED.get(node.op, ()) if node.domain in ("", "ai.onnx.ml") else ():
         value = node.attributes.get(name)
         identity = context.number, node.outputs[:1] and node.outputs[0], name
         if isinstance(value, Tensor):
-            found.append(replace(_of_tensor(value, name, ()), identity=identity))
+            entries.append(replace(_of_tensor(value, name, ()), identity=identity))
         elif isinstance(value, tuple) and value:
-            found.append(StoredValue(identity, name, len(value), 4 * len(value), "float32", (len(value),)))
-    return found
+            entries.append(StoredValue(identity, name, len(value), 4 * len(value), "float32", (len(value),)))
+    return entries
 
 
 def is_alias(context: GraphContext, node: Node) -> bool:
@@ -234,26 +234,26 @@ def hand_on(context: GraphContext, node: Node) -> None:
     """Remembers outputs that are a stored tensor: constants, and parameters in another guise."""
     if not node.outputs:
         return
-    stored, name = context.stored, node.outputs[0]
+    stored_values, name = context.stored, node.outputs[0]
     if node.op == "Constant" and not node.domain:
         owner = (context.number,) if context.number else ()
         tensor = constant(node)
         if tensor is not None:
-            stored[name] = (_of_tensor(tensor, name, owner),)
+            stored_values[name] = (_of_tensor(tensor, name, owner),)
             if _is_plain(tensor):
                 context.storage_ids[name] = PLAIN
         elif isinstance(sparse := node.attributes.get("sparse_value"), FileSpan):
-            stored[name] = (_of_sparse(onnx_tensor.sparse(sparse), name, owner),)
+            stored_values[name] = (_of_sparse(onnx_tensor.sparse(sparse), name, owner),)
     elif is_alias(context, node):
         if node.op in ("DequantizeLinear", "QuantizeLinear"):
-            entries = [e for n in node.inputs for e in stored.get(n, ())]
-            found = tuple([replace(e, quantized=True) for e in entries])
+            entries = [e for n in node.inputs for e in stored_values.get(n, ())]
+            output_entries = tuple([replace(e, quantized=True) for e in entries])
         else:
-            found = stored.get(node.inputs[0], ())
+            output_entries = stored_values.get(node.inputs[0], ())
             if node.op == "Identity" and node.inputs[0] in context.storage_ids:
                 context.storage_ids[name] = context.storage_ids[node.inputs[0]]
-        if found:
-            stored[name] = found
+        if output_entries:
+            stored_values[name] = output_entries
 
 
 def traffic(
@@ -287,17 +287,17 @@ def traffic(
             if setting and entries is not None and name not in params:
                 continue  # limits, axes and scalars are part of the instruction
             sizes[name] = entries[0].size if entries and entries[0].sparse else nbytes(info)
-    made = tuple([nbytes(info) for info in outputs])
+    output_bytes = tuple([nbytes(info) for info in outputs])
     for index in operator.rows:
         table = inputs[index] if index < len(inputs) else None
         if table is not None and node.inputs[index] in context.stored:
             # the table is resident: only the rows looked up are read
             sizes[node.inputs[index]] = nbytes(replace(outputs[0], dtype=table.dtype)) if outputs else None
-    stored = [size for name, size in sizes.items() if name in context.stored or name in constants]
+    stored_sizes = [size for name, size in sizes.items() if name in context.stored or name in constants]
     read = whole(sizes.values())
     # a part of what is not known would add up to more than the whole
-    weights = None if read is None else whole(stored)
-    return Traffic(read, weights, whole(made), made)
+    weights = None if read is None else whole(stored_sizes)
+    return Traffic(read, weights, whole(output_bytes), output_bytes)
 
 
 def view_of(node: Node) -> str:
@@ -316,11 +316,11 @@ def constant(node: Node) -> Tensor | None:
     if not node.outputs:
         return None
     for name, dtype in (("int", "int64"), ("float", "float32")):
-        one, many = node.attributes.get(f"value_{name}"), node.attributes.get(f"value_{name}s")
-        if one is not None:
+        number, numbers = node.attributes.get(f"value_{name}"), node.attributes.get(f"value_{name}s")
+        if number is not None:
             return Tensor(node.outputs[0], dtype, (), None)
-        if isinstance(many, tuple):
-            return Tensor(node.outputs[0], dtype, (len(many),), None)
+        if isinstance(numbers, tuple):
+            return Tensor(node.outputs[0], dtype, (len(numbers),), None)
     return None
 
 

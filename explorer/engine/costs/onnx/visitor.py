@@ -55,7 +55,7 @@ def visit(
     model: Model,
     inference: Inference,
     *,
-    own: Rules | None = None,
+    user_rules: Rules | None = None,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> VisitResult:
@@ -64,7 +64,7 @@ def visit(
     Args:
         model: The model.
         inference: Its shapes.
-        own: Rules of the user's, which go before ours and before bodies.
+        user_rules: Rules of the user's, which go before ours and before bodies.
         on_progress: Told the nodes of the main graph.
         cancel: Asked every few hundred nodes.
 
@@ -72,7 +72,7 @@ def visit(
         Cancelled: `cancel` said so.
         Misuse: A rule of the user's failed.
     """
-    visitor = GraphVisitor(model, inference, own or {}, on_progress, cancel)
+    visitor = GraphVisitor(model, inference, user_rules or {}, on_progress, cancel)
     state, graph = visitor.state, model.graph
     result = state.result
     context = result.context = GraphContext(
@@ -91,13 +91,13 @@ class GraphVisitor:
     """Visits the bodies of one model and adds a leaf for every operator."""
 
     def __init__(
-        self, model: Model, inference: Inference, own: Rules, on_progress: OnProgress, cancel: Cancel
+        self, model: Model, inference: Inference, user_rules: Rules, on_progress: OnProgress, cancel: Cancel
     ) -> None:
         self.model = model
-        self.own = own
-        self.rules: Rules = {**registry.RULES, **own} if own else registry.RULES
+        self.user_rules = user_rules
+        self.rules: Rules = {**registry.RULES, **user_rules} if user_rules else registry.RULES
         # what these cost is not a matter of their types alone
-        self.unlike = {*registry.READERS, *control_flow.KEYS, *own}
+        self.unlike = {*registry.READERS, *control_flow.KEYS, *user_rules}
         self.bounds = inference.bounds
         self.on_progress = on_progress
         self.cancel = cancel
@@ -115,14 +115,19 @@ class GraphVisitor:
         names = self.names.get(key)
         if names is None:
             names = self.names[key] = ScopedNames(nodes, context.inside)
-        model, own, functions, carriers = self.model, self.own, self.model.functions, control_flow.CARRIERS
+        model, user_rules, functions, carriers = (
+            self.model,
+            self.user_rules,
+            self.model.functions,
+            control_flow.CARRIERS,
+        )
         for index, node in enumerate(nodes):
             self.visited += 1
             if not self.visited & 511:
                 stop_if(self.cancel)
                 if self.on_progress is not None and not context.number:
                     self.on_progress(Progress("analysing", index, len(nodes)))
-            if own and (node.domain, node.op) in own:
+            if user_rules and (node.domain, node.op) in user_rules:
                 self.operator(context, node, names, index)
             elif functions and (function := functions.get(node.key)) is not None:
                 single = inlined(model, function, node)
@@ -154,13 +159,13 @@ class GraphVisitor:
             function: The function that it is called by, if that is this operator only.
             constants: Values that the context does not know.
         """
-        inputs, stored, op = node.inputs, context.stored, node.op
-        held = not stored.keys().isdisjoint(inputs)
-        figures = self.figures(context, node, constants or {}, held, inline=bool(function))
+        inputs, stored_values, op = node.inputs, context.stored, node.op
+        reads_stored = not stored_values.keys().isdisjoint(inputs)
+        figures = self.figures(context, node, constants or {}, reads_stored, inline=bool(function))
         entries: list[tuple[Hashable, int, int]] = []
         if figures.parameters:
             for at, which, bits in figures.parameters:
-                entry = stored[inputs[at]][which]
+                entry = stored_values[inputs[at]][which]
                 entries.append((entry.identity, entry.elements * 8 // bits, entry.size))
             if len(entries) > 1 and len({identity for identity, _, _ in entries}) < len(entries):
                 entries = list({entry[0]: entry for entry in entries}.values())
@@ -182,7 +187,7 @@ class GraphVisitor:
             if op in sequences.MAKERS and not node.domain:
                 sequences.remember(state.sequences, context, node)
             source = view_of(node) if op in VIEWS else ""
-            if source and node.outputs[0] and source not in stored:
+            if source and node.outputs[0] and source not in stored_values:
                 state.memory_of[context.key(node.outputs[0])] = state.memory(context.key(source))
         result.steps.add(leaf, at)
 
@@ -191,31 +196,31 @@ class GraphVisitor:
         context: GraphContext,
         node: Node,
         constants: Mapping[str, TensorInfo],
-        held: bool,
+        reads_stored: bool,
         *,
         inline: bool = False,
     ) -> OperatorFigures:
-        """What a node shares with all of its signature; worked out once for them.
+        """The figures of a node, computed once for all nodes of the same signature.
 
-        `held` says whether one of its inputs is stored, `inline` whether the node was made for a call.
+        `reads_stored` says whether one of its inputs is stored, `inline` whether it stands for a call.
         """
-        key = None if constants else self.signature(context, node, held, inline)
-        found = None if key is None else _FIGURES.get(key)
-        if found is None:
-            found = self.compute_costs(context, node, constants, held)
+        key = None if constants else self.signature(context, node, reads_stored, inline)
+        figures = None if key is None else _FIGURES.get(key)
+        if figures is None:
+            figures = self.compute_costs(context, node, constants, reads_stored)
             if key is not None:
                 if len(_FIGURES) >= MAX_REMEMBERED:
                     _FIGURES.clear()
-                _FIGURES[key] = found
-        return found
+                _FIGURES[key] = figures
+        return figures
 
     def signature(
-        self, context: GraphContext, node: Node, held: bool, inline: bool
+        self, context: GraphContext, node: Node, reads_stored: bool, inline: bool
     ) -> tuple[Hashable, ...] | None:
-        """What the figures of a node depend on, in terms that hold for every model; None if nobody knows.
+        """What the figures of a node depend on, in terms that hold for every model; None if unknown.
 
-        That is the operator, its attributes and types, how its inputs are stored (if one is: `held`), which
-        of them are the same, and how often the body around it runs.
+        That is the operator, its attributes and types, how its inputs are stored (where `reads_stored`),
+        which of them are the same, and how often the body around it runs.
         """
         if node.alike is None or (node.domain, node.op) in self.unlike:
             return None
@@ -235,9 +240,12 @@ class GraphVisitor:
                 for name in (*names, *node.outputs):
                     info = context.info(name) if name else None
                     key.append(info and (info.dtype, info.shape, info.origin))
-        if held:
-            known, stored = context.storage_ids, context.stored
-            key += [known.get(n) or (self.storage_id(context, n) if n in stored else 0) for n in names]
+        if reads_stored:
+            storage_ids, stored_values = context.storage_ids, context.stored
+            key += [
+                storage_ids.get(n) or (self.storage_id(context, n) if n in stored_values else 0)
+                for n in names
+            ]
         if context.number:
             key += context.trips, context.early, context.chosen
         if len(names) > 1 and len(set(names)) < len(names):
@@ -247,22 +255,22 @@ class GraphVisitor:
     def storage_id(self, context: GraphContext, name: str) -> int:
         """A number for what is stored behind a name, whoever it is."""
         look = tuple([_LOOK(entry) for entry in context.stored[name]])
-        found = _STORAGE_IDS.get(look)
-        if found is None:
+        number = _STORAGE_IDS.get(look)
+        if number is None:
             if len(_STORAGE_IDS) >= MAX_REMEMBERED:
                 _STORAGE_IDS.clear()
-            found = _STORAGE_IDS[look] = next(_NUMBERS)
-        context.storage_ids[name] = found
-        return found
+            number = _STORAGE_IDS[look] = next(_NUMBERS)
+        context.storage_ids[name] = number
+        return number
 
     def compute_costs(
-        self, context: GraphContext, node: Node, constants: Mapping[str, TensorInfo], held: bool
+        self, context: GraphContext, node: Node, constants: Mapping[str, TensorInfo], reads_stored: bool
     ) -> OperatorFigures:
         """The figures of a node from the rule for its operator."""
         inputs, outputs = described_values(context, node, constants)
         cost = self.cost(context, node, inputs, outputs)
-        chosen = parameter_places(context, node) if held else []
-        params = {node.inputs[index] for index, _, _ in chosen}
+        places = parameter_places(context, node) if reads_stored else []
+        params = {node.inputs[index] for index, _, _ in places}
         moved = traffic(context, node, inputs, outputs, params, constants)
         carried = sum(entry.size for entry in learned(context, node))
         scale = context.trips if isinstance(context.trips, int) else None
@@ -280,7 +288,7 @@ class GraphVisitor:
             status=status,
             reason=reason,
             formula=cost.formula,
-            parameters=chosen,
+            parameters=places,
             sizes=moved.made,
             attributes=plain_attributes(node),
         )

@@ -66,7 +66,7 @@ def _values(
     machine: Machine | None,
     layers: Mapping[tuple[int, int], int],
 ) -> Values:
-    found: Values = {
+    values: Values = {
         "macs": Fraction(macs),
         "moved": Fraction(moved),
         "activations": Fraction(peak),
@@ -75,8 +75,8 @@ def _values(
     if machine is not None:
         rate, bandwidth = Fraction(machine.peak_macs), Fraction(machine.bandwidth)
         time = sum(max(m / machine.peak_macs, b / machine.bandwidth) * n for (m, b), n in layers.items())
-        found |= {"compute": macs / rate, "memory": moved / bandwidth, "time": Fraction(time)}
-    return found
+        values |= {"compute": macs / rate, "memory": moved / bandwidth, "time": Fraction(time)}
+    return values
 
 
 Count = Callable[[int], SizeFigures]
@@ -109,7 +109,7 @@ class ClosedForms(Struct, frozen=True):
 
     def values(self, size: int, weights: int, machine: Machine | None) -> Values:
         """A value of each curve at a size."""
-        peak = max((one.at(size) for one in self.alive), default=0)
+        peak = max((polynomial.at(size) for polynomial in self.alive), default=0)
         layers: Counter[tuple[int, int]] = Counter()
         for (macs, moved), count in self.layers.items() if machine is not None else ():
             layers[macs.at(size), moved.at(size)] += count
@@ -117,16 +117,16 @@ class ClosedForms(Struct, frozen=True):
 
     def of(self, name: CurveName, weights: int, machine: Machine | None) -> tuple[Polynomial, ...]:
         """The polynomials whose largest a curve is; none for the least time, which is a sum of such."""
-        found: dict[CurveName, tuple[Polynomial, ...]] = {
+        polynomials: dict[CurveName, tuple[Polynomial, ...]] = {
             "macs": (self.macs,),
             "moved": (self.moved,),
             "activations": self.alive,
             "weights": (Polynomial((weights,)),),
         }
         if machine is not None:
-            found["compute"] = (self.macs.scaled(1 / Fraction(machine.peak_macs)),)
-            found["memory"] = (self.moved.scaled(1 / Fraction(machine.bandwidth)),)
-        return found.get(name, ())
+            polynomials["compute"] = (self.macs.scaled(1 / Fraction(machine.peak_macs)),)
+            polynomials["memory"] = (self.moved.scaled(1 / Fraction(machine.bandwidth)),)
+        return polynomials.get(name, ())
 
 
 class _Fit(Struct, frozen=True):
@@ -140,16 +140,16 @@ class _Fit(Struct, frozen=True):
     @classmethod
     def of(cls, count: Count, sizes: Sequence[int]) -> _Fit | None:
         """The forms through what is counted at some sizes; None where other layers run."""
-        seen = [count(size) for size in sizes]
-        first, at = seen[0], tuple(sizes)
-        if any(not _alike(first, other) for other in seen):
+        samples = [count(size) for size in sizes]
+        first, at = samples[0], tuple(sizes)
+        if any(not _alike(first, sample) for sample in samples):
             return None
         rows = range(len(first.layers))
         return cls(
             first,
-            [_form(at, [figures.layers[row][0] for figures in seen]) for row in rows],
-            [_form(at, [figures.layers[row][1] for figures in seen]) for row in rows],
-            [fitted(at, sizes) for sizes in zip(*(figures.alive for figures in seen), strict=True)],
+            [_form(at, [figures.layers[row][0] for figures in samples]) for row in rows],
+            [_form(at, [figures.layers[row][1] for figures in samples]) for row in rows],
+            [fitted(at, sizes) for sizes in zip(*(figures.alive for figures in samples), strict=True)],
         )
 
     def gives(self, size: int, figures: SizeFigures) -> bool:

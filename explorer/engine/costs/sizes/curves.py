@@ -114,7 +114,9 @@ class _Curves:
             self.forms = []
             sizes = self._sampled()
             crossings = self._counted_crossings(sizes)
-            sizes = sorted({*sizes, *(at for one in crossings for at in (one.size - 1, one.size))})
+            sizes = sorted(
+                {*sizes, *(at for crossing in crossings for at in (crossing.size - 1, crossing.size))}
+            )
         else:
             sizes = self._grid(crossings)
         return SizeCurves(
@@ -147,13 +149,13 @@ class _Curves:
     def values(self, size: int) -> Values:
         """A value of each curve at a size, counted where there are no forms."""
         if self.forms:
-            at = bisect_right(self.forms, size, key=lambda one: one.low) - 1
-            found = self.forms[at].values(size, self.weights, self.machine)
+            at = bisect_right(self.forms, size, key=lambda form: form.low) - 1
+            values = self.forms[at].values(size, self.weights, self.machine)
         else:
-            found = self.count(size).values(self.weights, self.machine)
+            values = self.count(size).values(self.weights, self.machine)
         if self.cache_form is not None:
-            found["kv_cache"] = Fraction(self.cache_form.at(size))
-        return found
+            values["kv_cache"] = Fraction(self.cache_form.at(size))
+        return values
 
     def _curves(self, sizes: Sequence[int]) -> Iterator[SizeCurve]:
         rows = [self.values(size) for size in sizes]
@@ -166,13 +168,13 @@ class _Curves:
         """The closed form of a curve that has the same one over the whole range, but for single sizes."""
         if name == "kv_cache":
             return "" if self.cache_form is None else self.cache_form.text(self.over.name)
-        wide = [one for one in self.forms if one.low < one.high]
-        parts = [one.of(name, self.weights, None) for one in wide]
+        wide = [form for form in self.forms if form.low < form.high]
+        parts = [form.of(name, self.weights, None) for form in wide]
         if not wide:
             return ""
-        whole = highest({part for own in parts for part in own}, wide[0].low, wide[-1].high)
-        for one, own in zip(wide, parts, strict=True):
-            if not set(highest(whole, one.low, one.high)) <= set(own):
+        whole = highest({part for form_parts in parts for part in form_parts}, wide[0].low, wide[-1].high)
+        for form, form_parts in zip(wide, parts, strict=True):
+            if not set(highest(whole, form.low, form.high)) <= set(form_parts):
                 return ""
         texts = [part.text(self.over.name) for part in whole]
         if not all(texts) or len(texts) > _LARGEST_OF:
@@ -183,21 +185,21 @@ class _Curves:
 
     def _crossings(self) -> list[Crossing] | None:
         """Where the closed forms cross; None if what is counted there says otherwise."""
-        found: list[Crossing] = []
-        for one, other in PAIRS:
+        candidates: list[Crossing] = []
+        for curve, other_curve in PAIRS:
             near: set[int] = set()
             for forms in self.forms:
-                pairs = [(a, b) for a in self._parts(one, forms) for b in self._parts(other, forms)]
+                pairs = [(a, b) for a in self._parts(curve, forms) for b in self._parts(other_curve, forms)]
                 near |= {size for a, b in pairs for size in turns(a - b, forms.low, forms.high)}
                 near |= {forms.low} if forms.low > self.over.low else set()
             for size in sorted(near):
-                found += self._crossing(size, one, other)
+                candidates += self._crossing(size, curve, other_curve)
         checked: list[Crossing] = []
-        for crossing in found:
-            shown = self._shown(crossing)
-            if shown is False:
+        for crossing in candidates:
+            confirmed = self._shown(crossing)
+            if confirmed is False:
                 return None
-            checked.append(replace(crossing, counted=bool(shown)))
+            checked.append(replace(crossing, counted=bool(confirmed)))
         return sorted(checked, key=lambda crossing: crossing.size)
 
     def _parts(self, name: CurveName, forms: ClosedForms) -> tuple[Polynomial, ...]:
@@ -205,11 +207,11 @@ class _Curves:
             return () if self.cache_form is None else (self.cache_form,)
         return forms.of(name, self.weights, self.machine)
 
-    def _crossing(self, size: int, one: CurveName, other: CurveName) -> Iterator[Crossing]:
+    def _crossing(self, size: int, curve: CurveName, other_curve: CurveName) -> Iterator[Crossing]:
         """That one of two curves passes the other at a size, if it does."""
         before, after = self.values(size - 1), self.values(size)
-        if one in before and other in before:
-            for a, b in ((one, other), (other, one)):
+        if curve in before and other_curve in before:
+            for a, b in ((curve, other_curve), (other_curve, curve)):
                 if after[a] > after[b] and not before[a] > before[b]:
                     yield Crossing(size, a, b, True)
 
@@ -229,21 +231,23 @@ class _Curves:
 
     def _counted_crossings(self, sizes: Sequence[int]) -> list[Crossing]:
         """Where what is counted crosses between two sizes, found by halving what lies between them."""
-        found: list[Crossing] = []
-        for one, other in PAIRS:
+        crossings: list[Crossing] = []
+        for curve, other_curve in PAIRS:
             for first, last in pairwise(sizes):
                 rows = self.values(first), self.values(last)
-                if one not in rows[0] or other not in rows[0]:
+                if curve not in rows[0] or other_curve not in rows[0]:
                     break
-                if (rows[0][one] > rows[0][other]) == (rows[1][one] > rows[1][other]):
+                if (rows[0][curve] > rows[0][other_curve]) == (rows[1][curve] > rows[1][other_curve]):
                     continue
-                begins, low, high = rows[0][one] > rows[0][other], first, last
+                begins, low, high = rows[0][curve] > rows[0][other_curve], first, last
                 while high - low > 1:
                     middle = (low + high) // 2
                     here = self.values(middle)
-                    low, high = (middle, high) if (here[one] > here[other]) == begins else (low, middle)
-                found += self._crossing(high, one, other)
-        return sorted(found, key=lambda crossing: crossing.size)
+                    low, high = (
+                        (middle, high) if (here[curve] > here[other_curve]) == begins else (low, middle)
+                    )
+                crossings += self._crossing(high, curve, other_curve)
+        return sorted(crossings, key=lambda crossing: crossing.size)
 
     # sizes
 
@@ -256,14 +260,14 @@ class _Curves:
     def _grid(self, crossings: Sequence[Crossing]) -> list[int]:
         """Powers of two, sizes between them, the ends, the size now, and both sides of each crossing."""
         low, high, at = self.over.low, self.over.high, self.over.at
-        found = {low, high, *_powers(low, high), *([at] if at is not None and low <= at <= high else [])}
+        sizes = {low, high, *_powers(low, high), *([at] if at is not None and low <= at <= high else [])}
         for power in (0, *_powers(low, high)):
             begin = power or low
             end = min(high, 2 * begin)
             steps = (round(begin * 2 ** (step / _OCTAVE)) for step in range(_OCTAVE))
-            found |= {size for size in steps if begin <= size < end}
-        found |= {crossing.size + step for crossing in crossings for step in (-1, 0)}
-        return sorted(found)
+            sizes |= {size for size in steps if begin <= size < end}
+        sizes |= {crossing.size + step for crossing in crossings for step in (-1, 0)}
+        return sorted(sizes)
 
     def _notes(self) -> Iterator[str]:
         if self.coverage < 1:
@@ -277,13 +281,15 @@ def _powers(low: int, high: int) -> list[int]:
     ]
 
 
-def usable_range(over: SizeRange, examine: Callable[[int], AnalysisResult], *, given: bool) -> SizeRange:
+def usable_range(
+    over: SizeRange, examine: Callable[[int], AnalysisResult], *, is_requested: bool
+) -> SizeRange:
     """The range as far as the model can be counted over it.
 
     Args:
         over: The range that is wanted.
         examine: Analyses the model at a size.
-        given: Whether a user asked for this range: then it is refused where it cannot be, and not cut.
+        is_requested: Whether a user asked for this range: then it is refused where it cannot be, and not cut.
 
     Raises:
         Misuse: The model cannot be of such a size.
@@ -301,7 +307,7 @@ def usable_range(over: SizeRange, examine: Callable[[int], AnalysisResult], *, g
     why = fits(over.high)
     if not why:
         return over
-    if given:
+    if is_requested:
         raise Misuse(f"{over.name}={over.high:,}: {why}", where="--over", hint="ask for a smaller range")
     sizes = [over.low, *(size for size in _powers(over.low, over.high) if size > over.low)]
     fails = {over.high: why}

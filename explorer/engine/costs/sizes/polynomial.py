@@ -26,11 +26,11 @@ class Polynomial(Struct, frozen=True):
     @classmethod
     def of(cls, terms: Sequence[Fraction]) -> Polynomial:
         """A polynomial of rational coefficients, that of the constant first."""
-        kept = list(terms)
-        while kept and not kept[-1]:
-            kept.pop()
-        over = math.lcm(*(term.denominator for term in kept))
-        return cls(tuple([term.numerator * (over // term.denominator) for term in kept]), over)
+        coefficients = list(terms)
+        while coefficients and not coefficients[-1]:
+            coefficients.pop()
+        over = math.lcm(*(term.denominator for term in coefficients))
+        return cls(tuple([term.numerator * (over // term.denominator) for term in coefficients]), over)
 
     @property
     def terms(self) -> tuple[Fraction, ...]:
@@ -51,7 +51,8 @@ class Polynomial(Struct, frozen=True):
     def text(self, name: str) -> str:
         """Its canonical text, as that of any size; '' for one too long to read."""
         terms: dict[Monomial, int] = {
-            (((name, power),) if power else ()): one for power, one in enumerate(self.coefficients)
+            (((name, power),) if power else ()): coefficient
+            for power, coefficient in enumerate(self.coefficients)
         }
         try:
             return Expression(terms, self.over).text
@@ -128,13 +129,13 @@ def turns(polynomial: Polynomial, low: int, high: int) -> Iterator[int]:
 def _steps(polynomial: Polynomial) -> Polynomial:
     """p(n + 1) - p(n), by the binomial theorem."""
     terms = polynomial.terms
-    found = [
+    differences = [
         sum(
             (term * math.comb(power, below) for power, term in enumerate(terms) if power > below), Fraction(0)
         )
         for below in range(len(terms) - 1)
     ]
-    return Polynomial.of(found)
+    return Polynomial.of(differences)
 
 
 def highest(polynomials: Collection[Polynomial], low: int, high: int) -> tuple[Polynomial, ...]:
@@ -142,16 +143,18 @@ def highest(polynomials: Collection[Polynomial], low: int, high: int) -> tuple[P
 
     Between the sizes at which one begins to be above another, or ends, the order stays.
     """
-    kept: list[Polynomial] = []
-    for one in sorted(set(polynomials), key=lambda p: (Fraction(-p.above(high), p.over), p.coefficients)):
-        if not any(other.covers(one) for other in kept):
-            kept.append(one)
-    if len(kept) > _MANY:
-        return tuple(kept)
-    pairs = ((a, b) for a in kept for b in kept if a is not b)
+    upper: list[Polynomial] = []
+    for polynomial in sorted(
+        set(polynomials), key=lambda p: (Fraction(-p.above(high), p.over), p.coefficients)
+    ):
+        if not any(higher.covers(polynomial) for higher in upper):
+            upper.append(polynomial)
+    if len(upper) > _MANY:
+        return tuple(upper)
+    pairs = ((a, b) for a in upper for b in upper if a is not b)
     marks = {low, *(size for a, b in pairs for size in turns(a - b, low, high))}
-    best = {max(kept, key=lambda p: Fraction(p.above(size), p.over)) for size in marks} if kept else set()
-    return tuple([one for one in kept if one in best])
+    best = {max(upper, key=lambda p: Fraction(p.above(size), p.over)) for size in marks} if upper else set()
+    return tuple([polynomial for polynomial in upper if polynomial in best])
 
 
 _MANY = 60

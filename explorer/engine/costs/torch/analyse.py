@@ -87,17 +87,17 @@ def examine(
         on_progress(Progress("building the model"))
     with_values = loaded.asks and gradients is None
     model = loaded.shapes() if with_values else loaded.meta()
-    bound = bind(loaded, input_shapes, dims)
-    args, kwargs = bound.arguments(device="meta")
+    bound_inputs = bind(loaded, input_shapes, dims)
+    args, kwargs = bound_inputs.arguments(device="meta")
     with loaded.quiet():
         return examine_module(
             model,
             args,
             kwargs,
             source=loaded.source,
-            inputs=bound.inputs,
-            notes=(*loaded.notes, *bound.notes),
-            assumptions={"dims": bound.dims, "weights": loaded.weights_text},
+            inputs=bound_inputs.inputs,
+            notes=(*loaded.notes, *bound_inputs.notes),
+            assumptions={"dims": bound_inputs.dims, "weights": loaded.weights_text},
             valued=loaded.valued,
             asks=loaded.asks,
             plain=loaded.meta if with_values else None,
@@ -146,37 +146,37 @@ def examine_module(
         model, plain = materialised(plain() if plain is not None else model, args, kwargs), None
     check = partial(_check, on_progress, cancel)
     verdict = traced(model, args, kwargs, valued, asks=asks, plain=plain, check=check, gradients=gradients)
-    seen = verdict.seen
-    rows = _settled(seen)
-    leaves = _leaves(seen, rows)
+    run = verdict.run
+    rows = _settled(run)
+    leaves = _leaves(run, rows)
     rows_of = array("i")
-    layers = layer_rows.build(leaves, _groups(seen, leaves), rows_of=rows_of, trained=_trained(seen))
+    layers = layer_rows.build(leaves, _groups(run, leaves), rows_of=rows_of, trained=_trained(run))
     if gradients is not None:
-        gradients.settle(rows, leaves, rows_of, seen)
-    steps = _steps(seen, {id(row): at for at, row in enumerate(rows)})
+        gradients.settle(rows, leaves, rows_of, run)
+    steps = _steps(run, {id(row): at for at, row in enumerate(rows)})
     totals = _totals(verdict, rows, leaves, steps)
-    failed = f"the model failed in {seen.failed[0] or type(model).__name__}: " if seen.failed else ""
-    if seen.failed:
-        notes = (*notes, f"{failed}{seen.failed[1]}")
-    notes = (*notes, *outsiders.note(seen.outsiders), *bound_note(seen.parameters))
-    given = inputs if inputs is not None else described(list(args), "input")
-    made = described(seen.result, "output")
-    info = _about(source or type(model).__name__, given, made, (*notes, *verdict.notes))
+    failed = f"the model failed in {run.failed[0] or type(model).__name__}: " if run.failed else ""
+    if run.failed:
+        notes = (*notes, f"{failed}{run.failed[1]}")
+    notes = (*notes, *outsiders.note(run.outsiders), *bound_note(run.parameters))
+    input_infos = inputs if inputs is not None else described(list(args), "input")
+    output_infos = described(run.result, "output")
+    info = _about(source or type(model).__name__, input_infos, output_infos, (*notes, *verdict.notes))
     return liveness.AnalysisResult.of(
         Analysis(Info(info, dict(assumptions or {}), totals), layers),
         liveness.schedule(
-            steps, seen.kept, layers, rows_of, failed=failed and f"{failed}what ran until then is counted"
+            steps, run.kept, layers, rows_of, failed=failed and f"{failed}what ran until then is counted"
         ),
         layer_tree.bounds(leaf for leaf in leaves if leaf.layer.path not in verdict.unnoticed),
-        (lambda: None) if gradients is not None else _flow(seen, rows, rows_of, given),
+        (lambda: None) if gradients is not None else _flow(run, rows, rows_of, input_infos),
     )
 
 
 def _flow(
-    seen: Trace, rows: Sequence[Row], rows_of: Sequence[int], given: Sequence[TensorInfo]
+    run: Trace, rows: Sequence[Row], rows_of: Sequence[int], given: Sequence[TensorInfo]
 ) -> Callable[[], ValueFlow]:
     """What makes the edges between the rows of a tree, once; `rows_of` are the rows in it of those traced."""
-    return cache(lambda: value_flow(seen, {id(row): rows_of[at] for at, row in enumerate(rows)}, given))
+    return cache(lambda: value_flow(run, {id(row): rows_of[at] for at, row in enumerate(rows)}, given))
 
 
 def _check(on_progress: OnProgress, cancel: Cancel, done: int, modules: int) -> None:
@@ -205,23 +205,23 @@ def _totals(
     steps: Sequence[liveness.ExecutionStep],
 ) -> Totals:
     """The figures of the whole; a model that failed has no peak."""
-    seen = verdict.seen
-    peak = liveness.live_peak(steps, keep=seen.kept)
+    run = verdict.run
+    peak = liveness.live_peak(steps, keep=run.kept)
     totals = layer_tree.totals(
         leaves,
-        peak_bytes=None if seen.failed else peak.bytes,
-        peak_at="" if seen.failed else peak.label,
-        peak_tensors=() if seen.failed else peak.tensors,
-        trainable_params=_trainable(seen.parameters),
-        stored=_facts(seen.parameters.values()),
+        peak_bytes=None if run.failed else peak.bytes,
+        peak_at="" if run.failed else peak.label,
+        peak_tensors=() if run.failed else peak.tensors,
+        trainable_params=_trainable(run.parameters),
+        parameters=_facts(run.parameters.values()),
     )
-    of_modules = sum(row.activation for row in rows if _is_module(row, seen.named))
+    of_modules = sum(row.activation for row in rows if _is_module(row, run.named))
     return replace(
         totals,
         activation_bytes_sum=of_modules,
         activation_bytes_functional=sum(row.activation for row in rows) - of_modules,
         status=totals.status if totals.coverage < 1 else verdict.reach or totals.status,
-        stored_status="bound" if bound_note(seen.parameters) else "exact",
+        stored_status="bound" if bound_note(run.parameters) else "exact",
     )
 
 
@@ -234,12 +234,12 @@ def _is_unsettled(module: nn.Module) -> bool:
 # -- from what was seen to rows
 
 
-def _settled(seen: Trace) -> list[Row]:
+def _settled(run: Trace) -> list[Row]:
     """The rows as they are shown: parts stand for themselves or are merged, and work that uses the
     parameters of a module that is never called moves to that module.
     """
     rows: list[Row] = []
-    for row in seen.rows:
+    for row in run.rows:
         # a model that is a single module would otherwise be a single row
         if sum(1 for part in row.parts if part.macs) > 1 or (not row.caller and len(row.parts) > 1):
             rows.extend(row.parts)
@@ -250,14 +250,14 @@ def _settled(seen: Trace) -> list[Row]:
     adopted: dict[str, Row] = {}
     settled: list[Row] = []
     for row in rows:
-        owners = {stored.owner for stored in row.stored.values()}
+        owners = {parameter.owner for parameter in row.stored.values()}
         owner = next(iter(owners)) if len(owners) == 1 else None
         if row.module is not None or not row.macs or owner is None or owner == row.caller:
             settled.append(row)
         elif owner in adopted:
             _merge(row, adopted[owner])
             adopted[owner].calls += row.calls
-        elif owner not in seen.modules:
+        elif owner not in run.modules:
             row.path, row.name = owner, owner.rpartition(".")[2]
             adopted[owner] = row
             settled.append(row)
@@ -266,19 +266,19 @@ def _settled(seen: Trace) -> list[Row]:
     return settled
 
 
-def _leaves(seen: Trace, rows: Sequence[Row]) -> list[layer_tree.LayerLeaf]:
+def _leaves(run: Trace, rows: Sequence[Row]) -> list[layer_tree.LayerLeaf]:
     """A leaf for every row, then for what did not run, and for parameters that nothing uses."""
-    named = seen.named
+    named = run.named
     scopes = _Scopes(named)
     leaves = []
     for row in rows:
         module = row.module or named.get(row.path)
-        _adopt_own(row, module, seen)
+        _adopt_own(row, module, run)
         leaves.append(_leaf(row, module, scopes.around(row.path)))
-    leaves += [_idle(path, named[path], seen, scopes.around(path)) for path in _silent(rows, named)]
-    _failing(leaves, seen, scopes, named)
-    leaves += [_unseen(path, *what, scopes) for path, what in seen.unseen.items()]
-    loose = _loose(seen, leaves)
+    leaves += [_idle(path, named[path], run, scopes.around(path)) for path in _silent(rows, named)]
+    _failing(leaves, run, scopes, named)
+    leaves += [_unseen(path, *work, scopes) for path, work in run.unseen.items()]
+    loose = _loose(run, leaves)
     return leaves + [_parameter(p, scopes.around(f"{p.owner}.{p.name}")) for p in loose]
 
 
@@ -314,14 +314,14 @@ class _Scopes:
     def around(self, path: str) -> tuple[layer_tree.Scope, ...]:
         """Scopes of the row at `path`, outermost first."""
         parent, _, _ = path.rpartition(".")
-        found = self.known.get(parent)
-        if found is None:
-            found = self.around(parent)
+        scopes = self.known.get(parent)
+        if scopes is None:
+            scopes = self.around(parent)
             if parent in self.named:
                 name = parent.rpartition(".")[2]
-                found = (*found, layer_tree.Scope(parent, name, type(self.named[parent]).__name__))
-            self.known[parent] = found
-        return found
+                scopes = (*scopes, layer_tree.Scope(parent, name, type(self.named[parent]).__name__))
+            self.known[parent] = scopes
+        return scopes
 
 
 def _formula(row: Row) -> str:
@@ -338,9 +338,9 @@ def _formula(row: Row) -> str:
 
 def _leaf(row: Row, module: nn.Module | None, scopes: tuple[layer_tree.Scope, ...]) -> layer_tree.LayerLeaf:
     """A module or operator that ran."""
-    known = not row.unknown
+    is_known = not row.unknown
     status: Status = "unknown" if row.unknown else "bound" if row.bound else "exact"
-    stored = tuple(row.stored.values())
+    weights = tuple(row.stored.values())
     layer = Layer(
         **layer_tree.UNPLACED,
         path=row.path,
@@ -352,10 +352,10 @@ def _leaf(row: Row, module: nn.Module | None, scopes: tuple[layer_tree.Scope, ..
         calls=row.calls,
         inputs=row.inputs,
         outputs=row.outputs,
-        weights=tuple(_weight(s, row.path) for s in stored),
-        macs=row.macs if known else None,
-        formula=_formula(row) if known else "",
-        elementwise_ops=row.elementwise if known else None,
+        weights=tuple(_weight(s, row.path) for s in weights),
+        macs=row.macs if is_known else None,
+        formula=_formula(row) if is_known else "",
+        elementwise_ops=row.elementwise if is_known else None,
         bytes_read=row.read,
         weight_bytes_read=row.stored_read,
         bytes_written=row.written,
@@ -365,28 +365,28 @@ def _leaf(row: Row, module: nn.Module | None, scopes: tuple[layer_tree.Scope, ..
         reason=row.unknown or str(row.bound),
         assumed=status == "bound" and is_assumption(row.bound),
     )
-    return layer_tree.LayerLeaf(scopes, layer, _facts(stored), row.calls)
+    return layer_tree.LayerLeaf(scopes, layer, _facts(weights), row.calls)
 
 
-def _adopt_own(row: Row, module: nn.Module | None, seen: Trace) -> None:
+def _adopt_own(row: Row, module: nn.Module | None, run: Trace) -> None:
     """Gives the row of a module all of that module's parameters, under its own names for them."""
     if module is None:
         return
-    own = {}
+    own_weights = {}
     for owner, part in registered(module):
         for short, parameter in parameters_of(part).items():
             if parameter is None or is_lazy(parameter):
                 continue
             name = f"{owner}.{short}" if owner else short
-            stored = seen.parameters.get(f"{row.path}.{name}") or seen.parameters[name]
-            own[stored.identity] = stored
+            entry = run.parameters.get(f"{row.path}.{name}") or run.parameters[name]
+            own_weights[entry.identity] = entry
     if is_packed(module):
         holders = {-id(part) for _, part in registered(module)}
-        packed = [s for s in seen.parameters.values() if s.identity[0] in holders]
-        own.update((s.identity, s) for s in packed)
+        packed = [s for s in run.parameters.values() if s.identity[0] in holders]
+        own_weights.update((s.identity, s) for s in packed)
         row.read += row.calls * sum(s.bytes for s in packed)
         row.stored_read += row.calls * sum(s.bytes for s in packed)
-    row.stored = own | {k: s for k, s in row.stored.items() if k not in own}
+    row.stored = own_weights | {k: s for k, s in row.stored.items() if k not in own_weights}
 
 
 def _facts(stored: Iterable[ModuleParameter]) -> tuple[Piece, ...]:
@@ -402,7 +402,7 @@ def _weight(stored: ModuleParameter, path: str) -> TensorInfo:
 
 def _silent(rows: Iterable[Row], named: Mapping[str, nn.Module]) -> list[str]:
     """Paths of the leaf modules that have no row, in the order of their registration."""
-    shown = {row.path for row in rows}
+    row_paths = {row.path for row in rows}
     opaque = tuple(f"{path}." if path else "" for path, m in named.items() if is_opaque(m))
     expanded = {row.caller for row in rows if row.module is None}
     return [
@@ -410,17 +410,17 @@ def _silent(rows: Iterable[Row], named: Mapping[str, nn.Module]) -> list[str]:
         for path, module in named.items()
         if path
         and is_leaf(module)
-        and path not in shown
+        and path not in row_paths
         and path not in expanded
         and not (opaque and path.startswith(opaque))
     ]
 
 
 def _idle(
-    path: str, module: nn.Module, seen: Trace, scopes: tuple[layer_tree.Scope, ...]
+    path: str, module: nn.Module, run: Trace, scopes: tuple[layer_tree.Scope, ...]
 ) -> layer_tree.LayerLeaf:
     """A leaf module that did not run: on purpose, or because the model failed before it."""
-    stored = [s for s in seen.parameters.values() if s.owner == path]
+    weights = [s for s in run.parameters.values() if s.owner == path]
     formula = "0 (does not run on these inputs in evaluation mode)"
     reason = "it does not run on these inputs in evaluation mode"
     if isinstance(module, torch.jit.ScriptModule):
@@ -432,21 +432,21 @@ def _idle(
         name=path.rpartition(".")[2],
         kind=type(module).__name__,
         calls=0,
-        weights=tuple(s.info for s in stored),
+        weights=tuple(s.info for s in weights),
         formula=formula,
         attributes=_attributes(module),
         reason=reason,
     )
-    if not seen.failed:
-        if seen.unseen and stored:
+    if not run.failed:
+        if run.unseen and weights:
             reason = "it was not seen to run, and the model does work that is not seen"
-            return layer_tree.LayerLeaf(scopes, replace(_blank(layer), reason=reason), _facts(stored), 1)
-        if path in seen.elsewhere:
-            said = "assumed: it runs only where a value of a tensor is another than the one that was taken"
-            layer = replace(layer, formula="0 (does not run)", status="bound", reason=said, assumed=True)
-        return layer_tree.LayerLeaf(scopes, layer, _facts(stored), 0)
-    reason = f"not reached: the model failed in {seen.failed[0] or 'its own forward'}"
-    return layer_tree.LayerLeaf(scopes, replace(_blank(layer), reason=reason), _facts(stored), 1)
+            return layer_tree.LayerLeaf(scopes, replace(_blank(layer), reason=reason), _facts(weights), 1)
+        if path in run.elsewhere:
+            reason = "assumed: it runs only where a value of a tensor is another than the one that was taken"
+            layer = replace(layer, formula="0 (does not run)", status="bound", reason=reason, assumed=True)
+        return layer_tree.LayerLeaf(scopes, layer, _facts(weights), 0)
+    reason = f"not reached: the model failed in {run.failed[0] or 'its own forward'}"
+    return layer_tree.LayerLeaf(scopes, replace(_blank(layer), reason=reason), _facts(weights), 1)
 
 
 def _unseen(path: str, name: str, reason: str, scopes: _Scopes) -> layer_tree.LayerLeaf:
@@ -462,12 +462,12 @@ def _blank(layer: Layer) -> Layer:
 
 
 def _failing(
-    leaves: list[layer_tree.LayerLeaf], seen: Trace, scopes: _Scopes, named: Mapping[str, nn.Module]
+    leaves: list[layer_tree.LayerLeaf], run: Trace, scopes: _Scopes, named: Mapping[str, nn.Module]
 ) -> None:
     """Marks the layer at which the model failed, or adds a row for it when it got no further."""
-    if not seen.failed:
+    if not run.failed:
         return
-    where, why = seen.failed
+    where, why = run.failed
     reason = f"failed here: {why}"
     # a model that is one layer has a row of that name, which says that it did nothing
     whole = type(named[""]).__name__ if not where and is_leaf(named[""]) else where
@@ -484,20 +484,29 @@ def _failing(
     leaves.append(layer_tree.LayerLeaf(scopes.around(path), _blank(layer)))
 
 
-def _loose(seen: Trace, leaves: Iterable[layer_tree.LayerLeaf]) -> list[ModuleParameter]:
+def _loose(run: Trace, leaves: Iterable[layer_tree.LayerLeaf]) -> list[ModuleParameter]:
     """Parameters that no row uses, each once: they are stored, so they count and are shown."""
     used = {identity for leaf in leaves for identity, _, _ in leaf.stored}
-    loose = (s for s in seen.parameters.values() if any(identity not in used for identity, _, _ in s.stored))
+    loose = (s for s in run.parameters.values() if any(identity not in used for identity, _, _ in s.stored))
     return list({s.identity: s for s in loose}.values())
 
 
-def _parameter(stored: ModuleParameter, scopes: tuple[layer_tree.Scope, ...]) -> layer_tree.LayerLeaf:
-    path = f"{stored.owner}.{stored.name}" if stored.owner else stored.name
+def _parameter(parameter: ModuleParameter, scopes: tuple[layer_tree.Scope, ...]) -> layer_tree.LayerLeaf:
+    path = f"{parameter.owner}.{parameter.name}" if parameter.owner else parameter.name
     reason = "no operator uses it in evaluation mode"
     layer = Layer(
-        0, None, path, stored.name, "Parameter", 0, False, calls=0, weights=(stored.info,), reason=reason
+        0,
+        None,
+        path,
+        parameter.name,
+        "Parameter",
+        0,
+        False,
+        calls=0,
+        weights=(parameter.info,),
+        reason=reason,
     )
-    return layer_tree.LayerLeaf(scopes, layer, _facts([stored]), 0)
+    return layer_tree.LayerLeaf(scopes, layer, _facts([parameter]), 0)
 
 
 def _is_bare(module: nn.Module) -> bool:
@@ -505,11 +514,11 @@ def _is_bare(module: nn.Module) -> bool:
     return type(module).__name__ == nn.Module.__name__
 
 
-def _groups(seen: Trace, leaves: Iterable[layer_tree.LayerLeaf]) -> dict[str, layer_tree.GroupFacts]:
+def _groups(run: Trace, leaves: Iterable[layer_tree.LayerLeaf]) -> dict[str, layer_tree.GroupFacts]:
     """What is known of every module with children, or expanded into its operators."""
     groups = {}
     for path in {scope.path: None for leaf in leaves for scope in leaf.scopes}:
-        module, row = seen.named[path], seen.modules.get(path)
+        module, row = run.named[path], run.modules.get(path)
         groups[path] = layer_tree.GroupFacts(
             kind=type(module).__name__,
             calls=row.calls if row else 0,
@@ -525,28 +534,28 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
 
     The names are those of its constructor's parameters, so that a layer of any origin shows its own.
     """
-    found: dict[str, Any] = {}
-    own = vars(module)
-    held = parameters_of(module), buffers_of(module)
+    attributes: dict[str, Any] = {}
+    instance_attributes = vars(module)
+    registries = parameters_of(module), buffers_of(module)
     for name, of_class in _constructor(type(module)):  # type: ignore[arg-type]
         # asking a module for what it has not takes longer than all the rest
         if of_class:
             value = getattr(module, name, None)
-        elif name in own:
-            value = own[name]
+        elif name in instance_attributes:
+            value = instance_attributes[name]
         else:
-            value = next((names[name] for names in held if name in names), None)
+            value = next((names[name] for names in registries if name in names), None)
         if type(value) in _NUMBERS:
-            found[name] = value
+            attributes[name] = value
         elif isinstance(value, torch.Tensor):
-            found[name] = True
+            attributes[name] = True
         elif isinstance(value, (bool, int, float, str)) or (
             isinstance(value, (tuple, list)) and all(isinstance(v, (bool, int, float, str)) for v in value)
         ):
-            found[name] = plain(value)
+            attributes[name] = plain(value)
         elif value is None and name == "bias" and "bias" in parameters_of(module):
-            found[name] = False
-    return found
+            attributes[name] = False
+    return attributes
 
 
 _NUMBERS = frozenset((bool, int, float, str))
@@ -558,14 +567,16 @@ def _constructor(kind: type[nn.Module]) -> tuple[tuple[str, bool], ...]:
 
     With each, whether its class has to be asked for the value (a property, a default).
     """
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for base in kind.__mro__:
         if base is nn.Module:
             break
         if "__init__" in vars(base):
-            found.update(dict.fromkeys(list(inspect.signature(vars(base)["__init__"]).parameters)[1:]))
-    asked = kind.__getattr__ is not nn.Module.__getattr__
-    return tuple((n, asked or hasattr(kind, n)) for n in found if n not in ("device", "dtype", "training"))
+            names.update(dict.fromkeys(list(inspect.signature(vars(base)["__init__"]).parameters)[1:]))
+    has_getattr = kind.__getattr__ is not nn.Module.__getattr__
+    return tuple(
+        (n, has_getattr or hasattr(kind, n)) for n in names if n not in ("device", "dtype", "training")
+    )
 
 
 def stored(model: nn.Module, *, source: str) -> Info:
@@ -575,10 +586,10 @@ def stored(model: nn.Module, *, source: str) -> Info:
         model: A module, on the meta device or not.
         source: What the user calls it.
     """
-    held = parameters(model)
-    each = layer_tree.totals([], stored=_facts(held.values()))
-    totals = stored_totals(each.params, _trainable(held), each.weight_bytes)
-    bounded = bound_note(held)
+    weights = parameters(model)
+    each = layer_tree.totals([], parameters=_facts(weights.values()))
+    totals = stored_totals(each.params, _trainable(weights), each.weight_bytes)
+    bounded = bound_note(weights)
     if bounded:
         totals = replace(totals, stored_status="bound")
     unknown = "the shapes of its inputs are not known: only what it stores is counted"
@@ -586,21 +597,21 @@ def stored(model: nn.Module, *, source: str) -> Info:
     return Info(about, {"dims": {}}, totals)
 
 
-def _trained(seen: Trace) -> set[Hashable]:
-    return trained(seen.parameters.values())
+def _trained(run: Trace) -> set[Hashable]:
+    return trained(run.parameters.values())
 
 
 def _trainable(parameters: Mapping[str, ModuleParameter]) -> int:
     return sum({i: n for s in parameters.values() if s.trained for i, n, _ in s.stored}.values())
 
 
-def _steps(seen: Trace, leaves: Mapping[int, int]) -> list[liveness.ExecutionStep]:
+def _steps(run: Trace, leaves: Mapping[int, int]) -> list[liveness.ExecutionStep]:
     """The operators in execution order, under the names of the rows that they ended up in.
 
     `leaves` gives the position of a row's leaf by the id of the row.
     """
     steps: list[liveness.ExecutionStep] = []
-    for event in seen.events:
+    for event in run.events:
         row = event.row
         while row.merged is not None:
             row = row.merged

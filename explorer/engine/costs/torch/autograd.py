@@ -28,12 +28,12 @@ from explorer.engine.operators.gradients import Gradient, Want
 class _Product(Struct):
     """An operator that multiplies: its gradients (None: unknown), and where it stands in autograd's graph.
 
-    Autograd has its word on the tensors that it `made` only after the operator; until then `steps` is empty.
+    Autograd gives `outputs` their steps only after the operator; until then `steps` is empty.
     """
 
     name: str
     gradient: Gradient | None
-    made: list[torch.Tensor]
+    outputs: list[torch.Tensor]
     steps: list[Any] = field(default_factory=list)
 
 
@@ -86,36 +86,36 @@ class Gradients:
         func: Any,
         args: Sequence[Any],
         kwargs: Mapping[str, Any],
-        given: Sequence[torch.Tensor],
-        made: Sequence[torch.Tensor],
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
         cost: Cost,
     ) -> None:
         """Books the gradients of one call of an ATen operator on its row; `name` is what to call it."""
         self._resolve()
-        for tensor in given:
+        for tensor in inputs:
             self._note_custom(tensor)
-        self._makers.update((_storage(tensor), row) for tensor in made)
+        self._makers.update((_storage(tensor), row) for tensor in outputs)
         if torch.is_grad_enabled() and self.below and (cost.macs or cost.elementwise_ops):
             self._subclass.add(id(row))
-        if not torch.is_grad_enabled() or not any(t.requires_grad for t in given):
+        if not torch.is_grad_enabled() or not any(t.requires_grad for t in inputs):
             return
-        self._read.update(_storage(t) for t in given)
+        self._read.update(_storage(t) for t in inputs)
         # what is made of weights alone is a weight in another guise: a cast, a normalised one
-        if all(_storage(t) in self._weights or _storage(t) in self._constants for t in given):
-            self._weights.update(_storage(t) for t in made)
-        if any(t.requires_grad and has_gradient_hooks(t) for t in given):
-            self._last = _Product(f"{name}, on an input of which the model has a hook", None, list(made))
+        if all(_storage(t) in self._weights or _storage(t) in self._constants for t in inputs):
+            self._weights.update(_storage(t) for t in outputs)
+        if any(t.requires_grad and has_gradient_hooks(t) for t in inputs):
+            self._last = _Product(f"{name}, on an input of which the model has a hook", None, list(outputs))
             self._of(row).products.append(self._last)
             return
         if not cost.macs and cost.elementwise_ops == 0:
             return
-        found: Gradient | None = Gradient()
+        gradient: Gradient | None = Gradient()
         if cost.macs:
-            found = dispatch.gradient(func, args, kwargs, made, cost.macs, self._want)
-        if found is not None:
-            wants = map(self._want, given)
-            found += Gradient(elementwise=gradients.elementwise(cost.elementwise_ops, wants))
-        self._last = _Product(name, found, list(made))
+            gradient = dispatch.gradient(func, args, kwargs, outputs, cost.macs, self._want)
+        if gradient is not None:
+            wants = map(self._want, inputs)
+            gradient += Gradient(elementwise=gradients.elementwise(cost.elementwise_ops, wants))
+        self._last = _Product(name, gradient, list(outputs))
         self._of(row).products.append(self._last)
 
     def _note_custom(self, tensor: torch.Tensor) -> None:
@@ -135,8 +135,8 @@ class Gradients:
         """Notes the place of the last product in autograd's graph, before one in place takes it over."""
         last, self._last = self._last, None
         if last is not None:
-            last.steps = [t.grad_fn for t in last.made if t.grad_fn is not None]
-            last.made = []
+            last.steps = [t.grad_fn for t in last.outputs if t.grad_fn is not None]
+            last.outputs = []
 
     def joined(
         self, make: Callable[[], list[torch.Tensor]], used: Sequence[torch.Tensor]
@@ -150,14 +150,14 @@ class Gradients:
         for _, tensor in tensors(value):
             self._note_custom(tensor)
         if id(row) in self._subclass:
-            made = [t.grad_fn for _, t in tensors(value) if t.grad_fn is not None]
-            self._of(row).products.append(_Product("operators below a tensor subclass", None, [], made))
+            steps = [t.grad_fn for _, t in tensors(value) if t.grad_fn is not None]
+            self._of(row).products.append(_Product("operators below a tensor subclass", None, [], steps))
             self._subclass.discard(id(row))
         self.below = False
         self._of(row).results += [(_storage(t), t.requires_grad) for _, t in tensors(value)]
 
     def settle(
-        self, rows: Sequence[Row], leaves: Sequence[LayerLeaf], rows_of: Sequence[int], seen: Trace
+        self, rows: Sequence[Row], leaves: Sequence[LayerLeaf], rows_of: Sequence[int], run: Trace
     ) -> None:
         """Makes the parts, once it is known which row each operator ends up in.
 
@@ -165,38 +165,38 @@ class Gradients:
             rows: What became the first of the leaves, in their order; the others did not run.
             leaves: All leaves.
             rows_of: Ids of the leaves' rows by position.
-            seen: The run.
+            run: The run.
         """
         self._resolve()
-        self.failed = seen.failed[1] if seen.failed else ""
-        reached = None if seen.failed else _reached(seen.result)
-        wanted = trained(seen.parameters.values())
+        self.failed = run.failed[1] if run.failed else ""
+        reached = None if run.failed else _reached(run.result)
+        trained_ids = trained(run.parameters.values())
         merged: dict[int, list[_Sum]] = {}
-        for row, known in self._sums.values():
+        for row, partial_sum in self._sums.values():
             final = row
             while final.merged is not None:
                 final = final.merged
             if final is not row:
-                merged.setdefault(id(final), []).append(known)
+                merged.setdefault(id(final), []).append(partial_sum)
         for at, leaf in enumerate(leaves):
-            own = self._sums[id(rows[at])][1] if at < len(rows) and id(rows[at]) in self._sums else _Sum()
-            sums = [own, *(merged.get(id(rows[at]), ()) if at < len(rows) else ())]
+            own_sum = self._sums[id(rows[at])][1] if at < len(rows) and id(rows[at]) in self._sums else _Sum()
+            sums = [own_sum, *(merged.get(id(rows[at]), ()) if at < len(rows) else ())]
             unknown, gradient = "", Gradient()
-            for product in (p for known in sums for p in known.products):
+            for product in (p for partial_sum in sums for p in partial_sum.products):
                 if not any(reached is None or step in reached for step in product.steps):
                     continue
                 if product.gradient is None:
                     unknown = f"there is no rule for the gradient of {product.name}"
                 else:
                     gradient = gradient + product.gradient
-            results = own.results or [r for s in sums for r in s.results]
+            results = own_sum.results or [r for s in sums for r in s.results]
             self.parts.append(
                 LeafGradients(
                     rows_of[at],
                     None if unknown else gradient,
-                    any(wanted or key in self._read for key, wanted in results),
+                    any(requires_grad or key in self._read for key, requires_grad in results),
                     tuple(
-                        ParameterBytes(identity, size, identity in wanted)
+                        ParameterBytes(identity, size, identity in trained_ids)
                         for identity, _, size in leaf.stored
                     ),
                     "unknown" if unknown else "exact",
@@ -211,13 +211,13 @@ def _reached(result: Any) -> set[Any]:
     What was detached, or has no part in any result, is not among them.
     """
     pending = [t.grad_fn for _, t in tensors(result) if t.grad_fn is not None]
-    found = set(pending)
+    reached = set(pending)
     while pending:
         for step, _ in pending.pop().next_functions:
-            if step is not None and step not in found:
-                found.add(step)
+            if step is not None and step not in reached:
+                reached.add(step)
                 pending.append(step)
-    return found
+    return reached
 
 
 def _storage(tensor: torch.Tensor) -> int:

@@ -58,13 +58,13 @@ class Verdict(Struct):
     """What the runs of a model together say.
 
     Attributes:
-        seen: The run that counts: of those that got through, the one with the most MACs.
+        run: The run that counts: of those that got through, the one with the most MACs.
         notes: What its figures rest on, where another answer would have changed them.
         reach: Of its MACs; None where the rows have to say.
         unnoticed: Paths of rows that are not exact in themselves, and of which the whole shows nothing.
     """
 
-    seen: Trace
+    run: Trace
     notes: tuple[str, ...] = ()
     reach: Reach | None = None
     unnoticed: frozenset[str] = frozenset()
@@ -110,32 +110,32 @@ def traced(
             first = valued()
         except Exception:
             first = model if plain is None else plain()
-        seen, _ = _through(first, args, kwargs, AnswerPolicy(valued=True), options)
-        if not seen.assumed and not seen.failed:
-            return Verdict(seen)
+        run, _ = _through(first, args, kwargs, AnswerPolicy(valued=True), options)
+        if not run.assumed and not run.failed:
+            return Verdict(run)
     if plain is not None:
         model = plain()
-    seen, way = _through(model, args, kwargs, AnswerPolicy(), options)
-    if not seen.assumed:
-        return Verdict(seen)
+    run, way = _through(model, args, kwargs, AnswerPolicy(), options)
+    if not run.assumed:
+        return Verdict(run)
     untrained = {**options, "gradients": None}
     runs = _Runs(model, args, kwargs, untrained)
     if valued is not None:
         with contextlib.suppress(Exception):
             runs.model = valued()
     again, with_values = runs.run(AnswerPolicy(valued=True))
-    if again.failed and not seen.failed:
+    if again.failed and not run.failed:
         runs.model = model
     else:
-        seen, way = again, with_values
+        run, way = again, with_values
     others = _Others()
-    if seen.assumed:
-        seen, way = runs.explore(seen, way, others)
+    if run.assumed:
+        run, way = runs.explore(run, way, others)
     if options.get("gradients") is not None:
-        seen, _ = _through(runs.model, args, kwargs, replace(way, events=0), options)
-    if not seen.assumed:
-        return Verdict(seen)
-    return _judged(seen, others)
+        run, _ = _through(runs.model, args, kwargs, replace(way, events=0), options)
+    if not run.assumed:
+        return Verdict(run)
+    return _judged(run, others)
 
 
 def _through(
@@ -153,20 +153,20 @@ def _through(
     for _ in range(DECISIONS):
         taken: Counter[str] = Counter()
         with torchvision.replaced(lambda text, taken=taken: taken.update([text])):  # type: ignore[misc]
-            seen = trace(model, args, kwargs, way=way, **options)
-        seen.assumed.update(taken)
-        if seen.endless is not None:
-            again = "refused" if seen.endless in way.loops else "once"
-            way = replace(way, loops={**way.loops, seen.endless: again}, decisions=())
+            run = trace(model, args, kwargs, way=way, **options)
+        run.assumed.update(taken)
+        if run.endless is not None:
+            again = "refused" if run.endless in way.loops else "once"
+            way = replace(way, loops={**way.loops, run.endless: again}, decisions=())
             best = None
             continue
-        if best is not None and seen.failed and len(seen.events) <= len(best[0].events):
+        if best is not None and run.failed and len(run.events) <= len(best[0].events):
             break
-        best = seen, way
-        if not seen.failed or seen.cut or not seen.decided or not seen.decided[-1]:
+        best = run, way
+        if not run.failed or run.cut or not run.decided or not run.decided[-1]:
             break
-        way = replace(way, decisions=(*seen.decided[:-1], False))
-    return best or (seen, way)
+        way = replace(way, decisions=(*run.decided[:-1], False))
+    return best or (run, way)
 
 
 class _Runs:
@@ -197,12 +197,12 @@ class _Runs:
             best, way = self._elsewhere(best, way, place, others)
         changed = [replace(way, least=True)] if best.sized else []
         changed += [replace(way, uneven=True)] if best.shared else []
-        for other in changed:
-            seen, _ = self.run(other)
-            if seen.failed and not best.failed:
+        for policy in changed:
+            run, _ = self.run(policy)
+            if run.failed and not best.failed:
                 others.open.add("sized")
             else:
-                others.sized.append(seen)
+                others.sized.append(run)
         return best, way
 
     def _elsewhere(
@@ -210,90 +210,86 @@ class _Runs:
     ) -> tuple[Trace, AnswerPolicy]:
         """The better of a run and those in which one place gets other answers."""
         first = _macs(best)
-        found = []
+        outcomes = []
         for choice in ALTERNATIVES[best.asked[place]]:
-            seen, taken = self.run(replace(way, choices={**way.choices, place: choice}))
-            if not seen.failed or seen.cut or best.failed:
-                others.asked.append((place, seen))
-                found.append((choice, seen, taken))
-            elif not seen.refused:
+            run, taken = self.run(replace(way, choices={**way.choices, place: choice}))
+            if not run.failed or run.cut or best.failed:
+                others.asked.append((place, run))
+                outcomes.append((choice, run, taken))
+            elif not run.refused:
                 others.open.add("asked")
         # what says how much there is to do has no most
-        if any(choice == 2 and _macs(seen) != first for choice, seen, _ in found):
+        if any(choice == 2 and _macs(run) != first for choice, run, _ in outcomes):
             return best, way
-        for _, seen, taken in found:
-            further = len(seen.events) > len(best.events) if best.failed else _macs(seen) > _macs(best)
-            if not seen.cut and further and (best.failed or not seen.failed):
+        for _, run, taken in outcomes:
+            further = len(run.events) > len(best.events) if best.failed else _macs(run) > _macs(best)
+            if not run.cut and further and (best.failed or not run.failed):
                 others.asked.append((place, best))
-                best, way = seen, taken
+                best, way = run, taken
         return best, way
 
 
-def _macs(seen: Trace) -> int:
-    return sum(row.macs for row in _rows(seen))
+def _macs(run: Trace) -> int:
+    return sum(row.macs for row in _rows(run))
 
 
-def _rows(seen: Trace) -> Iterable[Row]:
-    for row in seen.rows:
+def _rows(run: Trace) -> Iterable[Row]:
+    for row in run.rows:
         yield row
         yield from row.parts
 
 
-def _figures(seen: Trace) -> dict[str, tuple[int, ...]]:
-    return {row.path: (row.macs, row.elementwise, row.read, row.written, row.calls) for row in _rows(seen)}
+def _figures(run: Trace) -> dict[str, tuple[int, ...]]:
+    return {row.path: (row.macs, row.elementwise, row.read, row.written, row.calls) for row in _rows(run)}
 
 
-def _judged(seen: Trace, others: _Others) -> Verdict:
+def _judged(run: Trace, others: _Others) -> Verdict:
     """Marks the rows that other answers change, and says what the figures rest on."""
-    mine = _figures(seen)
-    asked = _differing(mine, (other for _, other in others.asked))
+    mine = _figures(run)
+    asked_paths = _differing(mine, (variant for _, variant in others.asked))
     sized = _differing(mine, others.sized)
-    bounds = any(row.bound and row.macs for row in _rows(seen))
-    for row in _rows(seen):
+    bounds = any(row.bound and row.macs for row in _rows(run))
+    for row in _rows(run):
         reason = ""
         if row.path in sized or (row.sized and "sized" in others.open):
             reason = row.sized or _SIZED
-        if row.path in asked or (row.asked and "asked" in others.open):
+        if row.path in asked_paths or (row.asked and "asked" in others.open):
             reason = row.asked or _DIFFERS
         if is_assumption(reason) or not row.bound:
             row.bound = reason
-    seen.elsewhere = frozenset(asked - mine.keys()) | frozenset(sized - mine.keys())
+    run.elsewhere = frozenset(asked_paths - mine.keys()) | frozenset(sized - mine.keys())
     reach: Reach | None = None
-    every = [other for _, other in others.asked] + others.sized
-    if not (others.open or seen.failed or bounds) and all(
-        _macs(o) == _macs(seen) and not o.cut for o in every
-    ):
+    every = [variant for _, variant in others.asked] + others.sized
+    if not (others.open or run.failed or bounds) and all(_macs(o) == _macs(run) and not o.cut for o in every):
         reach = "exact"
-    elif not any(row.bound and row.macs for row in _rows(seen)) and any(
-        _macs(o) > _macs(seen) for o in every
-    ):
+    elif not any(row.bound and row.macs for row in _rows(run)) and any(_macs(o) > _macs(run) for o in every):
         # what else runs in another run has no row in this one
         reach = "assumed"
-    notes = _notes(seen, others, mine)
+    notes = _notes(run, others, mine)
     quiet = reach == "exact" and not notes
-    return Verdict(seen, notes, reach, frozenset(asked | sized) if quiet else frozenset())
+    return Verdict(run, notes, reach, frozenset(asked_paths | sized) if quiet else frozenset())
 
 
 def _differing(mine: Mapping[str, tuple[int, ...]], others: Iterable[Trace]) -> set[str]:
     """Paths of the rows whose figures are not the same in every run."""
-    found: set[str] = set()
-    for other in others:
-        its = _figures(other)
-        found.update(path for path in mine.keys() | its.keys() if mine.get(path) != its.get(path))
-    return found
+    paths: set[str] = set()
+    for variant in others:
+        its = _figures(variant)
+        paths.update(path for path in mine.keys() | its.keys() if mine.get(path) != its.get(path))
+    return paths
 
 
-def _notes(seen: Trace, others: _Others, mine: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
+def _notes(run: Trace, others: _Others, mine: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
     """What was assumed where it changes a figure of the whole, and what stands on it."""
     total = _sums(mine)
     places: dict[CodePlace, None] = {}
-    for place, other in others.asked:
-        if other.cut or _notable(other, total):
+    for place, variant in others.asked:
+        if variant.cut or _notable(variant, total):
             places[place] = None
-    branches = [p for p in places if seen.asked.get(p, "branch") == "branch"]
+    branches = [p for p in places if run.asked.get(p, "branch") == "branch"]
     notes = [f"assumed: the branch at {place_text(place)} goes the way that costs more" for place in branches]
-    changes = any(_notable(other, total) for other in others.sized) or "sized" in others.open
-    for text, times in seen.assumed.items():
+    changes = any(_notable(variant, total) for variant in others.sized) or "sized" in others.open
+    for text, times in run.assumed.items():
         of_values = text in _ASKED
         numbers = len(places) > len(branches) or "asked" in others.open or (text == ONCE and places)
         if numbers if of_values else changes and (text != EVENLY or _uneven(mine, others)):

@@ -32,18 +32,18 @@ def here(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[s
     if device is None or torch.device(device).type != "meta":
         return kwargs
     if name == "aten::_to_copy":
-        known = not args[0].is_meta and args[0].numel() <= MOST_KEPT
+        keep_values = not args[0].is_meta and args[0].numel() <= MOST_KEPT
     elif name == "aten::arange":
         numbers = [a for a in args if isinstance(a, (int, float))]
-        known = len(numbers) == len(args) and sum(map(abs, numbers[:2])) <= MOST_KEPT
+        keep_values = len(numbers) == len(args) and sum(map(abs, numbers[:2])) <= MOST_KEPT
     elif name == "aten::linspace":
-        known = kwargs.get("steps", args[2] if len(args) > 2 else 0) <= MOST_KEPT
+        keep_values = kwargs.get("steps", args[2] if len(args) > 2 else 0) <= MOST_KEPT
     elif name in _SIZED:
         kind = kwargs.get("dtype") or (torch.float32 if name != "aten::full" else _kind(args[1]))
-        known = not kind.is_floating_point and math.prod(args[0]) <= MOST_KEPT
+        keep_values = not kind.is_floating_point and math.prod(args[0]) <= MOST_KEPT
     else:
-        known = False
-    return {**kwargs, "device": _CPU} if known else kwargs
+        keep_values = False
+    return {**kwargs, "device": _CPU} if keep_values else kwargs
 
 
 def _kind(value: Any) -> torch.dtype:

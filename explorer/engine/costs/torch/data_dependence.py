@@ -95,11 +95,11 @@ class Questions:
                 f"asks again and again for the value of a tensor{f' in {code.co_name}' if code else ''}: "
                 "a loop that only values end has no end on shapes"
             )
-        chosen = self.way.choices.get(place, 1)
+        choice = self.way.choices.get(place, 1)
         if way == "once" and times % 2 == 0:
-            chosen, text = 0 if chosen else 1, ONCE
-        if chosen != 1:
-            value = _filled(value, chosen)
+            choice, text = 0 if choice else 1, ONCE
+        if choice != 1:
+            value = _filled(value, choice)
         if isinstance(value, bool):
             number = len(self.decided)
             decisions = self.way.decisions

@@ -14,25 +14,25 @@ from explorer.engine.formats.torch_module.modules import dtype_name, is_lazy, te
 from explorer.facts import TensorInfo
 
 
-def value_flow(seen: Trace, rows: Mapping[int, int], inputs: Sequence[TensorInfo]) -> ValueFlow:
+def value_flow(run: Trace, rows: Mapping[int, int], inputs: Sequence[TensorInfo]) -> ValueFlow:
     """The edges between the rows of a trace.
 
     Args:
-        seen: What ran.
+        run: What ran.
         rows: Row of the tree by the id of a row of the trace; what has none is part of others.
         inputs: What the model was called with, by names.
     """
-    flow, versions = ValueFlow(), _Versions(_stored(seen))
-    named = [info.name for info in inputs] if len(inputs) == len(seen.given) else []
-    for tensor, name in zip(seen.given, named or ["input"] * len(seen.given), strict=True):
+    flow, versions = ValueFlow(), _Versions(_stored(run))
+    named = [info.name for info in inputs] if len(inputs) == len(run.inputs) else []
+    for tensor, name in zip(run.inputs, named or ["input"] * len(run.inputs), strict=True):
         flow.make(-1, versions.add(tensor), partial(_info, name, tensor), "input")
     written: dict[int, tuple[int, str, torch.Tensor]] = {}
-    for row, what, some in seen.trail.events:
+    for row, action, some in run.trail.events:
         at, path = _settled(row, rows)
         for tensor in some if at >= 0 else ():
-            if what == "makes":
+            if action == "makes":
                 flow.make(at, versions.add(tensor), partial(_info, path, tensor))
-            elif what == "writes":
+            elif action == "writes":
                 # most hand out what they wrote into: who does not is met by whoever reads it next
                 written[versions.write(tensor)] = at, path, tensor
             else:
@@ -41,7 +41,7 @@ def value_flow(seen: Trace, rows: Mapping[int, int], inputs: Sequence[TensorInfo
                     maker, whose, result = written.pop(version)
                     flow.make(maker, version, partial(_info, whose, result))
                 _take(flow, versions, at, tensor, version)
-    for _, tensor in tensors(seen.result):
+    for _, tensor in tensors(run.result):
         flow.put_out(versions.of(tensor))
     return flow
 
@@ -66,16 +66,16 @@ def _settled(row: Row, rows: Mapping[int, int]) -> tuple[int, str]:
     return rows.get(id(row), -1), row.path
 
 
-def _stored(seen: Trace) -> dict[int, str]:
+def _stored(run: Trace) -> dict[int, str]:
     """Names of buffers by their memory; '' for parameters."""
-    found = {
+    names = {
         _memory(buffer): f"{path}.{name}" if path else name
-        for path, module in seen.named.items()
+        for path, module in run.named.items()
         for name, buffer in buffers_of(module).items()
         if buffer is not None and not is_lazy(buffer)
     }
-    found.update({stored.identity[0]: "" for stored in seen.parameters.values()})
-    return found
+    names.update({parameter.identity[0]: "" for parameter in run.parameters.values()})
+    return names
 
 
 def _memory(tensor: torch.Tensor) -> int:
@@ -119,8 +119,8 @@ class _Versions:
 
     def of(self, tensor: torch.Tensor) -> int | None:
         """What it holds now; None for what is stored, and for what nobody was seen to make."""
-        memory, own = _memory(tensor), self._own.get(id(tensor))
-        if own is not None:
-            return max(own, self._written.get(memory, 0))
+        memory, version = _memory(tensor), self._own.get(id(tensor))
+        if version is not None:
+            return max(version, self._written.get(memory, 0))
         # a view that nobody was seen to hand out
         return None if memory in self.stored else self._in_memory.get(memory)

@@ -81,17 +81,17 @@ def _rounds(
     loop: LoopObserver, cond_fn: Any, body_fn: Any, carried: tuple[Any, ...], more: Sequence[Any]
 ) -> Iterator[tuple[Any, ...]]:
     """What a loop carries after each of its rounds."""
-    asked = False
+    was_open = False
     while True:
         loop.step()
         (goes_on,) = leaves(cond_fn(*carried, *more))  # the graph of an exported program gives a tuple
         open_end = isinstance(goes_on, torch.Tensor) and goes_on.is_meta
-        if open_end and asked:
+        if open_end and was_open:
             loop.cut()
             return
         if not goes_on:
             return
-        asked = open_end
+        was_open = open_end
         carried = tuple(body_fn(*carried, *more))
         yield carried
 
@@ -108,8 +108,8 @@ def _scan(
     carried, rows = list(init), []
     for at in range(xs[0].shape[0]):
         loop.step()
-        made = leaves(combine_fn(*carried, *(x.select(0, at) for x in xs), *additional_inputs))
-        carried, row = made[: len(carried)], made[len(carried) :]
+        outputs = leaves(combine_fn(*carried, *(x.select(0, at) for x in xs), *additional_inputs))
+        carried, row = outputs[: len(carried)], outputs[len(carried) :]
         rows.append(row)
     if not rows:
         raise RuntimeError("a scan over no elements has results of unknown sizes")
@@ -141,9 +141,11 @@ def _flex_attention(loop: LoopObserver, query: torch.Tensor, *args: Any, **kwarg
 
     The output lies in memory as the query does, so that the heads are put together without a copy.
     """
-    made, *rest = flex_attention_in_parts()(query, *args, **kwargs)
+    output, *rest = flex_attention_in_parts()(query, *args, **kwargs)
     order = sorted(range(query.dim()), key=lambda axis: query.stride(axis), reverse=True)
-    return torch.empty_permuted(made.shape, order, dtype=made.dtype, device=made.device).copy_(made), *rest
+    return torch.empty_permuted(output.shape, order, dtype=output.dtype, device=output.device).copy_(
+        output
+    ), *rest
 
 
 _WAYS: Mapping[str, Callable[..., Any]] = {

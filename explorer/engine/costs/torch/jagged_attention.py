@@ -51,11 +51,11 @@ def run(
     if attn_mask is not None or not all(jagged.is_jagged(t) and t.dim() == 4 for t in tensors):
         raise RuntimeError(MIXED)
     rows = [_rows(tensor) for tensor in tensors]
-    made = []
+    outputs = []
     for q, k, v in zip(*rows, strict=True):
         row = attend(q, k, v, dropout_p=dropout_p, is_causal=is_causal, **options)
-        made.append(row[0].transpose(0, 1))
-    values = torch.cat(made)
+        outputs.append(row[0].transpose(0, 1))
+    values = torch.cat(outputs)
     return torch.nested.nested_tensor_from_jagged(values, offsets=query.offsets()).transpose(1, 2)
 
 

@@ -52,7 +52,7 @@ class Booking(NamedTuple):
         stored: Bytes read of parameters and buffers.
         written: Bytes.
         used: The storages read that are not the model's own.
-        made: Storage, dtype, shape and bytes of what it wrote.
+        outputs: Storage, dtype, shape and bytes of what it wrote.
         moved: False for a view, which is no event.
     """
 
@@ -61,7 +61,7 @@ class Booking(NamedTuple):
     stored: int = 0
     written: int = 0
     used: tuple[int, ...] = ()
-    made: tuple[tuple[int, TensorInfo, int], ...] = ()
+    outputs: tuple[tuple[int, TensorInfo, int], ...] = ()
     moved: bool = False
 
 
@@ -69,7 +69,7 @@ class ResultTensor(NamedTuple):
     """A tensor that a layer returns.
 
     Attributes:
-        how: `FRESH`, `VIEWS` or `SAME` of `meta_cache`.
+        kind: `FRESH`, `VIEWS` or `SAME` of `meta_cache`.
         at: Place of the storage of a fresh tensor; position among the inputs of the same one, or of the one
             that is viewed.
         shape: Of the tensor.
@@ -77,7 +77,7 @@ class ResultTensor(NamedTuple):
         last: dtype of a fresh tensor, distance from the offset of its input of a view.
     """
 
-    how: int
+    kind: int
     at: int
     shape: Any = ()
     stride: Any = ()
@@ -112,14 +112,14 @@ class LayerCall(NamedTuple):
 
     Attributes:
         key: What decides what it does.
-        given: The tensors that go in.
+        inputs: The tensors that go in.
         addresses: Of their storages.
         tape: What a layer like it did, None if none ran or it cannot be repeated.
         new: Whether none ran.
     """
 
     key: Hashable
-    given: list[torch.Tensor]
+    inputs: list[torch.Tensor]
     addresses: list[int]
     tape: Tape | None
     new: bool
@@ -147,72 +147,72 @@ def layer_call(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> Layer
     Views of one memory among the inputs, and how much of it they see, decide too.
     """
     key: list[Any] = []
-    stored: list[int] = []
-    if torch.is_grad_enabled() or is_autocast() or not _settings(module, key, stored):
+    storages: list[int] = []
+    if torch.is_grad_enabled() or is_autocast() or not _settings(module, key, storages):
         return None
-    given: list[torch.Tensor] = []
-    if not meta_cache.read(args, key, given) or not given:
+    inputs: list[torch.Tensor] = []
+    if not meta_cache.read(args, key, inputs) or not inputs:
         return None
     if kwargs:
         key.append(tuple(kwargs))
-        if not meta_cache.read(kwargs.values(), key, given):
+        if not meta_cache.read(kwargs.values(), key, inputs):
             return None
     addresses = []
-    for tensor in given:
+    for tensor in inputs:
         if type(tensor) is not torch.Tensor:
             return None
         storage = tensor.untyped_storage()
         addresses.append(storage_key(storage))
         key += (tensor.storage_offset(), storage.nbytes())
-    if len(given) > 1:
+    if len(inputs) > 1:
         key += map(addresses.index, addresses)
-    memory = set(stored)
-    if len(memory) != len(stored) or not memory.isdisjoint(addresses):
+    memory = set(storages)
+    if len(memory) != len(storages) or not memory.isdisjoint(addresses):
         return None
     whole = tuple(key)
     try:
         tape = _TAPES.get(whole, _NEW)
     except TypeError:
         return None
-    return LayerCall(whole, given, addresses, tape if isinstance(tape, Tape) else None, tape is _NEW)
+    return LayerCall(whole, inputs, addresses, tape if isinstance(tape, Tape) else None, tape is _NEW)
 
 
-def _settings(module: nn.Module, key: list[Any], stored: list[int]) -> bool:
+def _settings(module: nn.Module, key: list[Any], storages: list[int]) -> bool:
     """Collects everything that a layer of torch's own is made of; False if it may be more than that.
 
     Args:
         module: The layer.
         key: Takes its settings, and sizes of its parameters and buffers.
-        stored: Takes the storages of those.
+        storages: Takes the storages of those.
     """
     kind = type(module)
-    own = layer_state(module)
-    if own is None:
+    attributes = layer_state(module)
+    if attributes is None:
         return False
     try:
-        names, pick = _NAMES[kind, len(own)]
-        values = pick(own)
+        names, pick = _NAMES[kind, len(attributes)]
+        values = pick(attributes)
     except KeyError:
         # a class that is new, or an attribute that others of this class do not have
-        names, pick = _NAMES[kind, len(own)] = _picked(own.keys() - _INTERNAL)
-        values = pick(own)
+        names, pick = _NAMES[kind, len(attributes)] = _picked(attributes.keys() - _INTERNAL)
+        values = pick(attributes)
     kinds = tuple(map(type, values))
     if not _PLAIN.issuperset(kinds):
         values = tuple([tuple(value) if type(value) is list else value for value in values])
         if not _PLAIN.issuperset(map(type, values)):
             return False
     key += (kind, kind.forward, names, kinds, values)
-    for held in (parameters_of(module), buffers_of(module)):
-        for name, tensor in held.items():
+    for registry in (parameters_of(module), buffers_of(module)):
+        for name, tensor in registry.items():
             if tensor is None:
                 key.append(name)
             elif type(tensor) in _TENSORS and tensor.is_meta:
                 key += (name, tensor.shape, tensor.stride(), tensor.dtype)
-                stored.append(storage_key(tensor.untyped_storage()))
+                storages.append(storage_key(tensor.untyped_storage()))
             else:
                 return False
     for child in children_of(module).values():
-        if child is not None and not _settings(child, key, stored):
+        if child is not None and not _settings(child, key, storages):
             return False
     return True
 
@@ -229,23 +229,26 @@ _NAMES: dict[tuple[type, int], tuple[tuple[str, ...], Callable[[Any], tuple[Any,
 """By class and number of attributes."""
 
 
-def keep(asked: LayerCall, inputs: tuple[TensorInfo, ...], bookings: Sequence[Booking], result: Any) -> None:
+def keep(call: LayerCall, inputs: tuple[TensorInfo, ...], bookings: Sequence[Booking], result: Any) -> None:
     """Keeps what a layer did; or that it cannot be repeated.
 
     Args:
-        asked: The call.
+        call: The call.
         inputs: What went in, as facts.
         bookings: What its operators booked, storages by their addresses.
         result: What it returned.
     """
-    _TAPES[asked.key] = _tape(asked.given, inputs, bookings, result)
+    _TAPES[call.key] = _tape(call.inputs, inputs, bookings, result)
 
 
 def _tape(
-    given: Sequence[torch.Tensor], inputs: tuple[TensorInfo, ...], bookings: Sequence[Booking], result: Any
+    input_tensors: Sequence[torch.Tensor],
+    inputs: tuple[TensorInfo, ...],
+    bookings: Sequence[Booking],
+    result: Any,
 ) -> Tape | None:
     places: dict[int, int] = {}
-    for tensor in given:
+    for tensor in input_tensors:
         places.setdefault(storage_key(tensor.untyped_storage()), len(places))
     sources = len(places)
     moved = []
@@ -253,18 +256,18 @@ def _tape(
         if any(address not in places for address in booking.used):
             return None
         used = tuple(places[address] for address in booking.used)
-        made = tuple((places.setdefault(a, len(places)), info, size) for a, info, size in booking.made)
-        moved.append(booking._replace(used=used, made=made))
+        booked = tuple((places.setdefault(a, len(places)), info, size) for a, info, size in booking.outputs)
+        moved.append(booking._replace(used=used, outputs=booked))
     container = type(result) if isinstance(result, (tuple, list)) else None
     if container not in (None, tuple, list):
         return None
     parts = []
     for part in result if container is not None else (result,):
-        made_part = None if part is None else _part(part, given, places, sources)
+        made_part = None if part is None else _part(part, input_tensors, places, sources)
         if part is not None and made_part is None:
             return None
         parts.append(made_part)
-    fresh = [part.at for part in parts if part is not None and part.how == meta_cache.FRESH]
+    fresh = [part.at for part in parts if part is not None and part.kind == meta_cache.FRESH]
     if len(set(fresh)) != len(fresh) or not any(parts):
         return None
     outputs = described(result, "output")
@@ -273,12 +276,12 @@ def _tape(
 
 
 def _part(
-    part: Any, given: Sequence[torch.Tensor], places: Mapping[int, int], inputs: int
+    part: Any, input_tensors: Sequence[torch.Tensor], places: Mapping[int, int], inputs: int
 ) -> ResultTensor | None:
     """How to make a tensor of the result again; None if that cannot be told."""
     if type(part) is not torch.Tensor or not part.is_meta or part.is_conj() or part.is_neg():
         return None
-    for at, tensor in enumerate(given):
+    for at, tensor in enumerate(input_tensors):
         if part is tensor:
             return ResultTensor(meta_cache.SAME, at)
     address = storage_key(part.untyped_storage())
@@ -288,26 +291,26 @@ def _part(
     if place >= inputs:
         whole = part.storage_offset() == 0 and size_of(part) == part.untyped_storage().nbytes()
         return ResultTensor(meta_cache.FRESH, place, part.shape, part.stride(), part.dtype) if whole else None
-    for at, tensor in enumerate(given):
+    for at, tensor in enumerate(input_tensors):
         if storage_key(tensor.untyped_storage()) == address and tensor.dtype == part.dtype:
             distance = part.storage_offset() - tensor.storage_offset()
             return ResultTensor(meta_cache.VIEWS, at, part.shape, part.stride(), distance)
     return None
 
 
-def results(tape: Tape, given: Sequence[torch.Tensor]) -> tuple[Any, list[torch.Tensor | None]]:
+def results(tape: Tape, inputs: Sequence[torch.Tensor]) -> tuple[Any, list[torch.Tensor | None]]:
     """What the layer returns for these inputs, and its tensors one by one, in the order of `tape.parts`."""
-    made: list[torch.Tensor | None] = []
+    outputs: list[torch.Tensor | None] = []
     for part in tape.parts:
         if part is None:
-            made.append(None)
-        elif part.how == meta_cache.FRESH:
-            made.append(torch.empty_strided(part.shape, part.stride, dtype=part.last, device=_META))
-        elif part.how == meta_cache.SAME:
-            made.append(given[part.at])
+            outputs.append(None)
+        elif part.kind == meta_cache.FRESH:
+            outputs.append(torch.empty_strided(part.shape, part.stride, dtype=part.last, device=_META))
+        elif part.kind == meta_cache.SAME:
+            outputs.append(inputs[part.at])
         else:
-            source = given[part.at]
-            made.append(
+            source = inputs[part.at]
+            outputs.append(
                 torch.as_strided(source, part.shape, part.stride, source.storage_offset() + part.last)
             )
-    return made[0] if tape.container is None else tape.container(made), made
+    return outputs[0] if tape.container is None else tape.container(outputs), outputs

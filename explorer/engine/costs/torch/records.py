@@ -174,7 +174,7 @@ class Trace(Struct):
         cut: It was ended because it did too much.
         endless: The place of the code that asked for values so often that the run was ended.
         trail: Who read and made which tensors.
-        given: What the model was called with.
+        inputs: What the model was called with.
         unseen: What to call work that was not seen, and why it was not, by the path of the module around it.
         outsiders: Parameters in use that belong to no module, called by where they are held or used.
     """
@@ -197,7 +197,7 @@ class Trace(Struct):
     elsewhere: frozenset[str] = frozenset()
     endless: CodePlace | None = None
     trail: TensorTrail = field(default_factory=TensorTrail)
-    given: Sequence[torch.Tensor] = ()
+    inputs: Sequence[torch.Tensor] = ()
     unseen: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     outsiders: Sequence[TensorInfo] = ()
 
@@ -214,21 +214,23 @@ def is_leaf(module: nn.Module) -> bool:
 
 def parameters(model: nn.Module) -> dict[str, ModuleParameter]:
     """Every parameter by its path, first name of a tied one first."""
-    found: dict[str, ModuleParameter] = {}
+    by_path: dict[str, ModuleParameter] = {}
     views: dict[str, TensorView] = {}
     for owner, module in registered(model):
-        stored = of_module(module)
+        stored_forms = of_module(module)
         for name, p in parameters_of(module).items():
             if p is None or is_lazy(p):
                 continue
             identity = _identity(p)
-            how = stored.get(name) or StoredForm(dtype_name(p.dtype), p.nbytes)
-            info = TensorInfo(name, how.dtype, tuple(p.shape), "declared")
+            form = stored_forms.get(name) or StoredForm(dtype_name(p.dtype), p.nbytes)
+            info = TensorInfo(name, form.dtype, tuple(p.shape), "declared")
             path = f"{owner}.{name}" if owner else name
-            found[path] = ModuleParameter(identity, p.numel(), how.nbytes, owner, name, info, p.requires_grad)
+            by_path[path] = ModuleParameter(
+                identity, p.numel(), form.nbytes, owner, name, info, p.requires_grad
+            )
             if p.layout is torch.strided:
                 start = identity[1] * p.element_size()
-                place = start, p.element_size(), tuple(p.shape), p.stride(), how.nbytes
+                place = start, p.element_size(), tuple(p.shape), p.stride(), form.nbytes
                 views[path] = TensorView(identity[0], *place)
         if is_packed(module) or isinstance(module, torch.jit.ScriptModule):
             for name, tensor in unpacked(module):
@@ -236,15 +238,15 @@ def parameters(model: nn.Module) -> dict[str, ModuleParameter]:
                 kind = dtype_name(tensor.dtype)
                 info = TensorInfo(name, kind.replace("qint", "int"), tuple(tensor.shape), "declared")
                 # its memory is native code's: no storage has the negative of an address
-                identity = (-id(module), len(found), tensor.numel())
-                found[path] = ModuleParameter(
+                identity = (-id(module), len(by_path), tensor.numel())
+                by_path[path] = ModuleParameter(
                     identity, tensor.numel(), nbytes_of(tensor), owner, name, info, False
                 )
     bounded: set[str] = set()
-    for path, own in pieces(views, bounded).items():
-        found[path] = replace(found[path], pieces=own)
-    found.update({path: replace(found[path], bounded=True) for path in bounded})
-    return found
+    for path, own_pieces in pieces(views, bounded).items():
+        by_path[path] = replace(by_path[path], pieces=own_pieces)
+    by_path.update({path: replace(by_path[path], bounded=True) for path in bounded})
+    return by_path
 
 
 def bound_note(parameters: Mapping[str, ModuleParameter]) -> tuple[str, ...]:
@@ -269,12 +271,12 @@ def _identity(tensor: torch.Tensor) -> tuple[int, int, int]:
 def module_inputs(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[TensorInfo, ...]:
     """The tensors that go into a module, under the names that its forward gives them."""
     names = _forward_names(type(module))  # type: ignore[arg-type]
-    found: list[TensorInfo] = []
+    infos: list[TensorInfo] = []
     for index, value in enumerate(args):
-        found.extend(described(value, names[index] if index < len(names) else f"input{index}"))
+        infos.extend(described(value, names[index] if index < len(names) else f"input{index}"))
     for name, value in kwargs.items():
-        found.extend(described(value, name))
-    return tuple(found)
+        infos.extend(described(value, name))
+    return tuple(infos)
 
 
 @cache
@@ -291,18 +293,18 @@ def function_inputs(
     args: Any, kwargs: Any, is_weight: Callable[[torch.Tensor], bool]
 ) -> tuple[TensorInfo, ...]:
     """The tensors that go into a function, without the parameters among them."""
-    given = [t for t in flat(args) + flat(tuple(kwargs.values())) if not is_weight(t)]
+    inputs = [t for t in flat(args) + flat(tuple(kwargs.values())) if not is_weight(t)]
     return tuple(
         TensorInfo(
-            "input" if len(given) == 1 else f"input.{i}", dtype_name(t.dtype), tuple(t.shape), "observed"
+            "input" if len(inputs) == 1 else f"input.{i}", dtype_name(t.dtype), tuple(t.shape), "observed"
         )
-        for i, t in enumerate(given)
+        for i, t in enumerate(inputs)
     )
 
 
 def call_attributes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The arguments of an operator that are not tensors, by their names in its schema."""
-    found: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     for index, argument in enumerate(schema_of(func).arguments):
         if index >= len(args) and argument.name not in kwargs:
             continue
@@ -311,5 +313,5 @@ def call_attributes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             continue
         if argument.has_default_value() and value == argument.default_value:
             continue
-        found[argument.name] = plain(value)
-    return found
+        attributes[argument.name] = plain(value)
+    return attributes

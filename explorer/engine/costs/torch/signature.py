@@ -27,12 +27,12 @@ def bind(
 
 def _failure(model: nn.Module, *args: Any, **kwargs: Any) -> tuple[str, str] | None:
     """Where and why a model fails in a run on shapes, as its analysis would; None if it does not."""
-    return traced(model, args, kwargs).seen.failed
+    return traced(model, args, kwargs).run.failed
 
 
 def outputs_of(loaded: LoadedModule, bound: BoundInputs) -> tuple[TensorInfo, ...] | None:
     """The outputs as the analysis has them; None if the model does not run on shapes."""
     args, kwargs = bound.arguments(device="meta")
     with loaded.quiet():
-        seen = trace(loaded.meta(), args, kwargs)
-    return None if seen.failed else described(seen.result, "output")
+        run = trace(loaded.meta(), args, kwargs)
+    return None if run.failed else described(run.result, "output")

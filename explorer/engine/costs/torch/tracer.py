@@ -209,11 +209,11 @@ class _Watch:
         self.unseen = 0
         self.parameters = parameters(model)
         self.weights: dict[int, list[ModuleParameter]] = {}
-        for stored in self.parameters.values():
-            self.weights.setdefault(stored.identity[0], []).append(stored)
+        for parameter in self.parameters.values():
+            self.weights.setdefault(parameter.identity[0], []).append(parameter)
         self.packed = _packed(self.named.values(), self.weights)
-        held = [b for m in self.named.values() for b in buffers_of(m).values() if b is not None]
-        buffers = [b for b in held if not is_lazy(b)]
+        module_buffers = [b for m in self.named.values() for b in buffers_of(m).values() if b is not None]
+        buffers = [b for b in module_buffers if not is_lazy(b)]
         self.constants = {storage_key(b.untyped_storage()) for b in buffers}
         self.stored = self.constants | self.weights.keys()
         self.sparse: dict[int, str] = {}
@@ -227,9 +227,9 @@ class _Watch:
     def thin(self, tensors: Iterable[torch.Tensor]) -> None:
         """Notes which tensors stand for sparse ones."""
         for tensor in tensors:
-            stored = stored_elements(tensor)
-            if stored is not None:
-                share = f"{stored:,} of {tensor.numel():,} elements"
+            count = stored_elements(tensor)
+            if count is not None:
+                share = f"{count:,} of {tensor.numel():,} elements"
                 reason = f"a sparse tensor is counted as dense: it stores {share}"
                 self.sparse[storage_key(tensor.untyped_storage())] = reason
                 # a layer with a sparse weight does other work than one with a dense weight of that shape
@@ -247,7 +247,7 @@ class _Watch:
         try:
             self.done += 1
             self.check(self.done, len(self.named))
-            asked = tape = None
+            layer_call = tape = None
             if (
                 hidden
                 and seat.quiet
@@ -256,9 +256,9 @@ class _Watch:
                 and mode_depths() == self.modes
                 and not self.asked
             ):
-                asked = layer_cache.layer_call(module, args, kwargs)
-            if asked is not None and asked.tape is not None and self.certain(asked.addresses):
-                tape = asked.tape
+                layer_call = layer_cache.layer_call(module, args, kwargs)
+            if layer_call is not None and layer_call.tape is not None and self.certain(layer_call.addresses):
+                tape = layer_call.tape
             row = seat.row or self.seated(seat, module)
             row.calls += 1
             if row.calls == 1:
@@ -266,12 +266,12 @@ class _Watch:
             trail = self.trail if seat.leaf else None
             if trail is not None:
                 trail.reads(row, args, kwargs)
-            if asked is not None and tape is not None:
-                result = self.play(row, tape, asked)
+            if layer_call is not None and tape is not None:
+                result = self.play(row, tape, layer_call)
                 if trail is not None:
                     trail.makes(row, result)
                 return result
-            self.tape = [] if asked is not None and asked.new else None
+            self.tape = [] if layer_call is not None and layer_call.new else None
             depth = len(self.frames)
             self.frames.append(_Frame(seat.path, row if seat.leaf else None, seat.absorbs))
             heard = hidden and not seat.quiet
@@ -288,8 +288,8 @@ class _Watch:
                 if heard:
                     hide(self.functions)
                 bookings, self.tape = self.tape, None
-            if asked is not None and bookings is not None and not row.bound and not row.sized:
-                layer_cache.keep(asked, module_inputs(module, args, kwargs), bookings, result)
+            if layer_call is not None and bookings is not None and not row.bound and not row.sized:
+                layer_cache.keep(layer_call, module_inputs(module, args, kwargs), bookings, result)
             if not row.outputs:
                 row.outputs = described(result, "output")
             row.activation += _bytes(result)
@@ -318,34 +318,34 @@ class _Watch:
             return False
         return not self.bound or self.bound.keys().isdisjoint(addresses)
 
-    def play(self, row: Row, tape: layer_cache.Tape, asked: layer_cache.LayerCall) -> Any:
+    def play(self, row: Row, tape: layer_cache.Tape, layer_call: layer_cache.LayerCall) -> Any:
         """Books what a layer of the same kind did before, and returns what it would return."""
         with without_dispatch():
-            result, parts = layer_cache.results(tape, asked.given)
-        places = list(dict.fromkeys(asked.addresses))
+            result, parts = layer_cache.results(tape, layer_call.inputs)
+        places = list(dict.fromkeys(layer_call.addresses))
         # what nobody sees has no memory, not even an address
         unseen = tape.places - len(places)
         places += range(self.unseen - unseen, self.unseen)
         self.unseen -= unseen
-        for part, made in zip(tape.parts, parts, strict=True):
-            if part is not None and made is not None and part.how == meta_cache.FRESH:
-                storage = made.untyped_storage()
+        for part, tensor in zip(tape.parts, parts, strict=True):
+            if part is not None and tensor is not None and part.kind == meta_cache.FRESH:
+                storage = tensor.untyped_storage()
                 places[part.at] = storage_key(storage)
                 self.alive[storage_key(storage)] = storage
-        for given in asked.given:
-            if given.requires_grad:
-                self.outsiders.use(row, given)
-            self.known(given)
+        for input_tensor in layer_call.inputs:
+            if input_tensor.requires_grad:
+                self.outsiders.use(row, input_tensor)
+            self.known(input_tensor)
         row.operators += len(tape.bookings)
-        for cost, read, stored, written, used, wrote, moved in tape.bookings:
+        for cost, read, stored_read, written, used, booked_outputs, moved in tape.bookings:
             row.add(cost)
             if moved:
                 row.read += read
-                row.stored_read += stored
+                row.stored_read += stored_read
                 row.written += written
                 outputs = [
                     (places[place], TensorInfo(row.path, info.dtype, info.shape, "observed"), size)
-                    for place, info, size in wrote
+                    for place, info, size in booked_outputs
                 ]
                 self.events.append(
                     OperatorEvent(row, tuple([places[place] for place in used]), tuple(outputs))
@@ -478,16 +478,18 @@ class _Watch:
         def make() -> list[torch.Tensor]:
             return list(packed_weights.recurrent_results(call))
 
-        made = make() if self.gradients is None else self.gradients.joined(make, used)
-        cost = dispatch.cost(func, args, kwargs, made)
+        outputs = make() if self.gradients is None else self.gradients.joined(make, used)
+        cost = dispatch.cost(func, args, kwargs, outputs)
         row = self.current(name)
-        self.record(row, used, made, meta_cache.MetaAnswer(meta_cache.CALLED, (), None, cost, used, made))
+        self.record(
+            row, used, outputs, meta_cache.MetaAnswer(meta_cache.CALLED, (), None, cost, used, outputs)
+        )
         if self.gradients is not None:
-            self.gradients.operator(row, "a recurrent layer", func, args, kwargs, used, made, cost)
+            self.gradients.operator(row, "a recurrent layer", func, args, kwargs, used, outputs, cost)
         if row is self.function_row:
             self.function_row = None
-            self.finish(row, name, args, kwargs, tuple(made))
-        return tuple(made)
+            self.finish(row, name, args, kwargs, tuple(outputs))
+        return tuple(outputs)
 
     def is_weight(self, tensor: torch.Tensor) -> bool:
         try:
@@ -535,39 +537,39 @@ class _Watch:
         operator = self.operators.get(func)
         if operator is None:
             operator = self.operators[func] = meta_cache.operator_of(func)
-        given: list[torch.Tensor] = []
+        inputs: list[torch.Tensor] = []
         signature: list[Any] = []
-        decided = meta_cache.read(args, signature, given)
+        decided = meta_cache.read(args, signature, inputs)
         if self.way.valued and "device" in kwargs:
             kwargs = dict(constant_values.here(operator.name, args, kwargs))
         if kwargs:
             signature.append(tuple(kwargs))
-            decided = meta_cache.read(kwargs.values(), signature, given) and decided
-        if not decided and operator.name not in data_dependent.VALUES_BESIDE and self.is_mixed(given):
-            args, kwargs = self.without_values(operator, args, kwargs, given)
-            given, signature = [], []
-            decided = meta_cache.read(args, signature, given)
+            decided = meta_cache.read(kwargs.values(), signature, inputs) and decided
+        if not decided and operator.name not in data_dependent.VALUES_BESIDE and self.is_mixed(inputs):
+            args, kwargs = self.without_values(operator, args, kwargs, inputs)
+            inputs, signature = [], []
+            decided = meta_cache.read(args, signature, inputs)
             signature.append(tuple(kwargs))
-            decided = meta_cache.read(kwargs.values(), signature, given) and decided
+            decided = meta_cache.read(kwargs.values(), signature, inputs) and decided
         if operator.name == "aten::_to_copy" and args[0].is_meta and "device" in kwargs:
             # what is brought to another device stays where no values are
             kwargs = {**kwargs, "device": torch.device("meta")}
-        bounded = self.bounded(func, operator, args, kwargs) if operator.bounded and given else None
+        bounded = self.bounded(func, operator, args, kwargs) if operator.bounded and inputs else None
         if bounded is not None and operator.name in data_dependent.VALUES:
             self.unseen_work.leaves(self.frames[-1].path, "item", args[0])
             bounded = self.questions.answer(bounded)
             self.asked = bounded[1]
-        quantized = self.quantized.concerns(operator.name, given)
+        quantized = self.quantized.concerns(operator.name, inputs)
         decided = decided and bounded is None and operator.repeats and not quantized
         key = tuple(signature) if decided else None
-        known = None if key is None else operator.answers.get(key)
-        if known is not None and known.how != meta_cache.CALLED:
-            out = known.again(args)
+        answer = None if key is None else operator.answers.get(key)
+        if answer is not None and answer.kind != meta_cache.CALLED:
+            out = answer.again(args)
         elif bounded is not None:
             out = bounded[0]
             self.assumed[bounded[1]] += 1
         else:
-            out = None if key is None or known is not None else meta_cache.answered(operator, args, kwargs)
+            out = None if key is None or answer is not None else meta_cache.answered(operator, args, kwargs)
             if quantized:
                 # a layer that takes them is not one that takes plain integers
                 self.repeats = False
@@ -578,25 +580,25 @@ class _Watch:
                     out = kernels.typed(operator.name, func(*args, **kwargs))
                 else:
                     out = packed(dispatch.call_of(func, args, kwargs, None))
-        if known is None:
+        if answer is None:
             parts = out if isinstance(out, (tuple, list)) else (out,)
-            made = [t for t in parts if isinstance(t, torch.Tensor)]
-            if not made and bounded is None:
+            outputs = [t for t in parts if isinstance(t, torch.Tensor)]
+            if not outputs and bounded is None:
                 return out
-            cost = dispatch.cost(func, args, kwargs, out) if made else cost_formulas.FREE
+            cost = dispatch.cost(func, args, kwargs, out) if outputs else cost_formulas.FREE
             if operator.auxiliary:
-                made = made[:1]
+                outputs = outputs[:1]
             # what has no argument to take its type from has to be told it
-            if key is not None and (given or kwargs.get("dtype") is not None):
-                known = meta_cache.remember(operator, key, args, given, out, cost)
-            if known is None:
-                known = meta_cache.MetaAnswer(meta_cache.CALLED, (), None, cost, given, made)
-        elif known.container is None or operator.auxiliary:
-            made = [out if known.container is None else out[0]]
+            if key is not None and (inputs or kwargs.get("dtype") is not None):
+                answer = meta_cache.remember(operator, key, args, inputs, out, cost)
+            if answer is None:
+                answer = meta_cache.MetaAnswer(meta_cache.CALLED, (), None, cost, inputs, outputs)
+        elif answer.container is None or operator.auxiliary:
+            outputs = [out if answer.container is None else out[0]]
         else:
-            made = list(out)
+            outputs = list(out)
         row = self.current(operator.short)
-        self.book(row, operator, func, args, kwargs, given, made, known, out, bounded)
+        self.book(row, operator, func, args, kwargs, inputs, outputs, answer, out, bounded)
         return out
 
     def without_values(
@@ -604,13 +606,13 @@ class _Watch:
         operator: meta_cache.AtenOperator,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        given: Sequence[torch.Tensor],
+        inputs: Sequence[torch.Tensor],
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call that has to go on without the values that some of its tensors have."""
         if operator.name == "aten::index" and not self.stale:
             args = constant_values.positions(args)
         if operator.mutates:
-            self.stale.update(storage_key(t.untyped_storage()) for t in given if not t.is_meta)
+            self.stale.update(storage_key(t.untyped_storage()) for t in inputs if not t.is_meta)
         return self.moved(args), {k: self.moved(v) for k, v in kwargs.items()}
 
     def book(
@@ -620,9 +622,9 @@ class _Watch:
         func: Any,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        given: Sequence[torch.Tensor],
-        made: Sequence[torch.Tensor],
-        known: meta_cache.MetaAnswer,
+        inputs: Sequence[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+        answer: meta_cache.MetaAnswer,
         out: Any,
         bounded: tuple[Any, str] | None,
     ) -> None:
@@ -637,17 +639,17 @@ class _Watch:
             raise RuntimeError("it does much more than before")
         if self.trail is not None:
             if not self.function and not self.frames[-1].absorbs:
-                self.trail.reads(row, given, {})
-                self.trail.makes(row, made)
+                self.trail.reads(row, inputs, {})
+                self.trail.makes(row, outputs)
             if operator.mutates:
-                self.trail.writes(row, made)
-        self.record(row, given, made, known, operator, assumption)
+                self.trail.writes(row, outputs)
+        self.record(row, inputs, outputs, answer, operator, assumption)
         if self.gradients is not None:
-            self.gradients.operator(row, operator.short, func, args, kwargs, given, made, known.cost)
+            self.gradients.operator(row, operator.short, func, args, kwargs, inputs, outputs, answer.cost)
         if row.module is None and not row.attributes:
-            if known.attributes is None:
-                known.attributes = call_attributes(func, args, kwargs)
-            row.attributes = known.attributes
+            if answer.attributes is None:
+                answer.attributes = call_attributes(func, args, kwargs)
+            row.attributes = answer.attributes
 
     def is_mixed(self, given: Sequence[torch.Tensor]) -> bool:
         """Whether a call has to go on without the values that some of its tensors have."""
@@ -668,19 +670,19 @@ class _Watch:
     def record(
         self,
         row: Row,
-        given: Sequence[torch.Tensor],
-        made: Sequence[torch.Tensor],
-        known: meta_cache.MetaAnswer,
+        read_tensors: Sequence[torch.Tensor],
+        made_tensors: Sequence[torch.Tensor],
+        answer: meta_cache.MetaAnswer,
         operator: meta_cache.AtenOperator | None = None,
         assumption: str = "",
     ) -> None:
         """Books one operator on its row: cost, bytes, parameters used, and who lives how long."""
         row.operators += 1
-        row.add(known.cost)
+        row.add(answer.cost)
         inputs: dict[int, int] = {}
         thin: list[str] = []
         reason = assumption
-        for at, (t, size) in enumerate(zip(given, known.given, strict=True)):
+        for at, (t, size) in enumerate(zip(read_tensors, answer.input_sizes, strict=True)):
             storage = t.untyped_storage()
             key = storage_key(storage)
             if key in self.weights:
@@ -693,44 +695,44 @@ class _Watch:
                     self.known(t, lifted=operator is not None and operator.name == "aten::lift_fresh")
             if self.sparse and key in self.sparse:
                 thin.append(self.sparse[key])
-                if known.cost.macs:
+                if answer.cost.macs:
                     row.bound = row.bound or self.sparse[key]
             if self.bound and key in self.bound and not reason:
                 reason = self.bound[key]
             if key not in inputs:
                 inputs[key] = size
-            elif not _seen_among(t, given[:at]):
+            elif not _seen_among(t, read_tensors[:at]):
                 # another part of the same memory, such as Q, K and V made in one product
                 inputs[key] = min(inputs[key] + size, storage.nbytes())
         outputs: list[tuple[int, TensorInfo, int]] = []
         written = 0
         mutates = operator is not None and operator.mutates
-        for t, (dtype, shape, size) in zip(made, known.made, strict=True):
+        for t, (dtype, shape, size) in zip(made_tensors, answer.outputs, strict=True):
             storage = t.untyped_storage()
             key = storage_key(storage)
             self.alive.setdefault(key, storage)
             if reason:
                 self.bound[key] = reason
-            if thin and key not in inputs and (not known.cost.macs or len(thin) == len(given)):
+            if thin and key not in inputs and (not answer.cost.macs or len(thin) == len(read_tensors)):
                 # a product with a dense tensor is dense
                 self.sparse.setdefault(key, thin[0])
             if key in inputs and not mutates:
                 continue
             written += size
             outputs.append((key, TensorInfo(row.path, dtype, shape, "observed"), storage.nbytes()))
-        if operator is not None and (size := kernels.workspace(operator.name, given)):
+        if operator is not None and (size := kernels.workspace(operator.name, read_tensors)):
             outputs.append(self.workspace(row, size))
         row.asked = row.asked or self.asked
         if reason and (not row.sized or (is_assumption(reason) and not is_assumption(row.sized))):
             row.sized = reason
-        if made and not outputs:
+        if made_tensors and not outputs:
             if self.tape is not None:
-                self.tape.append(layer_cache.Booking(known.cost))
+                self.tape.append(layer_cache.Booking(answer.cost))
             return
-        if given and operator is not None and operator.gathers:
-            table = storage_key(given[0].untyped_storage())
+        if read_tensors and operator is not None and operator.gathers:
+            table = storage_key(read_tensors[0].untyped_storage())
             inputs[table] = min(inputs[table], written)
-        self.move(row, known.cost, inputs, outputs, written)
+        self.move(row, answer.cost, inputs, outputs, written)
 
     def workspace(self, row: Row, size: int) -> tuple[int, TensorInfo, int]:
         """Memory that an operator takes while it runs, as an output that nobody reads."""
@@ -770,24 +772,24 @@ class _Watch:
     ) -> None:
         """Books what one operator reads (bytes by storage) and writes."""
         used = []
-        read = stored = 0
+        read = stored_read = 0
         for key, size in inputs.items():
             if key in self.packed:
-                held, own = self.packed[key]
-                size = size * held // own
+                file_bytes, memory_bytes = self.packed[key]
+                size = size * file_bytes // memory_bytes
             read += size
             if key in self.stored:
-                stored += size
+                stored_read += size
             else:
                 used.append(key)
         row.read += read
-        row.stored_read += stored
+        row.stored_read += stored_read
         row.written += written
         event = OperatorEvent(row, tuple(used), tuple(outputs))
         self.events.append(event)
         if self.tape is not None:
             self.tape.append(
-                layer_cache.Booking(cost, read, stored, written, event.inputs, event.outputs, True)
+                layer_cache.Booking(cost, read, stored_read, written, event.inputs, event.outputs, True)
             )
 
     def use(self, row: Row, key: int, tensor: torch.Tensor) -> None:
@@ -796,8 +798,8 @@ class _Watch:
         same = [s for s in candidates if s.identity[1] == offset]
         # a view of the whole is no use of a slice that begins where it does
         same = [s for s in same if s.elements == tensor.numel()] or same
-        for stored in candidates if len(candidates) == 1 else same:
-            row.stored.setdefault(stored.identity, stored)
+        for parameter in candidates if len(candidates) == 1 else same:
+            row.stored.setdefault(parameter.identity, parameter)
 
     def mixed(self, args: Any, kwargs: Any) -> bool:
         given: list[torch.Tensor] = []
@@ -809,20 +811,20 @@ class _Watch:
         if isinstance(value, torch.Tensor):
             if value.is_meta or not value.dim():
                 return value
-            known = self.twins.get(id(value))
-            if known is None:
+            value_and_twin = self.twins.get(id(value))
+            if value_and_twin is None:
                 twin = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
                 # the original is held as well: its id must not be given to another tensor
                 if is_parameter(value):
                     twin = self.outsiders.stand_in(twin, value)
-                known = self.twins[id(value)] = (value, twin)
+                value_and_twin = self.twins[id(value)] = (value, twin)
                 jagged.mark(twin, value)
                 reason = self.bound.get(storage_key(value.untyped_storage()))
                 key = storage_key(twin.untyped_storage())
                 self.alive[key] = twin.untyped_storage()
                 if reason is not None:
                     self.bound[key] = reason
-            return known[1]
+            return value_and_twin[1]
         if isinstance(value, (tuple, list)):
             return type(value)(self.moved(v) for v in value)
         return "meta" if isinstance(value, torch.device) else value
@@ -838,17 +840,19 @@ def _packed(
     modules: Iterable[nn.Module], weights: Mapping[int, Sequence[ModuleParameter]]
 ) -> dict[int, tuple[int, int]]:
     """Bytes in the file and in memory of the storages whose file keeps them in another form."""
-    found: dict[int, tuple[int, int]] = {}
+    sizes: dict[int, tuple[int, int]] = {}
     for module in modules:
         for name in of_module(module):
             p = parameters_of(module).get(name)
             if p is None or not p.nbytes:
                 continue
             key = storage_key(p.untyped_storage())
-            held = next((w.bytes for w in weights[key] if w.identity[1] == p.storage_offset()), p.nbytes)
-            if held != p.nbytes:
-                found[key] = held, p.nbytes
-    return found
+            file_bytes = next(
+                (w.bytes for w in weights[key] if w.identity[1] == p.storage_offset()), p.nbytes
+            )
+            if file_bytes != p.nbytes:
+                sizes[key] = file_bytes, p.nbytes
+    return sizes
 
 
 def _is_mixed(given: Sequence[torch.Tensor]) -> bool:
@@ -906,23 +910,23 @@ def trace(
     questions = watch.questions
     if gradients is not None:
         gradients.begin(watch.weights, watch.constants)
-    seen = Trace(
+    run = Trace(
         watch.order, watch.modules, watch.events, watch.parameters, named=watch.named, assumed=watch.assumed
     )
     args, kwargs = cache_tensors.unshared(args), cache_tensors.unshared(kwargs)
-    given = [t for _, t in tensors([list(args), dict(kwargs)])]
-    if any(map(jagged.is_strided, given)):
-        seen.failed = "", jagged.STRIDED
-        return seen
-    watch.outsiders.pass_in(given)
-    given = [inner for t in given for inner in inner_tensors(t) or (t,)]
+    inputs = [t for _, t in tensors([list(args), dict(kwargs)])]
+    if any(map(jagged.is_strided, inputs)):
+        run.failed = "", jagged.STRIDED
+        return run
+    watch.outsiders.pass_in(inputs)
+    inputs = [inner for t in inputs for inner in inner_tensors(t) or (t,)]
     cached = [*cache_tensors.within(args), *cache_tensors.within(kwargs)]
-    watch.thin(given)
-    watch.events.append(_feeding([*given, *cached]))
+    watch.thin(inputs)
+    watch.events.append(_feeding([*inputs, *cached]))
     registered_modules = {id(module) for module in watch.named.values()}
-    own = held([vars(module) for module in watch.named.values()], skipped=registered_modules)
+    module_tensors = held([vars(module) for module in watch.named.values()], skipped=registered_modules)
     within = held_tensors([list(args), dict(kwargs)])
-    for tensor in (*given, *cached, *within, *(tensor for _, tensor in own)):
+    for tensor in (*inputs, *cached, *within, *(tensor for _, tensor in module_tensors)):
         if is_lazy(tensor) or tensor.layout is not torch.strided:
             continue
         storage = tensor.untyped_storage()
@@ -932,36 +936,36 @@ def trace(
             with watch.functions, Operators(watch):
                 depths = mode_depths()
                 watch.modes = None if depths is None else (depths[0] - 1, depths[1])
-                seen.result = model(*args, **kwargs)
+                run.result = model(*args, **kwargs)
         except ExplorerError:
             raise
         except Exception as error:
             at = watch.failed[0] if watch.failed and watch.failed[1] is error else watch.frames[-1].path
             text = " ".join(str(error).split())
-            seen.failed = at, f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
-            seen.refused = _is_raised(error)
-    seen.decided, seen.endless, seen.asked = tuple(questions.decided), questions.endless, questions.asked
-    seen.sized, seen.shared, seen.cut = watch.sized, watch.classes.used, watch.cut
-    seen.given, seen.trail = given, watch.trail or seen.trail
-    results = [inner for _, t in tensors(seen.result) for inner in inner_tensors(t) or (t,)]
-    returned = [*results, *cache_tensors.within(seen.result)]
-    seen.kept = tuple(storage_key(t.untyped_storage()) for t in returned)
-    watch.finished(seen.result, returned)
-    seen.unseen, seen.outsiders = watch.unseen_work.places, watch.outsiders.used()
-    return seen
+            run.failed = at, f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
+            run.refused = _is_raised(error)
+    run.decided, run.endless, run.asked = tuple(questions.decided), questions.endless, questions.asked
+    run.sized, run.shared, run.cut = watch.sized, watch.classes.used, watch.cut
+    run.inputs, run.trail = inputs, watch.trail or run.trail
+    results = [inner for _, t in tensors(run.result) for inner in inner_tensors(t) or (t,)]
+    returned = [*results, *cache_tensors.within(run.result)]
+    run.kept = tuple(storage_key(t.untyped_storage()) for t in returned)
+    watch.finished(run.result, returned)
+    run.unseen, run.outsiders = watch.unseen_work.places, watch.outsiders.used()
+    return run
 
 
-def _feeding(given: Sequence[torch.Tensor]) -> OperatorEvent:
+def _feeding(inputs: Sequence[torch.Tensor]) -> OperatorEvent:
     """The event that makes the tensors which a model is called with."""
-    made = tuple(
+    outputs = tuple(
         (
             storage_key(t.untyped_storage()),
             TensorInfo("input", dtype_name(t.dtype), tuple(t.shape), "declared"),
             t.untyped_storage().nbytes(),
         )
-        for t in given
+        for t in inputs
     )
-    return OperatorEvent(Row("input", "input", "input", ""), (), made)
+    return OperatorEvent(Row("input", "input", "input", ""), (), outputs)
 
 
 def _is_raised(error: BaseException) -> bool:

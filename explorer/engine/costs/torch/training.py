@@ -35,11 +35,11 @@ def step(
     Raises:
         Misuse: Shapes have to be given.
     """
-    bound = dict(dims or {})
+    dim_sizes = dict(dims or {})
     if batch is not None:
-        bound["batch"] = batch
+        dim_sizes["batch"] = batch
     watch = Gradients()
-    examine = partial(analyse.examine, loaded, input_shapes=input_shapes, dims=bound)
+    examine = partial(analyse.examine, loaded, input_shapes=input_shapes, dims=dim_sizes)
     with batch_may_be_fixed(batch):
         analysis = examine(gradients=watch).analysis
     notes = ["as in evaluation mode: dropout, auxiliary heads and batch statistics are not in it"]
@@ -71,16 +71,17 @@ def batch_may_be_fixed(batch: int | None) -> Iterator[None]:
 
 def _unreached(analysis: Analysis, parts: Sequence[LeafGradients]) -> list[str]:
     """Says that layers are trained by what does not show in evaluation mode, such as a loss of their own."""
-    found = [
+    unreached = [
         analysis.layers[part.layer].path
         for part in parts
         if part.gradient is not None and part.gradient.weight == 0
         if analysis.layers[part.layer].macs and any(s.trained for s in part.stored)
     ]
-    if not found:
+    if not unreached:
         return []
     return [
-        f"no result in evaluation mode depends on what {len(found):,} trained layers put out ({found[0]}):"
+        f"no result in evaluation mode depends on what {len(unreached):,} trained layers put out"
+        f" ({unreached[0]}):"
         " their gradients, which a loss in training may want, are not in it"
     ]
 

@@ -97,12 +97,12 @@ class UnseenWork:
         """The module at `path` gets at numbers by one of `WAYS_OUT`."""
         self.places.setdefault(path, (how, OUTSIDE.format(how=WAYS_OUT[how])))
 
-    def leaves(self, path: str, how: str, tensor: torch.Tensor, values: Any = None) -> None:
+    def leaves(self, path: str, method: str, tensor: torch.Tensor, values: Any = None) -> None:
         """The values of a tensor go to Python or NumPy.
 
         Args:
             path: The module that asks for them.
-            how: The method: 'numpy', 'tolist', 'item'.
+            method: The method: 'numpy', 'tolist', 'item'.
             tensor: Whose values they are.
             values: What the method returns.
         """
@@ -111,15 +111,15 @@ class UnseenWork:
             # it may come back as it is; held, so that no other array gets its place
             self._arrays.append(_Array(values, values.copy()))
             if is_number and tensor.numel() > 1:
-                self._open[len(self._arrays) - 1] = path, how, _ARRAY
+                self._open[len(self._arrays) - 1] = path, method, _ARRAY
         elif not is_number and tensor.dim() < 2:
             return  # sizes, positions and counts
-        elif is_number and how == "tolist" and tensor.numel() > 1:
-            self._open[-1 - len(self._open)] = path, how, _NUMBERS
-        elif is_number and how == "item":
+        elif is_number and method == "tolist" and tensor.numel() > 1:
+            self._open[-1 - len(self._open)] = path, method, _NUMBERS
+        elif is_number and method == "item":
             self._read(path)
         self._numbers += tensor.numel()
-        self._left = self._left or (path, how)
+        self._left = self._left or (path, method)
 
     def _read(self, path: str) -> None:
         """The module at `path` reads one number, which a limit may be compared with."""
@@ -131,19 +131,19 @@ class UnseenWork:
         if self._readings[place] > 1:
             self.places.setdefault(path, ("item", OUTSIDE.format(how=_NUMBERS)))
 
-    def comes_back(self, data: torch.Tensor) -> None:
+    def comes_back(self, tensor: torch.Tensor) -> None:
         """A tensor is made of numbers that Python or NumPy holds."""
         # a single number that was read, or a constant beside it, is no product
-        if self._left is None or self._numbers < 2 or data.numel() < 2:
+        if self._left is None or self._numbers < 2 or tensor.numel() < 2:
             return
         for number, array in enumerate(self._arrays):
-            if array.holds(data.data_ptr()) and array.is_untouched:
+            if array.holds(tensor.data_ptr()) and array.is_untouched:
                 self._open.pop(number, None)
                 return
-        if not self._arrays and not data.is_floating_point() and data.dim() < 2:
+        if not self._arrays and not tensor.is_floating_point() and tensor.dim() < 2:
             return  # positions and counts
-        path, how = self._left
-        self.places.setdefault(path, (how, OUTSIDE.format(how=_ARRAY if self._arrays else _NUMBERS)))
+        path, method = self._left
+        self.places.setdefault(path, (method, OUTSIDE.format(how=_ARRAY if self._arrays else _NUMBERS)))
 
     def returned(self, result: Any) -> None:
         """The model is done, and `result` is what it returned."""
@@ -159,13 +159,13 @@ class UnseenWork:
                     self.places.setdefault("", (kind, LATER.format(kind=kind)))
                 elif not any(isinstance(part, torch.Tensor) for part in parts):
                     self.places.setdefault("", (kind, NO_TENSOR.format(kind=kind)))
-        for path, how, shown in self._open.values():
-            self.places.setdefault(path, (how, OUTSIDE.format(how=shown)))
+        for path, how, text in self._open.values():
+            self.places.setdefault(path, (how, OUTSIDE.format(how=text)))
 
     def _array_returned(self, array: Any) -> None:
         address = array.__array_interface__["data"][0]
-        for number, known in enumerate(self._arrays):
-            if known.holds(address) and known.is_untouched:
+        for number, entry in enumerate(self._arrays):
+            if entry.holds(address) and entry.is_untouched:
                 self._open.pop(number, None)
                 return
         if self._left is not None:

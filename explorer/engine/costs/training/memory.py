@@ -72,10 +72,10 @@ def over_time(
         recomputed_macs: In the backward pass.
     """
     live: Counter[Holding] = Counter()
-    held: Counter[tuple[str, Holding]] = Counter()
+    bytes_by_holder: Counter[tuple[str, Holding]] = Counter()
     for allocation in start:
         live[allocation.kind] += allocation.bytes
-        held[allocation.path, allocation.kind] += allocation.bytes
+        bytes_by_holder[allocation.path, allocation.kind] += allocation.bytes
     total, peak_bytes, peak = sum(live.values()), -1, 0
     holders: Counter[tuple[str, Holding]] = Counter()
     moments: list[TrainingMoment] = []
@@ -83,7 +83,7 @@ def over_time(
         size = change.allocation.bytes if change.born else -change.allocation.bytes
         total += size
         live[change.allocation.kind] += size
-        held[change.allocation.path, change.allocation.kind] += size
+        bytes_by_holder[change.allocation.path, change.allocation.kind] += size
         here = change.phase, change.path
         if moments and here == (moments[-1].phase, moments[-1].path):
             if total <= moments[-1].live_bytes:
@@ -92,7 +92,7 @@ def over_time(
         held_now = {kind: live[kind] for kind in _KINDS}
         moments.append(TrainingMoment(**held_now, phase=here[0], path=here[1], live_bytes=total))
         if total > peak_bytes:
-            peak_bytes, peak, holders = total, len(moments) - 1, held.copy()
+            peak_bytes, peak, holders = total, len(moments) - 1, bytes_by_holder.copy()
     largest = sorted(((size, *who) for who, size in holders.items() if size > 0), reverse=True)[:HOLDERS]
     return StepMemory(
         batch=batch,
@@ -137,8 +137,8 @@ def by_outputs(fact: Training) -> StepMemory:
             Allocation("parameters", row.path, row.param_bytes),
             Allocation("optimizer", row.path, row.optimizer_bytes),
         ]
-    kept = sum(allocation.bytes for allocation in outputs)
-    return over_time(start, changes, batch=fact.batch, kept_bytes=kept, counted="outputs", mode="eval")
+    kept_bytes = sum(allocation.bytes for allocation in outputs)
+    return over_time(start, changes, batch=fact.batch, kept_bytes=kept_bytes, counted="outputs", mode="eval")
 
 
 def beside_plain(step: StepMemory, plain: StepMemory) -> StepMemory:
@@ -159,12 +159,12 @@ def largest_batch(peak: Callable[[int], int], limit: int) -> int:
     Raises:
         Misuse: The peak does not grow with the batch, or does so by leaps.
     """
-    known: dict[int, int] = {}
+    peaks: dict[int, int] = {}
 
     def at(batch: int) -> int:
-        if batch not in known:
-            known[batch] = peak(batch)
-        return known[batch]
+        if batch not in peaks:
+            peaks[batch] = peak(batch)
+        return peaks[batch]
 
     if at(2) > limit:
         return int(at(1) <= limit)
@@ -178,7 +178,7 @@ def largest_batch(peak: Callable[[int], int], limit: int) -> int:
         if high == low + 1:
             return low
         # a line through the largest two that are known
-        first, second = sorted(known)[-2:] if not high else (low, high)
+        first, second = sorted(peaks)[-2:] if not high else (low, high)
         slope = (at(second) - at(first)) / (second - first)
         if slope <= 0:
             break

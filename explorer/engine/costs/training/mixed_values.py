@@ -50,8 +50,8 @@ def without_values(
         originals[id(twin)] = tensor, twin
         return twin
 
-    given, named = mapped_tensors((tuple(args), dict(kwargs)), twin_of)
-    result = function(*given, **named)
+    positional, named = mapped_tensors((tuple(args), dict(kwargs)), twin_of)
+    result = function(*positional, **named)
     return mapped_tensors(result, lambda tensor: originals.get(id(tensor), (tensor,))[0])
 
 

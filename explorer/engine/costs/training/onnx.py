@@ -71,7 +71,7 @@ def step(
     batch: int | None = None,
     dims: Mapping[str, int] | None = None,
     input_shapes: InputShapes | None = None,
-    own: Rules | None = None,
+    rules: Rules | None = None,
 ) -> StepGradients:
     """One training step of a model.
 
@@ -80,14 +80,14 @@ def step(
         batch: Its batch size; None leaves the sizes as they are.
         dims: Sizes of symbolic dimensions.
         input_shapes: Type and shape of inputs by name.
-        own: Rules of the user's own.
+        rules: Rules of the user's own.
 
     Raises:
         Misuse: See `at_batch`, and `onnx_model.examine`.
     """
-    bound, shapes = dict(dims or {}), dict(input_shapes or {})
+    dim_sizes, shapes = dict(dims or {}), dict(input_shapes or {})
     if batch is not None:
-        bound, shapes = at_batch(model, batch, bound, shapes)
+        dim_sizes, shapes = at_batch(model, batch, dim_sizes, shapes)
     parts: list[LeafGradients] = []
 
     def look(leaves: Sequence[OperatorLeaf], rows_of: Sequence[int]) -> None:
@@ -96,8 +96,8 @@ def step(
         feeds = {v.name for v in model.graph.feeds}
         parts.extend(_parts(leaves, rows_of, feeds, _idle(model, leaves)))
 
-    options: dict[str, Any] = {"rules": own} if own else {}
-    examined = analyse.examine(model, dims=bound, input_shapes=shapes, look=look, **options)
+    options: dict[str, Any] = {"rules": rules} if rules else {}
+    examined = analyse.examine(model, dims=dim_sizes, input_shapes=shapes, look=look, **options)
     analysis = examined.analysis
     if batch is not None:
         info = analysis.info
@@ -119,11 +119,13 @@ def _check_sizes(leaves: Sequence[OperatorLeaf], batch: int) -> None:
         context, node = leaf.context, leaf.node
         if node.op != "Reshape":
             continue
-        made = context.info(node.outputs[0])
+        output = context.info(node.outputs[0])
         sizes = [
-            cost_formulas.count(shape) for shape in (context.info(node.inputs[0]).shape, made.shape) if shape
+            cost_formulas.count(shape)
+            for shape in (context.info(node.inputs[0]).shape, output.shape)
+            if shape
         ]
-        cannot_run = made.shape is None and made.conflict
+        cannot_run = output.shape is None and output.conflict
         if cannot_run or (len(sizes) == 2 and None not in sizes and sizes[0] != sizes[1]):
             raise Misuse(
                 f"the file is made for another batch than {batch}: a size is written into {leaf.path}",
@@ -143,13 +145,13 @@ class _Flow:
     def want(self, context: GraphContext, node: Node, at: int, unknown: set[str]) -> Want:
         """Who wants the gradient of an input; a value that nobody is known to make is put in `unknown`."""
         name = node.inputs[at]
-        stored = context.stored.get(name)
-        if stored is not None:
+        stored_values = context.stored.get(name)
+        if stored_values is not None:
             operator = registry.named(node.op)
             fixed = at in operator.statistics or operator.quantized
             trained = [
                 entry
-                for entry in stored
+                for entry in stored_values
                 if not (fixed or entry.quantized)
                 and _floats(entry.dtype)
                 and registry.is_parameter(node.op, at, entry.dtype, entry.shape)
@@ -158,11 +160,11 @@ class _Flow:
             return "weight" if trained else ""
         if not _floats(context.info(name).dtype):
             return ""
-        found = self.wanted.get(context.key(name))
-        if found is None:
+        is_wanted = self.wanted.get(context.key(name))
+        if is_wanted is None:
             unknown.add(name)
             return "input"
-        return "input" if found else ""
+        return "input" if is_wanted else ""
 
 
 def _floats(dtype: str | None) -> bool:
@@ -192,12 +194,12 @@ def _parts(
     leaves: Sequence[OperatorLeaf], rows_of: Sequence[int], feeds: set[str], idle: set[int]
 ) -> list[LeafGradients]:
     flow = _Flow(feeds)
-    found: list[tuple[int, OperatorLeaf, Gradient | None, Status, str]] = []
+    rows: list[tuple[int, OperatorLeaf, Gradient | None, Status, str]] = []
     for at, leaf in enumerate(leaves):
         gradient, status, reason = _backward(leaf, flow)
         if at in idle:
             gradient, status, reason = Gradient(), "exact", ""
-        found.append((rows_of[at], leaf, gradient, status, reason))
+        rows.append((rows_of[at], leaf, gradient, status, reason))
     return [
         LeafGradients(
             row,
@@ -209,7 +211,7 @@ def _parts(
             status,
             reason,
         )
-        for row, leaf, gradient, status, reason in found
+        for row, leaf, gradient, status, reason in rows
     ]
 
 
@@ -227,11 +229,11 @@ def _backward(leaf: OperatorLeaf, flow: _Flow) -> tuple[Gradient | None, Status,
     if whole:
         # a body that is not opened: its own parameters are in it
         flow.trained.update(identity for identity, elements, size in leaf.stored if size >= 2 * elements)
-    wanted = any(wants) or whole
+    has_gradient = any(wants) or whole
     for name in node.outputs:
         if name:
-            flow.wanted[context.key(name)] = wanted and _floats(context.info(name).dtype)
-    if wanted:
+            flow.wanted[context.key(name)] = has_gradient and _floats(context.info(name).dtype)
+    if has_gradient:
         flow.read.update(
             context.key(name)
             for name in node.inputs
@@ -241,7 +243,7 @@ def _backward(leaf: OperatorLeaf, flow: _Flow) -> tuple[Gradient | None, Status,
     if forward is None:
         return None, "unknown", leaf.figures.reason
     beside = elementwise(leaf.figures.elementwise_ops, ("input", "weight") if whole else wants)
-    if not forward or not wanted:
+    if not forward or not has_gradient:
         return Gradient(elementwise=beside), "exact", ""
     inputs = tuple([context.info(name) if name else None for name in node.inputs])
     call = Call(node.op, node.domain, node.attributes, inputs, ())

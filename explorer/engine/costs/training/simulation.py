@@ -76,24 +76,24 @@ def checkpointed(loaded: LoadedModule, globs: Sequence[str]) -> tuple[str, ...]:
         for path, module in loaded.meta().named_modules()
         if path and type(module).forward is not nn.Module.forward and not isinstance(module, nn.ModuleList)
     ]
-    found: set[str] = set()
+    matches: set[str] = set()
     for glob in globs:
         mine = {path for path in paths if fnmatchcase(path, glob)}
         if not mine:
             raise Misuse(f"no module is called '{glob}'", where="--checkpoint", hint=nearest(glob, paths))
-        found |= mine
-    inner = {path for path in paths if any(path.startswith(f"{other}.") for other in found)}
-    return tuple(path for path in paths if path in found - inner)
+        matches |= mine
+    inner = {path for path in paths if any(path.startswith(f"{outer}.") for outer in matches)}
+    return tuple(path for path in paths if path in matches - inner)
 
 
 def step_memory(
-    loaded: LoadedModule, bound: BoundInputs, optimizer: Optimizer, checkpoints: Sequence[str] = ()
+    loaded: LoadedModule, bound_inputs: BoundInputs, optimizer: Optimizer, checkpoints: Sequence[str] = ()
 ) -> tuple[StepMemory, tuple[str, ...]]:
     """The memory of one training step, and what to know about it.
 
     Args:
         loaded: From `loaded_module.load`; its modules are put back as they were.
-        bound: What it is called with.
+        bound_inputs: What it is called with.
         optimizer: Whose state and workspaces are in it.
         checkpoints: Paths of modules whose activations are made again in the backward pass.
 
@@ -103,11 +103,11 @@ def step_memory(
     model, why = loaded.meta(), ""
     modes: tuple[Literal["train", "eval"], ...] = ("train", "eval")
     for mode in modes:
-        args, kwargs = bound.arguments(device="meta")
-        given = [t for _, t in tensors([args, kwargs])]
-        if any(map(jagged.is_strided, given)):
+        args, kwargs = bound_inputs.arguments(device="meta")
+        input_tensors = [t for _, t in tensors([args, kwargs])]
+        if any(map(jagged.is_strided, input_tensors)):
             raise SimulationError(jagged.STRIDED)
-        size = int(given[0].shape[0]) if given and given[0].dim() else None
+        size = int(input_tensors[0].shape[0]) if input_tensors and input_tensors[0].dim() else None
         try:
             with loaded.quiet(), restoring_modes(list(model.modules())), torch.random.fork_rng(devices=[]):
                 if mode == "train":
@@ -153,11 +153,11 @@ def _run(
         raise SimulationError("no parameter is trained")
     watch = _Births()
     for path, module in model.named_modules():
-        for stored in (*parameters_of(module).values(), *buffers_of(module).values()):
-            if stored is not None:
-                watch.begin(stored, "parameters", path)
-    for _, given in tensors([args, kwargs]):
-        watch.begin(given, "inputs", "")
+        for stored_tensor in (*parameters_of(module).values(), *buffers_of(module).values()):
+            if stored_tensor is not None:
+                watch.begin(stored_tensor, "parameters", path)
+    for _, input_tensor in tensors([args, kwargs]):
+        watch.begin(input_tensor, "inputs", "")
     updates = _prepared(_MADE[optimizer](trained), trained)
     owners = {id(p): path.rpartition(".")[0] for path, p in model.named_parameters()}
     for parameter, state in updates.state.items():
@@ -181,7 +181,7 @@ def _run(
         loss = torch.stack([t.sum().float() for t in outcome]).sum()
         with_result = watch.live
         del result, outcome
-        kept = forward - (with_result - watch.live)
+        kept_bytes = forward - (with_result - watch.live)
         watch.phase, watch.stack = "backward", [""]
         loss.backward()  # type: ignore[no-untyped-call]
         del loss
@@ -194,7 +194,7 @@ def _run(
     return over_time(
         *(start, watch.changes),
         batch=batch,
-        kept_bytes=kept,
+        kept_bytes=kept_bytes,
         counted="autograd",
         mode=mode,
         recomputed_macs=watch.again,
@@ -274,9 +274,9 @@ class _Births(DispatchMode):
         """Says what memory turned out to be."""
         for part in inner_tensors(tensor):
             self.rename(part, kind, path)
-        known = self._allocations.get(storage_key(tensor.untyped_storage()))
-        if known is not None:
-            known[0].kind, known[0].path = kind, path
+        entry = self._allocations.get(storage_key(tensor.untyped_storage()))
+        if entry is not None:
+            entry[0].kind, entry[0].path = kind, path
 
     def _see(self, tensor: torch.Tensor) -> None:
         for part in inner_tensors(tensor):
@@ -301,12 +301,14 @@ class _Births(DispatchMode):
             # what is brought to another device stays where no values are
             kwargs = {**kwargs, "device": torch.device("meta")}
         try:
-            made = kernels.operator(func, args, kwargs)
+            outputs = kernels.operator(func, args, kwargs)
         except RuntimeError:
             if not is_mixed(args, kwargs):
                 raise
-            made = without_values(lambda *given, **named: kernels.operator(func, given, named), args, kwargs)
-        for _, tensor in tensors(made):
+            outputs = without_values(
+                lambda *positional, **named: kernels.operator(func, positional, named), args, kwargs
+            )
+        for _, tensor in tensors(outputs):
             self._see(tensor)
         size = kernels.workspace(func.name().partition(".")[0], flat(args))
         if size:
@@ -314,8 +316,8 @@ class _Births(DispatchMode):
             self.change(scratch)
             self.change(scratch, born=False)
         if self.phase == "backward" and len(self.stack) > 1:
-            self.again += dispatch.cost(func, args, kwargs or {}, made).macs or 0
-        return made
+            self.again += dispatch.cost(func, args, kwargs or {}, outputs).macs or 0
+        return outputs
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:
@@ -329,7 +331,7 @@ def _has_memory(tensor: torch.Tensor) -> bool:
 @contextmanager
 def _followed(model: nn.Module, watch: _Births, checkpoints: Sequence[str]) -> Iterator[None]:
     """Tells `watch` which module runs, and has those in `checkpoints` forget what they make."""
-    chosen = set(checkpoints)
+    checkpointed_paths = set(checkpoints)
     forwards = [(path, module) for path, module in model.named_modules() if path]
     before = [(module, module.__dict__.get("forward")) for _, module in forwards]
 
@@ -346,15 +348,15 @@ def _followed(model: nn.Module, watch: _Births, checkpoints: Sequence[str]) -> I
             if isinstance(module, torch.jit.ScriptModule):
                 continue
             forward = partial(followed, path, module.forward)
-            if path in chosen:
+            if path in checkpointed_paths:
                 forward = partial(checkpoint, forward, use_reentrant=False)
             module.__dict__["forward"] = forward
         yield
     finally:
-        for module, own in before:
+        for module, original in before:
             module.__dict__.pop("forward", None)
-            if own is not None:
-                module.__dict__["forward"] = own
+            if original is not None:
+                module.__dict__["forward"] = original
 
 
 class _Kernels(TorchFunctionMode):

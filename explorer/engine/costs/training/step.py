@@ -88,20 +88,22 @@ def training(step: StepGradients, optimizer: Optimizer = "sgd") -> Training:
     """
     check(None, optimizer)
     parts = {part.layer: part for part in step.parts}
-    seen: set[Hashable] = set()
+    counted: set[Hashable] = set()
     rows = []
     for layer in step.analysis.layers:
         if layer.group:
             continue
         part = parts.get(layer.id, LeafGradients(layer.id))
-        own = [s for s in {s.identity: s for s in part.stored}.values() if s.identity not in seen]
-        seen.update(s.identity for s in own)
-        rows.append(_row(layer, part, own, OPTIMIZERS[optimizer]))
+        parameters = [s for s in {s.identity: s for s in part.stored}.values() if s.identity not in counted]
+        counted.update(s.identity for s in parameters)
+        rows.append(_row(layer, part, parameters, OPTIMIZERS[optimizer]))
     inputs = step.analysis.info.model.inputs
     input_bytes = whole(_nbytes(info) for info in inputs)
     activations = summed(row.activation_bytes for row in rows)
-    stored = [sum(getattr(row, name) for row in rows) for name in _STORED]
-    known = None if input_bytes is None and activations is None else (input_bytes or 0) + (activations or 0)
+    stored_sums = [sum(getattr(row, name) for row in rows) for name in _STORED]
+    known_bytes = (
+        None if input_bytes is None and activations is None else (input_bytes or 0) + (activations or 0)
+    )
     backward = summed(x for row in rows for x in (row.backward_input_macs, row.backward_weight_macs))
     unknown_rows = sum(1 for row in rows if _lacks(row))
     return Training(
@@ -110,10 +112,10 @@ def training(step: StepGradients, optimizer: Optimizer = "sgd") -> Training:
         layers=tuple(rows),
         input_bytes=input_bytes,
         activation_bytes=activations,
-        param_bytes=stored[0],
-        gradient_bytes=stored[1],
-        optimizer_bytes=stored[2],
-        sum_bytes=None if known is None else known + sum(stored),
+        param_bytes=stored_sums[0],
+        gradient_bytes=stored_sums[1],
+        optimizer_bytes=stored_sums[2],
+        sum_bytes=None if known_bytes is None else known_bytes + sum(stored_sums),
         forward_macs=summed(row.forward_macs for row in rows),
         backward_macs=backward,
         coverage=1 - unknown_rows / len(rows) if rows else 1.0,
@@ -123,9 +125,11 @@ def training(step: StepGradients, optimizer: Optimizer = "sgd") -> Training:
     )
 
 
-def _row(layer: Layer, part: LeafGradients, own: Sequence[ParameterBytes], numbers: int) -> LayerTraining:
-    """What one layer adds; an optimizer keeps `numbers` of each parameter of its `own` that is trained."""
-    trained = sum(s.bytes for s in own if s.trained)
+def _row(
+    layer: Layer, part: LeafGradients, parameters: Sequence[ParameterBytes], numbers: int
+) -> LayerTraining:
+    """What one layer adds; an optimizer keeps `numbers` values for each value of a trained parameter."""
+    trained = sum(s.bytes for s in parameters if s.trained)
     unknown = layer.status == "unknown"
     status, reason = (layer.status, layer.reason) if unknown else (part.status, part.reason)
     if status == "exact" and layer.status == "bound":
@@ -134,14 +138,14 @@ def _row(layer: Layer, part: LeafGradients, own: Sequence[ParameterBytes], numbe
     figures: tuple[int | None, int | None, int | None, int | None] = (0, 0, 0, 0)
     elementwise: int | None = 0
     if layer.counted:
-        known = part.gradient if layer.macs is not None else None
+        gradient = part.gradient if layer.macs is not None else None
         figures = (
             layer.macs,
-            None if known is None else known.input,
-            None if known is None else known.weight,
+            None if gradient is None else gradient.input,
+            None if gradient is None else gradient.weight,
             layer.activation_bytes if part.kept or layer.activation_bytes is None else 0,
         )
-        elementwise = None if known is None or layer.elementwise_ops is None else known.elementwise
+        elementwise = None if gradient is None or layer.elementwise_ops is None else gradient.elementwise
     if None in figures and status != "unknown":
         status, reason = "unknown", "the size of what it puts out is not known"
     return LayerTraining(
@@ -151,7 +155,7 @@ def _row(layer: Layer, part: LeafGradients, own: Sequence[ParameterBytes], numbe
         *figures,
         gradient_bytes=trained,
         optimizer_bytes=trained * numbers,
-        param_bytes=sum(s.bytes for s in own),
+        param_bytes=sum(s.bytes for s in parameters),
         status=status,
         reason=reason,
         backward_elementwise_ops=elementwise,
@@ -167,13 +171,13 @@ def _lacks(row: LayerTraining) -> bool:
 
 
 def _optimizer_notes(optimizer: Optimizer) -> tuple[str, ...]:
-    kept: Mapping[Optimizer, str] = {
+    notes: Mapping[Optimizer, str] = {
         "sgd": "",
         "momentum": "momentum keeps one number for each trained parameter, in the parameter's type",
         "adam": "Adam keeps two numbers for each trained parameter, in the parameter's type"
         " (as torch.optim.Adam does)",
     }
-    return (kept[optimizer],) if kept[optimizer] else ()
+    return (notes[optimizer],) if notes[optimizer] else ()
 
 
 def _nbytes(info: TensorInfo) -> int | None:
