@@ -388,10 +388,10 @@ class LeafRows(LayerRows):
             self._mark(row)
         return row
 
-    def _of_trained(self, stored: Iterable[tuple[Hashable, int]]) -> int:
+    def _of_trained(self, parameters: Iterable[tuple[Hashable, int]]) -> int:
         """How many of these parameters are trained."""
         trained = self._trained or ()
-        return sum([elements for identity, elements in stored if identity in trained])
+        return sum([elements for identity, elements in parameters if identity in trained])
 
 
 def _settle(layer: Layer, facts: GroupFacts, mine: _Sum) -> None:

@@ -120,8 +120,8 @@ class Call(Struct, frozen=True):
 
     def elements(self, index: int) -> Sequence[Any] | None:
         """What an input holds, flat; None if it is not known or the operator's record does not ask for it."""
-        found: Sequence[Any] | None = self.content(index)
-        return found
+        elements: Sequence[Any] | None = self.content(index)
+        return elements
 
     def whole(self, name: str, default: int) -> int:
         """A whole-number attribute.
@@ -144,9 +144,9 @@ class Call(Struct, frozen=True):
         return tuple(int(v) for v in value)
 
 
-def _stated(info: TensorInfo | None, what: str) -> Shape:
+def _stated(info: TensorInfo | None, label: str) -> Shape:
     if info is None or info.shape is None:
-        raise MissingShape(f"the shape of {what} is not known")
+        raise MissingShape(f"the shape of {label} is not known")
     return info.shape
 
 

@@ -27,8 +27,8 @@ class Gradient(NamedTuple):
 
     def __add__(self, other: object) -> Gradient:
         assert isinstance(other, Gradient)
-        known = self.elementwise is not None and other.elementwise is not None
-        total = (self.elementwise or 0) + (other.elementwise or 0) if known else None
+        is_known = self.elementwise is not None and other.elementwise is not None
+        total = (self.elementwise or 0) + (other.elementwise or 0) if is_known else None
         return Gradient(self.input + other.input, self.weight + other.weight, total)
 
 

@@ -114,8 +114,8 @@ def _kernels(call: Call, rows: Shape, features: Dim, vectors: int) -> Cost:
 
 
 def _support_vectors(call: Call, features: Dim) -> int | None:
-    stored = len(call.attributes.get("support_vectors", ()))
-    return stored // features if isinstance(features, int) and features else None
+    count = len(call.attributes.get("support_vectors", ()))
+    return count // features if isinstance(features, int) and features else None
 
 
 def _svm_regressor(call: Call) -> Cost:

@@ -55,10 +55,10 @@ class BackwardNode(NamedTuple):
 
     def shape(self, index: int) -> tuple[int, ...] | None:
         """Shape of an input; None if a size is not a known number."""
-        found = self.call.known(index)
-        if found is None or not all(isinstance(d, int) for d in found):
+        shape = self.call.known(index)
+        if shape is None or not all(isinstance(d, int) for d in shape):
             return None
-        return tuple(d for d in found if isinstance(d, int))
+        return tuple(d for d in shape if isinstance(d, int))
 
 
 GradientRule = Callable[[BackwardNode], Gradient | None]

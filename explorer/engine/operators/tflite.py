@@ -70,9 +70,11 @@ def _numbers(*dims: Dim) -> bool:
 
 def _conv(call: Call) -> Cost:
     weight, source = call.shape(1), call.shape(0)
-    given, taken = source[-1], weight[-1]
-    if _numbers(given, taken) and (not taken or given % taken):  # type: ignore[operator]
-        return cost_formulas.unknown(f"its operands do not fit: {given} channels, the weight takes {taken}")
+    channels, weight_channels = source[-1], weight[-1]
+    if _numbers(channels, weight_channels) and (not weight_channels or channels % weight_channels):  # type: ignore[operator]
+        return cost_formulas.unknown(
+            f"its operands do not fit: {channels} channels, the weight takes {weight_channels}"
+        )
     return _finished(cost_formulas.conv(_first(call.output()), _first(weight)), call, 2, weight=1)
 
 
@@ -268,8 +270,8 @@ def _pool(per_tap: int = 1) -> Rule:
 
 def _lrn(call: Call) -> Cost:
     size = 2 * call.attributes["radius"] + 1
-    what = f"LRN ({size} squares summed, scale, add, power, divide)"
-    return cost_formulas.elementwise(what, call.output(), size + 4)
+    label = f"LRN ({size} squares summed, scale, add, power, divide)"
+    return cost_formulas.elementwise(label, call.output(), size + 4)
 
 
 def _bilinear(call: Call) -> Cost:

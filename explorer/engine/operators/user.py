@@ -130,10 +130,10 @@ def _guarded(rule: Rule, key: Key, path: str) -> Rule:
     return guarded
 
 
-def _failure(what: str, fault: BaseException, path: str, otherwise: str = "") -> Misuse:
+def _failure(problem: str, fault: BaseException, path: str, otherwise: str = "") -> Misuse:
     text = str(fault)
-    said = f"{type(fault).__name__}: {text}" if text else type(fault).__name__
-    return Misuse(f"{what}: {said}", where=_place(fault.__traceback__, path, otherwise))
+    cause = f"{type(fault).__name__}: {text}" if text else type(fault).__name__
+    return Misuse(f"{problem}: {cause}", where=_place(fault.__traceback__, path, otherwise))
 
 
 def _place(trace: TracebackType | None, path: str, otherwise: str = "") -> str:

@@ -83,8 +83,8 @@ def _cast(attributes: Mapping[str, Any], x: Array) -> Array | None:
 
 
 def _axes(attributes: Mapping[str, Any], axes: Array | None) -> tuple[int, ...] | None:
-    given = attributes.get("axes") if axes is None else axes
-    return None if given is None else tuple(int(a) for a in given)
+    source = attributes.get("axes") if axes is None else axes
+    return None if source is None else tuple(int(a) for a in source)
 
 
 def _unsqueeze(attributes: Mapping[str, Any], x: Array, axes: Array | None = None) -> Array:

@@ -80,10 +80,10 @@ class ConstantContents(Mapping[str, "Array"]):
         return isinstance(name, str) and self.get(name) is not None
 
     def __getitem__(self, name: str) -> Array:
-        found = self.array(name)
-        if found is None or found.dtype == object:
+        array = self.array(name)
+        if array is None or array.dtype == object:
             raise KeyError(name)
-        return found
+        return array
 
     def __iter__(self) -> Iterator[str]:
         names = dict.fromkeys((*self._tensors, *self._held, *self._arrays))

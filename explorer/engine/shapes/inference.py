@@ -403,8 +403,10 @@ class Inference:
 
     def _containers(self, graph: Graph) -> list[Container]:
         """The sequences and optionals that go into a graph, sizes put in."""
-        held = [found for value in graph.inputs if (found := container(value)) is not None]
-        return [c.resized(lambda shape: canonical_shape(bound_shape(shape, self._dims))) for c in held]
+        containers = [
+            container_value for value in graph.inputs if (container_value := container(value)) is not None
+        ]
+        return [c.resized(lambda shape: canonical_shape(bound_shape(shape, self._dims))) for c in containers]
 
     def _infer(
         self,

@@ -72,8 +72,8 @@ class ShapeOrigins(Mapping[str, TensorInfo]):
 
     def get(self, name: str, default: Any = None) -> Any:
         """As of any mapping; `Mapping.get` would raise and catch for every name that is missing."""
-        known = self._facts.get(name)
-        return known if known is not None else self[name] if name in self._table.types else default
+        info = self._facts.get(name)
+        return info if info is not None else self[name] if name in self._table.types else default
 
     def _fact(self, name: str, dtype: str | None, shape: Shape | None) -> TensorInfo:
         if name in self._uncomputed:
@@ -145,11 +145,13 @@ def _behind(nodes: Sequence[Node], names: frozenset[str]) -> frozenset[str]:
     return frozenset(dependents)
 
 
-def contradicts(said: Shape | None, shape: Shape | None, symbols: set[str]) -> bool:
+def contradicts(other_shape: Shape | None, shape: Shape | None, symbols: set[str]) -> bool:
     """Whether two shapes of one value cannot both be right."""
-    if said is None or shape is None or said == shape:
+    if other_shape is None or shape is None or other_shape == shape:
         return False
-    return len(said) != len(shape) or any(_apart(a, b, symbols) for a, b in zip(said, shape, strict=True))
+    return len(other_shape) != len(shape) or any(
+        _apart(a, b, symbols) for a, b in zip(other_shape, shape, strict=True)
+    )
 
 
 def _apart(a: Dim, b: Dim, symbols: set[str]) -> bool:

@@ -205,8 +205,8 @@ class _MergedValues(Mapping[str, TensorInfo]):
 
     def __getitem__(self, name: str) -> TensorInfo:
         first, *others = (call[name] for call in self._calls)
-        for other in others:
-            first = replace(first, shape=same_sizes(first.shape, other.shape))
+        for info in others:
+            first = replace(first, shape=same_sizes(first.shape, info.shape))
         return first
 
     def __iter__(self) -> Iterator[str]:

@@ -290,8 +290,10 @@ def _bound(shape: Shape | None, sizes: Mapping[str, int]) -> Shape | None:
     return None if shape is None else tuple([sizes[d] if isinstance(d, str) else d for d in shape])
 
 
-def _listed(bound: Mapping[str, int], names: Sequence[str]) -> str:
-    return ", ".join(f"{name} = {bound[name]:,}" for name in names[:8]) + (", ..." if len(names) > 8 else "")
+def _listed(dim_sizes: Mapping[str, int], names: Sequence[str]) -> str:
+    return ", ".join(f"{name} = {dim_sizes[name]:,}" for name in names[:8]) + (
+        ", ..." if len(names) > 8 else ""
+    )
 
 
 def _possible(shape: Shape | None) -> Shape | None:
@@ -311,5 +313,5 @@ def _agreed(a: Shape | None, b: Shape | None) -> Shape | None:
 
 
 def _content(contents: ConstantContents, name: str) -> Array | None:
-    found = contents.array(name) if name else None
-    return None if found is None or found.dtype == object else found
+    array = contents.array(name) if name else None
+    return None if array is None or array.dtype == object else array

@@ -43,30 +43,30 @@ def _cut(at: Mapping[str, Any], source: Array, begins: Array, ends: Array, strid
 
 def _segment_product(_: Mapping[str, Any], source: Array, places: Array, count: Array) -> Array:
     np = _np()
-    found: Array = np.ones(int(count.reshape(-1)[0]), source.dtype)
-    np.multiply.at(found, places, source)
-    return found
+    products: Array = np.ones(int(count.reshape(-1)[0]), source.dtype)
+    np.multiply.at(products, places, source)
+    return products
 
 
 def _filled(_: Mapping[str, Any], shape: Array, value: Array) -> Array:
     if math.prod(int(d) for d in shape.reshape(-1)) > LARGEST:
         raise ValueError
-    found: Array = _np().full(tuple(shape.reshape(-1)), value.reshape(-1)[0])
-    return found
+    array: Array = _np().full(tuple(shape.reshape(-1)), value.reshape(-1)[0])
+    return array
 
 
 def _counted(_: Mapping[str, Any], start: Array, stop: Array, step: Array) -> Array:
     first, last, by = (a.reshape(-1)[0] for a in (start, stop, step))
     if abs((float(last) - float(first)) / float(by)) > LARGEST:
         raise ValueError
-    found: Array = _np().arange(first, last, by)
-    return found
+    array: Array = _np().arange(first, last, by)
+    return array
 
 
 def _reduced(name: str) -> Callable[..., Any]:
     def fold(at: Mapping[str, Any], source: Array, axes: Array) -> Any:
-        chosen = tuple(int(n) for n in axes.reshape(-1))
-        return getattr(_np(), name)(source, axis=chosen, keepdims=bool(at.get("keep_dims")))
+        axis = tuple(int(n) for n in axes.reshape(-1))
+        return getattr(_np(), name)(source, axis=axis, keepdims=bool(at.get("keep_dims")))
 
     return fold
 

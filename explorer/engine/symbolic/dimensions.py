@@ -108,8 +108,8 @@ def multiply(a: Dim, b: Dim) -> Dim:
 def product(dims: Iterable[Dim]) -> Dim:
     """The product of all, 1 of none."""
     result: Dim = 1
-    for one in dims:
-        result = multiply(result, one)
+    for size in dims:
+        result = multiply(result, size)
     return result
 
 

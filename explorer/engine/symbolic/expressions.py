@@ -123,8 +123,8 @@ class Expression:
 
     def __truediv__(self, other: Expression | int) -> Expression:
         b = number_expression(other)
-        found = divided(self, b)
-        return found if found is not None else _undecided(self)
+        quotient = divided(self, b)
+        return quotient if quotient is not None else _undecided(self)
 
     def __rtruediv__(self, other: int) -> Expression:
         return number_expression(other) / self
@@ -136,8 +136,8 @@ class Expression:
         return floor(self + number_expression(self.over - 1) / number_expression(self.over))
 
 
-def _undecided(what: Expression) -> NoReturn:
-    raise UndecidedSize(what.text)
+def _undecided(expression: Expression) -> NoReturn:
+    raise UndecidedSize(expression.text)
 
 
 def number_expression(value: Expression | int | float) -> Expression:
@@ -314,10 +314,10 @@ def _least_of_atom(atom: str) -> int | None:
 
 
 def _most_of_atom(atom: str) -> int | None:
-    made = made_of(atom)
-    if made is not None and made[0] == "min":
-        found = [v for v in (made[1].constant, made[2].constant) if v is not None]
-        return max(min(found), 0) if found else None
+    parts = made_of(atom)
+    if parts is not None and parts[0] == "min":
+        constants = [v for v in (parts[1].constant, parts[2].constant) if v is not None]
+        return max(min(constants), 0) if constants else None
     return None
 
 

@@ -91,10 +91,10 @@ class AtenCall(Struct, frozen=True):
 
 
 def _numbers(shape: Shape) -> tuple[int, ...]:
-    found = tuple(d for d in shape if isinstance(d, int))
-    if len(found) != len(shape):
+    sizes = tuple(d for d in shape if isinstance(d, int))
+    if len(sizes) != len(shape):
         raise ValueError("a dimension is not known")
-    return found
+    return sizes
 
 
 def is_complex(tensor: Any) -> bool:
@@ -140,11 +140,11 @@ def of_pair(first: int, second: int) -> GradientRule:
     return rule
 
 
-def each(what: str, per_element: int = 1) -> Rule:
+def each(label: str, per_element: int = 1) -> Rule:
     """`per_element` operations on each element of the result."""
-    return lambda call: cost_formulas.elementwise(what, call.out(), per_element)
+    return lambda call: cost_formulas.elementwise(label, call.out(), per_element)
 
 
-def each_input(what: str, per_element: int = 1) -> Rule:
+def each_input(label: str, per_element: int = 1) -> Rule:
     """`per_element` operations on each element of the first tensor: reductions."""
-    return lambda call: cost_formulas.elementwise(what, call.shape(), per_element)
+    return lambda call: cost_formulas.elementwise(label, call.shape(), per_element)

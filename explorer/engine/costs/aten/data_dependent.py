@@ -152,10 +152,10 @@ _MOST_VALUES = 1_000_000
 
 def _ones(tensor: Any) -> Any:
     """As many ones as a tensor has elements, in nested lists of its shape."""
-    made: Any = _value((tensor,))
+    ones: Any = _value((tensor,))
     for size in reversed(tuple(tensor.shape)):
-        made = [copy.deepcopy(made) for _ in range(size)]
-    return made
+        ones = [copy.deepcopy(ones) for _ in range(size)]
+    return ones
 
 
 def guess(name: str, args: Sequence[Any]) -> tuple[Any, str] | None:

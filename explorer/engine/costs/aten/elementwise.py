@@ -87,8 +87,8 @@ def _grid_sample(linear: int) -> Rule:
 def _bags(call: AtenCall) -> Cost:
     """embedding_bag: every row that is looked up is added (or compared), after its weight if it has one."""
     weighted = call.has("per_sample_weights")
-    what = "multiply, add" if weighted else "add"
-    return cost_formulas.elementwise(what, (*call.shape("indices"), call.shape("weight")[1]), 1 + weighted)
+    label = "multiply, add" if weighted else "add"
+    return cost_formulas.elementwise(label, (*call.shape("indices"), call.shape("weight")[1]), 1 + weighted)
 
 
 def _renormalised(call: AtenCall) -> Cost:
@@ -112,8 +112,8 @@ def _loss(label: str, per_element: int) -> Rule:
 def _likelihood(call: AtenCall) -> Cost:
     """nll_loss: one element of every row is picked, negated and added up."""
     weighted = call.has("weight")
-    what = "negate, weigh, sum" if weighted else "negate, sum"
-    return cost_formulas.elementwise(what, call.shape("target"), 2 + weighted)
+    label = "negate, weigh, sum" if weighted else "negate, sum"
+    return cost_formulas.elementwise(label, call.shape("target"), 2 + weighted)
 
 
 def _listed(rule: Rule, words: str, *, auxiliary: bool = False) -> dict[str, OperatorRecord]:

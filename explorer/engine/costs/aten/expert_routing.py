@@ -253,8 +253,8 @@ def _chosen(args: Sequence[Any]) -> int | None:
     """The number by which a part of a table was asked for; None where it has no value."""
     indices = args[1] if len(args) > 1 and isinstance(args[1], (list, tuple)) else ()
     first = indices[0] if indices else None
-    known = isinstance(first, torch.Tensor) and not first.is_meta and first.numel() == 1
-    return int(first) if known and first is not None else None
+    has_value = isinstance(first, torch.Tensor) and not first.is_meta and first.numel() == 1
+    return int(first) if has_value and first is not None else None
 
 
 def _key(tensor: Any) -> int:

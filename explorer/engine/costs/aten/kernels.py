@@ -125,8 +125,8 @@ def _bag(func: Any, args: Any, kwargs: Any) -> Any:
 
 def _with_storage(tensor: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
     """A tensor of the shape of `real` without values, with as much memory behind it."""
-    held = real.untyped_storage().nbytes() // real.element_size()
-    memory = tensor.new_empty(held, dtype=real.dtype)
+    elements = real.untyped_storage().nbytes() // real.element_size()
+    memory = tensor.new_empty(elements, dtype=real.dtype)
     return memory.as_strided(real.shape, real.stride(), real.storage_offset())
 
 

@@ -115,8 +115,8 @@ def _about(cost: Cost) -> Cost:
     return cost_formulas.bounded(cost, "counted as its textbook elimination; other ways take fewer")
 
 
-def _iterated(what: str, on: str = "the values") -> Rule:
-    cost = cost_formulas.unknown(f"how many operations {what} takes depends on {on}")
+def _iterated(label: str, on: str = "the values") -> Rule:
+    cost = cost_formulas.unknown(f"how many operations {label} takes depends on {on}")
     return lambda call: cost
 
 

@@ -92,8 +92,8 @@ def recurrent_results(call: AtenCall) -> Any:
 
 
 def _cell(call: AtenCall) -> Any:
-    made = tuple(s.new_empty(s.shape) for s in call.tensors("hx"))
-    return made if len(made) > 1 else made[0]
+    states = tuple(s.new_empty(s.shape) for s in call.tensors("hx"))
+    return states if len(states) > 1 else states[0]
 
 
 ANSWERS: dict[str, Callable[[AtenCall], Any]] = {

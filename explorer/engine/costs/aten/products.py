@@ -91,10 +91,10 @@ def _dynamic_linear(call: AtenCall) -> Cost:
 
 def _grouped_matmul(call: AtenCall) -> Cost:
     """Products of groups that share one dimension: every row (or column, or depth) belongs to one group."""
-    left, right = call.shape(0), call.shape(1)
-    if len(left) == len(right) == 3:
-        return cost_formulas.matmul(left, right)
-    return cost_formulas.matmul(left[-2:], right[-2:])
+    first, second = call.shape(0), call.shape(1)
+    if len(first) == len(second) == 3:
+        return cost_formulas.matmul(first, second)
+    return cost_formulas.matmul(first[-2:], second[-2:])
 
 
 def _linear(call: AtenCall) -> Cost:

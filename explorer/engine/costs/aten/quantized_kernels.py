@@ -36,10 +36,10 @@ def _parts(call: AtenCall) -> Mapping[str, torch.Tensor]:
 # -- convolutions
 
 
-def _numbers(handle: Any, rank: int, what: str) -> tuple[int, ...]:
+def _numbers(handle: Any, rank: int, setting: str) -> tuple[int, ...]:
     """A setting of a convolution, from its handle: a number for each of the last `rank` dimensions."""
-    held = 3 if rank == 3 else 2
-    numbers = getattr(torch.ops.quantized, f"conv{held}d_{what}")(handle)
+    dimensions = 3 if rank == 3 else 2
+    numbers = getattr(torch.ops.quantized, f"conv{dimensions}d_{setting}")(handle)
     return tuple(int(number) for number in numbers)[-rank:]
 
 
@@ -94,9 +94,9 @@ def _linear_cost(call: AtenCall) -> Cost:
 
 
 def _matmul(call: AtenCall) -> Any:
-    left, right = call.tensors()[:2]
-    batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])  # type: ignore[no-untyped-call]
-    return left.new_empty((*batch, left.shape[-2], right.shape[-1]))
+    first, second = call.tensors()[:2]
+    batch = torch.broadcast_shapes(first.shape[:-2], second.shape[:-2])  # type: ignore[no-untyped-call]
+    return first.new_empty((*batch, first.shape[-2], second.shape[-1]))
 
 
 def _followed(call: AtenCall, cost: Cost) -> Cost:
@@ -178,9 +178,9 @@ def _bags_cost(call: AtenCall) -> Cost:
     return cost_formulas.elementwise("add", (*call.shape("indices"), call.out()[-1]))
 
 
-def _add(what: str, then: str = "") -> Rule:
+def _add(label: str, then: str = "") -> Rule:
     def rule(call: AtenCall) -> Cost:
-        cost = cost_formulas.elementwise(what, call.out())
+        cost = cost_formulas.elementwise(label, call.out())
         return cost_formulas.adding(cost, then, call.out()) if then else cost
 
     return rule
@@ -285,9 +285,9 @@ class QuantizedTensors:
     def __contains__(self, tensor: torch.Tensor) -> bool:
         return bool(self._held) and storage_key(tensor.untyped_storage()) in self._held
 
-    def concerns(self, name: str, given: Iterable[torch.Tensor]) -> bool:
+    def concerns(self, name: str, tensors: Iterable[torch.Tensor]) -> bool:
         """Whether an operator makes or reads quantized tensors."""
-        return name in _MAKERS or (bool(self._held) and any(tensor in self for tensor in given))
+        return name in _MAKERS or (bool(self._held) and any(tensor in self for tensor in tensors))
 
     def answer(self, func: Any, call: AtenCall, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """What an operator that `concerns` them returns.

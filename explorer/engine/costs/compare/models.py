@@ -102,10 +102,10 @@ def _unknown(analysis: Analysis) -> int:
 
 
 def _by_family(analysis: Analysis, figure: str) -> Counter[str]:
-    found: Counter[str] = Counter()
+    work: Counter[str] = Counter()
     for layer in leaves(analysis):
-        found[family(layer.kind)] += getattr(layer, figure) or 0
-    return found
+        work[family(layer.kind)] += getattr(layer, figure) or 0
+    return work
 
 
 def _sizes(analysis: Analysis) -> list[tuple[int | str | None, ...]]:
@@ -131,12 +131,12 @@ def _batches(first: Analysis, second: Analysis) -> tuple[int, int] | None:
     return batches.pop() if len(batches) == 1 else None
 
 
-def _same_inputs(first: Analysis, other: Analysis) -> bool:
-    return sorted(map(str, _sizes(first))) == sorted(map(str, _sizes(other)))
+def _same_inputs(first: Analysis, second: Analysis) -> bool:
+    return sorted(map(str, _sizes(first))) == sorted(map(str, _sizes(second)))
 
 
-def _inputs_text(first: Analysis, other: Analysis) -> str:
-    ours = ", ".join(map(shape_text, _sizes(other)))
+def _inputs_text(first: Analysis, second: Analysis) -> str:
+    ours = ", ".join(map(shape_text, _sizes(second)))
     theirs = ", ".join(map(shape_text, _sizes(first)))
     return f"other inputs: {ours} instead of {theirs}"
 

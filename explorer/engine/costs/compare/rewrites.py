@@ -29,12 +29,12 @@ def leaves(analysis: Analysis) -> list[Layer]:
     return [layer for layer in analysis.layers if not layer.group and layer.counted]
 
 
-def _sides(first: Analysis, other: Analysis) -> tuple[Analysis, Analysis, int] | None:
+def _sides(first: Analysis, second: Analysis) -> tuple[Analysis, Analysis, int] | None:
     """Modules, their graph, and the sign of what the graph has more; None if they are not one of each."""
-    graphs = first.info.model.is_graph, other.info.model.is_graph
+    graphs = first.info.model.is_graph, second.info.model.is_graph
     if graphs[0] == graphs[1]:
         return None
-    return (other, first, -1) if graphs[0] else (first, other, 1)
+    return (second, first, -1) if graphs[0] else (first, second, 1)
 
 
 def rewritten(

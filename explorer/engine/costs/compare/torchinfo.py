@@ -175,9 +175,9 @@ def _differences(summary: Any, model: nn.Module, analysis: Analysis) -> tuple[To
     )
 
 
-def _whole(seen: Mapping[str, _ModuleCount]) -> str:
+def _whole(counts: Mapping[str, _ModuleCount]) -> str:
     """What a model is called that is a single leaf module: torchinfo has one row for all of it."""
-    return type(seen[""].module).__name__ if "" in seen and seen[""].leaf else ""
+    return type(counts[""].module).__name__ if "" in counts and counts[""].leaf else ""
 
 
 def _comparable(analysis: Analysis, counts: Mapping[str, _ModuleCount]) -> Iterator[tuple[Layer, int | None]]:

@@ -62,10 +62,10 @@ class OwnCache(Struct):
 
     def prompt(self, tokens: int, batch: int = 1) -> dict[str, Any]:
         """Arguments of a pass over a prompt: of its encoder, and one token of its decoder, if it has both."""
-        given = self._encoded(tokens, batch) if self.encoder else {"input_ids": _ids(batch, tokens)}
+        arguments = self._encoded(tokens, batch) if self.encoder else {"input_ids": _ids(batch, tokens)}
         if self.encoder:
-            given["decoder_input_ids"] = _ids(batch, 1)
-        return {**given, **self._switches()}
+            arguments["decoder_input_ids"] = _ids(batch, 1)
+        return {**arguments, **self._switches()}
 
     def step(self, past: int, batch: int = 1, prompt: int = 0) -> dict[str, Any]:
         """Arguments of a pass over one token behind `past` others.
@@ -152,8 +152,8 @@ class OwnCache(Struct):
 
     def _encoder_module(self) -> nn.Module | None:
         """What reads the prompt, whose own output a step takes; None where it is not known."""
-        found = getattr(self.model, "get_encoder", None) if self.encoder else None
-        encoder = found() if callable(found) else None
+        get_encoder = getattr(self.model, "get_encoder", None) if self.encoder else None
+        encoder = get_encoder() if callable(get_encoder) else None
         return encoder if isinstance(encoder, nn.Module) and encoder is not self.model else None
 
     def _encoder_output(self, result: Any) -> Mapping[str, Any]:
@@ -171,10 +171,10 @@ class OwnCache(Struct):
         return {name: torch.empty((batch, *shape[1:]), dtype=dtype, device="meta")}
 
     def _switches(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"use_cache": True} if "use_cache" in self.takes else {}
+        switches: dict[str, Any] = {"use_cache": True} if "use_cache" in self.takes else {}
         if self.prompt_only and "logits_to_keep" in self.takes:
-            found["logits_to_keep"] = 1
-        return found
+            switches["logits_to_keep"] = 1
+        return switches
 
 
 def _ids(batch: int, tokens: int) -> torch.Tensor:

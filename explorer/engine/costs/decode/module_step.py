@@ -175,10 +175,10 @@ def _mixed(own_cache: OwnCache, step_result: AnalysisResult, past: int, batch: i
     ]
 
 
-def _why(found: AnalysisResult) -> str:
+def _why(step_result: AnalysisResult) -> str:
     """The layer that failed, and with what."""
-    failed = found.schedule.failed.partition(": ")[0]
-    whole = next((note for note in found.info.model.notes if note.startswith(failed)), failed)
+    failed = step_result.schedule.failed.partition(": ")[0]
+    whole = next((note for note in step_result.info.model.notes if note.startswith(failed)), failed)
     return whole.removeprefix("the model failed in ")
 
 

@@ -116,10 +116,17 @@ def find(model: Model) -> Cache:
 
 def _alike(slot: Slot, value: Value) -> bool:
     """Whether an input is made like a cache that was found: of its type, as long, whatever becomes of it."""
-    shape, known = value.shape, slot.value.shape
-    if shape is None or known is None or len(shape) != len(known) or value.dtype != slot.value.dtype:
+    shape, cache_shape = value.shape, slot.value.shape
+    if (
+        shape is None
+        or cache_shape is None
+        or len(shape) != len(cache_shape)
+        or value.dtype != slot.value.dtype
+    ):
         return False
-    return shape == known or (isinstance(known[slot.axis], str) and shape[slot.axis] == known[slot.axis])
+    return shape == cache_shape or (
+        isinstance(cache_shape[slot.axis], str) and shape[slot.axis] == cache_shape[slot.axis]
+    )
 
 
 def _nodes(graph: Graph) -> Iterator[Node]:

@@ -120,8 +120,8 @@ def scoped_names(nodes: Sequence[Node], inside: str = "") -> list[ScopedName]:
 def module_path(node: Node) -> str:
     """Path of the module whose code made a node, by its exporter's metadata, or by its name; '' for none."""
     written = node.metadata.get(NAMES, "") if node.metadata else ""
-    found = _from_metadata(written, "", node, {}) if written else from_name(node.name)
-    return found.scopes[-1].path if found.scopes else ""
+    scoped_name = _from_metadata(written, "", node, {}) if written else from_name(node.name)
+    return scoped_name.scopes[-1].path if scoped_name.scopes else ""
 
 
 def _scopes(pieces: Sequence[str], kinds: dict[str, str]) -> tuple[Scope, ...]:
@@ -194,8 +194,8 @@ def _known_groups(front: str, cache: dict[str, tuple[Scope, ...] | None]) -> tup
 
 def _own(part: str, before: str) -> list[str]:
     """The pieces of a part of a path; `a/a.b` repeats the container's name in the child's."""
-    own = part[len(before) + 1 :] if before and part.startswith(before + ".") else part
-    return [p for p in own.split(".") if p]
+    name = part[len(before) + 1 :] if before and part.startswith(before + ".") else part
+    return [p for p in name.split(".") if p]
 
 
 def _pieces(front: str) -> list[str]:

@@ -34,11 +34,13 @@ class SequenceElements(Struct, frozen=True):
     each: TensorInfo | None = None
 
 
-def remember(known: MutableMapping[Hashable, SequenceElements], context: GraphContext, node: Node) -> None:
+def remember(
+    sequences: MutableMapping[Hashable, SequenceElements], context: GraphContext, node: Node
+) -> None:
     """Notes what the sequence that `node` makes holds, if it makes one and that can be told."""
-    made = _made(known, context, node)
-    if made is not None and node.outputs and node.outputs[0]:
-        known[context.key(node.outputs[0])] = made
+    elements = _made(sequences, context, node)
+    if elements is not None and node.outputs and node.outputs[0]:
+        sequences[context.key(node.outputs[0])] = elements
 
 
 def _made(

@@ -69,8 +69,8 @@ class ExecutionOrder(Sequence[ExecutionStep]):
     def __iter__(self) -> Iterator[ExecutionStep]:
         return map(self._step, self._held, self._at)
 
-    def _step(self, held: ExecutionStep | OperatorLeaf, at: int) -> ExecutionStep:
-        return held if isinstance(held, ExecutionStep) else held.step(at, self.memory_of)
+    def _step(self, step: ExecutionStep | OperatorLeaf, at: int) -> ExecutionStep:
+        return step if isinstance(step, ExecutionStep) else step.step(at, self.memory_of)
 
 
 class VisitResult(Struct):

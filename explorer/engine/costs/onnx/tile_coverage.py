@@ -200,8 +200,8 @@ def counted(labels: TileLabels, leaves: Sequence[OperatorLeaf]) -> TiledMacs:
 
 def _reason(labels: TileLabels, leaf: OperatorLeaf) -> str:
     """Why a product was left, as the plan has it."""
-    said = labels.skipped.get(leaf.node.label) or labels.skipped.get(leaf.path)
-    return said or (_NOT_CHOSEN if labels.sites else "")
+    reason = labels.skipped.get(leaf.node.label) or labels.skipped.get(leaf.path)
+    return reason or (_NOT_CHOSEN if labels.sites else "")
 
 
 def _product(labels: TileLabels, leaf: OperatorLeaf, around: dict[int, str]) -> tuple[int | None, str]:

@@ -105,8 +105,8 @@ class GraphContext(Struct):
 
     def key(self, name: str) -> Hashable:
         """Who the value is, whatever it is called here."""
-        found = self.keys.get(name) if self.keys else None
-        return found if found is not None else ((self.number, name) if self.number else name)
+        key = self.keys.get(name) if self.keys else None
+        return key if key is not None else ((self.number, name) if self.number else name)
 
     def path(self, node: Node) -> str:
         """Where the node stands, from the root of the model."""
@@ -333,8 +333,8 @@ def plain_attributes(node: Node) -> Mapping[str, Any]:
 
 
 def _type_name(code: Any) -> Any:
-    known = DTYPES.get(code) if isinstance(code, int) else None
-    return _plain(code) if known is None else known.name
+    dtype = DTYPES.get(code) if isinstance(code, int) else None
+    return _plain(code) if dtype is None else dtype.name
 
 
 def _plain(value: Any) -> Any:

@@ -54,8 +54,8 @@ class SizeFigures(Struct, frozen=True):
         """A value of each curve."""
         macs = sum(macs or 0 for macs, _ in self.layers)
         moved = sum(moved or 0 for _, moved in self.layers)
-        known = ((m, b) for m, b in self.layers if m is not None and b is not None)
-        return _values(macs, moved, max(self.alive, default=0), weights, machine, Counter(known))
+        pairs = ((m, b) for m, b in self.layers if m is not None and b is not None)
+        return _values(macs, moved, max(self.alive, default=0), weights, machine, Counter(pairs))
 
 
 def _values(
@@ -105,7 +105,9 @@ class ClosedForms(Struct, frozen=True):
         """What was counted at one size."""
         macs = [None if m is None else Polynomial((m,)) for m, _ in figures.layers]
         moved = [None if b is None else Polynomial((b,)) for _, b in figures.layers]
-        return _Fit(figures, macs, moved, [Polynomial((one,)) for one in figures.alive]).forms(size, size)
+        return _Fit(figures, macs, moved, [Polynomial((figure,)) for figure in figures.alive]).forms(
+            size, size
+        )
 
     def values(self, size: int, weights: int, machine: Machine | None) -> Values:
         """A value of each curve at a size."""
@@ -220,19 +222,19 @@ def _spread(low: int, high: int) -> tuple[int, ...]:
 def _checks(low: int, high: int, more: Collection[int]) -> list[int]:
     """Sizes to hold a form to."""
     span = high - low
-    own = {low, low + 1, low + span // 50 + 2, low + span // 2, high - 1}
-    return sorted((own | {size for size in more if low <= size <= high}) - set(_spread(low, high)))
+    probes = {low, low + 1, low + span // 50 + 2, low + span // 2, high - 1}
+    return sorted((probes | {size for size in more if low <= size <= high}) - set(_spread(low, high)))
 
 
 def _alike(a: SizeFigures, b: SizeFigures) -> bool:
     """Whether the same steps run, and the same figures are known."""
-    known = [(m is None, n is None) for m, n in a.layers] == [(m is None, n is None) for m, n in b.layers]
-    return known and a.labels == b.labels
+    same = [(m is None, n is None) for m, n in a.layers] == [(m is None, n is None) for m, n in b.layers]
+    return same and a.labels == b.labels
 
 
 def _form(sizes: tuple[int, ...], values: Sequence[int | None]) -> Polynomial | None:
-    known = tuple([value for value in values if value is not None])
-    return fitted(sizes, known) if len(known) == len(sizes) else None
+    numbers = tuple([value for value in values if value is not None])
+    return fitted(sizes, numbers) if len(numbers) == len(sizes) else None
 
 
 def _total(forms: Sequence[Polynomial | None]) -> Polynomial:

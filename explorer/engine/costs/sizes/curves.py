@@ -254,8 +254,8 @@ class _Curves:
     def _sampled(self) -> list[int]:
         low, high = self.over.low, self.over.high
         steps = range(_SAMPLED)
-        found = {round(low * (high / low) ** (step / (_SAMPLED - 1))) for step in steps}
-        return sorted({low, high, *found, *_powers(low, high)})
+        sizes = {round(low * (high / low) ** (step / (_SAMPLED - 1))) for step in steps}
+        return sorted({low, high, *sizes, *_powers(low, high)})
 
     def _grid(self, crossings: Sequence[Crossing]) -> list[int]:
         """Powers of two, sizes between them, the ends, the size now, and both sides of each crossing."""

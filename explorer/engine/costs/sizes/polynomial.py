@@ -35,13 +35,13 @@ class Polynomial(Struct, frozen=True):
     @property
     def terms(self) -> tuple[Fraction, ...]:
         """The coefficients."""
-        return tuple(Fraction(one, self.over) for one in self.coefficients)
+        return tuple(Fraction(coefficient, self.over) for coefficient in self.coefficients)
 
     def above(self, size: int) -> int:
         """The value at a size, times the denominator."""
         value = 0
-        for one in reversed(self.coefficients):
-            value = value * size + one
+        for coefficient in reversed(self.coefficients):
+            value = value * size + coefficient
         return value
 
     def at(self, size: int) -> int:

@@ -173,10 +173,10 @@ def examine_module(
 
 
 def _flow(
-    run: Trace, rows: Sequence[Row], rows_of: Sequence[int], given: Sequence[TensorInfo]
+    run: Trace, rows: Sequence[Row], rows_of: Sequence[int], inputs: Sequence[TensorInfo]
 ) -> Callable[[], ValueFlow]:
     """What makes the edges between the rows of a tree, once; `rows_of` are the rows in it of those traced."""
-    return cache(lambda: value_flow(run, {id(row): rows_of[at] for at, row in enumerate(rows)}, given))
+    return cache(lambda: value_flow(run, {id(row): rows_of[at] for at, row in enumerate(rows)}, inputs))
 
 
 def _check(on_progress: OnProgress, cancel: Cancel, done: int, modules: int) -> None:
@@ -227,8 +227,8 @@ def _totals(
 
 def _is_unsettled(module: nn.Module) -> bool:
     """Whether a module waits for its first input to know how large its parameters are."""
-    held = (*parameters_of(module).values(), *buffers_of(module).values())
-    return any(tensor is not None and is_lazy(tensor) for tensor in held)
+    candidates = (*parameters_of(module).values(), *buffers_of(module).values())
+    return any(tensor is not None and is_lazy(tensor) for tensor in candidates)
 
 
 # -- from what was seen to rows
@@ -389,15 +389,15 @@ def _adopt_own(row: Row, module: nn.Module | None, run: Trace) -> None:
     row.stored = own_weights | {k: s for k, s in row.stored.items() if k not in own_weights}
 
 
-def _facts(stored: Iterable[ModuleParameter]) -> tuple[Piece, ...]:
-    return tuple(piece for parameter in stored for piece in parameter.stored)
+def _facts(entries: Iterable[ModuleParameter]) -> tuple[Piece, ...]:
+    return tuple(piece for parameter in entries for piece in parameter.stored)
 
 
-def _weight(stored: ModuleParameter, path: str) -> TensorInfo:
+def _weight(parameter: ModuleParameter, path: str) -> TensorInfo:
     """A parameter, called as its layer calls it, or by its whole path when it is another's."""
-    full = f"{stored.owner}.{stored.name}" if stored.owner else stored.name
+    full = f"{parameter.owner}.{parameter.name}" if parameter.owner else parameter.name
     name = full.removeprefix(f"{path}.")
-    return stored.info if name == stored.info.name else replace(stored.info, name=name)
+    return parameter.info if name == parameter.info.name else replace(parameter.info, name=name)
 
 
 def _silent(rows: Iterable[Row], named: Mapping[str, nn.Module]) -> list[str]:

@@ -299,14 +299,14 @@ def _notes(run: Trace, others: _Others, mine: Mapping[str, tuple[int, ...]]) -> 
 
 def _uneven(mine: Mapping[str, tuple[int, ...]], others: _Others) -> bool:
     """Whether it matters to the whole how elements are shared out."""
-    return any(other.shared and _notable(other, _sums(mine)) for other in others.sized)
+    return any(run.shared and _notable(run, _sums(mine)) for run in others.sized)
 
 
-def _notable(other: Trace, total: tuple[int, ...]) -> bool:
+def _notable(run: Trace, total: tuple[int, ...]) -> bool:
     """Whether the MACs of a run are not the same as another's, or something else is not nearly so: whether a
     mask is made or left out is on its row, and nothing to say of the whole.
     """
-    macs, *rest = zip(_sums(_figures(other)), total, strict=True)
+    macs, *rest = zip(_sums(_figures(run)), total, strict=True)
     return macs[0] != macs[1] or any(abs(its - mine) > _LITTLE * mine for its, mine in rest)
 
 

@@ -97,8 +97,8 @@ class _Versions:
     by its memory, which somebody may have written into since by way of a view.
     """
 
-    def __init__(self, stored: Mapping[int, str]) -> None:
-        self.stored = stored
+    def __init__(self, names: Mapping[int, str]) -> None:
+        self.stored = names
         self._last = 0
         self._own: dict[int, int] = {}
         self._written: dict[int, int] = {}

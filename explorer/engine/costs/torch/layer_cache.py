@@ -219,10 +219,10 @@ def _settings(module: nn.Module, key: list[Any], storages: list[int]) -> bool:
 
 def _picked(names: Collection[str]) -> tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]:
     """Names of attributes, and what takes their values from a module's own dictionary."""
-    found = tuple(sorted(names))
+    names_in_order = tuple(sorted(names))
     # with one name it would give the value and no tuple, and it needs one
-    pick = operator.itemgetter("training", "training", *found)
-    return found, pick
+    pick = operator.itemgetter("training", "training", *names_in_order)
+    return names_in_order, pick
 
 
 _NAMES: dict[tuple[type, int], tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]] = {}

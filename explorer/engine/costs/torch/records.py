@@ -133,8 +133,8 @@ class TensorTrail:
 
     def reads(self, row: Row, args: Sequence[Any], kwargs: Mapping[str, Any], at: int | None = None) -> None:
         """A row reads the tensors it is called with; `at` is the event at which it began, if past."""
-        found = _held(args) if not kwargs else _held((args, kwargs))
-        self.events.insert(len(self.events) if at is None else at, (row, "reads", found))
+        read_tensors = _held(args) if not kwargs else _held((args, kwargs))
+        self.events.insert(len(self.events) if at is None else at, (row, "reads", read_tensors))
 
     def makes(self, row: Row, value: Any) -> None:
         """A row hands out the tensors in `value`."""

@@ -30,9 +30,9 @@ def _failure(model: nn.Module, *args: Any, **kwargs: Any) -> tuple[str, str] | N
     return traced(model, args, kwargs).run.failed
 
 
-def outputs_of(loaded: LoadedModule, bound: BoundInputs) -> tuple[TensorInfo, ...] | None:
+def outputs_of(loaded: LoadedModule, bound_inputs: BoundInputs) -> tuple[TensorInfo, ...] | None:
     """The outputs as the analysis has them; None if the model does not run on shapes."""
-    args, kwargs = bound.arguments(device="meta")
+    args, kwargs = bound_inputs.arguments(device="meta")
     with loaded.quiet():
         run = trace(loaded.meta(), args, kwargs)
     return None if run.failed else described(run.result, "output")

@@ -651,11 +651,13 @@ class _Watch:
                 answer.attributes = call_attributes(func, args, kwargs)
             row.attributes = answer.attributes
 
-    def is_mixed(self, given: Sequence[torch.Tensor]) -> bool:
+    def is_mixed(self, inputs: Sequence[torch.Tensor]) -> bool:
         """Whether a call has to go on without the values that some of its tensors have."""
-        if self.stale and any(storage_key(t.untyped_storage()) in self.stale for t in given if not t.is_meta):
+        if self.stale and any(
+            storage_key(t.untyped_storage()) in self.stale for t in inputs if not t.is_meta
+        ):
             return True
-        return _is_mixed(given)
+        return _is_mixed(inputs)
 
     def bounded(
         self, func: Any, operator: meta_cache.AtenOperator, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -802,9 +804,9 @@ class _Watch:
             row.stored.setdefault(parameter.identity, parameter)
 
     def mixed(self, args: Any, kwargs: Any) -> bool:
-        given: list[torch.Tensor] = []
-        meta_cache.read((args, tuple(kwargs.values())), [], given)
-        return _is_mixed(given)
+        inputs: list[torch.Tensor] = []
+        meta_cache.read((args, tuple(kwargs.values())), [], inputs)
+        return _is_mixed(inputs)
 
     def moved(self, value: Any) -> Any:
         """`value` with tensors that live on the CPU replaced by ones without values."""
@@ -855,9 +857,9 @@ def _packed(
     return sizes
 
 
-def _is_mixed(given: Sequence[torch.Tensor]) -> bool:
+def _is_mixed(inputs: Sequence[torch.Tensor]) -> bool:
     """Whether some tensors have values and others not; numbers (of no dimension) go with either."""
-    return any(t.is_meta for t in given) and any(t.dim() and not t.is_meta for t in given)
+    return any(t.is_meta for t in inputs) and any(t.dim() and not t.is_meta for t in inputs)
 
 
 def _bytes(value: Any) -> int:

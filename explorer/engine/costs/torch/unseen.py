@@ -93,9 +93,9 @@ class UnseenWork:
         """The module at `path` gives work to another thread or process, or runs in one."""
         self.places.setdefault(path, ("elsewhere", HANDED))
 
-    def goes_out(self, path: str, how: str) -> None:
+    def goes_out(self, path: str, method: str) -> None:
         """The module at `path` gets at numbers by one of `WAYS_OUT`."""
-        self.places.setdefault(path, (how, OUTSIDE.format(how=WAYS_OUT[how])))
+        self.places.setdefault(path, (method, OUTSIDE.format(how=WAYS_OUT[method])))
 
     def leaves(self, path: str, method: str, tensor: torch.Tensor, values: Any = None) -> None:
         """The values of a tensor go to Python or NumPy.
@@ -159,8 +159,8 @@ class UnseenWork:
                     self.places.setdefault("", (kind, LATER.format(kind=kind)))
                 elif not any(isinstance(part, torch.Tensor) for part in parts):
                     self.places.setdefault("", (kind, NO_TENSOR.format(kind=kind)))
-        for path, how, text in self._open.values():
-            self.places.setdefault(path, (how, OUTSIDE.format(how=text)))
+        for path, method, text in self._open.values():
+            self.places.setdefault(path, (method, OUTSIDE.format(how=text)))
 
     def _array_returned(self, array: Any) -> None:
         address = array.__array_interface__["data"][0]

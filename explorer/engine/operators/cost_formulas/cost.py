@@ -118,9 +118,9 @@ def adding(cost: Cost, label: str, shape: Shape | None, per_element: int = 1) ->
     return replace(cost, elementwise_ops=cost.elementwise_ops + value, formula=formula)
 
 
-def elementwise(what: str, shape: Shape | None, per_element: int = 1) -> Cost:
+def elementwise(label: str, shape: Shape | None, per_element: int = 1) -> Cost:
     """0 MACs and `per_element` operations on each element of `shape` (for a reduction, the input's)."""
-    return adding(Cost(), what, shape, per_element)
+    return adding(Cost(), label, shape, per_element)
 
 
 def times(cost: Cost, trips: Dim, unit: str = "times") -> Cost:

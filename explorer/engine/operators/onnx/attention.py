@@ -346,8 +346,8 @@ def _prepared(cost: Cost, h: _Heads, call: Call, norm: int = -1) -> Cost:
 
 def _sparse(call: Call) -> Cost:
     """Blocks of pairs that a table names: dense as a bound."""
-    h, known = _grouped(call), call.number(7)
-    cost = _prepared(_core(h, total=known if known is not None else call.shape(3)[2]), h, call)
+    h, total_length = _grouped(call), call.number(7)
+    cost = _prepared(_core(h, total=total_length if total_length is not None else call.shape(3)[2]), h, call)
     return cost_formulas.bounded(cost, "which blocks of pairs take part is told by a table; counted are all")
 
 

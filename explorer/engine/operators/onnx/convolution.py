@@ -114,8 +114,8 @@ def _causal_shape(past: int) -> ShapeRule:
 def _words(call: Call) -> Answer:
     """WordConvEmbedding: letters (sentences, words, letters) to a vector for each word."""
     letters, weight = call.known(0), call.known(1)
-    known = letters is not None and weight is not None
-    return ((call.dtype(1), (*letters[:-1], weight[0]) if known and letters and weight else None),)
+    is_known = letters is not None and weight is not None
+    return ((call.dtype(1), (*letters[:-1], weight[0]) if is_known and letters and weight else None),)
 
 
 def _channels_fit(call: Call, weight: int, *, transposed: bool = False) -> Cost | None:

@@ -122,8 +122,12 @@ def _packed_tokens(call: Call) -> Answer:
 
 
 def _scatter(call: Call) -> Cost:
-    how = call.attributes.get("reduction", "none")
-    return free(call) if how == "none" else cost_formulas.elementwise(f"{call.op} {how}", call.shape(2))
+    reduction = call.attributes.get("reduction", "none")
+    return (
+        free(call)
+        if reduction == "none"
+        else cost_formulas.elementwise(f"{call.op} {reduction}", call.shape(2))
+    )
 
 
 def _committed(call: Call) -> Answer:

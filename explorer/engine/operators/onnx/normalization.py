@@ -86,10 +86,10 @@ def _reduced(reduction: str, weighted: bool) -> tuple[int, str]:
 
 def _loss(cost: Cost, call: Call) -> Cost:
     labels = call.shape(1)
-    how = call.attributes.get("reduction", "mean")
-    count, detail = _reduced(how, call.has(2))
+    reduction = call.attributes.get("reduction", "mean")
+    count, detail = _reduced(reduction, call.has(2))
     cost = cost_formulas.adding(cost, detail, labels, count)
-    return cost_formulas.adding(cost, "mean", (1,)) if how == "mean" else cost
+    return cost_formulas.adding(cost, "mean", (1,)) if reduction == "mean" else cost
 
 
 def _cross_entropy(call: Call) -> Cost:

@@ -251,8 +251,8 @@ def _cells(source: Shape, output: Shape) -> Shape:
 def _roi_align(call: Call) -> Cost:
     ratio = call.attributes.get("sampling_ratio", 0)
     points: Shape = (ratio, ratio) if ratio else _cells(call.shape(0), call.output())
-    what = "RoiAlign (each point 4 products and their sum, then their mean)"
-    cost = cost_formulas.pooling(what, call.output(), points, 8)
+    label = "RoiAlign (each point 4 products and their sum, then their mean)"
+    cost = cost_formulas.pooling(label, call.output(), points, 8)
     return cost if ratio else cost_formulas.bounded(cost, "counted as if every region were the whole image")
 
 
