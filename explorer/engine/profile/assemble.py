@@ -85,60 +85,74 @@ def assembled(
     wall: Sequence[float],
     of_row: Mapping[int, TimeSamples],
     within: Mapping[int, int],
-    other: Mapping[str, TimeSamples],
-    how: Conditions,
+    other_samples: Mapping[str, TimeSamples],
+    conditions: Conditions,
 ) -> Profile:
-    """Puts a profile together.
+    """Assembles a profile.
 
     Args:
         layers: The rows of the tree, in pre-order.
         wall: Seconds of each run without a profiler.
-        of_row: What ran for a row, by its id.
-        within: Rows without time of their own, and the row whose kernel did their work.
-        other: What ran for no row, by name.
-        how: The conditions.
+        of_row: The samples of a row, by its id.
+        within: Rows without time of their own, each with the row whose kernel did their work.
+        other_samples: The samples of kernels that belong to no row, by name.
+        conditions: The conditions.
     """
     whole = spread(wall)
     inside: dict[int, list[int]] = {}
     for row, around in within.items():
         inside.setdefault(around, []).append(row)
     timed = {row: spread(samples.seconds) for row, samples in of_row.items()}
-    medians = {row: one.median for row, one in timed.items()}
-    aside = {name: spread(samples.seconds).median for name, samples in sorted(other.items())}
-    known = sum(medians.values()) + sum(aside.values())
-    base = max(whole.median, known)
+    medians = {row: times_of_row.median for row, times_of_row in timed.items()}
+    aside = {name: spread(samples.seconds).median for name, samples in sorted(other_samples.items())}
+    attributed_seconds = sum(medians.values()) + sum(aside.values())
+    base = max(whole.median, attributed_seconds)
     times = [
-        _layer_time(layers, row, inside.get(row, ()), of_row[row], timed[row], base, how) for row in of_row
+        _layer_time(layers, row, inside.get(row, ()), of_row[row], timed[row], base, conditions)
+        for row in of_row
     ]
     times += [
         LayerTime(row, layers[row].path, layers[row].kind, "", None, 0, 0.0, within=layers[around].path)
         for row, around in within.items()
         if row not in of_row
     ]
-    seen = {*of_row, *within}
-    given = {name: getattr(how, name) for name in how.__struct_fields__ if name not in _NO_FIELDS}
+    timed_rows = {*of_row, *within}
+    fields = {
+        name: getattr(conditions, name) for name in conditions.__struct_fields__ if name not in _NO_FIELDS
+    }
     return Profile(
         wall_seconds=whole.median,
         wall=whole,
-        overhead_seconds=max(0.0, whole.median - known),
-        slowed_seconds=max(0.0, known - whole.median),
-        layers=tuple(sorted(times, key=lambda one: one.layer)),
-        operators=_operators([*of_row.values(), *other.values()], len(of_row), base),
+        overhead_seconds=max(0.0, whole.median - attributed_seconds),
+        slowed_seconds=max(0.0, attributed_seconds - whole.median),
+        layers=tuple(sorted(times, key=lambda layer_time: layer_time.layer)),
+        operators=_operators([*of_row.values(), *other_samples.values()], len(of_row), base),
         modules=tuple(_modules(layers, medians, of_row, base)),
         other=tuple(
-            [OtherTime(name, took, other[name].calls, _share(took, base)) for name, took in aside.items()]
+            [
+                OtherTime(name, took, other_samples[name].calls, _share(took, base))
+                for name, took in aside.items()
+            ]
         ),
-        removed=tuple([one.path for one in layers if not one.group and one.counted and one.id not in seen]),
+        removed=tuple(
+            [
+                layer.path
+                for layer in layers
+                if not layer.group and layer.counted and layer.id not in timed_rows
+            ]
+        ),
         runs=whole.count,
         settled=is_settled(whole),
-        limit_seconds=summed(one.limit_seconds for one in times if one.seconds) if how.machine else None,
-        predicted_seconds=None if how.model is None else _predicted(how.model, times),
-        profiler_overhead=_overhead(whole.median, how.profiled),
-        profiled_runs=len(how.profiled),
-        profiling_overhead=_cost(wall, how.spent),
-        loaded=bool(how.load),
-        notes=(*how.notes, *_unpredicted(how.model, times)),
-        **given,
+        limit_seconds=summed(layer_time.limit_seconds for layer_time in times if layer_time.seconds)
+        if conditions.machine
+        else None,
+        predicted_seconds=None if conditions.model is None else _predicted(conditions.model, times),
+        profiler_overhead=_overhead(whole.median, conditions.profiled),
+        profiled_runs=len(conditions.profiled),
+        profiling_overhead=_cost(wall, conditions.spent),
+        loaded=bool(conditions.load),
+        notes=(*conditions.notes, *_unpredicted(conditions.model, times)),
+        **fields,
     )
 
 
@@ -181,15 +195,15 @@ def _layer_time(
     samples: TimeSamples,
     times: Spread,
     whole: float,
-    how: Conditions,
+    conditions: Conditions,
 ) -> LayerTime:
     layer, median = layers[row], times.median
-    # a group has the time of what it does itself, a Loop without its body, and the counts of all in it
+    # a group has the time of its own kernels (a Loop without its body), but the counts of all rows in it
     together = () if layer.group else (layer, *(layers[at] for at in inside if not layers[at].group))
     macs, moved = _work(together)
     backward = spread(samples.backward).median if samples.backward else None
     forward = max(0.0, median - (backward or 0.0))
-    machine, model = how.machine, how.model
+    machine, model = conditions.machine, conditions.model
     return LayerTime(
         row,
         layer.path,
@@ -211,22 +225,22 @@ def _layer_time(
 
 
 def _work(rows: Iterable[Layer]) -> tuple[int | None, int | None]:
-    """MACs and bytes of layers that run as one; what goes from one to another stays in the kernel."""
+    """MACs and bytes of layers that run as one kernel, without the tensors that stay inside the kernel."""
     rows = tuple(rows)
     if not rows:
         return None, None
     each = [layer.macs for layer in rows]
-    macs = None if None in each else sum(one or 0 for one in each)
+    macs = None if None in each else sum(count or 0 for count in each)
     moves = [bytes_moved(layer) for layer in rows]
     if None in moves:
         return macs, None
-    made = {tensor.name: tensor for layer in rows for tensor in layer.outputs}
-    passed: list[TensorInfo] = [t for layer in rows for t in layer.inputs if t.name in made]
-    kept = tensor_bytes({t.name: t for t in passed}.values())
+    outputs = {tensor.name: tensor for layer in rows for tensor in layer.outputs}
+    passed: list[TensorInfo] = [t for layer in rows for t in layer.inputs if t.name in outputs]
+    passed_bytes = tensor_bytes({t.name: t for t in passed}.values())
     read = [tensor_bytes((t,)) for t in passed]
-    if kept is None or None in read:
+    if passed_bytes is None or None in read:
         return macs, None
-    return macs, max(0, sum(one or 0 for one in moves) - kept - sum(one or 0 for one in read))
+    return macs, max(0, sum(size or 0 for size in moves) - passed_bytes - sum(size or 0 for size in read))
 
 
 def _operators(every: Sequence[TimeSamples], rows: int, whole: float) -> tuple[OperatorTime, ...]:
@@ -251,7 +265,7 @@ def _operators(every: Sequence[TimeSamples], rows: int, whole: float) -> tuple[O
 def _modules(
     layers: Sequence[Layer], medians: Mapping[int, float], of_row: Mapping[int, TimeSamples], whole: float
 ) -> Iterable[ModuleTime]:
-    """Groups with what the rows below them have."""
+    """The times of groups: sums over the rows below them."""
     seconds = {row: medians.get(row, 0.0) for row in range(len(layers))}
     calls = {row: of_row[row].calls if row in of_row else 0 for row in range(len(layers))}
     for layer in reversed(layers):
@@ -260,8 +274,8 @@ def _modules(
             calls[layer.parent] += calls[layer.id]
     for layer in layers:
         if layer.group and calls[layer.id]:
-            own = medians.get(layer.id, 0.0)
+            own_seconds = medians.get(layer.id, 0.0)
             took = seconds[layer.id]
             yield ModuleTime(
-                layer.id, layer.path, layer.kind, own, took, _share(took, whole), calls[layer.id]
+                layer.id, layer.path, layer.kind, own_seconds, took, _share(took, whole), calls[layer.id]
             )

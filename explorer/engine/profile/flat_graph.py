@@ -75,17 +75,17 @@ class _Opener:
     def nodes(
         self, nodes: Sequence[Node], renamed: Mapping[str, str], name: str, around: int | None, branch: str
     ) -> Iterator[Node]:
-        """The nodes of a graph between the values that they have in the flat one.
+        """The nodes of a graph, with the names of values that the flat graph uses.
 
         Args:
-            nodes: As the model has them.
-            renamed: Values by the names that the model has for them.
-            name: Of the node whose body this is, with which one: names are numbered below it; '' outside.
+            nodes: The nodes in the model.
+            renamed: Names in the flat graph, by names in the model.
+            name: Name of the node and branch whose body this is, the prefix of node names; '' outside.
             around: Row of the node that carries them.
-            branch: Which of its graphs.
+            branch: The attribute that holds this body.
         """
-        found = self._find.of(nodes, around, branch)
-        for node, row in zip(nodes, found, strict=True):
+        node_rows = self._find.of(nodes, around, branch)
+        for node, row in zip(nodes, node_rows, strict=True):
             function = self._model.functions.get(node.key)
             if function is not None and self._opens(function):
                 yield from self._called(node, function, renamed, name, row)
@@ -102,29 +102,32 @@ class _Opener:
     def _called(
         self, call: Node, function: Function, renamed: Mapping[str, str], name: str, row: int | None
     ) -> Iterator[Node]:
-        """The nodes of a function between the values of a call of it."""
+        """The nodes of a function, with the inputs and outputs of a call in place of its own."""
         self._calls += 1
         self.opsets |= function.opsets
         prefix = f"{_MARK}call{self._calls}/"
         inside = {v: prefix + v for node in function.nodes for v in node.outputs if v}
         inside |= dict.fromkeys(function.inputs, "")
         inside |= {
-            own: renamed.get(given, given) for own, given in zip(function.inputs, call.inputs, strict=False)
+            inner: renamed.get(outer, outer)
+            for inner, outer in zip(function.inputs, call.inputs, strict=False)
         }
         passed: list[Node] = []
-        for own, given in zip(function.outputs, call.outputs, strict=False):
-            if not given:
+        for inner, outer in zip(function.outputs, call.outputs, strict=False):
+            if not outer:
                 continue
-            if own in function.inputs or renamed.get(given, given) in inside.values():
-                # what goes in comes out, or comes out twice
-                passed.append(Node("Identity", [inside[own]], [renamed.get(given, given)], f"{prefix}{own}"))
+            if inner in function.inputs or renamed.get(outer, outer) in inside.values():
+                # an input is an output, or a value is an output twice
+                passed.append(
+                    Node("Identity", [inside[inner]], [renamed.get(outer, outer)], f"{prefix}{inner}")
+                )
             else:
-                inside[own] = renamed.get(given, given)
-        bound: Sequence[Node] = function.nodes
+                inside[inner] = renamed.get(outer, outer)
+        body_nodes: Sequence[Node] = function.nodes
         if function.attributes or function.defaults:
             values = {**function.defaults, **call.attributes}
-            bound = [substituted(node, values) for node in bound]
-        yield from self.nodes(bound, inside, name, row, "")
+            body_nodes = [substituted(node, values) for node in body_nodes]
+        yield from self.nodes(body_nodes, inside, name, row, "")
         yield from passed
 
     def _renamed(self, node: Node, renamed: Mapping[str, str], name: str, row: int | None) -> Node:
@@ -143,8 +146,8 @@ class _Opener:
     def _body(
         self, body: Graph, renamed: Mapping[str, str], name: str, row: int | None, attribute: str
     ) -> Graph:
-        # what a body calls as the graph around does hides it there
-        own = {v.name for v in body.inputs} | set(body.initializers)
-        own |= {v for node in body.nodes for v in node.outputs}
-        seen = {mine: theirs for mine, theirs in renamed.items() if mine not in own}
-        return replace(body, nodes=tuple(self.nodes(body.nodes, seen, name, row, attribute)))
+        # a name in the body hides the same name of the graph around it
+        local_names = {v.name for v in body.inputs} | set(body.initializers)
+        local_names |= {v for node in body.nodes for v in node.outputs}
+        visible = {mine: theirs for mine, theirs in renamed.items() if mine not in local_names}
+        return replace(body, nodes=tuple(self.nodes(body.nodes, visible, name, row, attribute)))

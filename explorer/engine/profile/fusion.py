@@ -27,31 +27,33 @@ _SUMS = ("Add", "Sum")
 
 
 def works(original: Graph, optimised: Graph, defaults: frozenset[str] = frozenset()) -> dict[str, list[Node]]:
-    """The original nodes that each kernel does, by the name of the optimised node, bodies included.
+    """The original nodes that each kernel computes, by the name of the optimised node, bodies included.
 
     Args:
         original: The graph that was given to the runtime; every node has a name.
-        optimised: What the runtime made of it.
+        optimised: The graph to which the runtime optimized it.
         defaults: Stored tensors of the original that a caller may replace: they are no constants.
 
     Returns:
-        In their original order. A kernel that is nobody's (a copy, a change of layout) is not in it. Nodes
-        without a name are called by `unnamed`: pieces of operators are, in the order of those.
+        The nodes in their original order. A kernel without an original node (a copy, a change of layout) is
+        missing. `unnamed` names the nodes without a name, such as the pieces of an operator, in order.
     """
-    found: dict[str, list[Node]] = {}
+    nodes_by_kernel: dict[str, list[Node]] = {}
     pairs = [(original, optimised, defaults)]
     while pairs:
         before, after, open_ = pairs.pop()
         scope = _Scope(before, after, open_)
         mine = scope.works()
-        found |= mine
+        nodes_by_kernel |= mine
         for node in after.nodes:
             bodies = dict(subgraphs(node))
-            origin = next((one for one in mine.get(node.name, ()) if one.op == node.op), None)
+            origin = next(
+                (candidate for candidate in mine.get(node.name, ()) if candidate.op == node.op), None
+            )
             if bodies and origin is not None:
                 theirs = dict(subgraphs(origin))
                 pairs += [(theirs[name], body, open_) for name, body in bodies.items() if name in theirs]
-    return found
+    return nodes_by_kernel
 
 
 def unnamed(op: str, at: int) -> str:
@@ -92,11 +94,11 @@ class _Scope:
         return {name: [self.nodes[at] for at in sorted(places)] for name, places in of_node.items()}
 
     def _ends(self, node: Node) -> list[str]:
-        """The original values that an optimised node makes, whatever they are called there."""
+        """The original values that an optimised node makes, even if they have other names there."""
         if _moves(node):
             return []
-        made = [without_precision(self.moved.get(value, value)) for value in node.outputs]
-        same = [value for value in made if value in self.maker]
+        outputs = [without_precision(self.moved.get(value, value)) for value in node.outputs]
+        same = [value for value in outputs if value in self.maker]
         if same:
             return same
         if node.name in self.names:

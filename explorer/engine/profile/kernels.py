@@ -101,7 +101,7 @@ def kernel_runs(path: str) -> Iterator[KernelRun]:
 
 
 def _event(line: str) -> Mapping[str, Any] | None:
-    """What a line says; names are written as they are, so one with a quotation mark is no JSON."""
+    """The event in a line; names are not escaped, so a line whose name has a quotation mark is no JSON."""
     text = line.strip().rstrip(",")
     if not text.startswith("{"):
         return None
@@ -109,25 +109,25 @@ def _event(line: str) -> Mapping[str, Any] | None:
         event: Mapping[str, Any] = msgspec.json.decode(text)
         return event if "dur" in event and "name" in event else None
     except msgspec.DecodeError:
-        found = _BROKEN.search(text)
-        if found is None:
+        match_ = _BROKEN.search(text)
+        if match_ is None:
             return None
         op = _OP.search(text)
         args = {"op_name": op[1] if op else ""}
-        return {"name": found[3], "dur": int(found[1]), "ts": int(found[2]), "args": args}
+        return {"name": match_[3], "dur": int(match_[1]), "ts": int(match_[2]), "args": args}
 
 
 def _add(run: KernelRun, name: str, event: Mapping[str, Any], inner: list[tuple[int, int]]) -> None:
-    """Adds an event; `inner` are those before it by start and duration that no carrier holds yet."""
+    """Adds an event; `inner` are starts and durations of earlier events that no control flow contains yet."""
     args, start, took = event["args"], int(event["ts"]), int(event["dur"])
-    op, own = str(args.get("op_name", "")), took
+    op, self_time = str(args.get("op_name", "")), took
     if op in CONTROL_FLOW:
         while inner and inner[-1][0] >= start:
-            own -= inner.pop()[1]
+            self_time -= inner.pop()[1]
     inner.append((start, took))
     run.events.append(KernelEvent(name, op, start, start + took, int(event.get("tid", 0))))
     kernel = run.kernels.setdefault(name, RuntimeKernel(op))
-    kernel.seconds += own * 1e-6
+    kernel.seconds += self_time * 1e-6
     kernel.calls += 1
     kernel.requested_bytes += max(0, int(args.get("mem_requested_in_use_delta", 0)))
     kernel.held_bytes = max(kernel.held_bytes, int(args.get("mem_bytes_requested_in_use", 0)))

@@ -64,18 +64,20 @@ class TimedGraph(Struct, frozen=True):
     batch: int | None = None
 
 
-def measured(subject: TimedGraph, spec: ProfileSpec, seen: MeasuredMachine | None = None) -> Measurement:
-    """A graph that is to be timed in onnxruntime.
+def measured(
+    subject: TimedGraph, spec: ProfileSpec, measured_machine: MeasuredMachine | None = None
+) -> Measurement:
+    """A graph to be timed in onnxruntime.
 
     Args:
         subject: The graph.
-        spec: How.
-        seen: What was measured of the machine, for the predicted times.
+        spec: The options.
+        measured_machine: Measurements of the machine, for predicted times.
 
     Raises:
         Misuse: There is no such device.
     """
-    return _MeasuredGraph.of(subject, spec, _providers(spec.device), seen)
+    return _MeasuredGraph.of(subject, spec, _providers(spec.device), measured_machine)
 
 
 def _providers(device: str) -> list[str]:
@@ -147,16 +149,22 @@ class _MeasuredGraph(Struct):
 
     @classmethod
     def of(
-        cls, subject: TimedGraph, spec: ProfileSpec, providers: Sequence[str], seen: MeasuredMachine | None
+        cls,
+        subject: TimedGraph,
+        spec: ProfileSpec,
+        providers: Sequence[str],
+        measured_machine: MeasuredMachine | None,
     ) -> _MeasuredGraph:
-        """Of what nothing is measured yet."""
+        """A graph without measurements yet."""
         flat = flattened(subject.model, subject.analysis.layers)
         few = len(flat.model.graph.nodes) <= MOST_OPTIMISED
         level = spec.optimize or ("all" if few else "none")
-        # of more threads than run here nothing is predicted, and a look would start them all
-        usable = seen is not None and seen.threads <= processors() and providers[0] == HOST
-        check = SpeedCheck(seen) if seen is not None and usable else None
-        return cls(subject, level, flat, providers, seen, check, record=spec.record)
+        # a machine measured with more threads than run here predicts nothing; a check would start them all
+        usable = (
+            measured_machine is not None and measured_machine.threads <= processors() and providers[0] == HOST
+        )
+        check = SpeedCheck(measured_machine) if measured_machine is not None and usable else None
+        return cls(subject, level, flat, providers, measured_machine, check, record=spec.record)
 
     @property
     def layers(self) -> Sequence[Layer]:
@@ -175,8 +183,8 @@ class _MeasuredGraph(Struct):
         try:
             self.loaded = TimedSessions(self.flat.model, feeds, spec, self.level, providers, folder)
         except BadModel as error:
-            where, what = _named_path(error.what, self.flat, self.layers)
-            raise BadModel(what, where=where, hint=error.hint) from None
+            where, problem = _named_path(error.what, self.flat, self.layers)
+            raise BadModel(problem, where=where, hint=error.hint) from None
         self.owners = _owners(self.flat, self.loaded.optimised(), self.layers)
         if self.check is not None:
             self.check.look()
@@ -196,7 +204,7 @@ class _MeasuredGraph(Struct):
             raise _failed(error, kernel_runs(self.loaded.end()), self.flat, self.layers) from None
 
     def take(self) -> None:
-        """Adds what was timed, and gives the loaded model up."""
+        """Adds the times of the loaded model, and releases it."""
         loaded, self.loaded = self.loaded, None
         assert loaded is not None
         if self.check is not None:
@@ -205,13 +213,13 @@ class _MeasuredGraph(Struct):
         self.profiled += loaded.profiled
         self.spent += loaded.spent
         before, path = self.runs, loaded.end()
-        for run, wanted in zip(kernel_runs(path), loaded.counted, strict=False):
+        for run, is_counted in zip(kernel_runs(path), loaded.counted, strict=False):
             if not run.whole:
                 break
             self.threads = max(self.threads, run.threads)
-            if wanted:
+            if is_counted:
                 self._add(run)
-            if wanted and self.record:
+            if is_counted and self.record:
                 self.recording = [*self.recording[1 - self.record :], self._recorded(run)][-self.record :]
             else:
                 self._held(run)
@@ -221,14 +229,14 @@ class _MeasuredGraph(Struct):
 
     def timed(self, spec: ProfileSpec, watch: LoadWatch, machine: Machine | None) -> TimedModel:
         """See `Measurement`."""
-        threads, seen = spec.threads or self.threads, self.seen
+        threads, measured_machine = spec.threads or self.threads, self.seen
         notes = _notes(spec, self.level, self.providers, len(self.flat.model.graph.nodes))
-        if why := _unlike(seen, threads, self.providers):
-            seen, notes = None, (*notes, why)
+        if why := _unlike(measured_machine, threads, self.providers):
+            measured_machine, notes = None, (*notes, why)
         slower = ""
-        if self.check is not None and seen is not None:
+        if self.check is not None and measured_machine is not None:
             slower = self.check.words()
-            seen, otherwise = self.check.now()
+            measured_machine, otherwise = self.check.now()
             notes = (*notes, otherwise) if otherwise else notes
         first = next(iter(self.subject.feeds.values()), None)
         weights = sum(layer.weight_bytes_read or 0 for layer in self.layers if not layer.group)
@@ -245,14 +253,16 @@ class _MeasuredGraph(Struct):
             optimize=self.level,
             inputs=self.subject.inputs,
             machine=machine,
-            model=TimeModel(seen, weights) if seen is not None and seen.probes else None,
+            model=TimeModel(measured_machine, weights)
+            if measured_machine is not None and measured_machine.probes
+            else None,
             load="; ".join(filter(None, (watch.words(spread(self.wall)), slower))),
             notes=notes,
             recording=tuple(self.recording),
         )
         within = {row: around for row, around in self.within.items() if row not in self.of_row}
-        found = assembled(self.layers, self.wall, self.of_row, within, self.other, conditions)
-        return TimedModel(found, self.layers, self.of_row)
+        profile = assembled(self.layers, self.wall, self.of_row, within, self.other, conditions)
+        return TimedModel(profile, self.layers, self.of_row)
 
     def _add(self, run: KernelRun) -> None:
         """Adds a run; what did not run in it, or in others, has a sample of 0 there."""
@@ -286,35 +296,37 @@ class _MeasuredGraph(Struct):
                     samples.peak_bytes = max(samples.peak_bytes or 0, kernel.held_bytes)
 
     def _called(self, run: KernelRun) -> dict[str, str]:
-        """Kernels of nodes without a name, which are told by operator and number, as `fused` calls them."""
-        told: dict[str, list[tuple[int, str]]] = {}
+        """The keys of kernels of unnamed nodes, by kernel name; `fusion` numbers them for each operator."""
+        kernels_by_op: dict[str, list[tuple[int, str]]] = {}
         for name, kernel in run.kernels.items():
             number = name.removeprefix(f"{kernel.op}_")
             if name not in self.owners and number != name and number.isdecimal():
-                told.setdefault(kernel.op, []).append((int(number), name))
-        found: dict[str, str] = {}
-        for op, names in told.items():
-            known = [fusion.unnamed(op, at) for at in range(len(names))]
-            # one more or less, and nobody knows which is which
-            if known[-1] in self.owners and fusion.unnamed(op, len(names)) not in self.owners:
-                found |= {name: called for (_, name), called in zip(sorted(names), known, strict=True)}
-        return found
+                kernels_by_op.setdefault(kernel.op, []).append((int(number), name))
+        keys_by_name: dict[str, str] = {}
+        for op, names in kernels_by_op.items():
+            unnamed_keys = [fusion.unnamed(op, at) for at in range(len(names))]
+            # with one more or one less, the numbers cannot be matched
+            if unnamed_keys[-1] in self.owners and fusion.unnamed(op, len(names)) not in self.owners:
+                keys_by_name |= {
+                    name: called for (_, name), called in zip(sorted(names), unnamed_keys, strict=True)
+                }
+        return keys_by_name
 
     def _recorded(self, run: KernelRun) -> RecordedRun:
-        """A run as it was; a node that carries a body is around what ran in it."""
+        """A recorded run; the event of a node with a body encloses the events of the body."""
         called, threads = self._called(run), dict[int, int]()
-        found = [
+        events = [
             RecordedEvent(
-                one.op,
+                event.op,
                 "kernel",
-                (one.start - run.start) * 1e-6,
-                (one.end - one.start) * 1e-6,
-                threads.setdefault(one.thread, len(threads)),
-                self.owner(called.get(one.name, one.name))[0],
+                (event.start - run.start) * 1e-6,
+                (event.end - event.start) * 1e-6,
+                threads.setdefault(event.thread, len(threads)),
+                self.owner(called.get(event.name, event.name))[0],
             )
-            for one in sorted(run.events, key=lambda one: (one.start, -one.end))
+            for event in sorted(run.events, key=lambda event: (event.start, -event.end))
         ]
-        return RecordedRun((run.end - run.start) * 1e-6, tuple(found))
+        return RecordedRun((run.end - run.start) * 1e-6, tuple(events))
 
     def owner(self, name: str) -> tuple[int | None, tuple[int, ...]]:
         """The row that a kernel is, and those within it."""
@@ -326,15 +338,15 @@ class _MeasuredGraph(Struct):
 def _owners(
     flat: FlatGraph, optimised: Graph, layers: Sequence[Layer]
 ) -> dict[str, tuple[int, tuple[int, ...]]]:
-    """The row that each kernel is, and the rows whose work it does beside, by the kernel's name."""
+    """The row of each kernel, and further rows whose work it does, by the kernel's name."""
     model, rows = flat.model, flat.rows
-    found: dict[str, tuple[int, tuple[int, ...]]] = {}
+    owners: dict[str, tuple[int, tuple[int, ...]]] = {}
     for name, nodes in fusion.works(model.graph, optimised, model.defaults).items():
-        known = [(node, row) for node in nodes if (row := rows.get(node.name)) is not None]
-        if known:
-            main = max(known, key=lambda one: _weight(one[0], layers[one[1]]))[1]
-            found[name] = main, tuple(dict.fromkeys(row for _, row in known if row != main))
-    return found
+        placed = [(node, row) for node in nodes if (row := rows.get(node.name)) is not None]
+        if placed:
+            main = max(placed, key=lambda pair: _weight(pair[0], layers[pair[1]]))[1]
+            owners[name] = main, tuple(dict.fromkeys(row for _, row in placed if row != main))
+    return owners
 
 
 def _weight(node: Node, layer: Layer) -> tuple[bool, int, int]:
@@ -345,16 +357,16 @@ def _weight(node: Node, layer: Layer) -> tuple[bool, int, int]:
 def _failed(
     error: Exception, runs: Iterable[KernelRun], flat: FlatGraph, layers: Sequence[Layer]
 ) -> BadModel:
-    """At which layer a run failed, and what ran until there."""
+    """The error of a failed run: its layer, and the kernels that ran before it."""
     name = named_in(str(error))
-    where, said = _named_path(one_line(error), flat, layers)
+    where, problem = _named_path(one_line(error), flat, layers)
     kernels = [
         kernel for run in runs for at, kernel in run.kernels.items() if not name or named_in(at) != name
     ]
     took = seconds_text(sum(kernel.seconds for kernel in kernels))
     ran = many_text(sum(kernel.calls for kernel in kernels), "kernel")
     before = f"{ran} ran before it, {took} together" if kernels else "nothing ran before it"
-    return BadModel(f"onnxruntime cannot run the model: {said}", where=where, hint=before)
+    return BadModel(f"onnxruntime cannot run the model: {problem}", where=where, hint=before)
 
 
 def _named_path(said: str, flat: FlatGraph, layers: Sequence[Layer]) -> tuple[str, str]:

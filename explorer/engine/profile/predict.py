@@ -96,60 +96,60 @@ class TimeModel:
         call: Seconds of a run beside its layers.
     """
 
-    def __init__(self, seen: MeasuredMachine, weights: int = 0) -> None:
-        self._cold = weights > max((one.bytes for one in seen.caches), default=0)
-        self._launch = seen.launch.median
-        self.call = seen.call.median
-        self._memory, self._bandwidth = seen.bandwidth, seen.bandwidth.bytes_per_second
+    def __init__(self, machine: MeasuredMachine, weights: int = 0) -> None:
+        self._cold = weights > max((cache.bytes for cache in machine.caches), default=0)
+        self._launch = machine.launch.median
+        self.call = machine.call.median
+        self._memory, self._bandwidth = machine.bandwidth, machine.bandwidth.bytes_per_second
         self._kernels: dict[str, list[KernelTime]] = {}
-        for one in (*seen.kernels, *seen.probes, seen.bandwidth):
-            if one.dtype == "float32":
-                self._kernels.setdefault(one.op, []).append(one)
+        for kernel in (*machine.kernels, *machine.probes, machine.bandwidth):
+            if kernel.dtype == "float32":
+                self._kernels.setdefault(kernel.op, []).append(kernel)
         self._activations = {act: self._beside(act) for act in FUSED}
 
     def seconds(self, layer: Layer, ops: Iterable[str] = (), inside: Sequence[Layer] = ()) -> float | None:
-        """Predicted seconds of all calls of a layer; None where its work is not known, or not of float32.
+        """Predicted seconds of all calls of a layer; None where its work is unknown, or not of float32.
 
         Args:
-            layer: That the kernel is.
-            ops: What the runtime calls its kernels.
+            layer: The layer of the kernel.
+            ops: The runtime's names for its kernels.
             inside: Layers whose work the kernel does, too.
         """
         ops, calls = tuple(ops), max(1, layer.calls)
         if ops and _NO_WORK.issuperset(ops):
             return self._launch * calls
         if not layer.macs and len(ops) == 1 and _KIND.get(ops[0]) in OF_RUNTIME and inside:
-            made = tensor_bytes(layer.outputs)
-            if made is None:
+            output_bytes = tensor_bytes(layer.outputs)
+            if output_bytes is None:
                 return None
-            return (self._launch + self._moving(_KIND.get(ops[0], "Add"), 2 * made / calls)) * calls
-        own = self._alone(layer)
-        if own is None:
+            return (self._launch + self._moving(_KIND.get(ops[0], "Add"), 2 * output_bytes / calls)) * calls
+        alone = self._alone(layer)
+        if alone is None:
             return None
-        if not layer.macs:  # what is done on the way is no more than the longest of it
-            return max(own, *(self._alone(one) or 0.0 for one in inside)) if inside else own
+        if not layer.macs:  # fused element-wise work takes as long as its slowest layer
+            return max(alone, *(self._alone(inner) or 0.0 for inner in inside)) if inside else alone
         if layer.kind not in _CONV:
-            return own
-        taken = [self._activations.get(_TAKEN_IN.get(one.kind, ""), 0.0) for one in inside]
-        return own + sum(taken) * (tensor_bytes(layer.outputs) or 0) / 4
+            return alone
+        taken = [self._activations.get(_TAKEN_IN.get(inner.kind, ""), 0.0) for inner in inside]
+        return alone + sum(taken) * (tensor_bytes(layer.outputs) or 0) / 4
 
     def _beside(self, activation: str) -> float:
-        """Seconds that an activation within a convolution takes for each number."""
+        """Seconds per number of an activation that is fused into a convolution."""
         chains = self._kernels.get(f"{GROUPED}, {ALONE}") or self._kernels.get(GROUPED) or []
-        without = {one.sizes: one.seconds.median for one in chains}
-        found = [
-            (one.seconds.median - without[one.sizes]) / (one.sizes[0] * one.sizes[2])
-            for one in self._kernels.get(f"{GROUPED}, {activation}", ())
-            if one.sizes in without
+        without = {chain.sizes: chain.seconds.median for chain in chains}
+        differences = [
+            (kernel.seconds.median - without[kernel.sizes]) / (kernel.sizes[0] * kernel.sizes[2])
+            for kernel in self._kernels.get(f"{GROUPED}, {activation}", ())
+            if kernel.sizes in without
         ]
-        return max(0.0, statistics.median(found)) if found else 0.0
+        return max(0.0, statistics.median(differences)) if differences else 0.0
 
     def _alone(self, layer: Layer) -> float | None:
-        """Seconds of all calls of a layer that has a kernel for itself."""
+        """Seconds of all calls of a layer with a kernel of its own."""
         moved, calls = bytes_moved(layer), max(1, layer.calls)
         if layer.group or layer.macs is None or moved is None:
             return None
-        if any(one.dtype != "float32" for one in layer.outputs) and layer.macs:
+        if any(output.dtype != "float32" for output in layer.outputs) and layer.macs:
             return None
         if not moved:
             return self._launch * calls
@@ -163,14 +163,14 @@ class TimeModel:
     def _multiplying(self, layer: Layer, macs: int) -> float | None:
         """Seconds of one call of a matmul or a convolution."""
         shape = layer.outputs[0].shape if layer.outputs else ()
-        sizes = [one for one in shape or () if isinstance(one, int) and one > 0]
+        sizes = [size for size in shape or () if isinstance(size, int) and size > 0]
         if not sizes or len(sizes) != len(shape or ()):
             return None
         conv = layer.kind in _CONV
         inner = max(1, macs // math.prod(sizes))
         if conv and len(sizes) > 2:
             at = sizes[1], inner, sizes[0] * math.prod(sizes[2:])
-        elif layer.weights:  # one factor for all: the other's leading axes are its rows
+        elif layer.weights:  # all share one factor: the leading axes of the other factor are rows
             at = math.prod(sizes[:-1]), inner, sizes[-1]
         else:
             at = sizes[-2] if len(sizes) > 1 else 1, inner, sizes[-1]
@@ -204,13 +204,13 @@ class TimeModel:
         return self._kernels.get(op) or self._kernels.get(_OLDER.get(op, "")) or ()
 
     def _moving(self, kind: str, moved: float) -> float:
-        """Seconds of one call of what multiplies nothing, between the measured sizes on a straight line.
+        """Seconds of one call of a layer without MACs, by linear interpolation between measured sizes.
 
         `kind` is a family of measured kernels.
         """
         points = self._like(kind) or self._kernels["Add"]
-        order = sorted((one.bytes, one.seconds.median / one.bytes) for one in points)
-        # what is larger than was measured comes from memory
+        order = sorted((point.bytes, point.seconds.median / point.bytes) for point in points)
+        # tensors larger than the measured ones come from memory
         largest, slow = order[-1]
         if largest < self._memory.bytes:
             order.append((self._memory.bytes, max(slow, 1 / self._bandwidth)))
@@ -236,11 +236,11 @@ def _moving_kind(layer: Layer) -> str:
 
 
 def _rate(kernels: Sequence[KernelTime], at: Sequence[int]) -> float:
-    """MACs a second of a matmul of M x K x N, by those that are like it."""
+    """MACs a second of a matmul of M x K x N: a mean over measured kernels, weighted by similarity."""
     total = weights = 0.0
-    for one in kernels:
-        far = sum((math.log(a) - math.log(b)) ** 2 for a, b in zip(one.sizes, at, strict=True))
+    for kernel in kernels:
+        far = sum((math.log(a) - math.log(b)) ** 2 for a, b in zip(kernel.sizes, at, strict=True))
         weight = 1 / (far + 0.01) ** 2
-        total += weight * math.log(one.macs_per_second)
+        total += weight * math.log(kernel.macs_per_second)
         weights += weight
     return math.exp(total / weights)

@@ -60,20 +60,20 @@ def timed(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> list[TimedModel]:
-    """Times models; of several, runs of each follow those of the one before, in turn.
+    """Times models; several models run in turn, in blocks of runs.
 
     Args:
-        every: The models, of which nothing is measured yet.
-        spec: How.
-        scratch: A folder for files that live as long as this takes.
-        machine: For the least time of each layer.
-        on_progress: Told how many runs were made.
-        cancel: Asked between runs; True stops.
+        every: The models, without measurements yet.
+        spec: The options.
+        scratch: A folder for temporary files.
+        machine: The machine, for the least time of each layer.
+        on_progress: Called with the number of runs.
+        cancel: Called between runs; True stops.
 
     Raises:
-        Misuse: There are not so many processors.
-        BadModel: A model cannot be loaded or run; which layer, and what ran before it, is said.
-        Cancelled: `cancel` said so.
+        Misuse: There are fewer processors than threads.
+        BadModel: A model cannot be loaded or run; the error names the layer and the kernels before it.
+        Cancelled: `cancel` returned True.
     """
     check_threads(spec.threads)
     report(on_progress, cancel, "loading")
@@ -81,16 +81,16 @@ def timed(
     fewest = _COMPARED if len(every) > 1 else 1
     for _ in range(spec.repeat):
         with tempfile.TemporaryDirectory(dir=scratch) as place, ExitStack() as stack, gc_pause():
-            for at, one in enumerate(every):
+            for at, measurement in enumerate(every):
                 os.mkdir(folder := os.path.join(place, str(at)))
-                one.load(spec, folder, stack)
-                one.trying(lambda runs: runs.warm_up(spec, fewest, cancel))
+                measurement.load(spec, folder, stack)
+                measurement.trying(lambda runs: runs.warm_up(spec, fewest, cancel))
             watch = watch or LoadWatch(spec.threads or processors())
             _alternate(every, spec, watch, on_progress, cancel)
-            for one in every:
-                one.take()
+            for measurement in every:
+                measurement.take()
     assert watch is not None
-    return [one.timed(spec, watch, machine) for one in every]
+    return [measurement.timed(spec, watch, machine) for measurement in every]
 
 
 def _alternate(
@@ -108,10 +108,12 @@ def _alternate(
 
     going = True
     while going:
-        found = [
-            one.trying(partial(TimedRuns.block, room=one.room, watch=watch, step=step, stop=why))
-            for one in every
+        reasons = [
+            measurement.trying(
+                partial(TimedRuns.block, room=measurement.room, watch=watch, step=step, stop=why)
+            )
+            for measurement in every
         ]
-        for one, stopped in zip(every, found, strict=True):
-            one.stopped = stopped or one.stopped
-        going = None in found
+        for measurement, stopped in zip(every, reasons, strict=True):
+            measurement.stopped = stopped or measurement.stopped
+        going = None in reasons

@@ -31,26 +31,26 @@ class NodeRows:
         """The row of each node of one graph.
 
         Args:
-            nodes: Of the main graph, a function's body or the body of a node.
+            nodes: The nodes of the main graph, a function's body or the body of a node.
             around: Row of the node that carries them; None for the main graph.
-            branch: Which of its graphs, where it carries several.
+            branch: The attribute that holds this graph, where the node carries several.
         """
         if around is not None and branch:
             around = self._branch(around, branch)
         carriers = [at for at, node in enumerate(nodes) if self._carries(node)]
-        found: list[int | None] = [None] * len(nodes)
+        node_rows: list[int | None] = [None] * len(nodes)
         taken: list[tuple[int, int]] = []
         for at in carriers:
             row = self._row(nodes[at], around, ())
-            found[at] = row
+            node_rows[at] = row
             if row is not None:
                 taken.append((row, end_of(self.layers, row)))
         inside = {row for start, end in taken for row in range(start, end)}
         for at, node in enumerate(nodes):
-            if found[at] is None:
+            if node_rows[at] is None:
                 row = self._row(node, around, inside)
-                found[at] = around if row is None else row
-        return found
+                node_rows[at] = around if row is None else row
+        return node_rows
 
     def _carries(self, node: Node) -> bool:
         return node.key in self._functions or bool(subgraphs(node))
@@ -72,12 +72,12 @@ class NodeRows:
 
     def _makers(self, around: int) -> dict[str, list[int]]:
         if around not in self._below:
-            found: dict[str, list[int]] = {}
+            makers: dict[str, list[int]] = {}
             last = len(self.layers) if around < 0 else end_of(self.layers, around)
             for at in range(around + 1, last):
                 for tensor in self.layers[at].outputs:
-                    found.setdefault(tensor.name, []).append(at)
-            self._below[around] = found
+                    makers.setdefault(tensor.name, []).append(at)
+            self._below[around] = makers
         return self._below[around]
 
 

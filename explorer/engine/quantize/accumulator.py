@@ -46,12 +46,12 @@ class WeightSums:
 
     @staticmethod
     def can(choice: LayerChoice, grid_of: GridOf) -> bool:
-        """Whether a layer has sums of integers, with one scale to a sum."""
-        layer, weights, given = choice.layer, choice.layer.of("weight"), choice.layer.of("input")
-        known = layer.op in (*_SUMMED_OVER_ALL, *_MATRICES) and len(weights) == len(given) == 1
-        if not (known and isinstance(choice.weight, Integer) and isinstance(choice.input, Integer)):
+        """Whether a layer has sums of integers, with one scale for each sum."""
+        layer, weights, inputs = choice.layer, choice.layer.of("weight"), choice.layer.of("input")
+        is_product = layer.op in (*_SUMMED_OVER_ALL, *_MATRICES) and len(weights) == len(inputs) == 1
+        if not (is_product and isinstance(choice.weight, Integer) and isinstance(choice.input, Integer)):
             return False
-        if grid_of(choice, given[0]).scale.size != 1 or weights[0].channel is None:
+        if grid_of(choice, inputs[0]).scale.size != 1 or weights[0].channel is None:
             return False
         return not grid_of(choice, weights[0]).block
 

@@ -41,51 +41,56 @@ def answer(
     weights: bool = True,
     accumulator_bits: int = 0,
     float_bits: int = 32,
-    kept: Collection[str] = (),
+    unchanged: Collection[str] = (),
 ) -> Quantization:
-    """What quantization does to a model.
+    """The effect of quantization on a model: layers, totals, errors.
 
     Args:
-        choices: For all layers of the model.
+        choices: The choices for all layers of the model.
         grid_of: The grids on which operands were rounded.
-        rows: The original's, from the analysis at the sizes of the samples: their MACs.
-        weight_bytes: The original's, all together.
-        layers: From `run_errors`; None where nothing was run.
-        outputs: Likewise.
-        weights: Measure the error of weights, too, and what their sums need.
-        accumulator_bits: Of the hardware's accumulator; layers that it is too narrow for are named.
-        float_bits: Of activations, in products of which no layer here is told.
-        kept: What is stored as it was for others than the layers, beside what they read.
+        rows: Rows of the original with their MACs, from the analysis at the sizes of the samples.
+        weight_bytes: Bytes of all weights of the original.
+        layers: From `run_errors`; None if the model was not run.
+        outputs: From `run_errors`; None if the model was not run.
+        weights: Also measure the errors of weights, and the bits that their sums need.
+        accumulator_bits: Width of the hardware's accumulator; layers that overflow it are named.
+        float_bits: Bits of activations in products outside these layers.
+        unchanged: Tensors that are also stored in their original format, for other readers than the layers.
     """
     by_output = {out.name: row.macs for row in rows if not row.group for out in row.outputs}
     by_path = {row.path: row.macs for row in rows if not row.group}
 
     def macs(layer: QuantizableLayer) -> int | None:
-        known = layer.inside and layer.name in by_path
-        return by_path[layer.name] if known else by_output.get(layer.node.outputs[0])
+        is_inner = layer.inside and layer.name in by_path
+        return by_path[layer.name] if is_inner else by_output.get(layer.node.outputs[0])
 
     measured = layers or {}
-    found = [
+    quantized_layers = [
         _layer(
             choice, grid_of, macs(choice.layer), measured.get(choice.layer.node.outputs[0]), weights=weights
         )
         for choice in choices
     ]
-    kinds = Counter(layer.op for layer in found)
-    changed = Counter(layer.op for layer in found if not layer.reason)
-    rank = [(loss, layer.name) for layer in found if (loss := _loss(layer)) is not None]
+    kinds = Counter(layer.op for layer in quantized_layers)
+    changed = Counter(layer.op for layer in quantized_layers if not layer.reason)
+    rank = [(loss, layer.name) for layer in quantized_layers if (loss := _loss(layer)) is not None]
     return Quantization(
         tuple(OperatorCount(op, n, changed[op], n - changed[op]) for op, n in kinds.items()),
-        tuple(found),
+        tuple(quantized_layers),
         QuantizeTotals(
-            _bytes(weight_bytes, choices, grid_of, kept), _all_bitops(choices, found, rows, float_bits)
+            _bytes(weight_bytes, choices, grid_of, unchanged),
+            _all_bitops(choices, quantized_layers, rows, float_bits),
         ),
-        tuple(_output(name, one) for name, one in (outputs or {}).items() if one.elements or one.nonfinite),
+        tuple(
+            _output(name, agreement)
+            for name, agreement in (outputs or {}).items()
+            if agreement.elements or agreement.nonfinite
+        ),
         worst=min(rank)[1] if rank else "",
         accumulator_bits=accumulator_bits,
         overflows=tuple(
             layer.name
-            for layer in found
+            for layer in quantized_layers
             if layer.accumulator is not None and 0 < accumulator_bits < layer.accumulator.bits
         ),
     )
@@ -113,7 +118,7 @@ def _layer(
     looked = weights and not choice.reason
     sums = WeightSums(choice, grid_of) if looked and WeightSums.can(choice, grid_of) else None
     lost = weight_errors(choice, grid_of, sums.add if sums is not None else None) if looked else None
-    stored = {operand.stored: operand for operand in layer.of("weight") if operand.tensor is not None}
+    stored_weights = {operand.stored: operand for operand in layer.of("weight") if operand.tensor is not None}
     return QuantizedLayer(
         layer.name,
         layer.op,
@@ -133,8 +138,10 @@ def _layer(
         macs=count,
         bitops_before=_bitops(choice, count, (None, None)),
         bitops=_bitops(choice, count, formats),
-        weight_bytes_before=sum(operand.tensor.nbytes for operand in stored.values() if operand.tensor),
-        weight_bytes=sum(_stored(choice, operand, grid_of) for operand in stored.values()),
+        weight_bytes_before=sum(
+            operand.tensor.nbytes for operand in stored_weights.values() if operand.tensor
+        ),
+        weight_bytes=sum(_stored(choice, operand, grid_of) for operand in stored_weights.values()),
         accumulator=None if sums is None else sums.reach(),
         reason=choice.reason,
     )
@@ -201,62 +208,73 @@ def _granularity(choice: LayerChoice, grid_of: GridOf) -> str:
 
 
 def _stored(choice: LayerChoice, operand: Operand, grid_of: GridOf) -> int:
-    """Bytes of a weight in its format, with its scales and, where they are not all 0, zero points.
+    """Bytes of a weight in its format, with its scales and, unless all are 0, its zero points.
 
-    A scale that the format's name says, or that is the product of two (of a bias of integers), takes none.
+    A scale takes no bytes if the format's name gives it, or if it is a product of two scales (integer bias).
     """
     assert operand.tensor is not None
     fmt = _format(choice, operand.part)
     if fmt is None:
         return operand.tensor.nbytes
-    own = math.ceil(operand.tensor.elements * fmt.bits / 8)
+    code_bytes = math.ceil(operand.tensor.elements * fmt.bits / 8)
     if isinstance(fmt, Microscaling):
         depth = operand.shape[-1 if operand.depth is None else operand.depth] if operand.shape else 1
-        return own + operand.tensor.elements // max(depth, 1) * -(-depth // BLOCK)
+        return code_bytes + operand.tensor.elements // max(depth, 1) * -(-depth // BLOCK)
     if not fmt.scaled or fmt is BIAS:
-        return own
+        return code_bytes
     grid = grid_of(choice, operand)
     return (
-        own + 4 * int(grid.scale.size) + (math.ceil(grid.zero.size * fmt.bits / 8) if grid.zero.any() else 0)
+        code_bytes
+        + 4 * int(grid.scale.size)
+        + (math.ceil(grid.zero.size * fmt.bits / 8) if grid.zero.any() else 0)
     )
 
 
-def _bytes(whole: int, choices: Sequence[LayerChoice], grid_of: GridOf, kept: Collection[str]) -> BeforeAfter:
-    """Of all weights and biases of the model; one that several layers read counts once."""
-    held: dict[str, dict[Hashable, int]] = {}
+def _bytes(
+    whole: int, choices: Sequence[LayerChoice], grid_of: GridOf, unchanged: Collection[str]
+) -> BeforeAfter:
+    """Bytes of all weights and biases of the model; a shared tensor counts once."""
+    bytes_of_copies: dict[str, dict[Hashable, int]] = {}
     before: dict[str, int] = {}
     for choice in choices:
         for operand in choice.layer.operands:
             if operand.tensor is not None:
-                # one that is a table of a layer and the weight of another may be stored in two formats
+                # a tensor that is a table of one layer and a weight of another may be stored in two formats
                 fmt = _format(choice, operand.part)
                 copy = (fmt, operand.axes, operand.channel) if fmt is not None else None
-                copies = held.setdefault(operand.stored, {})
+                copies = bytes_of_copies.setdefault(operand.stored, {})
                 copies[copy] = _stored(choice, operand, grid_of)
-                if operand.stored in kept:
+                if operand.stored in unchanged:
                     copies[None] = operand.tensor.nbytes
                 before[operand.stored] = operand.tensor.nbytes
     return BeforeAfter(
-        whole, whole - sum(before.values()) + sum(sum(copies.values()) for copies in held.values())
+        whole, whole - sum(before.values()) + sum(sum(copies.values()) for copies in bytes_of_copies.values())
     )
 
 
 def _all_bitops(
-    choices: Sequence[LayerChoice], found: Sequence[QuantizedLayer], rows: Sequence[Layer], float_bits: int
+    choices: Sequence[LayerChoice],
+    quantized_layers: Sequence[QuantizedLayer],
+    rows: Sequence[Layer],
+    float_bits: int,
 ) -> BeforeAfter:
-    """Of the whole model; what is no layer here multiplies as it did."""
+    """BitOPs of the whole model; rows outside the layers keep their BitOPs."""
     saved = 0
-    for layer in found:
+    for layer in quantized_layers:
         if layer.bitops_before is not None and layer.bitops is not None:
             saved += layer.bitops_before - layer.bitops
-    pairs = zip(choices, found, strict=True)
-    own = {c.layer.node.outputs[0]: one.bitops_before for c, one in pairs if not c.layer.inside}
+    pairs = zip(choices, quantized_layers, strict=True)
+    bitops_of_output = {
+        c.layer.node.outputs[0]: layer.bitops_before for c, layer in pairs if not c.layer.inside
+    }
     total = 0
     for row in rows:
         if row.group or not row.counted:
             continue
         if row.macs is None:
             return BeforeAfter(None, None)
-        known = next((own[out.name] for out in row.outputs if out.name in own), None)
-        total += row.macs * float_bits**2 if known is None else known
+        layer_bitops = next(
+            (bitops_of_output[out.name] for out in row.outputs if out.name in bitops_of_output), None
+        )
+        total += row.macs * float_bits**2 if layer_bitops is None else layer_bitops
     return BeforeAfter(total, total - saved)

@@ -116,16 +116,16 @@ class ValueDistribution:
     def _grow(self, largest: float) -> None:
         """Folds neighbouring intervals until the largest number has its own."""
         mantissa, exponent = math.frexp(largest)
-        wanted = max(exponent - (mantissa == 0.5), _LEAST_TOP)
-        if self._exponent is None or wanted <= self._exponent:
-            self._exponent = wanted if self._exponent is None else self._exponent
+        top_exponent = max(exponent - (mantissa == 0.5), _LEAST_TOP)
+        if self._exponent is None or top_exponent <= self._exponent:
+            self._exponent = top_exponent if self._exponent is None else self._exponent
             return
-        # as many fall into each new interval; all into the two innermost where it is more than there are
-        fold = 1 << min(wanted - self._exponent, HALF.bit_length() - 1)
+        # each new interval takes `fold` old ones; if there are fewer, the two innermost take all
+        fold = 1 << min(top_exponent - self._exponent, HALF.bit_length() - 1)
         inner = self.counts.reshape(-1, fold).sum(1)
         self.counts[:] = 0
         self.counts[HALF - inner.size // 2 : HALF + inner.size // 2] = inner
-        self._exponent = wanted
+        self._exponent = top_exponent
 
     def range(self, use: RangeUse, calibrator: Calibrator, percentile: float) -> Range:
         """The range that a calibrator chooses; where nothing was seen, 0 and 0."""
@@ -136,7 +136,7 @@ class ValueDistribution:
 
 def ranges(
     model: Model,
-    wanted: Mapping[Key, RangeUse],
+    uses: Mapping[Key, RangeUse],
     samples: Samples,
     calibrator: Calibrator = "minmax",
     percentile: float = 99.999,
@@ -146,23 +146,23 @@ def ranges(
     """Ranges of activations.
 
     Args:
-        model: That is run, in onnxruntime.
-        wanted: Which values, and for what they are rounded; by keys of the caller's.
-        samples: What it is run on.
-        calibrator: How a range is chosen: `minmax`: the least and the largest number; `percentile`: so much
-            of all numbers lie inside, and as many below as above; `entropy`: the numbers inside it, as the
-            format's levels tell them apart, diverge least from all of them (Kullback-Leibler); `mse`: the
-            mean squared error of rounding, saturation included, is least.
-        percentile: Of `percentile`, in per cent.
+        model: The model to run in onnxruntime.
+        uses: The values, with the formats in which they are rounded; keys are the caller's.
+        samples: Inputs of the model.
+        calibrator: The rule for a range. `minmax`: from the least to the largest number. `percentile`: this
+            share of all numbers lies inside, and as many lie below as above. `entropy`: rounding to the
+            format's levels diverges least from all numbers (Kullback-Leibler). `mse`: the mean squared error
+            of rounding, saturation included, is least.
+        percentile: For the calibrator `percentile`, in per cent.
         step: As for `observe_values`.
-        means: Takes in the values that it wants, too.
+        means: Also takes the values that it needs.
 
     Raises:
-        Misuse: A value holds NaN, or the percentile is none.
+        Misuse: A value holds NaN, or the percentile is out of range.
         BadModel: The model does not run on a sample.
     """
-    ranged = {use.value for use in wanted.values()}
-    names = dict.fromkeys((*(use.value for use in wanted.values()), *(means.axes if means else ())))
+    ranged = {use.value for use in uses.values()}
+    names = dict.fromkeys((*(use.value for use in uses.values()), *(means.axes if means else ())))
 
     def observe(take: Callable[[str, Array], None]) -> None:
         def both(name: str, value: Array) -> None:
@@ -174,7 +174,7 @@ def ranges(
         observe_values(model, names, samples, both, step)
 
     return ranges_seen(
-        wanted,
+        uses,
         observe,
         samples.text,
         calibrator,
@@ -183,30 +183,30 @@ def ranges(
 
 
 def ranges_seen(
-    wanted: Mapping[Key, RangeUse],
+    uses: Mapping[Key, RangeUse],
     observe: Callable[[Callable[[str, Array], None]], None],
     text: str,
     calibrator: Calibrator,
     percentile: float,
 ) -> dict[Key, Range]:
-    """Ranges of values that something shows: `ranges`, whatever runs the model.
+    """Ranges as of `ranges`, for any function that runs the model.
 
     Args:
-        wanted: See `ranges`.
-        observe: Gives every value of every sample, by name, to what it is called with.
-        text: Where the samples come from.
+        uses: See `ranges`.
+        observe: Calls its argument with the name and the value of every value of every sample.
+        text: The origin of the samples.
         calibrator: See `ranges`.
         percentile: See `ranges`.
 
     Raises:
-        Misuse: A value holds NaN, or the percentile is none.
+        Misuse: A value holds NaN, or the percentile is out of range.
     """
     check_percentile(percentile)
-    seen = {use.value: ValueDistribution(fine=calibrator != "minmax") for use in wanted.values()}
-    observe(lambda name, value: seen[name].add(value))
+    distributions = {use.value: ValueDistribution(fine=calibrator != "minmax") for use in uses.values()}
+    observe(lambda name, value: distributions[name].add(value))
     return {
-        key: calibrated_range(seen[use.value], use, text, calibrator, percentile)
-        for key, use in wanted.items()
+        key: calibrated_range(distributions[use.value], use, text, calibrator, percentile)
+        for key, use in uses.items()
     }
 
 
@@ -221,48 +221,48 @@ def check_percentile(percentile: float) -> None:
 
 
 def calibrated_range(
-    seen: ValueDistribution, use: RangeUse, text: str, calibrator: Calibrator, percentile: float
+    distribution: ValueDistribution, use: RangeUse, text: str, calibrator: Calibrator, percentile: float
 ) -> Range:
-    """The range of a value that was seen on samples.
+    """The range of a value, from its distribution over the samples.
 
     Raises:
         Misuse: It holds NaN.
     """
-    if seen.nan:
-        what = f"the value '{printable(use.value)}' has {seen.nan:,} NaN"
-        raise Misuse(f"{what} with {text}: no range can be made")
-    return seen.range(use, calibrator, percentile)
+    if distribution.nan:
+        problem = f"the value '{printable(use.value)}' has {distribution.nan:,} NaN"
+        raise Misuse(f"{problem} with {text}: no range can be made")
+    return distribution.range(use, calibrator, percentile)
 
 
-def _percentile(seen: ValueDistribution, use: RangeUse, percentile: float) -> Range:
-    """The innermost ends of intervals outside which no more than was asked lies, half on either side."""
-    total = int(seen.counts.sum())
+def _percentile(distribution: ValueDistribution, use: RangeUse, percentile: float) -> Range:
+    """The narrowest interval ends that leave at most the given share outside, half on either side."""
+    total = int(distribution.counts.sum())
     outside = math.floor(total * (100 - percentile) / 200)
-    below, edges = np.cumsum(seen.counts), seen.edges
+    below, edges = np.cumsum(distribution.counts), distribution.edges
     first = int(np.searchsorted(below, outside, side="right"))
     last = int(np.searchsorted(below, total - outside, side="left"))
-    return max(float(edges[first]), seen.low), min(float(edges[last + 1]), seen.high)
+    return max(float(edges[first]), distribution.low), min(float(edges[last + 1]), distribution.high)
 
 
-def _entropy(seen: ValueDistribution, use: RangeUse, percentile: float) -> Range:
-    """The least divergence, as TensorRT has it.
+def _entropy(distribution: ValueDistribution, use: RangeUse, percentile: float) -> Range:
+    """The range of the least divergence, as in TensorRT.
 
-    Inside a threshold every number is told apart as well as the histogram does (those outside count at the
-    ends), or only as well as the levels do: the divergence is that of the second from the first.
+    Two distributions are compared inside a threshold: the histogram, with the numbers outside added to its
+    ends, and the histogram at the resolution of the levels.
     https://on-demand.gputechconf.com/gtc/2017/presentation/s7310-8-bit-inference-with-tensorrt.pdf
     """
-    one_sided = seen.low >= 0
+    one_sided = distribution.low >= 0
     both_ways = use.symmetric and getattr(use.format, "signed", True)
     levels = 1 << (use.format.bits - (one_sided and both_ways))
-    # as fine as TensorRT has it: sixteen intervals for each of 256 levels
-    counts = seen.nonzero.reshape(-1, 2).sum(1)
+    # TensorRT's resolution: sixteen intervals for each of 256 levels
+    counts = distribution.nonzero.reshape(-1, 2).sum(1)
     half = counts.size // 2
     if one_sided:
         counts = counts[half:]
-    used = min(math.floor(max(-seen.low, seen.high) / seen.top * half) + 1, half)
+    used = min(math.floor(max(-distribution.low, distribution.high) / distribution.top * half) + 1, half)
     least = levels if one_sided else levels // 2
     if least >= used:
-        return seen.low, seen.high
+        return distribution.low, distribution.high
 
     def divergence(width: int) -> float:
         first, last = (0, width) if one_sided else (half - width, half + width)
@@ -272,15 +272,15 @@ def _entropy(seen: ValueDistribution, use: RangeUse, percentile: float) -> Range
         level = np.repeat(np.arange(levels), np.diff(starts, append=inside.size))
         sums = np.add.reduceat(inside, starts)
         shared = np.divide(sums, filled, out=np.zeros(levels), where=filled > 0)[level]
-        told = inside.copy()
-        told[0] += counts[:first].sum()
-        told[-1] += counts[last:].sum()
-        return _divergence(told, np.where(inside > 0, shared, 0))
+        reference = inside.copy()
+        reference[0] += counts[:first].sum()
+        reference[-1] += counts[last:].sum()
+        return _divergence(reference, np.where(inside > 0, shared, 0))
 
     widths = np.unique(np.linspace(least, used, 2 * _STEPS).astype(int))
     best = min(widths.tolist(), key=divergence)
-    end = best * seen.top / half
-    return min(max(seen.low, -end), end), max(min(seen.high, end), -end)
+    end = best * distribution.top / half
+    return min(max(distribution.low, -end), end), max(min(distribution.high, end), -end)
 
 
 def _divergence(p: Array, q: Array) -> float:
@@ -300,11 +300,11 @@ def _smooth(counts: Array) -> Array:
     return np.where(empty, _SMOOTHING, counts - lost)
 
 
-def _mse(seen: ValueDistribution, use: RangeUse, percentile: float) -> Range:
-    """Both ends are moved inwards together, then, where they have a scale and a zero point, each alone."""
-    counts = seen.nonzero
+def _mse(distribution: ValueDistribution, use: RangeUse, percentile: float) -> Range:
+    """The range of the least squared error: both ends move inwards together, then, if asymmetric, alone."""
+    counts = distribution.nonzero
     filled = np.flatnonzero(counts)
-    middles = ((filled + 0.5 - HALF) * (seen.top / HALF)).astype(np.float32)
+    middles = ((filled + 0.5 - HALF) * (distribution.top / HALF)).astype(np.float32)
     counts = counts[filled].astype(np.float64)
 
     def error(low: float, high: float) -> float:
@@ -313,14 +313,14 @@ def _mse(seen: ValueDistribution, use: RangeUse, percentile: float) -> Range:
         gap = use.format.rounded(middles, grid).astype(np.float64) - middles
         return float(counts @ (gap * gap))
 
-    low, high = seen.low, seen.high
+    low, high = distribution.low, distribution.high
     coarse = [at / _STEPS for at in range(_STEPS, 0, -1)]
     best = min(coarse, key=lambda part: error(low * part, high * part))
     near = [min(best + at / (8 * _STEPS), 1.0) for at in range(8, -8, -1)]
     best = min([part for part in near if part > 0], key=lambda part: error(low * part, high * part))
     ends = low * best, high * best
     if not use.symmetric and low < 0 < high:
-        # one end may hold all that is far away
+        # outliers may lie at one end only
         first = min([best, *coarse], key=lambda part: error(low * part, ends[1]))
         ends = low * first, ends[1]
         last = min([best, *coarse], key=lambda part: error(ends[0], high * part))

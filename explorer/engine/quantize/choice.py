@@ -114,12 +114,12 @@ def choose(
 
 
 def _named(part: str, name: str, where: str) -> NumberFormat | None:
-    """The format of this name, for a part."""
+    """The format with this name, for a part of a layer."""
     if name != BIAS.name:
         return format_of(name, where)
     if part != "bias":
-        what = f"{name} is for a bias, whose scale is the product of two"
-        raise Misuse(what, where=where, hint=f"the {part} takes int16, or fixed24.12")
+        message = f"{name} is for a bias, whose scale is the product of two"
+        raise Misuse(message, where=where, hint=f"the {part} takes int16, or fixed24.12")
     return BIAS
 
 
@@ -148,20 +148,20 @@ def _choice(
         reason = f"switched off by {origins['on'].removeprefix('chosen by ') or 'the specification'}"
     elif not reason and named and on is None:
         reason = named
-    how = {name: values[name] for name in ("granularity", "symmetric", "block")}
+    settings = {name: values[name] for name in ("granularity", "symmetric", "block")}
     if reason:
-        return LayerChoice(layer, **how, origins=origins, reason=reason)
+        return LayerChoice(layer, **settings, origins=origins, reason=reason)
     parts = {
         part: _named(part, values[part], _where(origins[part], "--to"))
         for part in PARTS
         if (part, values[part]) != ("bias", "auto")
     }
-    choice = LayerChoice(layer, **how, unsaturated=spec.unsaturated, origins=origins)
+    choice = LayerChoice(layer, **settings, unsaturated=spec.unsaturated, origins=origins)
     return _fitting(choice, parts, spec.form)
 
 
 def _fitting(choice: LayerChoice, parts: Mapping[str, NumberFormat | None], form: str) -> LayerChoice:
-    """A choice with the formats of the parts that the layer has, and how it is written."""
+    """The choice with the formats of the parts that the layer has, and with its written form."""
     layer = choice.layer
     taken = {part: fmt for part, fmt in parts.items() if fmt is not None and layer.of(part)}  # type: ignore[arg-type]
     if "bias" in taken and layer.of("bias")[0].tensor is None:
@@ -176,8 +176,8 @@ def _fitting(choice: LayerChoice, parts: Mapping[str, NumberFormat | None], form
         del taken["bias"]  # there is no accumulator of integers, or none with the scale of its numbers
     if not taken:
         missing = next((part for part in ("weight", "bias") if parts.get(part)), "")
-        what = f"it has no stored {missing}" if missing else "no part of it is asked for"
-        return replace(choice, reason=what)
+        why = f"it has no stored {missing}" if missing else "no part of it is asked for"
+        return replace(choice, reason=why)
     choice = replace(choice, **taken)
     dtype = layer.operands[0].dtype
     if dtype != "float32" and (cast := next((f.name for f in taken.values() if f.writing == "cast"), "")):
@@ -250,10 +250,10 @@ def is_bias_added(choice: LayerChoice) -> bool:
 
 
 def _in_blocks(choice: LayerChoice) -> bool:
-    """Whether a layer is what MatMulNBits computes: a stored weight of 4 bits, on the right.
+    """Whether MatMulNBits can compute a layer: a stored weight of 4 bits, as the right factor.
 
-    Of a DequantizeLinear in front of such a product, in blocks or not, onnxruntime makes one itself which
-    rounds the activation to 8 bits, whatever was asked.
+    From a DequantizeLinear in front of such a product, onnxruntime itself makes a MatMulNBits that rounds the
+    activation to 8 bits, whatever the specification says.
     """
     layer, fmt = choice.layer, choice.weight
     if layer.op not in ("MatMul", "Gemm") or fmt is None or fmt.element_type not in ("int4", "uint4"):
@@ -264,30 +264,30 @@ def _in_blocks(choice: LayerChoice) -> bool:
     if len(weights) != 1 or weights[0].at != 1 or len(weights[0].shape) != 2 or _factors(layer) != (1.0, 1.0):
         return False
     block = choice.block if fmt.scaled and weights[0].shape[weights[0].depth or 0] > choice.block else 0
-    known = not block or (block >= 16 and block & (block - 1) == 0)
-    return known and not layer.node.attributes.get("transA", 0)
+    is_supported = not block or (block >= 16 and block & (block - 1) == 0)
+    return is_supported and not layer.node.attributes.get("transA", 0)
 
 
 def _meant(
     layers: Sequence[QuantizableLayer], spec: QuantizeSpec, rows: Callable[[], Sequence[Layer]]
 ) -> dict[int, str]:
-    """Why a layer is not meant by `spec.ops` and `spec.sites`, by its id."""
-    left: dict[int, str] = {}
-    said = dict(spec.origins)
+    """Reasons why layers are not selected by `spec.ops` and `spec.sites`, by the layer's id."""
+    reasons: dict[int, str] = {}
+    origins = dict(spec.origins)
     for op in spec.ops:
         if not any(fnmatch.fnmatchcase(layer.op, op) for layer in layers):
-            where = _where(said.get("ops", ""), "--op")
+            where = _where(origins.get("ops", ""), "--op")
             raise Misuse(f"no layer is a '{op}'", where=where, hint=nearest(op, {la.op for la in layers}))
-    chosen = _sites(layers, spec.sites, rows, _where(said.get("sites", ""), "--site"))
+    site_ids = _sites(layers, spec.sites, rows, _where(origins.get("sites", ""), "--site"))
     for layer in layers:
         by_op = any(fnmatch.fnmatchcase(layer.op, op) for op in spec.ops)
         if spec.ops and not by_op:
-            left[id(layer)] = "its operator is not chosen"
-        elif spec.sites and id(layer) not in chosen:
-            left[id(layer)] = "it is not chosen"
+            reasons[id(layer)] = "its operator is not chosen"
+        elif spec.sites and id(layer) not in site_ids:
+            reasons[id(layer)] = "it is not chosen"
         elif layer.asked and not by_op and not spec.sites:
-            left[id(layer)] = f"left unless it is named: --op {layer.op}"
-    return left
+            reasons[id(layer)] = f"left unless it is named: --op {layer.op}"
+    return reasons
 
 
 def _where(origin: str, option: str) -> str:
@@ -297,8 +297,8 @@ def _where(origin: str, option: str) -> str:
 def _sites(
     layers: Sequence[QuantizableLayer], sites: Sequence[str], rows: Callable[[], Sequence[Layer]], where: str
 ) -> set[int]:
-    """The ids of the layers that names, globs, 're:…' and filters mean."""
-    chosen: set[int] = set()
+    """The ids of the layers that names, globs, 're:…' and filters select."""
+    layer_ids: set[int] = set()
     for site in sites:
         hits = {id(layer) for layer in layers if site in (layer.name, layer.node.outputs[0])}
         matches = name_matcher(site, where)
@@ -308,20 +308,20 @@ def _sites(
         if not hits:
             hint = nearest(site, [layer.name for layer in layers])
             raise Misuse(f"no layer is called '{site}'", where=where, hint=hint)
-        chosen |= hits
-    return chosen
+        layer_ids |= hits
+    return layer_ids
 
 
 def _found(layers: Sequence[QuantizableLayer], query: str, rows: Sequence[Layer]) -> set[int]:
-    """The ids of the layers that a filter finds; each is asked as the row that makes its output."""
-    made = {id(layer): layer for layer in layers}
-    of_output = {layer.node.outputs[0]: at for at, layer in made.items()}
-    wanted, found = matcher(query), set()
+    """The ids of the layers that a filter selects; it tests the row that makes a layer's output."""
+    layers_by_id = {id(layer): layer for layer in layers}
+    of_output = {layer.node.outputs[0]: at for at, layer in layers_by_id.items()}
+    matches, layer_ids = matcher(query), set()
     for row in rows:
         at = next((of_output[out.name] for out in row.outputs if out.name in of_output), None)
         if at is not None and not row.group:
-            sizes = dict(zip("MKN", made[at].sizes or (), strict=False))
+            sizes = dict(zip("MKN", layers_by_id[at].sizes or (), strict=False))
             row = replace(row, attributes={**row.attributes, **sizes})
-        if wanted(row) and at is not None:
-            found.add(at)
-    return found
+        if matches(row) and at is not None:
+            layer_ids.add(at)
+    return layer_ids

@@ -57,15 +57,15 @@ class LayerErrors(Struct):
 def weight_errors(
     choice: LayerChoice, grid_of: GridOf, look: Callable[[Array], None] | None = None
 ) -> Agreement | None:
-    """The rounded weights of a layer against the original's; None where none has a format.
+    """The agreement of a layer's rounded weights with the originals; None if the weights have no format.
 
     Args:
-        choice: The layer's.
-        grid_of: The grid on which they were rounded.
-        look: Of integers: called with the steps of each slab, in order.
+        choice: The layer's choice.
+        grid_of: The grids on which weights were rounded.
+        look: Called with the steps of each slab, in order, if the format is of integers.
     """
     operands = choice.layer.of("weight") if choice.weight is not None else ()
-    found = Agreement()
+    agreement = Agreement()
     for operand in operands:
         depth = -1 if operand.depth is None else operand.depth
         for values, grid in slabs(operand, grid_of(choice, operand)):
@@ -76,8 +76,8 @@ def weight_errors(
                 flat = choice.weight.of_steps(steps, grid)
             else:
                 flat = choice.weight.rounded(values, grid, depth)
-            found.add(values.reshape(-1, 1), as_read(flat, operand).reshape(-1, 1))
-    return found if operands else None
+            agreement.add(values.reshape(-1, 1), as_read(flat, operand).reshape(-1, 1))
+    return agreement if operands else None
 
 
 def run_errors(
@@ -88,45 +88,45 @@ def run_errors(
     samples: Samples,
     step: Step = lambda done, total: None,
 ) -> tuple[dict[str, LayerErrors], dict[str, Agreement]]:
-    """Errors of activations, layers and outputs, on the values that the original has for each sample.
+    """Errors of activations, layers and outputs; each layer runs on the original's values of each sample.
 
     Args:
         before: The original.
-        after: It, quantized by `choices`.
-        choices: For its layers.
-        grid_of: As `weight_errors`.
-        samples: What both are run on.
-        step: Called before each run, with how many are done and how many there are; raises `Cancelled` to
+        after: The model quantized by `choices`.
+        choices: The choices for its layers.
+        grid_of: As for `weight_errors`.
+        samples: Inputs of both models.
+        step: Called before each run with the number of finished runs and of all runs; raises `Cancelled` to
             stop.
 
     Returns:
-        (by the first output of a layer, for those that have a format; by the outputs of the model).
+        Errors of layers with a format, by their first output; and agreement of the model's outputs, by name.
 
     Raises:
         BadModel: A model does not run on a sample.
     """
     ends = [v.name for v in before.graph.outputs]
     pieces = _Pieces(before, after, [choice for choice in choices if not choice.reason])
-    known = {info.name: info for info in infos(before, {*pieces.values, *ends}, samples)}
-    parts = list(batches(pieces.choices, lambda c: sum(nbytes(known[n]) for n in pieces.of(c)), BUDGET)) or [
-        []
-    ]
+    info_by_name = {info.name: info for info in infos(before, {*pieces.values, *ends}, samples)}
+    parts = list(
+        batches(pieces.choices, lambda c: sum(nbytes(info_by_name[n]) for n in pieces.of(c)), BUDGET)
+    ) or [[]]
     layers: dict[str, LayerErrors] = {}
     outputs = {name: Agreement() for name in ends}
     whole = RuntimeSession(after, what="the quantized model")
     for at, part in enumerate(parts):
         values = {name for choice in part for name in pieces.of(choice)} | (set() if at else {*ends})
-        observer = Observer(before, [known[name] for name in sorted(values)], "the original")
-        quantized = pieces.session(part, known)
+        observer = Observer(before, [info_by_name[name] for name in sorted(values)], "the original")
+        quantized = pieces.session(part, info_by_name)
         for number, feeds in enumerate(samples):
             step(at * samples.count + number, len(parts) * samples.count)
-            seen = observer.run(feeds)
+            original_values = observer.run(feeds)
             if not at:
-                agree(outputs, seen, whole.run(feeds))
-            made = quantized(seen)
+                agree(outputs, original_values, whole.run(feeds))
+            quantized_values = quantized(original_values)
             for choice in part:
                 errors = layers.setdefault(choice.layer.node.outputs[0], LayerErrors())
-                add_sample(errors, choice, grid_of, seen, made)
+                add_sample(errors, choice, grid_of, original_values, quantized_values)
     return layers, outputs
 
 
@@ -142,16 +142,16 @@ def add_sample(
     errors: LayerErrors,
     choice: LayerChoice,
     grid_of: GridOf,
-    seen: Mapping[str, Any],
-    made: Mapping[str, Any],
+    original_values: Mapping[str, Any],
+    quantized_values: Mapping[str, Any],
 ) -> None:
-    """What one sample shows of a layer."""
+    """Adds the errors of a layer on one sample."""
     for name in choice.layer.node.outputs:
-        if name in made:
-            errors.output.add(seen[name].reshape(-1, 1), made[name].reshape(-1, 1))
+        if name in quantized_values:
+            errors.output.add(original_values[name].reshape(-1, 1), quantized_values[name].reshape(-1, 1))
     for operand in choice.layer.of("input") if choice.input is not None else ():
         assert choice.input is not None
-        values, grid = seen[operand.value], grid_of(choice, operand)
+        values, grid = original_values[operand.value], grid_of(choice, operand)
         for some, rounded in _rounded(choice.input, values, grid, operand.depth):
             errors.input.add(some.reshape(-1, 1), as_read(rounded, operand).reshape(-1, 1))
         if not isinstance(choice.input, Microscaling):
@@ -216,19 +216,19 @@ class _Pieces:
         return sorted(given | read | {name for name, _ in regions})
 
     def session(
-        self, choices: Sequence[LayerChoice], known: Mapping[str, TensorInfo]
+        self, choices: Sequence[LayerChoice], info_by_name: Mapping[str, TensorInfo]
     ) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
-        """A session of some layers: what they make, by the original's values."""
+        """A function that runs some quantized layers on values of the original, and returns their outputs."""
         regions = [pair for choice in choices for pair in self._regions[choice.layer.node.outputs[0]]]
         if not regions:
-            return lambda seen: {}
-        given = {name: self._originals[name] for _, region in regions for name in region.given}
-        dtypes = {name: known[value].dtype or "float32" for name, value in given.items()}
+            return lambda values: {}
+        original_names = {name: self._originals[name] for _, region in regions for name in region.given}
+        dtypes = {name: info_by_name[value].dtype or "float32" for name, value in original_names.items()}
         model, names = cut_out(self._wiring, [region for _, region in regions], dtypes)
         session = RuntimeSession(model, what="the quantized layers", optimise=False)
 
-        def run(seen: Mapping[str, Any]) -> dict[str, Any]:
-            feeds: Feeds = {name: seen[value] for name, value in given.items()}
+        def run(original_values: Mapping[str, Any]) -> dict[str, Any]:
+            feeds: Feeds = {name: original_values[value] for name, value in original_names.items()}
             results = session.run(feeds)
             return {name: results[names[region.value]] for name, region in regions}
 

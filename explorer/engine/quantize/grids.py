@@ -141,9 +141,9 @@ def sound(
 
 
 def _sound(choice: LayerChoice, grids: Grids, parts: Sequence[Part]) -> LayerChoice:
-    stored = [o for o in choice.layer.operands if o.tensor is not None and o.part in parts]
+    stored_operands = [o for o in choice.layer.operands if o.tensor is not None and o.part in parts]
     try:
-        for operand in stored if not choice.reason else ():
+        for operand in stored_operands if not choice.reason else ():
             if getattr(choice, operand.part) is not None:
                 grids.of(choice, operand)
     except BadModel as problem:

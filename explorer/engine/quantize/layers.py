@@ -133,39 +133,41 @@ def find_layers(
     """
     constants = Constants(model.graph, model.defaults)
     computed = _computed(model)
-    found: list[QuantizableLayer] = []
+    layers: list[QuantizableLayer] = []
     tiled: set[str] = set()
     for node in node_sequence(model.graph.nodes):
         done = node.metadata.get(SITE_KEY)
         if done is not None or node.domain == DOMAIN:
             if done is not None and done not in tiled:
-                found.append(QuantizableLayer(node, done, reason="it is tiled: quantize first, then tile"))
+                layers.append(QuantizableLayer(node, done, reason="it is tiled: quantize first, then tile"))
             tiled.add(done or "")
             continue
         if node.key in model.functions:
-            found += _inside(model.functions[node.key].nodes, node.label, "a function", model, {})
+            layers += _inside(model.functions[node.key].nodes, node.label, "a function", model, {})
         elif (layer := _layer(node, constants, shapes, computed)) is not None:
-            found.append(replace(layer, sizes=(sizes or {}).get(layer.name)))
+            layers.append(replace(layer, sizes=(sizes or {}).get(layer.name)))
         for branch, body in subgraphs(node):
             tables = {**model.graph.initializers, **body.initializers}
-            found += _inside(body.nodes, f"{node.label}/{branch}", f"a body of {node.op}", model, tables)
-    return tuple(found)
+            layers += _inside(body.nodes, f"{node.label}/{branch}", f"a body of {node.op}", model, tables)
+    return tuple(layers)
 
 
 def _inside(
-    nodes: Sequence[Node], place: str, what: str, model: Model, stored: Mapping[str, Tensor]
+    nodes: Sequence[Node], place: str, container: str, model: Model, initializers: Mapping[str, Tensor]
 ) -> Iterator[QuantizableLayer]:
-    """Layers in a body or a function, which are left; a Gather is one where it reads a stored table."""
+    """Layers in a body or a function, which are not quantized; a Gather is a layer if its table is stored."""
     for node in node_sequence(nodes):
         if node.key in model.functions:
             if node.domain != DOMAIN:
-                own = model.functions[node.key].nodes
-                yield from _inside(own, f"{place}/{node.label}", what, model, {})
-        elif (node.domain, node.op) in _KINDS and (node.op != "Gather" or _is_table(node, stored)):
-            yield QuantizableLayer(node, f"{place}/{node.label}", reason=f"it stands in {what}", inside=True)
+                body_nodes = model.functions[node.key].nodes
+                yield from _inside(body_nodes, f"{place}/{node.label}", container, model, {})
+        elif (node.domain, node.op) in _KINDS and (node.op != "Gather" or _is_table(node, initializers)):
+            yield QuantizableLayer(
+                node, f"{place}/{node.label}", reason=f"it stands in {container}", inside=True
+            )
         for branch, body in subgraphs(node):
-            tables = {**stored, **body.initializers}
-            yield from _inside(body.nodes, f"{place}/{node.label}/{branch}", what, model, tables)
+            tables = {**initializers, **body.initializers}
+            yield from _inside(body.nodes, f"{place}/{node.label}/{branch}", container, model, tables)
 
 
 def _is_table(node: Node, stored: Mapping[str, Tensor]) -> bool:
@@ -174,12 +176,16 @@ def _is_table(node: Node, stored: Mapping[str, Tensor]) -> bool:
 
 
 def _computed(model: Model) -> set[str]:
-    """What is stored, and what nodes compute of that alone."""
-    known = {*model.graph.initializers} - {*model.defaults}
+    """Names of stored tensors, and of values computed from these alone."""
+    constant_names = {*model.graph.initializers} - {*model.defaults}
     for node in node_sequence(model.graph.nodes):
-        if node.op not in RANDOM and not subgraphs(node) and all(n in known for n in node.inputs if n):
-            known.update(node.outputs)
-    return known - {""}
+        if (
+            node.op not in RANDOM
+            and not subgraphs(node)
+            and all(n in constant_names for n in node.inputs if n)
+        ):
+            constant_names.update(node.outputs)
+    return constant_names - {""}
 
 
 def _layer(
@@ -206,14 +212,14 @@ def _layer(
 
 
 def _typed(operands: tuple[Operand, ...], shapes: Mapping[str, TensorInfo]) -> tuple[Operand, ...]:
-    """The operands with the element type of the layer, which all of them have."""
+    """The operands with the element type of the layer, which is common to all."""
     for operand in operands:
         info = shapes.get(operand.value)
-        known = (
+        dtype = (
             operand.tensor.dtype if operand.tensor is not None else info.dtype if info is not None else None
         )
-        if known in FLOATS:
-            return tuple(replace(one, dtype=known) for one in operands)
+        if dtype in FLOATS:
+            return tuple(replace(operand, dtype=dtype) for operand in operands)
     return operands
 
 
@@ -259,14 +265,14 @@ def _operand(
     channel: int | None = None,
     depth: int | None = None,
 ) -> Operand:
-    found = constants.resolve(value)
+    resolved = constants.resolve(value)
     if part == "weight" and constants.replaceable:
         raise _NotQuantizable(REPLACEABLE)
-    if found is None or value in constants.derived:
-        # what is behind a DequantizeLinear is refused by its producer
+    if resolved is None or value in constants.derived:
+        # a value behind a DequantizeLinear is refused at its producer
         return Operand("input" if part == "weight" else part, at, value, channel, depth)
-    tensor, stored, axes, chain = found
-    return Operand(part, at, value, channel, depth, 0, tensor, stored, axes, chain)
+    tensor, stored_name, axes, chain = resolved
+    return Operand(part, at, value, channel, depth, 0, tensor, stored_name, axes, chain)
 
 
 def _bias(node: Node, constants: Constants, at: int) -> tuple[Operand, ...]:
@@ -330,10 +336,14 @@ def _einsum(node: Node, constants: Constants) -> tuple[Operand, ...]:
     if len(terms) != 2 or len(node.inputs) != 2 or "..." in text or not arrow:
         raise _NotQuantizable("its equation is no plain product of two operands")
     sides = []
-    for at, (own, other) in enumerate((terms, terms[::-1])):
-        kept = [i - len(own) for i, letter in enumerate(own) if letter in out and letter not in other]
-        summed = [i - len(own) for i, letter in enumerate(own) if letter in other and letter not in out]
-        axes = kept[-1] if kept else None, summed[-1] if summed else None
+    for at, (term, other_term) in enumerate((terms, terms[::-1])):
+        free_axes = [
+            i - len(term) for i, letter in enumerate(term) if letter in out and letter not in other_term
+        ]
+        summed = [
+            i - len(term) for i, letter in enumerate(term) if letter in other_term and letter not in out
+        ]
+        axes = free_axes[-1] if free_axes else None, summed[-1] if summed else None
         sides.append(_counted(node, _operand(constants, "weight", at, node.inputs[at], *axes)))
     return tuple(sides)
 

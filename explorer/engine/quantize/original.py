@@ -45,8 +45,8 @@ class OriginalRuns:
         self, model: Model, samples: Samples, *, fine: bool, step: Step = lambda done, total: None
     ) -> None:
         self.samples = samples
-        known = shapes.infer(model).values
-        layers = find_layers(model, known, {})
+        value_infos = shapes.infer(model).values
+        layers = find_layers(model, value_infos, {})
         read = {operand.value for layer in layers for operand in layer.of("input")}
         self.means = ChannelMeans(read_axes(layers))
         self._seen = {name: ValueDistribution(fine=fine) for name in sorted(read)}
@@ -67,7 +67,7 @@ class OriginalRuns:
     def ranges(
         self,
         model: Model,
-        wanted: Mapping[RangeUse, RangeUse],
+        uses: Mapping[RangeUse, RangeUse],
         calibrator: Calibrator,
         percentile: float,
         step: Step,
@@ -75,36 +75,40 @@ class OriginalRuns:
         """Ranges of activations, as `calibration.ranges` finds them.
 
         Args:
-            model: The original in the operator set of the formats, run for values that were not looked at.
-            wanted: Which.
-            calibrator: See there.
-            percentile: See there.
-            step: See there.
+            model: The original in the operator set of the formats; it is run for values not observed yet.
+            uses: The values, with their formats.
+            calibrator: See `calibration.ranges`.
+            percentile: See `calibration.ranges`.
+            step: See `calibration.ranges`.
 
         Raises:
-            Misuse: See there.
-            BadModel: See there.
+            Misuse: See `calibration.ranges`.
+            BadModel: See `calibration.ranges`.
         """
         calibration.check_percentile(percentile)
-        rest = {use: use for use in wanted if use.value not in self._seen}
-        found = calibration.ranges(model, rest, self.samples, calibrator, percentile, step) if rest else {}
-        for use in wanted:
+        rest = {use: use for use in uses if use.value not in self._seen}
+        range_by_use = (
+            calibration.ranges(model, rest, self.samples, calibrator, percentile, step) if rest else {}
+        )
+        for use in uses:
             if use.value in self._seen:
-                seen = self._seen[use.value]
-                found[use] = calibration.calibrated_range(
-                    seen, use, self.samples.text, calibrator, percentile
+                distribution = self._seen[use.value]
+                range_by_use[use] = calibration.calibrated_range(
+                    distribution, use, self.samples.text, calibrator, percentile
                 )
-        return found
+        return range_by_use
 
     def agreement(self, after: Model, step: Step) -> dict[str, Agreement]:
-        """How far the outputs of a quantized model agree with the original's.
+        """The agreement of a quantized model's outputs with the original's, by name.
 
         Raises:
-            BadModel: It does not run on a sample.
+            BadModel: The quantized model does not run on a sample.
         """
         session = RuntimeSession(after, what="the quantized model")
-        found = {name: Agreement() for name in self._outputs}
+        agreements = {name: Agreement() for name in self._outputs}
         for at, feeds in enumerate(self.samples):
             step(at, self.samples.count)
-            agree(found, {name: values[at] for name, values in self._outputs.items()}, session.run(feeds))
-        return found
+            agree(
+                agreements, {name: values[at] for name, values in self._outputs.items()}, session.run(feeds)
+            )
+        return agreements

@@ -36,29 +36,33 @@ def quantized(
     """The model with every chosen layer in its formats.
 
     Args:
-        model: The original, whose operator set has what the choices need.
-        choices: For its layers.
-        grids: Of what these layers read.
-        shapes: Of every value of its main graph.
+        model: The original, in an operator set that has the operators of the choices.
+        choices: The choices for its layers.
+        grids: Grids of the values that these layers read.
+        shapes: Type and shape of every value of its main graph.
 
     Returns:
-        A new model; `model` is untouched.
+        A new model; `model` is unchanged.
 
     Raises:
         BadModel: A weight or a bias holds NaN or infinity.
     """
     to, graph = Additions(model, shapes), model.graph
-    chosen = {id(choice.layer.node): choice for choice in choices if not choice.reason}
-    rounded = {value: choice for choice in chosen.values() for value in choice.rounds}
+    choice_by_node = {id(choice.layer.node): choice for choice in choices if not choice.reason}
+    rounded = {value: choice for choice in choice_by_node.values() for value in choice.rounds}
     for node in node_sequence(graph.nodes):
-        choice = chosen.get(id(node))
+        choice = choice_by_node.get(id(node))
         if choice is None:
             to.nodes.append(_reading_rounded(node, rounded, grids, to))
         else:
             _WRITERS.get(choice.form, qdq.write)(choice, grids, to)
-    bypassed = {id(node) for choice in chosen.values() for o in choice.layer.operands for node in o.chain}
+    bypassed = {
+        id(node) for choice in choice_by_node.values() for o in choice.layer.operands for node in o.chain
+    }
     nodes, used = pruned(to.nodes, [value.name for value in graph.outputs], bypassed)
-    kept = {name: tensor for name, tensor in {**graph.initializers, **to.stored}.items() if name in used}
+    initializers = {
+        name: tensor for name, tensor in {**graph.initializers, **to.stored}.items() if name in used
+    }
     listed = tuple(
         value
         for value in graph.inputs
@@ -70,7 +74,7 @@ def quantized(
     needed = max((ir for opset, ir in _IR_VERSIONS if model.opset >= opset), default=model.ir_version)
     return replace(
         model,
-        graph=replace(graph, nodes=gathered(nodes), inputs=listed, initializers=kept, values=values),
+        graph=replace(graph, nodes=gathered(nodes), inputs=listed, initializers=initializers, values=values),
         opsets={**to.opsets, **model.opsets},
         ir_version=max(model.ir_version, needed, 8 if to.functions else 0),
         functions={**to.functions, **model.functions},
@@ -114,13 +118,13 @@ def _rest(node: Node, choice: LayerChoice) -> Node:
 def _undeclared(
     graph: Graph, nodes: Sequence[Node], values: Sequence[Value], shapes: Mapping[str, TensorInfo]
 ) -> tuple[Value, ...]:
-    """What lies between the nodes of a graph of fixed sizes and is not declared: QONNX executes no less."""
+    """Declarations of the undeclared values of a graph of fixed sizes: QONNX needs them to run it."""
     if not all(isinstance(size, int) for value in graph.feeds for size in value.shape or ("?",)):
         return ()
-    known = {value.name for value in (*graph.inputs, *graph.outputs, *values)}
-    found = (shapes.get(name) for node in nodes for name in node.outputs if name not in known)
+    declared = {value.name for value in (*graph.inputs, *graph.outputs, *values)}
+    undeclared = (shapes.get(name) for node in nodes for name in node.outputs if name not in declared)
     return tuple(
         Value(info.name, info.dtype, info.shape)
-        for info in found
+        for info in undeclared
         if info is not None and info.dtype and info.shape is not None and info.origin != "bound"
     )

@@ -54,34 +54,37 @@ def observe_values(
     take: Callable[[str, Any], None],
     step: Step = lambda done, total: None,
 ) -> None:
-    """Hands over values of the model on every sample, as `observe` does; none is kept.
+    """Hands values of the model on every sample to `take`, as `observe` does; keeps none of them.
 
     Args:
-        model: What to run.
-        names: Of the values.
-        samples: What it is run on.
+        model: The model.
+        names: Names of the values.
+        samples: Inputs of the model.
         take: Called with the name of a value and the value.
-        step: Called before each run, with how much is done and how much there is; raises `Cancelled` to stop.
+        step: Called before each run with the number of finished runs and of all runs; raises `Cancelled` to
+            stop.
 
     Raises:
         BadModel: onnxruntime cannot load or run the model.
     """
-    known, wanted = _known(model, samples), list(dict.fromkeys(names))
-    stages = _stages(model, known, frozenset(wanted))
+    info_by_name, value_names = _known(model, samples), list(dict.fromkeys(names))
+    stages = _stages(model, info_by_name, frozenset(value_names))
     if len(stages) < 2:
-        observe(model, [known.get(n, TensorInfo(n, None, None)) for n in wanted], samples, take, step)
+        observe(
+            model, [info_by_name.get(n, TensorInfo(n, None, None)) for n in value_names], samples, take, step
+        )
         return
     for number, feeds in enumerate(samples):
-        held: dict[str, Any] = dict(feeds)
-        for name in [name for name in wanted if name in held]:
-            take(name, held[name])
+        values: dict[str, Any] = dict(feeds)
+        for name in [name for name in value_names if name in values]:
+            take(name, values[name])
         for at, stage in enumerate(stages):
             step(number * len(stages) + at, samples.count * len(stages))
-            given = {value.name: held[value.name] for value in stage.model.graph.inputs}
-            made = Observer(stage.model, stage.values).run(given)
-            for name in [name for name in wanted if name in made]:
-                take(name, made[name])
-            held = {name: value for name, value in {**held, **made}.items() if name in stage.kept}
+            stage_feeds = {value.name: values[value.name] for value in stage.model.graph.inputs}
+            stage_values = Observer(stage.model, stage.values).run(stage_feeds)
+            for name in [name for name in value_names if name in stage_values]:
+                take(name, stage_values[name])
+            values = {name: value for name, value in {**values, **stage_values}.items() if name in stage.kept}
 
 
 def _known(model: Model, samples: Samples) -> Mapping[str, TensorInfo]:
@@ -89,30 +92,38 @@ def _known(model: Model, samples: Samples) -> Mapping[str, TensorInfo]:
     return shapes.infer(model, None, {n: (element_type(a), a.shape) for n, a in first.items()}).values
 
 
-def _stages(model: Model, known: Mapping[str, TensorInfo], wanted: frozenset[str]) -> list[_Stage]:
-    """The graph in stages; none where it is not known of what type a value between two of them is."""
-    wiring, stored = GraphProducers(model), model.graph.initializers
-    if not wanted <= wiring.live:
+def _stages(
+    model: Model, info_by_name: Mapping[str, TensorInfo], value_names: frozenset[str]
+) -> list[_Stage]:
+    """The graph in stages; an empty list if the type of a value between two stages is unknown."""
+    wiring, initializers = GraphProducers(model), model.graph.initializers
+    if not value_names <= wiring.live:
         return []
 
     def behind(starts: Iterable[int], live: bool) -> Iterator[int]:
-        """The nodes that these read from, and they; those of constants alone, or all."""
-        seen, queue = set(starts), list(starts)
+        """These nodes and their producers; with `live`, all producers, otherwise those of constants only."""
+        visited, queue = set(starts), list(starts)
         while queue:
             at = queue.pop()
             yield at
             for name in wiring.reads[at]:
                 maker = wiring.producer.get(name)
-                if maker is not None and maker not in seen and (live or name not in wiring.live):
-                    seen.add(maker)
+                if maker is not None and maker not in visited and (live or name not in wiring.live):
+                    visited.add(maker)
                     queue.append(maker)
 
     def size(at: int) -> int:
         read = {name for node in behind([at], live=False) for name in wiring.reads[node]}
-        seen = [known[name] for name in wiring.nodes[at].outputs if name in wanted and name in known]
-        return sum(stored[name].nbytes for name in read & stored.keys()) + sum(map(nbytes, seen))
+        observed = [
+            info_by_name[name]
+            for name in wiring.nodes[at].outputs
+            if name in value_names and name in info_by_name
+        ]
+        return sum(initializers[name].nbytes for name in read & initializers.keys()) + sum(
+            map(nbytes, observed)
+        )
 
-    needed = behind([wiring.producer[name] for name in wanted if name in wiring.producer], live=True)
+    needed = behind([wiring.producer[name] for name in value_names if name in wiring.producer], live=True)
     flowing = [at for at in sorted(needed) if not wiring.live.isdisjoint(wiring.nodes[at].outputs)]
     sizes = {at: size(at) for at in flowing}
     groups = list(batches(flowing, sizes.__getitem__, max(sizes.values(), default=0) + _ROOM))
@@ -124,21 +135,24 @@ def _stages(model: Model, known: Mapping[str, TensorInfo], wanted: frozenset[str
     for group in reversed(groups):
         nodes = [wiring.nodes[at] for at in sorted(behind(group, live=False))]
         read = {name for at in behind(group, live=False) for name in wiring.reads[at]}
-        made = {name for at in group for name in wiring.nodes[at].outputs if name}
-        given = (read & wiring.live) - made
-        values = [known.get(name, TensorInfo(name, None, None)) for name in sorted(made & (wanted | later))]
+        produced = {name for at in group for name in wiring.nodes[at].outputs if name}
+        received = (read & wiring.live) - produced
+        values = [
+            info_by_name.get(name, TensorInfo(name, None, None))
+            for name in sorted(produced & (value_names | later))
+        ]
         if any(info.name in later and (info.dtype is None or info.dtype in WIDER) for info in values):
             return []
-        inputs = [known.get(name, TensorInfo(name, None, None)) for name in sorted(given)]
+        inputs = [info_by_name.get(name, TensorInfo(name, None, None)) for name in sorted(received)]
         graph = replace(
             model.graph,
             nodes=tuple(nodes),
             inputs=tuple(declared.get(info.name) or Value(info.name, info.dtype, None) for info in inputs),
             outputs=(),
-            initializers={name: tensor for name, tensor in stored.items() if name in read},
+            initializers={name: tensor for name, tensor in initializers.items() if name in read},
             values=(),
             extra=(),
         )
         stages.append(_Stage(replace(model, graph=graph), tuple(values), later))
-        later = (later | given) - made
+        later = (later | received) - produced
     return stages[::-1]

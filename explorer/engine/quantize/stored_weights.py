@@ -21,28 +21,30 @@ from explorer.engine.values.slices.table import SlicedTensor
 
 
 def rounders(model: Model) -> Mapping[str, Node]:
-    """By the name of a stored tensor the function that rounds it to a number format while the model runs."""
-    stored, found = model.graph.initializers, dict[str, Node]()
+    """The function calls that round stored tensors to a number format in a run, by the tensor's name."""
+    initializers, rounder_nodes = model.graph.initializers, dict[str, Node]()
     for node in model.graph.nodes:
-        if node.domain in (microscaling.DOMAIN, qonnx.DOMAIN) and all(name in stored for name in node.inputs):
-            found.setdefault(node.inputs[0], node)
-    return found
+        if node.domain in (microscaling.DOMAIN, qonnx.DOMAIN) and all(
+            name in initializers for name in node.inputs
+        ):
+            rounder_nodes.setdefault(node.inputs[0], node)
+    return rounder_nodes
 
 
 def rounded_weight(model: Model, node: Node, numbers: Numbers) -> Numbers:
-    """A stored weight as such a function gives it, with codes and scales beside; it is run when it is read.
+    """A stored weight as its function rounds it, with codes and scales; the function runs on the first read.
 
     Args:
-        model: That stores it.
-        node: What rounds it, of `rounders`.
-        numbers: As they are stored.
+        model: The model that stores the weight.
+        node: The call that rounds it, from `rounders`.
+        numbers: The stored numbers.
     """
 
     @cache
     def made() -> Array:
-        stored = {name: model.graph.initializers[name] for name in node.inputs}
+        initializers = {name: model.graph.initializers[name] for name in node.inputs}
         output = Value(node.outputs[0], "float32", numbers.shape)
-        graph = Graph("", (node,), (), (output,), stored)
+        graph = Graph("", (node,), (), (output,), initializers)
         session = RuntimeSession(replace(model, graph=graph), what=f"'{numbers.name}'", optimise=False)
         values: Array = session.run({})[output.name]
         return values
@@ -58,13 +60,15 @@ def rounded_weight(model: Model, node: Node, numbers: Numbers) -> Numbers:
 
     def codes() -> Array:
         with np.errstate(divide="ignore", invalid="ignore"):
-            found = made() / scales() + each.astype(np.float32)
-        return np.rint(found).astype(np.int64) if node.op == "IntQuant" else found
+            code_values = made() / scales() + each.astype(np.float32)
+        return np.rint(code_values).astype(np.int64) if node.op == "IntQuant" else code_values
 
     kind = "int64" if node.op == "IntQuant" else "float32"
     few = np.unique(points)
-    one = int(few[0]) if few.size == 1 else _with(numbers, lambda: each.astype(np.int64), None, "int64")
-    coded = StoredCodes(_with(numbers, codes, None, kind), _with(numbers, scales, None), None, one)
+    zero_point = (
+        int(few[0]) if few.size == 1 else _with(numbers, lambda: each.astype(np.int64), None, "int64")
+    )
+    coded = StoredCodes(_with(numbers, codes, None, kind), _with(numbers, scales, None), None, zero_point)
     return _with(numbers, made, coded)
 
 
@@ -93,16 +97,16 @@ def _of_blocks(node: Node, values: Array) -> Array:
 
 
 def as_multiplied(model: Model | None) -> Callable[[Numbers], Numbers]:
-    """What makes of stored numbers those that layers multiply by: dequantized, unpacked, rounded.
+    """A function from stored numbers to the numbers that layers multiply by: dequantized, unpacked, rounded.
 
     Args:
-        model: The graph that stores them; None of what is no graph.
+        model: The graph that stores them; None for a model without a graph.
     """
-    found = {} if model is None else rounders(model)
+    rounder_nodes = {} if model is None else rounders(model)
 
     def real(numbers: Numbers) -> Numbers:
-        if model is not None and numbers.name in found:
-            return rounded_weight(model, found[numbers.name], numbers)
+        if model is not None and numbers.name in rounder_nodes:
+            return rounded_weight(model, rounder_nodes[numbers.name], numbers)
         opened = numbers if numbers.opened is None else numbers.opened()
         return opened if opened.scales is None else whole(SlicedTensor(opened, "", "weight"))
 

@@ -349,7 +349,7 @@ class Quantizer:
             **errors,
             weights=weights,
             accumulator_bits=bits,
-            kept=kept_names(chosen.model, chosen.choices),
+            unchanged=kept_names(chosen.model, chosen.choices),
         )
         if self._folds:  # what the original stores, normalizations included
             own = self._models.analysis_at(self._models.current, {}).info.totals.weight_bytes

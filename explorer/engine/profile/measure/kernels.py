@@ -128,17 +128,17 @@ class Kernels:
         self._threads = threads
 
     def gemm(self, dtype: str, size: int, count: int) -> Run | None:
-        """So many matmuls of size x size x size; None of what the runtime has no kernel for.
+        """`count` matmuls of size x size x size; None if the runtime has no kernel for the type.
 
-        int8 is unsigned by signed bytes, as quantized models have them.
+        int8 means unsigned by signed bytes, as in quantized models.
         """
         op, result = DTYPES[dtype]
-        left = "uint8" if dtype == "int8" else dtype
+        left_dtype = "uint8" if dtype == "int8" else dtype
         draw = np.random.default_rng(0)
-        feeds = {"x": _drawn(draw, left, size)}
+        feeds = {"x": _drawn(draw, left_dtype, size)}
         weights = {f"w{at}": _drawn(draw, dtype, size) for at in range(count)}
         nodes = [Node(op, ["x", name], [f"y{name}"], name) for name in weights]
-        inputs = (Value("x", left, (size, size)),)
+        inputs = (Value("x", left_dtype, (size, size)),)
         outputs = tuple(Value(f"y{name}", result, (size, size)) for name in weights)
         tensors = {
             name: Tensor(name, dtype, array.shape, Inline(array.tobytes())) for name, array in weights.items()
@@ -167,8 +167,10 @@ class Kernels:
         return self._run(Graph("products", [Node("MatMul", ["a", "b"], ["y"])], inputs, (y,), {}), feeds)
 
     def conv(self, shape: ConvShape, count: int) -> Run:
-        """So many convolutions one after the other, to and fro between two numbers of channels; those with a
-        stride beside each other. The runtime lays the channels out anew at the first and the last one alone.
+        """`count` convolutions in a chain that alternates between two numbers of channels.
+
+        Convolutions with a stride run side by side. The runtime changes the layout of channels only at the
+        first and the last convolution.
         """
         draw = np.random.default_rng(0)
         chain = shape.stride == 1
@@ -178,12 +180,14 @@ class Kernels:
         for at in range(count):
             channels = (widths[at], widths[at + 1]) if chain else shape.channels
             tensors |= _weights(draw, shape._replace(channels=channels), at)
-            made = f"c{at}" if shape.then else f"v{at + 1}"
+            conv_output = f"c{at}" if shape.then else f"v{at + 1}"
             read = f"v{at}" if chain else "v0"
-            nodes.append(Node("Conv", [read, f"w{at}", f"b{at}"], [made], f"n{at}", attributes=settings))
+            nodes.append(
+                Node("Conv", [read, f"w{at}", f"b{at}"], [conv_output], f"n{at}", attributes=settings)
+            )
             if shape.then:
                 nodes.append(
-                    Node(shape.then, [made, *filter(tensors.get, _LIMITS)], [f"v{at + 1}"], f"a{at}")
+                    Node(shape.then, [conv_output, *filter(tensors.get, _LIMITS)], [f"v{at + 1}"], f"a{at}")
                 )
         size = (shape.batch, widths[0], shape.side, shape.side)
         first = Value("v0", "float32", size)
@@ -212,15 +216,15 @@ class Kernels:
         self,
         graph: Graph,
         feeds: Mapping[str, Array],
-        told: Callable[[KernelRun], tuple[Sequence[float], float] | None],
+        read_run: Callable[[KernelRun], tuple[Sequence[float], float] | None],
     ) -> ObservedNetwork:
         folder = tempfile.TemporaryDirectory()
         session = self._session(graph, "all", os.path.join(folder.name, "profile"))
 
         def each() -> Sequence[tuple[Sequence[float], float]]:
             with folder:
-                found = [told(run) for run in kernel_runs(session.end_profiling())]
-            return [one for one in found if one is not None]
+                timings = [read_run(run) for run in kernel_runs(session.end_profiling())]
+            return [timing for timing in timings if timing is not None]
 
         return ObservedNetwork(_bound_to(session, graph, feeds), each)
 
@@ -258,8 +262,8 @@ class Kernels:
         options.graph_optimization_level = LEVELS[level]
         if profile:
             options.enable_profiling, options.profile_file_prefix = True, profile
-        made = skeleton(Model(graph, {"": _OPSET, _CONTRIBUTED: 1}, _IR), folder=os.getcwd())
-        return onnxruntime.InferenceSession(made, options, providers=[HOST], enable_fallback=0)
+        model_bytes = skeleton(Model(graph, {"": _OPSET, _CONTRIBUTED: 1}, _IR), folder=os.getcwd())
+        return onnxruntime.InferenceSession(model_bytes, options, providers=[HOST], enable_fallback=0)
 
 
 def _network(shapes: Sequence[ConvShape]) -> tuple[Graph, dict[str, Array]]:
@@ -278,9 +282,9 @@ def _network(shapes: Sequence[ConvShape]) -> tuple[Graph, dict[str, Array]]:
 
 
 def _dense(block: DenseBlock) -> tuple[Graph, dict[str, Array]]:
-    """A graph of a dense block behind a convolution: the runtime lays its channels out as in models."""
+    """A graph of a dense block behind a convolution, so that the runtime uses its layout in models."""
     draw = np.random.default_rng(0)
-    tensors, nodes, made = dict[str, Tensor](), list[Node](), ["v0"]
+    tensors, nodes, features = dict[str, Tensor](), list[Node](), ["v0"]
 
     def conv(channels: tuple[int, int], kernel: int, read: str, name: str) -> None:
         shape, number = ConvShape(channels, block.side, kernel), len(nodes)
@@ -289,10 +293,10 @@ def _dense(block: DenseBlock) -> tuple[Graph, dict[str, Array]]:
 
     conv((block.channels, block.channels), 3, "x", "v0")
     for at in range(block.layers):
-        read, wide = made[0], block.width(at)
+        read, wide = features[0], block.width(at)
         if at:
             read = f"joined{at}"
-            nodes.append(Node("Concat", made, [read], read, attributes={"axis": 1}))
+            nodes.append(Node("Concat", features, [read], read, attributes={"axis": 1}))
         scales = [f"{name}{at}" for name in ("scale", "shift", "mean", "variance")]
         tensors |= {name: _tensor(name, np.abs(_normal(draw, (wide,))) + 0.5) for name in scales}
         nodes += [
@@ -302,19 +306,23 @@ def _dense(block: DenseBlock) -> tuple[Graph, dict[str, Array]]:
         conv((wide, _NARROW), 1, f"wide{at}", f"narrow{at}")
         nodes.append(Node("Relu", [f"narrow{at}"], [f"cut{at}"], f"cut{at}"))
         conv((_NARROW, _GROWTH), 3, f"cut{at}", f"v{at + 1}")
-        made = [*made, f"v{at + 1}"]
+        features = [*features, f"v{at + 1}"]
     size = (1, block.channels, block.side, block.side)
-    x, y = Value("x", "float32", size), Value(made[-1], "float32", (1, _GROWTH, block.side, block.side))
+    x, y = Value("x", "float32", size), Value(features[-1], "float32", (1, _GROWTH, block.side, block.side))
     return Graph("block", nodes, (x,), (y,), tensors), {"x": _normal(draw, size)}
 
 
 def _of_block(run: KernelRun, block: DenseBlock) -> tuple[Sequence[float], float] | None:
-    """Seconds of each of `block.kernels` in a run, and of all its kernels; None of one that is not whole."""
-    # the runtime writes behind the name of a node what it made of it
-    by_node = {name.partition("_")[0]: one.seconds for name, one in run.kernels.items()}
-    found = [by_node.get(f"{_JOINS[op]}{at}") for op, at in block.kernels]
-    times = [one for one in found if one is not None]
-    return (times, sum(one.seconds for one in run.kernels.values())) if len(times) == len(found) else None
+    """Seconds of each of `block.kernels` in a run, and of all its kernels; None if a kernel is missing."""
+    # the runtime appends a suffix to the name of a node that it changed
+    by_node = {name.partition("_")[0]: kernel.seconds for name, kernel in run.kernels.items()}
+    seconds_of_kernels = [by_node.get(f"{_JOINS[op]}{at}") for op, at in block.kernels]
+    times = [seconds for seconds in seconds_of_kernels if seconds is not None]
+    return (
+        (times, sum(kernel.seconds for kernel in run.kernels.values()))
+        if len(times) == len(seconds_of_kernels)
+        else None
+    )
 
 
 def _of_convs(run: KernelRun, count: int) -> tuple[Sequence[float], float] | None:

@@ -58,75 +58,75 @@ def measured(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> MeasuredMachine:
-    """Measures the machine that this runs on, with onnxruntime.
+    """Measures this machine with onnxruntime.
 
     Args:
-        threads: For operators; None: one a core, as the runtime likes.
-        time_limit: Seconds for all; what is not sure by then is said.
-        on_progress: Told how many kernels were timed.
-        cancel: Asked between runs; True stops.
+        threads: Threads of operators; None: one per core, the runtime's default.
+        time_limit: Seconds for everything; uncertain medians are noted.
+        on_progress: Called with the number of timed kernels.
+        cancel: Called between runs; True stops.
 
     Raises:
         Misuse: There are fewer processors.
-        Cancelled: `cancel` said so.
+        Cancelled: `cancel` returned True.
     """
     check_threads(threads)
     used = threads or processor.cores()
-    told = Surroundings(
+    surroundings = Surroundings(
         processor.name(),
         processor.caches(),
         processor.free_bytes(),
         datetime.datetime.now(datetime.UTC).date().isoformat(),
     )
-    return measure(Kernels(used), used, time_limit, told, LoadWatch(used), on_progress, cancel)
+    return measure(Kernels(used), used, time_limit, surroundings, LoadWatch(used), on_progress, cancel)
 
 
 def measure(
     kernels: Kernels,
     threads: int,
     time_limit: float,
-    told: Surroundings,
+    surroundings: Surroundings,
     watch: LoadWatch,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> MeasuredMachine:
     """Measures a machine by its kernels; see `measured`."""
-    bench = _Bench(time_limit, told.clock, on_progress, cancel, len(told.caches))
-    elements, notes = _array(told)
+    bench = _Bench(time_limit, surroundings.clock, on_progress, cancel, len(surroundings.caches))
+    elements, notes = _array(surroundings)
     call = bench.time(kernels.chain(1))
     launch = bench.time(kernels.chain(_NODES), _NODES)
     added = bench.time(kernels.add(elements))
     bandwidth = KernelTime(
         "Add", "float32", (elements,), 0, 12 * elements, added, 0.0, 12 * elements / added.median
     )
-    caches = tuple(_caches(kernels, told, threads, call.median, bench))
-    found, refused = [], []
+    caches = tuple(_caches(kernels, surroundings, threads, call.median, bench))
+    matmuls, refused = [], []
     for dtype in DTYPES:
         of_type = list(_matmuls(kernels, dtype, bench))
-        found += of_type
+        matmuls += of_type
         if not of_type:
             refused.append(dtype)
-    others = _probed(kernels, bench, found, _streamed(told))
+    others = _probed(kernels, bench, matmuls, _streamed(surroundings))
     if bench.is_over():
         notes.append("the time was over before all kernels were timed twice")
-    every = [call, launch, added, *(one.seconds for one in (*found, *others))]
-    if unsure := sum(not is_settled(one) for one in every):
+    every = [call, launch, added, *(kernel.seconds for kernel in (*matmuls, *others))]
+    if unsure := sum(not is_settled(timing) for timing in every):
         notes.append(f"not sure to 5 %: {many_text(unsure, 'median')} of {len(every):,}")
-    peaks = tuple(_peaks(found))
+    peaks = tuple(_peaks(matmuls))
     reached = {(peak.dtype, peak.sizes) for peak in peaks}
-    best = [one.seconds for one in found if (one.dtype, one.sizes) in reached]
-    load = watch.words(max([added, *best], key=lambda one: one.p90 / max(one.p10, 1e-12)))
+    best = [kernel.seconds for kernel in matmuls if (kernel.dtype, kernel.sizes) in reached]
+    load = watch.words(max([added, *best], key=lambda timing: timing.p90 / max(timing.p10, 1e-12)))
     return MeasuredMachine(
-        processor=told.name,
+        processor=surroundings.name,
         threads=threads,
         runtime=f"onnxruntime {onnxruntime.__version__}",
-        date=told.day,
+        date=surroundings.day,
         peaks=peaks,
         bandwidth=bandwidth,
         launch=launch,
         call=call,
         caches=caches,
-        kernels=tuple(found),
+        kernels=tuple(matmuls),
         probes=tuple(others),
         refused=tuple(refused),
         seconds=bench.elapsed(),
@@ -164,10 +164,10 @@ class _Bench:
         self._done += count
 
     def time(self, run: Run, parts: int = 1) -> Spread:
-        """Seconds of one of so many equal parts of a run."""
+        """Seconds of one of `parts` equal parts of a run."""
         report(self._on_progress, self._cancel, "measuring", self._done, self._all)
         budget = self.budget()
-        run()  # the runtime plans its memory
+        run()  # in the first run, the runtime plans its memory
         samples: list[float] = []
         began = self._clock()
         while why_stop(samples, self._clock() - began, steps=None, time_limit=budget) is None:
@@ -176,21 +176,21 @@ class _Bench:
             run()
             samples.append(self._clock() - start)
         self._done += 1
-        return spread([one / parts for one in samples])
+        return spread([sample / parts for sample in samples])
 
 
 def _caches(
-    kernels: Kernels, told: Surroundings, threads: int, call: float, bench: _Bench
+    kernels: Kernels, surroundings: Surroundings, threads: int, call: float, bench: _Bench
 ) -> Iterator[CacheLevel]:
-    """How fast each cache is: of an array between all that is nearer and itself, less what a call takes.
+    """The bandwidth of each cache, from an array larger than the nearer caches, without the time of a call.
 
-    Calls take microseconds: of a cache that hands on all that it holds in less, nothing is seen.
+    Calls take microseconds: the bandwidth of a cache that delivers its whole content in less is unknown.
     """
     nearer = 0
-    for level, size, processors in told.caches:
+    for level, size, processors in surroundings.caches:
         there = size * max(1, threads // max(1, processors))
         elements = (nearer + there) // 24
-        fits = there > nearer and 4 * elements <= _most(told)
+        fits = there > nearer and 4 * elements <= _most(surroundings)
         seconds = bench.time(kernels.add(elements)).median - call if fits else 0.0
         yield CacheLevel(level, size, processors, 12 * elements / seconds if seconds > call else None)
         nearer = max(nearer, there)
@@ -223,24 +223,26 @@ def _matmuls(kernels: Kernels, dtype: str, bench: _Bench) -> Iterator[KernelTime
 def _probed(
     kernels: Kernels, bench: _Bench, matmuls: Sequence[KernelTime], streamed: int
 ) -> Sequence[KernelTime]:
-    """Other kernels, each at its faster turn: other work takes time, and never gives any."""
-    rate = max((one.macs_per_second for one in matmuls if one.dtype == "float32"), default=1.0)
-    found: dict[tuple[str, tuple[int, ...]], KernelTime] = {}
+    """Other kernels, each with its fastest turn: other work on the machine can only slow a kernel down."""
+    rate = max((kernel.macs_per_second for kernel in matmuls if kernel.dtype == "float32"), default=1.0)
+    fastest: dict[tuple[str, tuple[int, ...]], KernelTime] = {}
     for _ in range(_TURNS):
-        for one in probes.probes(kernels, bench.time, lambda macs: macs / rate <= bench.budget(), streamed):
-            known = found.setdefault((one.op, one.sizes), one)
-            if one.seconds.median < known.seconds.median:
-                found[one.op, one.sizes] = one
+        for kernel in probes.probes(
+            kernels, bench.time, lambda macs: macs / rate <= bench.budget(), streamed
+        ):
+            best = fastest.setdefault((kernel.op, kernel.sizes), kernel)
+            if kernel.seconds.median < best.seconds.median:
+                fastest[kernel.op, kernel.sizes] = kernel
             if bench.is_over():
-                return tuple(found.values())
-    return tuple(found.values())
+                return tuple(fastest.values())
+    return tuple(fastest.values())
 
 
-def _peaks(found: Sequence[KernelTime]) -> Iterator[PeakRate]:
+def _peaks(matmuls: Sequence[KernelTime]) -> Iterator[PeakRate]:
     for dtype in DTYPES:
-        of_type = [one for one in found if one.dtype == dtype]
+        of_type = [kernel for kernel in matmuls if kernel.dtype == dtype]
         if of_type:
-            best = max(of_type, key=lambda one: one.macs_per_second)
+            best = max(of_type, key=lambda kernel: kernel.macs_per_second)
             took = best.seconds
             yield PeakRate(
                 dtype, best.macs_per_second, best.macs / took.high, best.macs / took.low, best.sizes
@@ -258,12 +260,12 @@ def _most(told: Surroundings) -> int:
     return _MOST if told.free is None else max(1 << 20, min(_MOST, told.free // _PART))
 
 
-def _array(told: Surroundings) -> tuple[int, list[str]]:
-    """Elements of an array that no cache holds, and what is to be said where memory is too small for it."""
-    last = max((size for _, size, _ in told.caches), default=0)
-    most = _most(told)
+def _array(surroundings: Surroundings) -> tuple[int, list[str]]:
+    """Elements of an array that no cache holds, and a note if memory is too small for such an array."""
+    last = max((size for _, size, _ in surroundings.caches), default=0)
+    most = _most(surroundings)
     size = min(most, max(_LEAST, _BEYOND * last))
     if size < _BEYOND * last:
-        said = f"the arrays of the bandwidth have {bytes_text(size)} each, the last cache {bytes_text(last)}"
-        return size // 4, [said]
+        note = f"the arrays of the bandwidth have {bytes_text(size)} each, the last cache {bytes_text(last)}"
+        return size // 4, [note]
     return size // 4, [] if last else ["the system tells no caches: the bandwidth may be that of one"]

@@ -45,44 +45,44 @@ class SpeedCheck:
 
     def __init__(
         self,
-        seen: MeasuredMachine,
+        machine: MeasuredMachine,
         *,
         kernels: Kernels | None = None,
         clock: Callable[[], float] = time.perf_counter,
         idle: Callable[[], object] = wait_idle,
     ) -> None:
         short = [
-            one
-            for one in seen.kernels
-            if one.dtype == "float32"
-            and one.sizes[0] <= _LARGEST
-            and one.seconds.median * together(one.macs) <= _LONGEST
+            kernel
+            for kernel in machine.kernels
+            if kernel.dtype == "float32"
+            and kernel.sizes[0] <= _LARGEST
+            and kernel.seconds.median * together(kernel.macs) <= _LONGEST
         ]
-        self._seen = seen
-        self._then = max(short, key=lambda one: one.macs, default=None)
-        self._network = network_time(seen.probes)
-        self._kernels = kernels or Kernels(seen.threads)
+        self._machine = machine
+        self._then = max(short, key=lambda kernel: kernel.macs, default=None)
+        self._network = network_time(machine.probes)
+        self._kernels = kernels or Kernels(machine.threads)
         self._clock, self._idle = clock, idle
         self._samples, self._networks = list[float](), list[float]()
 
     def look(self) -> None:
-        """Times them some more."""
+        """Times the kernels once more."""
         if self._then is not None:
             count = together(self._then.macs)
             run = self._kernels.gemm(self._then.dtype, self._then.sizes[0], count)
             if run is not None:
-                self._samples += [one / count for one in self._times(run)]
+                self._samples += [seconds / count for seconds in self._times(run)]
         if self._network is not None and self._network[1] <= _LONGEST_NETWORK:
             self._networks += self._times(self._kernels.network(network(1)))
 
     def _times(self, run: Run) -> list[float]:
         self._idle()
-        found = []
+        times = []
         for _ in range(_WARM + _RUNS):
             began = self._clock()
             run()
-            found.append(self._clock() - began)
-        return found[_WARM:]
+            times.append(self._clock() - began)
+        return times[_WARM:]
 
     def words(self) -> str:
         """What says that the machine is slower now; '' where nothing does."""
@@ -98,19 +98,20 @@ class SpeedCheck:
         )
 
     def now(self) -> tuple[MeasuredMachine, str]:
-        """What is to be expected of it now, and what of that is other than then, in words; '' for nothing.
+        """The machine with its present speed, and a text on the difference to its measurement; '' for none.
 
-        Where its processors work as fast as then, and hand on to each other what they made faster or slower.
+        It differs if the processors compute as fast as then, but exchange results faster or slower.
         """
         if self._network is None or not self._networks or self.words():
-            return self._seen, ""
+            return self._machine, ""
         (low, high), took = self._network, spread(self._networks)
         if took.low <= _OTHERWISE * high and took.high * _OTHERWISE >= low:
-            return self._seen, ""
+            return self._machine, ""
         then = (low + high) / 2
         times = took.median / then
-        said = f"{times:.1f} times slower" if times > 1 else f"{1 / times:.1f} times faster"
-        return replace(self._seen, probes=slowed(self._seen.probes, times)), (
-            f"small convolutions are predicted {said} than when the machine was measured: a network of them"
-            f" took {seconds_text(took.median)}, then {seconds_text(then)}, and a matmul what it took then"
+        comparison = f"{times:.1f} times slower" if times > 1 else f"{1 / times:.1f} times faster"
+        return replace(self._machine, probes=slowed(self._machine.probes, times)), (
+            f"small convolutions are predicted {comparison} than when the machine was measured: a network of"
+            f" them took {seconds_text(took.median)}, then {seconds_text(then)}, and a matmul what it took"
+            " then"
         )

@@ -33,9 +33,9 @@ class Processor:
     name = "cpu"
     activities: Sequence[ProfilerActivity] = (ProfilerActivity.CPU,)
 
-    def place(self, given: Any) -> Any:
-        """A tensor or a module where it is to run."""
-        return given
+    def place(self, value: Any) -> Any:
+        """A tensor or a module, moved to the device."""
+        return value
 
     def current(self) -> AbstractContextManager[object]:
         """Within it, it is where a model puts what it makes on no device by name."""
@@ -77,18 +77,18 @@ class Cuda(Processor):
         self._before = 0
         self._told = False
 
-    def place(self, given: Any) -> Any:
+    def place(self, value: Any) -> Any:
         """See `Processor`.
 
         Raises:
-            BadModel: There is no room for it.
+            BadModel: The device has no room for it.
         """
         try:
-            return given.to(self.name)
+            return value.to(self.name)
         except RuntimeError as error:  # out of memory; a driver that does not fit
-            what = "the model" if isinstance(given, nn.Module) else "an input"
-            said = str(error).partition("\n")[0]
-            raise BadModel(f"{what} cannot be moved to the device: {said}", where=self.name) from None
+            subject = "the model" if isinstance(value, nn.Module) else "an input"
+            reason = str(error).partition("\n")[0]
+            raise BadModel(f"{subject} cannot be moved to the device: {reason}", where=self.name) from None
 
     def current(self) -> AbstractContextManager[object]:
         """See `Processor`."""
@@ -146,16 +146,16 @@ def device_named(name: str) -> Processor:
     """A device by its name: 'cpu', 'cuda', 'cuda:1'.
 
     Raises:
-        Misuse: There is no such device, or its driver does not do.
+        Misuse: There is no such device, or its driver does not work.
     """
     there = ["cpu", *(f"cuda:{at}" for at in range(torch.cuda.device_count()))]
-    wanted = name.casefold()
-    if wanted == "cpu":
+    device_name = name.casefold()
+    if device_name == "cpu":
         return Processor()
-    if wanted not in there and (wanted != "cuda" or len(there) < 2):
+    if device_name not in there and (device_name != "cuda" or len(there) < 2):
         raise Misuse(f"torch has no '{name}' here", where="--device", hint=f"it has {', '.join(there)}")
     try:
         torch.cuda.init()  # type: ignore[no-untyped-call]
-        return Cuda(f"cuda:{torch.cuda.current_device()}" if wanted == "cuda" else wanted)
+        return Cuda(f"cuda:{torch.cuda.current_device()}" if device_name == "cuda" else device_name)
     except (RuntimeError, AssertionError) as error:  # a driver too old; torch built without CUDA
         raise Misuse(f"torch cannot use '{name}': {error_line(error)}", where="--device") from None

@@ -50,33 +50,33 @@ def events_of(profiler: Any) -> list[Event]:
 
 
 def cuda_events_of(profiler: Any) -> tuple[list[Event], list[Event]]:
-    """What it saw of a CUDA device: calls, what they launched and asked of its memory; kernels, by stream."""
+    """The profiler's CUDA events: calls, with launched time and memory; and kernels, by stream."""
     every = profiler.profiler.kineto_results.events()
     launched, kernels = dict[int, int](), list[Event]()
-    for one in every:
-        # a range of ours is told of the device, too, around the kernels within it
-        if one.device_type().name == "CUDA" and one.name() != _MEMORY and not one.is_user_annotation():
-            number = one.linked_correlation_id()
-            launched[number] = launched.get(number, 0) + one.end_ns() - one.start_ns()
-            kernels.append(_event(one)._replace(thread=-1 - one.device_resource_id()))
+    for raw in every:
+        # our own ranges are reported for the device, too, around the kernels within them
+        if raw.device_type().name == "CUDA" and raw.name() != _MEMORY and not raw.is_user_annotation():
+            number = raw.linked_correlation_id()
+            launched[number] = launched.get(number, 0) + raw.end_ns() - raw.start_ns()
+            kernels.append(_event(raw)._replace(thread=-1 - raw.device_resource_id()))
     calls = [
-        _event(one, launched.get(one.correlation_id(), 0))
-        for one in every
-        if (one.name() == _MEMORY and one.device_type().name == "CUDA") or one.activity_type() in _CALLS
+        _event(raw, launched.get(raw.correlation_id(), 0))
+        for raw in every
+        if (raw.name() == _MEMORY and raw.device_type().name == "CUDA") or raw.activity_type() in _CALLS
     ]
     return [part for call in calls for part in _parts(call)], kernels
 
 
-def _event(one: Any, launched: int | None = None) -> Event:
+def _event(raw: Any, launched: int | None = None) -> Event:
     return Event(
-        one.name(),
-        one.start_ns(),
-        one.end_ns(),
-        one.start_thread_id(),
-        one.sequence_nr(),
-        one.fwd_thread_id(),
-        one.nbytes(),
-        one.is_user_annotation(),
+        raw.name(),
+        raw.start_ns(),
+        raw.end_ns(),
+        raw.start_thread_id(),
+        raw.sequence_nr(),
+        raw.fwd_thread_id(),
+        raw.nbytes(),
+        raw.is_user_annotation(),
         launched,
     )
 
@@ -186,21 +186,21 @@ def module_run(events: Sequence[Event], functions: FunctionRows) -> ModuleRun:
 
 
 def recorded(events: Sequence[Event]) -> RecordedRun:
-    """One run as it was: parts of a training step, calls of modules, operators, a lane a thread."""
-    ran = [one for one in events if one.name != _MEMORY]
-    began, threads = min(one.start for one in ran), dict[int, int]()
-    found = []
-    for one in sorted(ran, key=lambda one: (one.start, -one.end)):
-        at = threads.setdefault(one.thread, len(threads))
-        when = (one.start - began) * 1e-9, (one.end - one.start) * 1e-9
-        if one.range and one.name.startswith(MODULE):
-            row = int(one.name.removeprefix(MODULE))
-            found.append(RecordedEvent("", "module", *when, at, None if row < 0 else row))
-        elif one.range and one.name.startswith(PHASE):
-            found.append(RecordedEvent(one.name.removeprefix(PHASE), "phase", *when, at))
+    """A recorded run: parts of a training step, calls of modules, and operators, with one lane per thread."""
+    ran = [event for event in events if event.name != _MEMORY]
+    began, threads = min(event.start for event in ran), dict[int, int]()
+    recorded_events = []
+    for event in sorted(ran, key=lambda event: (event.start, -event.end)):
+        at = threads.setdefault(event.thread, len(threads))
+        when = (event.start - began) * 1e-9, (event.end - event.start) * 1e-9
+        if event.range and event.name.startswith(MODULE):
+            row = int(event.name.removeprefix(MODULE))
+            recorded_events.append(RecordedEvent("", "module", *when, at, None if row < 0 else row))
+        elif event.range and event.name.startswith(PHASE):
+            recorded_events.append(RecordedEvent(event.name.removeprefix(PHASE), "phase", *when, at))
         else:
-            found.append(RecordedEvent(one.name, "kernel", *when, at))
-    return RecordedRun((max(one.end for one in ran) - began) * 1e-9, tuple(found))
+            recorded_events.append(RecordedEvent(event.name, "kernel", *when, at))
+    return RecordedRun((max(event.end for event in ran) - began) * 1e-9, tuple(recorded_events))
 
 
 class _Reader:
@@ -214,7 +214,7 @@ class _Reader:
 
     def read(self, events: Sequence[Event]) -> ModuleRun:
         # ranges that begin together: the longer is around the other
-        order = sorted(events, key=lambda one: (one.thread, one.start, -one.end))
+        order = sorted(events, key=lambda event: (event.thread, event.start, -event.end))
         stack: list[_Open] = []
         for event in order:
             while stack and (stack[-1].event.thread != event.thread or stack[-1].event.end < event.end):
@@ -230,44 +230,44 @@ class _Reader:
         return self._found
 
     def _opened(self, event: Event, stack: Sequence[_Open]) -> _Open:
-        """An event with what is around it."""
+        """An open event, linked to the event around it."""
         around = stack[-1] if stack else None
-        one = _Open(event, around.row if around else None, around)
+        entry = _Open(event, around.row if around else None, around)
         if around is not None:
             around.children += 1
-            one.top, one.phase = around.top, around.phase
+            entry.top, entry.phase = around.top, around.phase
         if event.range:
-            one.functions = around.functions if around else None
+            entry.functions = around.functions if around else None
             if event.name.startswith(MODULE):
                 row = int(event.name.removeprefix(MODULE))
-                one.row = None if row < 0 else row
+                entry.row = None if row < 0 else row
                 self._found.called.add(row)
-                one.functions = [*self._functions.of(one.row)]
+                entry.functions = [*self._functions.of(entry.row)]
             elif event.name.startswith(PHASE):
-                one.phase = event.name.removeprefix(PHASE)
-            return one
-        if one.top is None:
-            self._begin(one, around)
-        _spend(one, [open_ for open_ in reversed(stack) if not open_.event.range])
-        self._ops.append(one)
-        if event.sequence >= 0 and not event.name.startswith(_BACKWARD) and one.phase != "backward":
-            assert one.top is not None
-            self._made[event.thread, event.sequence] = one.top.row
-        return one
+                entry.phase = event.name.removeprefix(PHASE)
+            return entry
+        if entry.top is None:
+            self._begin(entry, around)
+        _spend(entry, [open_ for open_ in reversed(stack) if not open_.event.range])
+        self._ops.append(entry)
+        if event.sequence >= 0 and not event.name.startswith(_BACKWARD) and entry.phase != "backward":
+            assert entry.top is not None
+            self._made[event.thread, event.sequence] = entry.top.row
+        return entry
 
-    def _begin(self, one: _Open, around: _Open | None) -> None:
-        """An operator that no other calls."""
-        one.top = one
-        self._tops.append(one)
+    def _begin(self, entry: _Open, around: _Open | None) -> None:
+        """Registers an operator that no other operator calls."""
+        entry.top = entry
+        self._tops.append(entry)
         ahead = around.functions if around is not None and around.functions else []
-        name = _bare(one.event.name)
-        at = next((at for at, (known, _) in enumerate(ahead) if known == name), None)
+        name = _bare(entry.event.name)
+        at = next((at for at, (function_name, _) in enumerate(ahead) if function_name == name), None)
         if at is not None:
-            one.row = ahead[at][1]
+            entry.row = ahead[at][1]
             del ahead[: at + 1]
 
     def _settle(self, top: _Open) -> None:
-        """Adds a kernel to its row; what runs backward to the row that made it."""
+        """Adds a kernel to its row; a backward kernel to the row of its forward operator."""
         event, backward = top.event, False
         if event.name.startswith(_BACKWARD) and (top.row is None or top.phase == "backward"):
             backward = True
@@ -277,8 +277,8 @@ class _Reader:
         if top.row is not None:
             ran = self._found.rows.setdefault(top.row, RowRun())
         else:
-            known = top.phase if top.phase and top.phase != "forward" else name
-            ran = self._found.other.setdefault(known, RowRun())
+            label = top.phase if top.phase and top.phase != "forward" else name
+            ran = self._found.other.setdefault(label, RowRun())
         ran.seconds += took
         ran.backward += took if backward else 0.0
         seconds, calls = ran.ops.get(name, (0.0, 0))
@@ -301,23 +301,23 @@ class _Reader:
             run.rows.add(op.top.row)
 
 
-def _spend(one: _Open, callers: Sequence[_Open]) -> None:
-    """Adds the time of an operator to what it took, and to its callers, of whom the nearest comes first."""
-    event = one.event
+def _spend(entry: _Open, callers: Sequence[_Open]) -> None:
+    """Adds the time of an operator to itself and to its callers, nearest first."""
+    event = entry.event
     if event.launched is None:  # the callers' own times hold it
-        one.spent = event.end - event.start
+        entry.spent = event.end - event.start
         for caller in callers[:1]:
-            caller.inside += one.spent
+            caller.inside += entry.spent
         return
-    one.spent = event.launched
+    entry.spent = event.launched
     for caller in callers:
         caller.spent += event.launched
         caller.inside += event.launched
 
 
 def _allocated(stack: Sequence[_Open], size: int) -> None:
-    """Memory that was asked for, or given back where it is below 0, within what is open."""
-    callers = [one for one in stack if not one.event.range]
+    """Adds allocated memory, or freed memory below 0, to the open operators."""
+    callers = [entry for entry in stack if not entry.event.range]
     if not callers:
         return
     callers[-1].bytes += size

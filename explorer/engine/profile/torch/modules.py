@@ -127,7 +127,7 @@ class _ModuleRuns(TimedRuns):
         self._record, self.recording = spec.record, list[RecordedRun]()
         self.phases: dict[str, list[float]] = {}
         self.at: tuple[str, BaseException | None] = "", None
-        trained = [one for one in module.parameters() if one.requires_grad]
+        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         if spec.train and not trained:
             raise Misuse("no parameter of it is trained", where="--train", hint="leave it out")
         self._optimizer = _OPTIMIZERS[spec.optimizer](trained) if spec.train else None
@@ -158,7 +158,9 @@ class _ModuleRuns(TimedRuns):
     def once(self, observed: bool) -> float:
         """See `TimedRuns`."""
         device = self._device
-        args, kwargs = (_each(one, torch.clone) for one in self._given)  # a module may work in place on them
+        args, kwargs = (
+            _each(value, torch.clone) for value in self._given
+        )  # a module may work in place on them
         device.wait()
         with self._subject.loaded.quiet(), torch.set_grad_enabled(self._train), device.current():
             if not observed:
@@ -169,13 +171,13 @@ class _ModuleRuns(TimedRuns):
                 for name, marks in parts.items():
                     self.phases.setdefault(name, []).append(device.between(*marks))
                 return took
-            with profile(activities=device.activities, profile_memory=True) as seen:
+            with profile(activities=device.activities, profile_memory=True) as profiler:
                 with listening(self.run):
                     began = time.perf_counter()
                     self._step(args, kwargs, True)
                     device.wait()
                     took = time.perf_counter() - began
-        events, kernels = device.events(seen)
+        events, kernels = device.events(profiler)
         self.runs.append(module_run(events, self._functions))
         if self._record:
             self.recording = [*self.recording, recorded([*events, *kernels])][-self._record :]
@@ -184,14 +186,14 @@ class _ModuleRuns(TimedRuns):
     def _step(
         self, args: Sequence[Any], kwargs: Mapping[str, Any], observed: bool
     ) -> dict[str, tuple[Any, Any]]:
-        """One run; marks of the device around its parts."""
+        """Runs once; returns the device's marks around each part of the run."""
         parts: dict[str, tuple[Any, Any]] = {}
         with self._phase(_FORWARD, parts, observed):
-            made = self.module(*args, **kwargs)
+            outputs = self.module(*args, **kwargs)
         if self._optimizer is None:
             return parts
         with self._phase(_LOSS, parts, observed):
-            loss = _loss(made)
+            loss = _loss(outputs)
         with self._phase(_BACKWARD, parts, observed):
             loss.backward()  # type: ignore[no-untyped-call]
         with self._phase(_STEP, parts, observed):
@@ -229,15 +231,15 @@ def _done(wall: Sequence[float]) -> str:
     return f"{many_text(len(wall), 'run')} before it took {seconds_text(spread(wall).median)} each"
 
 
-def _each(given: Any, make: Callable[[torch.Tensor], Any]) -> Any:
-    """The same with what is made of each tensor in it."""
-    if isinstance(given, torch.Tensor):
-        return make(given)
-    if isinstance(given, Mapping):
-        return {key: _each(value, make) for key, value in given.items()}
-    if isinstance(given, (list, tuple)) and not hasattr(given, "_fields"):
-        return type(given)(_each(value, make) for value in given)
-    return given
+def _each(structure: Any, make: Callable[[torch.Tensor], Any]) -> Any:
+    """The structure with `make` applied to each tensor in it."""
+    if isinstance(structure, torch.Tensor):
+        return make(structure)
+    if isinstance(structure, Mapping):
+        return {key: _each(value, make) for key, value in structure.items()}
+    if isinstance(structure, (list, tuple)) and not hasattr(structure, "_fields"):
+        return type(structure)(_each(value, make) for value in structure)
+    return structure
 
 
 class _MeasuredModule(Struct):
@@ -288,22 +290,22 @@ class _MeasuredModule(Struct):
             where = self._failed_in(error)
             place = f" in {where}" if where else ""
             done = _done(self.loaded.wall)
-            said = failure(self.loaded.module, partial(work, self.loaded), error)
-            said = said.replace("the model failed: ", f"the model failed{place}: ", 1)
-            raise BadModel(said, where=self.subject.loaded.source, hint=done) from error
+            message = failure(self.loaded.module, partial(work, self.loaded), error)
+            message = message.replace("the model failed: ", f"the model failed{place}: ", 1)
+            raise BadModel(message, where=self.subject.loaded.source, hint=done) from error
 
     def _failed_in(self, error: Exception) -> str:
-        """Path of the module that failed, else ''; a run that nobody watched is made again for it."""
+        """Path of the module that failed, else ''; an unobserved run is repeated to find it."""
         assert self.loaded is not None
         if self.loaded.at[1] is error:
             return self.loaded.at[0]
-        clear_frames(error.__traceback__)  # they hold what the run had made until then
+        clear_frames(error.__traceback__)  # they hold the tensors of the failed run
         self.device.clear()
         try:
             self.loaded.once(True)
         except Exception as again:  # whatever a model raises
-            where, known = self.loaded.at
-            return where if known is again and _first_sentence(again) == _first_sentence(error) else ""
+            where, raised = self.loaded.at
+            return where if raised is again and _first_sentence(again) == _first_sentence(error) else ""
         return ""
 
     def take(self) -> None:
@@ -314,7 +316,7 @@ class _MeasuredModule(Struct):
         self.profiled += runs.profiled
         self.spent += runs.spent
         self.recording = tuple(runs.recording)
-        self.runs += [run for run, wanted in zip(runs.runs, runs.counted, strict=True) if wanted]
+        self.runs += [run for run, is_counted in zip(runs.runs, runs.counted, strict=True) if is_counted]
         for name, took in runs.phases.items():
             self.phases.setdefault(name, []).extend(took[-len(runs.wall) :])
 
@@ -322,7 +324,7 @@ class _MeasuredModule(Struct):
         """See `Measurement`."""
         layers = self.subject.analysis.layers
         of_row = _samples([run.rows for run in self.runs])
-        other = _samples([run.other for run in self.runs])
+        other_samples = _samples([run.other for run in self.runs])
         conditions = Conditions(
             warmup=spec.warmup,
             stopped=self.stopped,
@@ -340,13 +342,15 @@ class _MeasuredModule(Struct):
             recording=self.recording,
         )
         called = {row for run in self.runs for row in run.called}
-        found = assembled(layers, self.wall, of_row, _within(layers, of_row, called), other, conditions)
-        found = replace(
-            found,
-            operators=_operators(self.runs, found.wall_seconds + found.slowed_seconds),
-            phases=self._phases(found) if spec.train else (),
+        model_profile = assembled(
+            layers, self.wall, of_row, _within(layers, of_row, called), other_samples, conditions
         )
-        return TimedModel(found, layers, of_row)
+        model_profile = replace(
+            model_profile,
+            operators=_operators(self.runs, model_profile.wall_seconds + model_profile.slowed_seconds),
+            phases=self._phases(model_profile) if spec.train else (),
+        )
+        return TimedModel(model_profile, layers, of_row)
 
     def _phases(self, found: Profile) -> tuple[PhaseTime, ...]:
         times = {name: spread(took) for name, took in self.phases.items()}
@@ -360,8 +364,8 @@ _NOTES = (
 
 
 def _within(layers: Sequence[Layer], timed: Collection[int], called: Collection[int]) -> dict[int, int]:
-    """Layers that ran when they were counted and were not called now: a module around computed them."""
-    found: dict[int, int] = {}
+    """Layers that run in the analysis but were not called now, each with the module that computed them."""
+    timed_around: dict[int, int] = {}
     for layer in layers:
         if layer.group or not layer.calls or layer.id in timed or layer.id in called:
             continue
@@ -369,48 +373,48 @@ def _within(layers: Sequence[Layer], timed: Collection[int], called: Collection[
         while around is not None and around not in timed:
             around = layers[around].parent
         if around is not None:
-            found[layer.id] = around
-    return found
+            timed_around[layer.id] = around
+    return timed_around
 
 
 def _samples(runs: Sequence[Mapping[Any, RowRun]]) -> dict[Any, TimeSamples]:
-    """Samples of every run by row or name; what did not run in one took none there."""
-    found: dict[Any, TimeSamples] = {}
+    """Samples of every run, by row or name; a row that is missing in a run took no time there."""
+    samples: dict[Any, TimeSamples] = {}
     for key in dict.fromkeys(key for run in runs for key in run):
         each = [run.get(key, _NOTHING) for run in runs]
-        last = next(one for one in reversed(each) if one is not _NOTHING)
-        backward = [one.backward for one in each]
-        found[key] = TimeSamples(
-            [one.seconds for one in each],
+        last = next(row_run for row_run in reversed(each) if row_run is not _NOTHING)
+        backward = [row_run.backward for row_run in each]
+        samples[key] = TimeSamples(
+            [row_run.seconds for row_run in each],
             last.ops,
             last.requested_bytes,
             last.held_bytes,
             backward if any(backward) else [],
         )
-    return found
+    return samples
 
 
 _NOTHING = RowRun()
 
 
 def _operators(runs: Sequence[ModuleRun], base: float) -> tuple[OperatorTime, ...]:
-    """Medians of each operator over the runs, the one that takes most itself first."""
-    found = []
+    """Medians of each operator over the runs, in descending order of self time."""
+    operator_times = []
     for name in dict.fromkeys(name for run in runs for name in run.operators):
         each = [run.operators.get(name, _NO_CALL) for run in runs]
-        last = next(one for one in reversed(each) if one is not _NO_CALL)
-        own = spread([one.self_seconds for one in each]).median
-        total = spread([one.seconds for one in each]).median
-        share = own / base if base else 0.0
-        found.append(
+        last = next(operator_run for operator_run in reversed(each) if operator_run is not _NO_CALL)
+        self_seconds = spread([operator_run.self_seconds for operator_run in each]).median
+        total = spread([operator_run.seconds for operator_run in each]).median
+        share = self_seconds / base if base else 0.0
+        operator_times.append(
             OperatorTime(
                 name,
-                *(last.calls, total, share, len(last.rows), own),
+                *(last.calls, total, share, len(last.rows), self_seconds),
                 allocated_bytes=last.bytes,
                 total_bytes=last.total_bytes,
             )
         )
-    return tuple(sorted(found, key=lambda one: (-(one.self_seconds or 0.0), one.op)))
+    return tuple(sorted(operator_times, key=lambda operator: (-(operator.self_seconds or 0.0), operator.op)))
 
 
 _NO_CALL = OperatorRun()

@@ -11,10 +11,10 @@ DOMAIN = "explorer.mx"
 
 
 def function(fmt: Microscaling, opset: int) -> Function:
-    """The format's function of X, with the attribute `axis`, along which its blocks of 32 lie.
+    """The format's function of X, with the attribute `axis`, the axis of its blocks of 32.
 
-    The axis is cut into blocks, the last filled with zeros; each is divided by its power of two, rounded, and
-    multiplied by it again.
+    The axis is cut into blocks, the last filled with zeros. Each block is divided by its power of two,
+    rounded, and multiplied by it again.
     """
     to = FunctionBody.of_opset(opset)
     blocks, sizes = _cut(to)
@@ -27,13 +27,13 @@ def function(fmt: Microscaling, opset: int) -> Function:
     near = to.of("Mul", "near", to.of("Round", "code", to.of("Div", "steps", clipped, step)), step)
     joined = to.of("Reshape", "joined", to.of("Mul", "rounded", near, scale), sizes["filled"])
     starts, axes = to.integers((0,), "starts"), to.integers((1,), "axes")
-    kept = to.of("Slice", "kept", joined, starts, sizes["length"], axes)
-    to.of("Reshape", "Y", kept, sizes["shape"])
+    unfilled = to.of("Slice", "kept", joined, starts, sizes["length"], axes)
+    to.of("Reshape", "Y", unfilled, sizes["shape"])
     return Function(DOMAIN, fmt.name, ("X",), ("Y",), tuple(to.nodes), {"": opset}, ("axis",))
 
 
 def _cut(to: FunctionBody) -> tuple[str, dict[str, str]]:
-    """X as (before, blocks, 32, behind), and what is needed to make X of it again."""
+    """X as (before, blocks, 32, behind), and the sizes needed to restore X."""
     axis = to.add("Constant", (), "axis", attributes={"value_int": AttributeRef("axis", INTEGER)})
     sizes, one, none = to.of("Shape", "sizes", "X"), to.integers((1,), "one"), to.integers((0,), "none")
     # an axis that is counted from behind, counted from in front
@@ -66,15 +66,15 @@ def _scale(to: FunctionBody, blocks: str, reach: int) -> str:
         largest = to.add("ReduceMax", (magnitudes,), "block_largest", attributes={"axes": (2,)})
     else:
         largest = to.of("ReduceMax", "block_largest", magnitudes, to.integers((2,), "block_axis"))
-    # below it the exponent is the least all the same, and zero has none
+    # smaller numbers have the least exponent, too, and zero has no logarithm
     least = 2.0 ** (LEAST_EXPONENT + reach)
-    known = to.of("Max", "block_reach", largest, to.real(least, "block_least"))
-    two, log = to.real(2, "block_two"), log_of_two(to, known, "block")
-    # the logarithm may be one off beside a power of two; the power itself says so
+    bounded = to.of("Max", "block_reach", largest, to.real(least, "block_least"))
+    two, log = to.real(2, "block_two"), log_of_two(to, bounded, "block")
+    # the logarithm may be off by one beside a power of two; comparing with the power corrects it
     near = to.of("Floor", "block_floor", log)
     power = to.of("Pow", "block_power", two, near)
-    high = to.cast(to.of("Greater", "is_high", power, known), "float32", "one_high")
-    below = to.of("LessOrEqual", "is_low", to.of("Mul", "twice", power, two), known)
+    high = to.cast(to.of("Greater", "is_high", power, bounded), "float32", "one_high")
+    below = to.of("LessOrEqual", "is_low", to.of("Mul", "twice", power, two), bounded)
     low = to.cast(below, "float32", "one_low")
     exponent = to.of("Add", "block_exponent", to.of("Sub", "block_lower", near, high), low)
     shared = to.of("Sub", "shared", exponent, to.real(reach, "reach"))

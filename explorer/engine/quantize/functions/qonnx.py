@@ -76,8 +76,8 @@ def called_integer(fmt: Integer, grid: Grid, source: str, target: str, shape: Se
 def float_quant(opset: int) -> Function:
     """FloatQuant: x / scale to the nearest number of a minifloat, saturated, times scale.
 
-    The exponent comes out of a logarithm, which may be one off just beside a power of two; there, the nearest
-    number is the power itself with either step.
+    The exponent comes from a logarithm, which may be off by one just beside a power of two. There, the
+    nearest number is the power itself, with either step.
     """
     to = FunctionBody.of_opset(opset)
     two, one = to.real(2, "two"), to.real(1, "one")

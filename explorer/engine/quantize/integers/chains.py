@@ -58,8 +58,8 @@ class _Chains:
             for _, body in subgraphs(node):
                 captured |= _read(body.nodes)
         self._outputs = {value.name for value in model.graph.outputs}
-        made = {name for node in self._nodes for name in node.outputs}
-        self._free = made - captured - self._outputs
+        produced = {name for node in self._nodes for name in node.outputs}
+        self._free = produced - captured - self._outputs
         layers = {id(choice.layer.node): choice for choice in choices if _is_link(choice)}
         for node in self._nodes:
             choice = layers.get(id(node))
@@ -130,21 +130,21 @@ def _is_link(choice: LayerChoice) -> bool:
 def chained(
     model: Model, choices: Sequence[LayerChoice], shapes: Mapping[str, TensorInfo]
 ) -> tuple[LayerChoice, ...]:
-    """The choices, each with the values that are rounded for its sake and with where scales come from.
+    """The choices, each with the values that it rounds and with the sources of scales.
 
     Args:
-        model: In whose main graph the layers stand.
-        choices: For all layers.
+        model: The model; its main graph holds the layers.
+        choices: The choices for all layers.
         shapes: Element type of every value of the main graph.
     """
     if not any(map(_is_link, choices)):
         return tuple(choices)
-    found = _Chains(model, choices, shapes)
+    chains = _Chains(model, choices, shapes)
     values: dict[int, list[str]] = defaultdict(list)
-    for value, choice in found.rounds.items():
+    for value, choice in chains.rounds.items():
         values[id(choice.layer.node)].append(value)
     return tuple(
-        replace(choice, rounds=tuple(values[id(choice.layer.node)]), scale_sources=found.sources)
+        replace(choice, rounds=tuple(values[id(choice.layer.node)]), scale_sources=chains.sources)
         if choice.form == "chain"
         else choice
         for choice in choices

@@ -30,8 +30,8 @@ def unsaturated(operand: Operand, grid: Grid, groups: int = 1) -> Grid:
 
     Args:
         operand: A stored weight.
-        grid: With one scale, or one a channel; of blocks it stays as it is.
-        groups: Of a convolution.
+        grid: A grid with one scale, or one per channel; a grid of blocks is returned unchanged.
+        groups: Groups of a convolution.
     """
     if grid.block or operand.tensor is None or operand.depth is None or len(operand.shape) < 2:
         return grid
@@ -42,10 +42,10 @@ def unsaturated(operand: Operand, grid: Grid, groups: int = 1) -> Grid:
     if rank > 2 and rows.shape[1] == 1 and groups == len(rows):
         return grid
     step = max(1, _BATCH // max(1, rows[0].size))
-    found = np.concatenate([_largest_pairs(rows[at : at + step]) for at in range(0, len(rows), step)])
-    needed = np.max(found, initial=0) if grid.axis is None else found
+    largest_pairs = np.concatenate([_largest_pairs(rows[at : at + step]) for at in range(0, len(rows), step)])
+    needed = np.max(largest_pairs, initial=0) if grid.axis is None else largest_pairs
     if grid.axis is not None and (grid.axis % rank != channel or needed.shape != grid.scale.shape):
-        needed = np.broadcast_to(np.max(found, initial=0), grid.scale.shape)
+        needed = np.broadcast_to(np.max(largest_pairs, initial=0), grid.scale.shape)
     scale = np.maximum(grid.scale, np.asarray(needed / _MOST, np.float32)).astype(np.float32)
     return grid if np.array_equal(scale, grid.scale) else replace(grid, scale=scale)
 

@@ -73,14 +73,14 @@ def resolved(
     version: str,
     table: Sequence[FastForm] | None = None,
 ) -> Resolution:
-    """The specification with its form named; one that does not ask for 'fast' stays as it is.
+    """The specification with a fast form filled in; a specification without 'fast' is unchanged.
 
     Args:
-        spec: What the user asks.
-        operators: Of the layers that it means; the one that gains most decides.
-        instructions: Of the processor that is asked for.
-        version: Of onnxruntime, in full.
-        table: Rows; by default those that the program comes with.
+        spec: The user's specification.
+        operators: Operators of the selected layers; the operator with the largest gain decides.
+        instructions: Instruction set of the target processor.
+        version: Full version of onnxruntime.
+        table: Rows; by default the program's own table.
     """
     if spec.form != "fast":
         return Resolution(spec)
@@ -91,18 +91,18 @@ def resolved(
         or spec.symmetric is not None
     ):
         return Resolution(plain)
-    known = rows() if table is None else tuple(table)
+    forms = rows() if table is None else tuple(table)
     here = instructions, short(version)
-    nearest = {op: _nearest([row for row in known if row.operator == op], *here) for op in {*operators}}
+    nearest = {op: _nearest([row for row in forms if row.operator == op], *here) for op in {*operators}}
     known_here = [row for row in nearest.values() if row is not None]
-    row = min(known_here, key=lambda row: (row.time, row.operator), default=None)  # who gains most decides
+    row = min(known_here, key=lambda row: (row.time, row.operator), default=None)  # the largest gain decides
     if row is None:
         return Resolution(plain, ("no fast form of int8 is known for these operators: QDQ is written",))
     changed = {
         name: getattr(row, name) for name in ("weight", "input", "form", "unsaturated", "bias_correction")
     }
-    made = replace(spec, **changed)
-    return Resolution(made, (_note(row, *here),))
+    fast_spec = replace(spec, **changed)
+    return Resolution(fast_spec, (_note(row, *here),))
 
 
 def short(version: str) -> str:
@@ -127,11 +127,11 @@ def _nearest(rows: Sequence[FastForm], instructions: str, version: str) -> FastF
 
 
 def _note(row: FastForm, instructions: str, version: str) -> str:
-    """Which row a choice comes from."""
-    said = f"int8 as {row.form} of {row.weight} weights and {row.input} inputs"
-    own, here = (row.instructions, row.onnxruntime), (instructions, version)
+    """A note on the table row of a choice."""
+    form_text = f"int8 as {row.form} of {row.weight} weights and {row.input} inputs"
+    measured_on, here = (row.instructions, row.onnxruntime), (instructions, version)
     taken = f"fast for {row.operator} on {row.instructions} with onnxruntime {row.onnxruntime}"
-    if own == here:
-        return f"{said}: {taken}"
+    if measured_on == here:
+        return f"{form_text}: {taken}"
     missing = f"{instructions or 'this processor'} with onnxruntime {version}"
-    return f"{said}: {taken}, the nearest that was measured; nothing was measured on {missing}"
+    return f"{form_text}: {taken}, the nearest that was measured; nothing was measured on {missing}"

@@ -88,14 +88,14 @@ def _session(model: Model, optimized: str = "") -> Any:
 
 
 def kernels(model: Model, choices: Sequence[LayerChoice]) -> tuple[RuntimeKernels, Mapping[str, str]]:
-    """Which operator runs each layer that took a format, in the form to which onnxruntime optimizes a model.
+    """The operator that runs each quantized layer, in the graph to which onnxruntime optimizes the model.
 
     Args:
         model: The quantized model.
-        choices: For its layers.
+        choices: The choices for its layers.
 
     Returns:
-        How many layers run on which kernels, and the operator of each layer by its name.
+        Counts of layers by kernel, and the operator of each layer by its name.
     """
     taken = [choice for choice in choices if not choice.reason]
     about: dict[str, Any] = {
@@ -110,21 +110,23 @@ def kernels(model: Model, choices: Sequence[LayerChoice]) -> tuple[RuntimeKernel
             nodes = [*node_sequence(reader.read(path).graph.nodes)]
     except (NotLoaded, BadModel) as problem:
         return RuntimeKernels(**about, problem=str(problem)), {}
-    found = {choice.layer.name: op for choice in taken if (op := _operator(choice, nodes))}
-    integers = [op for op in found.values() if op in INTEGER_KERNELS]
+    operators = {choice.layer.name: op for choice in taken if (op := _operator(choice, nodes))}
+    integers = [op for op in operators.values() if op in INTEGER_KERNELS]
     counts = tuple(KernelCount(op, count) for op, count in Counter(integers).most_common())
-    return RuntimeKernels(**about, integer_layers=len(integers), kernels=counts), found
+    return RuntimeKernels(**about, integer_layers=len(integers), kernels=counts), operators
 
 
 def _operator(choice: LayerChoice, nodes: Sequence[Node]) -> str:
-    """The operator of the node that a layer became: of its name, of its weight or of its output."""
+    """The operator of the node that a layer became, matched by its name, its weight or its output."""
     layer = choice.layer
     codes = {f"{operand.stored}_{end}" for operand in layer.of("weight") for end in ("quantized", "blocks")}
     for node in nodes:  # in the order of the graph: a weight passes several of them
         if node.op in _CARRIERS and not codes.isdisjoint(node.inputs):
             codes.update(node.outputs)
-    made = {name for output in layer.node.outputs for name in (output, f"{output}_quantized") if output}
-    same = [node for node in nodes if _is_of(node, layer.node.name, codes, made)]
+    output_names = {
+        name for output in layer.node.outputs for name in (output, f"{output}_quantized") if output
+    }
+    same = [node for node in nodes if _is_of(node, layer.node.name, codes, output_names)]
     same.sort(key=lambda node: node.op not in INTEGER_KERNELS)
     return same[0].op if same else ""
 
@@ -149,7 +151,7 @@ def _is_of(node: Node, name: str, codes: Collection[str], made: Collection[str])
 def run_times(
     before: Model, after: Model, feeds: Mapping[str, Array], check: Callable[[], None] = lambda: None
 ) -> RunTimes | str:
-    """Times of runs of two models in turn on the same inputs; or why there are none.
+    """Times of alternating runs of two models on the same inputs; or the reason why there are none.
 
     Args:
         before: The original.
@@ -159,17 +161,17 @@ def run_times(
     """
     try:
         sessions = [_session(model) for model in (before, after)]
-        seen: list[list[float]] = [[], []]
+        samples: list[list[float]] = [[], []]
         warm = [_once(session, feeds, check) for session in sessions]
         least, most = (1, 1) if max(warm) > _LONG else _ROUNDS
         until = time.perf_counter() + _SECONDS
-        while len(seen[0]) < least or (len(seen[0]) < most and time.perf_counter() < until):
-            for times, session in zip(seen, sessions, strict=True):
+        while len(samples[0]) < least or (len(samples[0]) < most and time.perf_counter() < until):
+            for times, session in zip(samples, sessions, strict=True):
                 times.append(_once(session, feeds, check))
     except NotLoaded as problem:
         return str(problem)
-    lows, middles = [min(times) for times in seen], [statistics.median(times) for times in seen]
-    return RunTimes(lows[0], lows[1], middles[0], middles[1], len(seen[0]))
+    lows, middles = [min(times) for times in samples], [statistics.median(times) for times in samples]
+    return RunTimes(lows[0], lows[1], middles[0], middles[1], len(samples[0]))
 
 
 def _once(session: Any, feeds: Mapping[str, Array], check: Callable[[], None]) -> float:

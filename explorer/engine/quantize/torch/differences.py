@@ -35,15 +35,15 @@ class ModuleSide(Struct, frozen=True):
 
 
 def module_diff(before: ModuleSide, after: ModuleSide) -> DiffFact:
-    """What differs between the layers of two modules with the same names.
+    """The differences between the layers of two modules with the same names.
 
-    Weights, buffers and roundings are compared themselves: layers of which nothing is told compute the same.
+    Weights, buffers and roundings are compared by value: layers without a row compute the same.
     """
     rows: list[NodeDiff] = []
     fates: defaultdict[str, Counter[bool]] = defaultdict(Counter)
-    held = dict(after.module.named_modules())
+    new_modules = dict(after.module.named_modules())
     for path, layer, kind in _layers(before.module):
-        row = _row(path, layer, held[path], kind, before, after)
+        row = _row(path, layer, new_modules[path], kind, before, after)
         fates[kind][row is not None] += 1
         rows += [] if row is None else [row]
     summary = [OpDiff(op, many.total(), many[True], many[False], 0, 0) for op, many in fates.items()]
@@ -51,7 +51,9 @@ def module_diff(before: ModuleSide, after: ModuleSide) -> DiffFact:
         before=before.info.model.source,
         after=after.info.model.source,
         equal=not rows,
-        summary=tuple(sorted(summary, key=lambda one: (not one.changed, -one.total, one.op))),
+        summary=tuple(
+            sorted(summary, key=lambda operator: (not operator.changed, -operator.total, operator.op))
+        ),
         nodes=tuple(rows),
         totals_before=before.info.totals,
         totals_after=after.info.totals,
@@ -75,27 +77,27 @@ def _layers(module: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
 def _row(
     path: str, old: nn.Module, new: nn.Module, kind: str, before: ModuleSide, after: ModuleSide
 ) -> NodeDiff | None:
-    """What differs in a layer; None for nothing."""
+    """The difference of a layer; None if there is none."""
     pairs = [
         (name, tensor, new.get_parameter(name) if tensor is parameter else new.get_buffer(name))
         for name, tensor, parameter in _tensors(old)
     ]
-    other = [(name, a, b) for name, a, b in pairs if a is not b and not torch.equal(a, b)]
-    if not other and _roundings(old) == _roundings(new):
+    differing = [(name, a, b) for name, a, b in pairs if a is not b and not torch.equal(a, b)]
+    if not differing and _roundings(old) == _roundings(new):
         return None
     name = path or type(old).__name__
     was, now = before.formats.get(name), after.formats.get(name)
     agreement = Agreement()
-    for held, a, b in other:
-        if a.dim() > 1 and "weight" in held:
+    for tensor_name, a, b in differing:
+        if a.dim() > 1 and "weight" in tensor_name:
             agreement.add(*map(as_array, (a, b) if now is not None else (b, a)))
-    said = _snr(agreement)
+    snr_text = _snr(agreement)
     if was is None and now is not None:
-        text = f"{kind} -> {now.described}{said}"
+        text = f"{kind} -> {now.described}{snr_text}"
     elif was is not None:
-        text = f"{was.described}{said} -> {kind if now is None else now.described}"
+        text = f"{was.described}{snr_text} -> {kind if now is None else now.described}"
     else:
-        text = "; ".join(f"{held} values differ" for held, _, _ in other)
+        text = "; ".join(f"{tensor_name} values differ" for tensor_name, _, _ in differing)
     status = "quantized" if was is None and now is not None else "changed"
     return NodeDiff(status, name, name, text, kind, kind, "name")
 

@@ -67,10 +67,10 @@ class ModuleLayer(Struct, frozen=True):
 
 
 def found_modules(module: nn.Module) -> Iterator[tuple[str, nn.Module, type[nn.Module]]]:
-    """The modules that multiply or hold weights: path, module, and the type of torch's that it is."""
+    """The modules that multiply or hold weights: path, module, and its type in torch."""
     inside: tuple[str, ...] = ()
     for path, layer in module.named_modules():
-        kind = next((one for one in _KINDS if isinstance(layer, one)), None)
+        kind = next((candidate for candidate in _KINDS if isinstance(layer, candidate)), None)
         if kind is None or (inside and path.startswith(inside)):
             continue
         if kind is nn.MultiheadAttention:  # which reads the weights of its projections itself
@@ -98,7 +98,7 @@ def look(path: str, layer: Any, kind: type[nn.Module], runs: dict[str, LayerRun]
 
 
 def _between(layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    """MACs of attention's scores and of what they weigh: 2 B Lq Lk E, of no weight."""
+    """MACs of attention's scores and weighted sums, which read no weights: 2 B Lq Lk E."""
     if not isinstance(layer, nn.MultiheadAttention):
         return 0
     query, key = (
@@ -106,9 +106,9 @@ def _between(layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     )
     if not isinstance(query, torch.Tensor) or not isinstance(key, torch.Tensor):
         return 0
-    own = 1 if layer.batch_first and key.dim() > 2 else 0
+    length_axis = 1 if layer.batch_first and key.dim() > 2 else 0
     added = int(layer.bias_k is not None) + int(layer.add_zero_attn)
-    return 2 * int(query.shape[:-1].numel()) * (int(key.shape[own]) + added) * int(layer.embed_dim)
+    return 2 * int(query.shape[:-1].numel()) * (int(key.shape[length_axis]) + added) * int(layer.embed_dim)
 
 
 def module_layers(module: nn.Module, runs: Mapping[str, LayerRun]) -> list[ModuleLayer]:
@@ -133,12 +133,12 @@ def layer_of(
     """A module of `found_modules` as a layer.
 
     Args:
-        path: At which it stands.
-        layer: It.
-        kind: The type of torch's that it is.
-        run: How it ran; None where it did not.
-        names: Of the parameters of the whole module, by their ids.
-        types: Of weights and activations that can take a format.
+        path: Path of the module.
+        layer: The module.
+        kind: Its type in torch.
+        run: Its run; None if it did not run.
+        names: Names of the parameters of the whole module, by their ids.
+        types: Types of weights and activations that can take a format.
     """
     name, op = path or type(layer).__name__, kind.__name__
     node = Node(op, [f"{name} (input)"], [name], name)
@@ -146,18 +146,20 @@ def layer_of(
         return unquantized(path, node, reason)
     operands = list(_operands(layer, kind, name))
     parameters = {operand.at: operand.stored for operand in operands if operand.tensor is not None}
-    held = dict(layer.named_parameters(remove_duplicate=False))
-    # by the name that a tensor has in the whole module: tied ones have one
-    shown = [
-        replace(one, stored=names.get(id(held[one.stored])) or one.stored) if one.stored else one
-        for one in operands
+    parameters_by_name = dict(layer.named_parameters(remove_duplicate=False))
+    # by the tensor's name in the whole module: tied tensors share one name
+    named_operands = [
+        replace(operand, stored=names.get(id(parameters_by_name[operand.stored])) or operand.stored)
+        if operand.stored
+        else operand
+        for operand in operands
     ]
     sizes = run.sizes if run is not None else None
     between = run.between if run is not None else 0
-    found = QuantizableLayer(
-        node, name, tuple(shown), sizes, asked=isinstance(layer, _TABLES), between=between
+    quantizable = QuantizableLayer(
+        node, name, tuple(named_operands), sizes, asked=isinstance(layer, _TABLES), between=between
     )
-    return ModuleLayer(found, path, parameters)
+    return ModuleLayer(quantizable, path, parameters)
 
 
 def unquantized(path: str, node: Node, reason: str) -> ModuleLayer:
@@ -194,13 +196,17 @@ def _unfit(layer: Any, kind: type[nn.Module], run: LayerRun | None, types: Seque
 
 
 def _operands(layer: Any, kind: type[nn.Module], name: str) -> Iterator[Operand]:
-    """What a layer reads; `stored` is the name of the parameter in it."""
+    """The operands of a layer; `stored` is the name of the parameter in it."""
     value = f"{name} (input)"
     if kind in (*_RECURRENT, nn.MultiheadAttention):
-        # what flows in them stays in float
-        inside = [one for one, tensor in layer.named_parameters() if "weight" in one and tensor.dim() == 2]
-        for at, one in enumerate(inside, 1):
-            yield _stored("weight", at, layer, one, -2, -1)
+        # their activations stay in float
+        inside = [
+            weight_name
+            for weight_name, tensor in layer.named_parameters()
+            if "weight" in weight_name and tensor.dim() == 2
+        ]
+        for at, weight_name in enumerate(inside, 1):
+            yield _stored("weight", at, layer, weight_name, -2, -1)
         return
     rank = layer.weight.dim()
     if kind in _TABLES:

@@ -57,23 +57,23 @@ def ranges(
     run: Run,
     step: Step,
 ) -> Ranges:
-    """Ranges of the layers' inputs, as `calibration.ranges` gives those of a graph's values."""
+    """Ranges of the layers' inputs, like `calibration.ranges` for the values of a graph."""
     uses = range_uses(choices)
     if not uses:
         return {}
     read = {use.value for use in uses}
 
     def observe(take: Callable[[str, Array], None]) -> None:
-        held = dict(module.named_modules())
+        modules = dict(module.named_modules())
         with ExitStack() as stack:
-            for one in layers:
-                (value,) = one.layer.node.inputs
+            for module_layer in layers:
+                (value,) = module_layer.layer.node.inputs
                 if value in read:
 
                     def see(_: nn.Module, args: Any, kwargs: Any, value: str = value) -> None:
                         take(value, as_array(input_of(args, kwargs)))
 
-                    hook = held[one.path].register_forward_pre_hook(see, with_kwargs=True)
+                    hook = modules[module_layer.path].register_forward_pre_hook(see, with_kwargs=True)
                     stack.callback(hook.remove)
             for at, feeds in enumerate(samples):
                 step(at, samples.count)
@@ -90,24 +90,24 @@ def quantize_copy(
     *,
     torchao: bool = False,
 ) -> None:
-    """Gives the layers of a copy rounded weights and biases, and rounds what they are given.
+    """Rounds the weights and biases of a copy's layers, and adds hooks that round their inputs.
 
-    A weight that several layers hold stays one where they round it alike.
+    A weight shared by several layers stays shared if they round it to the same grid.
 
     Args:
         twin: The copy, which is changed; it may share tensors with its original.
-        layers: Of the original.
-        choices: For them.
-        grid_of: The grids that they are rounded on.
-        torchao: Weights are tensors of torchao where it has the layer and the format.
+        layers: Layers of the original.
+        choices: The choices for them.
+        grid_of: The grids on which they are rounded.
+        torchao: Use tensors of torchao for weights, where it supports the layer and the format.
     """
-    held = dict(twin.named_modules())
-    made: dict[Hashable, nn.Parameter] = {}
-    for one, choice in zip(layers, choices, strict=True):
+    modules = dict(twin.named_modules())
+    parameter_by_key: dict[Hashable, nn.Parameter] = {}
+    for module_layer, choice in zip(layers, choices, strict=True):
         if choice.reason:
             continue
-        layer = held[one.path]
-        for operand in one.layer.operands:
+        layer = modules[module_layer.path]
+        for operand in module_layer.layer.operands:
             fmt: NumberFormat | None = getattr(choice, operand.part)
             if fmt is None:
                 continue
@@ -119,16 +119,16 @@ def quantize_copy(
             key: tuple[Hashable, ...] = (
                 *(operand.stored, fmt, depth, grid.axis, grid.scale.tobytes(), grid.zero.tobytes()),
             )
-            owner, _, name = one.parameters[operand.at].rpartition(".")
+            owner, _, name = module_layer.parameters[operand.at].rpartition(".")
             holder = layer.get_submodule(owner)
             if torchao and held_as(choice, operand, grid) == HELD:
                 key = *key, HELD
                 make = partial(integers, cast(Integer, fmt), operand, grid)
             else:
                 make = partial(_rounded, holder.get_parameter(name), choice, operand, fmt, grid_of)
-            if key not in made:
-                made[key] = make()
-            setattr(holder, name, made[key])
+            if key not in parameter_by_key:
+                parameter_by_key[key] = make()
+            setattr(holder, name, parameter_by_key[key])
 
 
 def _rounded(
@@ -152,9 +152,9 @@ def run_errors(
     run: Run,
     step: Step,
 ) -> tuple[dict[str, LayerErrors], dict[str, Agreement]]:
-    """Errors of inputs, layers and outputs: as `errors.run_errors` measures those of a graph.
+    """Errors of inputs, layers and outputs, like `errors.run_errors` for a graph.
 
-    Each layer of the copy runs by itself, on what the original's is given, while the original runs.
+    While the original runs, each layer of the copy runs by itself on the inputs of the original's layer.
 
     Raises:
         BadModel: A module does not run on a sample.
@@ -165,11 +165,11 @@ def run_errors(
     for number, feeds in enumerate(samples):
         step(number, samples.count)
         with ExitStack() as stack:
-            for one, choice in zip(layers, choices, strict=True):
+            for module_layer, choice in zip(layers, choices, strict=True):
                 if not choice.reason:
-                    found = errors.setdefault(choice.layer.node.outputs[0], LayerErrors())
-                    see = _beside(found, choice, grid_of, new[one.path])
-                    hook = old[one.path].register_forward_hook(see, with_kwargs=True)
+                    layer_errors = errors.setdefault(choice.layer.node.outputs[0], LayerErrors())
+                    see = _beside(layer_errors, choice, grid_of, new[module_layer.path])
+                    hook = old[module_layer.path].register_forward_hook(see, with_kwargs=True)
                     stack.callback(hook.remove)
             before = run(module, feeds)
         after = run(twin, feeds)
@@ -184,18 +184,18 @@ def run_errors(
 
 
 def _beside(errors: LayerErrors, choice: LayerChoice, grid_of: GridOf, twin: nn.Module) -> Any:
-    """A forward hook that runs the quantized layer on what the original's was given."""
+    """A forward hook that runs the quantized layer on the inputs of the original's layer."""
     (value,), (name,) = choice.layer.node.inputs, choice.layer.node.outputs
 
     def see(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         try:
-            made = twin(*args, **kwargs)
+            quantized_output = twin(*args, **kwargs)
         except Exception as error:
             raise BadModel(f"the quantized layer '{name}' failed: {error_line(error)}") from error
         x = input_of(args, kwargs)
-        seen = {value: as_array(x)} if choice.input is not None else {}
-        # of a recurrent layer the first output holds all steps
-        before, after = (as_array(next(tensors(result))[1]) for result in (output, made))
-        add_sample(errors, choice, grid_of, {**seen, name: before}, {name: after})
+        inputs = {value: as_array(x)} if choice.input is not None else {}
+        # the first output of a recurrent layer holds all steps
+        before, after = (as_array(next(tensors(result))[1]) for result in (output, quantized_output))
+        add_sample(errors, choice, grid_of, {**inputs, name: before}, {name: after})
 
     return see

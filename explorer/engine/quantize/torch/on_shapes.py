@@ -28,52 +28,54 @@ FLOATS = ("float32", "bfloat16", "float16")
 
 
 def layers_on_shapes(module: nn.Module, rows: Sequence[Layer]) -> list[ModuleLayer]:
-    """The layers of a module on the meta device, those that hold stacks of experts too.
+    """The layers of a module on the meta device, including modules with stacks of experts.
 
     Args:
         module: Its parameters may be stored in other types than it computes in.
-        rows: Of its analysis.
+        rows: Rows of its analysis.
     """
     by_path = {row.path: row for row in rows}
     names = {id(tensor): name for name, tensor in module.named_parameters()}
-    found = []
+    module_layers = []
     for path, layer, kind in _modules(module):
-        own = {id(p): how for part in layer.modules() for p, how in of_own(part).items()}
-        packed = next((how.dtype for how in own.values() if how.dtype not in FLOATS), "")
+        stored_forms = {id(p): form for part in layer.modules() for p, form in of_own(part).items()}
+        packed = next((form.dtype for form in stored_forms.values() if form.dtype not in FLOATS), "")
         run = _run(layer, kind, by_path.get(path))
         stack = kind is type(layer) and _holds_stacks(layer)
         if packed:
-            found.append(_left(path, kind, f"it is stored as {packed}"))
+            module_layers.append(_left(path, kind, f"it is stored as {packed}"))
         elif kind is nn.MultiheadAttention:
-            found.append(_left(path, kind, "what it multiplies besides is not known without a run"))
+            module_layers.append(_left(path, kind, "what it multiplies besides is not known without a run"))
         elif stack and run is None:
-            found.append(_left(path, kind, "it does not run with these inputs"))
+            module_layers.append(_left(path, kind, "it does not run with these inputs"))
         else:
-            one = _experts(path, layer, names) if stack else layer_of(path, layer, kind, run, names, FLOATS)
-            found.append(_typed(one, layer, own))
-    return found
+            module_layer = (
+                _experts(path, layer, names) if stack else layer_of(path, layer, kind, run, names, FLOATS)
+            )
+            module_layers.append(_typed(module_layer, layer, stored_forms))
+    return module_layers
 
 
 def _modules(module: nn.Module) -> Iterator[tuple[str, nn.Module, type[nn.Module]]]:
-    """As `found_modules`, and modules that hold stacks of matrices themselves, in the order of all."""
-    known = {path: (layer, kind) for path, layer, kind in found_modules(module)}
+    """The modules of `found_modules`, and modules with stacks of matrices, in the order of the module."""
+    layers_by_path = {path: (layer, kind) for path, layer, kind in found_modules(module)}
     for path, layer in module.named_modules():
-        if path in known:
-            yield path, *known[path]
+        if path in layers_by_path:
+            yield path, *layers_by_path[path]
         elif _holds_stacks(layer):
             yield path, layer, type(layer)
 
 
 def whole_rows(rows: Sequence[Layer], paths: Sequence[str]) -> tuple[Layer, ...]:
-    """The rows, those of layers whole: what a stack of experts does in several operators is one row."""
-    found: list[Layer] = []
+    """The rows, with one row for each layer: the operators of a stack of experts become one row."""
+    whole: list[Layer] = []
     layers, inside = frozenset(paths), ""
     for row in rows:
         if inside and row.path.startswith(inside):
             continue
         inside = f"{row.path}." if row.group and row.path in layers else ""
-        found.append(replace(row, group=False) if inside else row)
-    return tuple(found)
+        whole.append(replace(row, group=False) if inside else row)
+    return tuple(whole)
 
 
 def _holds_stacks(layer: nn.Module) -> bool:
@@ -96,20 +98,24 @@ def _run(layer: nn.Module, kind: type[nn.Module], row: Layer | None) -> LayerRun
 
 
 def _experts(path: str, layer: nn.Module, names: Mapping[int, str]) -> ModuleLayer:
-    """A module that holds stacks of matrices, (experts, out, in): each a weight, with a scale for a channel
-    of all experts.
+    """A module with stacks of matrices, (experts, out, in): each stack is a weight, with one scale for each
+    channel of each expert.
     """
     name = path or type(layer).__name__
-    held = [(one, p) for one, p in parameters_of(layer).items() if p is not None and p.dim() == 3]
+    stacks = [
+        (stack_name, p) for stack_name, p in parameters_of(layer).items() if p is not None and p.dim() == 3
+    ]
     operands = [Operand("input", 0, f"{name} (input)")]
-    for at, (one, parameter) in enumerate(held, 1):
-        stored, axes = names.get(id(parameter), one), tuple(range(parameter.dim()))
+    for at, (stack_name, parameter) in enumerate(stacks, 1):
+        stored_name, axes = names.get(id(parameter), stack_name), tuple(range(parameter.dim()))
         channels = parameter.shape[0] * parameter.shape[1]
-        tensor = _tensor(one, parameter)
-        operands.append(Operand("weight", at, one, -2, -1, channels, tensor, stored, axes))
+        tensor = _tensor(stack_name, parameter)
+        operands.append(Operand("weight", at, stack_name, -2, -1, channels, tensor, stored_name, axes))
     node = Node(type(layer).__name__, [f"{name} (input)"], [name], name)
     return ModuleLayer(
-        QuantizableLayer(node, name, tuple(operands)), path, {at: one for at, (one, _) in enumerate(held, 1)}
+        QuantizableLayer(node, name, tuple(operands)),
+        path,
+        {at: stack_name for at, (stack_name, _) in enumerate(stacks, 1)},
     )
 
 
@@ -124,19 +130,21 @@ def _tensor(name: str, parameter: nn.Parameter) -> Tensor:
     return Tensor(name, dtype_name(parameter.dtype), tuple(parameter.shape), payload)
 
 
-def _typed(one: ModuleLayer, layer: nn.Module, stored: Mapping[int, StoredForm]) -> ModuleLayer:
-    """A layer whose operands have the types of the files, and no values."""
-    held = dict(layer.named_parameters(remove_duplicate=False))
-    first = next((dtype_name(p.dtype) for p in held.values()), "float32")
+def _typed(
+    module_layer: ModuleLayer, layer: nn.Module, stored_forms: Mapping[int, StoredForm]
+) -> ModuleLayer:
+    """The layer with the element types of the file, without values."""
+    parameters = dict(layer.named_parameters(remove_duplicate=False))
+    first = next((dtype_name(p.dtype) for p in parameters.values()), "float32")
     operands = []
-    for operand in one.layer.operands:
+    for operand in module_layer.layer.operands:
         if operand.tensor is None:
             operands.append(replace(operand, dtype=first))
             continue
-        parameter = held[one.parameters[operand.at]]
-        tensor = replace(_tensor(operand.value, parameter), dtype=stored[id(parameter)].dtype)
+        parameter = parameters[module_layer.parameters[operand.at]]
+        tensor = replace(_tensor(operand.value, parameter), dtype=stored_forms[id(parameter)].dtype)
         operands.append(replace(operand, tensor=tensor))
-    return replace(one, layer=replace(one.layer, operands=tuple(operands)))
+    return replace(module_layer, layer=replace(module_layer.layer, operands=tuple(operands)))
 
 
 def shape_grid(choice: LayerChoice, operand: Operand) -> Grid:

@@ -64,9 +64,9 @@ def _nearest(fmt: Minifloat, x: Tensor) -> Tensor:
     return torch.round(near * _power_of_two(-step)) * _power_of_two(step)
 
 
-def _blocks(how: InputRounding, fmt: Any, x: Tensor) -> Tensor:
-    """A block may be short: zeros behind its end change nothing."""
-    moved = x.movedim(how.depth, -1)
+def _blocks(rounding: InputRounding, fmt: Any, x: Tensor) -> Tensor:
+    """Rounds in blocks; the last block is filled with zeros, which do not change its scale."""
+    moved = x.movedim(rounding.depth, -1)
     length = moved.shape[-1]
     whole = nn.functional.pad(moved, (0, -length % BLOCK))
     parts = whole.reshape(*whole.shape[:-1], -1, BLOCK)
@@ -74,9 +74,9 @@ def _blocks(how: InputRounding, fmt: Any, x: Tensor) -> Tensor:
     shared = torch.clamp(_exponent(largest) - fmt.reach, min=LEAST_EXPONENT)
     # 2**-127 is half of the least power of two that has an exponent of its own
     scale = _power_of_two(shared + 1) * 0.5
-    # what is infinite or NaN becomes NaN by this, what is finite 0
+    # `largest * 0` is NaN if the block has an infinite number or NaN, else 0
     near = _nearest(fmt.element, parts / scale) * scale + largest * 0
-    return near.flatten(-2)[..., :length].movedim(-1, how.depth)
+    return near.flatten(-2)[..., :length].movedim(-1, rounding.depth)
 
 
 def _exponent(x: Tensor) -> Tensor:

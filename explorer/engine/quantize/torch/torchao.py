@@ -32,10 +32,10 @@ _MOST_BITS = 8
 
 
 def held_as(choice: LayerChoice, operand: Operand, grid: Grid) -> str:
-    """What a weight that takes a format is held as: `HELD` or `ROUNDED`."""
+    """The storage of a quantized weight: `HELD` as torchao's integers, or `ROUNDED` floats."""
     fmt: NumberFormat | None = getattr(choice, operand.part)
-    known = isinstance(fmt, Integer) and not isinstance(fmt, Ternary) and fmt.bits <= _MOST_BITS
-    if operand.part != "weight" or choice.layer.op not in _LAYERS or not known:
+    is_supported = isinstance(fmt, Integer) and not isinstance(fmt, Ternary) and fmt.bits <= _MOST_BITS
+    if operand.part != "weight" or choice.layer.op not in _LAYERS or not is_supported:
         return ROUNDED
     whole = not grid.block or not operand.shape[grid.axis or 0] % grid.block
     return HELD if whole else ROUNDED
@@ -45,31 +45,31 @@ def integers(fmt: Integer, operand: Operand, grid: Grid) -> nn.Parameter:
     """A stored weight as torchao's integers, of up to 8 bits in a byte each.
 
     Args:
-        fmt: Its format. Codes without a sign are stored less half their range, as are their zero points.
+        fmt: Its format. Unsigned codes and their zero points are stored minus half their range.
         operand: The weight.
-        grid: On which it is rounded.
+        grid: The grid on which it is rounded.
 
     Raises:
         MissingExtra: torchao is not installed.
     """
-    made = require("torchao.quantization", "torchao's tensors").IntxUnpackedToInt8Tensor
+    tensor_class = require("torchao.quantization", "torchao's tensors").IntxUnpackedToInt8Tensor
     middle = 0 if fmt.signed else 1 << (fmt.bits - 1)
     codes = np.empty(operand.shape, np.int8)
     at = 0
     for some, part in slabs(operand, grid):
         codes[at : at + len(some)] = fmt.codes(some, part).astype(np.int16) - middle
         at += len(some)
-    if grid.block:  # whose scales have the shape of the weight, but along the axis
+    if grid.block:  # scales of blocks have the shape of the weight, except along the axis
         sizes = [grid.block if at == grid.axis else 1 for at in range(len(operand.shape))]
     else:
         sizes = [1 if at == grid.axis else size for at, size in enumerate(operand.shape)]
-    counts = [size // own for size, own in zip(operand.shape, sizes, strict=True)]
+    counts = [size // block_size for size, block_size in zip(operand.shape, sizes, strict=True)]
 
     def spread(values: Any, dtype: Any) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(np.asarray(values, dtype).reshape(counts)))
 
     zero = np.broadcast_to(grid.zero - middle, grid.scale.shape)
-    tensor = made(
+    tensor = tensor_class(
         torch.from_numpy(codes),
         spread(grid.scale, np.float32),
         spread(zero, np.int8),

@@ -99,24 +99,24 @@ class Additions:
     def call(
         self, fmt: NumberFormat, grid: Grid, source: str, target: str, shape: Shape | None, depth: int | None
     ) -> str:
-        """The call of a format's function: what comes of the value `source`, of this shape.
+        """Adds a call of a format's function on the value `source`; returns the name of the result.
 
         Args:
             fmt: The format.
-            grid: Where its numbers lie.
-            source: What is rounded.
-            target: What the result is called, or much like it.
-            shape: Of both; None where it is not known.
-            depth: The axis along which blocks of the format's own lie.
+            grid: The grid of its numbers.
+            source: The value to round.
+            target: The name of the result, changed if it is taken.
+            shape: Shape of both; None if unknown.
+            depth: The axis of the format's own blocks.
         """
         name = self.unique(target)
-        made = call(fmt, grid, source, name, shape or (), axis=-1 if depth is None else depth)
-        self.nodes += made.nodes
-        self.stored.update({tensor.name: tensor for tensor in made.tensors})
+        function_call = call(fmt, grid, source, name, shape or (), axis=-1 if depth is None else depth)
+        self.nodes += function_call.nodes
+        self.stored.update({tensor.name: tensor for tensor in function_call.tensors})
         if shape is not None:
-            self.values += (*made.values, Value(name, "float32", shape))
-        self._taken.update(o for node in made.nodes for o in node.outputs)
-        self._taken.update(tensor.name for tensor in made.tensors)
+            self.values += (*function_call.values, Value(name, "float32", shape))
+        self._taken.update(o for node in function_call.nodes for o in node.outputs)
+        self._taken.update(tensor.name for tensor in function_call.tensors)
         function = function_for(fmt, self.opset)
         if function is not None:
             self.functions[function.key] = function

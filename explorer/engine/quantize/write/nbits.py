@@ -39,8 +39,9 @@ _IN_FLOATS = 1
 
 
 def write(choice: LayerChoice, grids: Grids, to: Additions) -> None:
-    """Adds a MatMul or a Gemm with its weight in blocks; a bias of another shape, or one that is not stored,
-    stands in an Add behind it.
+    """Adds a MatMulNBits for a MatMul or a Gemm, with its weight in blocks.
+
+    A bias of another shape, or one that is not stored, goes into an Add behind it.
     """
     node, (operand,) = choice.layer.node, choice.layer.of("weight")
     fmt, grid = cast(Integer, choice.weight), grids.of(choice, operand)
@@ -62,8 +63,8 @@ def write(choice: LayerChoice, grids: Grids, to: Additions) -> None:
         inputs, bias = [*inputs, *[""] * (_BIAS - len(inputs)), bias], ""
     output = to.unique(f"{node.outputs[0]}_unbiased") if bias else node.outputs[0]
     attributes = {"K": k, "N": n, "bits": 4, "block_size": grid.block, "accuracy_level": _IN_FLOATS}
-    how: dict[str, Any] = {"domain": DOMAIN, "attributes": attributes, "metadata": node.metadata}
-    to.nodes.append(Node("MatMulNBits", inputs, (output,), name=node.name, **how))
+    fields: dict[str, Any] = {"domain": DOMAIN, "attributes": attributes, "metadata": node.metadata}
+    to.nodes.append(Node("MatMulNBits", inputs, (output,), name=node.name, **fields))
     to.opsets[DOMAIN] = 1
     if bias:
         to.nodes.append(Node("Add", (output, bias), node.outputs, name=f"{output}/Add"))

@@ -56,39 +56,40 @@ def raised(model: Model, opset: int) -> Model:
     """The model for a later operator set.
 
     Raises:
-        Misuse: It cannot be converted.
+        Misuse: The model cannot be converted.
     """
     from onnx.onnx_cpp2py_export import version_converter  # onnx takes 50 ms, and few models need it
 
     model = opened(model, OPERATORS)
-    what = f"these formats need opset {opset}, the model has {model.opset}"
+    problem = f"these formats need opset {opset}, the model has {model.opset}"
     later = "export it with a later one"
     if model.functions:
-        raise Misuse(f"{what} and functions of its own, which cannot be raised", hint=later)
+        raise Misuse(f"{problem} and functions of its own, which cannot be raised", hint=later)
     if any(
         tensor.nbytes >= _KEPT for body in [*graphs(model.graph)][1:] for tensor in body.initializers.values()
     ):
-        raise Misuse(f"{what} and weights in the body of a node, which cannot be raised", hint=later)
+        raise Misuse(f"{problem} and weights in the body of a node, which cannot be raised", hint=later)
     try:
-        made = version_converter.convert_version(writer.skeleton(model), opset)
+        converted = version_converter.convert_version(writer.skeleton(model), opset)
     except (version_converter.ConvertError, RuntimeError) as error:
-        said = " ".join(str(error).split())[:200]
-        raise Misuse(f"{what}, and cannot be raised to it: {said}", hint=later) from None
+        reason = " ".join(str(error).split())[:200]
+        raise Misuse(f"{problem}, and cannot be raised to it: {reason}", hint=later) from None
     with scratch.folder() as folder:
         path = f"{folder}/raised.onnx"
         with output_files.binary(path) as file:
-            file.write(made)
-        found = validate(reader.read(path))
+            file.write(converted)
+        raised_model = validate(reader.read(path))
     origins = {node.outputs[:1]: node.metadata for node in model.graph.nodes}
-    for node in found.graph.nodes:
+    for node in raised_model.graph.nodes:
         if not node.metadata and origins.get(node.outputs[:1]):
             node.metadata, node.record = origins[node.outputs[:1]], None
-    kept = {
-        name: model.graph.initializers.get(name, tensor) for name, tensor in found.graph.initializers.items()
+    initializers = {
+        name: model.graph.initializers.get(name, tensor)
+        for name, tensor in raised_model.graph.initializers.items()
     }
     return replace(
         model,
-        graph=replace(found.graph, initializers=kept, values=model.graph.values),
-        opsets={**model.opsets, **found.opsets},
-        ir_version=max(model.ir_version, found.ir_version),
+        graph=replace(raised_model.graph, initializers=initializers, values=model.graph.values),
+        opsets={**model.opsets, **raised_model.opsets},
+        ir_version=max(model.ir_version, raised_model.ir_version),
     )

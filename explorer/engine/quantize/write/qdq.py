@@ -51,7 +51,7 @@ _Make = Callable[[Operand, NumberFormat, Grid, Additions], str]
 def _between_casts(
     make: _Make, called: bool, operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions
 ) -> str:
-    """What `make` makes of an operand; formats are given to float32, whatever a layer computes in."""
+    """The result of `make` for an operand, between casts to float32 and back to the layer's type."""
     if operand.dtype == "float32":
         return make(operand, fmt, grid, to)
     flows = operand.tensor is None
@@ -60,16 +60,16 @@ def _between_casts(
         shape = to.shape(source) if flows else operand.shape
         operand = replace(operand, value=_cast(source, "float32", f"{source}_float32", shape, to))
     shape = to.shape(source) if flows else operand.shape
-    made = make(operand, fmt, grid, to)
-    return _cast(made, operand.dtype, f"{made}_{operand.dtype}", shape, to)
+    float_value = make(operand, fmt, grid, to)
+    return _cast(float_value, operand.dtype, f"{float_value}_{operand.dtype}", shape, to)
 
 
 def _cast(value: str, dtype: str, target: str, shape: Shape | None, to: Additions) -> str:
     def make() -> str:
-        made = to.add("Cast", (value,), target, attributes=_to(dtype))
+        cast_value = to.add("Cast", (value,), target, attributes=_to(dtype))
         if shape is not None:
-            to.declare(Value(made, dtype, shape))
-        return made
+            to.declare(Value(cast_value, dtype, shape))
+        return cast_value
 
     return to.once(("cast", value, dtype), make)
 
@@ -103,13 +103,15 @@ def _is_lost(operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> 
 
 
 def activation(operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> str:
-    """What a layer reads, rounded, in float32."""
+    """Adds the rounding of a layer's input, in float32."""
     value = operand.value
 
     def make() -> str:
         if fmt.writing == "cast":
-            narrow, own = f"{value}_{fmt.name}", fmt.element_type
-            narrow = to.add("Cast", (value,), narrow, like=value, dtype=own, attributes=_to(own))
+            narrow, narrow_type = f"{value}_{fmt.name}", fmt.element_type
+            narrow = to.add(
+                "Cast", (value,), narrow, like=value, dtype=narrow_type, attributes=_to(narrow_type)
+            )
             wide = f"{narrow}_wide"
             return to.add("Cast", (narrow,), wide, like=value, dtype="float32", attributes=_to("float32"))
         scale = to.scale(value, fmt, grid)
@@ -172,11 +174,11 @@ def _bias(operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> str
 
 
 def _dequantized(codes: str, operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> str:
-    how: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     if grid.axis is not None:
-        how = {"axis": grid.axis, **({"block_size": grid.block} if grid.block else {})}
+        attributes = {"axis": grid.axis, **({"block_size": grid.block} if grid.block else {})}
     inputs = codes, *to.scale(operand.stored, fmt, grid)
-    wide = to.add("DequantizeLinear", inputs, f"{operand.stored}_dequantized", attributes=how)
+    wide = to.add("DequantizeLinear", inputs, f"{operand.stored}_dequantized", attributes=attributes)
     to.values.append(Value(wide, "float32", operand.shape))
     return wide
 

@@ -28,10 +28,10 @@ def write(choice: LayerChoice, grids: Grids, to: Additions) -> None:
     biases = () if added else choice.layer.of("bias")
     bias = [stored_bias(operand, grids.of(choice, operand), to) for operand in biases]
     attributes = {name: value for name, value in node.attributes.items() if name != "beta"}
-    how: dict[str, Any] = {"name": node.name, "attributes": attributes, "metadata": node.metadata}
+    fields: dict[str, Any] = {"name": node.name, "attributes": attributes, "metadata": node.metadata}
     if node.op == "Gemm":
         product = to.unique(f"{node.outputs[0]}_unbiased") if added else node.outputs[0]
-        to.nodes.append(Node("QGemm", (*inputs, *bias), (product,), domain=DOMAIN, **how))
+        to.nodes.append(Node("QGemm", (*inputs, *bias), (product,), domain=DOMAIN, **fields))
         to.opsets[DOMAIN] = 1
         if added:
             to.nodes.append(Node("Add", (product, node.inputs[2]), node.outputs, name=f"{product}/Add"))
@@ -39,9 +39,9 @@ def write(choice: LayerChoice, grids: Grids, to: Additions) -> None:
     assert choice.input is not None
     output = node.outputs[0]
     scale = to.scale(output, choice.input, grids.of_value(choice, output))
-    made = to.unique(f"{output}_quantized")
-    to.nodes.append(Node(f"QLinear{node.op}", (*inputs, *scale, *bias), (made,), **how))
-    to.nodes.append(Node("DequantizeLinear", (made, *scale), node.outputs, name=f"{made}/DequantizeLinear"))
+    codes = to.unique(f"{output}_quantized")
+    to.nodes.append(Node(f"QLinear{node.op}", (*inputs, *scale, *bias), (codes,), **fields))
+    to.nodes.append(Node("DequantizeLinear", (codes, *scale), node.outputs, name=f"{codes}/DequantizeLinear"))
 
 
 def _codes(choice: LayerChoice, operand: Operand, grids: Grids, to: Additions) -> tuple[str, str, str]:
