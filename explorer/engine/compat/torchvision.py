@@ -55,7 +55,10 @@ def _remembering_images(original: Any, note: Note) -> Any:
     @functools.wraps(original)
     def forward(self: Any, features: Any, proposals: Any, image_shapes: Any, targets: Any = None) -> Any:
         for missing in _missing:
-            note(f"torchvision {_version()} has no {missing}: every box taken to have a side of 1")
+            note(
+                f"torchvision {installed_version('torchvision')} has no {missing}:"
+                " every box taken to have a side of 1"
+            )
         outer, _HERE.image = _HERE.image, tuple(max(sizes) for sizes in zip(*image_shapes, strict=True))
         try:
             return original(self, features, proposals, image_shapes, targets)
@@ -195,10 +198,6 @@ def part_of(model: nn.Module) -> str:
     """
     pieces = type(model).__module__.split(".")
     return next((part for part in ("detection", "video", "optical_flow") if part in pieces), "")
-
-
-def _version() -> str:
-    return installed_version("torchvision")
 
 
 def _put_in_place() -> None:

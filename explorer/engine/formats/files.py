@@ -54,8 +54,8 @@ def lfs_pointer(source: str, head: bytes) -> BadModel:
     """Says what such a file is, how large the model is, and what fetches it."""
     size = head.partition(b"\nsize ")[2].partition(b"\n")[0]
     many = f" of {int(size):,} bytes" if size.isdigit() and len(size) <= _DIGITS else ""
-    what = f"this is a pointer of Git LFS's, not the model{many}"
-    return BadModel(what, where=source, hint="`git lfs pull` in its folder fetches it")
+    problem = f"this is a pointer of Git LFS's, not the model{many}"
+    return BadModel(problem, where=source, hint="`git lfs pull` in its folder fetches it")
 
 
 _DIGITS = 19

@@ -83,8 +83,8 @@ class ModulePart:
 
 def settings_text(settings: Mapping[str, Any]) -> str:
     """The first settings of a module in one line: 'in_channels=3, kernel_size=(7, 7)'."""
-    shown = [f"{key}={_short(value)}" for key, value in list(settings.items())[:SETTINGS]]
-    return ", ".join(shown) + (" ..." if len(settings) > SETTINGS else "")
+    parts = [f"{key}={_short(value)}" for key, value in list(settings.items())[:SETTINGS]]
+    return ", ".join(parts) + (" ..." if len(settings) > SETTINGS else "")
 
 
 def _short(value: Any) -> str:

@@ -155,7 +155,7 @@ def outlined(contents: TensorIndex, cut: BadModel | None = None, weights: int | 
     """
     kinds = contents.kinds
 
-    def made() -> Iterator[OutlineRow]:
+    def outline_rows() -> Iterator[OutlineRow]:
         for row in rows(contents.tensors):
             tensor = row.stored
             if tensor is None:
@@ -181,7 +181,7 @@ def outlined(contents: TensorIndex, cut: BadModel | None = None, weights: int | 
         *contents.facts,
         *(("note", note) for note in (*contents.notes, *bounded)),
     ]
-    return Outline(contents.format, contents.source, contents.file_bytes, facts, made(), params)
+    return Outline(contents.format, contents.source, contents.file_bytes, facts, outline_rows(), params)
 
 
 def distinct_elements(tensors: Sequence[StoredTensor]) -> int:

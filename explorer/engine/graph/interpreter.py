@@ -111,7 +111,7 @@ class Interpreter:
             args = [scope[name] if name else None for name in node.inputs]
             attributes = node.attributes
             if bindings is not None:
-                attributes = _bound(attributes, bindings)
+                attributes = _with_call_attributes(attributes, bindings)
             results = self._node(node, attributes, args, scope)
             for name, value in zip(node.outputs, results, strict=False):
                 if name:
@@ -220,7 +220,7 @@ def _padded(values: Sequence[int] | None, count: int) -> Sequence[int]:
     return values if values else (0,) * count
 
 
-def _bound(attributes: Mapping[str, Any], bindings: Mapping[str, Any]) -> Mapping[str, Any]:
+def _with_call_attributes(attributes: Mapping[str, Any], bindings: Mapping[str, Any]) -> Mapping[str, Any]:
     """Attributes of a body's node with references to the call's attributes filled in."""
     if not attributes or not any(isinstance(v, AttributeRef) for v in attributes.values()):
         return attributes
@@ -254,9 +254,9 @@ class Wiring:
         known: Names that need not be looked up (initializers).
     """
 
-    def __init__(self, nodes: Sequence[Node], known: Iterable[str] = ()) -> None:
+    def __init__(self, nodes: Sequence[Node], known_values: Iterable[str] = ()) -> None:
         self.nodes = nodes
-        self.known = frozenset(known)
+        self.known = frozenset(known_values)
         self._makers = {o: at for at, node in enumerate(nodes) for o in node.outputs if o}
         self._reads: dict[int, tuple[str, ...]] = {}
         """By position, of nodes that were asked for: to find what bodies take from around takes long."""

@@ -331,9 +331,9 @@ class Node:
         """The same node between other values; with another name too, where one is given."""
         return self._with(inputs=inputs, outputs=outputs, **({} if name is None else {"name": name}))
 
-    def _with(self, **other: Any) -> Node:
+    def _with(self, **changes: Any) -> Node:
         names = ("op", "inputs", "outputs", "name", "domain", "overload", "attributes", "metadata")
-        return Node(**{name: getattr(self, name) for name in names if name not in other}, **other)
+        return Node(**{name: getattr(self, name) for name in names if name not in changes}, **changes)
 
     def __repr__(self) -> str:
         return f"Node({self.op}, {list(self.inputs)} -> {list(self.outputs)}, name={self.name!r})"

@@ -68,8 +68,8 @@ class Nodes(Sequence[Node]):
         held: Nodes and runs.
     """
 
-    def __init__(self, held: Iterable[Node]) -> None:
-        self.held = tuple(held)
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self.held = tuple(nodes)
         self._all: tuple[Node, ...] | None = None
 
     def _singly(self) -> tuple[Node, ...]:
@@ -96,8 +96,8 @@ class Nodes(Sequence[Node]):
 
 def gathered(nodes: Iterable[Node]) -> Sequence[Node]:
     """Nodes, some of which may be runs, as the nodes of a graph."""
-    held = tuple(nodes)
-    return Nodes(held) if any(isinstance(node, NodeRun) for node in held) else held
+    sequence = tuple(nodes)
+    return Nodes(sequence) if any(isinstance(node, NodeRun) for node in sequence) else sequence
 
 
 def node_sequence(nodes: Sequence[Node]) -> Sequence[Node]:

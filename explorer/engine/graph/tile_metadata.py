@@ -34,14 +34,14 @@ _NUMBERED = re.compile(rf"{re.escape(PLAN_KEY)}\.([1-9]\d{{0,5}})", re.ASCII)
 
 def with_plan(metadata: Mapping[str, str], plan: Plan) -> dict[str, str]:
     """The metadata of a model with a plan on top of those that it carries."""
-    made = {**metadata, PLAN_KEY: json.dumps(to_json(plan), separators=(",", ":"))}
+    updated = {**metadata, PLAN_KEY: json.dumps(to_json(plan), separators=(",", ":"))}
     if PLAN_KEY in metadata:
-        made[f"{PLAN_KEY}.{max(_numbers(metadata), default=0) + 1}"] = metadata[PLAN_KEY]
-    return made
+        updated[f"{PLAN_KEY}.{max(_numbers(metadata), default=0) + 1}"] = metadata[PLAN_KEY]
+    return updated
 
 
 def _numbers(metadata: Mapping[str, str]) -> list[int]:
-    return sorted(int(found[1]) for found in map(_NUMBERED.fullmatch, metadata) if found)
+    return sorted(int(match[1]) for match in map(_NUMBERED.fullmatch, metadata) if match)
 
 
 def earlier_plans(model: Model) -> list[str]:

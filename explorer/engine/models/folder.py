@@ -109,11 +109,13 @@ def _model(path: str, label: str) -> OutlineRow | None:
         return None if called is None else OutlineRow(label, "model", called.name, None, probe.size)
     for format in formats():
         if format is not FORMAT and format.recognise(probe):
-            return OutlineRow(label, "model", format.name, None, probe.size if probe.is_file else _held(path))
+            return OutlineRow(
+                label, "model", format.name, None, probe.size if probe.is_file else _folder_bytes(path)
+            )
     return None
 
 
-def _held(folder: str) -> int | None:
+def _folder_bytes(folder: str) -> int | None:
     """Bytes of the files in a folder that is one model; None if they are too many to be added up."""
     with os.scandir(folder) as entries:
         sizes = [

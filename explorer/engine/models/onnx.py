@@ -86,12 +86,12 @@ class OnnxModel:
 
         return onnx_tensors.stored(self.model), ()
 
-    def activations(self, asked: ActivationRequest, layers: Sequence[Layer]) -> ActivationRun:
+    def activations(self, request: ActivationRequest, layers: Sequence[Layer]) -> ActivationRun:
         """See `OpenedModel`."""
         from explorer.engine.values import onnx_activations  # onnxruntime
 
         dims, shapes = self.sizes()
-        return onnx_activations.run(self.model, layers, asked, dims=dims, input_shapes=shapes)
+        return onnx_activations.run(self.model, layers, request, dims=dims, input_shapes=shapes)
 
     def training(self, batch: int | None) -> StepGradients:
         """See `OpenedModel`."""
@@ -122,8 +122,8 @@ class OnnxModel:
 
     def _given(self) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
         """Of the dimensions and input shapes that the user gave, those that this model has."""
-        known = self.names()[1]
-        shapes = {name: shape for name, shape in self.options.input_shapes.items() if name in known}
+        input_names = self.names()[1]
+        shapes = {name: shape for name, shape in self.options.input_shapes.items() if name in input_names}
         return dims_of(self.model, self.options.dims), shapes
 
 

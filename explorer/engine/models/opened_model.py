@@ -95,8 +95,8 @@ class OpenedModel(Protocol):
         """Every tensor that the model stores, its values unread; and what to know about the values."""
         ...
 
-    def activations(self, asked: ActivationRequest, layers: Sequence[Layer]) -> ActivationRun:
-        """Runs the model and hands what its layers put out to `asked`; `layers` are its rows."""
+    def activations(self, request: ActivationRequest, layers: Sequence[Layer]) -> ActivationRun:
+        """Runs the model and hands what its layers put out to `request`; `layers` are its rows."""
         ...
 
     def training(self, batch: int | None) -> StepGradients:
@@ -147,7 +147,7 @@ class StaticModel:
         """See `OpenedModel`."""
         return None
 
-    def activations(self, asked: ActivationRequest, layers: Sequence[Layer]) -> ActivationRun:
+    def activations(self, request: ActivationRequest, layers: Sequence[Layer]) -> ActivationRun:
         """See `OpenedModel`; refused."""
         self.refuse(self.no_run)
 

@@ -68,7 +68,7 @@ class TensorFile(StaticModel):
     def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> AnalysisResult:
         """See `OpenedModel`."""
         contents = self.contents
-        params, size = _counted(contents.tensors)
+        params, size = _totals(contents.tensors)
         totals = stored_totals(params, self._trainable(), size)
         bounded = bound_note(contents.tensors)
         if bounded:
@@ -97,9 +97,9 @@ class TensorFile(StaticModel):
                 with contextlib.suppress(ValueError):
                     # like a tuple to whoever looks at it, but that its rows are not there yet
                     return cast("tuple[Layer, ...]", TensorRows(self.contents))
-            return self._built()
+            return self._layer_list()
 
-    def _built(self) -> tuple[Layer, ...]:
+    def _layer_list(self) -> tuple[Layer, ...]:
         """As `_layers`, with every row made."""
         leaves, groups = tree_of(self.contents.tensors, self.contents.why, self.contents.kinds)
         trained = self._trained()
@@ -112,7 +112,7 @@ class TensorFile(StaticModel):
     def _trainable(self) -> int | None:
         """Parameters with requires_grad; None if the file does not say of every tensor."""
         trained = self._trained()
-        return None if trained is None else _counted(trained)[0]
+        return None if trained is None else _totals(trained)[0]
 
     def _trained(self) -> list[StoredTensor] | None:
         tensors = self.contents.tensors
@@ -170,7 +170,7 @@ def weights_of(tensors: Sequence[StoredTensor]) -> list[tuple[Any, int, int]]:
     return [piece for tensor in tensors for piece in tensor.counted]
 
 
-def _counted(tensors: Sequence[StoredTensor]) -> tuple[int, int]:
+def _totals(tensors: Sequence[StoredTensor]) -> tuple[int, int]:
     """Numbers and bytes of tensors, those that several names share once."""
     once = {key: (elements, size) for tensor in tensors for key, elements, size in tensor.counted}.values()
     return sum([elements for elements, _ in once]), sum([size for _, size in once])
@@ -181,7 +181,7 @@ def _buffers(contents: TensorIndex) -> tuple[str, ...]:
     buffers = [t for t in contents.tensors if t.trainable is None and t.name.endswith(_BUFFERS)]
     if not buffers:
         return ()
-    numbers, _ = _counted(buffers)
+    numbers, _ = _totals(buffers)
     return (
         f"{len(buffers):,} tensors of {numbers:,} numbers in all are buffers by their names"
         f" ({', '.join(_BUFFERS)}); the file does not say, so they are counted with the parameters",
@@ -194,7 +194,7 @@ FACTS = 48
 
 def fact_notes(facts: Sequence[tuple[str, str]]) -> list[str]:
     """The first of a file's own facts, as notes."""
-    found = [f"{key}: {text}" for key, text in facts[:FACTS]]
+    notes = [f"{key}: {text}" for key, text in facts[:FACTS]]
     if len(facts) > FACTS:
-        found.append(f"and {len(facts) - FACTS:,} more such lines: explorer outline has them all")
-    return found
+        notes.append(f"and {len(facts) - FACTS:,} more such lines: explorer outline has them all")
+    return notes

@@ -126,8 +126,8 @@ class FixedPoint(Integer, frozen=True):
         return Grid(np.asarray(np.ldexp(np.float32(1), -self.fraction)), np.zeros((), np.int32))
 
 
-def _made(found: re.Match[str]) -> Integer:
-    return Integer(found[0], int(found[2]), not found[1])
+def _made(match: re.Match[str]) -> Integer:
+    return Integer(match[0], int(match[2]), not match[1])
 
 
 def _fixed_point(match: re.Match[str]) -> FixedPoint:

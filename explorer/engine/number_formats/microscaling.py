@@ -99,9 +99,9 @@ ELEMENTS: Mapping[str, Minifloat] = {
 """The formats, and what their numbers are; a family's own name is the one with more mantissa."""
 
 
-def _made(found: re.Match[str]) -> Microscaling:
-    element = ELEMENTS[found[0]]
-    return Microscaling(found[0], element.bits, element)
+def _made(match: re.Match[str]) -> Microscaling:
+    element = ELEMENTS[match[0]]
+    return Microscaling(match[0], element.bits, element)
 
 
 FAMILY = (("|".join(ELEMENTS), _made),)

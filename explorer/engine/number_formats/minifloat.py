@@ -131,10 +131,10 @@ class Float8(Minifloat, frozen=True):
 
     def codes(self, values: Array, grid: Grid, axis: int | None = None) -> Array:
         """Of ml_dtypes' type."""
-        one = Grid(np.ones((), np.float32), np.zeros((), np.int32))
+        unit_grid = Grid(np.ones((), np.float32), np.zeros((), np.int32))
         with np.errstate(over="ignore", invalid="ignore"):
             scaled = np.divide(values, along(grid.scale, values.shape, grid), dtype=np.float32)
-        return self.rounded(scaled, one).astype(numpy_type(self.element_type))
+        return self.rounded(scaled, unit_grid).astype(numpy_type(self.element_type))
 
 
 def minifloat(name: str, exponent: int, mantissa: int, bias: int | None = None) -> Minifloat:
@@ -148,12 +148,12 @@ E4M3 = Float8("float8e4m3", 8, 4, 3, 7, 448.0)
 E5M2 = Float8("float8e5m2", 8, 5, 2, 15, 57344.0)
 
 
-def _named(found: re.Match[str]) -> Minifloat:
-    exponent, mantissa = int(found[1]), int(found[2])
+def _named(match: re.Match[str]) -> Minifloat:
+    exponent, mantissa = int(match[1]), int(match[2])
     if not (1 <= exponent <= MOST_EXPONENT and mantissa <= MOST_MANTISSA):
         why = f"a minifloat has 1 to {MOST_EXPONENT} bits of exponent and at most {MOST_MANTISSA} of mantissa"
         raise ValueError(why + ("; bfloat16 has 8" if exponent == 8 else ""))
-    return minifloat(found[0], exponent, mantissa)
+    return minifloat(match[0], exponent, mantissa)
 
 
 FAMILY = (

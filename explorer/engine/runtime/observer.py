@@ -58,7 +58,9 @@ class Observer:
         inner = [info for info in values if info.name not in inputs]
         self._given = [info.name for info in values if info.name in inputs]
         self._names = {info.name: info.name for info in inner}
-        self._session = inner and RuntimeSession(_seen(model, inner, self._names), what=what, optimise=False)
+        self._session = inner and RuntimeSession(
+            _with_outputs(model, inner, self._names), what=what, optimise=False
+        )
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
         """The values by name, as onnxruntime hands them over, types in `WIDER` widened.
@@ -110,7 +112,7 @@ def nbytes(info: TensorInfo) -> int:
     return math.prod(d for d in info.shape if isinstance(d, int)) * DTYPES[dtype_code(info.dtype)].bits // 8
 
 
-def _seen(model: Model, chunk: Sequence[TensorInfo], names: dict[str, str]) -> Model:
+def _with_outputs(model: Model, chunk: Sequence[TensorInfo], names: dict[str, str]) -> Model:
     """The model with these outputs; `names` is told those that stand for one of another type."""
     casts: list[Node] = []
     for info in chunk:

@@ -41,7 +41,7 @@ def placement(model: Model, analysis: Analysis, providers: Sequence[str], *, scr
     assignment = provider_assignment.assignment(model, provider_order, scratch=scratch)
     wires = _Wires(model)
     works = [] if assignment.nodes is None else _works(wires, assignment.nodes)
-    called = _called(wires, assignment)
+    called = _call_providers(wires, assignment)
     inside = {at: several for at, several in called.items() if len(several) > 1}
     of_node = _providers(wires, assignment, works, called)
     rows = _Rows(analysis, wires.nodes)
@@ -104,7 +104,7 @@ def _providers(
     return provider_by_node
 
 
-def _called(wires: _Wires, assignment: Assignment) -> dict[int, tuple[str, ...]]:
+def _call_providers(wires: _Wires, assignment: Assignment) -> dict[int, tuple[str, ...]]:
     """What runs the nodes that a call of a function became, by the place of the call."""
     makers = {name: node for node in assignment.nodes or () for name in node.outputs if name}
     providers_by_call: dict[int, tuple[str, ...]] = {}
@@ -125,11 +125,11 @@ def _called(wires: _Wires, assignment: Assignment) -> dict[int, tuple[str, ...]]
     return providers_by_call
 
 
-def _provider_of(name: str, told: Assignment) -> str:
+def _provider_of(name: str, assignment: Assignment) -> str:
     """What runs a node, by its name; a fusion is called NAME/FUSION/ after one of those that went into it."""
-    while name not in told.providers and "/" in name:
+    while name not in assignment.providers and "/" in name:
         name = name.rpartition("/")[0]
-    return told.providers.get(name, "")
+    return assignment.providers.get(name, "")
 
 
 def _partitions(wires: _Wires, of_node: Sequence[str]) -> list[tuple[str, list[int]]]:

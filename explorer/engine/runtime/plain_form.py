@@ -88,7 +88,7 @@ def _nodes(nodes: Any) -> Any:
         if node.name in repeated and not isinstance(node, NodeRun):
             occurrences[node.name] += 1
             if occurrences[node.name] > 1:
-                name = _unused(node.name, occurrences[node.name], taken)
+                name = free_name(f"{node.name}#{occurrences[node.name]}", taken)
                 plain_node = plain_node.with_values(node.inputs, node.outputs, name)
         out.append(plain_node)
     return nodes if all(a is b for a, b in zip(originals, out, strict=True)) else gathered(out)
@@ -106,11 +106,6 @@ def _node(node: Node) -> Node:
         return node
     changed = {name: body for name, inner in subgraphs(node) if (body := _graph(inner)) is not inner}
     return with_bodies(node, changed) if changed else node
-
-
-def _unused(name: str, number: int, taken: set[str]) -> str:
-    """A name for a node whose own is taken: the second `mm` is `mm#2`, as in lists of layers."""
-    return free_name(f"{name}#{number}", taken)
 
 
 def _dense(span: FileSpan) -> Tensor:

@@ -103,7 +103,7 @@ def assignment(model: Model, providers: Sequence[str], *, scratch: str) -> Assig
         )
     if not model.graph.nodes:  # onnxruntime loads no graph without a value
         return Assignment({}, (), (), True, ())
-    nodes = tuple([_named(node, node_name(at)) for at, node in enumerate(model.graph.nodes)])
+    nodes = tuple([_with_names(node, node_name(at)) for at, node in enumerate(model.graph.nodes)])
     graph = replace(model.graph, nodes=nodes)
     named = replace(model, graph=graph, functions=_named_functions(model))
     folder = weights_folder(model)
@@ -118,7 +118,7 @@ def assignment(model: Model, providers: Sequence[str], *, scratch: str) -> Assig
             optimised: Sequence[Node] | None = reader.read(target).graph.nodes
         except BadModel:  # of a provider that compiles there is no graph that could be written
             session = _session(model_bytes, folder, providers, level)
-            optimised = _basic(model_bytes, folder, target)
+            optimised = _basic_nodes(model_bytes, folder, target)
     parts = session.get_provider_graph_assignment_info()
     of_nodes = [(part.ep_name, [node.name for node in part.get_nodes()]) for part in parts]
     there = session.get_providers()
@@ -131,7 +131,7 @@ def assignment(model: Model, providers: Sequence[str], *, scratch: str) -> Assig
     )
 
 
-def _basic(model_bytes: bytes, folder: str, target: str) -> Sequence[Node] | None:
+def _basic_nodes(model_bytes: bytes, folder: str, target: str) -> Sequence[Node] | None:
     """The nodes behind the optimisations that are the same for every provider; None if nobody knows."""
     try:
         _session(model_bytes, folder, [HOST], _Level.ORT_ENABLE_BASIC, target)
@@ -168,20 +168,23 @@ def _named_functions(model: Model) -> Mapping[tuple[str, str, str], Function]:
     return {
         key: replace(
             function,
-            nodes=tuple([_named(node, f"function{place}.{at}") for at, node in enumerate(function.nodes)]),
+            nodes=tuple(
+                [_with_names(node, f"function{place}.{at}") for at, node in enumerate(function.nodes)]
+            ),
             record=None,
         )
         for place, (key, function) in enumerate(model.functions.items())
     }
 
 
-def _named(node: Node, name: str) -> Node:
+def _with_names(node: Node, name: str) -> Node:
     """A node with a name that no other has, and those of its bodies too."""
     bodies = {}
     for place, (attribute, body) in enumerate(subgraphs(node)):
         if "[" not in attribute:  # operators of others may carry lists of graphs, which stay as they are
             inside = [
-                _named(body_node, body_node_name(name, place, at)) for at, body_node in enumerate(body.nodes)
+                _with_names(body_node, body_node_name(name, place, at))
+                for at, body_node in enumerate(body.nodes)
             ]
             bodies[attribute] = replace(body, nodes=tuple(inside))
     if bodies:

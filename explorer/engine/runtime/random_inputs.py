@@ -165,7 +165,7 @@ def _planned(
     if dtype is None:
         raise Misuse(f"input '{value.name}' is no tensor, so no value can be drawn for it")
     if override is not None:
-        shape = _bound(override[1], dims)
+        shape = _fixed_shape(override[1], dims)
         declared = value.shape
         if declared is not None and (
             len(declared) != len(shape)
@@ -178,7 +178,7 @@ def _planned(
             f"input '{value.name}' has no declared shape", hint=f"give it: --input-shape {value.name}:1,16"
         )
     else:
-        shape = _bound(value.shape, dims)
+        shape = _fixed_shape(value.shape, dims)
     if dtype == "string":
         return RandomInput(
             value.name, dtype, shape, why="texts that the model knows, and others", words=_words(model)
@@ -217,7 +217,7 @@ def by_type(name: str, dtype: str, shape: tuple[int, ...], height: Callable[[], 
     return RandomInput(name, dtype, shape, 0, 2, _MASK)
 
 
-def _bound(shape: Shape, dims: Mapping[str, int]) -> tuple[int, ...]:
+def _fixed_shape(shape: Shape, dims: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(d if isinstance(d, int) else dims.get(d or "", 1) for d in shape)
 
 

@@ -194,11 +194,11 @@ class _Archive:
             )
 
     def __iter__(self) -> Iterator[Feeds]:
-        parts = {name: self._each(name, entry) for name, entry in self.entries.items()}
+        parts = {name: self._input_samples(name, entry) for name, entry in self.entries.items()}
         for _ in range(self.count):
             yield {name: next(part) for name, part in parts.items()}
 
-    def _each(self, name: str, entry: ArrayEntry) -> Iterator[Array]:
+    def _input_samples(self, name: str, entry: ArrayEntry) -> Iterator[Array]:
         """The samples of one input; the only one again and again."""
         at = 0
         for at, value in enumerate(pieces(self.path, entry)):

@@ -252,7 +252,7 @@ def test_rows_that_are_made_when_looked_at_are_those_that_are_made_at_once(
         for n, s in zip(names, sizes, strict=True)
     ]
     contents = TensorIndex("test", "f", tensors, ["f"], 0, kinds={"a": "Net", "a.0": "Linear"})
-    expected = TensorFile(contents, OpenOptions())._built()
+    expected = TensorFile(contents, OpenOptions())._layer_list()
     try:
         found = TensorRows(contents)
     except ValueError:

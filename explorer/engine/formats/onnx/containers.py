@@ -80,13 +80,13 @@ def declared_shape(value: Value) -> Shape | None:
     """The declared sizes of a tensor, or of the tensors in a sequence or optional."""
     if value.shape is not None:
         return value.shape
-    held = container(value)
-    return None if held is None else held.shape
+    contained = container(value)
+    return None if contained is None else contained.shape
 
 
-def _field(data: bytes, start: int, stop: int, numbers: tuple[int, ...]) -> tuple[int, int, int] | None:
+def _field(encoded: bytes, start: int, stop: int, numbers: tuple[int, ...]) -> tuple[int, int, int] | None:
     """Number, begin and end of the first message among fields of these numbers."""
-    for number, wire, _, at, end in fields(data, start, stop):
+    for number, wire, _, at, end in fields(encoded, start, stop):
         if wire == 2 and number in numbers:
             return number, at, end
     return None

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from explorer.engine.formats.onnx.protobuf_wire import Buffer
 
 
-def decoded(data: bytes) -> str:
+def decoded(encoded: bytes) -> str:
     """Bytes as text; those that are no UTF-8 stay readable."""
     try:
-        return data.decode()
+        return encoded.decode()
     except UnicodeDecodeError:
-        return data.decode("utf-8", "backslashreplace")
+        return encoded.decode("utf-8", "backslashreplace")
 
 
 def text(buffer: Buffer, start: int, stop: int, most: int | None = None) -> str:

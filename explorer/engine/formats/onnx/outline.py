@@ -79,9 +79,9 @@ class _TopLevel:
         broken: What is wrong with the file, once its fields were read.
     """
 
-    def __init__(self, data: Buffer) -> None:
+    def __init__(self, buffer: Buffer) -> None:
         self.broken: BadModel | None = None
-        self._data = data
+        self._data = buffer
 
     def __iter__(self) -> Iterator[tuple[int, int, int, int, int]]:
         buffer, size, read = self._data, len(self._data), 0
@@ -253,11 +253,11 @@ def _node_row(
     return OutlineRow(prefix + decoded(path), "operator", decoded(kind), None, None, decoded(note))
 
 
-def _forget(data: mmap.mmap, start: int, stop: int) -> int:
+def _forget(buffer: mmap.mmap, start: int, stop: int) -> int:
     page = mmap.PAGESIZE
     first, last = start // page * page, stop // page * page
     if last > first:
-        data.madvise(mmap.MADV_DONTNEED, first, last - first)
+        buffer.madvise(mmap.MADV_DONTNEED, first, last - first)
     return stop
 
 

@@ -450,15 +450,15 @@ class _Reader(TensorReader):
                         shape = None if sizes is None else self.dims(sizes, name)
         return Value(name, dtype, shape, self.span(start, stop))
 
-    def dims(self, found: Sequence[int | str | None], name: str) -> tuple[Dim, ...]:
-        for size in found:
+    def dims(self, sizes: Sequence[int | str | None], name: str) -> tuple[Dim, ...]:
+        for size in sizes:
             if isinstance(size, int) and size < -1:
                 raise BadModel(f"value '{name}' has a dimension of {size}")
-        return tuple([None if size == -1 else size for size in found])
+        return tuple([None if size == -1 else size for size in sizes])
 
 
-def _text_or_bytes(data: bytes) -> str | bytes:
+def _text_or_bytes(encoded: bytes) -> str | bytes:
     try:
-        return data.decode("utf-8")
+        return encoded.decode("utf-8")
     except UnicodeDecodeError:
-        return bytes(data)
+        return bytes(encoded)

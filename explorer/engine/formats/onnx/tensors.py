@@ -88,7 +88,7 @@ def sparse_initializers(graph: Graph) -> dict[str, tuple[Tensor, tuple[int, ...]
     return {entry[0].name: entry for entry in map(sparse, sparse_spans(graph))}
 
 
-def _source(path: str) -> Source:
+def _map_file(path: str) -> Source:
     """Maps a file.
 
     Raises:
@@ -244,7 +244,7 @@ class TensorReader:
         named = os.path.join(self.folder, location)
         if named not in self.externals:
             try:
-                self.externals[named] = _source(target)
+                self.externals[named] = _map_file(target)
             except OSError as error:
                 raise BadModel(
                     f"its external data file '{location}' cannot be read: {error.strerror}",

@@ -65,7 +65,7 @@ def _validated(model: Model) -> Model:
     for key, function in model.functions.items():
         where = f"function '{function.name}'"
         census = _Census(model.functions, function.opsets, Counter())
-        nodes, _ = _body(
+        nodes, _ = _order_body(
             function.nodes, _distinct(where, "inputs", function.inputs), function.outputs, [], where, census
         )
         bodies[key] = census
@@ -73,7 +73,7 @@ def _validated(model: Model) -> Model:
         same = nodes is function.nodes
         functions[key] = function if same else replace(function, nodes=nodes, record=None)
     census = _Census(model.functions, model.opsets, Counter())
-    graph, _ = _graph(model.graph, [], "the graph", census)
+    graph, _ = _order_graph(model.graph, [], "the graph", census)
     bodies[None] = census
     _check_calls(model.functions, bodies)
     if graph is model.graph and all(functions[k] is f for k, f in model.functions.items()):
@@ -106,7 +106,7 @@ def _distinct(where: str, kind: str, names: Iterable[str]) -> set[str]:
     return distinct
 
 
-def _graph(graph: Graph, outer: list[set[str]], where: str, census: _Census) -> tuple[Graph, set[str]]:
+def _order_graph(graph: Graph, outer: list[set[str]], where: str, census: _Census) -> tuple[Graph, set[str]]:
     """The graph in order, and the names that it takes from around it."""
     sources = _distinct(where, "inputs", (v.name for v in graph.inputs))
     # an initializer may share the name of an input: it is the input's default
@@ -114,11 +114,11 @@ def _graph(graph: Graph, outer: list[set[str]], where: str, census: _Census) -> 
     if graph.extra:
         sources.update(sparse_initializers(graph))
     results = [v.name for v in graph.outputs]
-    nodes, free = _body(graph.nodes, sources, results, outer, where, census)
+    nodes, free = _order_body(graph.nodes, sources, results, outer, where, census)
     return (graph if nodes is graph.nodes else replace(graph, nodes=nodes)), free
 
 
-def _body(
+def _order_body(
     nodes: Sequence[Node],
     sources: set[str],
     results: Sequence[str],
@@ -153,7 +153,7 @@ def _body(
             if inside:
                 if scopes is None:
                     scopes = [*outer, sources | set(producers)]
-                replaced, taken = _inside(node, inside, scopes, where, census)
+                replaced, taken = _order_bodies(node, inside, scopes, where, census)
                 names = (*node.inputs, *sorted(taken))
                 if replaced is not node:
                     rebuilt = rebuilt or list(nodes)
@@ -209,7 +209,7 @@ def _results_from_outside(
     return free
 
 
-def _inside(
+def _order_bodies(
     node: Node, inside: Sequence[tuple[str, Graph]], scopes: list[set[str]], where: str, census: _Census
 ) -> tuple[Node, set[str]]:
     """The node with its subgraphs in order, and the names that they take from around them."""
@@ -217,7 +217,7 @@ def _inside(
     changed: dict[str, Graph] = {}
     for name, graph in inside:
         inner = f"{where}, node '{node.label}', {name}"
-        ordered, free = _graph(graph, scopes, inner, census)
+        ordered, free = _order_graph(graph, scopes, inner, census)
         # what lies outside the caller too is found by the caller's own look-up
         taken |= free
         if ordered is not graph:

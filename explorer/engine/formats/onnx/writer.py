@@ -147,10 +147,10 @@ class _Encoder:
         first = 0
         for count, read_tensors in bundle.bands:
             last = first + count
-            make = functools.partial(_headed, heads[first:last], read_tensors)
+            make = functools.partial(_with_heads, heads[first:last], read_tensors)
             bands.append(ComputedPayload(sum(sizes[first:last]), make, alone=True))
             first = last
-        return ComputedPayload(sum(sizes), functools.partial(_headed, heads, bundle.data), tuple(bands))
+        return ComputedPayload(sum(sizes), functools.partial(_with_heads, heads, bundle.data), tuple(bands))
 
     def kind(self, shape: tuple[int, ...], dtype: str) -> bytes:
         """Shape and type of a tensor."""
@@ -165,7 +165,7 @@ class _Encoder:
         run: list[bytes] = []
         for node in node_sequence(nodes):
             if isinstance(node, NodeRun):
-                run += _many(number, node)
+                run += _encode_run(number, node)
             elif node.record is None and not node.attributes:
                 run.append(length_delimited(number, _head(node)))
             else:
@@ -250,7 +250,9 @@ class _Encoder:
         return parts
 
 
-def _headed(heads: Sequence[bytes], read_tensors: Callable[[], Iterator[memoryview]]) -> Iterator[memoryview]:
+def _with_heads(
+    heads: Sequence[bytes], read_tensors: Callable[[], Iterator[memoryview]]
+) -> Iterator[memoryview]:
     """Tensors with what stands in front of each, in large pieces."""
     pieces: list[bytes | memoryview] = []
     size = 0
@@ -283,7 +285,7 @@ def _repeated(number: int, words: Sequence[str]) -> bytes:
     return "".join(text).encode("latin-1")
 
 
-def _many(number: int, run: NodeRun) -> list[bytes]:
+def _encode_run(number: int, run: NodeRun) -> list[bytes]:
     """The nodes of a run as the repeated field `number`.
 
     They are put together as text: neighbours mostly have names of the same lengths, and then the same letters
@@ -516,7 +518,7 @@ def _jobs(parts: _Parts) -> Iterator[tuple[list[Part], int, bool]]:
     """Neighbours that have a MB together, their size, and whether another thread may make them."""
     job: list[Part] = []
     size, alone = 0, True
-    for part, by_itself in _apart(parts):
+    for part, by_itself in _split_computed(parts):
         job.append(part)
         size += len(part) if isinstance(part, bytes) else part.size
         alone = alone and by_itself
@@ -527,7 +529,7 @@ def _jobs(parts: _Parts) -> Iterator[tuple[list[Part], int, bool]]:
         yield job, size, alone
 
 
-def _apart(parts: _Parts) -> Iterator[tuple[Part, bool]]:
+def _split_computed(parts: _Parts) -> Iterator[tuple[Part, bool]]:
     """Parts, and whether they can be made at any time."""
     for part in parts:
         if isinstance(part, ComputedPayload) and part.parts:
@@ -614,7 +616,7 @@ class _Beside:
 
 
 def _put(descriptor: int, piece: Piece, offset: int) -> None:
-    if _nothing(piece):
+    if _is_all_zeros(piece):
         return
     view = memoryview(piece)
     while len(view):
@@ -624,7 +626,7 @@ def _put(descriptor: int, piece: Piece, offset: int) -> None:
         view, offset = view[written:], offset + written
 
 
-def _nothing(piece: Piece) -> bool:
+def _is_all_zeros(piece: Piece) -> bool:
     """Whether a large piece is all zeros: such a stretch of a file takes no room on the disk."""
     if len(piece) < _LARGE or any(piece[:64]) or any(piece[-64:]):
         return False

@@ -151,7 +151,7 @@ class _Maker:
         main = self.bodies[0]
         self._name_sizes(main)
         graph = self._graph(main, main.names, main.subgraph.name or "main")
-        needed = self._needed(main)
+        needed = self._called_constants(main)
         if not needed.keys().isdisjoint(main.names):
             raise BadModel("it calls a tensor as a tensor of another subgraph is called here")
         initializers = {**graph.initializers, **needed, **self.made_up}
@@ -191,7 +191,7 @@ class _Maker:
         self.bodies[at] = body
         total = len(subgraph.operators) + len(subgraph.tensors)
         for number, operator in enumerate(subgraph.operators):
-            fields = _running(operator)
+            fields = _subgraph_options(operator)
             if not fields:
                 continue
             options = _options(operator)
@@ -223,7 +223,7 @@ class _Maker:
                     f" {len(subgraph.inputs)} and gives {len(subgraph.outputs)}"
                 )
 
-    def _needed(self, body: _Body) -> dict[str, Tensor]:
+    def _called_constants(self, body: _Body) -> dict[str, Tensor]:
         """Stored tensors of the functions that a subgraph calls, and that those call, by their names."""
         key = id(body)
         if key not in self.hoisted:
@@ -235,7 +235,7 @@ class _Maker:
                         constants.update(
                             (inner.prefix + name, tensor) for name, tensor in inner_constants.items()
                         )
-                    constants.update(self._needed(inner))
+                    constants.update(self._called_constants(inner))
             self.hoisted[key] = constants
         return self.hoisted[key]
 
@@ -304,7 +304,7 @@ class _Maker:
                 if index < len(around) and (span := around[index].data) is not None:
                     beside += span[1]
         if tensor.sparse and payload is not None and bits:
-            stored_count = _held(tensor, payload.size, bits, count)
+            stored_count = _stored_values(tensor, payload.size, bits, count)
         elif payload is not None and bits and payload.size != needed:
             raise BadModel(
                 f"tensor '{name}' of shape {list(shape)} and type {tensor.dtype} needs {needed:,} bytes"
@@ -326,7 +326,7 @@ class _Maker:
             inputs: What it takes, if not what the subgraph declares.
         """
         subgraph = body.subgraph
-        self._count_up(body)
+        self._count_quantized(body)
         self._check_order(body)
         labels: set[str] = set()
         nodes = tuple(
@@ -346,7 +346,7 @@ class _Maker:
         ]
         return Graph(title, nodes, tuple(inputs), tuple(outputs), constants, tuple(values))
 
-    def _count_up(self, body: _Body) -> None:
+    def _count_quantized(self, body: _Body) -> None:
         """Counts quantized tensors and states, each subgraph once."""
         if body.prefix in self.counted:
             return
@@ -472,7 +472,7 @@ class _Maker:
                 for name, t in zip(inner.names, inner.subgraph.tensors, strict=True)
                 if t.stored
             )
-            handed = self.handed[number] = (*constant_names, *self._needed(inner))
+            handed = self.handed[number] = (*constant_names, *self._called_constants(inner))
         # a thousand calls that hand in a thousand constants each are more than their file
         self.file.budget.spend(len(handed))
         if key not in self.functions:
@@ -504,7 +504,7 @@ class _Maker:
             attributes=attributes,
         )
 
-    def _inner(self, number: int, outside: Iterable[str], taken: Sequence[str] | None) -> list[str]:
+    def _body_names(self, number: int, outside: Iterable[str], taken: Sequence[str] | None) -> list[str]:
         """Names for the values of a body, none of them one of `outside`; its inputs get those in `taken`."""
         inner = self.bodies[number]
         used = {*outside, *(taken or ())}
@@ -522,17 +522,17 @@ class _Maker:
         """IF hands its inputs on; the graphs of If take them from around."""
         graphs = {}
         for branch, number in zip(("then_branch", "else_branch"), body.runs[at], strict=True):
-            names = self._inner(number, (), inputs[1:])
+            names = self._body_names(number, (), inputs[1:])
             graphs[branch] = self._graph(self.bodies[number], names, branch, inputs=())
         return Node("If", inputs[:1], outputs, name=label, attributes=graphs)
 
     def _while(self, body: _Body, at: int, inputs: Sequence[str], outputs: Sequence[str], label: str) -> Node:
         """WHILE as Loop: the body, then the question whether to go on."""
         asks, runs = (self.bodies[n] for n in body.runs[at])
-        names = self._inner(body.runs[at][1], (), None)
+        names = self._body_names(body.runs[at][1], (), None)
         graph = self._graph(runs, names, "body")
         results = [names[n] for n in runs.subgraph.outputs]
-        question = self._inner(body.runs[at][0], names, results)
+        question = self._body_names(body.runs[at][0], names, results)
         condition = self._graph(asks, question, "cond", inputs=())
         around = body.subgraph
         count, exact = trips_of(self.source.map, around, around.operators[at], asks.subgraph, runs.subgraph)
@@ -553,7 +553,7 @@ class _Maker:
         return Node("Loop", (trips, "", *inputs), outputs, name=label, attributes={"body": loop})
 
 
-def _held(tensor: FileTensor, size: int, bits: int, count: int) -> int:
+def _stored_values(tensor: FileTensor, size: int, bits: int, count: int) -> int:
     """How many of the `count` numbers of a sparse tensor are stored, in `size` bytes.
 
     Raises:
@@ -571,7 +571,7 @@ def _held(tensor: FileTensor, size: int, bits: int, count: int) -> int:
     return stored_count
 
 
-def _running(operator: TfliteOperator) -> tuple[str, ...]:
+def _subgraph_options(operator: TfliteOperator) -> tuple[str, ...]:
     """The options of an operator that name subgraphs which run as a part of it."""
     if operator.custom:
         return ()

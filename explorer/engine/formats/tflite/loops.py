@@ -36,7 +36,7 @@ def trips_of(
             continue
         count = None
         if operator is not None and operator.op == "LESS":
-            count = _counted(buffer, around, loop, asks, runs, operator)
+            count = _loop_count(buffer, around, loop, asks, runs, operator)
         if count is None:
             exact = False
         else:
@@ -44,7 +44,7 @@ def trips_of(
     return (min(limits), exact and not open_) if limits else (None, False)
 
 
-def _counted(
+def _loop_count(
     buffer: Buffer,
     around: Subgraph,
     loop: TfliteOperator,
@@ -56,24 +56,24 @@ def _counted(
     if len(less.inputs) != 2 or less.inputs[0] not in asks.inputs:
         return None
     place = asks.inputs.index(less.inputs[0])
-    limit = _whole(buffer, asks, less.inputs[1])
+    limit = _constant_integer(buffer, asks, less.inputs[1])
     if limit is None and less.inputs[1] in asks.inputs:
         # a limit that goes round unchanged
         limit_place = asks.inputs.index(less.inputs[1])
         if runs.outputs[limit_place] == runs.inputs[limit_place]:
-            limit = _whole(buffer, around, loop.inputs[limit_place])
-    start = _whole(buffer, around, loop.inputs[place])
+            limit = _constant_integer(buffer, around, loop.inputs[limit_place])
+    start = _constant_integer(buffer, around, loop.inputs[place])
     adds = next((o for o in runs.operators if runs.outputs[place] in o.outputs), None)
     if adds is None or adds.op != "ADD" or len(adds.inputs) != 2 or limit is None or start is None:
         return None
     counter = runs.inputs[place]
-    steps = [_whole(buffer, runs, n) for n in adds.inputs if n != counter]
+    steps = [_constant_integer(buffer, runs, n) for n in adds.inputs if n != counter]
     if len(steps) != 1 or steps[0] is None or steps[0] < 1:
         return None
     return max(-((start - limit) // steps[0]), 0)
 
 
-def _whole(buffer: Buffer, subgraph: Subgraph, number: int) -> int | None:
+def _constant_integer(buffer: Buffer, subgraph: Subgraph, number: int) -> int | None:
     """The one integer that a tensor holds; None if it is no constant, or something else."""
     tensor = subgraph.tensors[number] if number >= 0 else None
     if tensor is None or tensor.data is None or tensor.dtype not in ("int32", "int64"):

@@ -50,8 +50,8 @@ def custom_options(buffer: Buffer, at: int, size: int) -> dict[str, Any]:
 class _Flex:
     """A buffer; every place that is read is checked to lie in it."""
 
-    def __init__(self, data: bytes) -> None:
-        self.data = data
+    def __init__(self, buffer: bytes) -> None:
+        self.data = buffer
 
     def root(self) -> dict[str, Any] | None:
         """What the map at the root holds; None if there is none."""

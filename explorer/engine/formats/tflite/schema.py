@@ -101,9 +101,9 @@ def _kind(name: str) -> Any:
 @cache
 def names(enumeration: str) -> Mapping[int, str]:
     """The names of an enumeration by number: `names("BuiltinOperator")[3]` is 'CONV_2D'."""
-    known = vars(_kind(enumeration))
-    found = {value: name for name, value in known.items() if isinstance(value, int)}
-    return {**_NEWER.get(enumeration, {}), **found}
+    members = vars(_kind(enumeration))
+    numbered = {value: name for name, value in members.items() if isinstance(value, int)}
+    return {**_NEWER.get(enumeration, {}), **numbered}
 
 
 class _Field:
@@ -159,7 +159,7 @@ class OptionsTable:
         kind = _kind(name)
         self.name = name
         self._kind = kind
-        accessors = [entry for entry in vars(kind) if entry[0].isupper() and not _is_aid(entry)]
+        accessors = [entry for entry in vars(kind) if entry[0].isupper() and not _is_helper(entry)]
         self.fields: Sequence[_Field] = tuple([_Field(kind, entry) for entry in accessors])
         self.flat = not any(f.many or "String" in names_in(kind, f.accessor) for f in self.fields)
 
@@ -184,7 +184,7 @@ def options(union: str, number: int) -> OptionsTable | None:
     return None if name == "NONE" else OptionsTable(name)
 
 
-def _is_aid(entry: str) -> bool:
+def _is_helper(entry: str) -> bool:
     """Whether an accessor is no field but an aid of flatc's."""
     if entry == "Init" or entry.startswith("GetRootAs"):
         return True

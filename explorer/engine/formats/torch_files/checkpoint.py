@@ -87,7 +87,7 @@ def read(source: str, *, places: bool = True) -> SavedFile:
     try:
         head = os.pread(descriptor, 512, 0)
         if head.startswith(b"PK\x03\x04"):
-            return _zip(source, places)
+            return _zip_archive(source, places)
         if head[257:262] == TAR:
             raise BadModel(
                 "this is a checkpoint of torch before 0.2, a tar archive, which is not read",
@@ -100,7 +100,7 @@ def read(source: str, *, places: bool = True) -> SavedFile:
     finally:
         os.close(descriptor)
     try:
-        form = _legacy if head.startswith(MAGIC) else _plain
+        form = _legacy if head.startswith(MAGIC) else _plain_pickle
         return form(source, content, size)
     except PickleError as error:
         raise broken(error, source) from error
@@ -109,7 +109,7 @@ def read(source: str, *, places: bool = True) -> SavedFile:
 # -- the zip archive
 
 
-def _zip(source: str, places: bool) -> SavedFile:
+def _zip_archive(source: str, places: bool) -> SavedFile:
     archive = ZipArchive(source)
     if "data.pkl" not in archive:
         raise BadModel("this is a zip archive, and no model of torch's is in it", where=source)
@@ -190,7 +190,7 @@ def _places(
 # -- a pickle alone
 
 
-def _plain(source: str, content: Content, size: int) -> SavedFile:
+def _plain_pickle(source: str, content: Content, size: int) -> SavedFile:
     """A plain pickle: its storages are checkpoints of their own, as bytes inside it."""
     inner: dict[str, int | None] = {}
     storages: dict[str, tuple[str, int]] = {}
@@ -221,9 +221,9 @@ def _plain(source: str, content: Content, size: int) -> SavedFile:
     )
 
 
-def _encoded(text: Any, how: Any = "utf-8") -> bytes:
+def _encoded(text: Any, encoding: Any = "utf-8") -> bytes:
     """How protocols before 3 write bytes: as text."""
-    if not isinstance(text, str) or how not in ("latin1", "latin-1"):
+    if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
         raise ValueError("bytes are written in an unknown way")
     return text.encode("latin-1")
 

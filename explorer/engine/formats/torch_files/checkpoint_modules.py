@@ -205,9 +205,9 @@ class _Walk:
         self.names[name] = times + 1
         return self.unique(f"{name}#{times + 1}") if times else name
 
-    def often_named(self, item: object) -> None:
+    def often_named(self, value: object) -> None:
         """Refuses an object that is named more often than any model does."""
-        times = self.times[id(item)] = self.times.get(id(item), 0) + 1
+        times = self.times[id(value)] = self.times.get(id(value), 0) + 1
         self.often(times)
 
     def loose(self, path: str, spec: TensorSpec, role: str, depth: int, attribute: bool) -> None:
@@ -311,9 +311,9 @@ class _Walk:
                 children.append((_name(key), entry))
         return children
 
-    def below(self, path: str, held: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    def below(self, path: str, entries: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
         """What tensors hold beside tensors, with names as inside of a module."""
-        return [(name[len(path) + 1 :] if path else name, item) for name, item in held]
+        return [(name[len(path) + 1 :] if path else name, entry) for name, entry in entries]
 
     def tensor(
         self,
@@ -491,7 +491,7 @@ def _only_values(value: Any) -> bool:
     """Whether a list or an object holds nothing but plain values."""
     if isinstance(value, dict):
         return False
-    return all(isinstance(item, (*PLAIN, Global)) for _, item in _inside(value))
+    return all(isinstance(part, (*PLAIN, Global)) for _, part in _inside(value))
 
 
 def _role(path: str, key: str, value: Any) -> str:

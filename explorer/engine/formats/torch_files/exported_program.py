@@ -77,8 +77,8 @@ _LIBRARY = ("/torch/", "\\torch\\")
 
 def symbol_of(text: str) -> str:
     """The name of a symbol: "Symbol('s77', positive=True)" -> 's77'."""
-    found = SYMBOL.fullmatch(text)
-    return found.group(1) if found else text
+    match = SYMBOL.fullmatch(text)
+    return match.group(1) if match else text
 
 
 def batch_of(firsts: Collection[str | None], names: Collection[str]) -> str | None:
@@ -194,7 +194,7 @@ def described(path: str, why: str, *, exported: bool = False, places: bool = Tru
 
     def make(document: dict[str, Any]) -> ProgramDescription:
         if exported:
-            _settle(document["graph_module"]["graph"]["tensor_values"])
+            _use_exported_sizes(document["graph_module"]["graph"]["tensor_values"])
         else:
             _name_batch(document)
         return _described(archive, document, why, places)
@@ -248,7 +248,7 @@ def _described(archive: ZipArchive, document: dict[str, Any], why: str, places: 
     tensor_values: dict[str, Any] = graph["tensor_values"]
     trained = _signature(program, signature, tensor_values)
     for node in graph["nodes"]:
-        program.nodes.append(_ran(node, tensor_values))
+        program.nodes.append(_program_call(node, tensor_values))
     for ran in program.nodes:
         program.kinds.update((path, kind) for _, path, kind in ran.stack)
     tensors = _tensors(archive, program, trained, places)
@@ -286,7 +286,7 @@ def _span(span: Mapping[str, Any]) -> str:
     return f"up to {high}" if low is None else f"{low} to {high}"
 
 
-def _settle(tensor_values: Mapping[str, Any]) -> None:
+def _use_exported_sizes(tensor_values: Mapping[str, Any]) -> None:
     """Puts sizes at export in place of open ones."""
     for meta in tensor_values.values():
         for at, size in enumerate(meta["sizes"]):
@@ -315,8 +315,8 @@ def _name_batch(document: dict[str, Any]) -> None:
     document["range_constraints"] = {"batch" if k == names[symbol] else k: v for k, v in ranges.items()}
 
 
-def _opsets(found: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} {number}" for name, number in list(found.items())[:8])
+def _opsets(versions: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {number}" for name, number in list(versions.items())[:8])
 
 
 def _signature(
@@ -346,7 +346,7 @@ def _signature(
     return trained
 
 
-def _ran(node: Mapping[str, Any], tensor_values: Mapping[str, Any]) -> ProgramCall:
+def _program_call(node: Mapping[str, Any], tensor_values: Mapping[str, Any]) -> ProgramCall:
     inputs: list[Tensor] = []
     uses: list[str] = []
     settings: dict[str, Any] = {}
@@ -359,12 +359,12 @@ def _ran(node: Mapping[str, Any], tensor_values: Mapping[str, Any]) -> ProgramCa
                 (str(argument["name"]), None, None)
             ]
         else:
-            settings[str(argument["name"])] = _plain(argument["arg"])
+            settings[str(argument["name"])] = _argument_value(argument["arg"])
     outputs = [value for out in node["outputs"] for value in _values(out, tensor_values)]
     metadata = node.get("metadata") or {}
     kind = str(node["target"]).removeprefix("torch.ops.").removesuffix(".default")
     name = str(node.get("name") or "") or (outputs[0][0] if outputs else "")
-    line = _line(str(metadata.get("stack_trace") or ""))
+    line = _source_line(str(metadata.get("stack_trace") or ""))
     operator = OperatorRow(kind, name, inputs, outputs, settings, line, uses=uses)
     return ProgramCall(operator, module_stack(str(metadata.get("nn_module_stack") or "")))
 
@@ -382,8 +382,8 @@ def _values(arg: Any, tensor_values: Mapping[str, Any]) -> Iterator[Tensor]:
                     yield from _values(element, tensor_values)
 
 
-def _tensor(name: str, known: Mapping[str, Any]) -> Tensor:
-    meta = known.get(name)
+def _tensor(name: str, tensor_values: Mapping[str, Any]) -> Tensor:
+    meta = tensor_values.get(name)
     if meta is None:
         return name, None, None
     return name, DTYPES.get(meta["dtype"]), _shape(meta["sizes"])
@@ -400,29 +400,29 @@ def _shape(sizes: Any) -> Shape:
                 raise ValueError("a size that no tensor has")
             shape.append(number)
         else:
-            shape.append(_spoken(str((size.get("as_expr") or {}).get("expr_str", "?")))[:80])
+            shape.append(_readable_expression(str((size.get("as_expr") or {}).get("expr_str", "?")))[:80])
     return tuple(shape)
 
 
-def _spoken(text: str) -> str:
+def _readable_expression(text: str) -> str:
     """An expression of sizes: "Mul(Integer(2), Symbol('s77', positive=True))" -> 'Mul(2, s77)'."""
     return _INTEGER.sub(r"\1", SYMBOL.sub(r"\1", text))
 
 
-def _plain(arg: Any) -> Any:
+def _argument_value(arg: Any) -> Any:
     """An argument that is no tensor: a number, text, or a list of them."""
     for kind, value in arg.items() if isinstance(arg, dict) else ():
         if isinstance(value, list):
-            return [_plain(v) if isinstance(v, dict) else v for v in value[:64]]
+            return [_argument_value(v) if isinstance(v, dict) else v for v in value[:64]]
         if kind == "as_scalar_type":
             return DTYPES.get(value, value)
         if isinstance(value, dict):
-            return _plain(value) if len(value) == 1 else str(value)[:80]
+            return _argument_value(value) if len(value) == 1 else str(value)[:80]
         return value
     return None
 
 
-def _line(trace: str) -> str:
+def _source_line(trace: str) -> str:
     """Where in the user's own code a node comes from: the innermost frame that is not torch's."""
     frames = _FRAME.findall(trace)
     for path, line in reversed(frames):
@@ -439,7 +439,7 @@ def _tensors(
     views: dict[str, TensorView] = {}
     tensors: list[StoredTensor] = []
     for fqn, path, entry in stored_entries(archive):
-        tensor = _stored(archive, fqn, path, entry, trained, places)
+        tensor = _stored_tensor(archive, fqn, path, entry, trained, places)
         if tensor.identity is not None:
             first_name = first.setdefault(tensor.identity, tensor.name)
             if first_name != tensor.name:
@@ -475,7 +475,7 @@ def _number(described: Mapping[str, Any]) -> int:
     return number
 
 
-def _stored(
+def _stored_tensor(
     archive: ZipArchive,
     fqn: str,
     entry: str,
@@ -520,9 +520,9 @@ def outline(source: str) -> Outline:
     return Outline(contents.format, source, contents.file_bytes, facts, _rows(program), params)
 
 
-def _rows(found: ProgramDescription) -> Iterator[OutlineRow]:
-    for name, dtype, shape in found.inputs:
+def _rows(program: ProgramDescription) -> Iterator[OutlineRow]:
+    for name, dtype, shape in program.inputs:
         yield OutlineRow(name, "input", dtype or "", shape)
-    yield from outline_rows(found.parts(), found.notes)
-    for name, dtype, shape in found.outputs:
+    yield from outline_rows(program.parts(), program.notes)
+    for name, dtype, shape in program.outputs:
         yield OutlineRow(name, "output", dtype or "", shape)

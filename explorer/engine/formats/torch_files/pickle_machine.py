@@ -191,9 +191,9 @@ class Pickle:
 
     def marked(self) -> list[Any]:
         """What lies above the last mark, which goes too."""
-        found = self.stack
+        above_mark = self.stack
         self.stack = self.below.pop()
-        return found
+        return above_mark
 
     def called(self, func: Any, args: Any) -> Any:
         """What stands for a call."""

@@ -116,9 +116,9 @@ def _last(count: int) -> Callable[[Pickle], tuple[Any, ...]]:
 
 
 def _dict(m: Pickle) -> PickledDict:
-    made = PickledDict()
-    _fill(made, m.marked())
-    return made
+    mapping = PickledDict()
+    _fill(mapping, m.marked())
+    return mapping
 
 
 def _fill(target: Any, flat: list[Any]) -> None:
@@ -170,9 +170,9 @@ _FROZEN = Global("builtins", "frozenset")
 
 
 def _frozen(m: Pickle) -> ReducedObject:
-    made = ReducedObject(_FROZEN)
-    made.items = m.marked()
-    return made
+    frozen = ReducedObject(_FROZEN)
+    frozen.items = m.marked()
+    return frozen
 
 
 def _mark(m: Pickle) -> None:

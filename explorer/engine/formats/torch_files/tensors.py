@@ -257,18 +257,18 @@ def _is_shape(value: Any) -> bool:
 
 def _subclass(kind: Any, dtype: Any = "", shape: Any = None, *rest: Any) -> WrappedTensor:
     """A subclass that has no numbers of its own: its attributes, which come as its state, hold them."""
-    made = WrappedTensor(_name_of(kind), dtype if isinstance(dtype, str) else "")
-    made.shape = tuple(shape) if _is_shape(shape) else None
-    made.requires_grad = rest[-1:] == (True,)
-    return made
+    wrapped = WrappedTensor(_name_of(kind), dtype if isinstance(dtype, str) else "")
+    wrapped.shape = tuple(shape) if _is_shape(shape) else None
+    wrapped.requires_grad = rest[-1:] == (True,)
+    return wrapped
 
 
 def _nested(values: Any, *places: Any) -> WrappedTensor:
     """A nested tensor in the layout of before 'jagged': all numbers in one, and where each tensor lies."""
     names = ("sizes", "strides", "storage_offsets")
-    made = WrappedTensor("nested", getattr(values, "dtype", ""))
-    made.inner = {"values": values, **dict(zip(names, places, strict=False))}
-    return made
+    wrapped = WrappedTensor("nested", getattr(values, "dtype", ""))
+    wrapped.inner = {"values": values, **dict(zip(names, places, strict=False))}
+    return wrapped
 
 
 def _quantized(storage: Any, offset: int, shape: Any, stride: Any, quantizer: Any, *rest: Any) -> Any:
@@ -280,13 +280,13 @@ def _quantized(storage: Any, offset: int, shape: Any, stride: Any, quantizer: An
     return WrappedTensor("quantized", whole.dtype, whole.shape, inner, whole.requires_grad)
 
 
-def _moved(data: Any, dtype: Any, device: Any, requires_grad: Any = False) -> Any:
+def _on_other_device(values: Any, dtype: Any, device: Any, requires_grad: Any = False) -> Any:
     """A tensor of a device that stores none itself: its numbers as a tensor of the processor, or numpy's."""
-    inner = {"data": data, "device": device}
-    return WrappedTensor("moved", str(dtype), getattr(data, "shape", None), inner, requires_grad is True)
+    inner = {"data": values, "device": device}
+    return WrappedTensor("moved", str(dtype), getattr(values, "shape", None), inner, requires_grad is True)
 
 
-def _rebuilt(func: Any, kind: Any, args: Any, state: Any = None) -> Any:
+def _rebuild_subclass(func: Any, kind: Any, args: Any, state: Any = None) -> Any:
     """A subclass of Tensor: what it is made of, and what else it holds."""
     called = _name_of(kind)
     if isinstance(func, Global) and func.make is not None and isinstance(args, tuple):
@@ -361,10 +361,10 @@ _MORE: dict[tuple[str, str], Callable[..., Any]] = {
     ("torch._utils", "_rebuild_qtensor"): _quantized,
     ("torch._utils", "_rebuild_wrapper_subclass"): _subclass,
     ("torch._utils", "_rebuild_nested_tensor"): _nested,
-    ("torch._utils", "_rebuild_device_tensor_from_numpy"): _moved,
-    ("torch._utils", "_rebuild_device_tensor_from_cpu_tensor"): _moved,
-    ("torch._tensor", "_rebuild_from_type_v2"): _rebuilt,
-    ("torch._tensor", "_rebuild_from_type"): _rebuilt,
+    ("torch._utils", "_rebuild_device_tensor_from_numpy"): _on_other_device,
+    ("torch._utils", "_rebuild_device_tensor_from_cpu_tensor"): _on_other_device,
+    ("torch._tensor", "_rebuild_from_type_v2"): _rebuild_subclass,
+    ("torch._tensor", "_rebuild_from_type"): _rebuild_subclass,
     ("torch", "Size"): _sizes,
 }
 """What stands for further calls in checkpoints."""
@@ -376,7 +376,7 @@ _PLAIN_NAMES = {
 }
 
 
-def _known(module: str, name: str) -> Any:
+def _stand_in(module: str, name: str) -> Any:
     """What stands for a name that every file of torch's may use; None if it may not."""
     plain = _PLAIN_NAMES.get((module, name))
     if plain is not None:
@@ -443,7 +443,7 @@ def strict(content: bytes, where: str) -> Any:
     def find(module: str, name: str) -> Any:
         if module == "__torch__" or module.startswith("__torch__."):
             return Global(module, name)
-        stand_in = _known(module, name)
+        stand_in = _stand_in(module, name)
         if stand_in is None:
             raise _UnsafePickle(f"{module}.{name}")
         return stand_in
@@ -481,7 +481,7 @@ def lenient(
         make = further.get((module, name))
         if make is not None:
             return Global(module, name, make)
-        return _known(module, name) or Global(module, name)
+        return _stand_in(module, name) or Global(module, name)
 
     def persistent(pid: Any) -> Any:
         reference = _persistent(pid)

@@ -54,8 +54,8 @@ _TAKES = re.compile(r"(\w{1,128}+): ([^\n,]{1,256}?)(?=,\n|, |\) ->|\)\s*:)")
 def plain_name(qualname: str) -> str:
     """The name of a class before TorchScript mangled it: 'torch.nn.modules.conv.Conv2d'."""
     pieces = qualname.split(".")
-    kept = [p for p in pieces[1:] if not p.startswith("___torch_mangle_")]
-    return ".".join(kept) or pieces[-1]
+    unmangled = [p for p in pieces[1:] if not p.startswith("___torch_mangle_")]
+    return ".".join(unmangled) or pieces[-1]
 
 
 class _Kind:
@@ -78,7 +78,7 @@ class _Kind:
         self.buffers = named.get("buffers", frozenset())
         self.constants = {name: _literal(value) for name, value in _CONSTANT.findall(text)}
         self.calls = list(_calls(text))
-        self.takes = _takes(text)
+        self.takes = _argument_types(text)
 
 
 def _literal(text: str) -> Any:
@@ -120,7 +120,7 @@ _TRIVIAL = frozenset(f"torch.{name}" for name in f"{_SIZES}|{_CHOICES}".split("|
 """Calls that compute sizes and choices, which every scripted layer is full of."""
 
 
-def _takes(text: str) -> list[tuple[str, str]]:
+def _argument_types(text: str) -> list[tuple[str, str]]:
     start = text.find("  def forward(")
     if start < 0:
         return []
@@ -361,13 +361,13 @@ def script(path: str, why: str, *, places: bool = True) -> ScriptDescription:
 
 def outline(source: str) -> Outline:
     """What its header tells: inputs, then modules with their tensors."""
-    found = script(source, "", places=False)
-    said = found.contents
-    params = distinct_elements([tensor for part in found.parts for tensor in part.parameters])
-    return Outline(said.format, source, said.file_bytes, said.facts, _rows(found), params)
+    description = script(source, "", places=False)
+    contents = description.contents
+    params = distinct_elements([tensor for part in description.parts for tensor in part.parameters])
+    return Outline(contents.format, source, contents.file_bytes, contents.facts, _rows(description), params)
 
 
-def _rows(found: ScriptDescription) -> Iterator[OutlineRow]:
-    for name, dtype, shape in found.inputs:
+def _rows(description: ScriptDescription) -> Iterator[OutlineRow]:
+    for name, dtype, shape in description.inputs:
         yield OutlineRow(name, "input", dtype or "", shape)
-    yield from outline_rows(found.parts, found.notes)
+    yield from outline_rows(description.parts, description.notes)

@@ -67,8 +67,8 @@ class ZipEntry:
 
 
 def _broken(why: str = "") -> BadModel:
-    what = f"the archive is broken or cut off{f' ({why})' if why else ''}"
-    return BadModel(what, hint="fetch or save the file again")
+    problem = f"the archive is broken or cut off{f' ({why})' if why else ''}"
+    return BadModel(problem, hint="fetch or save the file again")
 
 
 def _end_of(read: Read, size: int) -> tuple[int, int, int]:
@@ -94,7 +94,7 @@ def _end_of(read: Read, size: int) -> tuple[int, int, int]:
     return count, length, offset
 
 
-def _wide(extra: bytes, values: list[int]) -> None:
+def _apply_zip64(extra: bytes, values: list[int]) -> None:
     """Puts the 64-bit numbers of a zip64 field in place of those that do not fit into 32 bits."""
     at = 0
     while at + 4 <= len(extra):
@@ -144,16 +144,16 @@ def directory(read: Read, size: int) -> dict[str, ZipEntry]:
         name = content[start : start + name_length].decode("utf-8" if flags & 0x800 else "cp437", "replace")
         if 0xFFFFFFFF in (packed, plain, header):
             values = [plain, packed, header]
-            _wide(content[start + name_length : start + name_length + extra_length], values)
+            _apply_zip64(content[start + name_length : start + name_length + extra_length], values)
             plain, packed, header = values
         if name in entries:
             raise _broken(f"two entries are called '{printable(name)[:80]}'")
         entries[name] = ZipEntry(method, crc, packed, plain, header, bool(flags & 1))
-    _apart(entries, offset)
+    _check_overlap(entries, offset)
     return entries
 
 
-def _apart(entries: dict[str, ZipEntry], end: int) -> None:
+def _check_overlap(entries: dict[str, ZipEntry], end: int) -> None:
     """Refuses entries that share bytes: a small file would unpack to a huge one."""
     free = 0
     for header, packed in sorted((e.header, e.packed) for e in entries.values()):

@@ -49,7 +49,11 @@ class BoundInputs(Struct, frozen=True):
         chance = torch.Generator().manual_seed(seed)
         example_tensors = self.example.tensors() if self.example is not None else [None] * len(self.inputs)
         for info, example in zip(self.inputs, example_tensors, strict=True):
-            if example is not None and _same(example, info) and (device == "cpu" or _steers(example)):
+            if (
+                example is not None
+                and _fits_input(example, info)
+                and (device == "cpu" or _is_length_or_count(example))
+            ):
                 arguments.append(example.detach().to("cpu"))
                 continue
             if example is not None and example.is_nested:
@@ -88,7 +92,9 @@ class Example(Struct, frozen=True):
         """The arguments in `inputs`: a tensor or array, positional ones in a tuple or list, or keyword ones
         in a dict. Arrays become tensors.
         """
-        inputs = _replaced(inputs, lambda v: v if isinstance(v, torch.Tensor) else torch.from_numpy(v.copy()))
+        inputs = _replace_tensors(
+            inputs, lambda v: v if isinstance(v, torch.Tensor) else torch.from_numpy(v.copy())
+        )
         if isinstance(inputs, Mapping):
             return Example((), {str(name): value for name, value in inputs.items()})
         return Example(tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,), {})
@@ -106,24 +112,28 @@ class Example(Struct, frozen=True):
     def filled(self, tensors: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword arguments with `tensors` in the places of the user's."""
         rest = iter(tensors)
-        args, kwargs = _replaced((self.args, dict(self.kwargs)), lambda _: next(rest))
+        args, kwargs = _replace_tensors((self.args, dict(self.kwargs)), lambda _: next(rest))
         return list(args), kwargs
 
 
-def _replaced(value: Any, by: Callable[[Any], Any]) -> Any:
+def _replace_tensors(value: Any, by: Callable[[Any], Any]) -> Any:
     """`value` with every tensor or array in nested tuples, lists, dicts and dataclasses replaced."""
     if isinstance(value, (torch.Tensor, np.ndarray)):
         return by(value)
     if isinstance(value, Mapping):
-        mapping = {key: _replaced(part, by) for key, part in value.items()}
+        mapping = {key: _replace_tensors(part, by) for key, part in value.items()}
         return mapping if type(value) is dict else type(value)(mapping)  # type: ignore[call-arg]
     if isinstance(value, (tuple, list)):
-        parts = [_replaced(part, by) for part in value]
+        parts = [_replace_tensors(part, by) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return dataclasses.replace(
             value,
-            **{f.name: _replaced(getattr(value, f.name), by) for f in dataclasses.fields(value) if f.init},
+            **{
+                f.name: _replace_tensors(getattr(value, f.name), by)
+                for f in dataclasses.fields(value)
+                if f.init
+            },
         )
     return value
 
@@ -131,15 +141,17 @@ def _replaced(value: Any, by: Callable[[Any], Any]) -> Any:
 def moved(arguments: Any, device: torch.device | None) -> Any:
     """Arguments with their tensors on another device; None and the CPU leave them where they are made."""
     return (
-        arguments if device is None or device.type == "cpu" else _replaced(arguments, lambda t: t.to(device))
+        arguments
+        if device is None or device.type == "cpu"
+        else _replace_tensors(arguments, lambda t: t.to(device))
     )
 
 
-def _same(tensor: Any, info: TensorInfo) -> bool:
+def _fits_input(tensor: Any, info: TensorInfo) -> bool:
     return shape_of(tensor) == info.shape and dtype_name(tensor.dtype) == info.dtype and not tensor.is_meta
 
 
-def _steers(tensor: Any) -> bool:
+def _is_length_or_count(tensor: Any) -> bool:
     """Whether a tensor says how long or how many, rather than being worked on."""
     return (
         not tensor.is_nested

@@ -98,4 +98,6 @@ def unshared(value: Any) -> Any:
 def _copied(value: Any) -> Any:
     if not is_cache(value):
         return value
-    return copy.deepcopy(value, {id(one.tensor): one.tensor for one in tensors_of(value)})
+    return copy.deepcopy(
+        value, {id(cache_tensor.tensor): cache_tensor.tensor for cache_tensor in tensors_of(value)}
+    )

@@ -24,8 +24,8 @@ class _Config:
     """What a configuration and the parts of it that are configurations themselves say."""
 
     def __init__(self, model: Any, *parts: str) -> None:
-        own = getattr(model, "config", None)
-        self.sources = [own, *(getattr(own, part, None) for part in parts)]
+        config = getattr(model, "config", None)
+        self.sources = [config, *(getattr(config, part, None) for part in parts)]
         self.sources = [source for source in reversed(self.sources) if source is not None]
 
     def get(self, *names: str) -> Any:
@@ -68,7 +68,7 @@ def candidates(
     if not text and "input_ids" in names and ("input_ids" in required or main == "input_ids"):
         text = {"input_ids": ("int64", (1, _TOKENS))}
     if mains and not dummy_sizes:
-        yield from _with(sizes_by_name, mains, {n: t for n, t in text.items() if n in required})
+        yield from _combinations(sizes_by_name, mains, {n: t for n, t in text.items() if n in required})
     elif text:
         yield text
     if text and "decoder_input_ids" in names and "decoder_input_ids" not in text:
@@ -76,14 +76,14 @@ def candidates(
         yield text
     if not mains or dummy_sizes:
         for name in sizes_by_name:
-            yield from _with(sizes_by_name, [name], text)
+            yield from _combinations(sizes_by_name, [name], text)
     elif "decoder_input_ids" in names:
-        yield from _with(sizes_by_name, mains, {"decoder_input_ids": ("int64", (1, _TOKENS))})
+        yield from _combinations(sizes_by_name, mains, {"decoder_input_ids": ("int64", (1, _TOKENS))})
     if text and len(sizes_by_name) > 1:
-        yield from _with(sizes_by_name, list(sizes_by_name), text)
+        yield from _combinations(sizes_by_name, list(sizes_by_name), text)
 
 
-def _with(
+def _combinations(
     sizes_by_name: Mapping[str, list[tuple[str, Size]]], names: Sequence[str], more: Sizes
 ) -> Iterator[Sizes]:
     """Every shape of the first of some inputs, with the likeliest of the others."""

@@ -62,14 +62,14 @@ def bind(
     required, optional, variadic = _parameters(model)
     parameter_names = [*required, *optional]
     if isinstance(loaded.example, Example):
-        loaded.bound = _exactly(loaded.example, parameter_names, input_shapes, dims)
+        loaded.bound = _example_inputs(loaded.example, parameter_names, input_shapes, dims)
         return loaded.bound
     for name in input_shapes:
         if name not in parameter_names and not variadic:
             raise Misuse(
                 f"no input is called '{name}'", where="--input-shape", hint=nearest(name, parameter_names)
             )
-    infos = _own(loaded, model, required)
+    infos = _known_inputs(loaded, model, required)
     untyped = [n for n, (dtype, _) in input_shapes.items() if dtype is None and n not in infos]
     usual = _floating(model)
     for name, (dtype, shape) in input_shapes.items():
@@ -78,7 +78,7 @@ def bind(
     if untyped or not infos or not infos.keys() >= set(required):
         model = loaded.meta()  # it may be run to find out what it takes
     fails = partial(_failure, try_run)
-    infos, notes = _completed(loaded, model, infos, (required, optional, variadic), fails)
+    infos, notes = _complete_inputs(loaded, model, infos, (required, optional, variadic), fails)
     order = [n for n in parameter_names if n in infos] + [n for n in infos if n not in parameter_names]
     inputs = tuple(infos[name] for name in order)
     if "batch" in dims:
@@ -86,12 +86,12 @@ def bind(
     prefix = _positional(order, parameter_names)
     batch_is_open = not input_shapes or "batch" in dims
     batch = inputs[0].shape[0] if inputs and inputs[0].shape and batch_is_open else None
-    images = _takes_images(loaded, model)
+    images = loaded.torchvision and part_of(model) == "detection"
     indices = _indices(loaded, model, BoundInputs(inputs, {}, positional=prefix, images=images), untyped)
     inputs = tuple(replace(i, dtype="int64") if i.name in indices else i for i in inputs)
     notes += tuple(f"input {name}: taken as int64, an embedding looks it up" for name in indices)
     loaded.bound = BoundInputs(
-        _one_each(inputs[0]) if images else inputs,
+        _split_images(inputs[0]) if images else inputs,
         {"batch": batch} if isinstance(batch, int) else {},
         notes,
         prefix,
@@ -109,15 +109,15 @@ def _check_dims(dims: Mapping[str, int]) -> None:
             raise Misuse(f"a dimension cannot be {dims[name]}", where=f"--dim {name}")
 
 
-def _positional(order: Sequence[str], known: Sequence[str]) -> int:
+def _positional(order: Sequence[str], names: Sequence[str]) -> int:
     """How many of the inputs can go by position."""
     count = 0
-    while count < len(order) and (order[count] not in known or order[count] == known[count]):
+    while count < len(order) and (order[count] not in names or order[count] == names[count]):
         count += 1
     return count
 
 
-def _completed(
+def _complete_inputs(
     loaded: LoadedModule,
     model: nn.Module,
     infos: dict[str, TensorInfo],
@@ -132,7 +132,7 @@ def _completed(
     required, optional, variadic = parameters
     notes: tuple[str, ...] = ()
     if not infos:
-        infos, notes = _configured(loaded, model, [*required, *optional], required, fails)
+        infos, notes = _inputs_of_configuration(loaded, model, [*required, *optional], required, fails)
     missing = [n for n in required if n not in infos]
     if missing:
         alone = len(missing) == 1 and not infos
@@ -146,7 +146,7 @@ def _completed(
     return infos, notes
 
 
-def _exactly(
+def _example_inputs(
     example: Example,
     names: Sequence[str],
     input_shapes: Mapping[str, tuple[str | None, Any]],
@@ -169,7 +169,7 @@ def _exactly(
 def _unknown_shape(
     loaded: LoadedModule, model: nn.Module, name: str, required: Sequence[str], tried: str = ""
 ) -> UnknownShape:
-    implied = _likely(_first(model))[1]
+    implied = _described_candidates(_first_layer(model))[1]
     shape = likely_shape(model, name) or next(iter(implied), (1, 3, 224, 224))
     others = f" (its inputs: {', '.join(required)})" if len(required) > 1 else ""
     return UnknownShape(
@@ -227,7 +227,7 @@ def _shape(name: str, shape: Sequence[Any]) -> Size:
 # -- what a model says of itself
 
 
-def _own(loaded: LoadedModule, model: nn.Module, required: Sequence[str]) -> dict[str, TensorInfo]:
+def _known_inputs(loaded: LoadedModule, model: nn.Module, required: Sequence[str]) -> dict[str, TensorInfo]:
     """The inputs that are known without the user, by name."""
     if loaded.torchvision:
         shapes = _torchvision_shapes(loaded, model, len(required))
@@ -240,7 +240,7 @@ def _own(loaded: LoadedModule, model: nn.Module, required: Sequence[str]) -> dic
     return {}
 
 
-def _configured(
+def _inputs_of_configuration(
     loaded: LoadedModule,
     model: nn.Module,
     parameter_names: Sequence[str],
@@ -354,16 +354,12 @@ def _image_size(name: str, model: Any) -> tuple[int, int]:
     return 224, 224
 
 
-def _one_each(images: TensorInfo) -> tuple[TensorInfo, ...]:
+def _split_images(images: TensorInfo) -> tuple[TensorInfo, ...]:
     """A batch of images as that many inputs of rank 3, as detection models take them."""
     *batch, channels, height, width = images.shape or ()
     count = int(batch[0]) if batch and isinstance(batch[0], int) else 1
-    one = replace(images, shape=(channels, height, width))
-    return tuple(replace(one, name=f"{images.name}.{i}") for i in range(count)) if count > 1 else (one,)
-
-
-def _takes_images(loaded: LoadedModule, model: nn.Module) -> bool:
-    return loaded.torchvision and part_of(model) == "detection"
+    image = replace(images, shape=(channels, height, width))
+    return tuple(replace(image, name=f"{images.name}.{i}") for i in range(count)) if count > 1 else (image,)
 
 
 # -- what the first layer implies
@@ -374,7 +370,7 @@ _FEW = 4
 """Inputs of unknown type up to which every set of them is tried as integers."""
 
 
-def _likely(first: nn.Module | None) -> tuple[str, list[tuple[int, ...]]]:
+def _described_candidates(first: nn.Module | None) -> tuple[str, list[tuple[int, ...]]]:
     """`_candidates` of a layer that a file describes: what it says of itself may be anything."""
     try:
         dtype, shapes = _candidates(first)
@@ -455,9 +451,11 @@ def _indices(
     return ()
 
 
-def _first(model: nn.Module) -> nn.Module | None:
+def _first_layer(model: nn.Module) -> nn.Module | None:
     """The first layer that says what goes into it."""
-    return next((m for m in model.modules() if next(m.children(), None) is None and _likely(m)[1]), None)
+    return next(
+        (m for m in model.modules() if next(m.children(), None) is None and _described_candidates(m)[1]), None
+    )
 
 
 def _guess(
@@ -468,8 +466,8 @@ def _guess(
     Returns:
         None and what came of the likeliest shape, when the model runs with none.
     """
-    first = _first(model)
-    dtype, shapes = _likely(first)
+    first = _first_layer(model)
+    dtype, shapes = _described_candidates(first)
     dtype = _floating(model) if dtype == "float32" else dtype
     tried = ""
     for shape in shapes:

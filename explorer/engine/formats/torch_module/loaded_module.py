@@ -123,12 +123,12 @@ class LoadedModule(Struct):
         self._meta.eval()
         return self._meta
 
-    def _without_values(self, made: nn.Module) -> nn.Module:
-        """A copy on the meta device; tensor subclasses in `made` are noted."""
-        note = wrappers_note((*made.parameters(), *made.buffers()))
+    def _without_values(self, model: nn.Module) -> nn.Module:
+        """A copy on the meta device; tensor subclasses in `model` are noted."""
+        note = wrappers_note((*model.parameters(), *model.buffers()))
         if note and note not in self.notes:
             self.notes = (*self.notes, note)
-        return without_values(made)
+        return without_values(model)
 
     def valued(self) -> nn.Module:
         """As `meta`, but small tensors that are no parameters keep their values: a model may ask for them.
@@ -346,8 +346,8 @@ def of(module: nn.Module, inputs: Any = None, *, source: str = "") -> LoadedModu
 
 
 def _is_file(module: Any, path: str) -> bool:
-    found = getattr(module, "__file__", None)
-    return found is not None and os.path.realpath(found) == os.path.realpath(path)
+    module_file = getattr(module, "__file__", None)
+    return module_file is not None and os.path.realpath(module_file) == os.path.realpath(path)
 
 
 def _imported(path: str, source: str) -> Any:
@@ -394,5 +394,5 @@ def _own_name(name: str, path: str) -> str:
     """A name for the module in a file of the user's: the file's, if no other module is meant by that."""
     if name in sys.modules:
         return name if _is_file(sys.modules[name], path) else f"{name}_of_the_user"
-    known = name.isidentifier() and importlib.util.find_spec(name) is not None
-    return f"{name}_of_the_user" if known else name
+    is_taken = name.isidentifier() and importlib.util.find_spec(name) is not None
+    return f"{name}_of_the_user" if is_taken else name

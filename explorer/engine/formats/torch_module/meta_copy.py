@@ -49,14 +49,14 @@ def without_values(model: nn.Module, *, numbers: bool = False) -> nn.Module:
         model: With its values.
         numbers: Small ones of floating-point numbers keep theirs, too, but for what layers of torch hold.
     """
-    twin = _copied(model, _twins(model, numbers))
+    twin = _deep_copy(model, _twins(model, numbers))
     attach_wrapped(model, twin)
     return twin
 
 
 def emptied(model: nn.Module) -> nn.Module:
     """As a copy `without_values` with numbers, of a model that nobody else has: itself where that is easy."""
-    if any(True for _ in _loose(model)):
+    if any(True for _ in _unregistered_tensors(model)):
         return without_values(model, numbers=True)
     twins = _twins(model, numbers=True)
     attach_wrapped(model, model)
@@ -75,7 +75,7 @@ def _twins(model: nn.Module, numbers: bool) -> dict[int, Any]:
     torch_buffers = {id(b) for m in of_torch for b in m.buffers(recurse=False)}
     storages: dict[Any, Any] = {}
     memo: dict[int, Any] = {}
-    for tensor in (*model.parameters(), *model.buffers(), *_loose(model)):
+    for tensor in (*model.parameters(), *model.buffers(), *_unregistered_tensors(model)):
         if id(tensor) in memo:
             continue
         if is_lazy(tensor):
@@ -86,11 +86,14 @@ def _twins(model: nn.Module, numbers: bool) -> dict[int, Any]:
         elif tensor.is_meta:
             memo[id(tensor)] = _as_parameter(tensor.detach(), tensor)
         elif not isinstance(tensor, nn.Parameter) and (
-            _steers(tensor) or (numbers and id(tensor) not in torch_buffers and tensor.numel() <= MOST_KEPT)
+            _keeps_values(tensor)
+            or (numbers and id(tensor) not in torch_buffers and tensor.numel() <= MOST_KEPT)
         ):
             memo[id(tensor)] = _as_parameter(tensor.detach().clone(), tensor)
         else:
-            memo[id(tensor)] = sparse.marked(_as_parameter(_bare(tensor, storages), tensor), tensor)
+            memo[id(tensor)] = sparse.marked(
+                _as_parameter(_without_numbers(tensor, storages), tensor), tensor
+            )
     return memo
 
 
@@ -109,7 +112,9 @@ def sharing_values(model: nn.Module) -> nn.Module:
     """A copy of `model` that holds the same tensors: to be put in evaluation mode, and run, without a trace
     on `model`.
     """
-    return _copied(model, {id(t): t for t in (*model.parameters(), *model.buffers(), *_loose(model))})
+    return _deep_copy(
+        model, {id(t): t for t in (*model.parameters(), *model.buffers(), *_unregistered_tensors(model))}
+    )
 
 
 def with_plain_tensors(model: nn.Module) -> tuple[nn.Module, str]:
@@ -122,7 +127,7 @@ def with_plain_tensors(model: nn.Module) -> tuple[nn.Module, str]:
     memo: dict[int, Any] = {}
     failed = ""
     has_wrappers = False
-    loose = (("an attribute", tensor) for tensor in _loose(model))
+    loose = (("an attribute", tensor) for tensor in _unregistered_tensors(model))
     for name, tensor in (*model.named_parameters(), *model.named_buffers(), *loose):
         if id(tensor) in memo:
             continue
@@ -137,12 +142,12 @@ def with_plain_tensors(model: nn.Module) -> tuple[nn.Module, str]:
             memo[id(tensor)] = _as_parameter(plain, tensor)
     if not has_wrappers:
         return model, ""
-    twin = _copied(model, memo)
+    twin = _deep_copy(model, memo)
     attach_wrapped(model, twin)
     return twin, failed
 
 
-def _steers(tensor: torch.Tensor) -> bool:
+def _keeps_values(tensor: torch.Tensor) -> bool:
     return tensor.numel() <= MOST_KEPT and not (
         tensor.dim() and (tensor.is_floating_point() or tensor.is_complex())
     )
@@ -158,7 +163,7 @@ def _logical(tensor: torch.Tensor, storages: dict[Any, Any]) -> torch.Tensor:
     return twin.detach()
 
 
-def _bare(tensor: torch.Tensor, storages: dict[Any, Any]) -> torch.Tensor:
+def _without_numbers(tensor: torch.Tensor, storages: dict[Any, Any]) -> torch.Tensor:
     """The same view of storage without values."""
     if tensor.layout != torch.strided or tensor.is_quantized:
         return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
@@ -182,7 +187,7 @@ def _as_parameter(bare: torch.Tensor, original: torch.Tensor) -> torch.Tensor:
     return bare
 
 
-def _loose(model: nn.Module) -> Iterator[torch.Tensor]:
+def _unregistered_tensors(model: nn.Module) -> Iterator[torch.Tensor]:
     """Tensors that modules hold beside their parameters and buffers: masks, tables, a computed weight."""
     for module in model.modules():
         for name, value in vars(module).items():
@@ -197,7 +202,7 @@ def _loose(model: nn.Module) -> Iterator[torch.Tensor]:
     yield from (tensor for _, tensor in unregistered_parameters(model))
 
 
-def _copied(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
+def _deep_copy(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
     """A deep copy that takes tensors from `memo`. What cannot be copied (an open file, a lock, a handle of
     native code, packed weights) is shared.
     """

@@ -74,9 +74,9 @@ def tensors(value: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
     """The tensors of `tensors`, without their places, which takes a third of the time."""
-    found: list[torch.Tensor] = []
-    _add_tensors(value, found)
-    return found
+    collected: list[torch.Tensor] = []
+    _add_tensors(value, collected)
+    return collected
 
 
 def _add_tensors(value: Any, collected: list[torch.Tensor]) -> None:

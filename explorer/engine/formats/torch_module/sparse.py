@@ -36,9 +36,9 @@ def parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 def marked(twin: Tensor, original: torch.Tensor) -> Tensor:
     """`twin`, which knows how many elements `original` stores if that is sparse."""
-    found = parts(original)
-    if found:
-        setattr(twin, _ATTRIBUTE, found[0].numel())
+    sparse_parts = parts(original)
+    if sparse_parts:
+        setattr(twin, _ATTRIBUTE, sparse_parts[0].numel())
     return twin
 
 

@@ -68,6 +68,8 @@ def forget(module: nn.Module) -> None:
 
 def of_own(module: nn.Module) -> dict[nn.Parameter, StoredForm]:
     """How the own parameters of a module are stored: as files hold them, else as they are."""
-    known = of_module(module)
-    own = {name: p for name, p in parameters_of(module).items() if p is not None}
-    return {p: known.get(name) or StoredForm(dtype_name(p.dtype), p.nbytes) for name, p in own.items()}
+    file_forms = of_module(module)
+    parameters = {name: p for name, p in parameters_of(module).items() if p is not None}
+    return {
+        p: file_forms.get(name) or StoredForm(dtype_name(p.dtype), p.nbytes) for name, p in parameters.items()
+    }

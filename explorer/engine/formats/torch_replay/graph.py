@@ -120,12 +120,12 @@ def _segments(nodes: Sequence[GraphNode], results: Sequence[str]) -> tuple[Segme
             open_calls[-1].items.append(segment)
             open_calls.append(segment)
         open_calls[-1].items.append(node)
-    _wire(root, set(results))
-    _spend(nodes, set(results))
+    _set_call_values(root, set(results))
+    _note_last_uses(nodes, set(results))
     return root, kinds
 
 
-def _wire(root: Segment, results: set[str]) -> None:
+def _set_call_values(root: Segment, results: set[str]) -> None:
     """Settles what goes into every call and what comes out of it."""
     uses: dict[str, int] = {}
 
@@ -160,7 +160,7 @@ def _wire(root: Segment, results: set[str]) -> None:
     settle(root)
 
 
-def _spend(nodes: Sequence[GraphNode], results: set[str]) -> None:
+def _note_last_uses(nodes: Sequence[GraphNode], results: set[str]) -> None:
     """Notes at every node which values are used there for the last time."""
     used_later = set(results)
     for node in reversed(nodes):

@@ -203,7 +203,7 @@ class GraphReplay:
     def _callable(self, value: Any) -> Any:
         """An argument of torch's own operator: a graph as a function."""
         if isinstance(value, Mapping) and "nodes" in value:
-            return lambda *given: self._graph(value, given)
+            return lambda *args: self._graph(value, args)
         return tuple(value) if isinstance(value, list) else value
 
     def _graph(self, graph: Mapping[str, Any], arguments: Sequence[Any]) -> Any:

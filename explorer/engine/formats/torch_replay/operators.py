@@ -94,14 +94,14 @@ def tensors(
     tensor_arguments = [a for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor)]
     if tensor_arguments:
         if device.type == "meta" and all(tensor.device.type == "cpu" for tensor in tensor_arguments):
-            _sized(packet, args, kwargs)
+            _check_sizes(packet, args, kwargs)
         return packet(*args, **kwargs)
-    if _makes(packet):
+    if _takes_device(packet):
         kwargs = {**kwargs, "device": device}
     return packet(*args, **kwargs)
 
 
-def _sized(packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def _check_sizes(packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Looks at the sizes of what is computed from constants, before it is: these are real, and take time.
 
     Raises:
@@ -131,7 +131,7 @@ LARGEST_CONSTANT = 1 << 26
 _MAKES: dict[Any, bool] = {}
 
 
-def _makes(packet: Any) -> bool:
+def _takes_device(packet: Any) -> bool:
     """Whether an operator makes a tensor on a device of its caller's choosing."""
     takes_device = _MAKES.get(packet)
     if takes_device is None:
@@ -310,11 +310,11 @@ def _raise(message: Any = "", *rest: Any) -> None:
 
 def _format(text: str, *values: Any) -> str:
     pieces = str(text).split("{}")
-    given = [str(v) for v in values]
-    return "".join(p + (given[i] if i < len(given) else "") for i, p in enumerate(pieces))
+    texts = [str(v) for v in values]
+    return "".join(p + (texts[i] if i < len(texts) else "") for i, p in enumerate(pieces))
 
 
-def _say(*args: Any, **kwargs: Any) -> None:
+def _ignore_message(*args: Any, **kwargs: Any) -> None:
     """Warnings and prints of the model go nowhere."""
 
 
@@ -365,7 +365,7 @@ _VALUES: dict[str, Callable[..., Any]] = {
     "as_tensor": lambda value, *rest, **more: value if isinstance(value, torch.Tensor) else _tensor(value),
     **dict.fromkeys(("is_grad_enabled", "is_autocast_enabled", "is_autocast_cpu_enabled"), _false),
     "is_scripting": lambda: True,
-    **dict.fromkeys(("warn", "manual_seed"), _say),
+    **dict.fromkeys(("warn", "manual_seed"), _ignore_message),
 }
 """Builtins that act on plain values, or ask a tensor what it is."""
 
@@ -436,7 +436,7 @@ def _prim(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 _PRIM: dict[str, Callable[..., Any]] = {
     "NumToTensor": lambda value: torch.tensor(value),
     "RaiseException": _raise,
-    "Print": _say,
+    "Print": _ignore_message,
     "dtype": lambda t: DTYPES.index(t.dtype) if t.dtype in DTYPES else t.dtype,
     "type": lambda device: "cpu",
     "index": lambda device: None,

@@ -72,10 +72,10 @@ def load(path: str, *, trust: bool = False) -> LoadedModule:
 
 
 def _notes(traced: bool, twin: ReplayModule) -> tuple[str, ...]:
-    held = twin.held["constants"]
+    constants = twin.held["constants"]
     notes = ["TorchScript, traced" if traced else "TorchScript, scripted"]
-    if held and twin.held["frozen"]:
-        notes.append(f"frozen: {len(held):,} constants of its code are counted as parameters")
+    if constants and twin.held["frozen"]:
+        notes.append(f"frozen: {len(constants):,} constants of its code are counted as parameters")
     return tuple(notes)
 
 

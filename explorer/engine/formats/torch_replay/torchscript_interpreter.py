@@ -223,7 +223,7 @@ class ScriptInterpreter:
         if "constants" in twin.held:
             # the model itself: every run of it has as many steps as the last
             self.steps = self.turning = 0
-            args = _lists(kind, args)
+            args = _image_lists(kind, args)
         method = kind.methods.get(name) or kind.methods.get("forward__0")
         if method is None:
             raise ScriptError(f"{kind.qualname} has no {name}")
@@ -309,8 +309,8 @@ class ScriptInterpreter:
         self._value(statement.value, frame)
 
     def _if(self, statement: ast.If, frame: ScriptFrame) -> None:
-        chosen = statement.body if bool(self._value(statement.test, frame)) else statement.orelse
-        self._block(chosen, frame)
+        branch = statement.body if bool(self._value(statement.test, frame)) else statement.orelse
+        self._block(branch, frame)
 
     def _while(self, statement: ast.While, frame: ScriptFrame) -> None:
         self.turning += 1
@@ -380,7 +380,7 @@ class ScriptInterpreter:
         return value[self._value(node.slice, frame)]
 
     def _sequence(self, node: ast.Tuple | ast.List, frame: ScriptFrame) -> Any:
-        values = [self._value(item, frame) for item in node.elts]
+        values = [self._value(element, frame) for element in node.elts]
         return tuple(values) if isinstance(node, ast.Tuple) else values
 
     def _mapping(self, node: ast.Dict, frame: ScriptFrame) -> Any:
@@ -406,15 +406,15 @@ class ScriptInterpreter:
                 receiver = self._value(target.value, frame)
                 return self._invoke(frame, receiver, target.attr, args, kwargs)
             if dotted.startswith(("torch.", "ops.")):
-                self._spend((_AGAIN if self.turning else 1) + _weight(dotted, args))
+                self._spend((_AGAIN if self.turning else 1) + _step_cost(dotted, args))
                 return self._operator(dotted, args, kwargs)
-            return self._call_own(dotted, args, kwargs)
+            return self._call_in_file(dotted, args, kwargs)
         callee = self._value(target, frame)
         if isinstance(callee, _Reference):
-            return self._call_own(callee.qualname, args, kwargs)
+            return self._call_in_file(callee.qualname, args, kwargs)
         raise ScriptError("this cannot be called")
 
-    def _call_own(self, qualname: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def _call_in_file(self, qualname: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
         function = self.code.function(qualname)
         if function is not None:
             replaced = _OFF.get(qualname)
@@ -517,7 +517,7 @@ class ScriptInterpreter:
             raise ScriptError(str(error)) from None
 
 
-def _lists(kind: ScriptClass, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _image_lists(kind: ScriptClass, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments of the model: where it takes a list of tensors (images of a detector), one is made."""
     declared = kind.methods["forward"].args.args[1:]
     arguments = list(args)
@@ -538,7 +538,7 @@ _DEEP = frozenset(
 """Operators that look into what lies inside of lists, and inside of that."""
 
 
-def _weight(name: str, args: Sequence[Any]) -> int:
+def _step_cost(name: str, args: Sequence[Any]) -> int:
     """Steps that an operator on plain values costs: one for every 64 items that it may have to look at.
 
     Raises:

@@ -86,9 +86,9 @@ def configurations(
     name = metadata.get("general.architecture")
     if not isinstance(name, str):
         raise BuildError("its metadata has no general.architecture")
-    settings = {key.removeprefix(f"{name}."): _one(value) for key, value in metadata.items()}
+    settings = {key.removeprefix(f"{name}."): _uniform_value(value) for key, value in metadata.items()}
     if name == "lfm2":
-        settings |= _lfm2(metadata.get(f"{name}.attention.head_count_kv"))
+        settings |= _lfm2_settings(metadata.get(f"{name}.attention.head_count_kv"))
     vary = [key for key in _KEYS if settings.get(key) is None and f"{name}.{key}" in metadata]
     if vary:
         raise BuildError(
@@ -100,35 +100,36 @@ def configurations(
     kind = _TYPES.get(name, name)
     table = GGUF_CONFIG_MAPPING.get(kind.removesuffix("_text"), {})
     by_name = {tensor.name: tensor for tensor in tensors}
-    common = _common(settings, by_name)
+    common = _common_settings(settings, by_name)
     if kind in CONFIG_MAPPING and not (kind == "llama" and "num_experts" in common):
         mapped = {setting: settings[key] for key, setting in table.items() if setting and key in settings}
         taken = {setting for key in table if key in settings for setting in _KEYS.get(key, ())}
         unmapped = {setting: value for setting, value in common.items() if setting not in taken}
         defaults = GGUF_CONFIG_DEFAULTS_MAPPING.get(kind, {})
-        yield {**unmapped, **mapped, **defaults, **_besides(kind, settings, by_name), "model_type": kind}, ""
+        extras = _extra_settings(kind, settings, by_name)
+        yield {**unmapped, **mapped, **defaults, **extras, "model_type": kind}, ""
     if all(_LLAMA_LIKE.fullmatch(tensor) for tensor in by_name):
-        like = _like(by_name)
+        like = _llama_like_settings(by_name)
         words = f"llama.cpp's '{printable(name)}' is counted as transformers' {like['model_type']}"
         note = "" if name == "llama" else f"{words}: its tensors are those of one"
         yield {**common, **like}, note
 
 
-def _lfm2(heads: Any) -> dict[str, Any]:
+def _lfm2_settings(heads: Any) -> dict[str, Any]:
     """What llama.cpp says of LFM2 layer by layer: a layer without heads of keys is a convolution."""
     if not isinstance(heads, tuple) or not any(heads):
         return {}
     return {"attention.head_count_kv": max(heads), "full_attention": [n for n, h in enumerate(heads) if h]}
 
 
-def _one(value: Any) -> Any:
+def _uniform_value(value: Any) -> Any:
     """A value; of what is the same in every layer that of one."""
     if isinstance(value, tuple):
         return value[0] if value and len(set(value)) == 1 else None
     return value
 
 
-def _common(metadata: Mapping[str, Any], by_name: Mapping[str, StoredTensor]) -> dict[str, Any]:
+def _common_settings(metadata: Mapping[str, Any], by_name: Mapping[str, StoredTensor]) -> dict[str, Any]:
     """The settings that llama.cpp's keys give any architecture."""
     configuration = {
         s: metadata[key] for key, settings in _KEYS.items() if metadata.get(key) is not None for s in settings
@@ -140,7 +141,7 @@ def _common(metadata: Mapping[str, Any], by_name: Mapping[str, StoredTensor]) ->
     return configuration
 
 
-def _like(by_name: Mapping[str, StoredTensor]) -> dict[str, Any]:
+def _llama_like_settings(by_name: Mapping[str, StoredTensor]) -> dict[str, Any]:
     """The architecture, of those that are built like a Llama, that has these tensors."""
     normed, biased = "blk.0.attn_q_norm.weight" in by_name, "blk.0.attn_q.bias" in by_name
     if "blk.0.ffn_gate_exps.weight" in by_name:
@@ -152,7 +153,9 @@ def _like(by_name: Mapping[str, StoredTensor]) -> dict[str, Any]:
     return {"model_type": "llama", "attention_bias": biased, "mlp_bias": "blk.0.ffn_gate.bias" in by_name}
 
 
-def _besides(kind: str, metadata: Mapping[str, Any], by_name: Mapping[str, StoredTensor]) -> dict[str, Any]:
+def _extra_settings(
+    kind: str, metadata: Mapping[str, Any], by_name: Mapping[str, StoredTensor]
+) -> dict[str, Any]:
     """What an architecture is told by its tensors, or by several keys together."""
     if kind == "stablelm":
         return {
@@ -203,7 +206,7 @@ class GgufNames:
         self.maps = [_name_map(kind, layers) for kind in dict.fromkeys(kinds)]
         self.targets: dict[str, str] = {}
         for name in parameters:
-            for called in self._called(name, file_tensors):
+            for called in self._file_names(name, file_tensors):
                 self.targets.setdefault(called, name)
 
     def target(self, name: str) -> tuple[str, str]:
@@ -220,7 +223,7 @@ class GgufNames:
         total = sum(weight.elements or 0 for _, weight in sources)
         return {target: shape if total == self.parameters[target].numel() else (total,)}
 
-    def _called(self, name: str, file_tensors: Mapping[str, Any]) -> Sequence[str]:
+    def _file_names(self, name: str, file_tensors: Mapping[str, Any]) -> Sequence[str]:
         """llama.cpp's names for a parameter, those of the file first."""
         expert = _EXPERTS.fullmatch(name)
         if expert:
@@ -236,10 +239,10 @@ class GgufNames:
             for called in (stem, stem.partition(".")[2]):
                 file_name = None if names is None else names.get_name(called)
                 if file_name is not None:
-                    return self._whole(file_name, last, file_tensors)
+                    return self._with_ending(file_name, last, file_tensors)
         return ()
 
-    def _whole(self, stem: str, last: str, file_tensors: Mapping[str, Any]) -> Sequence[str]:
+    def _with_ending(self, stem: str, last: str, file_tensors: Mapping[str, Any]) -> Sequence[str]:
         """A name of llama.cpp's with its ending: some tensors have none, some are two in the file."""
         if f"{stem}.{last}" not in file_tensors and stem in file_tensors:
             return (stem,)
@@ -257,5 +260,9 @@ def _name_map(architecture: str, layers: int) -> Any:
     """The names that the gguf package has for an architecture; None for one that it does not know."""
     import gguf
 
-    known = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
-    return gguf.get_tensor_name_map(known[architecture], layers) if architecture in known else None
+    number_by_name = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
+    return (
+        gguf.get_tensor_name_map(number_by_name[architecture], layers)
+        if architecture in number_by_name
+        else None
+    )

@@ -75,7 +75,7 @@ def match(module: nn.Module, tensors: Sequence[StoredTensor], quantization: Mapp
         quantization: What the configuration says of how weights are packed; empty for nothing.
     """
     parameters = module.state_dict(keep_vars=True)
-    weights = sorted(logical(tensors, quantization), key=lambda w: _natural(w.name))
+    weights = sorted(logical(tensors, quantization), key=lambda w: _natural_order(w.name))
     alike = all(w.name in parameters and w.of_shape(tuple(parameters[w.name].shape)) for w in weights)
     return matched(parameters, weights, _SameNames(parameters) if alike else _Conversions(module, parameters))
 
@@ -100,7 +100,7 @@ def matched(
             name_match.unexpected.append(weight.name)
     for target, sources in groups.items():
         shapes = names.shapes(target, sources)
-        _book(name_match, parameters, shapes, [weight for _, weight in sources])
+        _record_match(name_match, parameters, shapes, [weight for _, weight in sources])
     shared: dict[int, list[str]] = defaultdict(list)
     for name, tensor in parameters.items():
         shared[id(tensor)].append(name)
@@ -116,8 +116,8 @@ def matched(
 class _SameNames:
     """Names and shapes of a file that are those of a module: nothing is converted."""
 
-    def __init__(self, own: Mapping[str, torch.Tensor]) -> None:
-        self.parameters = own
+    def __init__(self, parameters: Mapping[str, torch.Tensor]) -> None:
+        self.parameters = parameters
 
     def target(self, name: str) -> tuple[str, str]:
         """See `Names`."""
@@ -173,15 +173,13 @@ class _Conversions:
             )
         except Exception:
             return {target: ()}
-        return {name: tuple(_one(value).shape) for name, value in converted.items()}
+        return {
+            name: tuple((value[0] if isinstance(value, list) else value).shape)
+            for name, value in converted.items()
+        }
 
 
-def _one(value: Any) -> torch.Tensor:
-    found: torch.Tensor = value[0] if isinstance(value, list) else value
-    return found
-
-
-def _book(
+def _record_match(
     name_match: NameMatch,
     parameters: Mapping[str, torch.Tensor],
     shapes: Mapping[str, tuple[int, ...] | None],
@@ -217,6 +215,6 @@ def _book(
         name_match.names[name] = names
 
 
-def _natural(name: str) -> tuple[tuple[int, str], ...]:
+def _natural_order(name: str) -> tuple[tuple[int, str], ...]:
     """Sorts numbers by their value: experts are put together in their order."""
     return tuple((int(p), "") if p.isdecimal() and len(p) < 10 else (-1, p) for p in name.split("."))

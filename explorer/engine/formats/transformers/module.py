@@ -70,7 +70,7 @@ def built(
     number = getattr(torch, dtype, None)
 
     def make() -> nn.Module:
-        with offline(), _bounded(source):
+        with offline(), _limit_modules(source):
             dtype_ = number if isinstance(number, torch.dtype) else None
             model: Any = configured(kind, copy.deepcopy(settings), dtype_)
         if hasattr(model, "tie_weights"):
@@ -82,12 +82,12 @@ def built(
     def fill() -> nn.Module:
         if not values:
             raise BadModel("its values are stored as no module of torch's computes with them", where=source)
-        return _read(kind, copy.deepcopy(settings), number, values, files)
+        return _with_values(kind, copy.deepcopy(settings), number, values, files)
 
     # without a cache transformers looks whether several texts lie in one row
     loaded = LoadedModule(source, make, f"of {source}", values=fill, asks=asks, new=True)
     try:
-        loaded.example = _text(loaded.shapes())
+        loaded.example = _text_input(loaded.shapes())
     except _TooMany:
         raise
     except ExplorerError as error:
@@ -97,7 +97,7 @@ def built(
     return loaded
 
 
-def _read(kind: Any, settings: Any, number: Any, folder: str, files: Sequence[str]) -> nn.Module:
+def _with_values(kind: Any, settings: Any, number: Any, folder: str, files: Sequence[str]) -> nn.Module:
     """The module with the values of these files, else of the folder; nothing in a checkpoint runs."""
     from transformers.modeling_utils import load_state_dict  # a second, for who asks for values
 
@@ -141,15 +141,15 @@ def _architecture(transformers: Any, source: str, config: Mapping[str, Any], tru
         raise BuildError("config.json names no model_type")
     if name not in CONFIG_MAPPING:
         if code and trust:
-            return _of_folder(transformers, source)
+            return _architecture_of_folder(transformers, source)
         version = f"transformers {transformers.__version__}"
         more = f", and its own code ({code}) runs with --trust alone" if code else ""
         raise BuildError(f"{version} knows no architecture '{printable(name)}'{more}")
-    settings = CONFIG_MAPPING[name].from_dict(_plain(config))
-    return _class(transformers, name, config), settings
+    settings = CONFIG_MAPPING[name].from_dict(_architecture_settings(config))
+    return _model_class(transformers, name, config), settings
 
 
-def _of_folder(transformers: Any, source: str) -> tuple[Any, Any]:
+def _architecture_of_folder(transformers: Any, source: str) -> tuple[Any, Any]:
     """As `_architecture`, of code in the folder, which the user trusts."""
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
@@ -160,7 +160,7 @@ def _of_folder(transformers: Any, source: str) -> tuple[Any, Any]:
     return get_class_from_dynamic_module(name, source, local_files_only=True), settings
 
 
-def _class(transformers: Any, name: str, config: Mapping[str, Any]) -> Any:
+def _model_class(transformers: Any, name: str, config: Mapping[str, Any]) -> Any:
     """The class of the first architecture that transformers has, else that of the type of model."""
     architectures = config.get("architectures")
     for called in architectures if isinstance(architectures, list) else ():
@@ -186,21 +186,21 @@ _UNWANTED = ("auto_map", "quantization_config", "_attn_implementation", "_expert
 """Settings that say where code is or how weights are packed: the module is the same without."""
 
 
-def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
+def _architecture_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of the architecture alone; no backbone is to be fetched for them."""
-    found = {key: _numbers(value) for key, value in config.items() if key not in _UNWANTED}
-    if "use_pretrained_backbone" in found:
-        found["use_pretrained_backbone"] = False
-    return found
+    settings = {key: _with_infinities(value) for key, value in config.items() if key not in _UNWANTED}
+    if "use_pretrained_backbone" in settings:
+        settings["use_pretrained_backbone"] = False
+    return settings
 
 
-def _numbers(value: Any) -> Any:
+def _with_infinities(value: Any) -> Any:
     """A copy of a setting, with the infinities that transformers writes as JSON has none."""
     if isinstance(value, dict):
         if tuple(value) == ("__float__",):
             return {"Infinity": math.inf, "-Infinity": -math.inf}.get(str(value["__float__"]), math.nan)
-        return {key: _numbers(element) for key, element in value.items()}
-    return [_numbers(element) for element in value] if isinstance(value, list) else value
+        return {key: _with_infinities(element) for key, element in value.items()}
+    return [_with_infinities(element) for element in value] if isinstance(value, list) else value
 
 
 def _keep_wide(module: Any, dtype: torch.dtype | None) -> None:
@@ -226,7 +226,7 @@ class _TooMany(BadModel):
 
 
 @contextlib.contextmanager
-def _bounded(source: str) -> Iterator[None]:
+def _limit_modules(source: str) -> Iterator[None]:
     """No more modules are built than any model has, whatever a configuration asks for.
 
     Raises:
@@ -245,7 +245,7 @@ def _bounded(source: str) -> Iterator[None]:
         hook.remove()
 
 
-def _text(module: nn.Module) -> dict[str, torch.Tensor] | None:
+def _text_input(module: nn.Module) -> dict[str, torch.Tensor] | None:
     """One text as input, for a model that needs nothing else; None for others, see `configured_inputs`."""
     config: Any = getattr(module, "config", None)
     main = getattr(module, "main_input_name", "")

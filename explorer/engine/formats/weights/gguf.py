@@ -391,16 +391,16 @@ def contents(source: str) -> TensorIndex:
     Raises:
         BadModel: One is no GGUF file, is cut off, or says of itself what cannot be.
     """
-    return _index(source, read(_first(source)))
+    return _index(source, read(_first_file(source)))
 
 
 def _outline(source: str) -> Outline:
-    first = read(_first(source), partial=True)
+    first = read(_first_file(source), partial=True)
     return outlined(_index(source, first), first.cut)
 
 
 def _index(source: str, first: GgufHeader) -> TensorIndex:
-    headers, missing = _parts(first)
+    headers, missing = _part_headers(first)
     notes = _part_notes(first, missing)
     tensors = [tensor for header in headers for tensor in header.tensors]
     names: set[str] = set()
@@ -418,7 +418,7 @@ def _index(source: str, first: GgufHeader) -> TensorIndex:
         facts.append(("bits for each parameter", f"{8 * size / elements:.2f}"))
     # what the model is stands in the first part alone
     about = headers[0]
-    facts += [(key, _fact(key, value)) for key, value in about.metadata.items()]
+    facts += [(key, _fact_text(key, value)) for key, value in about.metadata.items()]
     return TensorIndex(
         FORMAT.name,
         source,
@@ -432,7 +432,7 @@ def _index(source: str, first: GgufHeader) -> TensorIndex:
     )
 
 
-def _fact(key: str, value: float | str) -> str:
+def _fact_text(key: str, value: float | str) -> str:
     if key == "general.file_type" and isinstance(value, int):
         return f"{value} ({_FILE_TYPES.get(value, 'not known here')})"
     return f"{value:.6g}" if isinstance(value, float) else shortened(str(value))
@@ -454,7 +454,7 @@ def _split_set(folder: str) -> list[str]:
     return parts if alone else []
 
 
-def _first(source: str) -> str:
+def _first_file(source: str) -> str:
     """The file to begin with: of a folder its first part."""
     if not os.path.isdir(source):
         return source
@@ -468,7 +468,7 @@ def _recognise(probe: SourceProbe) -> bool:
     return probe.head.startswith(_MAGIC) or (probe.is_dir and bool(_split_set(probe.source)))
 
 
-def _parts(opened: GgufHeader) -> tuple[list[GgufHeader], list[str]]:
+def _part_headers(opened: GgufHeader) -> tuple[list[GgufHeader], list[str]]:
     """The headers of all files of a model that is stored in several, and which of them are missing."""
     folder, name = os.path.split(opened.path)
     part = part_of(name)

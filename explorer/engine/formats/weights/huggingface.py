@@ -68,29 +68,29 @@ def contents(source: str) -> TensorIndex:
     Raises:
         BadModel: A file is broken, the index is none, or there are neither weights nor a model_type.
     """
-    folder, name = (source, _weights(source)) if os.path.isdir(source) else os.path.split(source)
+    folder, name = (source, _main_file(source)) if os.path.isdir(source) else os.path.split(source)
     folder, model = folder or ".", "" if os.path.isdir(source) else source
     notes: list[str] = []
     lacking: list[str] = []
     unclaimed: list[tuple[str, str]] = []
     if name.endswith(INDEX):
-        tensors, files, metadata = _indexed(folder, name, model, notes, lacking, unclaimed)
+        tensors, files, metadata = _indexed_tensors(folder, name, model, notes, lacking, unclaimed)
     else:
-        files = [name] if name else _loose(folder)
+        files = [name] if name else _only_weights(folder)
         if not files and _is_bare(folder):
             tensors, metadata = [], {}
         else:
-            tensors, metadata = _together(folder, files, model, notes, lacking, unclaimed)
+            tensors, metadata = _unindexed_tensors(folder, files, model, notes, lacking, unclaimed)
     paths = [os.path.join(folder, file) for file in files]
     if not paths:
         notes.append(NO_WEIGHTS)
     _, config, wrong = configuration(folder, _CONFIGS[::-1] if name.startswith("adapter_") else _CONFIGS)
     notes += [wrong] if wrong else []
-    facts = [(key, shortened(text)) for key, text in (*_flat(config, "", 0), *metadata.items())]
+    facts = [(key, shortened(text)) for key, text in (*_flat_settings(config, "", 0), *metadata.items())]
     tied = safetensors.tied_notes(tensors, metadata)
     if paths:
         notes += [*tied, *_contradictions(config, tensors, bool(tied)), *safetensors.packing_notes(tensors)]
-    others = [n for n in _others(folder, name) if n not in files]
+    others = [n for n in _other_weights(folder, name) if n not in files]
     if others:
         notes.append(f"other weights lie in the same folder and are not part of this: {named_few(others)}")
     architecture = config.get("architectures")
@@ -109,12 +109,12 @@ def contents(source: str) -> TensorIndex:
     )
 
 
-def _weights(folder: str) -> str:
+def _main_file(folder: str) -> str:
     """The name of the file to begin with; empty if there is none."""
     return next((name for name in _WEIGHTS if os.path.isfile(os.path.join(folder, name))), "")
 
 
-def _loose(folder: str) -> list[str]:
+def _only_weights(folder: str) -> list[str]:
     """The weights of a folder that nothing announces: its only file of tensors, or parts of one model."""
     names = sorted(_listed(folder, (".safetensors",)))
     parts = {part and (part[0], part[2]) for part in map(part_of, names)}
@@ -133,13 +133,13 @@ def _listed(folder: str, endings: tuple[str, ...]) -> Iterator[str]:
         raise BadModel(f"cannot be read: {error.strerror}", where=folder) from None
 
 
-def _others(folder: str, name: str) -> list[str]:
+def _other_weights(folder: str, name: str) -> list[str]:
     """Further weights in a folder: another variant, the same as pickles."""
-    found = (n for n in _listed(folder, (".safetensors", ".bin", ".gguf", INDEX)) if n != name)
-    return sorted(n for n in found if not n.endswith(".bin") or n.startswith(_STEMS))
+    other_names = (n for n in _listed(folder, (".safetensors", ".bin", ".gguf", INDEX)) if n != name)
+    return sorted(n for n in other_names if not n.endswith(".bin") or n.startswith(_STEMS))
 
 
-def _inside(folder: str, name: str, model: str = "") -> str:
+def _path_inside(folder: str, name: str, model: str = "") -> str:
     """The path of a file of the model, which may not lead out of its folder.
 
     Args:
@@ -159,7 +159,7 @@ def _inside(folder: str, name: str, model: str = "") -> str:
 # the weights
 
 
-def _one(
+def _file_tensors(
     path: str, notes: list[str], unclaimed: list[tuple[str, str]]
 ) -> tuple[list[StoredTensor], Mapping[str, str]]:
     """The tensors of one file, and what is said of it; `unclaimed` gets its data that is in no tensor."""
@@ -182,7 +182,7 @@ def _one(
     return list(checkpoint.contents.tensors), {}
 
 
-def _together(
+def _unindexed_tensors(
     folder: str,
     files: Sequence[str],
     model: str,
@@ -205,7 +205,7 @@ def _together(
     by_name: dict[str, StoredTensor] = {}
     metadata: Mapping[str, str] = {}
     for file in files:
-        tensors, metadata = _one(_inside(folder, file, model), notes, unclaimed)
+        tensors, metadata = _file_tensors(_path_inside(folder, file, model), notes, unclaimed)
         for tensor in tensors:
             if tensor.name in by_name:
                 raise BadModel(f"'{printable(tensor.name)}' is in two of its files", where=folder)
@@ -213,7 +213,7 @@ def _together(
     return list(by_name.values()), metadata
 
 
-def _indexed(
+def _indexed_tensors(
     folder: str,
     name: str,
     model: str,
@@ -224,8 +224,8 @@ def _indexed(
     """The tensors of all files that an index names, and what it says of the whole; `lacking` gets the names
     of files and tensors that are not there.
     """
-    path = _inside(folder, name, model)
-    index = _json(path, _INDEX_BYTES)
+    path = _path_inside(folder, name, model)
+    index = _read_json(path, _INDEX_BYTES)
     named = index.get("weight_map")
     if not isinstance(named, dict) or not all(isinstance(file, str) for file in named.values()):
         raise BadModel("is no index: it does not say which tensor is in which file", where=path)
@@ -233,7 +233,7 @@ def _indexed(
     if len(files) > _FILES:
         raise BadModel(f"names {len(files):,} files", where=path)
     # every name is judged before any file is touched
-    paths = {file: _inside(folder, file, model) for file in files}
+    paths = {file: _path_inside(folder, file, model) for file in files}
     absent = [file for file in files if not os.path.lexists(paths[file])]
     present = [file for file in files if os.path.lexists(paths[file])]
     if not present:
@@ -241,7 +241,7 @@ def _indexed(
     by_name: dict[str, StoredTensor] = {}
     extra: list[str] = []
     for file in present:
-        for tensor in _one(paths[file], notes, unclaimed)[0]:
+        for tensor in _file_tensors(paths[file], notes, unclaimed)[0]:
             if named.get(tensor.name, file) != file:
                 extra.append(f"{tensor.name} in {file}")
                 unclaimed.append((f"{tensor.name} in {file}", "the index says that it is in another file"))
@@ -275,7 +275,7 @@ def _indexed(
     return list(by_name.values()), present, {key: _text(value) for key, value in index_metadata.items()}
 
 
-def _json(path: str, most: int) -> dict[str, Any]:
+def _read_json(path: str, most: int) -> dict[str, Any]:
     """A JSON object from a small file.
 
     Raises:
@@ -298,13 +298,13 @@ def _json(path: str, most: int) -> dict[str, Any]:
             raise ValueError("it has more lists and objects than anybody writes")
         decoded = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise BadModel(f"is no JSON object: {_no_json(raw, error)}", where=path) from None
+        raise BadModel(f"is no JSON object: {_json_error(raw, error)}", where=path) from None
     if not isinstance(decoded, dict):
         raise BadModel(f"is no JSON object: it is {_KINDS.get(type(decoded), 'a number')}", where=path)
     return decoded
 
 
-def _no_json(raw: bytes, error: ValueError | RecursionError) -> str:
+def _json_error(raw: bytes, error: ValueError | RecursionError) -> str:
     """Why bytes are no JSON, for a person."""
     if not raw.strip():
         return "it is empty"
@@ -338,7 +338,7 @@ def configuration(folder: str, names: Sequence[str] = _CONFIGS) -> tuple[str, di
     for name in names:
         if os.path.lexists(os.path.join(folder, name)):
             try:
-                return name, _json(_inside(folder, name), _CONFIG_BYTES), ""
+                return name, _read_json(_path_inside(folder, name), _CONFIG_BYTES), ""
             except BadModel as error:
                 return name, {}, f"{name} {error.what}"
     return "", {}, ""
@@ -352,11 +352,11 @@ def unnamed_model(folder: str) -> str:
     return wrong or f"{name} names no model_type"
 
 
-def _flat(value: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, str]]:
+def _flat_settings(value: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, str]]:
     """The settings of a configuration as key and text; those of its parts with the part in front."""
     for key, setting in value.items():
         if isinstance(setting, dict) and depth < 2 and len(setting) <= _PARTS:
-            yield from _flat(setting, f"{prefix}{key}.", depth + 1)
+            yield from _flat_settings(setting, f"{prefix}{key}.", depth + 1)
         elif isinstance(setting, (dict, list)) and len(setting) > _PARTS:
             yield f"{prefix}{key}", f"{len(setting):,} entries"
         elif setting is not None:
@@ -504,11 +504,11 @@ def _recognise(probe: SourceProbe) -> bool:
         return _is_index(probe)
     if not probe.is_dir:
         return False
-    name = _weights(probe.source)
+    name = _main_file(probe.source)
     if name.endswith(INDEX):
         return True
     has_config = any(os.path.exists(os.path.join(probe.source, config)) for config in _CONFIGS)
-    return has_config and bool(name or _loose(probe.source) or _is_bare(probe.source))
+    return has_config and bool(name or _only_weights(probe.source) or _is_bare(probe.source))
 
 
 def _is_bare(folder: str) -> bool:

@@ -121,10 +121,10 @@ def read(path: str) -> SafetensorsHeader:
     Raises:
         BadModel: It is no safetensors file, is cut off, or says of itself what cannot be.
     """
-    return _whole(*_begun(path))
+    return _read_header(*_open_header(path))
 
 
-def _whole(header: SafetensorsHeader, text: mmap.mmap) -> SafetensorsHeader:
+def _read_header(header: SafetensorsHeader, text: mmap.mmap) -> SafetensorsHeader:
     # Python would look for garbage among a million tensors again and again
     collects = len(text) > LARGE and gc.isenabled()
     if collects:
@@ -140,7 +140,7 @@ def _whole(header: SafetensorsHeader, text: mmap.mmap) -> SafetensorsHeader:
     return header
 
 
-def _begun(path: str) -> tuple[SafetensorsHeader, mmap.mmap]:
+def _open_header(path: str) -> tuple[SafetensorsHeader, mmap.mmap]:
     """A header of which nothing is taken apart yet, and its text."""
     descriptor, size = open_regular(path)
     try:
@@ -176,12 +176,12 @@ def _read(descriptor: int, offset: int, length: int) -> mmap.mmap:
 def _entries(text: mmap.mmap, header: SafetensorsHeader) -> Iterator[StoredTensor]:
     """The tensors of a header, one by one; what else is in it is put into `header`."""
     try:
-        yield from _taken_apart(text, header)
+        yield from _parse_entries(text, header)
     except UnicodeDecodeError:
         raise BadModel("its header is not UTF-8", where=header.path, hint=_AGAIN) from None
 
 
-def _taken_apart(text: mmap.mmap, header: SafetensorsHeader) -> Iterator[StoredTensor]:
+def _parse_entries(text: mmap.mmap, header: SafetensorsHeader) -> Iterator[StoredTensor]:
     import re
 
     usual = re.compile(_ENTRY).match
@@ -189,7 +189,7 @@ def _taken_apart(text: mmap.mmap, header: SafetensorsHeader) -> Iterator[StoredT
     # a model has few types and shapes, and many tensors of each
     forms: dict[bytes, _Form] = {}
     given_back = 0
-    at = _expected(text, _skip(text, 0), b"{", header)
+    at = _expect(text, _skip(text, 0), b"{", header)
     more = text[at : at + 1] != b"}"
     while more:
         if at - given_back > _READ:
@@ -205,16 +205,16 @@ def _taken_apart(text: mmap.mmap, header: SafetensorsHeader) -> Iterator[StoredT
                 parsed_form = _form(form, header, at)
                 if len(forms) < _MEMO:
                     forms[form] = parsed_form
-            tensor = _stored(header, name, parsed_form, int(begin), int(end))
+            tensor = _stored_tensor(header, name, parsed_form, int(begin), int(end))
             at = entry.end()
         else:
             comma = None
             name, at = _string(text, at, header)
-            at = _expected(text, _skip(text, at), b":", header)
+            at = _expect(text, _skip(text, at), b":", header)
             if name != "__metadata__":
                 value, at = _object(text, at, header)
                 form_ = _form_of(value["dtype"], tuple(value["shape"]))
-                tensor = _stored(header, name, form_, *value["data_offsets"])
+                tensor = _stored_tensor(header, name, form_, *value["data_offsets"])
             elif header.metadata:
                 _broken(header, at)
             else:
@@ -229,7 +229,7 @@ def _taken_apart(text: mmap.mmap, header: SafetensorsHeader) -> Iterator[StoredT
             more = text[at : at + 1] == b","
             if more:
                 at = _skip(text, at + 1)
-    at = _skip(text, _expected(text, at, b"}", header))
+    at = _skip(text, _expect(text, at, b"}", header))
     if at < len(text):
         _broken(header, at)
 
@@ -272,7 +272,7 @@ def _skip(text: mmap.mmap, at: int) -> int:
     return at
 
 
-def _expected(text: mmap.mmap, at: int, letter: bytes, header: SafetensorsHeader) -> int:
+def _expect(text: mmap.mmap, at: int, letter: bytes, header: SafetensorsHeader) -> int:
     """The place behind a letter that must stand there, and behind the space after it."""
     if text[at : at + 1] != letter:
         _broken(header, at)
@@ -280,8 +280,8 @@ def _expected(text: mmap.mmap, at: int, letter: bytes, header: SafetensorsHeader
 
 
 def _broken(header: SafetensorsHeader, at: int) -> NoReturn:
-    what = f"its header is not what safetensors writes, from byte {at:,} on"
-    raise BadModel(what, where=header.path, hint=_AGAIN)
+    problem = f"its header is not what safetensors writes, from byte {at:,} on"
+    raise BadModel(problem, where=header.path, hint=_AGAIN)
 
 
 def _string(text: mmap.mmap, at: int, header: SafetensorsHeader) -> tuple[str, int]:
@@ -302,18 +302,18 @@ def _string(text: mmap.mmap, at: int, header: SafetensorsHeader) -> tuple[str, i
 
 def _pairs(text: mmap.mmap, at: int, header: SafetensorsHeader) -> tuple[dict[str, str], int]:
     """An object of strings by strings, which is all that the metadata may be."""
-    at = _expected(text, at, b"{", header)
+    at = _expect(text, at, b"{", header)
     pairs: dict[str, str] = {}
     more = text[at : at + 1] != b"}"
     while more:
         key, at = _string(text, at, header)
-        at = _expected(text, _skip(text, at), b":", header)
+        at = _expect(text, _skip(text, at), b":", header)
         pairs[key], at = _string(text, at, header)
         at = _skip(text, at)
         more = text[at : at + 1] == b","
         if more:
             at = _skip(text, at + 1)
-    return pairs, _expected(text, at, b"}", header)
+    return pairs, _expect(text, at, b"}", header)
 
 
 def _object(text: mmap.mmap, at: int, header: SafetensorsHeader) -> tuple[dict[str, Any], int]:
@@ -341,7 +341,7 @@ def _object(text: mmap.mmap, at: int, header: SafetensorsHeader) -> tuple[dict[s
     return value, match.end()
 
 
-def _stored(header: SafetensorsHeader, name: str, form: _Form, begin: int, end: int) -> StoredTensor:
+def _stored_tensor(header: SafetensorsHeader, name: str, form: _Form, begin: int, end: int) -> StoredTensor:
     """One tensor, if what is said of it can be."""
     spelling, shape, elements, bits, unread = form
     problem = ""
@@ -441,15 +441,15 @@ def _recognise(probe: SourceProbe) -> bool:
 
 
 def _outline(source: str) -> Outline:
-    header, text = _begun(source)
+    header, text = _open_header(source)
     header.partial = True
     if len(text) > LARGE:
-        return _streamed(header, text)
-    contents = _said(_whole(header, text))
+        return _streamed_outline(header, text)
+    contents = _said(_read_header(header, text))
     return outlined(contents, header.cut)
 
 
-def _streamed(header: SafetensorsHeader, text: mmap.mmap) -> Outline:
+def _streamed_outline(header: SafetensorsHeader, text: mmap.mmap) -> Outline:
     """The outline of a file with so many tensors that they are shown as they are met."""
     entries = _entries(text, header)
     first = next(entries, None)

@@ -87,7 +87,7 @@ def logical(tensors: Sequence[StoredTensor], quantization: Mapping[str, Any]) ->
     weights: dict[str, LogicalTensor] = {}
     names = {tensor.name for tensor in tensors} if quantization else set()
     for tensor in tensors:
-        name = _whole(tensor.name, names, quantization) if quantization else tensor.name
+        name = _owner_weight(tensor.name, names, quantization) if quantization else tensor.name
         weights.setdefault(name, LogicalTensor(name)).tensors.append(tensor)
     for weight in weights.values():
         if len(weight.tensors) > 1:
@@ -102,7 +102,7 @@ def _is_main(tensor: StoredTensor, name: str) -> bool:
     return tensor.name == name or main or tensor.last.endswith("_blocks")
 
 
-def _whole(name: str, names: set[str], quantization: Mapping[str, Any]) -> str:
+def _owner_weight(name: str, names: set[str], quantization: Mapping[str, Any]) -> str:
     """The weight that a tensor is a piece of; itself if it is none.
 
     Args:
@@ -158,7 +158,7 @@ def _measure(weight: LogicalTensor, quantization: Mapping[str, Any]) -> None:
         _unpack_groups(weight, main, quantization)
     elif any(tensor.name.endswith(".weight.absmax") for tensor in weight.tensors):
         # in whatever type the bytes are kept, two numbers in each, the last byte filled up
-        weight.dtype = _four(weight.tensors)
+        weight.dtype = _bitsandbytes_type(weight.tensors)
         weight.shape, weight.elements = None, 2 * main.nbytes
         weight.spare = 2 * main.nbytes // max(main.elements, 1) - 1
 
@@ -302,7 +302,7 @@ _BITS = ("bits", "w_bit", "num_bits")
 """What settings call the bits of a weight."""
 
 
-def _four(tensors: Sequence[StoredTensor]) -> str:
+def _bitsandbytes_type(tensors: Sequence[StoredTensor]) -> str:
     """The type of four bits that bitsandbytes packs: the name of its state ends with it."""
     kinds = (tensor.last.rpartition("__")[2] for tensor in tensors if "quant_state" in tensor.name)
     return next((kind for kind in kinds if kind in ("nf4", "fp4")), "4 bits")

@@ -59,7 +59,7 @@ def open_described(source: str, options: OpenOptions) -> OpenedModel:
     return DescribedFile(
         program.contents,
         options,
-        lambda: _grown(program),
+        lambda: _leaves(program),
         strides=program.strides,
         hint=f"type: {install_command()}",
         inputs=declared(program.inputs),
@@ -96,7 +96,7 @@ def described_nodes(source: str) -> dict[str, dict[str, int | None]]:
     return figures
 
 
-def _grown(program: ProgramDescription) -> DescribedLeaves:
+def _leaves(program: ProgramDescription) -> DescribedLeaves:
     """Leaves in the order of their first operator."""
     inner = {path.rpartition(".")[0] for ran in program.nodes for _, path, _ in ran.stack if path}
     runs: dict[str, list[ProgramCall]] = {}
@@ -159,7 +159,7 @@ def _row(
         name=path.rpartition(".")[2] if merged else operator_name,
         kind=kind,
         calls=len({r.stack[-1][0] for r in nodes}) if merged else 1,
-        inputs=declared(_given(nodes, program)),
+        inputs=declared(_outside_inputs(nodes, program)),
         outputs=declared(outputs),
         weights=tuple(TensorInfo(t.last, t.dtype, t.shape, "declared") for t in used),
         macs=whole.macs,
@@ -176,7 +176,7 @@ def _row(
     return layer, used
 
 
-def _given(nodes: Sequence[ProgramCall], program: ProgramDescription) -> list[Tensor]:
+def _outside_inputs(nodes: Sequence[ProgramCall], program: ProgramDescription) -> list[Tensor]:
     """Tensors that come in from outside and are not stored."""
     inner_values = {name for r in nodes for name, _, _ in r.operator.outputs}
     taken: dict[str, Tensor] = {}

@@ -74,10 +74,10 @@ class TorchModel:
 
     def stored(self) -> Info:
         """What the module stores, and nothing of its work: it needs no input."""
-        found = analyse.stored(self.loaded.meta(), source=self.source)
-        about = replace(found.model, format=self.format)
-        assumptions = {**found.assumptions, "weights": self.loaded.weights_text}
-        return replace(found, model=about, assumptions=assumptions)
+        info = analyse.stored(self.loaded.meta(), source=self.source)
+        about = replace(info.model, format=self.format)
+        assumptions = {**info.assumptions, "weights": self.loaded.weights_text}
+        return replace(info, model=about, assumptions=assumptions)
 
     def graph(self, folder: str, *, on_progress: OnProgress = None) -> Model:
         """See `OpenedModel`."""
@@ -131,12 +131,12 @@ class TorchModel:
         model = torch_tensors.materialised(self.loaded, self._bound)
         return torch_tensors.stored(model), self.weights_notes
 
-    def activations(self, asked: ActivationRequest, layers: Sequence[Layer]) -> ActivationRun:
+    def activations(self, request: ActivationRequest, layers: Sequence[Layer]) -> ActivationRun:
         """See `OpenedModel`."""
         from explorer.engine.values import torch_activations  # onnxruntime
 
         shapes, dims = self.options.input_shapes, self.options.dims
-        return torch_activations.run(self.loaded, layers, asked, dims=dims, input_shapes=shapes)
+        return torch_activations.run(self.loaded, layers, request, dims=dims, input_shapes=shapes)
 
     def training(self, batch: int | None) -> StepGradients:
         """See `OpenedModel`."""
@@ -160,9 +160,9 @@ class TorchModel:
 
     def holding(self, loaded: LoadedModule) -> TorchModel:
         """What was made of the module in its place; inputs and options stay."""
-        made = copy.copy(self)
-        made.loaded, made._graph = loaded, None
-        return made
+        twin = copy.copy(self)
+        twin.loaded, twin._graph = loaded, None
+        return twin
 
     def node_figures(self) -> Mapping[str, Mapping[str, int | None]]:
         """Figures of the nodes that torch.export makes of the module, by their names."""

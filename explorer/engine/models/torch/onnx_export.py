@@ -113,7 +113,7 @@ def export(
         Misuse: The exporter does not know the opset.
     """
     tell, request = on_progress or (lambda progress: None), request or ExportRequest()
-    ways = _ways(request)
+    ways = _attempts(request)
     tell(Progress("making the weights"))
     model = loaded.materialise()
     device = next((p.device for p in model.parameters()), None)
@@ -128,7 +128,7 @@ def export(
         tell(Progress(f"exporting to ONNX ({EXPORTERS[exporter]})", number, len(ways)))
         target = f"{path}.part" if made_by is not None else path
         try:
-            with loaded.quiet(), _deaf():
+            with loaded.quiet(), _silence_output():
                 _EXPORT[exporter](model, args, kwargs, target, replace(request, opset=opset))
         except ExplorerError:
             raise
@@ -168,14 +168,14 @@ def _with_names(request: ExportRequest, loaded: LoadedModule, bound_inputs: Boun
 
 
 def exported_graph(
-    loaded: LoadedModule, bound: BoundInputs, path: str, on_progress: OnProgress = None
+    loaded: LoadedModule, bound_inputs: BoundInputs, path: str, on_progress: OnProgress = None
 ) -> Model:
     """The model as an ONNX graph, which is written to `path`; see `export`."""
-    export(loaded, bound, path, on_progress)
+    export(loaded, bound_inputs, path, on_progress)
     return validate(reader.read(path))
 
 
-def _ways(request: ExportRequest) -> tuple[tuple[str, int], ...]:
+def _attempts(request: ExportRequest) -> tuple[tuple[str, int], ...]:
     """The exporters to try, each with its opset.
 
     Raises:
@@ -262,7 +262,7 @@ _EXPORT = {"torchscript": _by_trace, "dynamo": _by_graph}
 
 
 @contextlib.contextmanager
-def _deaf() -> Iterator[None]:
+def _silence_output() -> Iterator[None]:
     """Nothing written to the process's standard output and error arrives.
 
     The exporter prints whole graphs from C++ when it fails, past everything that Python could catch.

@@ -86,7 +86,7 @@ def match(module_names: Iterable[str], file_names: Iterable[str]) -> Match:
         module_names: Names of the module's tensors.
         file_names: Names of the file's, in its order.
     """
-    ours, theirs = _bare(module_names), _bare(file_names)
+    ours, theirs = _without_wrappers(module_names), _without_wrappers(file_names)
     off = Counter(front for name in theirs for front, rest in _splits(name) if rest in ours)
     on = Counter(front for name in ours for front, rest in _splits(name) if front and rest in theirs)
     ranked = sorted(off, key=lambda front: (-off[front], front.partition(".")[0].lower() in ROLES))
@@ -121,7 +121,7 @@ def _splits(name: str) -> Iterator[tuple[str, str]]:
             return
 
 
-def _bare(names: Iterable[str]) -> dict[str, str]:
+def _without_wrappers(names: Iterable[str]) -> dict[str, str]:
     """Names without the pieces of torch's wrappers, and as they are."""
     every = list(names)
     bare = {".".join(p for p in name.split(".") if p not in _WRAPPERS): name for name in every}
@@ -168,7 +168,7 @@ def _fill(module: nn.Module, tensors: Sequence[Numbers], path: str) -> tuple[str
             raise Misuse(reason.replace("torch.", ""), where=path, hint=_HINT)
     for name, target, numbers in pairs:
         _copy(module, name, target, numbers, path)
-    return _origin(fit, pairs, path), list(_said(fit, pairs, path))
+    return _origin(fit, pairs, path), list(_match_notes(fit, pairs, path))
 
 
 def _copy(module: nn.Module, name: str, target: torch.Tensor, numbers: Numbers, path: str) -> None:
@@ -210,7 +210,7 @@ def _origin(fit: Match, pairs: Sequence[tuple[str, Any, Numbers]], path: str) ->
     return text
 
 
-def _said(fit: Match, pairs: Sequence[tuple[str, Any, Numbers]], path: str) -> Iterator[str]:
+def _match_notes(fit: Match, pairs: Sequence[tuple[str, Any, Numbers]], path: str) -> Iterator[str]:
     """What does not fit, or fits in another way, too."""
     if fit.missing:
         yield f"not in {path}, and as the callable makes them: {named_few(fit.missing)}"

@@ -91,7 +91,7 @@ def traced(
             graph_module = fx.GraphModule(tracer.root, graph)
             return TracedGraph(graph_module, "torch.fx", "", _placeholders(module, graph, args, kwargs))
     except Exception as error:
-        reason = _where(error, tracer.failed)
+        reason = _failure_place(error, tracer.failed)
     return _exported(loaded, bound_inputs, args, kwargs, reason, real)
 
 
@@ -133,7 +133,7 @@ def _exported(
     )
 
 
-def _where(error: Exception, module: str | None) -> str:
+def _failure_place(error: Exception, module: str | None) -> str:
     """In which module and at which line of the user's code, or of torch's layers, tracing failed, and how."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "<" not in f.filename]
     user_frames = [f for f in frames if not f.filename.startswith((_TORCH, _HERE))]

@@ -48,8 +48,8 @@ class AdaptedModule(ConfiguredModule):
     def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
         """See `OpenedModel`."""
         base, notes = super().tensors()
-        own, more = self.adapter.tensors()
-        return [*base, *own], (*notes, *more)
+        adapter_tensors, more = self.adapter.tensors()
+        return [*base, *adapter_tensors], (*notes, *more)
 
     def rests_on(self, info: Info) -> None:
         """See `OpenedModel`; its base lies elsewhere, and may change there."""
@@ -81,8 +81,8 @@ def open_adapter(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
 
 
 def _no_values(source: str) -> NoReturn:
-    what = "an adapter is counted on its base and not merged into its values"
-    raise Misuse(what, where=source, hint="merge it with peft (merge_and_unload) and open the folder")
+    reason = "an adapter is counted on its base and not merged into its values"
+    raise Misuse(reason, where=source, hint="merge it with peft (merge_and_unload) and open the folder")
 
 
 def _base(contents: TensorIndex) -> str:

@@ -72,11 +72,11 @@ class ConfiguredModule(TorchModel):
 
         def rows() -> MadeRows:
             layers, order, flow = examined.rows()
-            return tuple(map(self._named, layers)), order, flow
+            return tuple(map(self._with_stored_names, layers)), order, flow
 
         return AnalysisResult(self._about(examined.info), rows, examined.bounds)
 
-    def _named(self, layer: Layer) -> Layer:
+    def _with_stored_names(self, layer: Layer) -> Layer:
         """A row that says what the files call its tensors, where that is something else."""
         if layer.group or not layer.weights:
             return layer
@@ -111,9 +111,9 @@ class ConfiguredModule(TorchModel):
 
     def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
         """See `OpenedModel`; as the files hold them, each of the layer whose parameter it is."""
-        found, notes = self.file.tensors()
+        tensors, notes = self.file.tensors()
         owners = {name: path.rpartition(".")[0] for path, names in self.match.names.items() for name in names}
-        return [replace(one, layer=owners.get(one.name, one.layer)) for one in found], notes
+        return [replace(tensor, layer=owners.get(tensor.name, tensor.layer)) for tensor in tensors], notes
 
     def rests_on(self, info: Info) -> Sequence[FileRead] | None:
         """See `OpenedModel`: of a folder its configuration, its index and the headers of its shards.
@@ -163,13 +163,13 @@ def open_folder(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
         loaded = configured.built(
             contents.source,
             contents.config,
-            dtype=_floating(contents),
+            dtype=_compute_dtype(contents),
             trust=options.trust,
             values="" if packed else folder,
             files=() if os.path.isdir(contents.source) else contents.files,
         )
         if not contents.files:
-            return _bare(contents, options, loaded, packed)
+            return _without_weights(contents, options, loaded, packed)
         match = matching.match(loaded.shapes(), contents.tensors, packed)
         # a form that is not known must not be counted as if it were the module's own
         method = f"config.json, for '{_method(packed)}'," if packed else "config.json"
@@ -177,7 +177,7 @@ def open_folder(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
     except BuildError as error:
         contents.why = str(error)
         return TensorFile(contents, options)
-    return _opened(contents, options, loaded, match)
+    return _configured_module(contents, options, loaded, match)
 
 
 def open_gguf(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
@@ -194,7 +194,7 @@ def open_gguf(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
     try:
         for config, note in gguf_config.configurations(contents.config, contents.tensors):
             try:
-                loaded = configured.built(contents.source, config, dtype=_floating(contents))
+                loaded = configured.built(contents.source, config, dtype=_compute_dtype(contents))
                 parameters = loaded.shapes().state_dict(keep_vars=True)
                 layers = contents.config.get(f"{architecture}.block_count")
                 names = gguf_config.GgufNames(
@@ -206,18 +206,18 @@ def open_gguf(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
                 why = str(error)
                 continue
             loaded.notes = (*loaded.notes, *((note,) if note else ()))
-            return _opened(contents, options, loaded, match)
+            return _configured_module(contents, options, loaded, match)
     except BuildError as error:
         why = str(error)
     contents.why = why
     return TensorFile(contents, options)
 
 
-def _bare(
+def _without_weights(
     contents: TensorIndex, options: OpenOptions, loaded: LoadedModule, packed: Mapping[str, Any]
 ) -> ConfiguredModule:
     """The module of a configuration without weights: what files would hold of it is told, and not known."""
-    dtype = _floating(contents, "")
+    dtype = _compute_dtype(contents, "")
     as_said = f"in {dtype}" if dtype else "in float32, as it names no type"
     packs = f", not packed as '{_method(packed)}' would" if packed else ""
     note = f"parameters and bytes are those of the configuration, {as_said}{packs}"
@@ -232,7 +232,7 @@ def _no_values(source: str) -> NoReturn:
     )
 
 
-def _opened(
+def _configured_module(
     contents: TensorIndex, options: OpenOptions, loaded: LoadedModule, match: matching.NameMatch
 ) -> ConfiguredModule:
     stored_form.attach(loaded.shapes(), match.stored)
@@ -278,7 +278,7 @@ def _check(match: matching.NameMatch, teller: str, *, whole: bool = False) -> No
 _FLOATS = ("bfloat16", "float16", "float32", "float64")
 
 
-def _floating(contents: TensorIndex, otherwise: str = "float32") -> str:
+def _compute_dtype(contents: TensorIndex, otherwise: str = "float32") -> str:
     """The type that the module computes in: what is said, else that of most numbers in the files."""
     config = contents.config
     for part in (config, config.get("text_config")):
