@@ -1,8 +1,8 @@
 """Least inputs of operators, which every version of an operator needs, first to last.
 
-Code that walks a graph may look at `node.inputs[1]` of a MatMul without a check, because a model in which a
-MatMul has one input is refused as it is read (`formats.onnx.validate`). The numbers are those of the schemas
-of onnx and onnxruntime, the least of all versions; optional and repeated inputs do not count.
+Code that walks a graph may read `node.inputs[1]` of a MatMul without a check: `formats.onnx.validate` refuses
+a model in which a MatMul has one input. The numbers come from the schemas of onnx and onnxruntime and are the
+least of all versions. Optional and repeated inputs do not count.
 """
 
 from __future__ import annotations
@@ -94,4 +94,4 @@ LEAST: Mapping[tuple[str, str], int] = {
     for least, operators in table.items()
     for op in operators.split()
 }
-"""Least inputs by domain and operator; an operator that is not here may have none."""
+"""Least number of inputs by domain and operator; an operator that is not listed may have none."""

@@ -1,4 +1,4 @@
-"""Blocked channels: how many a `ReorderInput` of onnxruntime writes, which only the weights behind it say."""
+"""Blocked channels: how many an onnxruntime `ReorderInput` writes, which only the weights after it tell."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _KEEPS_CHANNELS = frozenset(
     Tanh Upsample
     """)
 )
-"""Operators between blocked convolutions that leave the number of channels as it is."""
+"""Operators between blocked convolutions that do not change the number of channels."""
 
 
 def blocked_channels(graph: Graph) -> Mapping[int, int]:
-    """How many channels the `ReorderInput` nodes of a graph write, by the ids of the nodes.
+    """Channels that each `ReorderInput` node of a graph writes, by `id` of the node.
 
-    Channels are filled up to whole blocks, of 8 or of 16 as the processor has it that the file was written
-    on. Only weights tell it: of the convolution that reads the channels, or of one that adds to them.
+    Channels are padded to whole blocks, of 8 or 16 depending on the processor that wrote the file. Only
+    weights tell the size: those of the convolution that reads the channels, or of one that adds to them.
     """
     if not any(node.domain == NCHWC for node in graph.nodes):
         return {}
@@ -38,7 +38,7 @@ def blocked_channels(graph: Graph) -> Mapping[int, int]:
 
 
 def _channels_read(graph: Graph, readers: Mapping[str, list[Node]], start: Node) -> int | None:
-    """How many channels the weights behind a node say that it writes; None if none says it."""
+    """Channels that a node writes according to the weights after it; None if no weight tells."""
     waiting, visited = [*start.outputs], set(start.outputs)
     while waiting:
         name = waiting.pop()

@@ -1,4 +1,4 @@
-"""Constant nodes: what one holds, however its attribute spells it."""
+"""Constant nodes: the tensor of a Constant, whichever attribute holds it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _SCALARS: Mapping[str, Callable[[Any], Any]] = {
     "value_int": np.int64,
     "value_ints": lambda values: np.asarray(values, np.int64),
 }
-"""Attributes in which a Constant can hold numbers without a tensor."""
+"""Attributes of a Constant that hold numbers without a tensor."""
 
 
 def constant_of(node: Node) -> Tensor | None:
-    """What a Constant holds; None for any other node, and for what is no tensor of its own."""
+    """The tensor of a Constant node; None for any other node, and for a value that is no tensor."""
     if node.op != "Constant" or node.domain:
         return None
     for name, value in node.attributes.items():

@@ -1,6 +1,6 @@
-"""Element types of ONNX, as plain tuples: what only looks at a file's header imports nothing more.
+"""Element types of ONNX, as plain tuples, so that code that reads only a file's header imports nothing heavy.
 
-How numpy holds them, where it must be asked, is here as well.
+The numpy types for them are here, too.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ ELEMENT_TYPES = (
     (27, "float6_e2m3fn", 6),
     (28, "float6_e3m2fn", 6),
 )
-"""Code of TensorProto.DataType (onnx.proto, release 1.23), numpy's or ml_dtypes' spelling, width in bits."""
+"""Code of TensorProto.DataType (onnx.proto, release 1.23), name in numpy or ml_dtypes, width in bits."""
 
 
 def element_type(array: np.ndarray[Any, Any]) -> str:
-    """The element type of an array, as models name it: texts are objects in numpy, and 'string' here."""
+    """The element type of an array by its name in models; texts (objects in numpy) are 'string'."""
     return "string" if array.dtype.kind in "OUS" else str(array.dtype)
 
 
 def numpy_type(name: str) -> np.dtype[Any]:
-    """The type of numpy, or of ml_dtypes, for an element type of a byte or more.
+    """The numpy or ml_dtypes type of an element type of at least one byte.
 
     Raises:
         AttributeError: Neither has it.
@@ -67,7 +67,7 @@ def numpy_type(name: str) -> np.dtype[Any]:
 
 
 def unpacked(piece: memoryview, bits: int, dtype: str) -> np.ndarray[Any, Any]:
-    """Packed numbers of 2, 4 or 6 bits, the first in the lowest bits, one a byte."""
+    """Packed numbers of 2, 4 or 6 bits (the first in the lowest bits) as one number per byte."""
     import numpy as np
 
     packed = np.frombuffer(piece, np.uint8)
@@ -82,6 +82,6 @@ def unpacked(piece: memoryview, bits: int, dtype: str) -> np.ndarray[Any, Any]:
         out[:, index] = packed >> (bits * index) & ((1 << bits) - 1)
     flat = out.reshape(-1)
     if dtype.startswith("int"):
-        # moving the sign bit to the top and back again fills the bits above it
+        # moving the sign bit to the top and back fills the bits above it
         return (flat << (8 - bits)).view(np.int8) >> (8 - bits)
     return flat.view(numpy_type(dtype)) if dtype.startswith("float") else flat

@@ -1,9 +1,8 @@
 """Interpreter of ONNX nodes, for two kinds of value.
 
-The proof looks at a graph twice: with symbols, to see which tile meets which slice of a weight
-(`structure`), and with float64 numbers, to see how far float32 is from the truth (`float64`). Scopes,
-local functions and control flow are the same for both and live here; what an operator does is the
-domain's affair.
+The proof runs a graph twice: with symbols, to see which tile meets which slice of a weight (`structure`), and
+with float64 numbers, to see how far float32 is from the exact result (`float64`). Scopes, local functions and
+control flow are the same for both and live here. The domain defines what an operator does.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _CONTROL = frozenset(("If", "Loop", "Scan"))
 
 
 class Domain(Protocol):
-    """What a value is, and what operators do to it."""
+    """Defines what a value is, and what operators do with it."""
 
     def constant(self, tensor: Tensor) -> Any:
         """The value of an initializer or of a Constant."""
@@ -34,11 +33,11 @@ class Domain(Protocol):
         """The values side by side along a new `axis`."""
 
     def number(self, value: Any) -> Any:
-        """The Python number of a scalar that steers control flow."""
+        """The Python number of a scalar that controls a branch or a loop."""
 
 
 class ValueScope(dict[str, Any]):
-    """Values by name. A name that is not here is looked up in the graph around."""
+    """Values by name. A name that is not in this scope is looked up in the enclosing graph."""
 
     def __init__(
         self, parent: ValueScope | None = None, constants: Mapping[str, Tensor] | None = None
@@ -62,7 +61,7 @@ class Interpreter:
     """Runs nodes in a domain.
 
     Args:
-        domain: What values are.
+        domain: Defines values and operators.
         functions: The model's local functions.
         bodies: Runs the nodes of a body in its scope; None: `run` does.
     """
@@ -82,10 +81,10 @@ class Interpreter:
             if (alias := _alias(function, functions)) is not None
         }
         self.calls: list[Node] = []
-        """The function calls that are being run, outermost first."""
+        """The function calls in progress, outermost first."""
 
     def scope(self, constants: Mapping[str, Tensor], values: Mapping[str, Any]) -> ValueScope:
-        """An outermost scope: initializers, made into values when first asked for, and inputs."""
+        """An outermost scope: the inputs, and the initializers, which become values when first read."""
         scope = ValueScope(None, constants)
         scope.domain = self.domain
         scope.update(values)
@@ -102,9 +101,9 @@ class Interpreter:
 
         Args:
             nodes: In an order in which they can run.
-            scope: Where their inputs are.
-            bindings: The attributes of the function call whose body this is.
-            keep: If given, every other value is dropped after its last use.
+            scope: Holds their inputs.
+            bindings: The attributes of the function call, if the nodes are its body.
+            keep: Values to keep; if given, every other value is dropped after its last use.
         """
         last = _last_uses(nodes, frozenset(keep)) if keep is not None else {}
         for at, node in enumerate(nodes):
@@ -204,9 +203,9 @@ class Interpreter:
 
 
 def _alias(function: Function, functions: Mapping[tuple[str, str, str], Function]) -> Node | None:
-    """The one operator that a function consists of, if calling it is calling the function.
+    """The only operator of a function, if calling the operator equals calling the function.
 
-    A tile operator is called thousands of times, and its body is one MatMul.
+    A tile operator is called thousands of times, and its body is a single MatMul.
     """
     if len(function.nodes) != 1:
         return None
@@ -221,7 +220,7 @@ def _padded(values: Sequence[int] | None, count: int) -> Sequence[int]:
 
 
 def _with_call_attributes(attributes: Mapping[str, Any], bindings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Attributes of a body's node with references to the call's attributes filled in."""
+    """Attributes of a node in a function body, with references to the call's attributes replaced."""
     if not attributes or not any(isinstance(v, AttributeRef) for v in attributes.values()):
         return attributes
     filled = {k: bindings.get(v.name) if isinstance(v, AttributeRef) else v for k, v in attributes.items()}
@@ -229,14 +228,14 @@ def _with_call_attributes(attributes: Mapping[str, Any], bindings: Mapping[str, 
 
 
 def reads(node: Node) -> Iterator[str]:
-    """Every value that a node needs, those that its bodies take from around included."""
+    """Every value that a node needs, including those that its bodies take from the enclosing graph."""
     yield from (name for name in node.inputs if name)
     for _, body in subgraphs(node):
         yield from free_names(body)
 
 
 def free_names(graph: Graph) -> Iterator[str]:
-    """The values that a body takes from around it."""
+    """The values that a body takes from the enclosing graph."""
     defined = {v.name for v in graph.inputs} | set(graph.initializers)
     for node in node_sequence(graph.nodes):
         for name in reads(node):
@@ -247,11 +246,11 @@ def free_names(graph: Graph) -> Iterator[str]:
 
 
 class Wiring:
-    """Which of some nodes makes which value, to ask for parts of them many times.
+    """An index of nodes by the values they make, for repeated queries of subgraphs.
 
     Args:
         nodes: In an order in which they can run.
-        known: Names that need not be looked up (initializers).
+        known_values: Names that no node makes (initializers).
     """
 
     def __init__(self, nodes: Sequence[Node], known_values: Iterable[str] = ()) -> None:
@@ -259,16 +258,16 @@ class Wiring:
         self.known = frozenset(known_values)
         self._makers = {o: at for at, node in enumerate(nodes) for o in node.outputs if o}
         self._reads: dict[int, tuple[str, ...]] = {}
-        """By position, of nodes that were asked for: to find what bodies take from around takes long."""
+        """Values that a node reads, by its position; a cache, because reading bodies takes long."""
 
     @classmethod
     def of(cls, graph: Graph) -> Wiring:
-        """That of a graph, whose initializers are known."""
+        """The wiring of a graph; its initializers are the known values."""
         return cls(graph.nodes, graph.initializers)
 
     @cached_property
     def producers(self) -> Mapping[str, Node]:
-        """Every value that a node makes, and the node."""
+        """Pairs of a value and the node that makes it."""
         return {name: self.nodes[at] for name, at in self._makers.items()}
 
     def maker(self, name: str) -> Node | None:
@@ -277,10 +276,10 @@ class Wiring:
         return None if at is None else self.nodes[at]
 
     def needed(self, outputs: Iterable[str], stop: Iterable[str] = ()) -> tuple[list[Node], set[str]]:
-        """The nodes that `outputs` depend on, in order, not looking behind `stop`.
+        """The nodes that `outputs` depend on, in order; the search ends at the values in `stop`.
 
         Returns:
-            (nodes, names read that no such node makes: stops, inputs, what is not known).
+            (nodes, names that they read and none of them makes: stops, inputs, unknown values).
         """
         ends = set(stop)
         positions, names = self._behind(outputs, ends)
@@ -293,7 +292,7 @@ class Wiring:
         return sorted(self._behind(outputs, set())[0])
 
     def _behind(self, outputs: Iterable[str], ends: set[str]) -> tuple[set[int], set[str]]:
-        """Positions of the nodes behind some values, and every name that was met."""
+        """Positions of the nodes that `outputs` depend on, and every name that the search met."""
         positions: set[int] = set()
         names: set[str] = set()
         pending = list(outputs)

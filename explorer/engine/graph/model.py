@@ -1,9 +1,9 @@
-"""IR: an ONNX model as the engine holds it, all of the structure, none of the weights.
+"""IR: the engine's form of an ONNX model, with the full structure and without the weights.
 
 onnx's ModelProto copies every weight into memory, and onnx-ir reads initializers through it. Here a
-weight is a `Payload`: where its bytes lie, or how to make them. A model of 550 MB is a few hundred
-kilobytes of these objects, a transformed model shares every payload it did not touch with its source,
-and both are written as one stream (`formats/onnx_writer`).
+weight is a `Payload`: the place of its bytes, or a way to compute them. A model of 550 MB is a few hundred
+kilobytes of these objects. A transformed model shares every unchanged payload with its source, and both are
+written as one stream (`formats.onnx.writer`).
 
 Models are treated as immutable once built: a transform makes a new one.
 """
@@ -54,10 +54,10 @@ def dtype_code(name: str) -> int:
 
 
 class Source:
-    """A file, mapped read-only and kept open as long as a payload points into it.
+    """A file that is mapped read-only and stays open as long as a payload points into it.
 
     Attributes:
-        looked: Offset and size of every span whose bytes somebody looked at.
+        looked: Offset and size of every span whose bytes were read.
     """
 
     __slots__ = ("looked", "map", "path", "size")
@@ -67,7 +67,7 @@ class Source:
         self.looked: set[tuple[int, int]] = set()
         descriptor, self.size = input_files.descriptor(path)
         try:
-            # an empty file cannot be mapped; an empty buffer behaves the same to every reader
+            # an empty file cannot be mapped; an empty buffer behaves the same for every reader
             self.map: mmap.mmap | bytes = b""
             if self.size:
                 self.map = input_files.mapping(descriptor, self.size)
@@ -76,7 +76,7 @@ class Source:
             os.close(descriptor)
 
     def forget(self) -> None:
-        """Lets the kernel forget what was read, which counts as this process's memory until then."""
+        """Releases the pages that were read, which count as this process's memory until then."""
         if isinstance(self.map, mmap.mmap):
             self.map.madvise(mmap.MADV_DONTNEED)
 
@@ -101,7 +101,7 @@ class FileSpan(Struct, frozen=True, gc=False):
             self.release(at, at + (1 << 24))
 
     def release(self, start: int, stop: int) -> None:
-        """Lets the kernel forget the mapped pages between two offsets of this span.
+        """Releases the mapped pages between two offsets of this span.
 
         Mapped pages count as this process's memory until then; reading them again is still possible.
         """
@@ -132,10 +132,10 @@ class Inline(Struct, frozen=True):
 
 
 class ComputedPayload(Struct, frozen=True):
-    """Bytes that are made while they are written, a slab at a time: the tiles of a weight.
+    """Bytes that are computed while they are written, a slab at a time: the tiles of a weight.
 
-    `make` yields buffers whose sizes add up to `size`. `parts` are the same bytes where they need not be made
-    in order: those that are `alone` side by side, the others when nothing else is being made.
+    `make` yields buffers whose sizes add up to `size`. `parts` are the same bytes in pieces that can be
+    computed out of order: those marked `alone` in parallel, the others one at a time.
     """
 
     size: int
@@ -148,12 +148,12 @@ class ComputedPayload(Struct, frozen=True):
         return memoryview(b"".join(self.make()))
 
     def pieces(self) -> Iterator[memoryview]:
-        """The slabs as they are made."""
+        """The slabs as they are computed."""
         return self.make()
 
 
 class DerivedPayload(Struct, frozen=True):
-    """Bytes that are reckoned from those of another tensor when they are asked for; the last are kept."""
+    """Bytes that are computed from another tensor when they are read; the latest are cached."""
 
     size: int
     make: Callable[[], bytes]
@@ -161,7 +161,7 @@ class DerivedPayload(Struct, frozen=True):
     def view(self) -> memoryview:
         """All bytes at once."""
         if not _DERIVED or _DERIVED[0][0] is not self:
-            _DERIVED.clear()  # before there are others beside them
+            _DERIVED.clear()  # frees the old bytes before the new ones take memory
             _DERIVED.append((self, self.make()))
         return memoryview(_DERIVED[0][1])
 
@@ -176,16 +176,16 @@ Payload = FileSpan | Inline | ComputedPayload | DerivedPayload
 
 
 class Tensor(Struct, frozen=True):
-    """An initializer or constant: name, element type, shape, and where its bytes are.
+    """An initializer or constant: name, element type, shape, and the place of its bytes.
 
     `payload` holds little-endian raw data (packed for types below 8 bits). It is None for a tensor
     whose data is missing, for strings, and for sparse tensors.
 
-    `record` is the encoded TensorProto in its file, kept so that an untouched tensor is copied as it
-    is; `external` names the file beside the model that holds the data (empty: inside).
+    `record` is the encoded TensorProto in its file, from which an unchanged tensor is copied. `external`
+    names the file beside the model that holds the data (empty: in the model).
 
-    Formats that keep what belongs to a tensor apart from its data have the bytes of it in `beside`
-    (scales and zero points), and in `held` how many elements are stored, where that is not all of them.
+    Some formats store scales and zero points apart from the data: `beside` is the number of their bytes.
+    `held` is the number of stored elements if not all of them are stored.
     """
 
     name: str
@@ -199,12 +199,12 @@ class Tensor(Struct, frozen=True):
 
     @property
     def elements(self) -> int:
-        """Number of elements that are stored."""
+        """Number of stored elements."""
         return math.prod(self.shape) if self.held is None else self.held
 
     @property
     def nbytes(self) -> int:
-        """Bytes as stored: packed types count their packed bytes, strings what is in the file."""
+        """Bytes as stored: packed types count their packed bytes, strings their bytes in the file."""
         return self.extent[1]
 
     @property
@@ -240,15 +240,15 @@ class Tensor(Struct, frozen=True):
 
 
 def sources(tensors: Iterable[Tensor]) -> list[Source]:
-    """The files that tensors lie in."""
+    """The files that hold the tensors."""
     return list({id(p.source): p.source for t in tensors if isinstance(p := t.payload, FileSpan)}.values())
 
 
 class Value(Struct, frozen=True):
     """A declared graph input, output or intermediate value.
 
-    `dtype` is None when no tensor type is declared (sequences, optionals); `shape` None when no shape
-    is. `record` is the encoded ValueInfoProto.
+    `dtype` is None if no tensor type is declared (sequences, optionals), `shape` is None if no shape is
+    declared. `record` is the encoded ValueInfoProto.
     """
 
     name: str
@@ -261,7 +261,7 @@ _NONE: Mapping[str, Any] = {}
 
 
 class Node:
-    """One operator. Attributes of a node read from a file are decoded when first asked for."""
+    """One operator. The attributes of a node from a file are decoded when first read."""
 
     __slots__ = (
         "_attributes",
@@ -299,15 +299,15 @@ class Node:
         self.metadata: Mapping[str, str] = metadata or _NONE
         self.record = record
         self._attributes: Mapping[str, Any] | Callable[[], Mapping[str, Any]] = decode or attributes or _NONE
-        # nodes with the same bytes have equal attributes; None: nobody knows
+        # nodes with the same bytes have equal attributes; None: unknown
         self.alike = b"" if alike is None and not (decode or attributes) else alike
 
     @property
     def attributes(self) -> Mapping[str, Any]:
         """Values by name: int, float, str, bytes, `Tensor`, `Graph`, or tuples of them.
 
-        A string attribute is a str when it is UTF-8, else bytes. In a function's body an attribute
-        that refers to one of the function's is an `AttributeRef`.
+        A string attribute is a str if it is UTF-8, else bytes. In a function body, a reference to an
+        attribute of the function is an `AttributeRef`.
         """
         if callable(self._attributes):
             self._attributes = self._attributes()
@@ -315,12 +315,12 @@ class Node:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """(domain, op, overload): what a local function is looked up by."""
+        """(domain, op, overload): the key of a local function."""
         return self.domain, self.op, self.overload
 
     @property
     def label(self) -> str:
-        """The name to show and to match by: the node's own, or that of its first output."""
+        """The name for display and matching: the node's own, or that of its first output."""
         return self.name or next((o for o in self.outputs if o), "") or self.op
 
     def with_attributes(self, attributes: Mapping[str, Any]) -> Node:
@@ -328,7 +328,7 @@ class Node:
         return self._with(attributes=attributes)
 
     def with_values(self, inputs: Sequence[str], outputs: Sequence[str], name: str | None = None) -> Node:
-        """The same node between other values; with another name too, where one is given."""
+        """The same node with other inputs and outputs, and another name if one is given."""
         return self._with(inputs=inputs, outputs=outputs, **({} if name is None else {"name": name}))
 
     def _with(self, **changes: Any) -> Node:
@@ -350,7 +350,7 @@ class AttributeRef(Struct, frozen=True):
 
 
 class Graph(Struct, frozen=True):
-    """Nodes in topological order, with what is declared around them."""
+    """Nodes in topological order, with the declared inputs, outputs and values."""
 
     name: str
     nodes: Sequence[Node]
@@ -359,16 +359,16 @@ class Graph(Struct, frozen=True):
     initializers: Mapping[str, Tensor]
     values: tuple[Value, ...] = ()
     extra: tuple[FileSpan, ...] = ()
-    """Fields that nothing here interprets (doc string, sparse initializers, quantization, metadata)."""
+    """Uninterpreted fields (doc string, sparse initializers, quantization, metadata)."""
 
     @property
     def feeds(self) -> tuple[Value, ...]:
-        """The inputs that a caller must give: those without an initializer of the same name."""
+        """The inputs that a caller must pass: those without an initializer of the same name."""
         return tuple(v for v in self.inputs if v.name not in self.initializers)
 
 
 class Function(Struct, frozen=True):
-    """A model-local function: an operator whose meaning is a body of nodes."""
+    """A model-local function: an operator that is defined by a body of nodes."""
 
     domain: str
     name: str
@@ -389,7 +389,7 @@ class Function(Struct, frozen=True):
 
 
 class Model(Struct, frozen=True):
-    """A graph with the operator sets and functions that give it meaning."""
+    """A graph with its operator sets and functions."""
 
     graph: Graph
     opsets: Mapping[str, int]
@@ -400,11 +400,11 @@ class Model(Struct, frozen=True):
     path: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
     extra: tuple[FileSpan, ...] = ()
-    """Top-level fields that nothing here interprets (domain, doc string, training info)."""
+    """Uninterpreted top-level fields (domain, doc string, training info)."""
     source: Source | None = None
-    """The file that it was read from, if it was."""
+    """The file that the model was read from, if any."""
     externals: Mapping[str, Source] = field(default_factory=dict)
-    """Files beside it, by the paths that it names; more come as attributes are decoded."""
+    """External data files by their paths in the model; decoding attributes may add more."""
 
     @property
     def opset(self) -> int:
@@ -413,9 +413,9 @@ class Model(Struct, frozen=True):
 
     @property
     def defaults(self) -> frozenset[str]:
-        """Stored tensors in whose place a caller may give another: inputs that have an initializer.
+        """Stored tensors that a caller may replace: the initializers of inputs.
 
-        Before IR version 4 every initializer had to be listed among the inputs, and is a constant.
+        Before IR version 4 every initializer had to be listed among the inputs, and they are constants.
         """
         if self.ir_version < 4:
             return frozenset()
@@ -423,9 +423,9 @@ class Model(Struct, frozen=True):
 
 
 def renamed(model: Model, path: str) -> Model | None:
-    """The model of a file that is called `path` now, mapped as it was; None where others belong to it.
+    """The model after its file was renamed to `path`, still mapped; None if external files belong to it.
 
-    The model as it was must not be used any more: sessions look for its weights under the new name.
+    The old model object must not be used any more: sessions look for its weights under the new name.
     """
     if model.source is None or model.externals:
         return None
@@ -434,14 +434,14 @@ def renamed(model: Model, path: str) -> Model | None:
 
 
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
-"""Operators of the default domain that carry graphs."""
+"""Operators of the default domain that contain graphs."""
 
 
 def subgraphs(node: Node) -> tuple[tuple[str, Graph], ...]:
-    """The graphs that a node carries (branches of If, bodies of Loop and Scan), with a name for each.
+    """The graphs in a node (branches of If, bodies of Loop and Scan), each with a name.
 
-    Only operators that can carry one are looked into: decoding the attributes of every Conv would cost
-    more than reading the file.
+    Only operators that can contain a graph are examined: decoding the attributes of every Conv would take
+    longer than reading the file.
     """
     if not node.domain and node.op not in CONTROL_FLOW:
         return ()
@@ -455,7 +455,7 @@ def subgraphs(node: Node) -> tuple[tuple[str, Graph], ...]:
 
 
 def with_bodies(node: Node, changed: Mapping[str, Any]) -> Node:
-    """A node with other bodies, by the names that `subgraphs` gives them."""
+    """A node with other bodies; `changed` has them by the names from `subgraphs`."""
     attributes: dict[str, Any] = {}
     for name, value in node.attributes.items():
         if isinstance(value, tuple):
@@ -465,7 +465,7 @@ def with_bodies(node: Node, changed: Mapping[str, Any]) -> Node:
 
 
 def graphs(graph: Graph) -> Iterator[Graph]:
-    """A graph and those inside it, each before what is in it."""
+    """A graph and all graphs inside it, outer before inner."""
     yield graph
     for node in graph.nodes:
         for _, body in subgraphs(node):

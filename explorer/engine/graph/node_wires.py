@@ -1,4 +1,4 @@
-"""Wires of a graph's nodes: who makes a value, what a node reads, and the nodes between some values."""
+"""Wires of a graph's nodes: the maker of a value, the values a node reads, and the nodes between values."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from explorer.engine.graph.model import Node
 
 
 class NodeWires:
-    """Who makes and who reads the values of one graph; what a body reads its node does.
+    """Makers and readers of the values of one graph; a node also reads what its bodies read.
 
     Args:
-        nodes: Of the graph.
-        stored: Names of values that are known before anything runs.
+        nodes: The nodes of the graph.
+        constants: Names of values that are known before anything runs.
 
     Attributes:
-        maker: Place of the node that makes a value.
-        reads: Values that each node needs.
+        maker: Index of the node that makes a value, by name.
+        reads: Values that each node reads.
         constant: Whether all that a node reads is known before anything runs.
     """
 
@@ -30,13 +30,13 @@ class NodeWires:
             self.constant.append(all(is_constant))
 
     def between(self, ends: Iterable[str], there: Collection[str]) -> set[int]:
-        """The nodes between values that an optimised node makes and those that there are without it."""
+        """Indices of the nodes between the outputs of an optimized node and the values in `there`."""
         mine = {self.maker[value] for value in ends if value in self.maker}
         todo = [*mine]
         while todo:
             for name in self.reads[todo.pop()]:
                 at = self.maker.get(name)
-                # what is there is made by another, and a constant was computed
+                # a value in `there` has another maker, and constants were folded
                 if at is not None and name not in there and at not in mine and not self.constant[at]:
                     mine.add(at)
                     todo.append(at)

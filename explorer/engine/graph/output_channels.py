@@ -1,4 +1,4 @@
-"""Output channels of a layer: how many there are, of its node and the shape of its weight.
+"""Output channels of a layer: their number, from its node and the shape of its weight.
 
 QuantizeLinear has scales along one axis. A weight whose output channels lie along two (groups of a transposed
 convolution, directions of an LSTM, a stack of matrices) has fewer scales than channels.
@@ -15,19 +15,19 @@ Shape = tuple[int, ...]
 
 
 def output_channels(node: Node, at: int, shape: Shape) -> int:
-    """How many output channels a stored weight makes; 0 where that is not known.
+    """Number of output channels of a stored weight; 0 if unknown.
 
     Args:
         node: The layer.
-        at: Which input of the node the weight is.
-        shape: Of the weight, as the node reads it.
+        at: Index of the weight among the node's inputs.
+        shape: Shape of the weight as the node reads it.
     """
     count = _COUNTS.get(node.op)
     return count(node, at, shape) if count is not None and len(shape) > 1 else 0
 
 
 def channels_per_scale(node: Node, at: int, shape: Shape, scales: int) -> int:
-    """How many output channels share a scale, where a weight has so many scales along an axis."""
+    """Number of output channels that share a scale, for a weight with this many scales along an axis."""
     return max(output_channels(node, at, shape) // max(scales, 1), 1)
 
 
@@ -37,7 +37,7 @@ def _of_groups(node: Node, at: int, shape: Shape) -> int:
 
 
 def _of_product(node: Node, at: int, shape: Shape) -> int:
-    """All that is not summed over: each matrix of a stack has its own rows or columns."""
+    """The axes that are not summed over: each matrix of a stack has its own rows or columns."""
     turned = bool(node.attributes.get("transB" if at else "transA", 0))
     return prod(shape) // max(shape[-2 if bool(at) != turned else -1], 1)
 

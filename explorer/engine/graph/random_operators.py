@@ -1,6 +1,6 @@
 """Random numbers: which operators draw them, and which outputs of a model depend on them.
 
-No two runs share what an operator draws, so that a difference between two runs behind one shows nothing.
+Random numbers differ in every run, so a difference between two runs after such an operator proves nothing.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from explorer.engine.graph.model import Model, Node, subgraphs
 RANDOM = frozenset(
     ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
 )
-"""Operators of which two with the same inputs give two values; so does Dropout when it trains."""
+"""Operators that give different values for the same inputs; Dropout does so in training."""
 
 NOT_SHARED = "it draws random numbers, which no two runs share"
-"""Why nothing is said of a value."""
+"""The reason why a value is not compared."""
 
 
 def draws(model: Model, nodes: Iterable[Node]) -> bool:
-    """Whether any of some nodes draws, in bodies and functions too."""
+    """Whether any node draws random numbers, including nodes in bodies and functions."""
     return any(_draws(model, node) for node in all_nodes(model, nodes))
 
 
@@ -35,7 +35,7 @@ def random_outputs(model: Model) -> frozenset[str]:
 
 
 def all_nodes(model: Model, nodes: Iterable[Node]) -> Iterator[Node]:
-    """Nodes with those of their bodies, and of the functions that they call, once each."""
+    """Nodes, the nodes of their bodies, and those of the functions that they call (each function once)."""
     pending, functions_visited = list(nodes), set()
     while pending:
         node = pending.pop()

@@ -1,8 +1,8 @@
-"""Repeated nodes: thousands, or as many weights, that differ by their names only, held and written as one.
+"""Repeated nodes: thousands of nodes or weights that differ by name only, held and written as one object.
 
-To make, look through and write a tile product as a node and a weight of its own takes Python 30 microseconds,
-and AlexNet has 14,336. Held so they take a few. Who looks at a graph sees nodes and tensors as ever: they are
-made when they are first asked for.
+Making, walking and writing one tile product as a node and a weight takes 30 microseconds in Python, and
+AlexNet has 14,336. Held together they take a few microseconds each. Code that reads the graph still sees
+nodes and tensors, which are built when first read.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from explorer.engine.graph.model import Graph, Node, Tensor, subgraphs
 
 
 class NodeRun(Node):
-    """Nodes without attributes that differ by their names only.
+    """A run of nodes without attributes that differ by name only.
 
-    As a node it reads what they all read, and makes what they all make.
+    As a node it has the inputs and outputs of all of them.
 
     Args:
-        op: Their operator.
-        domain: Its domain.
-        wires: For every input the value names, one a node.
-        made: The value names of their outputs, one a node.
-        names: Their names.
-        metadata: What is written on all of them.
-        label: Key of what is written on each.
-        labels: What that is.
+        op: Operator of the nodes.
+        domain: Domain of the operator.
+        wires: For each input, its value names, one per node.
+        outputs: Value names of the outputs, one per node.
+        names: Names of the nodes.
+        metadata: Metadata common to all nodes.
+        label: Key of the metadata that differs by node.
+        labels: Its values, one per node.
     """
 
     __slots__ = ("label_key", "labels", "names", "wires")
@@ -62,7 +62,7 @@ class NodeRun(Node):
 
 
 class Nodes(Sequence[Node]):
-    """The nodes of a graph, of which some are held as runs.
+    """The nodes of a graph, some of them held as runs.
 
     Attributes:
         held: Nodes and runs.
@@ -95,13 +95,13 @@ class Nodes(Sequence[Node]):
 
 
 def gathered(nodes: Iterable[Node]) -> Sequence[Node]:
-    """Nodes, some of which may be runs, as the nodes of a graph."""
+    """The nodes of a graph from nodes and runs."""
     sequence = tuple(nodes)
     return Nodes(sequence) if any(isinstance(node, NodeRun) for node in sequence) else sequence
 
 
 def node_sequence(nodes: Sequence[Node]) -> Sequence[Node]:
-    """The nodes of a graph as they are held, runs as they are."""
+    """The nodes of a graph as held: a run stays one element."""
     return nodes.held if isinstance(nodes, Nodes) else nodes
 
 
@@ -117,7 +117,7 @@ def value_names(graph: Graph) -> Iterator[str]:
 
 
 def free_name(stem: str, taken: set[str]) -> str:
-    """`stem`, or with a number behind it where it is taken; from then on it is."""
+    """A name that is not in `taken`: `stem`, with a number if needed. The name is added to `taken`."""
     name, number = stem, 2
     while name in taken:
         name, number = f"{stem}_{number}", number + 1
@@ -126,15 +126,15 @@ def free_name(stem: str, taken: set[str]) -> str:
 
 
 class WeightBundle(Struct, frozen=True):
-    """Tensors of one type that are written one behind the other.
+    """Tensors of one type that are written one after the other.
 
     Attributes:
         dtype: Their type.
         names: Their names.
         shapes: Their shapes.
-        single: Makes one of them, by its place.
-        data: Their bytes, a tensor at a time.
-        bands: The same in parts that can be made side by side: of how many tensors, and their bytes.
+        single: Builds the tensor at an index.
+        data: Yields their bytes, a tensor at a time.
+        bands: The same bytes in parts that can be computed in parallel: number of tensors, and their bytes.
     """
 
     dtype: str
@@ -145,16 +145,16 @@ class WeightBundle(Struct, frozen=True):
     bands: Sequence[tuple[int, Callable[[], Iterator[memoryview]]]] = ()
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Each of them with its name."""
+        """Pairs of a name and its tensor."""
         return ((name, self.single(at)) for at, name in enumerate(self.names))
 
 
 class Tensors(Mapping[str, Tensor]):
-    """Weights by name, of which some are held as bundles.
+    """Weights by name, some of them held as bundles.
 
     Attributes:
-        single: Those that are not.
-        bundles: The others.
+        single: The tensors outside bundles.
+        bundles: The bundles.
     """
 
     def __init__(self, single: Mapping[str, Tensor], bundles: Sequence[WeightBundle]) -> None:

@@ -1,7 +1,7 @@
 """Schema defaults: the value that an operator gives an attribute that a node leaves out.
 
-ONNX's own schemas say the same, and take 200 ms to import; a test holds this table against them, and against
-onnxruntime's. A default that changed with the operator set is a `Since`.
+ONNX's own schemas have these values but take 200 ms to import. A test compares this table with them and with
+onnxruntime's schemas. A default that changed with the operator set is a `Since`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from msgspec import Struct
 
 
 class Since(Struct, frozen=True):
-    """A default that changed.
+    """A default that changed with an operator set.
 
     Attributes:
         before: The value in older operator sets.
@@ -28,7 +28,7 @@ class Since(Struct, frozen=True):
 
 
 def _single(value: float) -> float:
-    """A number as a file holds it: attributes are stored in float32."""
+    """A number rounded to float32, as attributes are stored."""
     return float(struct.unpack("<f", struct.pack("<f", value))[0])
 
 
@@ -160,13 +160,13 @@ DEFAULTS: Mapping[tuple[str, str], Mapping[str, Any]] = {
     **{("", op): values for op, values in _STANDARD.items()},
     **{("com.microsoft", op): values for op, values in _MICROSOFT.items()},
 }
-"""By domain and operator: the defaults by attribute."""
+"""Defaults by attribute, for each domain and operator."""
 
 _NONE: Mapping[str, Any] = {}
 
 
 def default_attributes(domain: str, op: str, opset: int) -> Mapping[str, Any]:
-    """The attributes that a node of an operator has where it does not say otherwise.
+    """The default attributes of an operator.
 
     Args:
         domain: Of the operator.

@@ -1,7 +1,7 @@
-"""Metadata of a tiled model: how its nodes say which site they belong to, and the plans that it carries.
+"""Metadata of a tiled model: the site of each node, and the plans in the model.
 
-A model whose convolutions were tiled may be tiled again, its other layers with another tile; what is said of
-it then is said of both.
+A tiled model can be tiled again, for example its convolutions first and then other layers with another tile.
+Its metadata then holds both plans.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ MNK_KEY = "tile_hw.mnk"
 PLAN_KEY = "tile_hw.plan"
 """Model metadata that holds the last plan as JSON, so that a tiled file can be verified by itself.
 
-Those before it lie under the same key with a number, counted from the first.
+Earlier plans lie under the same key with a number, counted from the first plan.
 """
 
 _NUMBERED = re.compile(rf"{re.escape(PLAN_KEY)}\.([1-9]\d{{0,5}})", re.ASCII)
 
 
 def with_plan(metadata: Mapping[str, str], plan: Plan) -> dict[str, str]:
-    """The metadata of a model with a plan on top of those that it carries."""
+    """The metadata of a model with a new last plan."""
     updated = {**metadata, PLAN_KEY: json.dumps(to_json(plan), separators=(",", ":"))}
     if PLAN_KEY in metadata:
         updated[f"{PLAN_KEY}.{max(_numbers(metadata), default=0) + 1}"] = metadata[PLAN_KEY]
@@ -45,12 +45,12 @@ def _numbers(metadata: Mapping[str, str]) -> list[int]:
 
 
 def earlier_plans(model: Model) -> list[str]:
-    """The plans under the last one as they are written, the later ones first."""
+    """The texts of the plans before the last one, later plans first."""
     return [model.metadata[f"{PLAN_KEY}.{number}"] for number in reversed(_numbers(model.metadata))]
 
 
 def plans(model: Model) -> list[dict[str, Any]]:
-    """What the plans say, the last one first, without those that cannot be read: claims, not facts."""
+    """The readable plans as JSON objects, the last one first. They are claims, not facts."""
     records = []
     for text in (model.metadata.get(PLAN_KEY, "null"), *earlier_plans(model)):
         try:

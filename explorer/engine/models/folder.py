@@ -1,8 +1,8 @@
-"""Folder of models: which are in it, to choose from.
+"""Folder of models: lists the models in it, for the user to choose from.
 
-It is asked after the folders that are models themselves. Every file's head is looked at, as for opening
-one, because names promise nothing; and as a folder may be anybody's, the look is bounded in files, folders
-and depth, opens nothing but regular files, and follows no link that leads out, but those of Hugging Face's
+This format is tried after those of folders that are models themselves. The search reads the head of every
+file, because names promise nothing. A folder may come from anybody, so the search is limited in files,
+folders and depth. It opens regular files only, and follows a link out of the folder only in Hugging Face's
 cache.
 """
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from explorer.engine.models.opened_model import OpenedModel, OpenOptions
 
 MOST_FILES = 10_000
-"""Files that are looked at, about a second's worth."""
+"""Files that the search looks at: about one second of work."""
 MOST_FOLDERS = 2_000
 MOST_DEPTH = 6
 
@@ -34,7 +34,7 @@ _PASSED_OVER = ("__pycache__", "node_modules", "site-packages")
 
 @record
 class _Look:
-    """Where a look at a folder stands: what is left of its bounds, and what was left out."""
+    """State of a search: how many files and folders it may still look at, and what it left out."""
 
     root: str
     files: int
@@ -43,13 +43,13 @@ class _Look:
     links: int = 0
 
     def leads_out(self, path: str) -> bool:
-        """Whether a link's end is not in the folder that is looked at."""
+        """Whether a link leads out of the searched folder."""
         end = os.path.realpath(path)
         return not (is_inside(end, self.root) or is_inside(end, os.path.realpath(os.path.dirname(path))))
 
 
 def _models(look: _Look, folder: str, inside: str, depth: int) -> Iterator[OutlineRow]:
-    """The models below a folder: those that lie in it, then those of the folders in it."""
+    """Rows of the models below a folder: first those directly in it, then those in its subfolders."""
     try:
         with os.scandir(folder) as entries:
             dir_entries = []
@@ -93,7 +93,7 @@ def _models(look: _Look, folder: str, inside: str, depth: int) -> Iterator[Outli
             yield row
         else:
             if os.path.isfile(os.path.join(entry.path, SAVED_MODEL)):
-                # nothing that is read, but a model: whoever reads its header says what to do with it
+                # a model that no reader opens: reading its header says what to do with it
                 yield OutlineRow(f"{inside}{entry.name}{os.sep}", "model", "saved_model", nbytes=None)
             yield from _models(look, entry.path, f"{inside}{entry.name}{os.sep}", depth + 1)
 
@@ -101,7 +101,7 @@ def _models(look: _Look, folder: str, inside: str, depth: int) -> Iterator[Outli
 def _model(path: str, label: str) -> OutlineRow | None:
     """The row of a file or folder, None if no format recognises what is in it.
 
-    A pointer of Git LFS's stands for a model that was not fetched: whoever reads its header says so.
+    A Git LFS pointer stands for a model that was not fetched; reading its header says so.
     """
     probe = SourceProbe(path)
     if is_lfs_pointer(probe.head):
@@ -116,7 +116,7 @@ def _model(path: str, label: str) -> OutlineRow | None:
 
 
 def _folder_bytes(folder: str) -> int | None:
-    """Bytes of the files in a folder that is one model; None if they are too many to be added up."""
+    """Bytes of all files of a folder that is one model; None if there are too many files to add up."""
     with os.scandir(folder) as entries:
         sizes = [
             entry.stat().st_size

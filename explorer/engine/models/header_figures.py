@@ -1,7 +1,7 @@
 """Header figures: parameters, stored types and quantization of a model, from its outline alone.
 
-A list of models shows these of each without opening any: no shape is inferred, no weight read. An outline is
-read row by row, as far as that takes a moment: a file may have been written to have it take a day.
+A list of models shows these figures without opening a model: no shape is inferred and no weight is read. The
+outline is read row by row within a time limit, because a hostile file could take a day.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from explorer.base.outline import Outline, OutlineRow
 
 SECONDS = 5.0
-"""Time in which an outline is read, or not at all."""
+"""Time limit for reading an outline. Beyond it, the file has no figures."""
 _MOST = 1 << 60
 """Parameters that a file may claim."""
 _LOOK = 1024
-"""Rows between two looks at the clock."""
+"""Rows read between two checks of the time limit."""
 _MOST_TYPES = 64
-"""Types that are told apart; a file that somebody made up may have one a tensor."""
+"""Element types counted separately; a hostile file may have one for each tensor."""
 
 _QUANTIZED = {
     "QuantizeLinear": "QDQ",
@@ -35,7 +35,7 @@ _QUANTIZED = {
     "com.microsoft.MatMulNBits": "MatMulNBits",
     "com.microsoft.GatherBlockQuantized": "GatherBlockQuantized",
 }
-"""How a graph is quantized, by the operators that tell."""
+"""Quantization of a graph, by the operators that show it."""
 _ARCHITECTURES = ("architectures", "general.architecture")
 _CONTEXTS = (
     "max_position_embeddings",
@@ -44,7 +44,7 @@ _CONTEXTS = (
     "max_seq_len",
     ".context_length",
 )
-"""Settings of config.json, and the key of GGUF's metadata, for the longest text."""
+"""Settings of config.json, and the key of GGUF metadata, that give the longest context."""
 _DIGITS = 16
 _SAYS_SO = "config.json says that weights are quantized ("
 
@@ -64,7 +64,7 @@ class _Sum:
 
 
 def header_figures(outline: Outline) -> dict[str, Any]:
-    """What the rows of an outline add up to, and its facts say: fields of a `ModelFile`.
+    """Fields of a `ModelFile`: the sums over an outline's rows, and what its facts say.
 
     Raises:
         BadModel: What the header says is broken.
@@ -104,7 +104,7 @@ class _Rows:
         self.scaled: dict[str, None] = {}
         self.params: int | None = 0
         self.spans: set[tuple[str, int, int]] = set()
-        self.beside = 0  # biases and scales, which are parameters of a graph that is quantized
+        self.beside = 0  # biases and scales: parameters of a quantized graph
         until = time.monotonic() + SECONDS
         for at, row in enumerate(outline.rows):
             self.add(row)
@@ -121,10 +121,10 @@ class _Rows:
                 self.ways[way] = None
             if row.nbytes is None:
                 return
-            dtype = row.note.partition(" ")[0]  # of a constant that stands in the graph
+            dtype = row.note.partition(" ")[0]  # of a Constant node
         elif row.kind == "tensor":
             dtype = row.dtype
-        elif row.kind == "more":  # what lies in files that are not here
+        elif row.kind == "more":  # tensors in missing files
             self.params = None
             return
         else:

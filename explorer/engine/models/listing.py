@@ -1,7 +1,7 @@
-"""Listing of models: what the header of each one in a folder says, read without opening any.
+"""Listing of models: figures from the header of each model in a folder, without opening the models.
 
-A folder may be anybody's, and so may every file in it: what is broken is a row with a note. Files that take
-memory or time without end are for `explorer.process.header_reader`, which reads each in another process.
+A folder may come from anybody, and so may every file in it: a broken file is a row with a note. Against files
+that take endless memory or time, `explorer.process.header_reader` reads each header in another process.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 _ENDINGS = tuple(ending for format in formats() for ending in format.endings)
 _MOST_FILES = 1_000
-"""Of a folder that is a model, asked when they were written."""
+"""Files of a model folder whose time of writing is looked up."""
 
 
 def model_file(path: str) -> ModelFile | None:
-    """What the header of one model says; why, if it says nothing.
+    """Figures from the header of one model; if it gives none, a note with the reason.
 
-    None for a file that only begins as a model might, and is called otherwise: a text, some code.
+    None for a file that begins like a model but has another ending, such as a text or code.
     """
     size = os.path.getsize(path) if os.path.isfile(path) else None
     header = ModelFile(path, "", size, _modified(path))

@@ -1,6 +1,6 @@
-"""Answers for an ONNX file, and for any other whose reader makes a graph of it: weights stay unread.
+"""Opened model of an ONNX file, or of another format whose reader builds a graph; weights stay unread.
 
-What imports numpy or onnxruntime, and what only some verbs want, is imported when it is asked for.
+Modules that import numpy or onnxruntime, or that only some verbs need, are imported on first use.
 """
 
 from __future__ import annotations
@@ -106,11 +106,11 @@ class OnnxModel:
         """See `OpenedModel`."""
         if DIED in info.model.notes:
             return None
-        # what no reader says of its file may be anywhere in it
+        # a reader that does not say what it read may have read any part of the file
         return (whole(self.source),) if self.model.source is None else model_reads(self.model)
 
     def sizes(self) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
-        """Sizes of dimensions and inputs at which it is looked at: of a decode step those of the step.
+        """Sizes of dimensions and inputs for the analysis; of a decode step, those of the step.
 
         Raises:
             Misuse: It has no step of one token behind so many, or a size has to be given.
@@ -121,14 +121,14 @@ class OnnxModel:
         return dims, shapes
 
     def _given(self) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
-        """Of the dimensions and input shapes that the user gave, those that this model has."""
+        """The dimensions and input shapes from the user that exist in this model."""
         input_names = self.names()[1]
         shapes = {name: shape for name, shape in self.options.input_shapes.items() if name in input_names}
         return dims_of(self.model, self.options.dims), shapes
 
 
 def _steps() -> Any:
-    """What knows decode steps: 5 ms, and few models are asked for one."""
+    """The module for decode steps. Its import takes 5 ms and few models need it."""
     from explorer.engine.costs.decode import step
 
     return step
@@ -137,7 +137,7 @@ def _steps() -> Any:
 def open_graph(
     source: str, options: OpenOptions, format: str = "onnx", read: Callable[[str], Model] = reader.read
 ) -> OnnxModel:
-    """Opens a file that `read` makes a graph of, which is checked before anybody walks it.
+    """Opens a file whose graph `read` builds; the graph is validated first.
 
     Raises:
         BadModel: It is broken.

@@ -1,4 +1,4 @@
-"""Open a model: a path or a name in, an opened model out; `registry` is light, for it answers nothing."""
+"""Open a model: takes a path or a name and returns an opened model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def open_model(source: str, options: OpenOptions) -> OpenedModel:
 
 
 def open_tensors(source: str) -> OpenedModel:
-    """As `open_model`, but of a file of weights no more than its tensors.
+    """Like `open_model`, but opens a file of weights as its tensors only.
 
     Raises:
         BadModel: It is no model, is broken, or is nothing that we know.

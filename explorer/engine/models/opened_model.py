@@ -1,4 +1,4 @@
-"""Opened-model protocol: what a model can be asked, whatever it was written in, and how it is to be opened.
+"""Opened-model protocol: what every opened model answers, whatever its format, and the options to open it.
 
 A format's own module makes an `OpenedModel`; nothing else in the program asks what format a model has.
 """
@@ -46,8 +46,8 @@ class OpenOptions(Struct, frozen=True):
         trust: Code in the model file may run.
         rules: A Python file with rules for operators of the user's own; it runs only with `trust`.
         observe: Shapes that inference cannot find are taken from a run on random inputs.
-        past: Decode mode: one new token behind this many in the key-value cache; None for a whole pass.
-        prefill: The pass over the text of `past` tokens instead, with nothing in the cache.
+        past: Decode mode: one new token after this many tokens in the KV cache; None for a full pass.
+        prefill: The pass over a text of `past` tokens instead, with an empty cache.
         own: What the file of `rules` registered; `with_rules` fills it in.
     """
 
@@ -70,9 +70,9 @@ class OpenedModel(Protocol):
     format: str
     source: str
     takes_weights: bool
-    """Whether torchvision's trained weights can be asked for."""
+    """Whether `--weights` applies: the model has trained weights in torchvision."""
     is_graph: bool
-    """Whether it is an ONNX graph as it is, so that `graph` exports nothing."""
+    """Whether the model already is an ONNX graph, so that `graph` exports nothing."""
     options: OpenOptions
 
     def names(self) -> tuple[list[str], list[str]] | None:
@@ -80,7 +80,7 @@ class OpenedModel(Protocol):
         ...
 
     def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> AnalysisResult:
-        """Everything known of the model, at the sizes it was opened with, and its execution order."""
+        """The full analysis at the sizes of the options, with the execution order."""
         ...
 
     def graph(self, folder: str, *, on_progress: OnProgress = None) -> Model:
@@ -92,11 +92,11 @@ class OpenedModel(Protocol):
         ...
 
     def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
-        """Every tensor that the model stores, its values unread; and what to know about the values."""
+        """Every stored tensor, values unread, and notes about the values."""
         ...
 
     def activations(self, request: ActivationRequest, layers: Sequence[Layer]) -> ActivationRun:
-        """Runs the model and hands what its layers put out to `request`; `layers` are its rows."""
+        """Runs the model and passes the outputs of its layers to `request`; `layers` are its rows."""
         ...
 
     def training(self, batch: int | None) -> StepGradients:
@@ -106,24 +106,24 @@ class OpenedModel(Protocol):
     def step_memory(
         self, optimizer: Optimizer, batch: int | None, checkpoint: Sequence[str]
     ) -> tuple[StepMemory, tuple[str, ...], tuple[str, ...]] | str:
-        """A training step run by torch itself on shapes (see `training.simulation`).
+        """Memory of a training step that torch runs on shapes (see `training.simulation`).
 
         Returns:
-            Its memory, the modules that the patterns in `checkpoint` mean, and what to know; or why nothing
-            of the kind can be run.
+            The memory, the modules that the patterns in `checkpoint` match, and notes; or the reason why no
+            such step can run.
         """
         ...
 
     def rests_on(self, info: Info) -> Sequence[FileRead] | None:
-        """What of which files an analysis that found `info` was made from, and nothing else of the user's.
+        """The parts of files that the analysis `info` rests on; nothing else of the user's affects it.
 
-        None if nobody can say, if it may not come out the same again, or if it is made in no time.
+        None if this is unknown, if the analysis may differ next time, or if it takes no time anyway.
         """
         ...
 
 
 class StaticModel:
-    """A model that is looked at and never run; what would need that is refused, and told why."""
+    """A model that is never run; requests that need a run are refused with the reason."""
 
     takes_weights = False
     is_graph = False
@@ -132,7 +132,7 @@ class StaticModel:
     no_training: str
 
     def refuse(self, why: str) -> NoReturn:
-        """Says that this cannot be asked of it.
+        """Refuses a request.
 
         Raises:
             Misuse: Always.
@@ -165,10 +165,10 @@ class StaticModel:
 
 
 def dims_of(model: Model, dims: Mapping[str, _T]) -> dict[str, _T]:
-    """Those of `dims` that `model` has.
+    """The entries of `dims` that `model` has.
 
-    Of two models on the command line, and of the states of a session, one may have fixed a dimension
-    that the other leaves open.
+    One of two models on the command line, or of the states of a session, may have fixed a dimension that
+    the other leaves open.
     """
     values = (*model.graph.inputs, *model.graph.values, *model.graph.outputs)
     symbols = {d for value in values for d in declared_shape(value) or () if isinstance(d, str)}
@@ -176,10 +176,10 @@ def dims_of(model: Model, dims: Mapping[str, _T]) -> dict[str, _T]:
 
 
 def check_names(opened: Sequence[OpenedModel], options: OpenOptions) -> None:
-    """Every dimension and input that the user named must exist in one of the models.
+    """Checks that every dimension and input from the user exists in one of the models.
 
     Raises:
-        Misuse: One does not, and the nearest is named; or trained weights are asked for files.
+        Misuse: One does not exist (the nearest is named), or `--weights` is given for files.
     """
     for option, path in (("--weights", options.weights), ("--weights-file", options.weights_file)):
         if path is not None and not any(model.takes_weights for model in opened):
@@ -199,7 +199,7 @@ def check_names(opened: Sequence[OpenedModel], options: OpenOptions) -> None:
 
 
 def with_rules(options: OpenOptions) -> OpenOptions:
-    """`options` with the rules of the user's file, which is run here, once.
+    """`options` with the rules of the user's file, which runs here, once.
 
     Raises:
         Misuse: It may not run, or it fails.

@@ -1,9 +1,9 @@
 """Format registry: a path or a name in, its format out.
 
-A format is a module of this package that registers itself by a `Format` called `FORMAT`; its name stands
-in `MODULES`, and nothing else in the program asks what format a model has. Content goes before name: only
-where no format recognises what is in a file does its ending decide who says what is wrong with it.
-These modules, and this one, are imported at every start, so they import nothing heavy themselves.
+A format is a module of this package with a `Format` called `FORMAT`; `MODULES` lists its name. Nothing else
+in the program asks what format a model has. Content goes before name: only if no format recognizes the
+content of a file does its ending choose the format that says what is wrong with it. These modules, and this
+one, are imported at every start, so they import nothing heavy.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ MODULES = (
     *("formats.weights.huggingface", "models.torch.torchscript", "models.torch.exported_program"),
     *("models.torch.checkpoint", "models.folder", "models.torch.name"),
 )
-"""The formats, in the order in which they are asked; each is imported when its turn comes."""
+"""The formats in the order in which they are tried; each is imported when its turn comes."""
 
 
 def formats() -> Iterator[Format]:
-    """Every format, in the order in which they are asked."""
+    """Every format, in the order in which they are tried."""
     for name in MODULES:
         format: Format = import_module(f"explorer.engine.{name}").FORMAT
         yield format
@@ -69,24 +69,24 @@ def recognise(source: str) -> Format:
 
 
 SAVED_MODEL = "saved_model.pb"
-"""The graph of a folder of TensorFlow's; its weights lie in files beside it."""
+"""File of the graph in a TensorFlow SavedModel; its weights lie in files beside it."""
 
 
 def saved_model(source: str) -> BadModel:
-    """Says what to do with a SavedModel, named as the folder or as the file in it."""
+    """The error for a SavedModel, given as its folder or the file in it; its hint says what to do."""
     command = "python -m tf2onnx.convert --saved-model FOLDER --output model.onnx"
     hint = f"convert it to ONNX with the packages of the extra 'tensorflow': {command}"
     return BadModel("this is a SavedModel of TensorFlow's, which is not read", where=source, hint=hint)
 
 
 def by_ending(source: str) -> Format | None:
-    """The first format whose files are called like this."""
+    """The first format whose files have the ending of this name."""
     lower = source.lower()
     return next((f for f in formats() if f.endings and lower.endswith(f.endings)), None)
 
 
 def _missing(source: str, called: Format | None) -> BadModel:
-    """Says that there is no such file, and which one may be meant; or that this is no name either."""
+    """The error for a missing file or unknown name, with the nearest match as a hint."""
     if called is None and os.sep not in source:
         hint = "explorer formats lists what can be opened"
         return BadModel("this is neither a file nor a model's name", where=source, hint=hint)

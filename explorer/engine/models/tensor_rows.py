@@ -1,9 +1,9 @@
-"""Lazy layer tree of very many tensors: its rows are made when they are looked at.
+"""Lazy layer tree of very many tensors: builds a row when it is first read.
 
-A row is a kilobyte of objects; of a million tensors nobody looks at more than a few hundred. Here a row is
-a place in a few arrays and what the header said of its tensor. Rows are equal to those that
-`costs.layer_rows` makes of the same tensors, which is what is used where there are few, and where a
-tensor has several names or two rows would have the same path.
+A row takes a kilobyte of objects, and of a million tensors a user looks at a few hundred. Here a row is a
+place in a few arrays and the header's entry of its tensor. The rows equal those that `costs.layer_rows` makes
+of the same tensors. That module serves small trees, and trees where a tensor has several names or two rows
+would have the same path.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class TensorRows(LayerRows):
             raise ValueError("shared")
 
     def _add_up(self) -> None:
-        """Sums over modules, and the runs of modules that are built alike; from the last row to the first."""
+        """Adds up modules and finds runs of equal modules, from the last row to the first."""
         parents, params, sizes, trained = self._parent, self._params, self._bytes, self._trained
         numbers: dict[Hashable, int] = {}
         alike = array("i", bytes(4 * len(parents)))
@@ -110,7 +110,7 @@ class TensorRows(LayerRows):
         entry, parent = self._items[at], self._parent[at]
         path = entry if isinstance(entry, str) else entry.name
         above = self._items[parent] if parent >= 0 else ""
-        # between a module and what is in it stands one separator
+        # one separator stands between a module and its members
         name = path[len(above) + 1 :] if isinstance(above, str) and above else path
         above_at = parent if parent >= 0 else None
         if not isinstance(entry, str):
@@ -142,7 +142,7 @@ def leaf_layer(
     depth: int = 0,
     params: int = 0,
 ) -> Layer:
-    """The row of a tensor, of which nothing but what is stored is known.
+    """The row of a tensor for which only the stored facts are known.
 
     Args:
         tensor: What the header says.

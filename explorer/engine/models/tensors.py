@@ -1,8 +1,8 @@
-"""Weights-only model, of which there are only the tensors: a checkpoint without code, a file of weights.
+"""Weights-only model: a checkpoint without code, or a file of weights.
 
-The layer tree comes from the names, with a row for every tensor. What the model does with them is not in
-the file, so MACs and activations are unknown and nothing can be run, tiled or verified; parameters, bytes,
-types, shapes and the values themselves are there like those of any other model.
+The layer tree comes from the names, with a row for every tensor. The file does not say what the model
+computes, so MACs and activations are unknown and nothing can be run, tiled or verified. Parameters, bytes,
+types, shapes and values are available as for any other model.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from explorer.facts import Layer
 
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
-"""How torch calls what a batch normalisation counts and does not learn."""
+"""Endings of torch's names for batch normalization statistics, which are not learned."""
 
 _REMEDY = "name the code that builds it (package.module:callable), or export it to ONNX"
 
 DescribedLeaves = tuple[list[LayerLeaf], dict[str, GroupFacts]]
-"""Leaves in order, and what is known of the groups around them."""
+"""Leaves in order, and facts about the groups around them."""
 
 MANY = 20_000
-"""Tensors from which on rows are made when they are looked at."""
+"""Number of tensors from which on rows are built lazily (`tensor_rows`)."""
 
 
 class TensorFile(StaticModel):
@@ -46,7 +46,7 @@ class TensorFile(StaticModel):
 
     Args:
         contents: What the headers say.
-        options: How it is opened; nothing of it applies but names that the user mistyped.
+        options: How it is opened; only mistyped names in it have an effect.
     """
 
     no_graph = "nothing can be tiled, verified or compared node by node"
@@ -95,12 +95,12 @@ class TensorFile(StaticModel):
         with gc_pause():
             if len(self.contents.tensors) > MANY:
                 with contextlib.suppress(ValueError):
-                    # like a tuple to whoever looks at it, but that its rows are not there yet
+                    # behaves like a tuple, but builds its rows on first use
                     return cast("tuple[Layer, ...]", TensorRows(self.contents))
             return self._layer_list()
 
     def _layer_list(self) -> tuple[Layer, ...]:
-        """As `_layers`, with every row made."""
+        """Like `_layers`, with every row built."""
         leaves, groups = tree_of(self.contents.tensors, self.contents.why, self.contents.kinds)
         trained = self._trained()
         return build(
@@ -157,7 +157,7 @@ def tree_of(
 
 
 def leaf_of(layer: Layer, scopes: tuple[Scope, ...], tensors: Sequence[StoredTensor], role: str) -> LayerLeaf:
-    """A leaf that stores tensors; those of what is no part of the model are no parameters."""
+    """A leaf that stores tensors; tensors outside the model are no parameters."""
     if not role:
         return LayerLeaf(scopes, layer, weights_of(tensors))
     size = sum(tensor.nbytes for tensor in tensors)
@@ -171,13 +171,13 @@ def weights_of(tensors: Sequence[StoredTensor]) -> list[tuple[Any, int, int]]:
 
 
 def _totals(tensors: Sequence[StoredTensor]) -> tuple[int, int]:
-    """Numbers and bytes of tensors, those that several names share once."""
+    """Elements and bytes of tensors; tensors with several names count once."""
     once = {key: (elements, size) for tensor in tensors for key, elements, size in tensor.counted}.values()
     return sum([elements for elements, _ in once]), sum([size for _, size in once])
 
 
 def _buffers(contents: TensorIndex) -> tuple[str, ...]:
-    """A note where what is counted with the parameters is, by its names, something else."""
+    """A note if tensors counted as parameters are buffers by their names."""
     buffers = [t for t in contents.tensors if t.trainable is None and t.name.endswith(_BUFFERS)]
     if not buffers:
         return ()
@@ -189,11 +189,11 @@ def _buffers(contents: TensorIndex) -> tuple[str, ...]:
 
 
 FACTS = 48
-"""How many of a file's own facts stand among the notes; the outline has them all."""
+"""Most facts of a file that appear among the notes; `outline` lists all."""
 
 
 def fact_notes(facts: Sequence[tuple[str, str]]) -> list[str]:
-    """The first of a file's own facts, as notes."""
+    """The first facts of a file, as notes."""
     notes = [f"{key}: {text}" for key, text in facts[:FACTS]]
     if len(facts) > FACTS:
         notes.append(f"and {len(facts) - FACTS:,} more such lines: explorer outline has them all")

@@ -1,6 +1,6 @@
-"""Answers for a TensorFlow Lite file: it is opened by its structure, weights unread.
+"""Opened model of a TensorFlow Lite file: reads its structure and leaves the weights unread.
 
-What imports numpy is imported when values are asked for.
+Modules that import numpy are imported when values are needed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class TfliteModel(StaticModel):
         )
 
     def _notes(self) -> list[str]:
-        """What a reader of the figures should know."""
+        """Notes for a reader of the figures."""
         read = self.read
         notes = []
         if read.quantized:
@@ -84,7 +84,7 @@ class TfliteModel(StaticModel):
         return tflite_tensors.stored(self.read), ()
 
     def rests_on(self, info: Info) -> Sequence[FileRead] | None:
-        """See `OpenedModel`; a table may lie anywhere in such a file, also within a weight."""
+        """See `OpenedModel`; a table may lie anywhere in such a file, even within a weight."""
         return (whole(self.source),)
 
     def refuse(self, why: str) -> NoReturn:

@@ -1,1 +1,1 @@
-"""Models run: onnxruntime sessions, the reference evaluator, random inputs, work in parallel."""
+"""Running models: onnxruntime sessions, the reference evaluator, random inputs, parallel work."""

@@ -1,4 +1,4 @@
-"""Batches of work that fit: values that are held in memory together, nodes that are run in one model."""
+"""Batches within a size limit: values held in memory together, nodes run in one model."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _T = TypeVar("_T")
 def batches(
     items: Iterable[_T], size: Callable[[_T], int], most: int, *, count: int | None = None
 ) -> Iterator[list[_T]]:
-    """The items in order, in groups.
+    """Splits items into groups, in order.
 
     Args:
-        items: What is grouped.
-        size: Of an item.
-        most: What the sizes in a group may add up to; an item above it stands alone.
-        count: How many items a group may have.
+        items: The items to group.
+        size: Returns the size of an item.
+        most: Largest total size of a group; an item above it forms its own group.
+        count: Most items in a group.
     """
     group: list[_T] = []
     total = 0

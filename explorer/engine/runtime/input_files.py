@@ -1,4 +1,4 @@
-"""Input files: an .npy or .npz of the user's, held against what the model declares."""
+"""Input files: a user's .npy or .npz, checked against the model's declared inputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 
 
 class InputSpec(Struct, frozen=True):
-    """An input as the model takes it: an int in `shape` is fixed, anything else open."""
+    """An input of the model: an int in `shape` is a fixed size, anything else is open."""
 
     name: str
     dtype: str | None
@@ -28,16 +28,16 @@ class InputSpec(Struct, frozen=True):
 
 
 def rows_of_run(whole: tuple[int, ...], shape: Shape | None, batch: int | None) -> int | None:
-    """Rows along the first axis of an array that go into a model together; None for the array as it is.
+    """Rows of an array (along its first axis) for one run of the model; None to use the whole array.
 
     Args:
-        whole: The shape of the array.
-        shape: The input's: a fixed first size is so many rows, and one of which the last run would not be
-            whole is not cut.
-        batch: The rows where the first size is open; None for all that there are.
+        whole: Shape of the array.
+        shape: Shape of the input. A fixed first size is the number of rows; the array is not cut if the
+            last run would be incomplete.
+        batch: Rows if the first size is open; None for all.
     """
     if not whole or (shape is not None and len(shape) != len(whole)):
-        return None  # what is wrong with it is said when it is fitted
+        return None  # `fit` reports what is wrong
     first, *rest = shape or (None,)
     fixed = first if isinstance(first, int) and first > 0 else None
     rows = fixed or batch
@@ -47,18 +47,19 @@ def rows_of_run(whole: tuple[int, ...], shape: Shape | None, batch: int | None) 
 
 
 class InputArrays(Struct, frozen=True):
-    """Values of inputs that the user gave in a file, by the names in it ('' for a file of one array)."""
+    """Input values from a user's file, by the names in it ('' for a file of one array)."""
 
     path: str
     arrays: Mapping[str, Array]
 
     def samples(self, inputs: Sequence[InputSpec], batch: int | None) -> list[InputArrays]:
-        """These arrays cut along their first axis, in as many samples as the model runs at a time.
+        """Cuts the arrays along their first axis into the samples of each run.
 
         Args:
-            inputs: As the model takes them. One with a fixed first size runs so many; an array that has just
-                these goes into every run; one of which the last run would not be whole is not cut.
-            batch: How many are run where the first size is open; None: all that there are.
+            inputs: Inputs of the model. A fixed first size is the number of rows in a run. An array with
+                exactly that many rows goes into every run. An array is not cut if its last run would be
+                incomplete.
+            batch: Rows in a run if the first size is open; None for all.
 
         Raises:
             Misuse: Arrays hold different numbers of runs.
@@ -87,7 +88,7 @@ class InputArrays(Struct, frozen=True):
         ]
 
     def fit(self, inputs: Sequence[InputSpec]) -> dict[str, Array]:
-        """The arrays by the model's names.
+        """The arrays by the model's input names.
 
         Raises:
             Misuse: An input is missing or unknown, or an array has another type or shape.
@@ -132,7 +133,7 @@ class InputArrays(Struct, frozen=True):
         return f"{printable(name)}: {array.dtype} {shape_text(array.shape)}, from {self.path}"
 
     def texts(self, runs: Sequence[Mapping[str, Array]]) -> tuple[str, ...]:
-        """The same of several runs, with how many there are."""
+        """The report texts of several runs, with the number of runs."""
         many = f", in {len(runs):,} runs" if len(runs) > 1 else ""
         whole = {name: self.arrays.get(name, array) for name, array in runs[0].items()}
         if many and len(whole) == len(self.arrays) == 1:
@@ -141,14 +142,14 @@ class InputArrays(Struct, frozen=True):
 
 
 _UNPACKED = 64 << 20
-"""Bytes that the arrays of an archive may take when it holds less than a hundredth of that."""
+"""Largest unpacked size of an archive that is compressed more than a hundredfold."""
 
 
 def check_unpacked(archive: ZipFile, path: str) -> None:
-    """Refuses an archive that is a bomb.
+    """Refuses a decompression bomb.
 
     Raises:
-        Misuse: Its arrays would take a hundred times the bytes of the file, and more than 64 MiB.
+        Misuse: The arrays would take more than a hundred times the bytes of the file, and more than 64 MiB.
     """
     size = sum(entry.file_size for entry in archive.infolist())
     if size > max(_UNPACKED, 100 * os.path.getsize(path)):
@@ -156,13 +157,13 @@ def check_unpacked(archive: ZipFile, path: str) -> None:
 
 
 def read_input(path: str) -> InputArrays:
-    """The arrays in an .npy or .npz file; nothing in it is run.
+    """The arrays in an .npy or .npz file; no code in it runs.
 
     Raises:
         Misuse: It cannot be read, or is neither.
     """
     try:
-        # arrays of Python objects are refused: unpickling them runs what their maker wants
+        # arrays of Python objects are refused: unpickling them runs any code
         with input_files.binary(path) as file:
             loaded: Any = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
@@ -170,7 +171,7 @@ def read_input(path: str) -> InputArrays:
             with loaded:
                 check_unpacked(loaded.zip, path)
                 arrays = {name: loaded[name] for name in loaded.files}
-            # what is no array there is handed over as bytes
+            # numpy returns other entries of the archive as bytes
             if alien := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
                 raise Misuse(
                     f"'{printable(alien[0])}' in it is no array", where=path, hint="numpy.savez writes one"
@@ -181,8 +182,7 @@ def read_input(path: str) -> InputArrays:
     except Misuse:
         raise
     except Exception:
-        # its header is a piece of Python's syntax, and its archive may be of any kind: a broken file raises
-        # whatever its bytes happen to ask for
+        # the header is Python syntax and the archive may be of any kind: a broken file can raise anything
         raise Misuse(
             "this is no .npy or .npz file with plain arrays", where=path, hint="numpy.save writes one"
         ) from None

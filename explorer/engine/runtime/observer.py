@@ -1,7 +1,7 @@
-"""Observed values: inner values of a graph made outputs of it, and run in onnxruntime.
+"""Observed values: makes inner values of a graph its outputs and runs it in onnxruntime.
 
-As many at a time as fit in a budget, because onnxruntime hands all outputs over together; the model runs
-again for the rest. The weights stay where they lie, so a model above 2 GiB runs as well.
+A run observes as many values as fit in a budget, because onnxruntime returns all outputs together. The model
+runs again for the rest. The weights stay in their file, so a model above 2 GiB runs, too.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
 from explorer.facts import TensorInfo
 
 BUDGET = 1 << 28
-"""Bytes of values that are held together."""
+"""Largest total size of the values of one run, in bytes."""
 
 _UNKNOWN = BUDGET // 8
-"""Bytes that a value of unknown size is taken for."""
+"""Assumed bytes of a value of unknown size."""
 
 WIDER = {
     "bfloat16": "float32",
@@ -38,16 +38,16 @@ WIDER = {
     "int2": "int8",
     "uint2": "uint8",
 }
-"""Types that onnxruntime does not hand over, and one that holds all their values."""
+"""Types that onnxruntime does not return, and a wider type that holds all their values."""
 
 
 class Observer:
-    """A session of a model that hands over some of its inner values.
+    """A session of a model that returns some of its inner values.
 
     Args:
         model: What to run.
-        values: Which, with their types as far as they are known.
-        what: How messages call the model.
+        values: The values to return, with their types as far as they are known.
+        what: The model's name in messages.
 
     Raises:
         BadModel: onnxruntime refuses the model.
@@ -63,7 +63,7 @@ class Observer:
         )
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Any]:
-        """The values by name, as onnxruntime hands them over, types in `WIDER` widened.
+        """The values by name, as onnxruntime returns them, with the types in `WIDER` widened.
 
         Raises:
             BadModel: onnxruntime fails while running.
@@ -81,15 +81,15 @@ def observe(
     take: Callable[[str, Any], None],
     step: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
-    """Hands over values of the model on every sample; none is kept.
+    """Runs every sample and passes the values to `take`; no value is kept.
 
     Args:
         model: What to run.
-        values: Which, with types and shapes as far as they are known.
-        samples: Inputs; gone through once for as many values as fit in `BUDGET`.
+        values: The values to observe, with types and shapes as far as they are known.
+        samples: Inputs; iterated once for each set of values that fits in `BUDGET`.
         take: Called with the name of a value and the value.
-        step: Called before each run, with how many values are done and how many there are; raises
-            `Cancelled` to stop.
+        step: Called before each run with the number of finished values and the total; raises `Cancelled` to
+            stop.
 
     Raises:
         BadModel: onnxruntime cannot load or run the model.
@@ -106,14 +106,14 @@ def observe(
 
 
 def nbytes(info: TensorInfo) -> int:
-    """Bytes of a value, or a guess where its shape is not known."""
+    """Bytes of a value; an assumed number if its shape is unknown."""
     if info.shape is None or info.dtype is None or not all(isinstance(d, int) for d in info.shape):
         return _UNKNOWN
     return math.prod(d for d in info.shape if isinstance(d, int)) * DTYPES[dtype_code(info.dtype)].bits // 8
 
 
 def _with_outputs(model: Model, chunk: Sequence[TensorInfo], names: dict[str, str]) -> Model:
-    """The model with these outputs; `names` is told those that stand for one of another type."""
+    """The model with these outputs; `names` gets the name of each output that is cast to another type."""
     casts: list[Node] = []
     for info in chunk:
         name, wider = info.name, WIDER.get(info.dtype or "")

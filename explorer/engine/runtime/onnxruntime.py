@@ -1,8 +1,8 @@
-"""onnxruntime sessions: models run in the stock runtime, with their weights left where they lie.
+"""onnxruntime sessions: run models in the stock runtime, with the weights left in their files.
 
-A session gets the skeleton of a model: structure as bytes, weights as references into the .onnx file
-itself, which onnxruntime maps. A sub-model of one site therefore costs no copy of its weights. This is
-also the one place where onnxruntime's errors become one-line `ExplorerError`s.
+A session gets the skeleton of a model: the structure as bytes, and the weights as references into the .onnx
+file, which onnxruntime maps. So a sub-model of one site needs no copy of its weights. This module also turns
+onnxruntime's errors into one-line `ExplorerError`s.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ Array = np.ndarray[Any, Any]
 _MESSAGE = 300
 
 MOST_OPTIMISED = 4096
-"""Nodes up to which a graph is optimised. Every pass sorts the graph again, in time quadratic in the nodes
-that are ready at once: 14,336 tile products take minutes with it and ten seconds without."""
+"""Largest number of nodes for graph optimization. Every pass sorts the graph again, in time quadratic in the
+nodes that are ready at once: 14,336 tile products take minutes with it and ten seconds without."""
 
 _TYPES = {
     f"tensor({theirs})": ours
@@ -47,7 +47,7 @@ _TYPES = {
         ("double", "float64"),
     )
 }
-"""Element types by onnxruntime's name of the tensor type."""
+"""Element types by onnxruntime's names of tensor types."""
 
 _Level = onnxruntime.GraphOptimizationLevel
 
@@ -57,18 +57,18 @@ _LEVELS = (
     ("basic", _Level.ORT_ENABLE_BASIC),
     ("disabled", _Level.ORT_DISABLE_ALL),
 )
-"""Graph optimisation, the highest first: a pass may make of a sound graph one that the runtime refuses."""
+"""Levels of graph optimization, highest first: a pass may turn a valid graph into one that does not load."""
 
 
 def expose(model: Model, names: Sequence[str]) -> Model:
-    """The model with `names` as its outputs (types left to the runtime)."""
+    """The model with `names` as its outputs; the runtime infers their types."""
     declared = {v.name: v for v in model.graph.outputs}
     outputs = tuple(declared.get(name, Value(name, None, None)) for name in names)
     return replace(model, graph=replace(model.graph, outputs=outputs))
 
 
 def weights_folder(model: Model) -> str:
-    """Where onnxruntime looks for weights: the model's folder; of a link to one, that which it leads to."""
+    """The folder where onnxruntime looks for weights: the model's, with links resolved."""
     folder = os.path.dirname(os.path.abspath(model.path)) if model.path else os.getcwd()
     spans = [t.payload for t in model.graph.initializers.values() if isinstance(t.payload, FileSpan)]
     if not spans:
@@ -79,7 +79,7 @@ def weights_folder(model: Model) -> str:
 
 
 def _spoiling(model: Model) -> Sequence[str]:
-    """Passes of the runtime that make something else of a DequantizeLinear without a zero point."""
+    """Optimizer passes that break a DequantizeLinear without a zero point, if the model has one."""
     scales = [
         model.graph.initializers.get(node.inputs[1])
         for node in all_nodes(model, model.graph.nodes)
@@ -96,22 +96,22 @@ class RuntimeSession:
 
     Args:
         model: What to run.
-        what: How messages call it ('the original', "site 'fc1'").
-        optimise: False switches graph optimisation off: for sub-models that run once, loading is most of the
-            time.
-        threads: For its operators; None: as onnxruntime likes.
-        sparing: Memory is given back as soon as a value is read no more; it is otherwise kept, in blocks each
-            twice as large as the one before. Where activations are large that is most of the memory, where
-            they are small a tenth of the time.
+        what: The model's name in messages ('the original', "site 'fc1'").
+        optimise: False switches graph optimization off: for a sub-model that runs once, loading takes most
+            of the time.
+        threads: Number of threads for operators; None: onnxruntime's default.
+        sparing: Frees memory as soon as a value has no more readers. Otherwise onnxruntime keeps it, in
+            blocks that double in size. With large activations this saves most of the memory; with small
+            ones it costs a tenth of the time.
 
     Attributes:
         outputs: Names of the outputs.
-        level: The graph optimisation with which the model loaded, 'extended', 'basic' or 'disabled', where
-            it does not load with more; '' if it loads as was asked.
+        level: The optimization level with which the model loaded ('extended', 'basic' or 'disabled') if a
+            higher level fails; '' if it loads as requested.
 
     Raises:
-        BadModel: onnxruntime refuses the model at every level of optimisation; the message is its own at the
-            highest, in one line.
+        BadModel: onnxruntime refuses the model at every level; the message is onnxruntime's at the highest
+            level, in one line.
     """
 
     def __init__(
@@ -131,13 +131,13 @@ class RuntimeSession:
         options.intra_op_num_threads = threads or 0
         options.enable_cpu_mem_arena = options.enable_mem_pattern = not sparing
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", folder)
-        # threads that spin while they wait take the processor from whoever else works on the machine
+        # threads that spin while they wait take the processor from other programs
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        # without it sums of two 8-bit products saturate at 16 bits on a processor without VNNI
+        # without this option, sums of two 8-bit products saturate at 16 bits on a processor without VNNI
         options.add_session_config_entry("session.x64quantprecision", "1")
-        # without it the activation that meets a weight behind a DequantizeLinear is rounded to 8 bits
+        # without this option, an activation that is multiplied with a dequantized weight is rounded to 8 bits
         options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "1")
-        # no session here runs often enough to win back the time that packing its weights takes
+        # no session runs often enough to make up for the time that packing the weights takes
         options.add_session_config_entry("session.disable_prepacking", "1")
         self.outputs = tuple(v.name for v in model.graph.outputs)
         self.level = ""
@@ -166,11 +166,11 @@ class RuntimeSession:
         raise BadModel(f"onnxruntime cannot load {what}: {reasons[0]}")
 
     def run(self, feeds: Mapping[str, Array], names: Sequence[str] | None = None) -> dict[str, Array]:
-        """Outputs by name.
+        """Runs the model and returns its outputs by name.
 
         Args:
             feeds: Inputs by name.
-            names: Of the outputs wanted; None: all. What only others need is not run.
+            names: Outputs to compute; None: all. Operators that only other outputs need are not run.
 
         Raises:
             BadModel: onnxruntime fails while running.
@@ -188,13 +188,13 @@ class RuntimeSession:
         return dict(zip(output_names, results, strict=True))
 
     def types(self) -> dict[str, str | None]:
-        """Element type of every output in numpy's spelling; None for what is no tensor of numbers."""
+        """Element type of every output in numpy's spelling; None if it is no tensor of numbers."""
         if isinstance(self._session, Evaluator):
             return dict(self._declared)
         return {o.name: _TYPES.get(o.type) for o in self._session.get_outputs()}
 
 
 def one_line(error: BaseException) -> str:
-    """An onnxruntime error without its prefix, source places and line breaks; its kind if that is all."""
+    """An onnxruntime error without prefix, source places and line breaks; its kind if nothing is left."""
     text = printable(message(error)).rstrip(". ")
     return text if len(text) <= _MESSAGE else text[: _MESSAGE - 3] + "..."

@@ -1,9 +1,9 @@
-"""Thread pool: independent pieces of work side by side, on as many threads as there are processors.
+"""Thread pool: runs independent pieces of work in parallel, on as many threads as there are processors.
 
-Threads, not processes: a model and its activations are large and already here, and what takes the time
-(onnxruntime, BLAS, numpy) leaves Python's lock. The libraries' own threads would get in each other's way:
-OpenBLAS's spin while they wait and take the processor from whoever works. So while works run side by side
-every work has its share of threads, and BLAS is held to it (threadpoolctl, which knows them all).
+Threads, not processes: a model and its activations are large and already in memory, and the libraries that
+take the time (onnxruntime, BLAS, numpy) release Python's lock. Their own threads would compete: those of
+OpenBLAS spin while they wait and take processors from running work. So each work gets a share of the threads
+while several run, and threadpoolctl limits BLAS to that share.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from explorer.host import memory_limit, processor
 _T = TypeVar("_T")
 
 _MOST = 8
-"""Works at a time: they share Python's lock, and more of them only hold more memory."""
+"""Most works at a time: they share Python's lock, and more works only take more memory."""
 
 _TURN = 0.0005
-"""Seconds after which a thread hands Python's lock on, while works run side by side: one that comes back from
-a library for a moment would wait ten times as long for one that walks through a graph."""
+"""Seconds after which a thread releases Python's lock while works run in parallel. With the default, a thread
+that returns briefly from a library waits ten times as long for one that walks a graph."""
 
 _TICK = 0.1
-"""Seconds after which the caller hears of what goes on."""
+"""Seconds between two progress reports to the caller."""
 
 
 class ThreadShare(Struct, frozen=True):
-    """What a work gets.
+    """Resources of one work.
 
     Attributes:
-        threads: How many threads its libraries may use.
-        stopped: Whether it is to end with `Cancelled`, asked now and then.
+        threads: Number of threads that its libraries may use.
+        stopped: Returns whether the work must end with `Cancelled`; the work calls it now and then.
     """
 
     threads: int
@@ -50,21 +50,21 @@ class ThreadShare(Struct, frozen=True):
 
 
 def processors() -> int:
-    """Processors that this process may use; fewer where OMP_NUM_THREADS, the usual wish, says so."""
+    """Number of processors that this process may use; OMP_NUM_THREADS can lower it."""
     here = len(processor.processors())
     wish = os.environ.get("OMP_NUM_THREADS", "")
     return max(1, min(here, int(wish)) if wish.isdigit() else here)
 
 
 def within_limit(most: int) -> int:
-    """Bytes that works at a time may take: `most`, less under a limit of memory."""
+    """Bytes that parallel works may take together: `most`, or less under a memory limit."""
     limit = memory_limit.in_force()
     return most if limit is None else min(most, limit // 8)
 
 
 @contextmanager
 def in_background(work: Callable[[], _T] | None) -> Iterator[Future[_T] | None]:
-    """A work that goes on in a thread of its own; None for none, and where there is but one processor."""
+    """Starts a work in its own thread; None if there is no work or only one processor."""
     if work is None or processors() < 2:
         yield None
         return
@@ -72,11 +72,11 @@ def in_background(work: Callable[[], _T] | None) -> Iterator[Future[_T] | None]:
     try:
         yield pool.submit(work)
     finally:
-        pool.shutdown(wait=False)  # who gives up does not wait for it
+        pool.shutdown(wait=False)  # a caller that gives up does not wait for the work
 
 
 def ended(work: Future[_T], stopped: Callable[[], bool] | None) -> Future[_T]:
-    """A work that has ended, well or not; `Cancelled` if it is no longer wanted."""
+    """Waits until a work has ended, with or without an error; raises `Cancelled` on cancel."""
     while not wait([work], timeout=_TICK).done:
         if stopped is not None and stopped():
             raise Cancelled
@@ -84,7 +84,7 @@ def ended(work: Future[_T], stopped: Callable[[], bool] | None) -> Future[_T]:
 
 
 def wait_for(work: Future[_T], stopped: Callable[[], bool]) -> _T:
-    """What a work gives; `Cancelled` if it is no longer wanted."""
+    """The result of a work; raises `Cancelled` on cancel."""
     return ended(work, stopped).result()
 
 
@@ -96,14 +96,14 @@ def side_by_side(
     tick: Callable[[int], None] | None = None,
     cancel: Cancel = None,
 ) -> list[_T]:
-    """Runs works, each begun in the order given, on all processors.
+    """Runs works on all processors, started in the given order.
 
     Args:
-        works: What is to be done.
-        sizes: Bytes that each takes, roughly.
-        most: As of `streamed`, like the others.
-        tick: Told how many works are done.
-        cancel: Asked by the works.
+        works: The works.
+        sizes: Approximate bytes of each work.
+        most: As for `streamed`.
+        tick: Called with the number of finished works.
+        cancel: Checked by the works.
 
     Returns:
         The results in the order of the works.
@@ -124,18 +124,18 @@ def streamed(
     count: int = _MOST,
     beside: Future[Any] | None = None,
 ) -> list[_T]:
-    """Runs works as they come, on all processors.
+    """Runs works from an iterable on all processors.
 
     Args:
-        works: What is to be done, and the bytes that it takes, roughly. The next is asked for in this thread,
-            when a processor has nothing to do: what takes time or memory to say is said no earlier.
-        most: What the sizes of works at a time may add up to, less under a limit of memory; a work above it
-            runs alone, with all threads.
-        tick: Told in this thread how many works are done: at each, and now and then. What it raises ends
-            the works and is raised here.
-        cancel: Asked by the works.
-        count: How many works there are at most.
-        beside: What goes on meanwhile in a thread of its own: until it has ended one work fewer does.
+        works: Pairs of a work and its approximate bytes. The iterable is advanced in this thread, when a
+            processor is free, so an expensive element is not built earlier.
+        most: Largest total size of parallel works, or less under a memory limit. A larger work runs alone,
+            with all threads.
+        tick: Called in this thread with the number of finished works, after each and now and then. An
+            exception from it ends the works and is raised here.
+        cancel: Checked by the works.
+        count: Largest number of works.
+        beside: A work in another thread: until it ends, one work fewer runs at a time.
 
     Returns:
         The results in the order of the works.
@@ -169,13 +169,13 @@ def streamed(
 
 @lru_cache(maxsize=1)
 def _loaded_pools(modules: int) -> ThreadpoolController:
-    """Of the libraries that are loaded: to look for them takes 2 ms, and only a new module brings one."""
+    """Thread pools of the loaded libraries; cached, as the search takes 2 ms and only new modules add one."""
     return ThreadpoolController()
 
 
 @contextmanager
 def _quick_turns() -> Iterator[None]:
-    """Threads wait less for Python's lock."""
+    """Shortens the waits of threads for Python's lock."""
     usual = sys.getswitchinterval()
     sys.setswitchinterval(min(_TURN, usual))
     try:
@@ -193,9 +193,9 @@ def _begin(
     report_done: Callable[[int], None],
     beside: Future[Any] | None,
 ) -> list[Future[_T]]:
-    """Begins works, as many at a time as there is room for, until all have ended or one has failed.
+    """Starts works, as many at a time as fit, until all have ended or one has failed.
 
-    `shares` are what each gets, and what one gets that runs alone.
+    `shares` are the share of each work, and the share of a work that runs alone.
     """
     running: dict[Future[_T], int] = {}
     begun: list[Future[_T]] = []
@@ -210,7 +210,7 @@ def _begin(
             future = pool.submit(waiting[0], shares[waiting[1] > most])
             begun.append(future)
             running[future] = waiting[1]
-            waiting = None  # what it holds goes with it
+            waiting = None  # frees what the work holds
         report_done(len(begun) - len(running))
         ended = wait(running, timeout=_TICK, return_when=FIRST_COMPLETED).done
         for future in ended:
@@ -223,7 +223,7 @@ def _begin(
 def _in_turn(
     works: Iterable[Callable[[ThreadShare], _T]], alone: ThreadShare, report_done: Callable[[int], None]
 ) -> list[_T]:
-    """The results of works that run one after the other in this thread."""
+    """Runs works one after the other in this thread and returns their results."""
     results = []
     for done, work in enumerate(works):
         report_done(done)
@@ -232,7 +232,7 @@ def _in_turn(
 
 
 def _results(begun: Sequence[Future[_T]]) -> list[_T]:
-    """What works that have ended gave; what the first of those raised that were not told to stop."""
+    """The results of finished works; raises the first error that is not a `Cancelled` of a stopped work."""
     failed = [error for error in (future.exception() for future in begun) if error is not None]
     for error in (*(e for e in failed if not isinstance(e, Cancelled)), *failed):
         raise error

@@ -1,8 +1,8 @@
-"""Placement: layers by the execution provider that runs them, in partitions, and what crosses between those.
+"""Placement: the execution provider of each layer, partitions, and the tensors that cross between providers.
 
-A partition is what one provider runs before the work changes hands: it goes on as long as one of its nodes
-has all that it reads, and then the provider of the first node that is ready is next. A node that is not in
-the optimised graph is done by the operator that makes what it led to; else it was a constant, or unread.
+A partition is the work of one provider without interruption: it continues as long as one of its nodes is
+ready, and then the provider of the first ready node follows. A node that is missing in the optimized graph is
+part of the operator that makes the value it led to; otherwise it was folded, or nothing reads it.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from explorer.facts.external.placement import Boundary, FusedLayers, Partition, 
 from explorer.settings.columns import tensor_bytes
 
 Work = tuple[Node, tuple[int, ...]]
-"""A node of the optimised graph, and the places of the original nodes whose work it does."""
+"""A node of the optimized graph, and the indices of the original nodes whose work it does."""
 
 
 def placement(model: Model, analysis: Analysis, providers: Sequence[str], *, scratch: str) -> Placement:
-    """Which provider of onnxruntime runs which row of a layer tree.
+    """The onnxruntime provider that runs each row of a layer tree.
 
     Args:
         model: The graph.
-        analysis: Of it.
-        providers: By name, in the order in which each takes what it can; none for all that are there.
-        scratch: A folder for files that live as long as this takes.
+        analysis: Its analysis.
+        providers: Names of providers in order of preference; empty for all that are installed.
+        scratch: A folder for temporary files.
 
     Raises:
         Misuse: There is no such provider.
         BadModel: onnxruntime cannot load the model.
-        MissingExtra: The installed onnxruntime does not tell.
+        MissingExtra: The installed onnxruntime does not report it.
     """
     runtime, available = provider_assignment.runtime()
     provider_order = provider_assignment.chosen_providers(providers)
@@ -67,7 +67,7 @@ def placement(model: Model, analysis: Analysis, providers: Sequence[str], *, scr
 
 
 class _Wires(NodeWires):
-    """Those of the main graph, whose inputs and outputs lie on the CPU."""
+    """Wires of the main graph, whose inputs and outputs lie on the CPU."""
 
     def __init__(self, model: Model) -> None:
         self.graph, self.nodes = model.graph, model.graph.nodes
@@ -75,12 +75,12 @@ class _Wires(NodeWires):
         super().__init__(self.nodes, model.graph.initializers.keys() - self.fed)
 
     def makers(self, at: int) -> set[int]:
-        """The nodes whose values a node reads."""
+        """Indices of the nodes whose values a node reads."""
         return {self.maker[name] for name in self.reads[at] if name in self.maker}
 
 
 def _works(wires: _Wires, optimised: Sequence[Node]) -> list[Work]:
-    """The nodes of an optimised graph, each with the original ones between its outputs and its inputs."""
+    """The nodes of an optimized graph, each with the original nodes between its outputs and its inputs."""
     there = {name for node in optimised for name in (*node.outputs, *node.inputs)}
     works: list[Work] = []
     for node in optimised:
@@ -91,7 +91,7 @@ def _works(wires: _Wires, optimised: Sequence[Node]) -> list[Work]:
 def _providers(
     wires: _Wires, assignment: Assignment, works: Sequence[Work], called: Mapping[int, Sequence[str]]
 ) -> list[str]:
-    """The provider of each node; '' for one that does not run, or of which it is not told."""
+    """The provider of each node; '' if the node does not run, or its provider is unknown."""
     provider_by_node = [assignment.providers.get(node_name(at), "") for at in range(len(wires.nodes))]
     for at, inside in called.items():
         provider_by_node[at] = inside[0]
@@ -105,7 +105,7 @@ def _providers(
 
 
 def _call_providers(wires: _Wires, assignment: Assignment) -> dict[int, tuple[str, ...]]:
-    """What runs the nodes that a call of a function became, by the place of the call."""
+    """Providers of the nodes that replaced each function call, by the index of the call."""
     makers = {name: node for node in assignment.nodes or () for name in node.outputs if name}
     providers_by_call: dict[int, tuple[str, ...]] = {}
     for at, call in enumerate(wires.nodes):
@@ -126,14 +126,14 @@ def _call_providers(wires: _Wires, assignment: Assignment) -> dict[int, tuple[st
 
 
 def _provider_of(name: str, assignment: Assignment) -> str:
-    """What runs a node, by its name; a fusion is called NAME/FUSION/ after one of those that went into it."""
+    """The provider of a node by its name; a fused node is called NAME/FUSION/ after one of its parts."""
     while name not in assignment.providers and "/" in name:
         name = name.rpartition("/")[0]
     return assignment.providers.get(name, "")
 
 
 def _partitions(wires: _Wires, of_node: Sequence[str]) -> list[tuple[str, list[int]]]:
-    """What runs on one provider before the work changes hands, in that order."""
+    """Partitions in execution order: provider, and the indices of its nodes."""
     waiting = [len(wires.makers(at)) for at in range(len(of_node))]
     readers: list[list[int]] = [[] for _ in waiting]
     for at in range(len(of_node)):
@@ -145,7 +145,7 @@ def _partitions(wires: _Wires, of_node: Sequence[str]) -> list[tuple[str, list[i
             heappush(ready.setdefault(of_node[at], []), at)
     partitions: list[tuple[str, list[int]]] = []
     while heaps := {provider: heap for provider, heap in ready.items() if heap}:
-        # what does not run keeps nobody from running
+        # a node that does not run interrupts no partition
         now = "" if "" in heaps else partitions[-1][0] if partitions and partitions[-1][0] in heaps else None
         if now is None:
             now = min(heaps, key=lambda provider: heaps[provider][0])
@@ -162,7 +162,7 @@ def _partitions(wires: _Wires, of_node: Sequence[str]) -> list[tuple[str, list[i
 
 
 def _boundaries(wires: _Wires, of_node: Sequence[str], rows: _Rows) -> list[Boundary]:
-    """Values that one provider makes and another reads; inputs and outputs of the model lie on the CPU."""
+    """Values that one provider makes and another one reads; model inputs and outputs lie on the CPU."""
     source = {**dict.fromkeys(wires.fed, HOST)}
     crossing: dict[tuple[str, str], list[int]] = {}
     for at, node in enumerate(wires.nodes):
@@ -207,10 +207,10 @@ def _notes(assignment: Assignment, inside: Mapping[int, tuple[str, ...]]) -> Ite
 
 
 class _Rows:
-    """The rows of a layer tree that nodes of the main graph are.
+    """The rows of a layer tree that stand for nodes of the main graph.
 
     Attributes:
-        tensors: What is known of the values that go from node to node, and of the inputs.
+        tensors: Facts about inputs and the values between nodes.
     """
 
     def __init__(self, analysis: Analysis, nodes: Sequence[Node]) -> None:
@@ -221,7 +221,7 @@ class _Rows:
                 by_value.setdefault(tensor.name, []).append(row)
         self._rows: list[Layer | None] = []
         for node in nodes:
-            # groups have the tensors that leave them, and a tiled product the operator that it was
+            # groups have the tensors that leave them, and a tiled product has its original operator
             rows = (row for name in node.outputs for row in by_value.get(name, ()))
             self._rows.append(
                 next((row for row in rows if node.op == row.kind or node.label == row.path), None)
@@ -231,14 +231,14 @@ class _Rows:
             self.tensors |= {tensor.name: tensor for tensor in row.outputs}
 
     def paths(self, places: Sequence[int]) -> tuple[str, ...]:
-        """Paths of nodes by their places in the graph."""
+        """Paths of nodes, by their indices in the graph."""
         rows = [(self._rows[at], self._nodes[at]) for at in places]
         return tuple([node.label if row is None else row.path for row, node in rows])
 
     def providers(
         self, of_node: Sequence[str], assignment: Assignment, inside: Mapping[int, tuple[str, ...]]
     ) -> dict[int, str]:
-        """In short what runs each row: what its node runs on, unless its body says more; of a group all."""
+        """Short provider names of each row: those of its node, or of its body if known; of a group, all."""
         provider_by_row: dict[int, str] = {}
         for at, row in enumerate(self._rows):
             if row is not None:
@@ -265,7 +265,7 @@ class _Rows:
         }
 
     def _bodies(self, assignment: Assignment) -> Iterator[tuple[int, str]]:
-        """Providers of rows that are nodes of bodies, where one row only fits."""
+        """Providers of rows that stand for nodes of bodies, if exactly one row fits."""
         inside: dict[int, dict[tuple[str, str], list[int]]] = {}
         carriers = {
             row.id for row, node in zip(self._rows, self._nodes, strict=True) if row and subgraphs(node)
@@ -290,7 +290,7 @@ class _Rows:
 
 
 def _nodes_inside(node: Node, name: str) -> Iterator[tuple[str, Node]]:
-    """The nodes of bodies by the names that they were given."""
+    """The nodes of bodies, with their names in `provider_assignment`."""
     for place, (_, body) in enumerate(subgraphs(node)):
         for at, body_node in enumerate(body.nodes):
             inner = body_node_name(name, place, at)
@@ -299,5 +299,5 @@ def _nodes_inside(node: Node, name: str) -> Iterator[tuple[str, Node]]:
 
 
 def _short(provider: str) -> str:
-    """A provider as it is typed and shown: 'CPU'."""
+    """The short name of a provider for input and display: 'CPU'."""
     return provider.removesuffix("ExecutionProvider")

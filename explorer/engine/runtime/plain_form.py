@@ -1,8 +1,8 @@
-"""Plain form of a model: the same graph without the spellings that parts cut out of it cannot keep.
+"""Plain form of a model: the same graph in a form that can be cut into parts.
 
-A model is tiled, quantized and proved in parts. A part has no room for sparse tensors, which lie beside the
-initializers; onnxruntime refuses two nodes of one name; and before IR version 4 it wants every initializer
-among the inputs. The runtime takes the whole model, so the parts have to load, too.
+A model is tiled, quantized and proved in parts. Parts have no sparse tensors, which lie outside the
+initializers. onnxruntime refuses two nodes of the same name, and before IR version 4 it needs every
+initializer among the inputs. onnxruntime loads the whole model, so it must load the parts, too.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from explorer.engine.graph.model import (
 from explorer.engine.graph.repeated_nodes import NodeRun, free_name, gathered, node_sequence
 
 _LARGEST = 1 << 32
-"""Bytes of a tensor that is stored without its zeros, with them."""
+"""Largest size of a sparse tensor with its zeros, in bytes."""
 
 _OWN_INPUTS = 4
-"""The IR version from which on an initializer need not be listed as an input."""
+"""The first IR version in which an initializer need not be listed as an input."""
 
 _SPARSE_FIELD = 15
-"""Of a GraphProto: its sparse initializers."""
+"""Field number of the sparse initializers in a GraphProto."""
 
 
 def plain(model: Model) -> Model:
-    """The model in plain form; the model itself where it is plain.
+    """The model in plain form; the same object if it is plain already.
 
     Raises:
         BadModel: A sparse tensor contradicts itself, or is too large with its zeros.
@@ -74,7 +74,7 @@ def _function(function: Function) -> Function:
 
 
 def _nodes(nodes: Any) -> Any:
-    """The nodes of one graph: each name once, constants dense, bodies plain."""
+    """The nodes of one graph with unique names, dense constants and plain bodies."""
     originals = node_sequence(nodes)
     counts: Counter[str] = Counter()
     for node in originals:
@@ -109,7 +109,7 @@ def _node(node: Node) -> Node:
 
 
 def _dense(span: FileSpan) -> Tensor:
-    """A sparse tensor with its zeros, which are put in when somebody asks for the numbers."""
+    """A sparse tensor as a dense one; the zeros are filled in when the values are read."""
     values, shape, _ = sparse(span)
     size = replace(values, shape=shape, held=None).nbytes
     if size > _LARGEST:
@@ -120,7 +120,7 @@ def _dense(span: FileSpan) -> Tensor:
 
 def _filled(span: FileSpan) -> bytes:
     """The bytes of a sparse tensor with its zeros."""
-    import numpy as np  # who opens a model waits for no numpy
+    import numpy as np  # opening a model must not wait for numpy
 
     values, shape, _ = sparse(span)
     indices = _indices(span)
@@ -155,7 +155,7 @@ def _indices(span: FileSpan) -> Tensor | None:
 
 
 def _without_sparse(graph: Graph) -> tuple[FileSpan, ...]:
-    """The uninterpreted fields of a graph, its sparse initializers left out."""
+    """The uninterpreted fields of a graph, without its sparse initializers."""
     remaining: list[FileSpan] = []
     for part in graph.extra:
         for number, _, start, _, end in fields(part.source.map, part.offset, part.offset + part.size):

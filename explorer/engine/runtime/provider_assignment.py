@@ -1,9 +1,9 @@
-"""Provider assignment: which execution provider onnxruntime gives each node of a graph, and what it fuses.
+"""Provider assignment: the execution provider that onnxruntime gives each node of a graph, and fused nodes.
 
-onnxruntime tells it of a session that was asked to keep it (`session.record_ep_graph_assignment_info`, 1.24),
-as it is right behind its basic optimisations, which do not depend on the provider. What it fuses after that
-is in the optimised graph, which it writes; layouts are left as they are (they come at the last level only).
-Nodes get names of our own before, so that none is taken for another.
+A session records it on request (`session.record_ep_graph_assignment_info`, onnxruntime 1.24), in the state
+after the basic optimizations, which do not depend on the provider. Later fusions show in the optimized graph
+that onnxruntime writes. Layouts stay unchanged, because they change at the last level only. Nodes get unique
+names of ours first, so that they cannot be confused.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from explorer.engine.graph.model import Function, Model, Node, subgraphs
 from explorer.engine.runtime.onnxruntime import MOST_OPTIMISED, one_line, weights_folder
 
 HOST = "CPUExecutionProvider"
-"""Whose memory inputs and outputs of a model lie in."""
+"""The provider in whose memory model inputs and outputs lie."""
 _SUFFIX = "ExecutionProvider"
 _RECORD = "session.record_ep_graph_assignment_info"
 _Level = onnxruntime.GraphOptimizationLevel
 
 
 class Assignment(Struct, frozen=True):
-    """What onnxruntime does with the nodes of a graph.
+    """The way onnxruntime runs the nodes of a graph.
 
     Attributes:
-        providers: By the names that `assignment` gave the nodes.
-        compiled: Names of nodes that one provider runs as one.
-        nodes: Those of the optimised graph; None where it is not told.
-        optimised: Whether anything was optimised.
-        unusable: Providers that were asked for and cannot be used here.
+        providers: Provider by the name that `assignment` gave the node.
+        compiled: Groups of node names that a provider runs as one.
+        nodes: Nodes of the optimized graph; None if unknown.
+        optimised: Whether the graph was optimized.
+        unusable: Requested providers that cannot be used here.
     """
 
     providers: Mapping[str, str]
@@ -49,7 +49,7 @@ class Assignment(Struct, frozen=True):
 
 
 def chosen_providers(names: Sequence[str]) -> tuple[str, ...]:
-    """Providers by their names, 'cuda' or 'CUDAExecutionProvider'; none for all that onnxruntime has here.
+    """Providers by name ('cuda' or 'CUDAExecutionProvider'); without names, all that onnxruntime has here.
 
     Raises:
         Misuse: It has no such provider.
@@ -74,27 +74,27 @@ def runtime() -> tuple[str, tuple[str, ...]]:
 
 
 def node_name(at: int) -> str:
-    """What a node of the main graph is called while onnxruntime is asked."""
+    """The temporary name of a node of the main graph."""
     return f"node{at}"
 
 
 def body_node_name(around: str, body: int, at: int) -> str:
-    """The same of a node in a body: of which node, which of its bodies, and the place in that."""
+    """The temporary name of a node in a body, from its outer node, the body's number and its index there."""
     return f"{around}.{body}.{at}"
 
 
 def assignment(model: Model, providers: Sequence[str], *, scratch: str) -> Assignment:
-    """Loads a graph and asks which provider runs each node.
+    """Loads a graph in onnxruntime and reads which provider runs each node.
 
     Args:
-        model: The model; its nodes are called `node_name`, those of bodies `body_node_name`, and those of
-            functions have names too.
-        providers: In the order in which each takes what it can.
-        scratch: A folder for the optimised graph while it is read.
+        model: The model. Its nodes get the names of `node_name` and `body_node_name`; nodes of functions
+            get names, too.
+        providers: Providers in order of preference.
+        scratch: A folder for the optimized graph while it is read.
 
     Raises:
         BadModel: onnxruntime cannot load it.
-        MissingExtra: The installed onnxruntime does not tell.
+        MissingExtra: The installed onnxruntime does not report it.
     """
     if not hasattr(onnxruntime.InferenceSession, "get_provider_graph_assignment_info"):
         raise MissingExtra(
@@ -116,7 +116,7 @@ def assignment(model: Model, providers: Sequence[str], *, scratch: str) -> Assig
         try:
             session = _session(model_bytes, folder, providers, level, target)
             optimised: Sequence[Node] | None = reader.read(target).graph.nodes
-        except BadModel:  # of a provider that compiles there is no graph that could be written
+        except BadModel:  # a graph with nodes compiled by a provider cannot be written
             session = _session(model_bytes, folder, providers, level)
             optimised = _basic_nodes(model_bytes, folder, target)
     parts = session.get_provider_graph_assignment_info()
@@ -132,7 +132,7 @@ def assignment(model: Model, providers: Sequence[str], *, scratch: str) -> Assig
 
 
 def _basic_nodes(model_bytes: bytes, folder: str, target: str) -> Sequence[Node] | None:
-    """The nodes behind the optimisations that are the same for every provider; None if nobody knows."""
+    """The nodes after the optimizations common to all providers; None if unknown."""
     try:
         _session(model_bytes, folder, [HOST], _Level.ORT_ENABLE_BASIC, target)
         return reader.read(target).graph.nodes
@@ -141,7 +141,7 @@ def _basic_nodes(model_bytes: bytes, folder: str, target: str) -> Sequence[Node]
 
 
 def _session(model_bytes: bytes, folder: str, providers: Sequence[str], level: Any, target: str = "") -> Any:
-    """A model that is loaded, and its optimised graph written to `target`.
+    """Loads a model, and writes its optimized graph to `target` if that is given.
 
     Raises:
         BadModel: onnxruntime refuses it.
@@ -164,7 +164,7 @@ def _session(model_bytes: bytes, folder: str, providers: Sequence[str], level: A
 
 
 def _named_functions(model: Model) -> Mapping[tuple[str, str, str], Function]:
-    """Functions whose nodes have names: in place of a call they are told apart by them."""
+    """Functions with names for their nodes, which identify the nodes after inlining."""
     return {
         key: replace(
             function,
@@ -178,10 +178,10 @@ def _named_functions(model: Model) -> Mapping[tuple[str, str, str], Function]:
 
 
 def _with_names(node: Node, name: str) -> Node:
-    """A node with a name that no other has, and those of its bodies too."""
+    """A node and the nodes of its bodies with unique names."""
     bodies = {}
     for place, (attribute, body) in enumerate(subgraphs(node)):
-        if "[" not in attribute:  # operators of others may carry lists of graphs, which stay as they are
+        if "[" not in attribute:  # lists of graphs in custom operators stay unchanged
             inside = [
                 _with_names(body_node, body_node_name(name, place, at))
                 for at, body_node in enumerate(body.nodes)

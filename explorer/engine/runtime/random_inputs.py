@@ -1,7 +1,7 @@
-"""Random inputs to try a model on: seeded, of the declared type and shape, in a range that means something.
+"""Random inputs for a model: seeded, of the declared type and shape, in a meaningful range.
 
-An embedding fed with random 64-bit numbers fails, and one fed with zeros proves nothing: an integer
-input is followed to the table that it indexes and drawn below its height.
+An embedding fails on random 64-bit numbers, and zeros prove nothing. So an integer input is followed to the
+table that it indexes, and drawn below the height of the table.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _PASSING = frozenset((
     "Cast", "Clip", "Concat", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Split", "Squeeze",
     "Transpose", "Unsqueeze",
 ))  # fmt: skip
-"""Operators behind which an index is still the same index."""
+"""Operators that pass an index on unchanged."""
 
 _TABLE_AXIS = {"Gather": 0, "GatherElements": 0}
 
 
 class ContradictsDeclaration(Misuse):
-    """A shape for an input that the model declares otherwise."""
+    """A shape for an input that contradicts the model's declaration."""
 
 
 class RandomInput(Struct, frozen=True):
-    """How one input is drawn: `low` and `high` bound integers (high excluded). `values` are given.
+    """Rule to draw one input: `low` and `high` bound integers (high excluded). `values` are fixed, not drawn.
 
     Texts are drawn from `words`.
     """
@@ -62,7 +62,7 @@ class RandomInput(Struct, frozen=True):
 def plan_inputs(
     model: Model, dims: Mapping[str, int] | None = None, input_shapes: InputShapes | None = None
 ) -> tuple[RandomInput, ...]:
-    """How each input of the model is drawn.
+    """The rules by which each input of the model is drawn.
 
     Args:
         model: The model.
@@ -80,11 +80,11 @@ def plan_inputs(
 def given_inputs(
     model: Model, file: InputArrays, input_shapes: InputShapes | None = None
 ) -> tuple[RandomInput, ...]:
-    """The inputs of the model as a file has them.
+    """The inputs of the model with the values from a file.
 
     Args:
         model: The model.
-        file: What the file has.
+        file: The arrays of the file.
         input_shapes: Shapes, and types if not None, in place of the declared ones.
 
     Raises:
@@ -106,7 +106,7 @@ def given_inputs(
 
 
 def sizes_of(model: Model, drawn: tuple[RandomInput, ...]) -> dict[str, int]:
-    """The sizes that symbolic dimensions of the model have with these inputs."""
+    """Sizes of the model's symbolic dimensions with these inputs."""
     shapes = {d.name: d.shape for d in drawn}
     return {
         dim: size
@@ -119,12 +119,12 @@ def sizes_of(model: Model, drawn: tuple[RandomInput, ...]) -> dict[str, int]:
 def fixed_shapes(
     before: Model, after: Model, names: Mapping[str, str], input_shapes: InputShapes
 ) -> dict[str, tuple[str | None, Shape]]:
-    """Shapes of the inputs: as given, else as declared, with sizes that only another model has fixed.
+    """Shapes of the inputs: from `input_shapes`, else as declared; open sizes come from another model.
 
     Args:
-        before: The model whose inputs they are.
-        after: The other one.
-        names: Its inputs by the names that the first one has for them.
+        before: The model that has the inputs.
+        after: The other model.
+        names: Names of the inputs in the other model, by the names in the first.
         input_shapes: See `plan_inputs`.
     """
     twins = {v.name: v for v in after.graph.feeds}
@@ -191,13 +191,13 @@ _MASK = "as a mask"
 
 
 def by_type(name: str, dtype: str, shape: tuple[int, ...], height: Callable[[], int]) -> RandomInput:
-    """How an input is drawn of which only the type is known.
+    """The rule to draw an input of which only the type is known.
 
     Args:
-        name: Of the input.
-        dtype: Of numpy's, or bfloat16.
-        shape: Of the input.
-        height: Rows of the table that an integer indexes; 0 if it indexes none.
+        name: Name of the input.
+        dtype: A numpy type, or bfloat16.
+        shape: Shape of the input.
+        height: Returns the rows of the table that an integer indexes; 0 if it indexes none.
 
     Raises:
         Misuse: No value can be drawn for the type.
@@ -222,7 +222,7 @@ def _fixed_shape(shape: Shape, dims: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def draw(inputs: tuple[RandomInput, ...], seed: int) -> dict[str, Array]:
-    """One set of input values; the same seed gives the same values, where they are not given."""
+    """One set of input values; the same seed draws the same values."""
     generator = np.random.default_rng(seed)
     values: dict[str, Array] = {}
     for planned in inputs:
@@ -244,7 +244,7 @@ def draw(inputs: tuple[RandomInput, ...], seed: int) -> dict[str, Array]:
 
 
 def any_values(generator: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> Array:
-    """Values of a type of which nothing else is known: normal, or over the whole range of small integers."""
+    """Values of a type without further knowledge: normal, or over the whole range of small integers."""
     kind = numpy_type(dtype)
     if kind.kind in "iu":
         info = np.iinfo(kind)
@@ -278,7 +278,7 @@ def _table_height(model: Model, name: str) -> int:
 
 
 _UNKNOWN = ("", "a text that no model knows", "2.5", "A b-c, D!")
-"""Texts that are drawn beside those of the model, which may handle unknown ones in a way of its own."""
+"""Texts drawn besides those of the model, to test how it handles unknown ones."""
 
 _MOST_WORDS = 4096
 

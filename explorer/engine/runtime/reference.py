@@ -1,4 +1,4 @@
-"""Reference evaluator of onnx: runs models of bfloat16, which onnxruntime has no kernels for on a CPU."""
+"""Reference evaluator of onnx: runs bfloat16 models, for which onnxruntime has no CPU kernels."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ NOTE = "run by onnx's reference evaluator, as onnxruntime has no kernels for bfl
 
 
 def has_bfloat16(model: Model) -> bool:
-    """Whether a model multiplies, or takes, or gives bfloat16, as far as the main graph says.
+    """Whether a model computes with bfloat16, or has such an input or output, according to the main graph.
 
-    What is stored in it and only cast, as a quantized weight is, onnxruntime casts, too.
+    onnxruntime can cast a bfloat16 tensor that is only stored and cast, such as a quantized weight.
     """
     graph = model.graph
     if "bfloat16" in {value.dtype for value in (*graph.inputs, *graph.outputs)}:
@@ -29,11 +29,11 @@ def has_bfloat16(model: Model) -> bool:
 
 
 class Evaluator:
-    """What `onnxruntime.InferenceSession` is for other models.
+    """The counterpart of `onnxruntime.InferenceSession` for bfloat16 models.
 
     Args:
         model: What to run.
-        folder: That its weights are referred to in.
+        folder: Folder of the weights.
     """
 
     def __init__(self, model: Model, folder: str) -> None:
@@ -49,7 +49,7 @@ class Evaluator:
             raise BadModel("a string in it is not UTF-8, and so it does not run") from None
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Any]) -> list[Any]:
-        """The outputs that are asked for."""
+        """Computes the requested outputs."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
             return list(self._evaluator.run(list(names), dict(feeds)))

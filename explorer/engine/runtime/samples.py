@@ -1,6 +1,6 @@
-"""Calibration samples: inputs of a model one after the other, from files of the user's or drawn.
+"""Calibration samples: inputs of a model, one sample at a time, from a user's files or drawn.
 
-Each is read when its turn comes, so a set of ten thousand pictures takes the memory of one.
+Each sample is read when it is needed, so ten thousand images take the memory of one.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _SUFFIXES = (".npy", ".npz")
 
 
 class Samples(Struct, frozen=True):
-    """Inputs of a model, by name, for each sample; can be gone through again.
+    """The inputs of each sample by name; can be iterated repeatedly.
 
     Attributes:
-        text: Where they come from: 'calib.npz, 64 samples', 'random inputs, seeds 0 to 7'.
-        count: How many.
-        each: Yields them.
+        text: Source of the samples: 'calib.npz, 64 samples', 'random inputs, seeds 0 to 7'.
+        count: Number of samples.
+        each: Yields the samples.
     """
 
     text: str
@@ -53,7 +53,7 @@ class Samples(Struct, frozen=True):
         return self.each()
 
     def check(self) -> None:
-        """Reads every sample once, and keeps none.
+        """Reads every sample once to check it.
 
         Raises:
             Misuse: One holds NaN or Inf, or cannot be read.
@@ -62,7 +62,7 @@ class Samples(Struct, frozen=True):
             pass
 
     def sizes(self, model: Model) -> dict[str, int]:
-        """Sizes that symbolic dimensions of the model's inputs have with the first of them."""
+        """Sizes of symbolic dimensions of the model's inputs with the first sample."""
         first = next(iter(self), {})
         return {
             dim: size
@@ -80,7 +80,7 @@ def random_samples(
     dims: Mapping[str, int] | None = None,
     input_shapes: InputShapes | None = None,
 ) -> Samples:
-    """Samples drawn by as many seeds, of the types and ranges that the inputs of the model have.
+    """Samples drawn with consecutive seeds, of the types and ranges of the model's inputs.
 
     Raises:
         Misuse: As for `plan_inputs`.
@@ -94,16 +94,17 @@ def random_samples(
 def read_samples(
     model: Model, path: str, dims: Mapping[str, int] | None = None, input_shapes: InputShapes | None = None
 ) -> Samples:
-    """Samples from an .npy or .npz file, or from all of a folder in the order of their names.
+    """Samples from an .npy or .npz file, or from all such files of a folder in order of name.
 
-    An array with one axis more than its input has a sample along that axis; one whose first axis is open, or
-    a multiple of what the model takes, is cut along it. What is there once goes with every sample.
+    An array with one more axis than its input has its samples along the first axis. An array whose first axis
+    is open, or a multiple of the model's size, is cut along it. A single sample is used with every other
+    sample.
 
     Args:
         model: The model.
-        path: Of the file or the folder.
-        dims: Sizes of symbolic dimensions. One that is not given is as the file has it; that of the first
-            axis 1.
+        path: Path of the file or the folder.
+        dims: Sizes of symbolic dimensions. Other dimensions have the size in the file; that of the first
+            axis is 1.
         input_shapes: Shapes, and types if not None, in place of the declared ones.
 
     Raises:
@@ -138,17 +139,17 @@ def _files(path: str) -> list[str]:
 
 
 LABELS = ("labels", "label", "y", "targets", "target")
-"""What arrays of labels are called, where nobody says it: in a file of samples they are no input."""
+"""Usual names of arrays of labels, which are no inputs in a file of samples."""
 
 
 class ArrayEntry(Struct, frozen=True):
-    """An array of a file: its header, and how it is cut into samples.
+    """An array of a file: its header, and its division into samples.
 
     Attributes:
         key: Its name in the archive; '' for a file of one array.
-        rows: Along the first axis, that make a sample.
-        shape: Of a sample.
-        count: Of samples; 1 is for all of them.
+        rows: Rows along the first axis for one sample.
+        shape: Shape of a sample.
+        count: Number of samples; a single one serves all.
     """
 
     key: str
@@ -168,14 +169,14 @@ class _Archive:
         byname = headers(path)
         inputs = {spec.name for spec in specs}
         if inputs <= byname.keys():
-            # what a data set has besides, labels say, is no input
+            # other arrays of a data set, such as labels, are no inputs
             byname = {spec.name: byname[spec.name] for spec in specs}
         else:
             byname = {n: entry for n, entry in byname.items() if n in inputs or n not in LABELS} or byname
             if len(specs) == 1 and len(byname) == 1:
                 byname = {specs[0].name: next(iter(byname.values()))}
         cut = {s.name: _cut(byname[s.name], s.shape) for s in specs if s.name in byname}
-        # an array without memory of its own says what does not fit, in the words of every input file
+        # a broadcast array without memory gives the usual message of input files for a misfit
         like = {
             name: np.broadcast_to(np.zeros((), entry.dtype), cut[name].shape if name in cut else entry.whole)
             for name, entry in byname.items()
@@ -199,7 +200,7 @@ class _Archive:
             yield {name: next(part) for name, part in parts.items()}
 
     def _input_samples(self, name: str, entry: ArrayEntry) -> Iterator[Array]:
-        """The samples of one input; the only one again and again."""
+        """The samples of one input; a single one is repeated."""
         at = 0
         for at, value in enumerate(pieces(self.path, entry)):
             if value.dtype.kind == "f" and not np.isfinite(value).all():
@@ -215,7 +216,7 @@ class _Archive:
 
 
 def _cut(entry: ArrayEntry, shape: Shape | None) -> ArrayEntry:
-    """How an array is cut into samples of an input of this shape; not at all where that cannot be."""
+    """The entry with its division into samples of an input of this shape; unchanged if it cannot be cut."""
     whole = entry.whole
     plain = replace(entry, shape=whole)
     if shape is None or len(whole) - len(shape) not in (0, 1):
@@ -233,7 +234,7 @@ def _fits(whole: tuple[int, ...], shape: Shape) -> bool:
 
 
 def headers(path: str) -> dict[str, ArrayEntry]:
-    """What arrays a file has, by name; '' for a file of one array.
+    """The headers of the arrays in a file, by name; '' for a file of one array.
 
     Raises:
         Misuse: It cannot be read, or is neither .npy nor .npz.
@@ -255,13 +256,13 @@ def headers(path: str) -> dict[str, ArrayEntry]:
     except Misuse:
         raise
     except Exception:
-        # a broken archive or header raises whatever its bytes happen to ask for
+        # a broken archive or header can raise any exception
         reason, hint = "this is no .npy or .npz file with plain arrays", "numpy.save writes one"
         raise Misuse(reason, where=path, hint=hint) from None
 
 
 def _header(name: str, file: IO[bytes]) -> ArrayEntry:
-    """The header of an .npy file; leaves the file behind it."""
+    """The header of an .npy file; the file position is then after it."""
     version = np.lib.format.read_magic(file)
     read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
     shape, fortran, dtype = read(file)
@@ -271,9 +272,9 @@ def _header(name: str, file: IO[bytes]) -> ArrayEntry:
 
 
 def pieces(path: str, entry: ArrayEntry) -> Iterator[Array]:
-    """An array's samples in order, read as they are asked for."""
+    """The samples of an array in order, read one at a time."""
     if entry.fortran and entry.count > 1:
-        # the first axis runs fastest: no sample lies together
+        # the first axis varies fastest, so samples are not contiguous
         whole = read_input(path).arrays[entry.key.removesuffix(".npy")]
         rows = entry.rows
         for at in range(entry.count):
@@ -296,7 +297,7 @@ def pieces(path: str, entry: ArrayEntry) -> Iterator[Array]:
 
 @contextlib.contextmanager
 def _opened(path: str, key: str) -> Iterator[IO[bytes]]:
-    """An array's file, in an archive if it has a name there."""
+    """The open file of an array, from an archive if it has a name there."""
     if not key:
         with input_files.binary(path) as file:
             yield file

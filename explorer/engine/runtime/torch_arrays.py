@@ -1,4 +1,4 @@
-"""Tensor conversion: arrays as torch's tensors and back, in types that only one of the two has, too."""
+"""Tensor conversion between arrays and torch tensors, including types that only one of the two has."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NUMPY_TYPES = frozenset(
         *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
     }
 )
-"""numpy's own types; ml_dtypes, once it is imported, adds others to numpy's tables, which torch knows not."""
+"""Types of numpy itself; once imported, ml_dtypes adds others to numpy, which torch does not know."""
 
 
 def as_tensor(value: Array) -> torch.Tensor:
@@ -39,7 +39,7 @@ def as_tensor(value: Array) -> torch.Tensor:
 
 
 def as_array(tensor: torch.Tensor) -> Array:
-    """A tensor as an array, with ml_dtypes' types where numpy has none of its own."""
+    """A tensor as an array, with types of ml_dtypes where numpy has none."""
     import torch
 
     cpu_tensor = tensor.detach().cpu()

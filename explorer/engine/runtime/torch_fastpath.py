@@ -1,9 +1,9 @@
-"""Fast path of torch's attention, switched off for a while, and modules put back as they were found.
+"""Fast path of torch's attention: switches it off temporarily, and restores the modes of modules.
 
-The fast path computes whole encoder layers without calling their modules: nothing can be counted, watched
-or exported in it. It is one switch for the process, and two sessions may need it at the same time in two
-threads: if each put back what it found, the one that came second would leave it off for good. So uses are
-counted; the first remembers, the last puts back.
+The fast path computes whole encoder layers without calling their modules, so nothing inside can be counted,
+watched or exported. The switch is global to the process, and sessions in two threads may need it at the same
+time. If each restored the state it found, the second would leave it off for good. So uses are counted: the
+first saves the state and the last restores it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _found = True
 
 @contextmanager
 def without_fastpath() -> Iterator[None]:
-    """Torch's fast path of attention is off inside, and as it was when the last user is gone."""
+    """Switches torch's fast path of attention off; the last user restores it."""
     global _users, _found
     import torch
 
@@ -43,7 +43,7 @@ def without_fastpath() -> Iterator[None]:
 
 @contextmanager
 def restoring_modes(modules: Iterable[nn.Module]) -> Iterator[None]:
-    """No fast path inside; the train or eval state of each of `modules` is put back afterwards."""
+    """Switches the fast path off, and restores the train or eval mode of each of `modules` afterwards."""
     states = [(module, module.training) for module in modules]
     try:
         with without_fastpath():

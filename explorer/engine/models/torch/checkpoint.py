@@ -1,9 +1,8 @@
 """Checkpoints of torch.save: a state_dict, a dictionary of many things, a whole pickled module.
 
-Asked after the other kinds of torch's, so that it also says what a file is that carries such a name and
-is none of them. A checkpoint is opened by its description, without torch, and none of its code runs. With
-`--trust`, and torch, and the classes at hand, a whole module is loaded as torch loads it and analysed like
-any other.
+This format is tried after torch's other formats, so it also reports files that have a checkpoint's name and
+are none. A checkpoint is opened by its description, without torch, and none of its code runs. With `--trust`,
+torch and the classes of a pickled module, torch loads the module and it is analyzed like any other.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ def _is_pickle(head: bytes) -> bool:
     """Whether a file begins as a pickle of protocol 2 or later does."""
     if len(head) < 3 or head[0] != 0x80 or not 2 <= head[1] <= 5:
         return False
-    # what a model's pickle begins with: a frame, a container, a name of code, a number, text
+    # opcodes that a model's pickle begins with: a frame, a container, a name of code, a number, text
     return head[2] in b"\x95}](c\x8a\x8cXq)\x94NKMJ"
 
 
 def _check(source: str) -> None:
-    """Refuses what merely has the name of a checkpoint."""
+    """Refuses a file that only has the name of a checkpoint."""
     probe = SourceProbe(source)
     if not probe.exists:
         raise BadModel("there is no such file", where=source)

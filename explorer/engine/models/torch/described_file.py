@@ -1,8 +1,8 @@
 """Description of a model in its file, without building it: modules, tensors, operators.
 
-A pickled module whose code may not run, and a TorchScript file or exported program on a machine without
-torch: the tree, parameters, bytes, types and the values themselves are there; what needs the model to run
-is not, and says why.
+It serves a pickled module whose code may not run, and a TorchScript file or exported program on a machine
+without torch. The tree, parameters, bytes, types and values are available. What needs a run of the model is
+unknown, with the reason.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class DescribedFile(TensorFile):
     """A model that is known by its description.
 
     Args:
-        contents: Its tensors, and what else the file says.
+        contents: Its tensors, and the other facts in the file.
         options: How it is opened.
-        grow: Makes the leaves of its tree.
-        strides: Of those tensors that do not lie in one piece, in elements.
-        hint: What to do to know more.
-        inputs: Of the model, as far as the file says; `outputs` likewise.
-        counted: Where the leaves know what they cost: how that is known.
+        grow: Builds the leaves of its tree.
+        strides: Strides of the tensors that are not contiguous, in elements.
+        hint: The next step for a user who needs more.
+        inputs: Inputs of the model, as far as the file gives them; `outputs` likewise.
+        counted: If the leaves have costs: where those come from.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class DescribedFile(TensorFile):
         return liveness.AnalysisResult(info, lambda: (layers, lambda: order, lambda: None))
 
     def _activations(self, leaves: Sequence[LayerLeaf]) -> dict[str, int | None]:
-        """What modules put out, and beside it what operators outside of them do."""
+        """Bytes of the outputs of modules, and separately of operators outside modules."""
         sums: dict[bool, list[int | None]] = {True: [], False: []}
         for leaf in leaves:
             sums[leaf.layer.path in self.contents.kinds].append(leaf.layer.activation_bytes)
@@ -117,7 +117,7 @@ class DescribedFile(TensorFile):
         """See `OpenedModel`."""
         tensors, notes = super().tensors()
         unread = {tensor.name for tensor in self.contents.tensors if tensor.unread}
-        # what lies at its place in the file, if it has one, is not its numbers
+        # the bytes at its place in the file, if it has one, are not its numbers
         tensors = [replace(n, raw=None) if n.name in unread else n for n in tensors]
         return [replace(n, layer=n.name.rpartition(".")[0]) for n in tensors], notes
 
@@ -127,10 +127,10 @@ class DescribedFile(TensorFile):
 
 
 def refuse_sizes(options: OpenOptions, hint: str) -> None:
-    """Refuses what only torch could do with a model that is known by its description.
+    """Refuses options that need torch for a model that is known by its description.
 
     Raises:
-        Misuse: Other sizes are asked for than those in the file, or a step of decoding.
+        Misuse: The options ask for other sizes than those in the file, or for a decode step.
     """
     values = {"--dim": options.dims, "--input-shape": options.input_shapes, "--past": options.past}
     for option, value in values.items():
@@ -149,8 +149,8 @@ def declared(values: Sequence[tuple[str, str | None, Shape | None]]) -> tuple[Te
 
 
 def leaves_of(parts: Sequence[ModulePart], why: str) -> DescribedLeaves:
-    """A leaf for every module without modules inside, for every tensor that stands alone, and for what lies
-    beside the model, whose tensors are no parameters.
+    """Leaves: one for every module without submodules, every tensor outside modules, and every object outside
+    the model, whose tensors are no parameters.
 
     Args:
         parts: In pre-order.
@@ -191,7 +191,7 @@ def leaves_of(parts: Sequence[ModulePart], why: str) -> DescribedLeaves:
     return leaves, groups
 
 
-# -- files that torch rebuilds where it can be had, and that are described where it cannot
+# -- files that torch rebuilds if it is installed, and that are described if not
 
 _NO_TORCH = "its code is analysed with torch, which cannot be had here"
 

@@ -1,7 +1,7 @@
 """Exported program on a machine without torch: its layer tree from the shapes in its file.
 
-Modules without modules inside are rows with the operators that ran in them added up, other operators are
-rows of their own, as with torch; what needs the program to run is not there.
+A module without submodules is a row with the sums of its operators. Other operators have rows of their own,
+as with torch. What needs a run of the program is unknown.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _COUNTED = (
 
 
 def open_program(source: str, options: OpenOptions) -> OpenedModel:
-    """An exported program: rebuilt with torch, and by its description where torch cannot be had."""
+    """Opens an exported program: rebuilt with torch, or by its description if torch is not installed."""
     try:
         require("torch", source)
     except MissingExtra:
@@ -90,7 +90,7 @@ def described_nodes(source: str) -> dict[str, dict[str, int | None]]:
             "weights": sum(tensor.nbytes for tensor in used),
             "activations": _bytes(at.outputs),
         }
-        # in the graph each of several results is a node that picks it
+        # in the graph, a node picks each of several results
         picked = [name for name, _, _ in at.outputs if name != at.name]
         figures.update((name, dict.fromkeys(figures[at.name], 0)) for name in picked)
     return figures
@@ -134,7 +134,7 @@ def _row(
     merged: bool,
     parameters: Mapping[str, StoredTensor],
 ) -> tuple[Layer, list[StoredTensor]]:
-    """A module with all that ran in it, or one operator; and the parameters that it uses."""
+    """The row of a module with all its operators, or of one operator; and the parameters that it uses."""
     costs = [
         exported_cost(r.operator.kind, r.operator.inputs, r.operator.outputs, r.operator.settings)
         for r in nodes
@@ -177,7 +177,7 @@ def _row(
 
 
 def _outside_inputs(nodes: Sequence[ProgramCall], program: ProgramDescription) -> list[Tensor]:
-    """Tensors that come in from outside and are not stored."""
+    """Input tensors from outside the module that are not stored."""
     inner_values = {name for r in nodes for name, _, _ in r.operator.outputs}
     taken: dict[str, Tensor] = {}
     for ran in nodes:
@@ -189,7 +189,7 @@ def _outside_inputs(nodes: Sequence[ProgramCall], program: ProgramDescription) -
 
 
 def _results(nodes: Sequence[ProgramCall]) -> list[Tensor]:
-    """What comes out of every call of a module."""
+    """The outputs of every call of a module."""
     last = {ran.stack[-1][0]: ran.operator.outputs for ran in nodes}
     return [value for outputs in last.values() for value in outputs]
 

@@ -1,7 +1,7 @@
-"""PyTorch module as an opened model: by its name, from a file, or as an object that a program holds.
+"""PyTorch module as an opened model: by its name, from a file, or as an object of a Python program.
 
-What not every question needs (onnx, values) is imported where it is asked: that takes longer
-than many a model takes to be counted.
+Modules that not every question needs (onnx, values) are imported on first use: the import takes longer than
+counting a small model.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class TorchModel:
     takes_weights = True
     is_graph = False
     planned_as_traced = False
-    """Tilings are planned of its run on shapes, whatever its size: no exporter need know its operators."""
+    """Tilings are planned on a run on shapes, whatever the size, so no exporter has to know the operators."""
 
     def __init__(self, source: str, options: OpenOptions) -> None:
         self.source = source
@@ -73,7 +73,7 @@ class TorchModel:
         return examine(dims=dims, input_shapes=shapes, on_progress=on_progress, cancel=cancel)
 
     def stored(self) -> Info:
-        """What the module stores, and nothing of its work: it needs no input."""
+        """Facts about the stored tensors only, which need no input."""
         info = analyse.stored(self.loaded.meta(), source=self.source)
         about = replace(info.model, format=self.format)
         assumptions = {**info.assumptions, "weights": self.loaded.weights_text}
@@ -99,10 +99,10 @@ class TorchModel:
         return lambda arrays: run(self.loaded, self.loaded.bound or self._bound(), list(arrays))
 
     def taken(self, shapes: Mapping[str, tuple[str, tuple[int, ...]]]) -> BoundInputs:
-        """The inputs; those of a module that does not say what it takes have the types and shapes of arrays.
+        """The inputs; if the module does not say what it takes, the types and shapes of the given arrays.
 
         Args:
-            shapes: Types and shapes of the arrays; of one alone the name does not matter.
+            shapes: Types and shapes of the arrays by name; the name of a single array does not matter.
         """
         try:
             return self._bound()
@@ -122,7 +122,7 @@ class TorchModel:
 
     @property
     def weights_notes(self) -> tuple[str, ...]:
-        """That, and what a file of weights lacks or has besides, once the model is built."""
+        """`weights_note`, and what a file of weights lacks or has in excess, once the model is built."""
         of_file = self.loaded.notes if self.options.weights_file is not None else ()
         return self.weights_note, *of_file
 
@@ -159,7 +159,7 @@ class TorchModel:
         return fact, paths, notes
 
     def holding(self, loaded: LoadedModule) -> TorchModel:
-        """What was made of the module in its place; inputs and options stay."""
+        """The same opened model with a changed module; inputs and options stay."""
         twin = copy.copy(self)
         twin.loaded, twin._graph = loaded, None
         return twin
@@ -169,12 +169,12 @@ class TorchModel:
         return program_nodes(self.loaded, self.options)
 
     def rests_on(self, info: Info) -> Sequence[FileRead] | None:
-        """See `OpenedModel`; a callable of the user's own may do anything."""
+        """See `OpenedModel`; a user's callable may do anything."""
         return () if self.loaded.torchvision and self.options.weights_file is None else None
 
 
 class ModuleObject(TorchModel):
-    """An nn.Module that a Python program holds; it stays as it is."""
+    """An nn.Module object of a Python program, which is not changed."""
 
     def __init__(self, module: nn.Module, inputs: Any, options: OpenOptions) -> None:
         if not isinstance(module, nn.Module):
@@ -189,7 +189,7 @@ class ModuleObject(TorchModel):
 
 
 def _with_file(loaded: LoadedModule, options: OpenOptions) -> LoadedModule:
-    """The model with the weights of the user's file, if there is one."""
+    """The model with the weights of the user's file, if one is given."""
     if options.weights_file is None:
         return loaded
     if options.weights is not None:

@@ -55,7 +55,7 @@ class RebuiltModule(TorchModel):
 
 
 def open_script(source: str, options: OpenOptions) -> OpenedModel:
-    """A TorchScript file: its code is read as data and never run, but for what `options.trust` allows."""
+    """Opens a TorchScript file: its code is read as data and runs only as far as `options.trust` allows."""
     return RebuiltModule("torchscript", source, options, torchscript.load(source, trust=options.trust))
 
 
@@ -75,7 +75,7 @@ def open_pickled(source: str, options: OpenOptions, checkpoint: Checkpoint) -> O
     path, qualname = checkpoint.whole[0]
     try:
         with silence():
-            # weights of an archive stay in the file until somebody wants them
+            # weights of an archive stay in the file until they are read
             mapped = checkpoint.form == "zip"
             loaded = torch.load(source, map_location="cpu", weights_only=False, mmap=mapped)
     except (ModuleNotFoundError, AttributeError) as error:
@@ -96,7 +96,7 @@ def open_pickled(source: str, options: OpenOptions, checkpoint: Checkpoint) -> O
 
 
 def _at(loaded: Any, path: str) -> torch.nn.Module | None:
-    """The module at a path in what was loaded: keys of dictionaries, places in lists."""
+    """The module at a path in the loaded object: keys of dictionaries, indices of lists."""
     while path and not isinstance(loaded, torch.nn.Module):
         if isinstance(loaded, dict):
             key = next((k for k in loaded if path == str(k) or path.startswith(f"{k}.")), None)

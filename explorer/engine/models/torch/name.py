@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def is_code(source: str) -> bool:
-    """Whether it names something in a file of Python: path/file.py:callable."""
+    """Whether a source names an object in a Python file: path/file.py:callable."""
     path, _, attribute = source.rpartition(":")
     return path.endswith(".py") and all(part.isidentifier() for part in attribute.split("."))
 

@@ -1,9 +1,9 @@
-"""ONNX export of an nn.Module, by torch's exporters: a file whose names are those of the module.
+"""ONNX export of an nn.Module by torch's exporters, with the module's own names in the file.
 
 torch has two exporters. The TorchScript one comes first: node names carry the module tree
 (`/features/features.0/Conv`), weights keep their state_dict names, detection models work, and AlexNet
-takes 2 s where the newer one takes several times that. The newer one (torch.export) takes over when it
-fails, or when what it wrote branches on values.
+takes 2 s where the newer one takes several times that. The newer exporter (torch.export) takes over when the
+first fails, or when its file branches on values.
 
 Two things that happen to names on the way are undone here: parameters that merely have the same values
 (every fresh bias of zeros) are not merged into one, and a transposed weight that became
@@ -41,39 +41,39 @@ from explorer.facts import Progress
 from explorer.host.optional_packages import error_line
 
 _INVENTED = ("onnx::", "val_")
-"""How the names start that the two exporters give to values of their own."""
+"""Prefixes of the names that the two exporters make up."""
 
 OPSET = 17
-"""The lowest that has LayerNormalization as one operator, and that every runtime of today takes."""
+"""The lowest opset with LayerNormalization as one operator, which every current runtime supports."""
 _LEAST_OPSET = 7
-"""The TorchScript exporter's lowest."""
+"""The lowest opset of the TorchScript exporter."""
 _LATER_OPSET = 20
-"""The TorchScript exporter's highest: operators that 17 has not, such as affine_grid."""
+"""The highest opset of the TorchScript exporter, for operators that 17 lacks, such as affine_grid."""
 _NEWER_OPSET = 18
-"""What the torch.export-based exporter writes without conversion."""
+"""The opset that the torch.export-based exporter writes without conversion."""
 
 
 EXPORTERS = {"torchscript": "the TorchScript exporter", "dynamo": "the torch.export exporter"}
-"""torch's two, by the name that its own option has for them."""
+"""torch's two exporters, by their names in torch's own option."""
 
 _WAYS = (("torchscript", OPSET), ("torchscript", _LATER_OPSET), ("dynamo", _NEWER_OPSET))
-"""What is tried, one after the other, where nobody said what it should be."""
+"""Exporter and opset of each attempt, in order, if the request leaves them open."""
 
 _MANY_BYTES = 1 << 30
-"""Weights above this many bytes go into a file beside the model: protobuf ends at 2 GiB, graph included."""
+"""Weights above this size go into a file beside the model: protobuf ends at 2 GiB, graph included."""
 
 
 class ExportRequest(Struct, frozen=True):
-    """What the file should be like, where that matters to somebody.
+    """Options of an export.
 
     Attributes:
-        exporter: One of `EXPORTERS`; None takes the one that works.
-        opset: Its version of ONNX's operators; None takes what the exporter does best.
+        exporter: One of `EXPORTERS`; None takes the first that works.
+        opset: Version of the ONNX operator set; None takes the exporter's best.
         inputs: Names in the file, one for each input; empty for the model's own.
         outputs: The same of the outputs.
-        axes: For each input its dynamic axes and the names of those; empty where all sizes are fixed.
+        axes: Dynamic axes of each input and their names; empty if all sizes are fixed.
         output_axes: The same of the outputs.
-        shapes: What torch.export needs to know of the axes (`dynamic_shapes`).
+        shapes: The `dynamic_shapes` of torch.export.
     """
 
     exporter: str | None = None
@@ -86,7 +86,7 @@ class ExportRequest(Struct, frozen=True):
 
 
 class ExportResult(Struct, frozen=True):
-    """How a file came about: the exporter that wrote it, and the opset that was asked of it."""
+    """The exporter that wrote a file, and the requested opset."""
 
     exporter: str
     opset: int
@@ -103,13 +103,13 @@ def export(
 
     Args:
         loaded: The model; its weights are made now if they are not there yet.
-        bound_inputs: The inputs. Their shapes become the file's, but for the axes that the request names.
+        bound_inputs: The inputs. Their shapes become the file's, except for the axes in the request.
         path: Overwritten if it exists.
         on_progress: Told the phase.
-        request: What the file should be like.
+        request: Options of the export.
 
     Raises:
-        BadModel: No exporter that was asked for can write this model; the reason is the first one's.
+        BadModel: No requested exporter can write this model; the reason is that of the first.
         Misuse: The exporter does not know the opset.
     """
     tell, request = on_progress or (lambda progress: None), request or ExportRequest()
@@ -122,7 +122,7 @@ def export(
     reasons: list[str] = []
     made_by: ExportResult | None = None
     for number, (exporter, opset) in enumerate(ways):
-        # a file that branches is replaced by the other exporter's only
+        # only the other exporter can replace a file that branches
         if made_by is not None and exporter == made_by.exporter:
             continue
         tell(Progress(f"exporting to ONNX ({EXPORTERS[exporter]})", number, len(ways)))
@@ -149,7 +149,7 @@ def export(
         if bound_inputs.images or not _branches(path):
             break
     if made_by is None:
-        # that a trace cannot follow it says nothing of the other exporter, whose turn was then
+        # that a trace cannot follow the model says nothing about the other exporter, which came next
         first_reason = next((reason for reason in reasons if ONE_WAY not in reason), reasons[0])
         raise BadModel(f"it cannot be exported to ONNX ({first_reason})", where=loaded.source)
     tell(Progress("naming the weights"))
@@ -176,10 +176,10 @@ def exported_graph(
 
 
 def _attempts(request: ExportRequest) -> tuple[tuple[str, int], ...]:
-    """The exporters to try, each with its opset.
+    """The attempts in order: exporter and opset.
 
     Raises:
-        Misuse: The one exporter that is left does not know the opset.
+        Misuse: No remaining exporter supports the opset.
     """
     if request.opset is None:
         return tuple(way for way in _WAYS if request.exporter in (None, way[0]))
@@ -208,9 +208,9 @@ def _opsets(exporter: str) -> range:
 def _branches(path: str) -> bool:
     """Whether the file branches or loops on values.
 
-    A trace of fixed shapes has no reason to. Where the TorchScript exporter lost a shape it writes both
-    ways out, and the runtime may refuse the one that never happens (seen on MViT). Detection models are
-    the exception: they do depend on values.
+    A trace with fixed shapes has no reason to. If the TorchScript exporter lost a shape, it writes both
+    branches, and the runtime may refuse the one that never runs (seen on MViT). Detection models are the
+    exception: they do depend on values.
     """
     graph = onnx.load(path, load_external_data=False).graph
     return any(node.op_type in ("If", "Loop") for node in graph.node)
@@ -263,9 +263,9 @@ _EXPORT = {"torchscript": _by_trace, "dynamo": _by_graph}
 
 @contextlib.contextmanager
 def _silence_output() -> Iterator[None]:
-    """Nothing written to the process's standard output and error arrives.
+    """Discards everything that is written to the process's standard output and error.
 
-    The exporter prints whole graphs from C++ when it fails, past everything that Python could catch.
+    When it fails, the exporter prints whole graphs from C++, which Python cannot catch.
     """
     with contextlib.ExitStack() as stack:
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -274,7 +274,7 @@ def _silence_output() -> Iterator[None]:
             try:
                 saved = os.dup(stream)
             except OSError:
-                # closed: there is nobody to be spared
+                # standard output is closed: nothing to discard
                 continue
             stack.callback(os.close, saved)
             stack.callback(os.dup2, saved, stream)
@@ -283,9 +283,9 @@ def _silence_output() -> Iterator[None]:
 
 
 def _restore_names(path: str, model: nn.Module) -> None:
-    """Gives weights that constant folding transposed the names of the state_dict again.
+    """Restores the state_dict names of weights that constant folding transposed.
 
-    They are recognised by value. Nothing is rewritten when all names are right already.
+    The weights are recognized by value. If all names are right, the file is not rewritten.
     """
     graph = onnx.load(path, load_external_data=False)
     renamed = _renamed(graph, path, model)
@@ -298,7 +298,7 @@ def _restore_names(path: str, model: nn.Module) -> None:
 
 
 def _rename_inputs(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
-    """Gives values that nodes read other names, in the bodies of branches and loops, too."""
+    """Renames the values that nodes read, also in the bodies of branches and loops."""
     for node in graph.node:
         for at, value in enumerate(node.input):
             if value in renamed:
@@ -309,7 +309,7 @@ def _rename_inputs(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
 
 
 def _renamed(graph: onnx.ModelProto, path: str, model: nn.Module) -> dict[str, str]:
-    """Names that the exporter made up to names in the state_dict."""
+    """Maps names that the exporter made up to names in the state_dict."""
     taken = {tensor.name for tensor in graph.graph.initializer}
     lost: dict[tuple[int, ...], list[tuple[str, torch.Tensor]]] = {}
     for name, weight in model.state_dict().items():
@@ -323,7 +323,7 @@ def _renamed(graph: onnx.ModelProto, path: str, model: nn.Module) -> dict[str, s
         array = numpy_helper.to_array(tensor, os.path.dirname(os.path.abspath(path)))
         for at, (name, weight) in enumerate(candidates):
             values = as_array(weight)
-            # the first row tells almost all apart without reading the rest
+            # the first row distinguishes almost all weights without reading the rest
             if (array[:1] == values[:1]).all() and (array == values).all():
                 renamed[tensor.name] = name
                 del candidates[at]

@@ -1,8 +1,7 @@
 """Figures of the nodes of an nn.Module's exported program (torch.export), by their names in its graph.
 
-Model Explorer shows a PyTorch model as that program. Its names come of the operators that run, so the same
-module and inputs give the same names whoever exports it: here the module goes through torch.export without
-its weights.
+Model Explorer shows a PyTorch model as that program. Its names come from the operators that run, so the same
+module and inputs always give the same names. Here torch.export gets the module without its weights.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def program_nodes(loaded: LoadedModule, options: OpenOptions) -> dict[str, Figur
 
 def _exported(loaded: LoadedModule, options: OpenOptions) -> Any:
     bound_inputs = bind(loaded, options.input_shapes, options.dims)
-    # a module that asks for values has none on the meta device
+    # a module that reads values has none on the meta device
     for device, module in (("meta", loaded.meta), ("cpu", loaded.materialise)):
         args, kwargs = bound_inputs.arguments(device=device)
         try:
@@ -55,7 +54,7 @@ def _exported(loaded: LoadedModule, options: OpenOptions) -> Any:
 
 
 def _figures(node: Any, parameters: Mapping[str, str]) -> Figures:
-    """What a node of the graph costs; None where no rule says it."""
+    """Costs of a node of the graph; None where no rule gives one."""
     out = node.meta.get("val")
     read = {parameters[at.name]: at.meta["val"] for at in node.all_input_nodes if at.name in parameters}
     figures: dict[str, int | None] = {
@@ -71,13 +70,13 @@ def _figures(node: Any, parameters: Mapping[str, str]) -> Figures:
         )
         cost = dispatch.cost(node.target, args, kwargs, out)
         figures |= {"macs": cost.macs, "ops": cost.elementwise_ops, "activations": _bytes(out)}
-    elif getattr(node.target, "__name__", "") == "getitem":  # one of several results: nothing is done
+    elif getattr(node.target, "__name__", "") == "getitem":  # picks one of several results: no work
         figures |= {"macs": 0, "ops": 0, "activations": 0}
     return figures
 
 
 def _bytes(out: Any) -> int | None:
-    """Bytes of what comes out; None where a size depends on values."""
+    """Bytes of the outputs; None if a size depends on values."""
     total = 0
     for tensor in flat([out]):
         size = tensor.numel()

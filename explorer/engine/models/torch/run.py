@@ -20,8 +20,8 @@ def run(loaded: LoadedModule, bound_inputs: BoundInputs, inputs: Sequence[np.nda
 
     Args:
         loaded: The model.
-        bound_inputs: Its inputs, as they were settled.
-        inputs: One array per input, in the order of `bound.inputs`.
+        bound_inputs: Its inputs.
+        inputs: One array per input, in the order of `bound_inputs.inputs`.
 
     Raises:
         BadModel: The model fails on these inputs.

@@ -1,7 +1,7 @@
-"""torchvision's models by name, read off its source: importing it takes seconds, and torch.
+"""torchvision's models by name, read from its source: importing it takes seconds and needs torch.
 
-Each builder is a function under the decorator `register_model`, by its own name or the one that the decorator
-is given; the enumeration of trained weights that it takes tells how many parameters torchvision counts.
+Each builder is a function with the decorator `register_model`. Its name is the function's own or the one
+passed to the decorator. The enumeration of its trained weights gives torchvision's number of parameters.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 _LONGEST = 4 << 20
-"""Bytes of a file that is read."""
+"""Most bytes read of one source file."""
 
 
 def torchvision_models() -> tuple[NamedModel, ...] | None:
-    """The models that torchvision knows by name, by the alphabet; None if it is not installed."""
+    """The models that torchvision registers, in alphabetical order; None if it is not installed."""
     try:
         spec = importlib.util.find_spec("torchvision")
     except (ImportError, ValueError):
@@ -38,7 +38,7 @@ def torchvision_models() -> tuple[NamedModel, ...] | None:
 
 
 def _in_file(path: str) -> Iterator[tuple[str, int | None]]:
-    """The names that a file registers, and how many parameters each has."""
+    """The names that a source file registers, with their numbers of parameters."""
     try:
         with input_files.text(path, internal=True) as file:
             tree = ast.parse(file.read(_LONGEST))
@@ -60,7 +60,7 @@ def _in_file(path: str) -> Iterator[tuple[str, int | None]]:
 
 
 def _registered(node: ast.FunctionDef) -> str:
-    """The name that a function is registered by; empty if it is not."""
+    """The name under which a function is registered; empty if it is not."""
     for call in node.decorator_list:
         if (
             isinstance(call, ast.Call)
@@ -76,7 +76,7 @@ def _registered(node: ast.FunctionDef) -> str:
 
 
 def _params(weights: ast.AST, shared: Mapping[str, int | None] | None = None) -> int | None:
-    """What the first trained weights of an enumeration say of how many there are, or a dictionary in it."""
+    """Number of parameters in the first weights of an enumeration, or in a dictionary in it."""
     for node in ast.walk(weights):
         if isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):

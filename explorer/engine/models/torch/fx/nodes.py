@@ -44,7 +44,7 @@ def fx_graph(
     Args:
         loaded: The module.
         options: How it was opened.
-        choices: Statistics of what every node puts out; with any the module runs on values.
+        choices: Statistics to compute of every node's output; if there are any, the module runs on values.
         input: An .npy or .npz with the inputs for these; None draws them.
         seed: Of the drawn inputs.
         on_progress: Told how many nodes have run.
@@ -67,7 +67,7 @@ def fx_graph(
             loaded, read_input(input), options.input_shapes, options.dims
         )
     if choices:
-        materialised(loaded, lambda: bound_inputs)  # says what has no values, or no room for them
+        materialised(loaded, lambda: bound_inputs)  # raises if there are no values, or no room for them
         args, kwargs = bound_inputs.call(values)
     graph = traced(loaded, bound_inputs, args, kwargs, real=bool(choices))
     run = _Run(graph.module, choices, on_progress, cancel)
@@ -86,7 +86,7 @@ def fx_graph(
 
 
 class _Run(fx.Interpreter):
-    """Runs a graph node by node, notes shapes, and measures what was asked for before it is forgotten."""
+    """Runs a graph node by node, notes shapes, and computes statistics before a value is dropped."""
 
     def __init__(
         self, module: fx.GraphModule, choices: Sequence[Choice], on_progress: OnProgress, cancel: Cancel
@@ -98,7 +98,7 @@ class _Run(fx.Interpreter):
         self.at = ""
 
     def through(self, graph: TracedGraph, loaded: LoadedModule) -> None:
-        """Runs all; a failure counts where numbers were asked for, else the shapes end there."""
+        """Runs all nodes. Without statistics, a failure only leaves later shapes unknown."""
         try:
             with loaded.quiet(), torch.no_grad():
                 self.run(*graph.values, enable_io_processing=False)

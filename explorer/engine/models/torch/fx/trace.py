@@ -1,6 +1,6 @@
 """torch.fx's symbolic trace of an nn.Module, or torch.export's program where fx cannot follow.
 
-The tracer keeps the stack of modules that it is in, so that one it fails in has a name.
+The tracer keeps the stack of modules that it is in, to name the module in which it fails.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class TracedGraph(Struct, frozen=True):
     Attributes:
         module: The graph, and what it gets and calls.
         by: 'torch.fx' or 'torch.export'.
-        reason: Why it is not the former; '' if it is.
-        values: What the placeholders are fed with, in order.
+        reason: Why torch.fx could not trace it; '' if it could.
+        values: Values for the placeholders, in order.
     """
 
     module: fx.GraphModule
@@ -42,7 +42,7 @@ class TracedGraph(Struct, frozen=True):
 
 
 class _Tracer(fx.Tracer):
-    """Notes the modules that it is in."""
+    """A tracer that notes the modules that it is in."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ def _exported(
     real: bool,
 ) -> TracedGraph:
     failed: Exception | None = None
-    # a module that asks for values has none on the meta device
+    # a module that reads values has none on the meta device
     for device in ("cpu",) if real else ("meta", "cpu"):
         module = loaded.meta() if device == "meta" else loaded.materialise()
         arguments = (list(args), dict(kwargs)) if real else bound_inputs.arguments(device=device)
@@ -134,14 +134,14 @@ def _exported(
 
 
 def _failure_place(error: Exception, module: str | None) -> str:
-    """In which module and at which line of the user's code, or of torch's layers, tracing failed, and how."""
+    """Where tracing failed (module and line of the user's code, or of torch's layers), and the error."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "<" not in f.filename]
     user_frames = [f for f in frames if not f.filename.startswith((_TORCH, _HERE))]
-    # what calls a layer is a method that torch gives every one
+    # torch calls every layer through the same method
     layers = [f for f in frames if f.filename.startswith(_LAYERS) and not f.filename.endswith("/module.py")]
     at = next(
         (f"at {os.path.basename(f.filename)}:{f.lineno}" for f in (*user_frames[-1:], *layers[-1:])), ""
     )
     where = " ".join(filter(None, (f"in {module}" if module else "", at)))
-    # in front: torch says much, and a long line is cut
+    # the place comes first: torch's text is long, and a long line is cut
     return f"{where}: {error_line(error)}" if where else error_line(error)
