@@ -79,8 +79,8 @@ class DataFile(Struct, frozen=True):
         if values.dtype.kind not in "fc" or (good := np.isfinite(values)).all():
             return
         row = int(np.argwhere(~good)[0][0])
-        what = f"'{printable(name)}' has a NaN or Inf in sample {first + row + 1:,}"
-        raise Misuse(what, where=self.path)
+        message = f"'{printable(name)}' has a NaN or Inf in sample {first + row + 1:,}"
+        raise Misuse(message, where=self.path)
 
     def assigned(self, specs: Sequence[InputSpec], named: Sequence[str], model: str) -> dict[str, str]:
         """The part of the data for each input of a model.

@@ -140,7 +140,7 @@ class ClassMetrics(Struct):
 
 def _frequent(pairs: Counter[tuple[int, int]]) -> list[tuple[tuple[int, int], int]]:
     """The most frequent first, and of equal ones the lower numbers: no order of batches shows."""
-    return sorted(pairs.items(), key=lambda item: (-item[1], item[0]))[:_MOST]
+    return sorted(pairs.items(), key=lambda pair_and_count: (-pair_and_count[1], pair_and_count[0]))[:_MOST]
 
 
 class NumberMetrics(Struct):

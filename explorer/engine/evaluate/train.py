@@ -63,9 +63,9 @@ class TrainingOptions(Spec, frozen=True):
 class _Loop(lightning.LightningModule):
     """The model and its loss, as Lightning wants them; `epochs` are its figures, `best` is one of them."""
 
-    def __init__(self, model: nn.Module, bound: BoundInputs, options: TrainingOptions) -> None:
+    def __init__(self, model: nn.Module, bound_inputs: BoundInputs, options: TrainingOptions) -> None:
         super().__init__()
-        self.model, self.bound, self.options = model, bound, options
+        self.model, self.bound, self.options = model, bound_inputs, options
         self.task, self.epochs, self.began = options.task, list[EpochScore](), time.perf_counter()
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:

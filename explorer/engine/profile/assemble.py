@@ -173,12 +173,16 @@ def _cost(wall: Sequence[float], spent: Sequence[float]) -> float | None:
 
 
 def _predicted(model: TimeModel, times: Sequence[LayerTime]) -> float | None:
-    known = [one.predicted_seconds for one in times if one.predicted_seconds is not None]
-    return sum(known) + model.call if known else None
+    predicted_seconds = [
+        layer_time.predicted_seconds for layer_time in times if layer_time.predicted_seconds is not None
+    ]
+    return sum(predicted_seconds) + model.call if predicted_seconds else None
 
 
 def _unpredicted(model: TimeModel | None, times: Sequence[LayerTime]) -> tuple[str, ...]:
-    missing = sum(one.seconds is not None and one.predicted_seconds is None for one in times)
+    missing = sum(
+        layer_time.seconds is not None and layer_time.predicted_seconds is None for layer_time in times
+    )
     if model is None or not missing:
         return ()
     return (f"the times of {many_text(missing, 'layer')} are not predicted, and not in the prediction",)

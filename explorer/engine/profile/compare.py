@@ -60,7 +60,7 @@ class _Side:
     """One of the two; what was told is not told again."""
 
     def __init__(self, timed: TimedModel) -> None:
-        self._timed, self._told = timed, set[int]()
+        self._timed, self._described_rows = timed, set[int]()
 
     def is_group(self, row: RowSide | None) -> bool:
         return row is None or self._timed.layers[row.id].group
@@ -70,8 +70,10 @@ class _Side:
         if row is None:
             return []
         last = end_of(self._timed.layers, row.id) if inside else row.id + 1
-        rows = [at for at in range(row.id, last) if at in self._timed.samples and at not in self._told]
-        self._told.update(rows)
+        rows = [
+            at for at in range(row.id, last) if at in self._timed.samples and at not in self._described_rows
+        ]
+        self._described_rows.update(rows)
         every = [self._timed.samples[at].seconds for at in rows]
         return [sum(run) for run in zip(*every, strict=True)] if every else []
 

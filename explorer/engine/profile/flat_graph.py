@@ -37,8 +37,8 @@ class FlatGraph(Struct, frozen=True):
 
 def named_in(name: str) -> str:
     """The node of ours that a name of the runtime's was made of; '' for none."""
-    found = _NAME.search(name)
-    return found[0] if found else ""
+    match_ = _NAME.search(name)
+    return match_[0] if match_ else ""
 
 
 def flattened(model: Model, layers: Sequence[Layer]) -> FlatGraph:

@@ -71,7 +71,7 @@ class LoadWatch:
         self._began, self._was_busy = clock(), busy()
         self._start, self._before = clock(), switches()
         self._seconds, self._taken = 0.0, 0
-        self._found = average()
+        self._average_before = average()
 
     def __enter__(self) -> None:
         self._start, self._before = self._clock(), self._switches()
@@ -105,9 +105,12 @@ class LoadWatch:
             others = (now[0] - self._was_busy[0] - (now[1] - self._was_busy[1])) / seconds
             return f"others kept {others:.1f} of {there:,} processors busy" if others > _OTHERS else ""
         # the average of a minute knows little of our own few seconds: what was there before is others' work
-        if self._found is None or self._found <= there - min(self._threads, there) + _WAITING:
+        if (
+            self._average_before is None
+            or self._average_before <= there - min(self._threads, there) + _WAITING
+        ):
             return ""
-        return f"the load average was {self._found:.1f} before, on {there:,} processors"
+        return f"the load average was {self._average_before:.1f} before, on {there:,} processors"
 
 
 _SHORTEST = 0.05

@@ -107,11 +107,11 @@ def _notes(spec: ProfileSpec, level: str, providers: Sequence[str], nodes: int) 
     return tuple(notes)
 
 
-def _unlike(seen: MeasuredMachine | None, threads: int, providers: Sequence[str]) -> str:
+def _unlike(measured_machine: MeasuredMachine | None, threads: int, providers: Sequence[str]) -> str:
     """Why what was measured of a machine predicts nothing here; '' where it does."""
-    if seen is None or (seen.threads == threads and providers[0] == HOST):
+    if measured_machine is None or (measured_machine.threads == threads and providers[0] == HOST):
         return ""
-    used = many_text(seen.threads, "thread")
+    used = many_text(measured_machine.threads, "thread")
     return f"nothing is predicted: the machine was measured with {used} of its processor"
 
 
@@ -222,7 +222,7 @@ class _MeasuredGraph(Struct):
             if is_counted and self.record:
                 self.recording = [*self.recording[1 - self.record :], self._recorded(run)][-self.record :]
             else:
-                self._held(run)
+                self._add_memory(run)
         if self.runs == before:
             raise BadModel("one run has more kernels than onnxruntime's profiler keeps")
         os.unlink(path)
@@ -284,7 +284,7 @@ class _MeasuredGraph(Struct):
         for samples in (*self.of_row.values(), *self.other.values()):
             samples.seconds += [0.0] * (self.runs - len(samples.seconds))
 
-    def _held(self, run: KernelRun) -> None:
+    def _add_memory(self, run: KernelRun) -> None:
         """Memory of a run before the counted ones: the runtime plans it then, and asks for it at once."""
         called = self._called(run)
         for name, kernel in run.kernels.items():
@@ -369,9 +369,9 @@ def _failed(
     return BadModel(f"onnxruntime cannot run the model: {problem}", where=where, hint=before)
 
 
-def _named_path(said: str, flat: FlatGraph, layers: Sequence[Layer]) -> tuple[str, str]:
+def _named_path(message: str, flat: FlatGraph, layers: Sequence[Layer]) -> tuple[str, str]:
     """The layer that the runtime speaks of, and what it says with the layer's own name; '' for none."""
-    name = named_in(said)
+    name = named_in(message)
     row = flat.rows.get(name)
     where = "" if row is None else layers[row].path
-    return where, said.replace(name, where) if where else said
+    return where, message.replace(name, where) if where else message

@@ -52,7 +52,7 @@ class TimedSessions(TimedRuns):
         super().__init__(spec.record)
         self._feeds, self._level, self._place = feeds, level, place
         folder = os.path.dirname(os.path.abspath(model.path)) if model.path else os.getcwd()
-        self._made = skeleton(model, folder=folder)
+        self._model_bytes = skeleton(model, folder=folder)
 
         def session(**more: Any) -> Any:
             options = _options(spec, level, folder)
@@ -70,7 +70,7 @@ class TimedSessions(TimedRuns):
     def _loaded(self, options: Any, providers: Sequence[str]) -> Any:
         try:
             session = onnxruntime.InferenceSession(
-                self._made, options, providers=[*providers], enable_fallback=0
+                self._model_bytes, options, providers=[*providers], enable_fallback=0
             )
         except Exception as error:  # onnxruntime's own classes share no base below Exception
             if shutil.disk_usage(self._place).free < _FULL:
@@ -93,7 +93,9 @@ class TimedSessions(TimedRuns):
         options.enable_profiling = False
         options.optimized_model_filepath = ""
         try:
-            onnxruntime.InferenceSession(self._made, options, providers=[*providers], enable_fallback=0)
+            onnxruntime.InferenceSession(
+                self._model_bytes, options, providers=[*providers], enable_fallback=0
+            )
         except Exception:  # as above
             return False
         return self._level != "none"

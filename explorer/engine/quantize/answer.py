@@ -100,8 +100,10 @@ def _loss(layer: QuantizedLayer) -> float | None:
     return layer.weight_snr_db if layer.output_snr_db is None else layer.output_snr_db
 
 
-def _output(name: str, one: Agreement) -> OutputAgreement:
-    return OutputAgreement(name, one.snr_db, one.cosine, one.top1, one.top5, one.rows)
+def _output(name: str, agreement: Agreement) -> OutputAgreement:
+    return OutputAgreement(
+        name, agreement.snr_db, agreement.cosine, agreement.top1, agreement.top5, agreement.rows
+    )
 
 
 def _layer(
@@ -141,7 +143,7 @@ def _layer(
         weight_bytes_before=sum(
             operand.tensor.nbytes for operand in stored_weights.values() if operand.tensor
         ),
-        weight_bytes=sum(_stored(choice, operand, grid_of) for operand in stored_weights.values()),
+        weight_bytes=sum(_stored_bytes(choice, operand, grid_of) for operand in stored_weights.values()),
         accumulator=None if sums is None else sums.reach(),
         reason=choice.reason,
     )
@@ -207,7 +209,7 @@ def _granularity(choice: LayerChoice, grid_of: GridOf) -> str:
     return "channel" if shared == 1 else f"{shared} channels"
 
 
-def _stored(choice: LayerChoice, operand: Operand, grid_of: GridOf) -> int:
+def _stored_bytes(choice: LayerChoice, operand: Operand, grid_of: GridOf) -> int:
     """Bytes of a weight in its format, with its scales and, unless all are 0, its zero points.
 
     A scale takes no bytes if the format's name gives it, or if it is a product of two scales (integer bias).
@@ -243,7 +245,7 @@ def _bytes(
                 fmt = _format(choice, operand.part)
                 copy = (fmt, operand.axes, operand.channel) if fmt is not None else None
                 copies = bytes_of_copies.setdefault(operand.stored, {})
-                copies[copy] = _stored(choice, operand, grid_of)
+                copies[copy] = _stored_bytes(choice, operand, grid_of)
                 if operand.stored in unchanged:
                     copies[None] = operand.tensor.nbytes
                 before[operand.stored] = operand.tensor.nbytes

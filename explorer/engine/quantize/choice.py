@@ -213,8 +213,8 @@ def _of_channels(choice: LayerChoice) -> bool:
 
 def _factors(layer: QuantizableLayer) -> tuple[float, float]:
     """Alpha and beta of a Gemm."""
-    given = layer.node.attributes if layer.op == "Gemm" else {}
-    return float(given.get("alpha", 1.0)), float(given.get("beta", 1.0))
+    attributes = layer.node.attributes if layer.op == "Gemm" else {}
+    return float(attributes.get("alpha", 1.0)), float(attributes.get("beta", 1.0))
 
 
 def _no_qoperator(choice: LayerChoice) -> str:
@@ -304,7 +304,7 @@ def _sites(
         matches = name_matcher(site, where)
         hits = hits or {id(layer) for layer in layers if matches(layer.name)}
         if not hits and not site.startswith("re:") and is_query(site):
-            hits = _found(layers, site, rows())
+            hits = _filtered_ids(layers, site, rows())
         if not hits:
             hint = nearest(site, [layer.name for layer in layers])
             raise Misuse(f"no layer is called '{site}'", where=where, hint=hint)
@@ -312,7 +312,7 @@ def _sites(
     return layer_ids
 
 
-def _found(layers: Sequence[QuantizableLayer], query: str, rows: Sequence[Layer]) -> set[int]:
+def _filtered_ids(layers: Sequence[QuantizableLayer], query: str, rows: Sequence[Layer]) -> set[int]:
     """The ids of the layers that a filter selects; it tests the row that makes a layer's output."""
     layers_by_id = {id(layer): layer for layer in layers}
     of_output = {layer.node.outputs[0]: at for at, layer in layers_by_id.items()}

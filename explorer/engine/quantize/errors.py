@@ -130,10 +130,12 @@ def run_errors(
     return layers, outputs
 
 
-def agree(outputs: Mapping[str, Agreement], seen: Mapping[str, Any], made: Mapping[str, Any]) -> None:
+def agree(
+    outputs: Mapping[str, Agreement], original_values: Mapping[str, Any], quantized_values: Mapping[str, Any]
+) -> None:
     """Takes in what one sample makes of the outputs that are arrays of numbers, original and quantized."""
     for name, agreement in outputs.items():
-        old, new = seen[name], made.get(name)
+        old, new = original_values[name], quantized_values.get(name)
         if isinstance(old, np.ndarray) and isinstance(new, np.ndarray) and old.dtype.kind in "biufV":
             agreement.add(old, new)
 
@@ -211,9 +213,9 @@ class _Pieces:
     def of(self, choice: LayerChoice) -> list[str]:
         """The original's values that are looked at for a layer: what it reads, and what it makes."""
         regions = self._regions[choice.layer.node.outputs[0]]
-        given = {self._originals[name] for _, region in regions for name in region.given}
+        received = {self._originals[name] for _, region in regions for name in region.given}
         read = {operand.value for operand in choice.layer.of("input")}
-        return sorted(given | read | {name for name, _ in regions})
+        return sorted(received | read | {name for name, _ in regions})
 
     def session(
         self, choices: Sequence[LayerChoice], info_by_name: Mapping[str, TensorInfo]

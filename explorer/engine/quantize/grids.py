@@ -49,7 +49,7 @@ class Grids:
 
     def __init__(self, ranges: Ranges) -> None:
         self._ranges = ranges
-        self._known: dict[tuple[int, int], Grid] = {}
+        self._grids: dict[tuple[int, int], Grid] = {}
 
     def of(self, choice: LayerChoice, operand: Operand) -> Grid:
         """The grid of an operand that has a format.
@@ -58,13 +58,13 @@ class Grids:
             BadModel: It holds NaN or infinity.
         """
         key = id(choice.layer.node), operand.at
-        if key not in self._known:
+        if key not in self._grids:
             if operand.part == "input":
-                self._known[key] = self.of_value(choice, operand.value)
+                self._grids[key] = self.of_value(choice, operand.value)
             else:
                 make = self._weight if operand.part == "weight" else self._bias
-                self._known[key] = make(choice, operand)
-        return self._known[key]
+                self._grids[key] = make(choice, operand)
+        return self._grids[key]
 
     def of_value(self, choice: LayerChoice, value: str) -> Grid:
         """The grid of a value in the format of a layer's inputs."""

@@ -115,7 +115,7 @@ class _NotQuantizable(Exception):
 
 def in_reach(model: Model) -> Model:
     """The model, its functions opened where a layer stands in one: what is written has none but tiles'."""
-    bodies = (found.nodes for key, found in model.functions.items() if key[0] not in OPERATORS)
+    bodies = (function.nodes for key, function in model.functions.items() if key[0] not in OPERATORS)
     if any((node.domain, node.op) in _KINDS for nodes in bodies for node in node_sequence(nodes)):
         return opened(model, OPERATORS)
     return model
@@ -170,8 +170,8 @@ def _inside(
             yield from _inside(body.nodes, f"{place}/{node.label}/{branch}", container, model, tables)
 
 
-def _is_table(node: Node, stored: Mapping[str, Tensor]) -> bool:
-    table = stored.get(node.inputs[0])
+def _is_table(node: Node, initializers: Mapping[str, Tensor]) -> bool:
+    table = initializers.get(node.inputs[0])
     return table is not None and len(table.shape) > 1 and table.dtype.startswith("float")
 
 

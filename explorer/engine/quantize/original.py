@@ -49,17 +49,17 @@ class OriginalRuns:
         layers = find_layers(model, value_infos, {})
         read = {operand.value for layer in layers for operand in layer.of("input")}
         self.means = ChannelMeans(read_axes(layers))
-        self._seen = {name: ValueDistribution(fine=fine) for name in sorted(read)}
+        self._distributions = {name: ValueDistribution(fine=fine) for name in sorted(read)}
         self._outputs: dict[str, list[Any]] = {value.name: [] for value in model.graph.outputs}
-        for info in infos(model, [*self._seen], samples):
+        for info in infos(model, [*self._distributions], samples):
             if info.dtype not in FLOATS:
-                del self._seen[info.name]
-        looked = dict.fromkeys((*self._seen, *self._outputs))
+                del self._distributions[info.name]
+        looked = dict.fromkeys((*self._distributions, *self._outputs))
         observe_values(model, looked, samples, self._take, step)
 
     def _take(self, name: str, value: Any) -> None:
-        if name in self._seen:
-            self._seen[name].add(value)
+        if name in self._distributions:
+            self._distributions[name].add(value)
             self.means.add(name, value)
         if name in self._outputs:
             self._outputs[name].append(value)
@@ -86,13 +86,13 @@ class OriginalRuns:
             BadModel: See `calibration.ranges`.
         """
         calibration.check_percentile(percentile)
-        rest = {use: use for use in uses if use.value not in self._seen}
+        rest = {use: use for use in uses if use.value not in self._distributions}
         range_by_use = (
             calibration.ranges(model, rest, self.samples, calibrator, percentile, step) if rest else {}
         )
         for use in uses:
-            if use.value in self._seen:
-                distribution = self._seen[use.value]
+            if use.value in self._distributions:
+                distribution = self._distributions[use.value]
                 range_by_use[use] = calibration.calibrated_range(
                     distribution, use, self.samples.text, calibrator, percentile
                 )

@@ -43,8 +43,8 @@ class _Stage(Struct, frozen=True):
 
 def infos(model: Model, names: Iterable[str], samples: Samples) -> list[TensorInfo]:
     """Types and shapes of values, as far as they are known, at the first of the samples."""
-    known = _known(model, samples)
-    return [known.get(name, TensorInfo(name, None, None)) for name in names]
+    info_by_name = _value_infos(model, samples)
+    return [info_by_name.get(name, TensorInfo(name, None, None)) for name in names]
 
 
 def observe_values(
@@ -67,7 +67,7 @@ def observe_values(
     Raises:
         BadModel: onnxruntime cannot load or run the model.
     """
-    info_by_name, value_names = _known(model, samples), list(dict.fromkeys(names))
+    info_by_name, value_names = _value_infos(model, samples), list(dict.fromkeys(names))
     stages = _stages(model, info_by_name, frozenset(value_names))
     if len(stages) < 2:
         observe(
@@ -87,7 +87,7 @@ def observe_values(
             values = {name: value for name, value in {**values, **stage_values}.items() if name in stage.kept}
 
 
-def _known(model: Model, samples: Samples) -> Mapping[str, TensorInfo]:
+def _value_infos(model: Model, samples: Samples) -> Mapping[str, TensorInfo]:
     first = next(iter(samples), {})
     return shapes.infer(model, None, {n: (element_type(a), a.shape) for n, a in first.items()}).values
 

@@ -66,10 +66,17 @@ def rounded_weight(model: Model, node: Node, numbers: Numbers) -> Numbers:
     kind = "int64" if node.op == "IntQuant" else "float32"
     few = np.unique(points)
     zero_point = (
-        int(few[0]) if few.size == 1 else _with(numbers, lambda: each.astype(np.int64), None, "int64")
+        int(few[0])
+        if few.size == 1
+        else _computed_numbers(numbers, lambda: each.astype(np.int64), None, "int64")
     )
-    coded = StoredCodes(_with(numbers, codes, None, kind), _with(numbers, scales, None), None, zero_point)
-    return _with(numbers, made, coded)
+    coded = StoredCodes(
+        _computed_numbers(numbers, codes, None, kind),
+        _computed_numbers(numbers, scales, None),
+        None,
+        zero_point,
+    )
+    return _computed_numbers(numbers, made, coded)
 
 
 def numbers_of(numbers: Numbers) -> Array:
@@ -77,7 +84,7 @@ def numbers_of(numbers: Numbers) -> Array:
     return np.concatenate([np.asarray(slab) for slab in numbers.slabs()]).reshape(numbers.shape)
 
 
-def _with(
+def _computed_numbers(
     numbers: Numbers, make: Callable[[], Array], coded: StoredCodes | None, dtype: str = "float32"
 ) -> Numbers:
     return replace(

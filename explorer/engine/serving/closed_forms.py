@@ -95,7 +95,7 @@ class BetweenCounts(Generic[Key]):
     ) -> None:
         self._form, self._count = form, count
         self._contexts, self._before = (*contexts, *counted), frozenset(counted)
-        self._known: dict[int, dict[Key, float]] = {}
+        self._counts: dict[int, dict[Key, float]] = {}
 
     def at(self, context: int) -> dict[Key, float]:
         """The figures at one of the contexts."""
@@ -107,9 +107,9 @@ class BetweenCounts(Generic[Key]):
         return {key: few.get(key, 0.0) + (many[key] - few.get(key, 0.0)) * part / whole for key in many}
 
     def _counted(self, context: int) -> dict[Key, float]:
-        if context not in self._known:
-            self._known[context] = self._count(context)
-        return self._known[context]
+        if context not in self._counts:
+            self._counts[context] = self._count(context)
+        return self._counts[context]
 
     def _ends(self, context: int) -> tuple[int, int]:
         """The least and the largest context on the same linear piece; the context itself if it is on none."""

@@ -25,14 +25,14 @@ def windows(layers: Sequence[Any]) -> tuple[int, ...]:
     return tuple(sorted({size - 1 for size in sizes if size is not None and size > 2}))
 
 
-def element_bits(one: CacheTensor, bits: float | None) -> float:
+def element_bits(tensor: CacheTensor, bits: float | None) -> float:
     """Bits of an element: of keys and values those that were asked for, else its own."""
-    return bits if bits is not None and one.keys else 8 * one.tensor.element_size()
+    return bits if bits is not None and tensor.keys else 8 * tensor.tensor.element_size()
 
 
 def nbytes(tensors: Sequence[CacheTensor], bits: float | None) -> int:
     """Bytes of tensors of a cache, keys and values of so many bits an element."""
-    return round(sum(one.tensor.numel() * element_bits(one, bits) for one in tensors) / 8)
+    return round(sum(tensor.tensor.numel() * element_bits(tensor, bits) for tensor in tensors) / 8)
 
 
 def served_cache(passes: Passes, context: int, most: int, bits: float | None, weights: int) -> ServedCache:
@@ -81,11 +81,11 @@ def groups(passes: Passes, context: int) -> tuple[CacheGroup, ...]:
 
 
 def _elements(tensors: Sequence[CacheTensor]) -> dict[int, int]:
-    found: dict[int, int] = {}
-    for one in tensors:
-        if one.keys:
-            found[one.layer] = found.get(one.layer, 0) + one.tensor.numel()
-    return found
+    elements_by_layer: dict[int, int] = {}
+    for tensor in tensors:
+        if tensor.keys:
+            elements_by_layer[tensor.layer] = elements_by_layer.get(tensor.layer, 0) + tensor.tensor.numel()
+    return elements_by_layer
 
 
 def first_beyond(form: ClosedForm, room: float, batch: int) -> int | None:

@@ -111,7 +111,7 @@ class LayerCuts:
     @cached_property
     def numbers(self) -> list[int]:
         """Of the layers, in order."""
-        return sorted({n for one in self.holders if (n := block_of(one.path)) is not None}) or [0]
+        return sorted({n for holder in self.holders if (n := block_of(holder.path)) is not None}) or [0]
 
     @cached_property
     def cut_keys(self) -> frozenset[int | None]:
@@ -142,7 +142,7 @@ class LayerCuts:
     @cached_property
     def planned(self) -> bool:
         """Whether the plan cuts layers, and not only tables and heads."""
-        return any(self.style(one.path) for one in self.holders if block_of(one.path) is not None)
+        return any(self.style(holder.path) for holder in self.holders if block_of(holder.path) is not None)
 
     def _refused(self, tensor: int) -> str:
         """The reason why layers cannot be cut into `tensor` parts; '' if they can."""
@@ -168,14 +168,14 @@ class LayerCuts:
     def kv_heads(self) -> int:
         """Heads of keys and values; 1 where nobody says."""
         config = text_config(self.model)
-        found = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", None)
-        return found if isinstance(found, int) and found > 0 else 1
+        heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", None)
+        return heads if isinstance(heads, int) and heads > 0 else 1
 
     @cached_property
     def hidden(self) -> int:
         """Width of what goes from layer to layer; 0 where nobody says."""
-        found = getattr(text_config(self.model), "hidden_size", 0)
-        return found if isinstance(found, int) else 0
+        width = getattr(text_config(self.model), "hidden_size", 0)
+        return width if isinstance(width, int) else 0
 
 
 def blocks(cuts: LayerCuts, step: PassOfLayers, prompt: PassOfLayers, scale: float) -> tuple[Block, ...]:
@@ -394,11 +394,11 @@ def _prompts(laid: LayoutContext, stage: Sequence[Block], tensor: int, expert: i
     return Work(macs, read, cache, _sent(laid, stage, tensor, expert, each * laid.prompt))
 
 
-def _read(one: Block, tensor: int, expert: int, tokens: float) -> float:
+def _read(block: Block, tensor: int, expert: int, tokens: float) -> float:
     """Bytes of weights that a device reads for so many tokens, of experts those that are drawn."""
-    drawn = 1 - (1 - one.shared) ** tokens if one.experts else 0.0
-    rows = one.row * tokens / expert / (tensor if one.table_cut else 1)
-    return rows + one.dense + one.cut / tensor + one.experts * drawn / (tensor * expert)
+    drawn = 1 - (1 - block.shared) ** tokens if block.experts else 0.0
+    rows = block.row * tokens / expert / (tensor if block.table_cut else 1)
+    return rows + block.dense + block.cut / tensor + block.experts * drawn / (tensor * expert)
 
 
 def _sent(laid: LayoutContext, stage: Sequence[Block], tensor: int, expert: int, tokens: float) -> float:

@@ -181,11 +181,11 @@ class Passes:
 
     @cached_property
     def _multiplying(self) -> frozenset[str]:
-        return frozenset([one.path for one in self.holders if one.macs])
+        return frozenset([holder.path for holder in self.holders if holder.macs])
 
-    def weight_macs(self, found: AnalysisResult) -> int:
+    def weight_macs(self, analysis: AnalysisResult) -> int:
         """Multiply-accumulates in products with stored weights."""
-        return sum(layer.macs or 0 for layer in found.analysis.layers if self.of_weights(layer))
+        return sum(layer.macs or 0 for layer in analysis.analysis.layers if self.of_weights(layer))
 
     def of_weights(self, layer: Layer) -> bool:
         """Whether a row (never a group) multiplies with stored weights."""

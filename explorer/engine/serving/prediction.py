@@ -56,6 +56,6 @@ def _prompt(model: TimeModel, passes: Passes, tokens: int, batch: int) -> float 
 
 
 def _seconds(model: TimeModel, layers: Iterable[Layer]) -> float | None:
-    found = [model.seconds(layer) for layer in layers if not layer.group and layer.counted and layer.calls]
-    known = [seconds for seconds in found if seconds is not None]
-    return sum(known) + model.call if known and len(known) == len(found) else None
+    times = [model.seconds(layer) for layer in layers if not layer.group and layer.counted and layer.calls]
+    known_times = [seconds for seconds in times if seconds is not None]
+    return sum(known_times) + model.call if known_times and len(known_times) == len(times) else None

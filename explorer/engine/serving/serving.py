@@ -138,7 +138,7 @@ def served(
     times = predicted(serving.times, passes, spec.prompt, serving.weight_bytes, measured)
     if not any(map(passes.predictable, spec.batches)):
         return replace(serving, times=times)
-    return replace(serving, times=times, notes=(*serving.notes, _told(times, measured)))
+    return replace(serving, times=times, notes=(*serving.notes, _prediction_note(times, measured)))
 
 
 def _within(passes: Passes, spec: ServingSpec, machine: Machine | None) -> Serving:
@@ -169,7 +169,7 @@ def _within(passes: Passes, spec: ServingSpec, machine: Machine | None) -> Servi
     return replace(serving, notes=(note, *serving.notes))
 
 
-def _told(times: Sequence[ServingTime], measured: MeasuredMachine) -> str:
+def _prediction_note(times: Sequence[ServingTime], measured: MeasuredMachine) -> str:
     """A note: the basis of the predictions, or the reason why there are none."""
     if all(row.token_predicted is None for row in times):
         return (
@@ -228,7 +228,7 @@ class _Answer:
         prefill_macs, prefill = self._prefill()
         cache = served_cache(passes, spec.contexts[0], most, self.types.kv_bits, self.weights)
         self._note(decode_macs, cache.bytes)
-        cache_bytes = {context: self._held(cache.bytes, context) for context in spec.contexts}
+        cache_bytes = {context: self._cache_bytes(cache.bytes, context) for context in spec.contexts}
         first, steps = self._works(prefill, decode_macs, cache.bytes, cache_bytes)
         step = passes.step(spec.contexts[0])
         return Serving(
@@ -286,10 +286,10 @@ class _Answer:
             passes.prompt(PROMPTS[-1]).figures.status,
         )
 
-    def _held(self, form: ClosedForm, context: int) -> int:
-        found = form.at(context)
-        if found is not None:
-            return found
+    def _cache_bytes(self, form: ClosedForm, context: int) -> int:
+        size = form.at(context)
+        if size is not None:
+            return size
         tensors = self.passes.cache(context)[1]
         return round(sum(t.tensor.numel() * element_bits(t, self.types.kv_bits) for t in tensors) / 8)
 
@@ -297,7 +297,7 @@ class _Answer:
         self, prefill: PassFigures, macs: ClosedForm, cache: ClosedForm, cache_bytes: Mapping[int, int]
     ) -> tuple[dict[int, Work], dict[tuple[int, int], Work]]:
         spec = self.spec
-        written = self._held(cache, spec.prompt)
+        written = self._cache_bytes(cache, spec.prompt)
         first = {
             batch: Work(
                 None if prefill.macs is None else prefill.macs * batch,
@@ -319,8 +319,8 @@ class _Answer:
         return first, steps
 
     def _step_macs(self, form: ClosedForm, context: int) -> int:
-        found = form.at(context)
-        return found if found is not None else self.passes.macs(context)
+        macs = form.at(context)
+        return macs if macs is not None else self.passes.macs(context)
 
     @cached_property
     def _stored_share(self) -> dict[int | None, float]:
@@ -381,7 +381,7 @@ class _Answer:
             layers = blocks(cuts, step, prompt, self.types.scale)
             for batch in spec.batches:
                 laid = LayoutContext(
-                    *(cuts, layers, context, batch, self.machine, spec.card, spec.links, self._item()),
+                    *(cuts, layers, context, batch, self.machine, spec.card, spec.links, self._item_bytes()),
                     prompt=counted,
                     encoder=self.passes.own.encoder,
                 )
@@ -409,15 +409,15 @@ class _Answer:
         return macs_by_layer
 
     def _cached(self, context: int) -> dict[int, float]:
-        found: dict[int, float] = {}
-        for one in self.passes.cache(context)[1]:
-            size = one.tensor.numel() * element_bits(one, self.types.kv_bits) / 8
-            found[one.layer] = found.get(one.layer, 0.0) + size
-        return found
+        bytes_by_layer: dict[int, float] = {}
+        for tensor in self.passes.cache(context)[1]:
+            size = tensor.tensor.numel() * element_bits(tensor, self.types.kv_bits) / 8
+            bytes_by_layer[tensor.layer] = bytes_by_layer.get(tensor.layer, 0.0) + size
+        return bytes_by_layer
 
-    def _item(self) -> int:
-        found = next((p for p in self.passes.own.model.parameters() if p.is_floating_point()), None)
-        return found.element_size() if found is not None else 4
+    def _item_bytes(self) -> int:
+        parameter = next((p for p in self.passes.own.model.parameters() if p.is_floating_point()), None)
+        return parameter.element_size() if parameter is not None else 4
 
     def _note_repeated(self) -> None:
         """Notes the weights that a step multiplies with the cached tokens, besides the new token."""
@@ -477,9 +477,9 @@ class _Answer:
             )
 
 
-def _best(one: DeviceLayout) -> tuple[bool, float, int]:
+def _best(layout: DeviceLayout) -> tuple[bool, float, int]:
     """Layouts that fit come first, then the faster ones, then those that send less."""
-    return one.fits is False, one.token if one.token is not None else float("inf"), one.link_bytes
+    return layout.fits is False, layout.token if layout.token is not None else float("inf"), layout.link_bytes
 
 
 def _longest(model: nn.Module) -> int | None:

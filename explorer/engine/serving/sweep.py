@@ -232,7 +232,7 @@ class _Run:
             return work
         for question in self.questions:
             blank = self._blank(work, question)
-            work.rows[blank.key] = self._known(blank)
+            work.rows[blank.key] = self._stored_rows(blank)
             if not work.rows[blank.key]:
                 work.open.append((question, blank))
         self.total += len(work.open)
@@ -258,7 +258,7 @@ class _Run:
             links=question.links,
         )
 
-    def _known(self, blank: ServingRow) -> list[ServingRow]:
+    def _stored_rows(self, blank: ServingRow) -> list[ServingRow]:
         """The rows of a question, if all of them are kept; the same content may have another name now."""
         first = next(iter(self.store.rows([f"{blank.key}.0"])), None)
         if first is None:

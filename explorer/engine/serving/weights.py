@@ -111,14 +111,14 @@ _WHOLE = 0.95
 """Share from which on a module is taken to use all of its weights: a few are there for other passes."""
 
 
-def _multiplying(own: Collection[nn.Parameter]) -> int:
+def _multiplying(parameters: Collection[nn.Parameter]) -> int:
     """Elements of the weights that a product takes: of stacks of experts those stacks alone."""
-    rank = max(p.dim() for p in own)
-    return sum(p.numel() for p in own if p.dim() == rank)
+    rank = max(p.dim() for p in parameters)
+    return sum(p.numel() for p in parameters if p.dim() == rank)
 
 
-def _row_bytes(own: Mapping[nn.Parameter, StoredForm]) -> int:
-    return sum(how.nbytes // p.shape[0] for p, how in own.items() if p.shape[0])
+def _row_bytes(parameters: Mapping[nn.Parameter, StoredForm]) -> int:
+    return sum(storage.nbytes // p.shape[0] for p, storage in parameters.items() if p.shape[0])
 
 
 def read_bytes(all_holders: tuple[WeightHolder, ...], tokens: int, *, encoder: bool = False) -> float:
@@ -198,16 +198,16 @@ def all_experts(model: nn.Module, all_holders: Sequence[WeightHolder]) -> list[s
 
 def _setting(config: object, *names: str) -> int:
     """The first of these settings that is a whole number; 0 for none."""
-    said = (getattr(config, name, None) for name in names)
-    return next((n for n in said if isinstance(n, int)), 0)
+    values = (getattr(config, name, None) for name in names)
+    return next((n for n in values if isinstance(n, int)), 0)
 
 
-def active(one: WeightHolder) -> int:
+def active(holder: WeightHolder) -> int:
     """Parameters of a holder that one token works with."""
-    return 0 if one.idle else round(one.params * one.used)
+    return 0 if holder.idle else round(holder.params * holder.used)
 
 
 def block_of(path: str) -> int | None:
     """The number of the layer that a path lies in; None outside of them."""
-    found = _NUMBER.search(path)
-    return int(found.group()) if found else None
+    match_ = _NUMBER.search(path)
+    return int(match_.group()) if match_ else None

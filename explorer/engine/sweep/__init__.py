@@ -139,8 +139,8 @@ def sweep(
 
 def _check_count(specs: int, subjects: int) -> None:
     if specs * subjects > MOST:
-        what = f"these are {specs * subjects:,} combinations"
-        raise Misuse(what, where="sweep", hint=f"{MOST:,} are the most")
+        message = f"these are {specs * subjects:,} combinations"
+        raise Misuse(message, where="sweep", hint=f"{MOST:,} are the most")
     if not specs:
         raise Misuse("there is no tile", where="--tile", hint="name some: --tile 16,32,64")
 
@@ -218,8 +218,10 @@ class _Run:
         return work
 
     def _fingerprint(self, work: _Work) -> None:
-        said = work.subject.content
-        work.content = work.content or (said() if said is not None else fingerprint(work.files, self.cancel))
+        digest_content = work.subject.content
+        work.content = work.content or (
+            digest_content() if digest_content is not None else fingerprint(work.files, self.cancel)
+        )
 
     def _blank(self, work: _Work, spec: TileSpec, key: str) -> SweepRow:
         return SweepRow(

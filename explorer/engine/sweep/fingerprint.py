@@ -81,7 +81,7 @@ def key_of(model: str, opening: Mapping[str, Any], spec: TileSpec, hardware: Har
     return digest({"model": model, "opening": opening, "tiling": tiling, "machine": machine})
 
 
-def digest(said: Mapping[str, Any]) -> str:
+def digest(facts: Mapping[str, Any]) -> str:
     """Digest of what figures depend on, and of the program's version."""
-    text = json.dumps({"version": __version__, **said}, sort_keys=True, default=str)
+    text = json.dumps({"version": __version__, **facts}, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]

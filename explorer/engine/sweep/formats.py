@@ -190,8 +190,8 @@ def sweep_formats(
 def kept_formats(path: str, formats: Sequence[str] = ()) -> FormatSweep:
     """The rows of number formats that a file of results holds: all, or those of some formats."""
     with Store(FormatRow, path, changed=False) as store:
-        found = [row for row in store.rows() if not formats or {*row.format.split(",")} <= {*formats}]
-    return FormatSweep(with_format_front(found), kept=len(found), output=path)
+        rows = [row for row in store.rows() if not formats or {*row.format.split(",")} <= {*formats}]
+    return FormatSweep(with_format_front(rows), kept=len(rows), output=path)
 
 
 def parts_of(text: str) -> Mapping[str, str]:
@@ -299,7 +299,7 @@ class _Run:
         waiting: list[tuple[_Work, int]] = []
         for work in works:
             for at, trial in enumerate(work.trials):
-                row, is_stored = self._known(self._blank(work, trial))
+                row, is_stored = self._stored_row(self._blank(work, trial))
                 work.rows.append(row)
                 if not is_stored:
                     waiting.append((work, at))
@@ -316,7 +316,7 @@ class _Run:
             return
         self._spread(waiting, workers)
 
-    def _known(self, row: FormatRow) -> tuple[FormatRow, bool]:
+    def _stored_row(self, row: FormatRow) -> tuple[FormatRow, bool]:
         """The stored row, if there is one, under the model's present name."""
         stored_row = next(iter(self.store.rows([row.key])), None) if self.store is not None else None
         if stored_row is None or stored_row.error:
@@ -332,7 +332,7 @@ class _Run:
         measured_row = measured(
             work.subject.door, row, self._request(trial), cancel=self.cancel, on_progress=on_progress
         )
-        self._keep(measured_row)
+        self._store_row(measured_row)
         return measured_row
 
     def _late(self) -> bool:
@@ -342,7 +342,7 @@ class _Run:
             self.late = now + self.seconds
         return self.late is not None and now >= self.late
 
-    def _keep(self, row: FormatRow) -> None:
+    def _store_row(self, row: FormatRow) -> None:
         if self.store is not None:
             self.store.add([row])
         self.made += not row.error
@@ -375,7 +375,7 @@ class _Run:
             for row in outcome:
                 if isinstance(row, FormatRow):
                     work.rows[at] = row
-                    self._keep(row)
+                    self._store_row(row)
 
         report(self.on_progress, None, "starting workers")
         self.count = cluster.spread(tasks, done, self.scheduler, workers, self.cancel)
@@ -406,7 +406,7 @@ class _Run:
         while (move := next_move(alone, taken, refused, spec.cost)) is not None:
             layer, name = move
             trial = self._mixed(alone, {**taken, layer: name}, layer)
-            row, is_stored = self._known(self._blank(work, trial))
+            row, is_stored = self._stored_row(self._blank(work, trial))
             if not is_stored:
                 if self._late():
                     self.open += 1

@@ -133,7 +133,7 @@ class Store(Generic[Row]):
             _check(path, changed)
             if os.path.exists(path):
                 _read_check(path)
-        with self._told():
+        with self._refusing():
             self._file = sqlite3.connect(path or ":memory:", timeout=_BUSY, isolation_level=None)
             (version,) = self._file.execute("PRAGMA user_version").fetchone()
             if version not in (0, _VERSION):
@@ -169,7 +169,7 @@ class Store(Generic[Row]):
         Raises:
             Misuse: The file cannot be written.
         """
-        with self._told():
+        with self._refusing():
             self._file.execute("BEGIN IMMEDIATE")
             try:
                 self._file.executemany(self._layout.add, [self._layout.values(row) for row in rows])
@@ -185,7 +185,7 @@ class Store(Generic[Row]):
             BadModel: The file holds what no sweep writes.
         """
         query, table = self._layout.query, (self._layout.table,)
-        with self._told():
+        with self._refusing():
             if not self._file.execute("SELECT 1 FROM sqlite_master WHERE name=?", table).fetchone():
                 return  # of a file that is only looked into
             if keys is None:
@@ -203,11 +203,11 @@ class Store(Generic[Row]):
             raise BadModel(f"a row cannot be read ({error})", where=self.path or "") from None
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _refusing(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:
-            raise _said(error, self.path or "") from error
+            raise _refusal(error, self.path or "") from error
 
 
 def holds(path: str, kind: type[msgspec.Struct]) -> bool:
@@ -238,7 +238,7 @@ def _check(path: str, changed: bool) -> None:
     raise Misuse("this holds no results of a sweep", where=path, hint="name another file for the results")
 
 
-def _said(error: sqlite3.Error, path: str) -> ExplorerError:
+def _refusal(error: sqlite3.Error, path: str) -> ExplorerError:
     reasons = {
         "SQLITE_BUSY": ("another program holds it", "try again when that is done"),
         "SQLITE_FULL": ("the disk is full", "make room and say the same again: what is kept stays"),

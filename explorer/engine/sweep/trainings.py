@@ -156,15 +156,15 @@ def kept_trainings(path: str, trainings: Sequence[Mapping[str, Any]], take: Take
         return replace(_answer(rows, weights, take), kept=len(rows), output=path)
 
 
-def _is(row: TrainingTrial, wanted: Mapping[str, Any]) -> bool:
-    return all(getattr(row, name) == value for name, value in wanted.items())
+def _is(row: TrainingTrial, settings: Mapping[str, Any]) -> bool:
+    return all(getattr(row, name) == value for name, value in settings.items())
 
 
-def key_of(row: TrainingTrial, module: str, samples: str, said: Mapping[str, Any]) -> str:
+def key_of(row: TrainingTrial, module: str, samples: str, options: Mapping[str, Any]) -> str:
     """Digest of what a row's figures depend on: the contents of module and data, and how it is trained."""
-    how = {name: getattr(row, name) for name in _HOW}
-    said = {"labels": "", "inputs": (), "task": None, "held": 0.2, **said}
-    return digest({"module": module, "samples": samples, "how": how, "said": said})
+    settings = {name: getattr(row, name) for name in _HOW}
+    options = {"labels": "", "inputs": (), "task": None, "held": 0.2, **options}
+    return digest({"module": module, "samples": samples, "how": settings, "said": options})
 
 
 def _answer(rows: Sequence[TrainingTrial], weights: Store[TrainedWeights], take: Take) -> TrainingSweep:
@@ -189,7 +189,7 @@ def _answer(rows: Sequence[TrainingTrial], weights: Store[TrainedWeights], take:
     return TrainingSweep(source=best.model, loss=best.measure, trials=trials, written=written, **same)
 
 
-def _cheap(rows: Mapping[str, TrainingTrial], known: Mapping[str, TrainingTrial], left: int) -> bool:
+def _cheap(rows: Mapping[str, TrainingTrial], stored_rows: Mapping[str, TrainingTrial], count: int) -> bool:
     """Whether what is left takes less than workers do to begin, by what those that were trained took."""
-    took = [row.seconds for key, row in rows.items() if key not in known]
-    return left < 2 or processors() < 2 or not took or sum(took) / len(took) * left < _WORTH
+    took = [row.seconds for key, row in rows.items() if key not in stored_rows]
+    return count < 2 or processors() < 2 or not took or sum(took) / len(took) * count < _WORTH

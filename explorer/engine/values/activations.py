@@ -194,15 +194,18 @@ class _Collector(Struct):
                 search.end()
 
     def take_again(self, numbers: Numbers, call: int, name: str) -> None:
-        one = self.searched.get((name, call))
-        if one is not None:
-            one.search_in(numbers, self.cancel)
+        samples = self.searched.get((name, call))
+        if samples is not None:
+            samples.search_in(numbers, self.cancel)
 
     def found(self) -> tuple[TensorStats, ...]:
         """The figures of every output, in the order in which they came first."""
         return (
             *self.measured,
-            *(one.stats(self.options.bins, call, self.cancel) for (_, call), one in self.samples.items()),
+            *(
+                samples.stats(self.options.bins, call, self.cancel)
+                for (_, call), samples in self.samples.items()
+            ),
         )
 
     def rows(

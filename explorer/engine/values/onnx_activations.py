@@ -64,7 +64,7 @@ def run(
     runs, texts = _feeds(model, request, dims, input_shapes)
     request.begin(len(runs))
     feeds = runs[0]
-    observed, skipped = _wanted(model, layers, request.layers, request.kinds)
+    observed, skipped = _select_outputs(model, layers, request.layers, request.kinds)
     observed = _sized(model, observed, feeds)
     try:
         _hand_over(model, observed, runs, request, skipped)
@@ -133,7 +133,7 @@ def _as_far_as_it_runs(
     works for models that onnxruntime cannot load.
     """
     nodes = model.graph.nodes
-    outputs_by_name = {output.info.name: output for output in _wanted(model, layers, ())[0]}
+    outputs_by_name = {output.info.name: output for output in _select_outputs(model, layers, ())[0]}
     works, fails = 0, len(nodes)
     while fails - works > 1:
         step()
@@ -191,7 +191,7 @@ def _feeds(
     return runs, request.given.texts(runs)
 
 
-def _wanted(
+def _select_outputs(
     model: Model, layers: Sequence[Layer], globs: Sequence[str], kinds: Sequence[str] = ()
 ) -> tuple[list[_Output], list[tuple[str, str]]]:
     """The outputs to watch, in execution order; and the layers that cannot be watched, each with a reason."""
@@ -238,12 +238,12 @@ def _paths(nodes: Sequence[Node], layers: Sequence[Layer]) -> dict[str, tuple[st
     return infos
 
 
-def _sized(model: Model, wanted: Sequence[_Output], feeds: Mapping[str, Array]) -> list[_Output]:
+def _sized(model: Model, outputs: Sequence[_Output], feeds: Mapping[str, Array]) -> list[_Output]:
     """The outputs with their shapes at these inputs, as far as inference goes."""
-    if all(o.info.shape is not None and all(isinstance(d, int) for d in o.info.shape) for o in wanted):
-        return list(wanted)
-    known = shapes.infer(model, None, {n: (element_type(a), a.shape) for n, a in feeds.items()}).values
-    return [replace(o, info=known.get(o.info.name, o.info)) for o in wanted]
+    if all(o.info.shape is not None and all(isinstance(d, int) for d in o.info.shape) for o in outputs):
+        return list(outputs)
+    info_by_name = shapes.infer(model, None, {n: (element_type(a), a.shape) for n, a in feeds.items()}).values
+    return [replace(o, info=info_by_name.get(o.info.name, o.info)) for o in outputs]
 
 
 def _numbers(output: _Output, array: Array) -> Numbers:

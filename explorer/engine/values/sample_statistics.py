@@ -50,7 +50,7 @@ class OutputSamples:
         self._whole = Moments()
         self._ordered = True
         self._along: Moments | None = Moments(first.shape[self._axis]) if self._axis is not None else None
-        self._kept: list[Numbers] = []
+        self._kept_runs: list[Numbers] = []
         self._counts: CodeCounts | None = None
         self._by_code = False
         self._kind: np.dtype[Any] = np.dtype(np.float32)
@@ -69,19 +69,19 @@ class OutputSamples:
         else:
             self._whole.join(run_moments)
         if self._axis is not None and self._along is not None:
-            self._along = self._with(self._along, numbers, cancel)
+            self._along = self._extended(self._along, numbers, cancel)
         if not self._ordered or (self._counts is None and numbers.nbytes <= room):
             pieces = [np.array(slab) for slab in numbers.slabs()]
-            self._kept.append(replace(numbers, slabs=lambda: iter(pieces)))
+            self._kept_runs.append(replace(numbers, slabs=lambda: iter(pieces)))
             self.held += sum(piece.nbytes for piece in pieces)
             return
-        for run in (*self._kept, numbers):
+        for run in (*self._kept_runs, numbers):
             for chunk in chunks(run, cancel):
                 self._count(chunk)
-        self._kept.clear()
+        self._kept_runs.clear()
         self.held = 0
 
-    def _with(self, along: Moments, numbers: Numbers, cancel: Cancel) -> Moments | None:
+    def _extended(self, along: Moments, numbers: Numbers, cancel: Cancel) -> Moments | None:
         axis = self._axis or 0
         if axis >= len(numbers.shape) or numbers.shape[axis] != along.groups:
             return None  # the axis is longer in one run than in another
@@ -131,7 +131,7 @@ class OutputSamples:
         """The statistics of all runs together."""
         shares = shares_of(self._choices)
         if self._counts is None:
-            slabs = [slab for run in self._kept for slab in run.slabs()]
+            slabs = [slab for run in self._kept_runs for slab in run.slabs()]
             whole = replace(self._first, shape=(self._elements,), slabs=lambda: iter(slabs))
             stats_fields = figures_of(whole, bins, shares, cancel)
         else:
@@ -149,16 +149,16 @@ class OutputSamples:
             quantiles=usual(quantiles),
             quantiles_exact=self._counts is None or self._by_code or searched,
             runs=self.runs,
-            chosen=self._chosen(quantiles, shares),
+            chosen=self._chosen_statistics(quantiles, shares),
             **stats_fields,
         )
 
     def _searched(self, rough: dict[float, float]) -> dict[float, float]:
         assert self._search is not None
-        found = {q: values[0] for q, values in self._search.quantiles().items()}
-        return rough | {q: value for q, value in found.items() if value is not None}
+        exact = {q: values[0] for q, values in self._search.quantiles().items()}
+        return rough | {q: value for q, value in exact.items() if value is not None}
 
-    def _chosen(
+    def _chosen_statistics(
         self, quantiles: dict[float, float], shares: Sequence[float]
     ) -> dict[str, tuple[float | None, ...]]:
         if not self._choices or not self._placed or not self._ordered:
@@ -171,7 +171,7 @@ class OutputSamples:
         if self._search is not None and self._search.steady:
             quantiles_by_share = self._search.quantiles()
         elif shares and self._counts is None:
-            quantiles_by_share = quantiles_along(self._kept, self._axis, shares)
+            quantiles_by_share = quantiles_along(self._kept_runs, self._axis, shares)
         return figures(self._along, self._choices, quantiles_by_share)
 
     def _of_counts(self, code_counts: CodeCounts, bins: int, shares: Sequence[float]) -> dict[str, Any]:

@@ -59,7 +59,7 @@ def measure(
         call=call,
         trainable=numbers.trainable,
         quantiles=usual(quantiles),
-        chosen=_chosen(numbers, choices, axis, quantiles, shares, cancel) if choices else {},
+        chosen=_chosen_statistics(numbers, choices, axis, quantiles, shares, cancel) if choices else {},
         **stats_fields,
     )
 
@@ -96,7 +96,7 @@ def figures_of(
     return dict(WideStatistics(numbers, kind, bins, all_shares, cancel).figures())
 
 
-def _chosen(
+def _chosen_statistics(
     numbers: Numbers,
     choices: Sequence[Choice],
     axis: int | None,

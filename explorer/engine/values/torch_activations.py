@@ -127,7 +127,7 @@ def read_inputs(
         bound_inputs = bind(loaded, shapes, dims)
     except Misuse:
         # for a module that declares no inputs, the file declares them
-        bound_inputs = bind(loaded, {**shapes, **_told(loaded, arrays_of_file)}, {})
+        bound_inputs = bind(loaded, {**shapes, **_types_and_shapes(loaded, arrays_of_file)}, {})
     # numpy's files have no bfloat16: torch rounds values of another type
     specs = [
         InputSpec(i.name, i.dtype if dtype_name(_kind(i)) in NUMPY_TYPES else None, None)
@@ -165,7 +165,9 @@ def _drawn(info: TensorInfo, height: int) -> RandomInput:
     return by_type(info.name, dtype if dtype in NUMPY_TYPES else "float32", shape, lambda: height)
 
 
-def _told(loaded: LoadedModule, arrays_of_file: InputArrays) -> dict[str, tuple[str, tuple[int, ...]]]:
+def _types_and_shapes(
+    loaded: LoadedModule, arrays_of_file: InputArrays
+) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Types and shapes of the arrays in a file, by the names of the module's inputs."""
     parameters = inspect.signature(loaded.meta().forward).parameters
     names = list(parameters)
@@ -311,7 +313,7 @@ def record(
         BadModel: The module fails before anything was handed over; the message says in which of its modules.
     """
     named = {path or type(module).__name__: part for path, part in module.named_modules()}
-    watched, skipped = _wanted(named, request, layers)
+    watched, skipped = _select_paths(named, request, layers)
     request.begin(len(calls))
     watch = _Watch({id(named[path]): path for path in watched}, request, len(calls))
     with ExitStack() as stack:
@@ -379,7 +381,7 @@ def _after(where: str, reason: str, paths: Sequence[str], watch: _Watch) -> Iter
             yield path, f"not reached: the model failed in {where}"
 
 
-def _wanted(
+def _select_paths(
     named: Mapping[str, nn.Module], request: ActivationRequest, layers: Sequence[Layer]
 ) -> tuple[list[str], list[tuple[str, str]]]:
     """Paths of the modules to watch; and of layers that cannot be watched, each with a reason."""

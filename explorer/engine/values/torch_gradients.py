@@ -110,13 +110,13 @@ def _start(
     return functional.cross_entropy(first, target), None
 
 
-def _part(given: Any, size: int, at: int) -> Any:
+def _part(array: Any, size: int, at: int) -> Any:
     """What of an array over all samples belongs to a run of so many, behind `at` others."""
-    return given[at : at + size] if given.ndim and len(given) > size else given
+    return array[at : at + size] if array.ndim and len(array) > size else array
 
 
-def _like(first: torch.Tensor, given: Any, at: int, where: str) -> torch.Tensor:
-    part = torch.as_tensor(_part(given, len(first) if first.dim() else 1, at))
+def _like(first: torch.Tensor, array: Any, at: int, where: str) -> torch.Tensor:
+    part = torch.as_tensor(_part(array, len(first) if first.dim() else 1, at))
     if part.shape != first.shape:
         texts = shape_text(tuple(part.shape)), shape_text(tuple(first.shape))
         raise Misuse(f"it is {texts[0]} and the first output is {texts[1]}", where=where)

@@ -31,11 +31,11 @@ class GroupPaths:
     def __init__(self, layers: Sequence[Layer]) -> None:
         self._layers = layers
         self._at = {layer.path: layer.id for layer in layers}
-        self._known: dict[str, tuple[str, ...]] = {}
+        self._paths_of: dict[str, tuple[str, ...]] = {}
 
     def around(self, path: str) -> tuple[str, ...]:
         """`path` and the paths of all groups that it lies in."""
-        paths = self._known.get(path)
+        paths = self._paths_of.get(path)
         if paths is None:
             names = dict.fromkeys([path])
             at: int | None = self._at.get(path)
@@ -45,7 +45,7 @@ class GroupPaths:
             for cut, letter in enumerate(path):
                 if letter == "." and cut:
                     names[path[:cut]] = None
-            paths = self._known[path] = tuple(n for n in names if n)
+            paths = self._paths_of[path] = tuple(n for n in names if n)
         return paths
 
 
@@ -176,7 +176,7 @@ def weights(
         Misuse: A glob or a kind matches nothing.
         Cancelled: `cancel` returned True.
     """
-    selected, aliases = _wanted(_owned(tensors, layers), names, options.kinds, layers)
+    selected, aliases = _select_tensors(_owned(tensors, layers), names, options.kinds, layers)
     tensor_stats, quantized = _measured(list(selected.values()), options, real, on_progress, cancel)
     check_axis(tensor_stats, options.axis)
     tied = [tuple(group) for key, group in aliases.items() if len(group) > 1 and key in selected]
@@ -220,7 +220,7 @@ def _measured(
     return tensor_stats, quantized
 
 
-def _wanted(
+def _select_tensors(
     tensors: Sequence[Numbers], names: Sequence[str], kinds: Sequence[str], layers: Sequence[Layer]
 ) -> tuple[dict[Hashable, Numbers], dict[Hashable, list[str]]]:
     """The selected tensors, each once, and the names of every shared tensor."""

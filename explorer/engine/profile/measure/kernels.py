@@ -327,8 +327,8 @@ def _of_block(run: KernelRun, block: DenseBlock) -> tuple[Sequence[float], float
 
 def _of_convs(run: KernelRun, count: int) -> tuple[Sequence[float], float] | None:
     """Seconds of each convolution of a run, and of all its kernels; None of one that is not whole."""
-    convs = [one.seconds for one in run.kernels.values() if one.op == "Conv"]
-    return (convs, sum(one.seconds for one in run.kernels.values())) if len(convs) == count else None
+    convs = [kernel.seconds for kernel in run.kernels.values() if kernel.op == "Conv"]
+    return (convs, sum(kernel.seconds for kernel in run.kernels.values())) if len(convs) == count else None
 
 
 def _bound_to(session: Any, graph: Graph, feeds: Mapping[str, Array]) -> Run:

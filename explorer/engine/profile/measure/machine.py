@@ -249,15 +249,15 @@ def _peaks(matmuls: Sequence[KernelTime]) -> Iterator[PeakRate]:
             )
 
 
-def _streamed(told: Surroundings) -> int:
+def _streamed(surroundings: Surroundings) -> int:
     """Bytes of weights that no cache holds from one run to the next."""
-    last = max((size for _, size, _ in told.caches), default=0)
-    return min(_most(told) // 2, 2 * last or _LEAST)
+    last = max((size for _, size, _ in surroundings.caches), default=0)
+    return min(_most(surroundings) // 2, 2 * last or _LEAST)
 
 
-def _most(told: Surroundings) -> int:
+def _most(surroundings: Surroundings) -> int:
     """Bytes that an array may have."""
-    return _MOST if told.free is None else max(1 << 20, min(_MOST, told.free // _PART))
+    return _MOST if surroundings.free is None else max(1 << 20, min(_MOST, surroundings.free // _PART))
 
 
 def _array(surroundings: Surroundings) -> tuple[int, list[str]]:

@@ -75,7 +75,7 @@ class Cuda(Processor):
     def __init__(self, name: str) -> None:
         self.name = name
         self._before = 0
-        self._told = False
+        self._has_kernels = False
 
     def place(self, value: Any) -> Any:
         """See `Processor`.
@@ -111,7 +111,7 @@ class Cuda(Processor):
     def events(self, profiler: Any) -> tuple[list[Event], list[Event]]:
         """See `Processor`."""
         calls, kernels = cuda_events_of(profiler)
-        self._told = self._told or bool(kernels)
+        self._has_kernels = self._has_kernels or bool(kernels)
         return calls, kernels
 
     def begin(self) -> None:
@@ -130,7 +130,7 @@ class Cuda(Processor):
             " have its counters (CUPTI), or the driver keeps them for an administrator",
         )
         return (
-            *(() if self._told else blind),
+            *(() if self._has_kernels else blind),
             f"the runs held {bytes_text(most)} of {torch.cuda.get_device_name(self.name)} at most,"
             f" {bytes_text(self._before)} of it before they began;"
             f" torch's allocator reserved {bytes_text(reserved)}",

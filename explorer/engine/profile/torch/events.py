@@ -46,7 +46,7 @@ class Event(NamedTuple):
 def events_of(profiler: Any) -> list[Event]:
     """What a `torch.profiler.profile` that has ended saw on the processor."""
     every = profiler.profiler.kineto_results.events()
-    return [_event(one) for one in every if one.device_type().name == "CPU"]
+    return [_event(raw) for raw in every if raw.device_type().name == "CPU"]
 
 
 def cuda_events_of(profiler: Any) -> tuple[list[Event], list[Event]]:
@@ -85,8 +85,8 @@ def _parts(call: Event) -> tuple[Event, ...]:
     """A call; of a range that launched kernels without an operator also one for them."""
     if not call.range or not call.launched:
         return (call,)
-    own = call._replace(name=LAUNCHED, end=call.start, range=False)
-    return call._replace(launched=0), own
+    launches = call._replace(name=LAUNCHED, end=call.start, range=False)
+    return call._replace(launched=0), launches
 
 
 class RowRun(Struct):
@@ -159,9 +159,9 @@ class FunctionRows:
     """Rows that are functions which a module calls, by the module's row; -1 for those of the model."""
 
     def __init__(self, layers: Sequence[Layer], modules: Iterable[int]) -> None:
-        known, self._of = {*modules}, dict[int, list[tuple[str, int]]]()
+        module_rows, self._of = {*modules}, dict[int, list[tuple[str, int]]]()
         for layer in layers:
-            if layer.id not in known and not layer.group:
+            if layer.id not in module_rows and not layer.group:
                 around = -1 if layer.parent is None else layer.parent
                 self._of.setdefault(around, []).append((_bare(layer.kind), layer.id))
 
@@ -206,10 +206,10 @@ def recorded(events: Sequence[Event]) -> RecordedRun:
 class _Reader:
     def __init__(self, functions: FunctionRows) -> None:
         self._functions = functions
-        self._found = ModuleRun()
+        self._module_run = ModuleRun()
         self._tops: list[_Open] = []
         self._ops: list[_Open] = []
-        self._made: dict[tuple[int, int], int | None] = {}
+        self._row_of_sequence: dict[tuple[int, int], int | None] = {}
         """The row of the last operator before a gradient of this thread and number was made."""
 
     def read(self, events: Sequence[Event]) -> ModuleRun:
@@ -227,7 +227,7 @@ class _Reader:
             self._settle(top)
         for op in self._ops:
             self._add(op)
-        return self._found
+        return self._module_run
 
     def _opened(self, event: Event, stack: Sequence[_Open]) -> _Open:
         """An open event, linked to the event around it."""
@@ -241,7 +241,7 @@ class _Reader:
             if event.name.startswith(MODULE):
                 row = int(event.name.removeprefix(MODULE))
                 entry.row = None if row < 0 else row
-                self._found.called.add(row)
+                self._module_run.called.add(row)
                 entry.functions = [*self._functions.of(entry.row)]
             elif event.name.startswith(PHASE):
                 entry.phase = event.name.removeprefix(PHASE)
@@ -252,7 +252,7 @@ class _Reader:
         self._ops.append(entry)
         if event.sequence >= 0 and not event.name.startswith(_BACKWARD) and entry.phase != "backward":
             assert entry.top is not None
-            self._made[event.thread, event.sequence] = entry.top.row
+            self._row_of_sequence[event.thread, event.sequence] = entry.top.row
         return entry
 
     def _begin(self, entry: _Open, around: _Open | None) -> None:
@@ -271,14 +271,14 @@ class _Reader:
         event, backward = top.event, False
         if event.name.startswith(_BACKWARD) and (top.row is None or top.phase == "backward"):
             backward = True
-            top.row = self._made.get((event.forward, event.sequence))
+            top.row = self._row_of_sequence.get((event.forward, event.sequence))
         took = top.spent * 1e-9
         name = event.name.removeprefix(_BACKWARD)
         if top.row is not None:
-            ran = self._found.rows.setdefault(top.row, RowRun())
+            ran = self._module_run.rows.setdefault(top.row, RowRun())
         else:
             label = top.phase if top.phase and top.phase != "forward" else name
-            ran = self._found.other.setdefault(label, RowRun())
+            ran = self._module_run.other.setdefault(label, RowRun())
         ran.seconds += took
         ran.backward += took if backward else 0.0
         seconds, calls = ran.ops.get(name, (0.0, 0))
@@ -288,7 +288,7 @@ class _Reader:
 
     def _add(self, op: _Open) -> None:
         event = op.event
-        run = self._found.operators.setdefault(event.name, OperatorRun())
+        run = self._module_run.operators.setdefault(event.name, OperatorRun())
         around = op.around
         # one that calls nothing but itself, for another kind of tensor, is one call
         if around is None or around.event.name != event.name or around.children > 1:

@@ -114,7 +114,7 @@ class _ModuleRuns(TimedRuns):
         super().__init__(spec.record)
         self._subject, self.module, self._train = subject, module, spec.train
         self._device = device
-        self._given = _each(subject.args, device.place), _each(subject.kwargs, device.place)
+        self._arguments = _each(subject.args, device.place), _each(subject.kwargs, device.place)
         layers = subject.analysis.layers
         rows = {layer.path: layer.id for layer in layers}
         paths = named(module)
@@ -159,7 +159,7 @@ class _ModuleRuns(TimedRuns):
         """See `TimedRuns`."""
         device = self._device
         args, kwargs = (
-            _each(value, torch.clone) for value in self._given
+            _each(value, torch.clone) for value in self._arguments
         )  # a module may work in place on them
         device.wait()
         with self._subject.loaded.quiet(), torch.set_grad_enabled(self._train), device.current():
@@ -211,12 +211,12 @@ class _ModuleRuns(TimedRuns):
             parts[name] = began, self._device.mark()
 
 
-def _loss(made: Any) -> torch.Tensor:
+def _loss(outputs: Any) -> torch.Tensor:
     """The sum of the means of all that a gradient flows back from."""
-    found = [t.mean() for _, t in tensors(made) if t.is_floating_point() and t.requires_grad]
-    if not found:
+    means = [t.mean() for _, t in tensors(outputs) if t.is_floating_point() and t.requires_grad]
+    if not means:
         raise Misuse("no output of it has a gradient", where="--train", hint="leave it out")
-    return sum(found[1:], found[0])
+    return sum(means[1:], means[0])
 
 
 def _first_sentence(error: Exception) -> str:
@@ -352,9 +352,14 @@ class _MeasuredModule(Struct):
         )
         return TimedModel(model_profile, layers, of_row)
 
-    def _phases(self, found: Profile) -> tuple[PhaseTime, ...]:
+    def _phases(self, model_profile: Profile) -> tuple[PhaseTime, ...]:
         times = {name: spread(took) for name, took in self.phases.items()}
-        return tuple([PhaseTime(name, one, one.median / found.wall_seconds) for name, one in times.items()])
+        return tuple(
+            [
+                PhaseTime(name, times_of_phase, times_of_phase.median / model_profile.wall_seconds)
+                for name, times_of_phase in times.items()
+            ]
+        )
 
 
 _NOTES = (

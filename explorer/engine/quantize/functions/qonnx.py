@@ -29,10 +29,10 @@ ROUNDING = "ROUND"
 
 
 def _function(
-    name: str, inputs: Sequence[str], made: FunctionBody, defaults: Mapping[str, Any], *needed: str
+    name: str, inputs: Sequence[str], body: FunctionBody, defaults: Mapping[str, Any], *needed: str
 ) -> Function:
     """With the attributes that a call may leave out, and those that it needs."""
-    nodes, opsets = tuple(made.nodes), {"": made.emission.opset}
+    nodes, opsets = tuple(body.nodes), {"": body.emission.opset}
     return Function(DOMAIN, name, tuple(inputs), ("Y",), nodes, opsets, needed, defaults)
 
 

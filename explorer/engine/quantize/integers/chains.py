@@ -48,7 +48,7 @@ class _Chains:
     ) -> None:
         self.rounds: dict[str, LayerChoice] = {}
         self.sources: dict[str, str] = {}
-        self._shapes, self._stored = shapes, model.graph.initializers.keys()
+        self._shapes, self._stored_names = shapes, model.graph.initializers.keys()
         self._nodes = [*node_sequence(model.graph.nodes)]
         self._readers: dict[str, list[Node]] = defaultdict(list)
         captured: set[str] = set()
@@ -77,7 +77,7 @@ class _Chains:
         if node.op != "MatMul" or len(readers) != 1 or readers[0].op != "Add" or readers[0].domain:
             return False
         product, bias = readers[0].inputs
-        return product == node.outputs[0] and bias in self._stored
+        return product == node.outputs[0] and bias in self._stored_names
 
     def _between(self, node: Node) -> None:
         read = [name for name in node.inputs if name]

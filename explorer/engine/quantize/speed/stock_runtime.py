@@ -140,11 +140,11 @@ _SIDES = frozenset(
 """Operators beside a layer that carry its weight or output, and are not it."""
 
 
-def _is_of(node: Node, name: str, codes: Collection[str], made: Collection[str]) -> bool:
+def _is_of(node: Node, name: str, codes: Collection[str], output_names: Collection[str]) -> bool:
     if node.op in _SIDES:
         return False
     return bool(name and node.name == name) or not (
-        {*codes}.isdisjoint(node.inputs) and {*made}.isdisjoint(node.outputs)
+        {*codes}.isdisjoint(node.inputs) and {*output_names}.isdisjoint(node.outputs)
     )
 
 

@@ -206,20 +206,22 @@ def _operands(layer: Any, kind: type[nn.Module], name: str) -> Iterator[Operand]
             if "weight" in weight_name and tensor.dim() == 2
         ]
         for at, weight_name in enumerate(inside, 1):
-            yield _stored("weight", at, layer, weight_name, -2, -1)
+            yield _weight_operand("weight", at, layer, weight_name, -2, -1)
         return
     rank = layer.weight.dim()
     if kind in _TABLES:
-        yield _stored("weight", 1, layer, "weight", -2, -1)
+        yield _weight_operand("weight", 1, layer, "weight", -2, -1)
         return
     yield Operand("input", 0, value, depth=1 - rank)
-    weight = _stored("weight", 1, layer, "weight", -rank, 1 - rank)
+    weight = _weight_operand("weight", 1, layer, "weight", -rank, 1 - rank)
     yield in_transposed_convolution(weight, layer.groups) if kind in _TRANSPOSED else weight
     if layer.bias is not None:
-        yield _stored("bias", 2, layer, "bias", -1, None)
+        yield _weight_operand("bias", 2, layer, "bias", -1, None)
 
 
-def _stored(part: Any, at: int, layer: nn.Module, name: str, channel: int, depth: int | None) -> Operand:
+def _weight_operand(
+    part: Any, at: int, layer: nn.Module, name: str, channel: int, depth: int | None
+) -> Operand:
     parameter = layer.get_parameter(name)
     shape = tuple(parameter.shape)
 

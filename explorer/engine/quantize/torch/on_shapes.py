@@ -43,11 +43,13 @@ def layers_on_shapes(module: nn.Module, rows: Sequence[Layer]) -> list[ModuleLay
         run = _run(layer, kind, by_path.get(path))
         stack = kind is type(layer) and _holds_stacks(layer)
         if packed:
-            module_layers.append(_left(path, kind, f"it is stored as {packed}"))
+            module_layers.append(_unquantized_layer(path, kind, f"it is stored as {packed}"))
         elif kind is nn.MultiheadAttention:
-            module_layers.append(_left(path, kind, "what it multiplies besides is not known without a run"))
+            module_layers.append(
+                _unquantized_layer(path, kind, "what it multiplies besides is not known without a run")
+            )
         elif stack and run is None:
-            module_layers.append(_left(path, kind, "it does not run with these inputs"))
+            module_layers.append(_unquantized_layer(path, kind, "it does not run with these inputs"))
         else:
             module_layer = (
                 _experts(path, layer, names) if stack else layer_of(path, layer, kind, run, names, FLOATS)
@@ -119,7 +121,7 @@ def _experts(path: str, layer: nn.Module, names: Mapping[int, str]) -> ModuleLay
     )
 
 
-def _left(path: str, kind: type[nn.Module], reason: str) -> ModuleLayer:
+def _unquantized_layer(path: str, kind: type[nn.Module], reason: str) -> ModuleLayer:
     name = path or kind.__name__
     return unquantized(path, Node(kind.__name__, [f"{name} (input)"], [name], name), reason)
 

@@ -46,14 +46,14 @@ class InputRounding:
         return f"to {self.format.name}, scale {self.scale:g}"
 
 
-def _integer(how: InputRounding, fmt: Any, x: Tensor) -> Tensor:
+def _integer(rounding: InputRounding, fmt: Any, x: Tensor) -> Tensor:
     """Divided, not multiplied by the inverse, which ties would show."""
-    whole = torch.round(x / how.scale)
-    return (torch.clamp(whole + how.zero, fmt.least, fmt.largest) - how.zero) * how.scale
+    whole = torch.round(x / rounding.scale)
+    return (torch.clamp(whole + rounding.zero, fmt.least, fmt.largest) - rounding.zero) * rounding.scale
 
 
-def _binary(how: InputRounding, fmt: Any, x: Tensor) -> Tensor:
-    scale = torch.full_like(x, how.scale)
+def _binary(rounding: InputRounding, fmt: Any, x: Tensor) -> Tensor:
+    scale = torch.full_like(x, rounding.scale)
     return torch.where(x >= 0, scale, -scale)
 
 

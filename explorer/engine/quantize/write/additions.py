@@ -41,17 +41,17 @@ class Additions:
         self.values: list[Value] = []
         self._shapes = dict(shapes)
         self._taken = set(value_names(model.graph))
-        self._made: dict[Hashable, str] = {}
+        self._names_by_key: dict[Hashable, str] = {}
 
-    def unique(self, wanted: str) -> str:
-        """`wanted`, or with a number behind it when it is in use."""
-        return free_name(wanted, self._taken)
+    def unique(self, name: str) -> str:
+        """`name`, or with a number behind it when it is in use."""
+        return free_name(name, self._taken)
 
     def once(self, key: Hashable, make: Callable[[], str]) -> str:
         """The value for a key, made the first time."""
-        if key not in self._made:
-            self._made[key] = make()
-        return self._made[key]
+        if key not in self._names_by_key:
+            self._names_by_key[key] = make()
+        return self._names_by_key[key]
 
     def store(self, tensor: Tensor) -> str:
         """A stored tensor under a free name; returns it."""
@@ -59,10 +59,10 @@ class Additions:
         self.stored[name] = Tensor(name, tensor.dtype, tensor.shape, tensor.payload)
         return name
 
-    def number(self, wanted: str, values: Array, dtype: str = "") -> str:
+    def number(self, name: str, values: Array, dtype: str = "") -> str:
         """A small tensor; one with the same name, type and bytes is shared."""
-        key = wanted, dtype, values.shape, str(values.dtype), values.tobytes()
-        return self.once(key, lambda: self.store(stored(wanted, values, dtype)))
+        key = name, dtype, values.shape, str(values.dtype), values.tobytes()
+        return self.once(key, lambda: self.store(stored(name, values, dtype)))
 
     def add(
         self,

@@ -76,8 +76,8 @@ def _cast(value: str, dtype: str, target: str, shape: Shape | None, to: Addition
 
 def _flows_in_float(choice: LayerChoice) -> bool:
     """Whether a product meets its weight behind a DequantizeLinear with an activation that is behind none."""
-    known = choice.layer.op in ("MatMul", "Gemm") and choice.weight is not None
-    return known and (choice.input is None or is_called(choice, "input"))
+    is_product = choice.layer.op in ("MatMul", "Gemm") and choice.weight is not None
+    return is_product and (choice.input is None or is_called(choice, "input"))
 
 
 def _unfused(operand: Operand, grid: Grid) -> Grid:
@@ -149,8 +149,8 @@ def stored_bias(operand: Operand, grid: Grid, to: Additions) -> str:
 
 def _same(operand: Operand, fmt: NumberFormat, grid: Grid) -> tuple[Hashable, ...]:
     """What is alike for all readers of a stored tensor that want it alike."""
-    how = grid.scale.tobytes(), grid.zero.tobytes(), grid.axis, grid.block
-    return operand.stored, operand.axes, fmt, *how
+    grid_key = grid.scale.tobytes(), grid.zero.tobytes(), grid.axis, grid.block
+    return operand.stored, operand.axes, fmt, *grid_key
 
 
 def _weight(operand: Operand, fmt: NumberFormat, grid: Grid, to: Additions) -> str:

@@ -86,8 +86,8 @@ _KEPT: Mapping[Part, frozenset[_Role]] = {
 
 def zero_point(dtype: str) -> int | None:
     """What is taken from a code before it is scaled; None where numbers have no codes of their own."""
-    found = _LAYOUTS.get(dtype)
-    return None if found is None else found.zero
+    layout = _LAYOUTS.get(dtype)
+    return None if layout is None else layout.zero
 
 
 def parts(dtype: str) -> tuple[Part, ...]:
@@ -98,8 +98,8 @@ def parts(dtype: str) -> tuple[Part, ...]:
 
 def why_none(dtype: str) -> str:
     """Why the numbers of a type have no codes to tell; '' where they have."""
-    known = ggml_blocks.can_dequantize(dtype) and dtype not in _LAYOUTS
-    return f"no codes: {dtype} stores places in a codebook, several numbers each" if known else ""
+    is_codebook = ggml_blocks.can_dequantize(dtype) and dtype not in _LAYOUTS
+    return f"no codes: {dtype} stores places in a codebook, several numbers each" if is_codebook else ""
 
 
 def of_part(dtype: str, span: FileSpan, part: Part, start: int, stop: int) -> Iterator[Array]:

@@ -78,8 +78,8 @@ def _q1_0(blocks: _Blocks) -> Array:
 
 def _q8_k(blocks: _Blocks) -> Array:
     scale = np.ascontiguousarray(blocks[:, :4]).view("<f4")
-    made: Array = scale * np.ascontiguousarray(blocks[:, 4:260]).view(np.int8).astype(np.float32)
-    return made
+    scaled: Array = scale * np.ascontiguousarray(blocks[:, 4:260]).view(np.int8).astype(np.float32)
+    return scaled
 
 
 _OWN: dict[str, Callable[[_Blocks], Array]] = {"Q1_0": _q1_0, "Q8_K": _q8_k}

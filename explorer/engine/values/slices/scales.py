@@ -40,5 +40,5 @@ def _of_node(node: Node, tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, S
 
 def file_scales(scales: Sequence[float], zeros: Sequence[int], axis: int) -> Scales:
     """What a tensor stands for that its file has scales and zero points for; no zero point is 0."""
-    made = np.array(scales, np.float32), np.array(zeros or (0,) * len(scales), np.int64)
-    return Scales(lambda: made[0], lambda: made[1], axis)
+    scale_arrays = np.array(scales, np.float32), np.array(zeros or (0,) * len(scales), np.int64)
+    return Scales(lambda: scale_arrays[0], lambda: scale_arrays[1], axis)

@@ -59,15 +59,15 @@ class SlicedTensor(Struct, frozen=True):
 
     def reals(self, selection: Selection) -> Array:
         """The same as float64, of complex ones the magnitudes."""
-        found = self.values(selection)
-        return np.abs(found) if found.dtype.kind == "c" else found.astype(np.float64)
+        numbers = self.values(selection)
+        return np.abs(numbers) if numbers.dtype.kind == "c" else numbers.astype(np.float64)
 
     def values(self, selection: Selection) -> Array:
         """The selected numbers; what they stand for where they are quantized."""
-        stored = read(self.numbers, selection)
+        stored_values = read(self.numbers, selection)
         if self.numbers.scales is None:
-            return stored
-        return dequantized(stored, self.numbers.scales, selection)[0]
+            return stored_values
+        return dequantized(stored_values, self.numbers.scales, selection)[0]
 
 
 def table(
@@ -96,7 +96,7 @@ def table(
             numbers cannot be read.
         Cancelled: `cancel` returned True.
     """
-    shown_part = _told_part(selection, slice_text, output)
+    shown_part = _shown_part(selection, slice_text, output)
     if before is not None and before.numbers.shape != sliced.numbers.shape:
         shapes = shape_text(before.numbers.shape), shape_text(sliced.numbers.shape)
         raise Misuse(f"'{before.numbers.name}' is {shapes[0]} there and {shapes[1]} here", where="--before")
@@ -112,7 +112,7 @@ def table(
         selection.shape,
         tuple(tuple(axis) for axis in shown_part.indices),
         sliced.dtype,
-        _told(values),
+        _python_numbers(values),
         before=None if before is None else _beside(sliced, before, selection, shown_part, values, cancel),
         inputs=sliced.inputs,
         calls=sliced.calls,
@@ -127,23 +127,27 @@ def with_codes(numbers: Numbers, selection: Selection) -> tuple[Array, dict[str,
     stored_values, coded = read(numbers, selection), numbers.coded
     if numbers.scales is not None:
         values, scales, zeros = dequantized(stored_values, numbers.scales, selection)
-        return values, {"codes": _told(stored_values), "scales": _told(scales), "zero_points": _told(zeros)}
+        return values, {
+            "codes": _python_numbers(stored_values),
+            "scales": _python_numbers(scales),
+            "zero_points": _python_numbers(zeros),
+        }
     if coded is None:
         return stored_values, {}
     each = (
         (coded.zero,) * stored_values.size
         if isinstance(coded.zero, int)
-        else _told(read(coded.zero, selection))
+        else _python_numbers(read(coded.zero, selection))
     )
     return stored_values, {
-        "codes": _told(read(coded.codes, selection)),
-        "scales": _told(read(coded.scales, selection)),
+        "codes": _python_numbers(read(coded.codes, selection)),
+        "scales": _python_numbers(read(coded.scales, selection)),
         "zero_points": each,
-        "offsets": None if coded.offsets is None else _told(read(coded.offsets, selection)),
+        "offsets": None if coded.offsets is None else _python_numbers(read(coded.offsets, selection)),
     }
 
 
-def _told_part(selection: Selection, slice_text: str, output: str | None) -> Selection:
+def _shown_part(selection: Selection, slice_text: str, output: str | None) -> Selection:
     """The part of a slice to show: all of it, or its edges if it is written to a file or was not chosen."""
     many = math.prod(selection.sizes)
     if many > _FEW and (output is not None or not slice_text):
@@ -157,7 +161,7 @@ def _told_part(selection: Selection, slice_text: str, output: str | None) -> Sel
     return selection
 
 
-def _told(values: Array) -> tuple[Any, ...]:
+def _python_numbers(values: Array) -> tuple[Any, ...]:
     """Numbers as Python has them."""
     if values.dtype.kind in "fV":
         values = values.astype(np.float64)
@@ -211,8 +215,8 @@ def _beside(
         before.source,
         before.tensor,
         before.dtype,
-        _told(old_values),
-        _told(_gap(old_values, values)),
+        _python_numbers(old_values),
+        _python_numbers(_gap(old_values, values)),
         None if apart is None else tuple(None if n < 0 else n for n in apart.reshape(-1).tolist()),
         equal,
         elements,
