@@ -43,6 +43,7 @@ Fields = dict[str, Any]
 
 def fields(fact: type, *, leave: tuple[str, ...] = ()) -> Fields:
     """A fact's keys and their types, some left out."""
+    leave = (*leave, "NOT_IN_JSON", *getattr(fact, "NOT_IN_JSON", ()))
     return {name: kind for name, kind in get_type_hints(fact).items() if name not in leave}
 
 
@@ -102,7 +103,7 @@ Range = record(
 )
 OpStat = record(facts.OpStat, {**fields(facts.OpStat), "attributes": dict[str, Range]})
 TENSOR = fields(facts.TensorInfo)
-Layer = record(facts.Layer, fields(facts.Layer, leave=("assumed",)))
+Layer = record(facts.Layer, fields(facts.Layer))
 MemoryStep = record(memory.MemoryStep, {"step": int, **fields(memory.MemoryStep)})
 Lifetime = record(memory.Lifetime, {**TENSOR, **fields(memory.Lifetime, leave=("tensor",))})
 Quantile = record("A quantile.", {"q": float, "value": float | None}, "Quantile")
@@ -185,7 +186,7 @@ COMPARED: Fields = {"figures": comparison.FigureTable, "compared": list[Compared
 Torchinfo = record("torchinfo's own table.", {"version": str, "text": str}, "Torchinfo")
 OutlineModel = record("The file.", {"source": str, "format": str, "file_bytes": int | None}, "OutlineModel")
 OutlineFact = record("What the header says of the whole.", {"name": str, "text": str}, "OutlineFact")
-Memory = record(memory.Memory, fields(memory.Memory, leave=("steps", "lifetimes", "assumed")))
+Memory = record(memory.Memory, fields(memory.Memory, leave=("steps", "lifetimes")))
 Roofline = record(roofline.Roofline, fields(roofline.Roofline, leave=("machine", "points")))
 PlanCost = record(cost.PlanCost, fields(cost.PlanCost, leave=("hardware", "sites")))
 SizeRange = record(

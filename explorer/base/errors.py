@@ -12,7 +12,16 @@ from explorer.base.extras import EXTRAS, extra_command
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Protocol
+    from typing import Literal, Protocol
+
+    ErrorCode = Literal["", "drop_option", "no_step", "open_sizes", "untimed"]
+    """What a caller decides by, in place of the words of an error.
+
+    drop_option: the hint asks to leave out an option that was given.
+    no_step: the model has no step of one token.
+    open_sizes: a size of the model is open, and the hint shows how to bind it.
+    untimed: a split by time, of a model that was never timed.
+    """
 
     class ModelRow(Protocol):
         """A row of a table over models: figures of one, or why it has none ('' where it has)."""
@@ -33,17 +42,19 @@ class ExplorerError(Exception):
         what: What is wrong, without a trailing full stop.
         where: The file, layer, option or dimension concerned; empty if there is none.
         hint: What the user can do about it; empty if nothing useful can be said.
+        code: What a caller decides by; empty if no caller has to.
     """
 
-    def __init__(self, what: str, *, where: str = "", hint: str = "") -> None:
+    def __init__(self, what: str, *, where: str = "", hint: str = "", code: ErrorCode = "") -> None:
         what, where, hint = _cut(what), _cut(where), _cut(hint)
         super().__init__(what, where, hint)
         self.what = what
         self.where = where
         self.hint = hint
+        self.code: ErrorCode = code
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (type(self), self.what, self.where, self.hint))
+        return (_rebuild, (type(self), self.what, self.where, self.hint, self.code))
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.what}" if self.where else self.what
@@ -60,8 +71,12 @@ def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: half - 3]} ... {text[2 - half :]}"
 
 
-def _rebuild(kind: type[ExplorerError], what: str, where: str, hint: str) -> ExplorerError:
-    return kind(what, where=where, hint=hint)
+def _rebuild(
+    kind: type[ExplorerError], what: str, where: str, hint: str, code: ErrorCode = ""
+) -> ExplorerError:
+    error = kind(what, where=where, hint=hint)
+    error.code = code
+    return error
 
 
 class BadModel(ExplorerError):
@@ -144,13 +159,18 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
     Returns:
         `did you mean 'x'?`, or `there is: a, b, c` when nothing is close, or an empty string.
     """
-    import difflib
-
     names = sorted(candidates) if isinstance(candidates, set | frozenset) else list(dict.fromkeys(candidates))
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    if close:
-        return f"did you mean '{close[0]}'?"
+    if close := nearest_alone(name, names):
+        return close
     if not names:
         return ""
     first_names = ", ".join(names[:6])
     return f"there is: {first_names}" + (f" and {len(names) - 6:,} more" if len(names) > 6 else "")
+
+
+def nearest_alone(name: str, candidates: Iterable[str]) -> str:
+    """As `nearest`, but an empty string when nothing is close."""
+    import difflib
+
+    close = difflib.get_close_matches(name, list(dict.fromkeys(candidates)), n=1, cutoff=0.5)
+    return f"did you mean '{close[0]}'?" if close else ""

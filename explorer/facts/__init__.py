@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from msgspec import Struct, field
 
@@ -170,6 +170,8 @@ class Layer(Struct, frozen=True):
     repeated_params: int = 0
     assumed: bool = False
 
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("assumed",)
+
     @property
     def kind_text(self) -> str:
         """The kind in words: 'Conv', 'Conv, tiled ×2', 'Conv, at most ×2' where it may run less often."""
@@ -297,7 +299,7 @@ class ModelInfo(Struct, frozen=True):
 class Info(Struct, frozen=True):
     """The answer of `explorer info`. `assumptions` holds what was assumed to get the numbers:
     {'dims': {'batch': 8}, 'weights': 'random, seed 0', ...}. `tiled` says what runs on tiles; None for a
-    model that has none.
+    model that has none. `random_weights` says whether the weights are random.
     """
 
     model: ModelInfo
@@ -306,6 +308,9 @@ class Info(Struct, frozen=True):
     tool: str = ""
     schema_version: int = SCHEMA_VERSION
     tiled: TiledMacs | None = None
+    random_weights: bool = False
+
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("random_weights",)
 
 
 class Analysis(Struct, frozen=True):
@@ -478,6 +483,8 @@ class Progress(Struct, frozen=True):
 def to_json(fact: Any) -> Any:
     """A fact as JSON-ready values: structs and mappings to dicts, tuples to lists.
 
+    A fact's `NOT_IN_JSON` names fields that say for code what others say in words.
+
     NaN and infinities become strings ('nan', 'inf'), because JSON has no word for them and null is
     taken: it means unknown.
     """
@@ -486,7 +493,9 @@ def to_json(fact: Any) -> Any:
     if fact is None or isinstance(fact, (str, int, float, bool)):
         return fact
     if isinstance(fact, Struct):
-        return {name: to_json(getattr(fact, name)) for name in fact.__struct_fields__}
+        left_out = getattr(fact, "NOT_IN_JSON", ())
+        names = [name for name in fact.__struct_fields__ if name not in left_out]
+        return {name: to_json(getattr(fact, name)) for name in names}
     if isinstance(fact, Mapping):
         return {str(k): to_json(v) for k, v in fact.items()}
     if isinstance(fact, (list, tuple)):

@@ -6,6 +6,8 @@ and few sessions ask for these.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from msgspec import Struct
 
 from explorer.facts import Status, TensorInfo
@@ -67,3 +69,5 @@ class Memory(Struct, frozen=True):
     status: Status = "exact"
     reason: str = ""
     assumed: bool = False
+
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("assumed",)

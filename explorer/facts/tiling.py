@@ -6,7 +6,7 @@ Re-exported by `explorer.facts`; see there for the conventions.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Struct, field
 
@@ -228,12 +228,20 @@ class SitePlan(Struct, frozen=True):
 
 
 class SkippedSite(Struct, frozen=True):
-    """A matrix product that is left as it was, and why. `macs` is None where they are not known."""
+    """A matrix product that is left as it was, and why.
+
+    Attributes:
+        macs: None where they are not known.
+        switched_off: The specification left it out; else it cannot be tiled.
+    """
 
     name: str
     op: str
     reason: str
     macs: int | None = None
+    switched_off: bool = False
+
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("switched_off",)
 
 
 class Plan(Struct, frozen=True):

@@ -35,7 +35,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, nearest, nearest_alone
 from explorer.base.units import many_text
 from explorer.facts.cost import Hardware
 from explorer.facts.profile.machine import MeasuredMachine
@@ -399,8 +399,8 @@ def _named(
     own = {each: one for each, one in known.items() if presets().get(each) != one}
     if name == HERE and len(own) < len(known):
         raise Misuse("this machine is not measured", where=where, hint="explorer machines --measure does it")
-    hint = nearest(name, known)
-    if not hint.startswith("did you mean"):
+    hint = nearest_alone(name, known)
+    if not hint:
         there = nearest(name, own) or f"write one into {path}: [machine.NAME] {settings}"
         hint = f"{there}; explorer machines lists presets" if len(own) < len(known) else there
     raise Misuse(f"no machine is called '{name}'", where=where, hint=hint)

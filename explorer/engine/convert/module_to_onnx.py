@@ -95,7 +95,8 @@ def _check(model: Model, job: ConversionJob, open_: Mapping[str, Mapping[int, st
     asked = job.asked
     if asked.opset is not None and model.opset != asked.opset:
         what = f"the exporter wrote opset {model.opset} instead of {asked.opset}"
-        raise BadModel(what, where=source, hint="leave --opset out, or try the other --exporter")
+        hint = "leave --opset out, or try the other --exporter"
+        raise BadModel(what, where=source, hint=hint, code="drop_option")
     for value in model.graph.feeds:
         for axis, name in open_.get(value.name, {}).items():
             size = (value.shape or ())[axis : axis + 1]

@@ -85,7 +85,7 @@ class ModuleChoice(Struct, frozen=True):
                 f"Only the choice, by shapes alone: its weights are {self.dtype}, of which no value was read;"
                 " what can be written is float32."
             )
-            return replace(found, modules=True, notes=(note,))
+            return replace(found, modules=True, by_shapes=True, notes=(note,))
         grids, bits = Grids({}), spec.accumulator
         choices = sound(self.choices, grids)
         found = answer(choices, grids.of, self.rows, weight_bytes, weights=False, accumulator_bits=bits)
@@ -257,7 +257,8 @@ def _checked(
     loaded = _fitting(opened, spec)
     if spec.form == "torchao":
         if output is not None:
-            raise Misuse(_PICKLED, where="--form", hint="leave --form out: the same numbers, in float32")
+            hint = "leave --form out: the same numbers, in float32"
+            raise Misuse(_PICKLED, where="--form", hint=hint, code="drop_option")
         require("torchao.quantization", "--form torchao")
     if output is not None:
         files = getattr(opened, "files", ())

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
-from explorer.base.errors import nearest
+from explorer.base.errors import nearest, nearest_alone
 from explorer.facts import Layer
 
 MATMULS = {
@@ -93,4 +93,11 @@ class LayerNames:
 
     def near(self, name: str) -> str:
         """Which layers are called nearly so, in words; '' for none."""
-        return nearest(name[:_COMPARED], islice((*self.paths, *self._names), _NEAR))
+        return nearest(name[:_COMPARED], self._near())
+
+    def near_alone(self, name: str) -> str:
+        """As `near`, but '' when no layer is called nearly so."""
+        return nearest_alone(name[:_COMPARED], self._near())
+
+    def _near(self) -> Iterable[str]:
+        return islice((*self.paths, *self._names), _NEAR)

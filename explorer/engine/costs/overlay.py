@@ -183,10 +183,10 @@ def _match(names: LayerNames, file: OutsideFigures) -> _Match:
         else:
             match.unmatched.append(name)
     if file.rows and not globs and not match.matched and not match.ambiguous:
-        hints = {name: names.near(name) for name in match.unmatched[:_LOOKED]}
-        first = next((name for name in hints if hints[name].startswith("did you mean")), match.unmatched[0])
+        close = (name for name in match.unmatched[:_LOOKED] if names.near_alone(name))
+        first = next(close, match.unmatched[0])
         problem = f"no layer is called {_several(first, len(match.unmatched))}"
-        raise Misuse(problem, where=file.source, hint=hints[first])
+        raise Misuse(problem, where=file.source, hint=names.near(first))
     if len(globs) > MOST_GLOBS:
         raise Misuse(f"{len(globs):,} globs; {MOST_GLOBS} are looked for", where=file.source)
     exact: set[int] = set().union(*match.figures)

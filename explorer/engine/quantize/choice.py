@@ -137,6 +137,10 @@ def effective_choices(choices: Sequence[LayerChoice]) -> tuple[LayerChoice, ...]
     return tuple(choices)
 
 
+_SHORTENED = {"chosen by hand": "hand"}
+"""Origins of a choice as the reason of a layer that is switched off names them."""
+
+
 def _choice(
     layer: QuantizableLayer, spec: QuantizeSpec, rules: Rules[Any], meant: Mapping[int, str]
 ) -> LayerChoice:
@@ -145,7 +149,7 @@ def _choice(
     on, named = values.pop("on"), meant.get(id(layer), "")
     reason = layer.reason
     if not reason and on is False:
-        reason = f"switched off by {origins['on'].removeprefix('chosen by ') or 'the specification'}"
+        reason = f"switched off by {_SHORTENED.get(origins['on'], origins['on']) or 'the specification'}"
     elif not reason and named and on is None:
         reason = named
     settings = {name: values[name] for name in ("granularity", "symmetric", "block")}

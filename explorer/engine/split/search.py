@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cached_property, partial
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -193,6 +194,7 @@ class StageSearch:
             raise Misuse(
                 "nothing says how long a layer takes",
                 where="--by time",
+                code="untimed",
                 hint="name a machine: --machine NAME; or explorer profile MODEL first, opened alike"
                 " (of a model that is your own code nothing is kept)",
             )
@@ -214,7 +216,7 @@ class StageSearch:
             return costs.additive(self.subject.macs)
         missing = next((one for one in layers if not one.group and one.counted and one.macs is None), None)
         if missing is not None:
-            raise Misuse(f"the MACs of {missing.path} are not known", where="split", hint=self.hint())
+            raise Misuse(f"the MACs of {missing.path} are not known", where="split", **self.remedy())
         return costs.additive(costs.of_units(self.units, layers, lambda at: layers[at].macs))
 
     def _training(self, stages: int) -> Row:
@@ -235,7 +237,8 @@ class StageSearch:
         rows = {one.layer: one for one in fact.layers}
         unknown = next((one.path for one in fact.layers if one.activation_bytes is None), None)
         if unknown is not None:
-            raise Misuse(f"how much {unknown} puts out is not known", where="--by training", hint=self.hint())
+            what = f"how much {unknown} puts out is not known"
+            raise Misuse(what, where="--by training", **self.remedy())
 
         def figure(name: str, at: int) -> int:
             return getattr(rows[at], name) if at in rows else 0
@@ -249,10 +252,10 @@ class StageSearch:
         spec = self.spec
         return [in_flight(at, stages, spec.micro_batches, spec.schedule) for at in range(stages)]
 
-    def hint(self, otherwise: str = "balance something else") -> str:
-        """What makes sizes known, or what else to do."""
+    def remedy(self, otherwise: str = "balance something else") -> Mapping[str, Any]:
+        """Hint and code of an error about an unknown size: how to bind what is open, or what else to do."""
         free = " ".join(f"--dim {name}=1" for name in self.subject.free)
-        return f"bind a size: {free}" if free else otherwise
+        return {"hint": f"bind a size: {free}", "code": "open_sizes"} if free else {"hint": otherwise}
 
     # where it may be cut
 
@@ -268,8 +271,8 @@ class StageSearch:
                 raise Misuse(
                     f"no place is left for a cut: {why}", where="split", hint="balance something else"
                 )
-            hint = self.hint("its values have no size of their own")
-            raise Misuse("no size of what crosses a cut is known", where="split", hint=hint)
+            remedy = self.remedy("its values have no size of their own")
+            raise Misuse("no size of what crosses a cut is known", where="split", **remedy)
         if not self.spec.at:
             return places
         modules = [self._module(row) for row in self.units.rows]
@@ -388,7 +391,7 @@ class StageSearch:
                 raise Misuse(
                     f"what crosses the cut before '{name}' is not known",
                     where="--cuts",
-                    hint=self.hint("cut elsewhere"),
+                    **self.remedy("cut elsewhere"),
                 )
             places.append(unit)
         places.sort()

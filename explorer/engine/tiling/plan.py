@@ -109,7 +109,7 @@ def _partition(
         said = choice.origins.get("on") or "the specification"
         why = _closed(site, choice, opset) if choice.on else f"switched off by {said}"
         if why:
-            left.append(SkippedSite(site.name, site.node.op, why, _macs(site)))
+            left.append(SkippedSite(site.name, site.node.op, why, _macs(site), switched_off=not choice.on))
             continue
         chosen.append(site)
         plans.append(_site_plan(site, choice, opset, spec.accumulator))
@@ -122,7 +122,7 @@ def _partition(
 
 def _nothing_left(refused: Sequence[SkippedSite]) -> Misuse:
     """Says why none of the sites that were chosen is tiled."""
-    if refused and "switched off" not in refused[-1].reason:
+    if refused and not refused[-1].switched_off:
         return Misuse(f"no matmul can be tiled ({refused[-1].reason})")
     return Misuse("every matmul is switched off", hint="switch one on in the rules")
 

@@ -93,7 +93,8 @@ def _cut(inputs: Sequence[torch.Tensor], batch: int | None, path: str) -> list[l
     if batch is None or counts == {batch}:
         return [list(inputs)]
     if len(counts) != 1 or 0 in counts:
-        raise Misuse("its arrays hold different numbers of samples", where=path, hint="leave --batch out")
+        what = "its arrays hold different numbers of samples"
+        raise Misuse(what, where=path, hint="leave --batch out", code="drop_option")
     return [[tensor[at : at + batch] for tensor in inputs] for at in range(0, counts.pop(), batch)]
 
 

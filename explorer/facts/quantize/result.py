@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from msgspec import Struct
 
 
@@ -206,6 +208,7 @@ class Quantization(Struct, frozen=True):
         modules: Whether the layers are those of an nn.Module, and what is made is one; else they are nodes of
             a graph.
         notes: What else there is to know of the figures: that the weights are random, or of which file.
+        by_shapes: The layers of a module are known by their shapes alone, and a note says so.
         kernels: What onnxruntime runs the layers on; None where no file of operators was written.
         times: Of runs beside the original's; None where none were made, `untimed` says why.
     """
@@ -226,3 +229,6 @@ class Quantization(Struct, frozen=True):
     kernels: RuntimeKernels | None = None
     times: RunTimes | None = None
     untimed: str = ""
+    by_shapes: bool = False
+
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("by_shapes",)

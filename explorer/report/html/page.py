@@ -106,7 +106,7 @@ def gather(
     if measured is None:
         missing.append(("Measured time", "the model was not run: --measured"))
     weights = None
-    if analysis.info.assumptions.get("weights", "").startswith("random"):
+    if analysis.info.random_weights:
         missing.append(("Weights", "they are random: their values say nothing"))
     elif analysis.info.totals.weight_bytes > _READ_AT_MOST:
         missing.append(("Weights", "more than 1 GiB: explorer weights reads them when asked to"))

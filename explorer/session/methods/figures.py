@@ -201,6 +201,7 @@ def torchinfo(session: Facade) -> TorchinfoTable:
             "torchinfo reads nn.Modules, and this file has none",
             where=session.parts.models.source,
             hint="leave --style out: our own tree is for every format",
+            code="drop_option",
         )
     return session.parts.module_maker.torchinfo()
 

@@ -412,8 +412,8 @@ class Models:
         """That the weights of every state are random, or of the user's file (and what of those it lacks), if
         the opened model's are.
         """
-        said: tuple[str, ...] = getattr(self.opened(), "weights_notes", ("",))
-        return said if said[0].startswith(("random", "weights of ")) else ()
+        notes: tuple[str, ...] = getattr(self.opened(), "replaced_weights", ())
+        return notes
 
     def rows(self, at: int, on_progress: OnProgress, cancel: Cancel) -> tuple[Layer, ...]:
         """The layers of a model; none of a module whose inputs have still to be given, which has values."""

@@ -231,8 +231,5 @@ def _decided(found: Products, spec: TileSpec) -> tuple[Plan, list[Site]]:
 
 def _without_origins(plan: Plan) -> Plan:
     """The plan as a tiled file keeps it: two files that ask for the same make the same file."""
-    skipped = [
-        replace(skip, reason="switched off") if skip.reason.startswith("switched off by ") else skip
-        for skip in plan.skipped
-    ]
+    skipped = [replace(skip, reason="switched off") if skip.switched_off else skip for skip in plan.skipped]
     return replace(plan, skipped=tuple(skipped))

@@ -126,8 +126,9 @@ class CurveMaker:
     def _no_step(self, error: Misuse) -> Misuse:
         """Why there is no step, to somebody who did not ask for it by an option."""
         where = self._models.source if error.where == "--past" else error.where
-        hint = "info tells its whole pass" if "--decode" in error.hint else error.hint
-        return Misuse(error.what, where=where, hint=hint)
+        if error.where == "--past" and error.code in ("drop_option", "no_step"):
+            return Misuse(error.what, where=where, hint="info tells its whole pass")
+        return Misuse(error.what, where=where, hint=error.hint, code=error.code)
 
     @contextmanager
     def _sizes(

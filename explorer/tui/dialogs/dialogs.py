@@ -139,7 +139,7 @@ class PageDialog(Dialog[bool]):
 def without_options(error: ExplorerError) -> str:
     """The line of an error; an option that is at fault, or is to be left out, was not typed here."""
     where = "" if error.where.startswith("--") else error.where
-    hint = "" if error.hint.startswith("leave --") else error.hint
+    hint = "" if error.code == "drop_option" else error.hint
     return str(ExplorerError(error.what, where=where, hint=hint))
 
 

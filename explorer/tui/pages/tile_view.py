@@ -311,16 +311,18 @@ def _multiplied(
     """What a tile matmul multiplies, and with `named` what that is called."""
     lines: list[Line] = []
     left, right = names.get("A", ""), site.weight or names.get("B", "")
-    fed = "patches of" if "Conv" in site.op else "activation"
-    for letter, first, second, name, role in (
-        ("A", product.rows, product.depth, left, fed),
-        ("B", product.depth, product.cols, right, "initializer" if site.weight else "activation"),
+    fed, unnamed = (
+        ("patches of", "patches of the input") if "Conv" in site.op else ("activation", "an activation")
+    )
+    held = "initializer" if site.weight else "activation"
+    for letter, first, second, name, role, nameless in (
+        ("A", product.rows, product.depth, left, fed, unnamed),
+        ("B", product.depth, product.cols, right, held, f"an {held}"),
     ):
         where: list[Span] = [(_range(first, second), "number"), (f" {_size(first, second)}", "dim")]
         lines.append(_field(letter, where, width))
         if named:
             said = f"{role} {ending(safe(name), max(8, width - 5 - len(role)))}"
-            nameless = f"{role} the input" if role.endswith(" of") else f"an {role}"
             lines.append((("   ", "text"), (said, "text") if name else (nameless, "dim")))
     return lines
 

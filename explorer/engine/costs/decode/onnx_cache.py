@@ -217,7 +217,8 @@ def whole_text(
     """
     brings = _tokens(model.graph.feeds)
     if brings is None:
-        raise Misuse("it takes neither a text nor a cache", where="--past", hint="leave --decode out")
+        what = "it takes neither a text nor a cache"
+        raise Misuse(what, where="--past", hint="leave --decode out", code="drop_option")
     sizes = _Sizes(dims)
     shape = _shape_of(brings, {})
     at = 1 if len(shape) > 1 else 0
@@ -290,6 +291,7 @@ class _Sizes:
             f"one decode step needs {size:,} where {name} is {current:,}",
             where=where,
             hint="leave --dim out for it, or export the model with a dynamic sequence and cache",
+            code="drop_option",
         )
 
     def of(self, dim: Dim, name: str, *, total: int, mask: bool) -> int:

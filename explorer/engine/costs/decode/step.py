@@ -87,6 +87,7 @@ def _no_cache() -> Misuse:
         "it takes no key-value cache, so there is no step behind one",
         where="--past",
         hint="export it with its cache as inputs; of a module of transformers --decode counts its own",
+        code="no_step",
     )
 
 

@@ -98,6 +98,7 @@ def examine(
             inputs=bound_inputs.inputs,
             notes=(*loaded.notes, *bound_inputs.notes),
             assumptions={"dims": bound_inputs.dims, "weights": loaded.weights_text},
+            random_weights=loaded.weights_from == "random",
             valued=loaded.valued,
             asks=loaded.asks,
             plain=loaded.meta if with_values else None,
@@ -117,6 +118,7 @@ def examine_module(
     inputs: tuple[TensorInfo, ...] | None = None,
     notes: tuple[str, ...] = (),
     assumptions: Mapping[str, Any] | None = None,
+    random_weights: bool = False,
     valued: Callable[[], nn.Module] | None = None,
     asks: bool = False,
     plain: Callable[[], nn.Module] | None = None,
@@ -134,6 +136,7 @@ def examine_module(
         inputs: Names of the inputs, where they are known better than from `args`.
         notes: What is worth knowing about how the model was made.
         assumptions: What was assumed to get the numbers.
+        random_weights: The weights are random.
         valued: Makes the model with the values of its small tensors, for one that asks for them.
         asks: It is known to.
         plain: Makes the model without any values, where small tensors of `model` have theirs.
@@ -163,7 +166,7 @@ def examine_module(
     output_infos = described(run.result, "output")
     info = _about(source or type(model).__name__, input_infos, output_infos, (*notes, *verdict.notes))
     return liveness.AnalysisResult.of(
-        Analysis(Info(info, dict(assumptions or {}), totals), layers),
+        Analysis(Info(info, dict(assumptions or {}), totals, random_weights=random_weights), layers),
         liveness.schedule(
             steps, run.kept, layers, rows_of, failed=failed and f"{failed}what ran until then is counted"
         ),

@@ -14,13 +14,13 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from msgspec import Struct
 from torch import nn
 
-from explorer.base.errors import BadModel, ExplorerError, Misuse, nearest
+from explorer.base.errors import BadModel, ExplorerError, Misuse, nearest, nearest_alone
 from explorer.engine.formats.torch_module.arguments import BoundInputs, Example
 from explorer.engine.formats.torch_module.meta_copy import (
     emptied,
@@ -40,6 +40,7 @@ class LoadedModule(Struct):
         source: What the user asked for.
         build: Makes the module, on the device that is current.
         weights_text: Where the weights come from, for a person.
+        weights_from: The same for code: random numbers, a file of weights, or the model itself.
         seed: Of the random weights.
         notes: What is worth knowing about how the model is made.
         trained: Whether the weights have values that `build` alone does not give (then the model is built
@@ -67,6 +68,7 @@ class LoadedModule(Struct):
     values: Callable[[], nn.Module] | None = None
     asks: bool = False
     new: bool = False
+    weights_from: Literal["random", "file", "model"] = "model"
     _meta: nn.Module | None = None
     _real: nn.Module | None = None
     _built: nn.Module | None = None
@@ -262,6 +264,7 @@ def _from_torchvision(name: str, weights: str | None, seed: int) -> LoadedModule
         source=name,
         build=build,
         weights_text=f"random, seed {seed}" if pretrained is None else f"torchvision {weights}",
+        weights_from="random" if pretrained is None else "model",
         seed=seed,
         notes=(note,) if note and pretrained is None else (),
         trained=pretrained is not None,
@@ -306,7 +309,7 @@ def _from_callable(source: str, seed: int) -> LoadedModule:
             f"'{attribute}' is a {type(target).__name__}, not a callable that returns an nn.Module",
             where=source,
         )
-    loaded = LoadedModule(source, lambda: nn.Identity(), f"random, seed {seed}", seed)
+    loaded = LoadedModule(source, lambda: nn.Identity(), f"random, seed {seed}", seed, weights_from="random")
     if isinstance(target, nn.Module):
         return of(target, source=source)
 
@@ -378,8 +381,8 @@ def _imported(path: str, source: str) -> Any:
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if path == missing or path.startswith(f"{missing}."):
-            hint = nearest(path, [n[:-3] for n in os.listdir(folder) if n.endswith(".py")])
-            hint = hint if hint.startswith("did") else "the current folder is searched too"
+            names = [n[:-3] for n in os.listdir(folder) if n.endswith(".py")]
+            hint = nearest_alone(path, names) or "the current folder is searched too"
             raise Misuse(
                 f"there is no module '{missing}' here or installed", where=source, hint=hint
             ) from error

@@ -85,7 +85,7 @@ def built(
         return _with_values(kind, copy.deepcopy(settings), number, values, files)
 
     # without a cache transformers looks whether several texts lie in one row
-    loaded = LoadedModule(source, make, f"of {source}", values=fill, asks=asks, new=True)
+    loaded = LoadedModule(source, make, f"of {source}", values=fill, asks=asks, new=True, weights_from="file")
     try:
         loaded.example = _text_input(loaded.shapes())
     except _TooMany:

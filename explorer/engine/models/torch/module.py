@@ -77,7 +77,8 @@ class TorchModel:
         info = analyse.stored(self.loaded.meta(), source=self.source)
         about = replace(info.model, format=self.format)
         assumptions = {**info.assumptions, "weights": self.loaded.weights_text}
-        return replace(info, model=about, assumptions=assumptions)
+        random = self.loaded.weights_from == "random"
+        return replace(info, model=about, assumptions=assumptions, random_weights=random)
 
     def graph(self, folder: str, *, on_progress: OnProgress = None) -> Model:
         """See `OpenedModel`."""
@@ -116,15 +117,20 @@ class TorchModel:
     def weights_note(self) -> str:
         """Where the weights come from: 'random weights, seed 0'."""
         text = self.loaded.weights_text
-        if text.startswith("of "):
+        if self.loaded.weights_from == "file":
             return f"weights {text}"
-        return f"random weights{text.removeprefix('random')}" if text.startswith("random") else text
+        return f"random weights, seed {self.loaded.seed}" if self.loaded.weights_from == "random" else text
 
     @property
     def weights_notes(self) -> tuple[str, ...]:
         """`weights_note`, and what a file of weights lacks or has in excess, once the model is built."""
         of_file = self.loaded.notes if self.options.weights_file is not None else ()
         return self.weights_note, *of_file
+
+    @property
+    def replaced_weights(self) -> tuple[str, ...]:
+        """`weights_notes` where the weights are random or from a file; () where they are the model's own."""
+        return () if self.loaded.weights_from == "model" else self.weights_notes
 
     def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
         """See `OpenedModel`."""

@@ -55,7 +55,7 @@ def with_file(loaded: LoadedModule, path: str) -> LoadedModule:
         return module
 
     loaded.build = filled
-    loaded.weights_text, loaded.trained = f"of {path}", True
+    loaded.weights_text, loaded.weights_from, loaded.trained = f"of {path}", "file", True
     return loaded
 
 

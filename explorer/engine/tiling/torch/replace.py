@@ -96,7 +96,8 @@ def tile_module(
             continue
         origin = next((o for o in choice.origins.values() if o), "")
         why = f"switched off{f' by {origin}' if origin else ''}"
-        skipped.append(SkippedSite(site.name, op, why, sum(rows) * depth * columns))
+        macs = sum(rows) * depth * columns
+        skipped.append(SkippedSite(site.name, op, why, macs, switched_off=True))
     if not plans:
         raise Misuse("no layer is left to tile", hint="; ".join(dict.fromkeys(s.reason for s in skipped)))
     twin = copied(module, share)

@@ -31,7 +31,7 @@ def diff(fact: Diff) -> list[Block]:
     """The answer of `explorer diff`: by operator, row by row, cost before and after."""
     head = Line((Span(fact.before, "strong"), Span("   ->   ", "quiet"), Span(fact.after, "strong")))
     if fact.equal:
-        word, _, why = verdict(fact).partition(": ")
+        word, why = _equality(fact)
         same = Line((Span(word, "good"), f"   {why}"), 2)
         return [head, Line(), same, *([Line(), *_rows(fact)] if fact.nodes else [])]
     return [head, Line(), by_operator(fact), Line(), *_rows(fact), Line(), costs(fact), *doubts(fact)]
@@ -40,16 +40,19 @@ def diff(fact: Diff) -> list[Block]:
 def verdict(fact: Diff) -> str:
     """One line in words: what became of how many nodes."""
     if fact.equal:
-        return (
-            "equal: nothing but names inside the graph differs"
-            if fact.nodes
-            else "identical: no node differs"
-        )
+        return ": ".join(_equality(fact))
     counts = Counter(node.status for node in fact.nodes)
     if len(counts) == 1 and (alone := next(iter(counts))) in ("folded", "tiled", "quantized"):
         return f"{counts[alone]:,} {alone}, nothing else changed"
     said = [f"{counts[status]:,} {status}" for status in _ROW_ROLES if status in counts]
     return ", ".join(said) or "no node differs"
+
+
+def _equality(fact: Diff) -> tuple[str, str]:
+    """In which way equal graphs are equal, and why."""
+    if fact.nodes:
+        return "equal", "nothing but names inside the graph differs"
+    return "identical", "no node differs"
 
 
 def changes(fact: Diff) -> list[Block]:

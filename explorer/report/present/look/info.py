@@ -157,6 +157,10 @@ def _totals(totals: Totals) -> list[Field]:
     if totals.flops is not None and moved and not sign:
         intensity = f"{totals.flops / moved:.2f}"
     summed = "leaf modules" if totals.activation_bytes_functional is not None else "every node"
+    summed_field = bytes_field(
+        *("Activations, sum", totals.activation_bytes_sum, sign),
+        *(f"outputs of {summed}, each once", "activ. sum"),
+    )
     rows = [
         count_field("Parameters", totals.params, totals.stored_sign, trainable, "params"),
         bytes_field("Weight bytes", totals.weight_bytes, totals.stored_sign, "", "weights"),
@@ -165,10 +169,7 @@ def _totals(totals: Totals) -> list[Field]:
         count_field(
             *("Elementwise operations", totals.elementwise_ops, sign, "not in the FLOPs"), "elementwise"
         ),
-        bytes_field(
-            *("Activations, sum", totals.activation_bytes_sum, sign),
-            *(f"outputs of {summed}, each once", "activ. sum"),
-        ),
+        summed_field,
         bytes_field("Activations, peak", totals.activation_bytes_peak, sign, peak, "activ. peak"),
         bytes_field("Bytes read", totals.bytes_read, sign, _split(totals), "reads"),
         bytes_field("Bytes written", totals.bytes_written, sign, "", "writes"),
@@ -180,7 +181,7 @@ def _totals(totals: Totals) -> list[Field]:
         rows.insert(2, bytes_field("Key-value cache", cache, sign, "read by the attention", "KV cache"))
     if totals.activation_bytes_functional is not None:
         more = totals.activation_bytes_functional
-        at = next(i for i, row in enumerate(rows) if row.label == "Activations, sum") + 1
+        at = rows.index(summed_field) + 1
         rows.insert(
             at, bytes_field("Activations, functional", more, sign, "not in the sum above", "functional")
         )

@@ -14,6 +14,7 @@ from explorer.report.blocks import (
     Heading,
     Line,
     Paragraph,
+    Role,
     Span,
     Table,
     table_of,
@@ -71,14 +72,16 @@ def step_blocks(fact: Memory, at: int) -> list[Block]:
     step = fact.steps[at]
     name = step.path or ("the model's inputs" if not at else "(unnamed)")
     live = step.live_bytes
+    role: Role = "quiet"
     said = f", {percent_text(live, fact.peak_bytes)} of the peak"
     if live == fact.peak_bytes:
+        role = "warning"
         said = ": this is the peak" if at == fact.peak_step else ": as much as at the peak"
     return [
         Line(
             (f"Step {at:,} of {len(fact.steps) - 1:,} ", Span(name, "strong"), Span(f" {step.kind}", "kind"))
         ),
-        Line((size(live), Span(" live", "quiet"), Span(said, "quiet" if "%" in said else "warning"))),
+        Line((size(live), Span(" live", "quiet"), Span(said, role))),
     ]
 
 

@@ -127,14 +127,10 @@ def _rests_on(fact: Quantization) -> list[Block]:
     return [Paragraph(printable(said), "quiet") for said in (_ran_on(fact), *fact.notes) if said]
 
 
-_ONLY = "Only the choice"
-"""How a note begins that says what was done."""
-
-
 def _ran_on(fact: Quantization) -> str:
     """What was run, and how long that took."""
     if not (fact.output or fact.seconds):
-        if any(note.startswith(_ONLY) for note in fact.notes):
+        if fact.by_shapes:
             return ""
         more = ", and tells what accumulators need" if fact.accumulator_bits else ""
         if fact.modules:

@@ -184,7 +184,7 @@ def _times_title(fact: Serving) -> str:
 def times_table(fact: Serving) -> Table:
     """A row for each context and batch."""
     predicted = any(one.token_predicted is not None for one in fact.times)
-    shown = [one for one in _TIMED if predicted or one[0].title != _PREDICTED]
+    shown = [one for one in _TIMED if predicted or one not in _PREDICTIONS]
     return table_of(
         fact.times,
         (
@@ -207,14 +207,17 @@ def _held(memory: int, fits: bool | None) -> Span:
     return Span(bytes_text(memory), "bad" if fits is False else "figure", f"{memory:,}", memory)
 
 
-_PREDICTED = "predicted"
+_PREDICTIONS: Sequence[tuple[Column, Callable[[ServingTime], Cell]]] = (
+    (Column("predicted", "right"), lambda one: seconds(one.first_token_predicted)),
+    (Column("predicted", "right"), lambda one: seconds(one.token_predicted)),
+)
 _TIMED: Sequence[tuple[Column, Callable[[ServingTime], Cell]]] = (
     (Column("first token", "right"), lambda one: seconds(one.first_token)),
     (Column("bound by", drop=2), lambda one: Span(LIMITS[one.first_limit], "quiet")),
-    (Column(_PREDICTED, "right"), lambda one: seconds(one.first_token_predicted)),
+    _PREDICTIONS[0],
     (Column("a token", "right"), lambda one: seconds(one.token)),
     (Column("bound by", drop=1), lambda one: Span(LIMITS[one.token_limit], "quiet")),
-    (Column(_PREDICTED, "right"), lambda one: seconds(one.token_predicted)),
+    _PREDICTIONS[1],
     (Column("tokens/s", "right"), lambda one: rate_cell(one.rate)),
 )
 

@@ -260,7 +260,7 @@ class SplitScreen(SubScreen[int]):
             found.request = before
             if places is not None and error.where == "places":  # of a model that has changed since
                 await self._searched(request, None, None)
-            elif untimed is not None and error.where == "--by time":
+            elif untimed is not None and error.code == "untimed":
                 await self._searched(untimed, None, None)
                 self._say(_UNTIMED)
             else:
@@ -278,7 +278,7 @@ class SplitScreen(SubScreen[int]):
 
     def _failed(self, error: ExplorerError, request: SplitRequest) -> None:
         """Why there is no such split, and the settings again."""
-        more = "D binds open sizes" if "bind a size" in error.hint else ""
+        more = "D binds open sizes" if error.code == "open_sizes" else ""
         message = MessageDialog("Split", without_options(error), hint=more)
         leave = bool(more) and self._found.draft is None
 
