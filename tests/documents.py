@@ -123,7 +123,8 @@ SiteCost = record(
     {**fields(cost.SiteCost, leave=("orders", "systolic", "formulas")), **fields(cost.OrderCost)},
 )
 SitePlan = record(facts.SitePlan, fields(facts.SitePlan, leave=("rows",)))
-Plan = record(facts.Plan, {**fields(facts.Plan), "sites": list[SitePlan]})
+SkippedSite = record(facts.SkippedSite, fields(facts.SkippedSite))
+Plan = record(facts.Plan, {**fields(facts.Plan), "sites": list[SitePlan], "skipped": list[SkippedSite]})
 SweepRow = record(
     sweep.SweepRow,
     {
