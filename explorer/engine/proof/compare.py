@@ -1,7 +1,7 @@
 """Numeric comparison: how far apart two results are, how far from float64, and whether that is too far.
 
-No fixed tolerance anywhere: one wrongly fails deep models and wrongly passes small outputs. The error
-of the original against float64 is the noise floor, measured on the same inputs, and the claim tested is
+There is no fixed tolerance: it would fail deep models that are right and pass small outputs that are wrong.
+The error of the original against float64 is the noise floor, measured on the same inputs. The tested claim is
 that the other graph is no less accurate.
 """
 
@@ -18,19 +18,19 @@ from explorer.engine.runtime.onnxruntime import Array
 from explorer.engine.values import agreement
 
 LIMIT = 8.0
-"""What |error| / (u |x| |W|) of a product of matrices may be where signs are mixed."""
+"""Limit of |error| / (u |x| |W|) of a matrix product whose terms have both signs."""
 
 _SLACK = 4.0
-"""Two runs of equal accuracy differ in RMS error by up to 2 or so; a fault, by orders of magnitude."""
+"""Two runs of equal accuracy differ in RMS error by about a factor of 2; a fault, by orders of magnitude."""
 
 _SAMPLE_SLACK = 256.0
-"""Added to the slack, over the number of elements: the fewer, the more their errors may differ by
-chance (three elements against three exceed 89 times in RMS less than once in 10,000 cases)."""
+"""Added to the slack, over the number of elements: fewer elements may differ more by chance
+(three elements against three exceed a factor of 89 in RMS less than once in 10,000 cases)."""
 
 SLAB = 1 << 13
-"""Elements compared at a time: a comparison makes some twenty arrays of float64, which so stay in cache: in
-slabs of a million elements it took eight times as long. And BLAS takes one thread for the dot product of up
-to 10,000: several wait for each other longer than that takes."""
+"""Elements compared at a time. A comparison makes some twenty arrays of float64, which stay in cache at this
+size: slabs of a million elements took eight times as long. BLAS also uses one thread for a dot product of up
+to 10,000 elements: several threads would wait for each other longer than the product takes."""
 
 _OCTAVES = 4
 """Outputs are also judged in bins of magnitude this many powers of two wide, so that large elements do
@@ -39,17 +39,17 @@ not hide an error in small ones."""
 _BIN_ELEMENTS = 16
 
 _HALF = 2.0**-12
-"""Unit roundoff from which on a type is narrower than what its products are computed in."""
+"""Unit roundoff from which a type is narrower than the type its products are computed in."""
 
 _PEAK = 4.0
 """How far the largest of many roundings lies above their RMS."""
 
 _AMPLIFIED = 64.0
-"""How many times the effect of one rounding of the inputs the error of a whole run may be: every layer
-adds roundings of its own."""
+"""Limit of the error of a whole run, in multiples of the effect of one rounding of the inputs: every layer
+adds roundings."""
 
 VOID = "not one finite number in any draw: NaN against NaN shows nothing"
-"""Why outputs that are the same wherever they are no numbers are no evidence, and no difference either."""
+"""Reason why outputs without any finite number are neither evidence nor a difference."""
 
 
 def unit_roundoff(dtype: str) -> float:
@@ -63,30 +63,30 @@ def to_float64(array: Array) -> Array:
 
 
 def allowed(roundoff: float, depth: int, growth: float) -> float:
-    """RMS difference of two results, of their size, that `depth` roundings explain."""
+    """Relative RMS difference of two results that `depth` roundings explain."""
     # roundings are independent: they add up as the square root of their number
     return growth * _SLACK * roundoff * math.sqrt(depth)
 
 
 class OutputComparison(Struct):
-    """Two results of the same shape, `before` and `after`, added up over draws.
+    """Comparison of two results of the same shape, `before` and `after`, over all draws.
 
     Attributes:
         roundoff: u of the output's type.
-        sensitivity: RMS change of `before` when its inputs move by one unit in the last place: what the
-            model makes of a single rounding.
-        growth: How much more `after` may round, by its longer sums.
-        share: Of the elements, those that have an error of their own.
-        binned: Whether errors are also added up by the magnitude of the elements, which `judge` asks for.
+        sensitivity: RMS change of `before` when its inputs move by one unit in the last place: the effect of
+            a single rounding on the output.
+        growth: Factor by which `after` may round more, because of longer sums.
+        share: Share of the elements that have an independent error.
+        binned: Whether errors are also added up by the magnitude of the elements, as `judge` needs.
         elements: Elements compared that are finite on both sides.
-        judged: Those of them for which there was a float64 result.
+        judged: Compared elements that have a float64 result.
         nonfinite: NaN or Inf in `after` where `before` has none, or another one.
-        lost: NaN or Inf in `before` where `after` is finite and float64 says nothing better.
-        size: Elements that came in.
-        shared: Those of them that are NaN or Inf in both: they compare nothing.
-        shared_nan: Those of them that are NaN.
+        lost: NaN or Inf in `before` where `after` is finite and float64 does not decide.
+        size: Elements in all draws.
+        shared: Elements that are NaN or Inf in both.
+        shared_nan: Elements that are NaN in both.
         others: Draws without a float64 result, with `before` in its place.
-        used: Of what a test allowed, the largest share that was found; what `judge` found out.
+        used: Largest share of an allowed error that occurred; set by `judge`.
     """
 
     roundoff: float
@@ -113,7 +113,7 @@ class OutputComparison(Struct):
     _bins: dict[int, tuple[int, float, float]] = field(default_factory=dict)
 
     def add(self, before: Array, after: Array, reference: Array | None) -> None:
-        """Takes one draw in. `reference` is the float64 result of the original."""
+        """Adds a draw. `reference` is the float64 result of the original."""
         old, new = np.asarray(before).reshape(-1), np.asarray(after).reshape(-1)
         true = None if reference is None else np.asarray(reference).reshape(-1)
         for first in range(0, old.size, SLAB):
@@ -151,7 +151,7 @@ class OutputComparison(Struct):
             self._finite(old[both], new[both], None if true is None else true[both])
 
     def add_beside(self, before: Array, after: Array) -> None:
-        """Takes one draw in that has no float64 result: it is judged by the noise of those that have."""
+        """Adds a draw without a float64 result: it is judged by the noise of the draws that have one."""
         self.add(before, after, None)
         if self.others is None:
             self.others = OutputComparison(self.roundoff)
@@ -164,7 +164,7 @@ class OutputComparison(Struct):
         with np.errstate(over="ignore"):
             if magnitude.min() > 0:
                 relative = gap / magnitude
-            else:  # numpy takes three times as long where it has to leave some out
+            else:  # numpy takes three times as long with `where=`
                 relative = np.divide(gap, magnitude, out=np.zeros_like(gap), where=magnitude != 0)
             self.max_rel = max(self.max_rel, float(np.max(relative)))
             self.largest = max(self.largest, float(magnitude.max()))
@@ -228,7 +228,7 @@ class OutputComparison(Struct):
         return self._rms("error new")
 
     def figures(self) -> dict[str, Any]:
-        """The fields of evidence that it fills; None where nothing was compared."""
+        """The fields of the evidence that come from this comparison; None where nothing was compared."""
         was_compared = bool(self.elements)
         return {
             "max_abs": self.max_abs if was_compared else None,
@@ -242,10 +242,10 @@ class OutputComparison(Struct):
 
     @property
     def plausible(self) -> bool:
-        """Whether float64 and the original agree well enough for the former to be its truth.
+        """Whether float64 and the original agree well enough for float64 to be the truth.
 
-        If they do not, the float64 run computes something else (a defect of an evaluator, a decision that
-        fell the other way), and an error measured against it would be a noise floor without meaning.
+        If they disagree, the float64 run computes something else (a defect of an evaluator, or a decision
+        that went the other way), and an error measured against it would be a meaningless noise floor.
         """
         if not self.judged:
             return False
@@ -254,23 +254,23 @@ class OutputComparison(Struct):
         return (self.rms_before or 0.0) <= expected
 
     def _chance(self, count: int) -> float:
-        """By how many times errors of `count` elements may differ by chance, beside the slack."""
+        """Factor by which errors of `count` elements may differ by chance, beside the slack."""
         return _SAMPLE_SLACK / max(self._own(count), 1)
 
     def _own(self, count: int) -> float:
-        """How many independent errors `count` elements have."""
+        """Number of independent errors among `count` elements."""
         return count * self.share
 
     @property
     def limit_share(self) -> float | None:
-        """Of the error that is allowed, the share that was found; None of what is no matter of size."""
+        """Share of the allowed error that occurred; None where no size of an error decides."""
         return None if self.broken() or math.isinf(self.used) else self.used
 
     def judge(self, *, both: bool = False) -> str:
-        """Empty if `after` is no less accurate than `before`, else why it is not, in words.
+        """'' if `after` is no less accurate than `before`, else why it is less accurate.
 
         Args:
-            both: Nor may `before` be less accurate than `after`: neither is the original of the other.
+            both: Also require that `before` is no less accurate: neither is the original of the other.
         """
         broken = self.broken()
         if broken or self.equal:
@@ -285,7 +285,7 @@ class OutputComparison(Struct):
         return worse or self._unexplained()
 
     def _unexplained(self) -> str:
-        """In what the two differ in the other draws by more than an error that is allowed and the floor."""
+        """How the other draws differ by more than an allowed error and the noise floor."""
         others = self.others
         if others is None or not others.judged:
             return ""
@@ -315,12 +315,12 @@ class OutputComparison(Struct):
         return ""
 
     def _worse(self, floor: tuple[str, float | None, float], tried: tuple[str, float | None, float]) -> str:
-        """In what the errors of `tried` exceed those of `floor` by more than chance."""
+        """How the errors of `tried` exceed those of `floor` by more than chance."""
         slack = self.growth * _SLACK + self._chance(self.judged)
         rounding = 2 * self.roundoff
         (_, rms_floor, max_floor), (side, rms, largest) = floor, tried
-        # a runtime carries float32 from one half-precision operator to the next, where no function or loop
-        # stands between: what a rounding there amounts to is known from that of the inputs
+        # a runtime keeps float32 between half-precision operators where no function or loop stands between
+        # them: the effect of a rounding there is known from the effect of a rounding of the inputs
         least = self.sensitivity if self.roundoff >= _HALF else 0.0
         rms_floor, rms, scale = max(rms_floor or 0.0, least), rms or 0.0, self._rms("true") or 0.0
         max_floor = max(max_floor, _PEAK * least)
@@ -340,13 +340,13 @@ class OutputComparison(Struct):
         return ""
 
     def _exceeds(self, error: float, allowed: float) -> bool:
-        """Whether an error is above what is allowed; the largest share of all is kept."""
+        """Whether an error exceeds its limit; keeps the largest share of a limit."""
         share = error / allowed if allowed else math.inf if error else 0.0
         self.used = max(self.used, share)
         return error > allowed
 
     def judge_by_depth(self, depth: int) -> str:
-        """As `judge`, for want of a float64 run: the noise is that of `depth` accumulated roundings."""
+        """As `judge`, without a float64 run: the noise is that of `depth` accumulated roundings."""
         broken = self.broken()
         if broken or self.equal:
             return broken
@@ -360,13 +360,13 @@ class OutputComparison(Struct):
         return ""
 
     def beyond_rounding(self, depth: int) -> bool:
-        """Whether the two differ by more than `depth` accumulated roundings make: over all, or somewhere."""
+        """Whether the difference exceeds `depth` accumulated roundings, over all elements or in one."""
         noise = allowed(self.roundoff, depth, self.growth)
         gap, scale = (self.mse or 0.0) ** 0.5, self._rms("old") or 0.0
         return gap > noise * scale or self.max_abs > noise * self.largest
 
     def broken(self) -> str:
-        """What no rounding explains, in words; '' if nothing is."""
+        """The difference that no rounding explains, in words; '' without one."""
         if self.nonfinite:
             return f"{self.nonfinite:,} NaN or Inf that the original has not"
         if self.lost:

@@ -1,8 +1,8 @@
 """Dynamic sizes that a proof tries where a model leaves them open.
 
-A graph that takes every size may compute something else at one of them only: at sizes below a tile, at a
-whole one, at an odd length. So an open size is tried at 1, 2, 3, a prime above 16, around its tile and above
-two of them, as far as the model runs there.
+A graph that accepts every size may be wrong at some sizes only: below a tile, at a whole tile, at an odd
+length. So an open size is tried at 1, 2, 3, a prime above 16, around its tile and above two tiles, as far as
+the model runs there.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from explorer.engine.shapes import Inference
 from explorer.facts import Plan
 
 Dims = Mapping[str, int | Sequence[int]]
-"""Sizes by the name of a dimension, one or several."""
+"""One or several sizes by the name of a dimension."""
 
 _MACS = 4 << 30
-"""Multiply-accumulates in one try; twice those of the figures may be more. What takes longer is left to sizes
-that are bound."""
+"""Multiply-accumulates of one try; twice those of the figures are allowed, too. Larger tries are left to
+that the user fixes."""
 
 _SMALL = 1, 2, 3, 17
-"""What every open size is tried at: a size of its own, two of them, an odd number, a prime of some length."""
+"""Sizes at which every open dimension is tried: one, two, an odd number, a longer prime."""
 
 _BATCHES = 17, 5, 3
-"""Of a batch, beside the small lengths; it takes `_FEW` beside the others, since it multiplies everything."""
+"""Sizes of a batch beside the small lengths. Beside others a batch takes `_FEW`: it multiplies all work."""
 
 _FEW = 2, 1, 3
 
 _MOST_LIMITS = 8
-"""Limits around which sizes are tried; where there are more, the small ones."""
+"""Number of limits around which sizes are tried; the smallest limits are kept."""
 
 _BATCH = re.compile(r"n|bsz?|.*batch.*", re.IGNORECASE)
 
@@ -46,12 +46,12 @@ _NAME = re.compile(r"[A-Za-z_][\w.]*")
 
 
 class Sizes(Struct, frozen=True):
-    """Sizes of open dimensions by name; those that have no name share the name ''.
+    """Sizes of open dimensions by name; dimensions without a name share the name ''.
 
     Attributes:
-        tried: One after the other; the first are those of the figures, if the model runs at them.
-        refused: At which the model does not run.
-        costly: At which it would take too long.
+        tried: The sizes, in order; the first are those of the figures, if the model runs at them.
+        refused: Sizes at which the model does not run.
+        costly: Sizes at which a run would take too long.
     """
 
     tried: tuple[dict[str, int], ...]
@@ -59,7 +59,7 @@ class Sizes(Struct, frozen=True):
     costly: tuple[dict[str, int], ...] = ()
 
     def remarks(self) -> Iterator[str]:
-        """What is to be said of sizes that were not tried."""
+        """Remarks on sizes that were not tried."""
         for sizes, why in (
             (self.refused, "the original does not run"),
             (self.costly, "it was not tried: too large"),
@@ -80,7 +80,7 @@ def choose(
     Args:
         model: The original.
         plan: What was tiled, if anything was.
-        dims: What the user chose; of several the i-th of each name are tried together, and shorter lists
+        dims: Sizes from the user. The i-th sizes of all names are tried together; shorter lists are
             are repeated.
         input_shapes: Shapes and types in place of the declared ones, with what the other model has fixed.
         limits: Numbers on both sides of which sizes are tried.
@@ -108,7 +108,7 @@ def choose(
     rows, costly = _affordable(rows, small, free, _cost(model, plan, base, len(rows)))
     several = any(len(column) > 1 for column in user_sizes.values())
     if len(rows) == 1 or (plan is not None and len(lengths) < 2 and not several):
-        return Sizes(tuple(rows), costly=costly)  # the sites of a plan are run at each of them anyway
+        return Sizes(tuple(rows), costly=costly)  # the sites of a plan are run at each of these sizes anyway
     tried, refused = _accepted(model, rows, lengths, input_shapes or {}, bool(free))
     return Sizes(tried, refused, costly)
 
@@ -128,10 +128,10 @@ def _columns(
     batches: Sequence[str],
     limits: Collection[int],
 ) -> dict[str, list[int]]:
-    """For each open dimension what it is tried at, in the order of the tries.
+    """For each open dimension, its sizes in the order of the tries.
 
-    One runs up where the next one runs down, so that two of them are seldom large together, and seldom the
-    same: what a graph makes of the one in place of the other would not show.
+    Sizes rise in one dimension while they fall in the next. So two dimensions are seldom large together, and
+    seldom equal: equal sizes would hide a graph that takes one for the other.
     """
     free = (*lengths, *batches)
     tiles = {name: _tiles(model, plan, name) for name in free} if plan is not None else {}
@@ -153,7 +153,7 @@ def _columns(
 
 
 def _tiles(model: Model, plan: Plan, name: str) -> set[int]:
-    """The tiles of the sites that have this size alone along an axis, or may have it."""
+    """The tile sizes of sites that have only this dimension along an axis, or may have it."""
     shapes = Inference(model, {n: s for n, s in plan.dims.items() if n not in plan.free}, {}).main.values
     tiles: set[int] = set()
     for site in plan.sites:
@@ -168,7 +168,7 @@ def _tiles(model: Model, plan: Plan, name: str) -> set[int]:
 
 
 def _cost(model: Model, plan: Plan | None, base: Mapping[str, int], tries: int) -> float:
-    """About how many multiply-accumulates there are at the sizes that figures are for."""
+    """Approximate multiply-accumulates at the sizes of the figures."""
     if plan is not None:
         return sum(site.batch * site.M * site.K * site.N for site in plan.sites)
     if tries == 1:
@@ -180,9 +180,9 @@ def _cost(model: Model, plan: Plan | None, base: Mapping[str, int], tries: int) 
 def _affordable(
     rows: Sequence[dict[str, int]], small: Sequence[str], free: Sequence[str], macs: float
 ) -> tuple[list[dict[str, int]], tuple[dict[str, int], ...]]:
-    """Those that may be tried, with smaller batches where that helps, and those that take too long.
+    """The rows to try, with smaller batches where that helps, and the rows that take too long.
 
-    What there is to multiply grows about in proportion to each size. One beside the first is always tried.
+    Work grows about in proportion to each size. At least one row beside the first is tried.
     """
     base, most = rows[0], max(_MACS, 2 * macs)
 
@@ -212,9 +212,9 @@ def _accepted(
     input_shapes: InputShapes,
     droppable: bool,
 ) -> tuple[tuple[dict[str, int], ...], tuple[dict[str, int], ...]]:
-    """Those at which the model runs, and those at which it does not.
+    """The rows at which the model runs, and the rows at which it does not.
 
-    Two names may stand for one size (of a sequence and of its mask): then both are given the same.
+    Two names may stand for one size (of a sequence and of its mask): then both get the same size.
     """
     session = RuntimeSession(model, what="the original", optimise=False)
     tried: list[dict[str, int]] = []

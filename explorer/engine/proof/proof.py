@@ -1,10 +1,10 @@
 """Equivalence proof of two graphs: evidence, cheapest and strongest first.
 
-What has the same operators, attributes, constants and producers is equal by construction (`value_numbers`).
-What was tiled is proved site by site (`site_proof`). What is left, the changed regions, is run alone
-(`region_runs`), and the whole models once (`whole_run`). A mean squared error alone proves nothing: one of
-9,216 tiles dropped gives 7.5e-9; nor does a run alone: a zeroed recurrence is equal bit for bit on a sequence
-of one.
+Nodes with the same operators, attributes, constants and producers are equal by construction
+(`value_numbers`). Tiled nodes are proved site by site (`site_proof`). The remaining nodes, the changed
+regions, are run alone (`region_runs`), and the whole models once (`whole_run`). A mean squared error alone
+proves nothing: one of 9,216 tiles dropped gives 7.5e-9. Nor does a run alone: a model with a zeroed
+recurrence is equal bit for bit on a sequence of length one.
 """
 
 from __future__ import annotations
@@ -65,26 +65,26 @@ def verify(
     Args:
         before: The original.
         after: The other model.
-        plan: What was tiled; None: as the tiled file itself says, if it does.
+        plan: What was tiled; None to read it from the tiled file, if it has a plan.
         draws: How many random inputs the whole models are run on.
         seed: Of the first draw; draw i has seed + i.
         dims: Sizes of symbolic dimensions.
         input_shapes: Shapes and types in place of the declared ones.
         torch_run: The torch model that `before` was exported from: inputs to outputs, both in the order of
             the graph.
-        arrays: Inputs from a file; then nothing is drawn but what regions and sites see besides.
-        tolerance: By how much the outputs may differ: then the models are run, and nothing is proved.
-        meanwhile: Done in a thread of its own while matmuls are proved, where there are processors for it.
-            What it raises is nobody's concern here.
-        on_progress: Told where the proof stands.
-        cancel: Asked now and then.
+        arrays: Inputs from a file. Then only regions and sites also get random inputs.
+        tolerance: How far the outputs may differ. Then the models are run, and nothing is proved.
+        meanwhile: Runs in a thread of its own while matmuls are proved, where a processor is free. Its
+            exceptions are ignored here.
+        on_progress: Receives the phase and the progress of the proof.
+        cancel: Called now and then; True stops.
 
     Returns:
-        The evidence. That the models differ is a result, not an error.
+        The evidence. A difference between the models is a result, not an error.
 
     Raises:
         Misuse: An option does not fit the model, or no input can be drawn.
-        BadModel: onnxruntime cannot load or run one of the models, and what they are does not decide it.
+        BadModel: onnxruntime cannot load or run one of the models, and their structure does not decide.
         Cancelled: `cancel` said so.
     """
     started = time.perf_counter()
@@ -122,15 +122,15 @@ def check_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> No
 
 
 _LARGEST_LIMIT = 1 << 14
-"""Up to which sizes are tried on both sides of a limit that one model alone holds."""
+"""Largest limit, held by one model alone, on both sides of which sizes are tried."""
 
 
 class ProofTask(Struct, frozen=True):
-    """Two graphs whose inputs and outputs belong together; the rest as for `verify`.
+    """Two graphs with paired inputs and outputs; the other fields as for `verify`.
 
     Attributes:
         names: Input of the original to input of the other.
-        ends: Outputs of both that belong together.
+        ends: Outputs of both, paired.
     """
 
     before: Model
@@ -147,13 +147,13 @@ class ProofTask(Struct, frozen=True):
 
 
 class ProofInputs(Struct, frozen=True):
-    """What the models are run on.
+    """The inputs that the models run on.
 
     Attributes:
-        declared: Shapes and types by input, as they are given or agreed on.
-        sizes: Of open dimensions, that are tried.
-        tried: How inputs are drawn at each of them; the first goes into the whole models.
-        drawn: Whether they are random.
+        declared: Shapes and types by input, from the user or from the models.
+        sizes: The sizes of open dimensions that are tried.
+        tried: How inputs are drawn at each of the sizes; the whole models run on the first.
+        drawn: Whether the inputs are random.
     """
 
     declared: random_inputs.InputShapes
@@ -162,7 +162,7 @@ class ProofInputs(Struct, frozen=True):
     drawn: bool
 
     def fields(self, seeds: Sequence[int], sizes: Sequence[Mapping[str, int]]) -> dict[str, Any]:
-        """What the evidence says of them."""
+        """The fields of the evidence that describe the inputs."""
         return {
             "seeds": tuple(seeds) if self.drawn else (),
             "inputs": tuple(random_input.text() for random_input in self.tried[0]),
@@ -179,7 +179,7 @@ def _inputs(
         values = random_inputs.given_inputs(task.before, arrays, declared)
         return ProofInputs(declared, Sizes((random_inputs.sizes_of(task.before, values),)), (values,), False)
     numbers = [limit for side in one_sided(task.before, task.after) for n in side for limit in n.limits]
-    # a size of a million would take longer than anybody waits: what such a limit does stays open
+    # a size of a million would take too long: the effect of such a limit is not tested
     limits = {round(value) for value in numbers if 1 < value <= _LARGEST_LIMIT}
     sizes = choose(task.before, task.plan, dims, declared, limits)
     tried = tuple(random_inputs.plan_inputs(task.before, size, declared) for size in sizes.tried)
@@ -187,7 +187,7 @@ def _inputs(
 
 
 def _within(task: ProofTask, inputs: ProofInputs, tolerance: Tolerance) -> Verification:
-    """Runs alone: whether the outputs differ by no more than the user allows."""
+    """Verification by runs alone: whether the outputs stay within the tolerance."""
     before, tried = task.before, inputs.tried
     seeds = [task.seed + i for i in range(max(task.draws, len(tried)) if inputs.drawn else 1)]
     feeds = [random_inputs.draw(tried[i % len(tried)], seed) for i, seed in enumerate(seeds)]
@@ -208,14 +208,14 @@ def _within(task: ProofTask, inputs: ProofInputs, tolerance: Tolerance) -> Verif
 
 
 def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
-    """Sites, structure, runs, verdict."""
+    """Proves the sites, compares the structure, runs the models, and gives the verdict."""
     seeds = [task.seed + i for i in range(task.draws if inputs.drawn else 1)]
-    plan, tried = task.plan, list(inputs.tried)  # the sites take out what the original does not run on
+    plan, tried = task.plan, list(inputs.tried)  # sites remove inputs on which the original fails
     halfway = _taken_apart(task.before, plan, inputs.sizes.tried[0], inputs.declared)
     sites = SiteProof(halfway, task.after, tried, task.seed, task.tell, task.cancel)
     first = {task.names[name]: value for name, value in random_inputs.draw(tried[0], task.seed).items()}
     with (
-        gc_pause(),  # a walk makes a hundred thousand objects without a circle
+        gc_pause(),  # a walk makes a hundred thousand objects without reference cycles
         whole_run.run_ahead(task.after, plan if len(seeds) == 1 else None, first) as ahead,
     ):
         originals = sites.originals(plan)
@@ -256,7 +256,7 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
 def _matched(
     task: ProofTask, inputs: ProofInputs, originals: Mapping[str, Original], proofs: Sequence[SiteEvidence]
 ) -> Correspondence:
-    """The graphs held against each other, where a site that is proved stands for its product."""
+    """The correspondence of both graphs, in which a proved site counts as its product."""
     task.tell("matching the graphs", 0, 1)
 
     def types() -> tuple[Mapping[str, TensorInfo], Mapping[str, TensorInfo]]:
@@ -277,7 +277,7 @@ def _judged(
     seeds: Sequence[int],
     tried: Sequence[tuple[random_inputs.RandomInput, ...]],
 ) -> Verification:
-    """The verdict, and what it rests on; sizes whose inputs are not in `tried` were refused."""
+    """The verdict and its grounds; sizes whose inputs are not in `tried` were refused."""
     pairs = list(zip(inputs.sizes.tried, inputs.tried, strict=True))
     refused = [size for size, drawn in pairs if all(drawn is not attempt for attempt in tried)]
     verdict = verdict_of(grounds)
@@ -288,7 +288,7 @@ def _judged(
         verdict["verdict"] += f"; {NOTE}"
     met = [size for size in inputs.sizes.tried if size not in refused]
     if not grounds.sites and not grounds.regions:
-        met = met[:1]  # nothing but the whole models was run
+        met = met[:1]  # nothing but the whole models ran
     return Verification(
         **verdict,
         **inputs.fields(seeds, met),
@@ -310,13 +310,13 @@ def _ran(
     tries: Sequence[tuple[random_inputs.RandomInput, ...]],
     seed: int,
 ) -> Grounds:
-    """What running the whole models and the changed regions adds to what is known."""
+    """Adds to the grounds the runs of the whole models and of the changed regions."""
     proved = grounds.structural and all(site.passed for site in grounds.sites)
     try:
         whole, remarks = whole_run.compare_whole(runs, proved=proved)
     except BadModel as why:
         if any(not site.passed for site in grounds.sites):
-            return grounds  # the site that is wrong says more than that the model does not run
+            return grounds  # the faulty site says more than the failed run
         if not proved or grounds.sites:
             raise
         return replace(grounds, not_run=str(why))
@@ -330,7 +330,7 @@ def _ran(
         return grounds
     nodes = grounds.nodes
     if all(region.passed for region in regions):
-        # what lies behind regions that give the same is equal by construction, too
+        # nodes behind regions with equal results are equal by construction, too
         changed = {at for region in regions for at in region.positions}
         nodes = matched.nodes - len(matched.of_sites(matched.met)) - len(changed)
     return replace(
@@ -343,7 +343,7 @@ def _ran(
 
 
 def _limits(regions: Sequence[RegionResult], rounded: float) -> Iterator[str]:
-    """What is to be said of numbers that runs cannot show."""
+    """Remarks on numbers that runs cannot show."""
     if not all(region.passed for region in regions):
         return
     if rounded:
@@ -355,7 +355,7 @@ def _limits(regions: Sequence[RegionResult], rounded: float) -> Iterator[str]:
 
 
 def _teller(on_progress: OnProgress, cancel: Cancel) -> Callable[[str, int, int], None]:
-    """Reports progress, if there is any, and stops there if the user wants to stop."""
+    """A function that reports progress, if anyone listens, and raises Cancelled if the user asked to stop."""
     last: list[Progress] = []
 
     def tell(phase: str, done: int, total: int) -> None:
@@ -386,7 +386,7 @@ def _unlike(before: Model, after: Model, why: str, seconds: float) -> Verificati
 def _taken_apart(
     before: Model, plan: Plan | None, sizes: Mapping[str, int], input_shapes: random_inputs.InputShapes
 ) -> Model:
-    """The original with the operators taken apart that the plan names."""
+    """The original with the operators decomposed that the plan names."""
     if plan is None or not plan.decomposed:
         return before
     symbols = {d for v in before.graph.feeds for d in v.shape or () if isinstance(d, str)}
@@ -398,7 +398,7 @@ def _taken_apart(
 
 
 def _bound(given: random_inputs.InputShapes, sizes: Mapping[str, int]) -> random_inputs.InputShapes:
-    """Given shapes with the dimensions in them that have a size: what is given goes before `sizes`."""
+    """Input shapes with their dimensions bound to sizes; sizes that the shapes give take precedence."""
     return {
         name: (dtype, tuple(sizes.get(d, d) if isinstance(d, str) else d for d in shape))
         for name, (dtype, shape) in given.items()
@@ -406,7 +406,7 @@ def _bound(given: random_inputs.InputShapes, sizes: Mapping[str, int]) -> random
 
 
 def _growth(plan: Plan | None) -> float:
-    """How much more rounding there may be in the longest sum of the plan than in the original's.
+    """Factor by which the longest sum of the plan may round more than the original's.
 
     A runtime's own kernel adds a few hundred terms in a row; roundings grow with the square root. Small
     tiles of deep products make longer rows: 1,024 of them for K = 4,096 in tiles 4 deep.

@@ -1,9 +1,9 @@
-"""Tiled torch layers: evidence that one computes what its original does: the torch side of `verify.sites`.
+"""Tiled torch layers: evidence that each computes what its original does; the torch side of `verify.sites`.
 
-Each layer is tried where it stands: the original runs once, and as soon as a layer of it has run, its tiled
-twin gets the same input, and dense random numbers of the same shape (behind a ReLU half the weights are
-multiplied by zero, and a fault there is invisible). Nothing is kept for later, so one layer's activations are
-in memory at a time. Every product that torch then does is seen in its dispatcher and held against the tile.
+Each layer is tried in place: the original runs once, and after each of its layers the tiled twin gets the
+same input, and dense random numbers of the same shape (behind a ReLU half the weights are multiplied by zero,
+and a fault there is invisible). Only one layer's activations are in memory at a time. Torch's dispatcher
+reports every product, which is compared with the tile.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from explorer.engine.tiling.torch.replace import TILED, rows_of
 from explorer.facts import Plan, SiteEvidence, SitePlan
 
 _PRODUCTS = frozenset({"mm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "convolution", "einsum"})
-"""Operators of torch's that multiply matrices otherwise than by tiles."""
+"""Torch operators that multiply matrices without tiles."""
 
 
 def site_evidence(
@@ -35,14 +35,14 @@ def site_evidence(
     seed: int,
     step: Callable[[], None],
 ) -> tuple[SiteEvidence, ...]:
-    """Holds every site of a plan against the layer that it stands for.
+    """Compares every site of a plan with its layer.
 
     Args:
         original: The module as it was, with its weights; hooks are put on it while it runs.
         tiled: Its tiled twin.
         plan: What was tiled.
         run: Runs a module on one draw of inputs.
-        seed: Of the dense numbers.
+        seed: Seed of the dense numbers.
         step: Called before each site; may raise to stop.
     """
     layers, twins = (dict(m.named_modules(remove_duplicate=False)) for m in (original, tiled))
@@ -75,7 +75,7 @@ def site_evidence(
 
 
 class _Products(DispatchMode):
-    """Counts the products of tiles, and notes what is none."""
+    """Counts the products of tiles, and notes other products."""
 
     def __init__(self, site: SitePlan) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class _Products(DispatchMode):
         return func(*args, **(kwargs or {}))
 
     def fault(self) -> str:
-        """What is not as planned; '' if nothing."""
+        """The first product that is not as planned; '' without one."""
         site = self.site
         whole = site.products * math.prod(site.tile) if site.edges == "padded" else site.M * site.K * site.N
         if self.wrong:
@@ -109,7 +109,7 @@ class _Products(DispatchMode):
 
 
 def _examined(site: SitePlan, layer: Any, twin: Any, x: Tensor, y: Tensor, seed: int) -> SiteEvidence:
-    """One layer on its own input and on dense numbers."""
+    """Evidence of one layer on its own input and on dense numbers."""
     same = torch.equal(layer.weight, twin.weight)
     same &= layer.bias is twin.bias if layer.bias is None else torch.equal(layer.bias, twin.bias)
     counting = _Products(site)
@@ -160,7 +160,7 @@ def _evidence(
 
 
 def _references(layer: Any, inputs: Sequence[Tensor]) -> list[Reference]:
-    """What the layer should give for each input, in float64, by the forward of torch's own layer."""
+    """The layer's expected output for each input, in float64, by the forward of torch's own layer."""
     kind: Any = next(base for base in TILED if isinstance(layer, base))
     bias = None if layer.bias is None else layer.bias.double()
     if bias is not None and kind is not nn.Linear:
@@ -179,7 +179,7 @@ def _references(layer: Any, inputs: Sequence[Tensor]) -> list[Reference]:
 
 
 def _dense(x: Tensor, seed: int) -> Tensor:
-    """Values of both signs, none near zero, as large as the activation's."""
+    """Random values of both signs, none near zero, as large as the activation's."""
     chance = torch.Generator().manual_seed(seed + 2)
     finite = x.double().abs()
     scale = float(finite[finite.isfinite()].max()) if finite.isfinite().any() else 1.0

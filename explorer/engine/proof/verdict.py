@@ -1,6 +1,6 @@
 """Verdict of a proof, in one sentence with its kind: equal, equal on evidence, different, not proved.
 
-Apart from the proof, since conversions and the twins of torch modules end in the same words.
+A module of its own, since conversions and the twins of torch modules share the wording.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from explorer.facts.verification import Tolerance
 
 
 class Grounds(Struct, frozen=True):
-    """What a verdict rests on.
+    """The grounds of a verdict.
 
     Attributes:
         sites: Evidence of tiled sites.
-        whole: Of the outputs of the whole models.
-        torch: Of the outputs of the torch model.
-        regions: Of changed regions.
+        whole: Evidence of the outputs of the whole models.
+        torch: Evidence of the outputs of the torch model.
+        regions: Evidence of changed regions.
         draws: How many inputs the whole models were run on.
-        planned: Sites that the plan names.
-        nodes: That are equal by construction; None where nothing but runs was compared.
-        structural: Whether the outputs are the same by construction, but for the sites.
-        not_run: Why the models were not run.
-        remarks: What is to be said of how they were run.
+        planned: Number of sites that the plan names.
+        nodes: Number of nodes that are equal by construction; None where only runs were compared.
+        structural: Whether the outputs are equal by construction, except for the sites.
+        not_run: Why the models did not run.
+        remarks: Remarks on how they were run.
     """
 
     sites: Sequence[SiteEvidence] = ()
@@ -48,16 +48,16 @@ class Grounds(Struct, frozen=True):
 
 
 def verdict_of(grounds: Grounds) -> dict[str, Any]:
-    """The fields of a verification that say what was shown: `passed`, `verdict_kind`, `verdict`.
+    """The fields of a verification that hold the result: `passed`, `verdict_kind`, `verdict`.
 
-    The verdict is one sentence, with figures, or with the first thing that is wrong.
+    The verdict is one sentence, with figures, or with the first fault.
     """
     kind, verdict = _fault(grounds) or _shown(grounds)
     return {"passed": kind in PASSED, "verdict_kind": kind, "verdict": verdict}
 
 
 def verdict_within(outputs: Sequence[OutputEvidence], tolerance: Tolerance, draws: int) -> dict[str, Any]:
-    """As `verdict_of`, of models that may differ by as much as was asked."""
+    """As `verdict_of`, for models that may differ within a tolerance."""
     worst = next((o for o in outputs if not o.passed), None)
     tolerance_words = tolerance_text(tolerance)
     kind: VerdictKind = "evidence"
@@ -74,7 +74,7 @@ def verdict_within(outputs: Sequence[OutputEvidence], tolerance: Tolerance, draw
 
 
 def _fault(grounds: Grounds) -> tuple[VerdictKind, str] | None:
-    """The first thing that is wrong."""
+    """The first fault."""
     for site in grounds.sites:
         if site.differs:
             return "different", f"different: site '{printable(site.name)}': {site.reason}"
@@ -116,7 +116,7 @@ def _named(region: RegionEvidence) -> str:
 
 
 def _still(ends: Sequence[OutputEvidence]) -> str:
-    """'outputs 'a' and 'b' are the same whatever goes in, which shows nothing'."""
+    """A sentence: 'outputs 'a' and 'b' are the same whatever goes in, which shows nothing'."""
     names = [f"'{printable(end.name)}'" for end in ends]
     listed = f"outputs {', '.join(names[:-1])} and {names[-1]} are" if names[1:] else f"output {names[0]} is"
     return f"{listed} the same whatever goes in, which shows nothing"
@@ -170,7 +170,7 @@ _EDGE = "a rounding beside them moved a value over an edge (of a quantizer, an i
 
 
 def _apart(stepped: Sequence[OutputEvidence]) -> str:
-    """By how much outputs differ: 'the outputs differ by up to 5.3e-02 (9.6e-03 of their size)'."""
+    """A clause on the difference: 'the outputs differ by up to 5.3e-02 (9.6e-03 of their size)'."""
     gaps = [output for output in stepped if output.max_abs is not None]
     if not gaps:
         return f"of output '{printable(stepped[0].name)}' {stepped[0].reason}".replace(": ", ", ")
@@ -179,7 +179,7 @@ def _apart(stepped: Sequence[OutputEvidence]) -> str:
 
 
 def _outputs(grounds: Grounds, identical: bool) -> str:
-    """What the outputs of the whole models showed."""
+    """A clause on the outputs of the whole models."""
     times, count = many_text(grounds.draws, "draw"), many_text(len(grounds.whole), "output")
     if identical:
         return f"{count} bit for bit the same over {times}"
@@ -195,7 +195,7 @@ def _outputs(grounds: Grounds, identical: bool) -> str:
 
 
 def _remarks(grounds: Grounds) -> Iterator[str]:
-    """What is to be said of outputs besides."""
+    """Remarks on outputs."""
     undefined = sum(e.undefined for e in grounds.whole)
     if undefined:
         yield f"{undefined:,} elements of the outputs are NaN or Inf in both"

@@ -1,8 +1,8 @@
 """Changed nodes of a region: which one was inserted, removed, replaced, changed or connected otherwise.
 
-A value is where two models are compared; a fault is in a node. What makes a value in one model and in the
-other is a few nodes, most of which are the same: those are taken away from the front, where they compute the
-same from the same, and from the back, where the same operators read what the changed node makes.
+A comparison is of values, a fault is in a node. The region that makes a value is a few nodes in each model,
+and most of them are the same. Equal nodes are removed from the front, where they compute the same values from
+the same inputs, and from the back, where equal operators read what the changed node makes.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def changed_nodes(
     Args:
         before: The first graph.
         after: The second graph.
-        regions: What makes the value in either.
-        named: Names of the first graph for values of the second that are the same.
+        regions: The region that makes the value, in either graph.
+        named: By names in the second graph: the names of the same values in the first.
     """
     forms = _Forms()
     sides = _Side(before, regions[0], {}, forms), _Side(after, regions[1], named, forms)
@@ -62,7 +62,7 @@ def changed_nodes(
 
 
 class _Forms:
-    """What both sides number together."""
+    """The numbers that both sides share."""
 
     def __init__(self) -> None:
         self.forms = Forms()
@@ -84,12 +84,12 @@ class _Forms:
 
 
 class _Side:
-    """One region, its nodes numbered from what it is given on.
+    """One region, its nodes numbered from its inputs on.
 
     Attributes:
         numbers: Of values, by name: equal numbers in both regions are equal values.
-        live: Positions of the nodes that depend on what is given; the others are constants.
-        local: Of each live node what it is without what flows into it.
+        live: Positions of the nodes that depend on the region's inputs; the others are constants.
+        local: Of each live node, a number for the operator and its constant inputs.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class _Side:
         return self.forms.forms.attribute(self.wiring.model, value)
 
     def has(self, at: int, shared: set[int]) -> bool:
-        """Whether all that a node makes is made in the other region, too."""
+        """Whether the other region, too, has all outputs of a node."""
         made = [name for name in self.wiring.nodes[at].outputs if name]
         return all(self.numbers[name] in shared for name in made)
 
@@ -159,10 +159,10 @@ class _Side:
 def _peel(
     sides: tuple[_Side, _Side], only_before: set[int], only_after: set[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
-    """Takes the nodes away that are the same from the back on.
+    """Removes from the back the nodes that are equal in both regions.
 
     Returns:
-        The first pair that was taken away though both read what is known, and not the same; None without one.
+        The first removed pair whose inputs have different known values; None without such a pair.
     """
     before, after = sides
     pending = [(before.region.value, after.region.value)]

@@ -24,7 +24,7 @@ _QUANTISED = math.inf
 
 
 class Judge:
-    """Makes what was measured into what it means."""
+    """Turns the measurements of two models into a verdict on each layer."""
 
     def __init__(self, probing: LayerProbe, rows: Mapping[str, float]) -> None:
         self.one, self.other = probing.one, probing.other
@@ -36,7 +36,7 @@ class Judge:
         self.formats = _formats(self.one.model, self.other.model)
 
     def probes(self, ends: set[str]) -> Iterator[Probe]:
-        """One for every place, in order."""
+        """A probe for every compared value, in order."""
         growth = 1.0
         for place in self.places:
             nodes = [self.other.nodes[at] for at in place.after.nodes]
@@ -49,7 +49,7 @@ class Judge:
             yield self._probe(place, departs, state, reason, trial, place.pair.before in ends)
 
     def _state(self, place: ComparedValue, growth: float) -> tuple[ProbeState, str, Trial | None]:
-        """What the layer alone does: one of 'introduced', 'coarser', 'unjudged' and 'rounding'.
+        """The state of a layer run alone: 'introduced', 'coarser', 'unjudged' or 'rounding'.
 
         Returns:
             (the state; why; the trial that shows it).
@@ -103,7 +103,7 @@ class Judge:
         return max(kinds, default=(0.0, ""))
 
     def _of_node(self, model: Model, node: Node) -> tuple[float, str]:
-        """The same of a node, its bodies included."""
+        """The same for a node, bodies included."""
         if node.domain in QUANTIZERS:
             return _QUANTISED, "another number format"
         function = model.functions.get(node.key)
@@ -181,10 +181,10 @@ class Judge:
     def _at_fault(
         self, place: ComparedValue, makers: tuple[int, Node, Node]
     ) -> tuple[Change, int, Node, Node]:
-        """What was done where a layer introduces error, and to which nodes; `makers` give the value.
+        """The change in a layer that introduces error, and the changed nodes; `makers` compute the value.
 
         Returns:
-            (the change; where it is among the nodes of the first model; the nodes of both models).
+            (the change; its position among the nodes of the first model; the nodes of both models).
         """
         at, node, twin = makers
         changed = changed_nodes(self.one, self.other, (place.before, place.after), self.named)

@@ -1,7 +1,7 @@
-"""Layer comparison of two models at the values that both have: run whole, and one by one on equal terms.
+"""Comparison of two models at the values that both have: in whole runs, and layer by layer on equal inputs.
 
-As many values at a time as fit in a budget, because a runtime hands all outputs over together. The float64
-run of the original keeps step and lets go of what no later layer reads.
+A runtime returns all outputs of a run at once, so only as many values as fit a budget are compared at a time.
+The float64 run of the original advances in step and drops values that no later layer reads.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ BUDGET = 1 << 28
 """Bytes of values that are held together."""
 
 _COPIES = 6
-"""Arrays of the size of a value that are held while it is looked at: of both models, of both layers run
+"""Arrays of a value's size that exist while it is compared: of both models, of both layers run
 alone, with their inputs moved, and in float64."""
 
 _NODES = 2048
 """Nodes of one session of layers side by side: loading one is quadratic in what is ready at once."""
 
 _TERMS = 128
-"""Terms of a sum that are tried together."""
+"""Terms of a sum that one trial covers."""
 
 _MOST_MACS = 1 << 28
 """Multiplications that all parts of a sum may take: float64 needs half a second for them."""
 
 
 class _Alone(Struct, frozen=True):
-    """Layers of both models, each on values that it is given.
+    """Layers of both models, each to be run on its own inputs.
 
     Attributes:
-        outputs, outputs_after: What is called how in either session.
-        read: What the original's layers are given.
-        dtypes: Of what the second model's layers are given.
+        outputs, outputs_after: Names of the outputs in either session.
+        read: Inputs of the original's layers.
+        dtypes: Types of the inputs of the second model's layers.
     """
 
     first: RuntimeSession
@@ -73,7 +73,7 @@ def _nbytes(info: TensorInfo | None, dtype: str, unknown: int) -> int:
 
 
 class LayerProbe:
-    """One measurement of two models.
+    """A comparison of two models at the values that both have.
 
     Args:
         before: The original.
@@ -83,17 +83,17 @@ class LayerProbe:
         drawn: How the inputs are drawn.
         feeds: Inputs by the original's names, for each draw.
         without: Values of the original that are not to be paired, and why.
-        budget: Bytes of values that are held together.
+        budget: Bytes of values that exist at a time.
         on_progress: Told where the work stands.
         cancel: Asked between runs and between layers.
 
     Attributes:
         one, other: The two graphs.
         places: In the execution order of the original.
-        unpaired: Values of the original that are no place, and why.
+        unpaired: Values of the original that are not compared, and why.
         named: The original's names of values of the other model.
-        chunks: In how many parts the values were looked at.
-        held: Most bytes that one part was reckoned to hold.
+        chunks: Number of parts in which the values are compared.
+        held: Largest estimate of the bytes of one part.
 
     Raises:
         BadModel: onnxruntime cannot load one of the models.
@@ -172,15 +172,15 @@ class LayerProbe:
         return unpaired
 
     def tell(self, phase: str, done: int = 0, total: int = 0) -> None:
-        """Reports progress, and stops here if the user wants to stop."""
+        """Reports progress; raises Cancelled if the user asked to stop."""
         report(self.on_progress, self.cancel, phase, done, total)
 
     def run(self) -> None:
-        """Looks at every place.
+        """Compares all values.
 
         Raises:
             BadModel: onnxruntime cannot run one of the models.
-            Cancelled: The user said so.
+            Cancelled: The user asked to stop.
         """
         done = 0
         for chunk in self._chunks():
@@ -192,7 +192,7 @@ class LayerProbe:
                 done += len(group)
 
     def _chunks(self) -> Iterator[list[trials.ComparedValue]]:
-        """Places that are held together with what they are made from."""
+        """Groups of values that fit the budget together with the inputs of their layers."""
         size = {p.pair.before: p.nbytes for p in self.places}
         chunk: list[trials.ComparedValue] = []
         in_chunk: set[str] = set()
@@ -212,11 +212,11 @@ class LayerProbe:
             yield chunk
 
     def _given(self, place: trials.ComparedValue) -> set[str]:
-        """What the layers of a place read, by the original's names."""
+        """Inputs of the layers of a compared value, by the original's names."""
         return {*place.before.given, *(self.named[name] for name in place.after.given)}
 
     def _whole(self, chunk: Sequence[trials.ComparedValue], done: int) -> Feeds:
-        """Both models on every draw.
+        """Runs both models on every draw.
 
         Returns:
             The original's values in the first draw: those of the chunk, and what its layers read.
@@ -251,7 +251,7 @@ class LayerProbe:
         return first_values
 
     def _alone(self, group: Sequence[trials.ComparedValue], values: Feeds) -> None:
-        """The layers of both models on the original's values."""
+        """Runs the layers of both models on the original's values."""
         try:
             self._tried(group, values)
         except BadModel as error:
@@ -286,7 +286,7 @@ class LayerProbe:
         }
         if any(filled[name] is not value for name, value in layer_inputs.items()):
             self._try(group, filled, alone)
-        # equal bits with every input in play leave nothing to look for
+        # equal bits with every input in play: nothing is left to find
         deep = [p for p in group if p.float and trials.undecided(p.alone[-1])]
         for parts in sorted({self._parts(p) for p in deep} - {1}):
             places = [p for p in deep if self._parts(p) == parts]
@@ -300,7 +300,7 @@ class LayerProbe:
     def _try(
         self, group: Sequence[trials.ComparedValue], layer_inputs: Feeds, alone: _Alone, *, into: int = 0
     ) -> None:
-        """One run of the layers of both models on the same values: a new trial, or `into` the last one."""
+        """Runs the layers of both models once on the same values: a new trial, or `into` the last trial."""
         roundings = {self.named[name]: dtype for name, dtype in alone.dtypes.items()}
         here = {name: trials.as_given(layer_inputs[name], roundings.get(name)) for name in alone.read}
         there = {
@@ -326,10 +326,10 @@ class LayerProbe:
                 place.alone[-1].figures.sensitivity = change(old[name], moved[name])
 
     def _parts(self, place: trials.ComparedValue) -> int:
-        """In how many parts the inputs of a layer are tried: as many as its longest sum asks for.
+        """The number of parts in which the inputs of a layer are tried: enough for its longest sum.
 
-        In a sum of thousands of terms rounding hides a weight that is off by a thousandth; in a part of it
-        with all else zero it does not.
+        In a sum of thousands of terms, rounding hides a weight that is off by a thousandth. In a part of the
+        sum, with all other terms zero, rounding does not hide it.
         """
         initializers = self.one.model.graph.initializers
         shapes = [
@@ -340,7 +340,7 @@ class LayerProbe:
         return min(-(-depth // _TERMS), max(1, _MOST_MACS // max(1, depth * math.prod(place.shape))))
 
     def _exactly(self, place: trials.ComparedValue, feeds: Feeds) -> Array | None:
-        """The original's layer in float64 on the same values; None if it cannot be run so."""
+        """The original's layer in float64 on the same values; None if float64 cannot run it."""
         given = {name: feeds[name] for name in place.before.given}
         return in_float64(self.one, place.before, given, self.cancel)
 

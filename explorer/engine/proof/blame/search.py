@@ -1,10 +1,10 @@
 """Blame search: where two graphs part, the layer that begins it, and how the error grows from there.
 
 Both models run on the same inputs with their common values exposed. That shows where the error is, not where
-it comes from: behind a fault every value is off. So each layer of the second model also runs on the first
-one's own values. What is off then was introduced there; what is not was inherited. Both questions are put to
-the judge of the proof (`compare`): the error must be beyond the noise that the original itself has against
-float64. Where the second model's layer works in coarser number types, it may be off by their rounding.
+it comes from: behind a fault every value is off. So each layer of the second model also runs on the values of
+the first model. An error there was introduced by the layer; any other error was inherited. The judge of the
+proof (`compare`) decides both: an error must exceed the noise that the original itself has against float64.
+A layer of the second model that computes in coarser number types may be off by their rounding.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CRITERION = (
 )
 
 _NAMED = 16
-"""Unpaired values that are named."""
+"""Unpaired values that the answer lists."""
 
 _IN_A_ROW = 256
 """Terms that a runtime's own kernel adds in a row. Small tiles of deep products make longer rows; roundings
@@ -53,7 +53,7 @@ _ORDER: tuple[BlameKind, ...] = (
     *("fault", "spread", "coarser"),
     *("undecided", "amplified", "rounding", "equal", "unlike"),
 )
-"""Of answers for several sizes the first of these is given."""
+"""Which kind of answer is returned when the answers for several sizes differ: the first of these."""
 
 _ELSEWHERE = "its name stands for another value in the second model"
 
@@ -78,16 +78,16 @@ def blame(
         after: The other model.
         draws: How many random inputs the models are run on.
         seed: Of the first draw; draw i has seed + i.
-        dims: Sizes of symbolic dimensions, one or several; what neither this nor `after` fixes is tried at
-            several (see `lengths`).
+        dims: Sizes of symbolic dimensions, one or several. Sizes that neither this nor `after` fixes are
+            tried at several (see `lengths`).
         input_shapes: Shapes and types in place of the declared ones.
-        arrays: Inputs from a file; then nothing is drawn.
-        budget: Bytes of values that are held together (a value above it is looked at alone).
+        arrays: Inputs from a file, in place of random ones.
+        budget: Bytes of values that exist at a time (a larger value is compared alone).
         on_progress: Told where the work stands.
         cancel: Asked between runs and between layers; True stops.
 
     Returns:
-        The figures, of the sizes at which the models part first. That they differ is a result, not an error.
+        The figures at the first sizes at which the models differ. A difference is a result, not an error.
 
     Raises:
         Misuse: An option does not fit the model, or no input can be drawn.
@@ -122,7 +122,7 @@ def blame(
 
 
 def _worst(look: Callable[[dict[str, int]], Blame], tried: Sequence[dict[str, int]]) -> Blame:
-    """The answer at those of several sizes at which two models part first."""
+    """The answer at the first of several sizes at which the models differ."""
     best: Blame | None = None
     failed: BadModel | None = None
     for sizes in tried:
@@ -140,7 +140,7 @@ def _worst(look: Callable[[dict[str, int]], Blame], tried: Sequence[dict[str, in
 
 
 def _rank(fact: Blame) -> tuple[int, int]:
-    """What goes before what among the answers for several sizes: a fault, and the one that is met first."""
+    """The rank of an answer among those for several sizes: faults first, then the earliest fault."""
     return _ORDER.index(fact.kind), len(fact.probes) if fact.first is None else fact.first
 
 
@@ -153,7 +153,7 @@ def _looked(
     measure: Callable[..., LayerProbe],
     drawn: tuple[random_inputs.RandomInput, ...],
 ) -> Blame:
-    """The answer for inputs of one size."""
+    """The answer for inputs of one set of sizes."""
     rows = {s.output: max(1.0, math.sqrt(s.grid[1] / _IN_A_ROW)) for s in plan.sites} if plan else {}
     others = {v.name: v.dtype for v in after.graph.feeds}
     coarser = {d.name: other_type for d in drawn if not _holds(other_type := others[inputs[d.name]], d.dtype)}
@@ -178,15 +178,15 @@ def _looked(
 
 
 def _holds(wide: str | None, narrow: str) -> bool:
-    """Whether values of the second type go into the first one as they are."""
+    """Whether the first type holds all values of the second type."""
     return wide in (None, narrow) or "string" in (wide, narrow) or bool(np.can_cast(narrow, wide))
 
 
 def _ends(before: Model, after: Model) -> list[Pair]:
-    """Outputs by name, or by position where they are called otherwise.
+    """Outputs paired by name, or by position where the names differ.
 
     Raises:
-        InputMismatch: There are more of them in one model.
+        InputMismatch: One model has more outputs.
     """
     first, second = ([v.name for v in m.graph.outputs] for m in (before, after))
     if len(first) != len(second):
@@ -206,10 +206,11 @@ def _fixed(before: Model, after: Model, inputs: Mapping[str, str]) -> dict[str, 
 
 
 def _moved(probing: LayerProbe, probes: Sequence[Probe]) -> list[str]:
-    """Values whose name stands for something else in the second model, which is none the worse for it.
+    """Values whose name means another value in the second model, although that model has no fault there.
 
-    Where a normalisation was folded into the convolution before it, the convolution's value is another one;
-    what follows, given the original's, lacks the normalisation; and in the model as a whole nothing is off.
+    Example: the second model folded a normalization into the convolution before it. Then the convolution's
+    value differs, the next layer, run on the original's value, lacks the normalization, and the whole model
+    is right.
     """
     readers: dict[str, list[Probe]] = {}
     for place, probe in zip(probing.places, probes, strict=True):
@@ -297,13 +298,13 @@ def _kind(
     if not probes:
         return "unlike"
     if at_fault:
-        # one layer of one is a fault; when most layers that have weights add error, no single one is at fault
+        # a model of one layer can be at fault; when most layers with weights add error, no single layer is
         return "spread" if len(at_fault) > 1 and 2 * len(at_fault) > weighted else "fault"
     if coarser:
         return "coarser"
     if any(p.departs for p in probes):
         return "undecided" if any(p.state == "unjudged" for p in probes) else "amplified"
-    # a layer that could not be run alone was seen where the models ran
+    # a layer that could not be run alone was still compared in the whole runs
     same = all(p.state == "equal" or (p.state == "unjudged" and p.max_abs == 0) for p in probes)
     return "equal" if same else "rounding"
 
@@ -357,7 +358,7 @@ def _verdict(
 
 
 def _change(probe: Probe) -> str:
-    """What was done to the node at fault: ', which was inserted'."""
+    """The change of the node at fault, as the end of a sentence: ', which was inserted'."""
     if not probe.change:
         return ""
     if probe.change == "behind the fault":

@@ -1,1 +1,1 @@
-"""Float64 reference of the original: how far rounding alone goes."""
+"""Float64 reference of the original: the error that rounding alone explains."""

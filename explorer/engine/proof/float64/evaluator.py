@@ -1,8 +1,8 @@
-"""Float64 evaluator of ONNX graphs: how far from the truth float32 is by itself.
+"""Float64 evaluator of ONNX graphs: measures the error of float32 itself.
 
-onnxruntime has no float64 kernels for convolution and pooling, and onnx's own evaluator takes them
-element by element. Here the operators that carry the weight of a network are done with BLAS, weights
-are widened a slab at a time, and everything else is handed to onnx's evaluator one node at a time.
+onnxruntime has no float64 kernels for convolution and pooling, and onnx's own evaluator computes them element
+by element. Here the operators with most of the work run on BLAS, weights are converted a slab at a time, and
+onnx's evaluator computes everything else, one node at a time.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from explorer.engine.proof.symbolic.symbols import rearrange
 from explorer.engine.runtime.onnxruntime import Array
 
 _SLAB = 1 << 18
-"""Elements of a weight that are widened at a time (2 MiB of float64): what stays in the processor's cache."""
+"""Elements of a weight that are converted at a time (2 MiB of float64), to stay in the processor's cache."""
 
 
 _RANGE = 1e-25, 1e30
-"""Sums of float32 products that lose nothing to the ends of the type's range."""
+"""Range in which sums of float32 products lose nothing to underflow or overflow."""
 
 _FEW_ROWS = 8
-"""Rows for which a product is bound by memory and gains nothing from threads."""
+"""Rows up to which a product is memory-bound and gains nothing from threads."""
 
 
 _ITS_DOMAINS = ("", "ai.onnx.ml")
@@ -85,7 +85,7 @@ def product(x: Array, weight: Array) -> tuple[Array, Array]:
     wide = x.dtype
     exact = np.zeros((x.shape[0], weight.shape[1]), wide)
     bound = np.zeros_like(exact)
-    # of a scale a few digits are enough, and single precision takes half the time
+    # the scale needs few digits, and single precision takes half the time
     rough = wide == np.float64 and weight.dtype == np.float32
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         magnitude = np.abs(x).astype(np.float32 if rough else wide, copy=False)
@@ -108,10 +108,10 @@ def product(x: Array, weight: Array) -> tuple[Array, Array]:
 
 
 def _multiplied(matrix: Array, weight: Array) -> Array:
-    """A matrix product; for a few rows without BLAS, whose threads wait for each other more than they work.
+    """A matrix product. For few rows it avoids BLAS, whose threads wait for each other longer than they work.
 
-    Two rows against 4,096 x 9,216 took 0.1 s of processor time this way, 1.5 s through BLAS on a machine
-    that had other things to do.
+    2 rows times 4,096 x 9,216 took 0.1 s of processor time this way, and 1.5 s through BLAS on a busy
+    machine.
     """
     if matrix.shape[0] <= _FEW_ROWS:
         return np.einsum("mk,kn->mn", matrix, weight)  # type: ignore[no-any-return]
@@ -140,7 +140,7 @@ def _wide(value: Any) -> Any:
 
 
 class _Float64(Struct):
-    """The domain of float64 arrays; stored constants stay as they are until they are used."""
+    """Interpreter domain of float64 arrays; stored constants are converted when they are used."""
 
     model: Model
     cancel: Cancel
@@ -275,14 +275,14 @@ def _batch_normalization(attributes: Mapping[str, Any], args: Sequence[Any]) -> 
 
 
 def _erf(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
-    """The C library's, an element at a time: numpy has none, and onnx's evaluator takes twice as long."""
+    """The C library's erf, an element at a time: numpy has none, and onnx's evaluator takes twice as long."""
     x = _wide(args[0])
     return np.fromiter(map(math.erf, memoryview(x.ravel())), np.float64, x.size).reshape(x.shape)
 
 
 def _softmax(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
     x = _wide(args[0])
-    # older operator sets mean something else by another axis, and by none
+    # in older operator sets another axis, or none, means something else
     if x.dtype != np.float64 or attributes.get("axis", 0) not in (-1, x.ndim - 1) or x.ndim < 2:
         return None
     powers = np.exp(x - x.max(-1, keepdims=True))
@@ -302,14 +302,14 @@ _MOVING = (
     *("Concat", "Flatten", "Gather", "Reshape", "Shape"),
     *("Slice", "Squeeze", "Transpose", "Unsqueeze"),
 )
-"""What only moves elements is the same for numbers as for symbols."""
+"""Operators that only move elements: the same rules serve numbers and symbols."""
 
 
 def _move(op: str, attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
     try:
         return rearrange(op, attributes, args)
     except ValueError:
-        return None  # a use that is no part of tiled products, such as a slice that runs backwards
+        return None  # a use that tiled products do not have, such as a slice that runs backwards
 
 
 _RULES: Mapping[str, Rule] = {

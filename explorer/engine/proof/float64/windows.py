@@ -1,8 +1,9 @@
-"""Sliding windows of convolution and pooling in float64: what slides over its input.
+"""Sliding windows of convolution and pooling in float64.
 
 onnxruntime has no float64 kernels for them, and onnx's own evaluator goes element by element. A
-convolution is unfolded into matrix products, a band of output rows at a time; a depthwise one and a pool
-go over the positions of the kernel instead. What gives None here is left to that evaluator.
+convolution is unfolded into matrix products, a band of output rows at a time; a depthwise convolution and a
+pool go over the positions of the kernel instead. Where a function here returns None, onnx's evaluator
+computes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _COLUMNS = 1 << 18
 
 
 class Window:
-    """How a sliding window lies on its input: ONNX's pads, strides, dilations, auto_pad, ceil_mode."""
+    """The geometry of a sliding window: ONNX's pads, strides, dilations, auto_pad, ceil_mode."""
 
     def __init__(
         self, attributes: Mapping[str, Any], shape: tuple[int, ...], kernel: tuple[int, ...]
@@ -48,18 +49,18 @@ class Window:
             room = n + a + b - r
             count = (-(-room // s) if attributes.get("ceil_mode", 0) else room // s) + 1
             if attributes.get("ceil_mode", 0) and (count - 1) * s >= n + a:
-                count -= 1  # a window that would begin in the padding behind is left out
+                count -= 1  # ceil_mode: a window that would begin in the trailing padding is left out
             self.out += (count,)
             extra.append(max((count - 1) * s + r - (n + a + b), 0))
         self.extra = tuple(extra)
 
     def padded(self, x: Array, value: float) -> Array:
-        """The input with its pads, and with what ceil_mode needs behind them."""
+        """The input with its pads, and with the extra padding that ceil_mode needs."""
         grow = [(0, 0), (0, 0), *((a, b + e) for (a, b), e in zip(self.pads, self.extra, strict=True))]
         return np.pad(x, grow, constant_values=value) if any(map(any, grow)) else x
 
     def taps(self, padded: Array) -> Iterator[tuple[tuple[int, ...], Array]]:
-        """For each position in the kernel the input elements that it meets, (N, C, *out)."""
+        """For each position in the kernel, the input elements under it, (N, C, *out)."""
         for tap in np.ndindex(*self.kernel):
             cut: list[slice] = [slice(None), slice(None)]
             for t, d, s, n in zip(tap, self.dilations, self.strides, self.out, strict=True):
@@ -127,7 +128,7 @@ def _unfolded(window: Window, padded: Array, weight: Array, result: Array) -> No
 def conv_transpose(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
     """ConvTranspose of float64 arrays: every input element scattered, one position of the kernel at a time.
 
-    onnx's own evaluator adds up wrongly over groups and refuses an output_shape.
+    onnx's own evaluator adds up groups wrongly and refuses an output_shape.
     """
     x, weight = args[0], args[1]
     if x.ndim < 3 or x.ndim != weight.ndim:

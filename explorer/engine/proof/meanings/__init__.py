@@ -1,8 +1,8 @@
-"""Operators as products, for the proof: index arithmetic of its own, apart from the code that tiles it.
+"""Operators as products, for the proof: index arithmetic written apart from the code that tiles.
 
-A meaning says which element of which input meets which in every term of the output. The walk compares it with
-what the tiled graph does, symbol by symbol, and the float64 reference is computed from the same words. It is
-found by the MEANINGS of a module here; no two modules name one operator.
+A meaning says which elements of which inputs are multiplied in every term of the output. The walk compares
+it, symbol by symbol, with the tiled graph, and the float64 reference is computed from the same description.
+Each module here lists its operators in MEANINGS; no two modules name the same operator.
 """
 
 from __future__ import annotations
@@ -20,4 +20,4 @@ MEANINGS: Mapping[tuple[str, str], Meaning] = {
     for module in iter_modules(__path__)
     for key, meaning in getattr(import_module(f"{__name__}.{module.name}"), "MEANINGS", {}).items()
 }
-"""(domain, operator) to what it means; raises NotTiled for a node that is no product."""
+"""(domain, operator) to its meaning; a meaning raises NotTiled for a node that is no product."""

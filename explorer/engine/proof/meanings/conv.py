@@ -3,8 +3,8 @@
 The columns of X are the taps of the kernel, each with the channels of a pack of groups inside; the rows of W
 are the same taps and channels of the kernel, zero where a column belongs to another group.
 
-A transposed convolution is taken apart by where an output lies within the stride. Taps that such a phase has
-fewer of than others are zeros, and positions that it has fewer of are not shown by the output.
+A transposed convolution is split by the position of an output within the stride (its phase). A phase with
+fewer taps than others gets zeros for the missing taps, and the output omits the positions that it lacks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from explorer.engine.runtime.transpose import copy_matrix
 
 
 def convolution(node: Node, look: NodeReader, fill: int = 0) -> Original:
-    """What a Conv or ConvTranspose means; `fill` is what stands between the kernels of two groups.
+    """The meaning of a Conv or ConvTranspose; `fill` is the number between the kernels of two groups.
 
     Raises:
         NotTiled: Its images are constant.
@@ -52,14 +52,14 @@ def convolution(node: Node, look: NodeReader, fill: int = 0) -> Original:
 
 
 class _Taps(Struct, frozen=True):
-    """Who meets whom.
+    """Which input positions meet which taps of the kernel.
 
     Attributes:
         phases: Of each axis; outputs o = p phases + q are position p of phase q.
         positions: Of each axis, in one phase.
-        each: For every phase its taps in order; None for one that it does not have.
-        met: For a phase and a tap, where on each axis the input lies that the positions of the phase meet;
-            beyond it is zero.
+        each: For every phase its taps in order; None for a missing tap.
+        met: For a phase and a tap: the input positions on each axis that the positions of the phase meet.
+            Positions beyond the input are zero.
     """
 
     phases: tuple[int, ...]
@@ -121,7 +121,7 @@ def _backwards(
 def _heads(
     attributes: Mapping[str, Any], shape: tuple[int, ...], kernel: tuple[int, ...], out: tuple[int, ...]
 ) -> list[int]:
-    """How much of the full output is cut off before each axis: what the size of the output leaves over."""
+    """The part of the full output that is cut off before each axis, from the size of the output."""
     rank = len(kernel)
     strides = attributes.get("strides") or (1,) * rank
     dilations = attributes.get("dilations") or (1,) * rank
@@ -178,7 +178,7 @@ def _meaning(
     grows = any(map(any, grow))
 
     def arranged(y: Array) -> Array:
-        """Y, or anything of its shape, as (batch, M, N); zero where Y shows nothing."""
+        """Y, or an array of its shape, as (batch, M, N); zero where Y has no element."""
         y = y.reshape(out)
         if grows:
             y = np.pad(y, grow)
@@ -234,7 +234,7 @@ def _blocks(
 
 
 class UnfoldedImages:
-    """X of images (images, channels, ...), of which every position meets the `deep` channels of a pack."""
+    """X of images (images, channels, ...); every position has the `deep` channels of a pack."""
 
     def __init__(self, x: Array, taps: _Taps, packs: int, deep: int) -> None:
         self.x, self.packs, self.deep = x, packs, deep
@@ -245,7 +245,7 @@ class UnfoldedImages:
         self._looked_up = 0
 
     def places(self, b: int) -> Array:
-        """What the rows of a matrix are made of, (places, deep); the last is the zero beyond the images."""
+        """The places of a matrix, (places, deep); the last place is the zero beyond the images."""
         if self._laid is None:
             images, channels, *_ = self.x.shape
             whole = math.prod(self._sizes)
@@ -257,7 +257,7 @@ class UnfoldedImages:
         return self._laid[:, b % self.packs]
 
     def met(self, b: int, some: Array | slice) -> Array:
-        """Which places some rows of a matrix show, (rows, taps); -1 for the zero."""
+        """The places in some rows of a matrix, (rows, taps); -1 for the zero."""
         table = self._tables[b // self.packs]
         image, position = np.divmod(self._every[some], len(table))
         at = table[position]
@@ -272,7 +272,7 @@ class UnfoldedImages:
         at = self.met(b, some)
         self._looked_up += at.size
         if self._looked_up <= whole and images == self.packs == 1 and channels == self.deep:
-            # of a few rows only the places that they meet
+            # for few rows, only the places that they contain
             met = self.x.reshape(channels, whole)[:, at.reshape(-1)]
             met[:, at.reshape(-1) < 0] = 0
             return np.ascontiguousarray(met.T).reshape(len(at), -1)
@@ -280,7 +280,7 @@ class UnfoldedImages:
 
 
 def _squares(x: Array, taps: _Taps, packs: int, deep: int) -> Array:
-    """Sums of squares of what rows of `UnfoldedImages` show, (phases packs, rows): of every place once."""
+    """Sums of squares of the rows of `UnfoldedImages`, (phases packs, rows); each place is squared once."""
     images, channels, *sizes = x.shape
     places = np.zeros((images, packs, math.prod(sizes) + 1))  # behind the last place stands a zero, as there
     for p in range(packs):
@@ -291,7 +291,7 @@ def _squares(x: Array, taps: _Taps, packs: int, deep: int) -> Array:
 
 
 def _table(taps: _Taps, phase: tuple[int, ...], sizes: Sequence[int]) -> Array:
-    """Which place of an image every position of a phase meets with every tap; -1 for none."""
+    """The place of an image under every position of a phase and every tap; -1 for none."""
     table = np.full((math.prod(taps.positions), len(taps.each[phase])), -1, np.int32)
     for t, tap in enumerate(taps.each[phase]):
         if tap is not None:

@@ -1,4 +1,4 @@
-"""Einsum of two operands as a product: letters that both have and the output has not are the depth."""
+"""Einsum of two operands as a product: its depth is the letters of both operands that the output lacks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from explorer.engine.runtime.onnxruntime import Array
 
 
 def product(node: Node, look: NodeReader) -> Original:
-    """What an Einsum of two operands means.
+    """The meaning of an Einsum of two operands.
 
     Raises:
-        NotTiled: It is none, or both are stored.
+        NotTiled: The Einsum is no product of two operands, or both are stored.
     """
     if len(node.inputs) != 2:
         raise NotTiled(f"Einsum '{node.label}' of the original has {len(node.inputs)} operands")
@@ -71,7 +71,7 @@ def equation_of(node: Node) -> str:
 
 
 def _labels(equation: str, ranks: Sequence[int]) -> list[list[str]]:
-    """A label for every axis of operands and output; those under '...' are numbered from behind."""
+    """A label for every axis of operands and output; axes under '...' are numbered from the last."""
     before, _, after = equation.partition("->")
     labels = []
     for text, rank in zip(before.split(","), ranks, strict=True):

@@ -1,8 +1,8 @@
 """Integer and quantized operators as products: MatMulInteger, ConvInteger, QLinearMatMul, QLinearConv, QGemm.
 
-What meets what is said by the same operator on floats. The zero points are taken off the operands, as the
-standard words it, before anything is multiplied; a graph that takes them off behind the products has to give
-the same numbers.
+The same operator on floats says which elements are multiplied. The zero points are subtracted from the
+operands before the products, as the standard defines; a graph that subtracts them after the products must
+give the same numbers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from explorer.engine.proof.symbolic.integers import Integers
 from explorer.engine.runtime.onnxruntime import Array
 
 Tail = Callable[[Array, Callable[[Array], Array]], Array]
-"""From sums to the output; the second makes one number for every element out of one a column."""
+"""From sums to the output; the second argument expands one number per column to one per element."""
 
 
 Exact = Callable[[Sequence[Array]], tuple[Array, Array | None]]
@@ -35,13 +35,13 @@ Grid = tuple[float, int, int]
 
 
 class _Number(Struct, frozen=True):
-    """A zero point or a bias: numbers of the file, or which of the inputs it is."""
+    """A zero point or a bias: stored numbers, or the index of an input."""
 
     stored: Array | None
     at: int = -1
 
     def value(self, inputs: Sequence[Array]) -> Array:
-        """In int64."""
+        """The numbers, in int64."""
         return np.asarray(inputs[self.at] if self.stored is None else self.stored).astype(np.int64)
 
 
@@ -62,9 +62,9 @@ def _integral(
         look: The original.
         base: The same product of floats.
         zeros: Value names of the zero points of both operands; '' for zero.
-        bias: Value name of what is added in int32, or the numbers; '' for nothing.
-        tail: What comes behind.
-        scale: What one is worth in a sum, where the original multiplies the floats.
+        bias: Value name of the int32 bias, or its numbers; '' for none.
+        tail: The steps after the sums.
+        scale: The factor of a sum, where the original multiplies the floats.
         grids: Of values that arrive as floats, by their names: see `Integers.grids`.
     """
     inputs = list(base.inputs)
@@ -114,7 +114,7 @@ def _saturates(plain: ProductSpec, count: int, values: Sequence[Array]) -> bool:
 
 
 def _stepped(whole: Exact, steps: Sequence[Grid | None]) -> Exact:
-    """The same of what arrives as floats, codes times a step."""
+    """The same, for inputs that arrive as floats: codes times a step."""
 
     def exact(values: Sequence[Array]) -> tuple[Array, Array | None]:
         each = [*steps, *(None,) * (len(values) - len(steps))]
@@ -125,13 +125,13 @@ def _stepped(whole: Exact, steps: Sequence[Grid | None]) -> Exact:
 
 
 def _spread(plain: ProductSpec, out: tuple[int, ...], values: Array) -> Array:
-    """In the shape of Y, which a bias less what zero points are worth has already."""
+    """Numbers in the shape of Y; a bias that includes the zero points has that shape already."""
     whole = values.shape == out or plain.spread is None
     return np.broadcast_to(values, out) if whole or plain.spread is None else plain.spread(values)
 
 
 def _worth(scale: Array, spread: Callable[[Array], Array]) -> Array:
-    """What one is worth in the sum of every element; `spread` makes that of what there is for a column."""
+    """The factor of every element's sum; `spread` expands one number per column."""
     return spread(scale if scale.size > 1 else scale.reshape(()))
 
 
@@ -144,10 +144,10 @@ def _exact(
     *,
     bounded: bool,
 ) -> Exact:
-    """The product in whole numbers, and (`bounded`) the sums of the sizes of its terms.
+    """The product in whole numbers, and (`bounded`) the sums of the absolute values of its terms.
 
-    `plain` is the same of floats, with so many inputs; `numbers` are both zero points, and what is added;
-    `kind` is the type of the sums.
+    `plain` is the same product of floats, `count` the number of its inputs; `numbers` are both zero points
+    and the bias; `kind` is the type of the sums.
     """
     a, b, c = numbers
 
@@ -156,7 +156,7 @@ def _exact(
         lefts[0] = _off(lefts[0], a.value(values), row=True)
         if isinstance(plain.right, np.ndarray):
             zero = b.value(values).reshape(-1).astype(np.int32)
-            # what stands off the blocks of packed groups is the zero point
+            # outside the blocks of packed groups the weight is the zero point
             weight = plain.right.astype(np.int32) - zero if zero.any() else plain.right
         else:
             rights[-1] = _off(rights[-1], b.value(values), row=False)
@@ -171,7 +171,7 @@ def _exact(
 
 
 def _added(plain: ProductSpec, out: tuple[int, ...], a: _Number, c: _Number, kind: str) -> Array | int | None:
-    """What is added: the bias, less what the left operand's zero point takes from every column."""
+    """The added numbers: the bias, less the effect of the left operand's zero point on every column."""
     if c.stored is None:
         return c.at
     total = c.stored.astype(np.int64)
@@ -184,7 +184,7 @@ def _added(plain: ProductSpec, out: tuple[int, ...], a: _Number, c: _Number, kin
 
 
 def _placed(plain: ProductSpec, values: Array, out: tuple[int, ...]) -> Array:
-    """Numbers of the columns of each product, (batch, 1, N), at the elements of the output."""
+    """Numbers per column of each product, (batch, 1, N), at the elements of the output."""
     at = plain.out(np.arange(math.prod(out)).reshape(out))
     placed = np.zeros(math.prod(out), values.dtype)
     each = np.broadcast_to(values, at.shape)
@@ -195,7 +195,7 @@ def _placed(plain: ProductSpec, values: Array, out: tuple[int, ...]) -> Array:
 
 
 def _off(values: Array, zero: Array, *, row: bool) -> Array:
-    """Without the zero point: one number, or one for each row of a matrix or for each column."""
+    """Values less the zero point: one number, or one for each row or each column of a matrix."""
     zero = zero.astype(np.int32)
     zero = zero.reshape(()) if zero.size == 1 else (zero.reshape(-1, 1) if row else zero)
     made: Array = values.astype(np.int32) - zero
@@ -207,7 +207,7 @@ _ROWS = 1 << 21
 
 
 def _sums(left_rows: Rows, M: int, right: Array) -> Array:
-    """The sums of products in int64: float64 holds every sum of products of bytes, and has a BLAS."""
+    """The sums of products in int64. float64 is exact for sums of products of bytes, and has a BLAS."""
     batch, depth, width = right.shape
     sums = np.empty((batch, M, width), np.int64)
     step = max(1, _ROWS // max(depth, 1))
@@ -220,7 +220,7 @@ def _sums(left_rows: Rows, M: int, right: Array) -> Array:
 
 
 def _scaled(scale: Array, zero: Array | None) -> Tail:
-    """Times the scale in float32; with a zero point rounded half to even and saturated to its type."""
+    """Multiplies by the scale in float32; with a zero point, rounds half to even and saturates."""
 
     def tail(sums: Array, spread: Callable[[Array], Array]) -> Array:
         y = sums.astype(np.float32) * _worth(scale, spread)
@@ -233,9 +233,9 @@ def _scaled(scale: Array, zero: Array | None) -> Tail:
 
 
 def _as(op: str, node: Node, names: tuple[str, str], zero: str, look: NodeReader) -> Original:
-    """The meaning of a float operator with these operands in the place of `node`.
+    """The meaning of a float operator that has these operands, in place of `node`.
 
-    Between kernels of two groups stands the zero point of the weight, whose value name is `zero`.
+    Between the kernels of two groups the weight is the zero point, whose value name is `zero`.
     """
     attributes = {k: v for k, v in node.attributes.items() if k not in ("alpha", "beta")}
     float_node = Node(op, names, node.outputs, name=node.name, attributes=attributes)
@@ -253,7 +253,7 @@ def _name(node: Node, at: int) -> str:
 
 
 def _stored(look: NodeReader, node: Node, at: int) -> Array:
-    """The numbers of an input that the standard allows to be computed, and that a tiled one has stored."""
+    """The numbers of an input that must be stored here, although the standard allows a computed one."""
     found = look.number(_name(node, at))
     if found is None:
         raise NotTiled(f"'{_name(node, at)}' of the original is no constant")
@@ -271,7 +271,7 @@ def _integer(op: str) -> Meaning:
 
 
 def _quantized(op: str, bias: int, out: int, alpha: bool = False) -> Meaning:
-    """X, scale, zero; W, scale, zero; a bias and the scale and zero of Y where their inputs say."""
+    """An operator with inputs X, scale, zero, W, scale, zero, then bias and the scale and zero of Y."""
 
     def mean(node: Node, look: NodeReader) -> Original:
         x, w = node.inputs[0], node.inputs[3]
@@ -290,7 +290,7 @@ def _quantized(op: str, bias: int, out: int, alpha: bool = False) -> Meaning:
 
 
 def _between(op: str) -> Meaning:
-    """A float operator behind DequantizeLinear nodes, where the plan takes it for one of integers."""
+    """A float operator behind DequantizeLinear nodes that the plan treats as an integer operator."""
     plain = _PLAIN[op]
 
     def mean(node: Node, look: NodeReader) -> Original:
@@ -332,7 +332,7 @@ class _Operand(Struct, frozen=True):
     """An operand as its codes.
 
     Attributes:
-        name: Value name of them, or of the floats that they are made of.
+        name: Value name of the codes, or of the floats that become the codes.
         scale: One, or along `axis`.
         zero: Value name of their zero point; '' for zero.
         axis: Of the scales.
@@ -347,10 +347,10 @@ class _Operand(Struct, frozen=True):
 
 
 def _operand(maker: Node, look: NodeReader) -> _Operand:
-    """What a DequantizeLinear reads, or a call of IntQuant gives.
+    """The operand behind a DequantizeLinear or a call of IntQuant.
 
     Raises:
-        NotTiled: It is none.
+        NotTiled: The node is neither.
     """
     if maker.op == "DequantizeLinear":
         codes = look.number(maker.inputs[0])
@@ -375,7 +375,7 @@ def _operand(maker: Node, look: NodeReader) -> _Operand:
 
 
 def _whole_bias(look: NodeReader, maker: Node | None, each: Array, alpha: float, beta: float) -> Array | None:
-    """A bias in the integers of the sum, beta / alpha times it; None where it is no such integers."""
+    """A bias in the integers of the sum, times beta / alpha; None where it has no such integers."""
     if maker is None or maker.op != "DequantizeLinear" or not alpha:
         return None
     codes, scales = _stored(look, maker, 0), _stored(look, maker, 1)
@@ -393,7 +393,7 @@ def _whole_bias(look: NodeReader, maker: Node | None, each: Array, alpha: float,
 
 
 def _on_output(node: Node, look: NodeReader, w: _Operand, turned: bool, values: Array) -> Array:
-    """Numbers of a weight's channels, in a shape that goes with the output's, or of images one a channel."""
+    """Numbers of a weight's channels, in a shape that broadcasts to the output; for Conv, one a channel."""
     if values.size == 1 or node.op == "Conv":
         return values
     if node.op in ("Gemm", "MatMul", "FusedMatMul"):
@@ -401,7 +401,7 @@ def _on_output(node: Node, look: NodeReader, w: _Operand, turned: bool, values: 
     if node.op == "ConvTranspose":
         return np.tile(values, int(node.attributes.get("group", 1)))
     text = einsum.equation_of(node)
-    # letters counted from behind, so that an ellipsis is nobody's
+    # letters are counted from the end, so that an ellipsis does not matter
     subscripts = text.split("->")[0].split(",")[0 if turned else 1]
     weight = look.number(w.name)
     rank = 0 if weight is None else weight.ndim

@@ -15,10 +15,10 @@ from explorer.engine.runtime.onnxruntime import Array
 
 
 def product(node: Node, look: NodeReader) -> Original:
-    """What a Gemm or MatMul means, or a FusedMatMul: it turns its operands and has an alpha as a Gemm does.
+    """The meaning of a Gemm, a MatMul or a FusedMatMul, which has transposes and an alpha like a Gemm.
 
     Raises:
-        NotTiled: Both operands are stored, or an axis of the batch is turned.
+        NotTiled: Both operands are stored, or a batch axis is transposed.
     """
     attributes = node.attributes if node.op in ("Gemm", "FusedMatMul") else {}
     if attributes.get("transBatchA", 0) or attributes.get("transBatchB", 0):
@@ -70,7 +70,7 @@ def _plain(
     bias: Array | int | None,
     apart: bool,
 ) -> ProductSpec:
-    """`apart`: the matrices are multiplied one by one, although they may all meet one on the right."""
+    """`apart`: the matrices are multiplied one by one, although one right matrix may serve all."""
     a = _matrix(shapes[0], turns[0], False)
     b = _matrix(shapes[second] if isinstance(second, int) else second.shape, turns[1], True)
     batch = np.broadcast_shapes(a[:-2], b[:-2])
@@ -108,7 +108,7 @@ def _weight_on_the_left(
     bias: Array | int | None,
     apart: bool,
 ) -> ProductSpec:
-    """W X = (X^T W^T)^T: the activation counts as the left operand, and Y arrives turned."""
+    """W X = (X^T W^T)^T: the activation becomes the left operand, and Y is transposed."""
     turned = not turns[1], not turns[0]
     plain = _plain(weight, turned, (shape,), out, alpha, beta, bias, apart)
     M = _matrix(shape, turned[0], False)[-2]

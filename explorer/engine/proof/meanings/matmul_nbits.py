@@ -1,4 +1,4 @@
-"""MatMulNBits: W at (k, n) is number k of row n, of so many bits, less the zero of its block, scaled."""
+"""MatMulNBits: W at (k, n) is number k of row n, less the zero of its block, times the scale of its block."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from explorer.engine.runtime.onnxruntime import Array
 
 
 class _UnpackedReader(NodeReader):
-    """Knows the unpacked weight under the name of the packed one."""
+    """Reads the unpacked weight under the name of the packed weight."""
 
     def __init__(self, look: NodeReader, name: str, weight: Array) -> None:
         super().__init__(look.model, look.planned, look.wiring)
@@ -52,7 +52,7 @@ def _packed(node: Node, look: NodeReader) -> Original:
 
 
 def _numbers(rows: Array, bits: int) -> Array:
-    """Numbers of so many bits, that of the lowest weight first."""
+    """Numbers of a given bit width, the lowest bits first."""
     stream = np.unpackbits(rows, axis=1, bitorder="little").reshape(rows.shape[0], -1, bits)
     return stream @ (1 << np.arange(bits))
 

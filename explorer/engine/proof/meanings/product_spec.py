@@ -1,4 +1,4 @@
-"""Product specification: M, K, N and operands, in which an operator's meaning is said."""
+"""Product specification: an operator's meaning as M, K, N and operands."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from explorer.engine.tiling.sites import Constants
 from explorer.facts import SitePlan
 
 Arrange = Callable[[Sequence[Array]], Array]
-"""Takes the arrays of `Original.inputs`, whatever they hold: numbers, or codes of which 0 is a zero."""
+"""Takes the arrays of `Original.inputs`: numbers, or codes of which 0 is a zero."""
 
 Rows = Callable[[int, Array | slice], Array]
-"""Some rows of one matrix of a stack: that of a convolution would be its input many times over."""
+"""Returns some rows of one matrix of a stack: the whole matrix of a convolution is many times its input."""
 
 
 class ProductSpec(Struct, frozen=True):
     """A node at given sizes: Y = alpha X W + beta C for a stack of `batch` products.
 
     Attributes:
-        batch, M, K, N: How large.
+        batch, M, K, N: Sizes of the product.
         left: The inputs arranged as X, (batch, M, K), to be read in rows.
         right: W as numbers (batch, K, N), or the inputs arranged so.
         out: Y arranged as (batch, M, N).
-        bias: C as numbers or as which of the inputs it is. None without one.
+        bias: C as numbers, or the index of an input. None without one.
         shape: Of Y.
         spread: C in the shape of Y; None where it broadcasts by itself.
-        shown: Which elements of the products Y shows, (batch, M, N); None for all.
-        squares: The inputs to sums of squares of the rows of X, (batch, M) in float64, where these are known
-            without its rows.
-        integers: Of a product of integers: W and C are then numbers as they are stored, before zero points
-            are taken off.
+        shown: The elements of the products that Y contains, (batch, M, N); None for all.
+        squares: Takes the inputs to sums of squares of the rows of X, (batch, M) in float64, where these are
+            known without the rows.
+        integers: For a product of integers: W and C are then the stored numbers, before zero points are
+            subtracted.
     """
 
     batch: int
@@ -59,7 +59,7 @@ class ProductSpec(Struct, frozen=True):
     integers: Integers | None = None
 
     def added(self, bias: Array) -> Array:
-        """C, or anything of its shape, for every element of the products, (batch, M, N)."""
+        """C, or an array of its shape, for every element of the products, (batch, M, N)."""
         spread = self.spread(bias) if self.spread is not None else np.broadcast_to(bias, self.shape)
         return self.out(spread)
 
@@ -73,10 +73,10 @@ class Original(Struct, frozen=True):
 
     Attributes:
         node: The operator.
-        inputs: Value names of what it reads and the file does not store, each once.
-        operands: How many of the inputs are multiplied; the others are added.
-        dtype: Of stored operands; '' without one.
-        at: What it means for inputs of these shapes and an output of that shape.
+        inputs: Value names of the inputs that the file does not store, each once.
+        operands: Number of inputs that are multiplied; the others are added.
+        dtype: Type of stored operands; '' without one.
+        at: The meaning for inputs of given shapes and an output of a given shape.
     """
 
     node: Node
@@ -92,14 +92,14 @@ class Original(Struct, frozen=True):
 
 
 Meaning = Callable[[Node, "NodeReader"], Original]
-"""What a node means; raises NotTiled for one that is no product."""
+"""The meaning of a node; raises NotTiled for a node that is no product."""
 
 
 class NodeReader:
     """Finds the numbers behind values of the original graph.
 
-    Exporters hide a weight behind Identity, Transpose and Constant nodes; they are run on the stored numbers,
-    as views.
+    Exporters put a weight behind Identity, Transpose and Constant nodes. These nodes are run on the stored
+    numbers, as views.
     """
 
     def __init__(self, model: Model, planned: SitePlan | None = None, wiring: Wiring | None = None) -> None:
@@ -107,15 +107,15 @@ class NodeReader:
         self.wiring = wiring or Wiring.of(model.graph)
         self._constants = Constants(model.graph, model.defaults, self.wiring.producers)
         self.planned = planned
-        """What the plan says of the site: how it falls apart into products."""
+        """The plan of the site: how it is split into products."""
         self.codes: dict[str, Array] = {}
-        """Numbers that stand for those of a value: the codes of a weight."""
+        """Numbers in place of a value's own: the codes of a weight."""
 
     def weighs(self, name: str) -> bool:
-        """Whether a plan takes a value for the weight, which then counts as the right operand.
+        """Whether a plan takes a value for the weight, which is then the right operand.
 
-        Only which operand is which is taken from there, no number: a constant that is computed on the left
-        arrives at the tiles as any value of the graph does.
+        The plan only says which operand is which. It gives no number: a constant that is computed on the left
+        arrives at the tiles like any value of the graph.
         """
         maker = self.wiring.maker(name)
         called = maker is not None and maker.op == "IntQuant"
@@ -140,7 +140,7 @@ class NodeReader:
         return value if isinstance(value, np.ndarray) else None
 
     def factors(self, node: Node) -> tuple[Array | None, Array | None]:
-        """The numbers of both operands of a product, as far as the tiles meet them as numbers.
+        """The numbers of both operands of a product; None for an operand that the tiles read as a value.
 
         Raises:
             NotTiled: Both are stored.
@@ -151,5 +151,5 @@ class NodeReader:
             raise NotTiled(f"{node.op} '{node.label}' of the original has no operand that is not constant")
         if heavy[0]:
             return self.number(first), None
-        # one that is computed beside a computed one may be made of it
+        # a constant computed beside a computed operand may be made from it
         return None, self.number(second) if heavy[1] or self.number(first) is None else None

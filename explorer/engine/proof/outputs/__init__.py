@@ -1,1 +1,1 @@
-"""Model outputs: whole models, held against each other."""
+"""Model outputs: comparison of whole models."""

@@ -1,8 +1,8 @@
 """Independence of rounding errors: how many of the errors in an output are independent of each other.
 
-An output of 5,000 elements may be made of five numbers. Then all its errors follow from those of five: by
-chance the original's may be a tenth of what rounding makes of the next graph, which so many elements of their
-own never are.
+An output of 5,000 elements may depend on five numbers. Then its errors follow from five errors. By chance,
+those of the original may be a tenth of the rounding errors of the next graph, which 5,000 independent errors
+never are.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _FLOATS = frozenset(d.name for d in DTYPES.values() if "float" in d.name)
 
 
 def independent(model: Model, drawn: Sequence[RandomInput]) -> dict[str, int]:
-    """For each output how few numbers carry everything that it is made of, at some place on the way to it.
+    """For each output, the fewest elements that carry all of its data at some place on the way to it.
 
-    Only places count that have at least half of the roundings behind them: what the layers after it round
-    is independent again.
+    Only places behind at least half of the roundings count: later layers add independent roundings
+    again.
 
     Args:
         model: The original.
         drawn: Its inputs.
 
     Returns:
-        Elements by the name of the output; those of which nothing is known are left out.
+        Elements by the name of the output; outputs with unknown sizes are left out.
     """
     inferred = Inference(model, {}, {d.name: (d.dtype, d.shape) for d in drawn}).main.values
     elements: dict[str, int] = {}
@@ -58,7 +58,7 @@ def independent(model: Model, drawn: Sequence[RandomInput]) -> dict[str, int]:
 
 
 def _narrowest(model: Model, nodes: Sequence[Node], output: str, elements: Mapping[str, int]) -> int:
-    """Fewest elements that are alive between two nodes; 0 if that is not known anywhere."""
+    """Fewest elements that are alive between two nodes; 0 if unknown."""
     initializers = model.graph.initializers
     last = {name: at for at, node in enumerate(nodes) for name in reads(node)}
     last[output] = len(nodes)
@@ -71,7 +71,7 @@ def _narrowest(model: Model, nodes: Sequence[Node], output: str, elements: Mappi
         behind += depths[at]
         read = set(reads(node))
         outputs = {name for name in node.outputs if name in last}
-        # what follows from stored numbers alone, and is exact, carries nothing
+        # an exact result of stored numbers alone carries no data
         if read & varying or depths[at]:
             varying |= outputs
             alive |= outputs

@@ -1,9 +1,8 @@
-"""Dequantized values: those of a quantised model as the floats that they stand for, to be compared.
+"""Dequantized values: integers of a quantized model as the floats that they stand for, for a comparison.
 
-Where a quantiser put integer operators in place of float ones ('QLinearConv'), no value of the original is
-left in the graph: 'x' became 'x_quantized', with a scale and a zero point beside it. Each such value is
-turned into floats and back, which changes no bit of it, and the floats are what the original's value is
-compared with.
+Where a quantizer replaced float operators with integer ones ('QLinearConv'), the graph has no value of the
+original left: 'x' became 'x_quantized', with a scale and a zero point. Each such value is converted to floats
+and back, which changes no bit of it, and the original's value is compared with the floats.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from explorer.engine.graph.model import Model, Node
 from explorer.engine.proof.structure.probes import GraphProducers
 
 _QUANTISED, _SCALE, _ZERO = "_quantized", "_scale", "_zero_point"
-"""What onnxruntime's quantiser appends to the name of a value."""
+"""Suffixes that onnxruntime's quantizer appends to the name of a value."""
 
 _ABSORBED = ("Relu", "Clip")
-"""Operators that a quantiser drops where the range of the integers does the same."""
+"""Operators that a quantizer drops where the range of the integers has the same effect."""
 
 
 def with_floats(before: GraphProducers, after: GraphProducers) -> tuple[Model, dict[str, str]]:
@@ -28,8 +27,8 @@ def with_floats(before: GraphProducers, after: GraphProducers) -> tuple[Model, d
         after: The other model.
 
     Returns:
-        (the model, as it was if it has no such integers; values of the original by the name of their floats
-        in it).
+        (the model, unchanged if it has no such integers; values of the original by the names of their
+        floats).
     """
     initializers = after.model.graph.initializers
     ends = {value.name for value in after.model.graph.outputs}
@@ -65,7 +64,7 @@ def with_floats(before: GraphProducers, after: GraphProducers) -> tuple[Model, d
 
 
 def _behind(value: str, users: dict[str, list[Node]], after: GraphProducers) -> str:
-    """The value that integers called after `value` hold: behind an activation that was dropped."""
+    """The value whose integers are named after `value`: it may stand behind a dropped activation."""
     following = users.get(value, [])
     if len(following) == 1 and following[0].op in _ABSORBED and len(following[0].outputs) == 1:
         dropped = following[0].outputs[0]

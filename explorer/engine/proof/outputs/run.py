@@ -1,7 +1,7 @@
 """Inference on both models, layer 3 of the proof: whole, in the stock runtime, on the same inputs.
 
-This is the layer that needs no plan, so it also compares any two ONNX files. The original runs once
-more in float64; its own error there is the noise floor, and the other model must be no less accurate.
+This layer needs no plan, so it also compares any two ONNX files. The original runs once more in float64. Its
+error there is the noise floor, and the other model must be no less accurate.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _NAMED = 4
 """Names that a message lists."""
 
 _MAGNIFIED = 64.0
-"""How many times what one rounding of the inputs makes of an output those of all layers may make of it."""
+"""Limit of an output's change from all roundings, in multiples of that from one rounding of the inputs."""
 
 _ASTRAY = 0.02
-"""RMS difference of an output, of its size, that is no matter of rounding though all parts are proved."""
+"""Relative RMS difference of an output that rounding does not explain, although all parts are proved."""
 
 
 class InputMismatch(Exception):
@@ -52,9 +52,9 @@ class ModelOutputs(Struct, frozen=True):
         names: Of the outputs.
         draws: For each draw, the outputs in the order of `names`.
         sensitivity: RMS change of each output when the first draw's inputs move by one unit in the last
-            place, or, of a model that quantises, by enough that integers become others, or when it is run
-            without optimisation; empty if that was not tried.
-        level: The graph optimisation with which the runtime loaded it, where it takes no more.
+            place. For a quantized model: when they move enough to change integers, or when it runs without
+            optimization. Empty if that was not tried.
+        level: The highest graph optimization at which the runtime loads the model; '' for full optimization.
     """
 
     names: tuple[str, ...]
@@ -64,17 +64,17 @@ class ModelOutputs(Struct, frozen=True):
 
 
 class Noise(Struct, frozen=True):
-    """What is known of the noise that rounding makes.
+    """What is known about rounding noise.
 
     Attributes:
         reference: What the float64 results are, or why there are none.
-        depth: Roundings on the way through the model, for want of float64 results.
-        growth: How much more the other model may round, by its longer sums.
+        depth: Roundings on the way through the model; used without float64 results.
+        growth: Factor by which the other model may round more, because of longer sums.
         sensitivity: See `ModelOutputs`.
         independent: See `independence`, by the original's names of outputs.
-        both: Neither model is the original of the other: each must be as accurate.
-        tolerance: By how much they may differ; then nothing else counts.
-        proved: What lies behind the outputs is proved: only what no rounding can do fails.
+        both: Neither model is the original of the other: each must be as accurate as the other.
+        tolerance: Allowed difference, from the user; replaces all other criteria.
+        proved: All parts behind the outputs are proved: only differences that no rounding makes fail.
         drawn: Outputs of either that depend on random numbers.
         steps: Whether a rounding may become a step on the way; see `has_steps`.
     """
@@ -116,11 +116,11 @@ def pair_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> dic
 
 
 def check_interface(before: Model, after: Model) -> None:
-    """Refuses two models that a caller cannot use in the same way, though they take the same inputs.
+    """Refuses two models with the same inputs that a caller cannot use in the same way.
 
     Raises:
-        InputMismatch: Their inputs stand in another order, which callers who give them by position see; or
-            a caller may replace a stored tensor of one of them, which the other one keeps.
+        InputMismatch: Their inputs have another order, which callers who pass inputs by position would
+            notice; or a caller may replace a stored tensor in one of them, which is a constant in the other.
     """
     first, second = ([v.name for v in m.graph.feeds] for m in (before, after))
     if any(name in first and first.index(name) != at for at, name in enumerate(second)):
@@ -136,10 +136,10 @@ def check_interface(before: Model, after: Model) -> None:
 
 
 def pair_outputs(before: Model, after: Model) -> list[Pair]:
-    """Outputs by name, or by position where they are called otherwise.
+    """Outputs paired by name, or by position where the names differ.
 
     Raises:
-        InputMismatch: There are more of them in one model, or they stand in another order.
+        InputMismatch: One model has more outputs, or another order of them.
     """
     first, second = ([v.name for v in m.graph.outputs] for m in (before, after))
     if len(first) != len(second):
@@ -177,15 +177,15 @@ def run_all(
     threads: int | None = None,
     sparing: bool = True,
 ) -> ModelOutputs:
-    """Runs a model on every draw; the session is given up afterwards.
+    """Runs a model on every draw, then closes its session.
 
     Args:
         model: The model.
         feeds: Inputs by name, for each draw.
-        label: How messages call it.
+        label: The model's name in messages.
         step: Called before each draw.
         shake: Also run the first draw with its inputs moved.
-        threads: For its operators; None: as onnxruntime likes.
+        threads: Threads of its operators; None for onnxruntime's default.
         sparing: As in `runtime.Session`.
 
     Raises:
@@ -200,8 +200,8 @@ def run_all(
     if not shake or not quantises(model):
         run = run_each(call, session.outputs, feeds, step, shake=by_one_ulp if shake else None)
         return replace(run, level=session.level)
-    # a rounding of 1e-7 decides between two integers, now and then; moving the input by as much hardly ever
-    # passes the first quantiser: it is moved by more, and another order of additions is tried
+    # a rounding of 1e-7 decides now and then between two integers. A move of the input by as much seldom
+    # passes the first quantizer: so the input moves by more, and another order of additions is tried
     run = run_each(call, session.outputs, feeds, step, shake=_by_a_little)
     plain = RuntimeSession(model, what=label, optimise=False, threads=threads).run(feeds[0])
     changes = (change(a, plain[name]) for a, name in zip(run.draws[0], run.names, strict=True))
@@ -210,7 +210,7 @@ def run_all(
 
 
 _LITTLE = 2.0**-14
-"""By how much of itself an input is moved where a quantiser reads it: some of its integers become others."""
+"""Relative move of an input that a quantizer reads: some of its integers change."""
 
 
 def _by_a_little(feeds: Feeds) -> Feeds:
@@ -224,7 +224,7 @@ _QUANTISES = ("QuantizeLinear", "DynamicQuantizeLinear", "DequantizeLinear")
 
 
 def quantises(model: Model) -> bool:
-    """Whether a rounding may become a step of an integer on the way."""
+    """Whether a rounding may become a step between two integers."""
     return any(node.op in _QUANTISES for node in model.graph.nodes)
 
 
@@ -239,7 +239,7 @@ _STEPS = frozenset(
 
 
 def has_steps(model: Model) -> bool:
-    """Whether a rounding may move a value over an edge on the way, in bodies and functions too."""
+    """Whether a rounding may move a value across a threshold, in bodies and functions too."""
     return any(node.op in _STEPS for node in all_nodes(model, model.graph.nodes))
 
 
@@ -251,14 +251,14 @@ def run_each(
     *,
     shake: Callable[[Feeds], Feeds] | None = None,
 ) -> ModelOutputs:
-    """As `run_all`, of whatever `call` runs.
+    """As `run_all`, for any function that runs a model.
 
     Args:
         call: Runs the model on inputs by name.
         names: Of its outputs.
         feeds: Inputs by name, for each draw.
         step: Called before each draw.
-        shake: Moves inputs by as little as counts; the first draw is also run with its inputs moved.
+        shake: Moves inputs by the smallest step that matters; the first draw also runs with moved inputs.
     """
     draws = []
     for draw in feeds:
@@ -276,7 +276,7 @@ def by_one_ulp(feeds: Feeds) -> Feeds:
 
 
 def change(old: Any, new: Any) -> float:
-    """RMS difference of what is finite in two outputs of a float type; 0 for everything else."""
+    """RMS difference of the finite elements of two float outputs; 0 for other types."""
     if not isinstance(old, np.ndarray) or old.dtype.kind != "f" or old.shape != new.shape:
         return 0.0
     figures = OutputComparison(0.0, binned=False)
@@ -285,7 +285,7 @@ def change(old: Any, new: Any) -> float:
 
 
 def _moved(value: Array) -> Array:
-    """Floats by one unit in the last place, up and down in turn; everything else as it is."""
+    """Floats moved by one unit in the last place, up and down in turn; other types unchanged."""
     if value.dtype.kind != "f":
         return value
     towards = np.where(np.arange(value.size) % 2, np.inf, -np.inf).reshape(value.shape)
@@ -329,10 +329,10 @@ def compare(
     Args:
         before: The original's outputs.
         after: The other model's, paired by name, or by position where no name is shared.
-        references: Float64 results by the original's output names, of the first draws; draws without them
-            are judged by the noise of those with. Empty if there are none.
-        noise: What else is known of rounding.
-        note: Put in front of every reason.
+        references: Float64 results by the original's output names, of the first draws. Draws without them
+            are judged by the noise of the others. Empty if there are none.
+        noise: What else is known about rounding.
+        note: Prefix of every reason.
     """
     same = set(before.names) == set(after.names)
     order = [after.names.index(n) for n in before.names] if same else range(len(before.names))
@@ -355,9 +355,9 @@ def compare(
 
 
 def _drawn(evidence: OutputEvidence, noise: Noise) -> OutputEvidence:
-    """Evidence of an output that depends on random numbers: how far apart two runs are shows nothing.
+    """Evidence of an output that depends on random numbers: a difference between two runs shows nothing.
 
-    What lies behind it is proved, or tested part by part; of torch's output nothing else is known.
+    All parts behind it are proved, or tested one by one; of torch's output nothing else is known.
     """
     apart = "" if evidence.max_abs is None else f" (largest difference {evidence.max_abs:.1e})"
     reason = f"it depends on random numbers, which no two runs share{apart}"
@@ -369,7 +369,7 @@ def _drawn(evidence: OutputEvidence, noise: Noise) -> OutputEvidence:
 def _nothing(
     name: str, dtype: str, shape: tuple[int, ...], reason: str, *, passed: bool = False
 ) -> OutputEvidence:
-    """Evidence without figures: the two cannot be subtracted from each other."""
+    """Evidence without figures: the two outputs cannot be subtracted."""
     return OutputEvidence(
         name=name,
         dtype=dtype,
@@ -425,7 +425,7 @@ def _floats(
     reference_text = noise.reference
     judged = comparison.judged and comparison.plausible
     if judged and comparison.roundoff < unit_roundoff("float32"):
-        # the float64 run may add up as the original does, to the bit: then it shows no rounding at all
+        # the float64 run may add up in the same order as the original: then it shows no rounding at all
         judged, reference_text = False, "none: the output is float64 itself"
     elif comparison.judged and not judged:
         reference_text = "none: the float64 run disagrees with the original by more than rounding"
@@ -438,7 +438,8 @@ def _floats(
     if fault:
         reason = fault
     elif comparison.equal:
-        # torchvision starts the last layer of a ViT at zero: then this says nothing of the layers before it
+        # torchvision initializes the last layer of a ViT to zero: then equal outputs say nothing of the
+        # layers before
         empty = bool(comparison.elements) and not comparison.largest
         reason = "bit for bit equal, but zero throughout" if empty else "bit for bit equal"
     elif judged:
@@ -475,7 +476,7 @@ def _floats(
 
 
 def relaxed_evidence(evidence: OutputEvidence, depth: int, growth: float) -> OutputEvidence:
-    """Evidence of an output judged by what `depth` roundings make; itself where it is beyond that."""
+    """Evidence of an output judged by the effect of `depth` roundings; unchanged where it exceeds that."""
     apart, exceeds = evidence.relative_rms, (evidence.limit_share or 0.0) > 1.0  # else no number failed it
     if not exceeds or apart is None or apart > allowed(unit_roundoff(evidence.dtype), depth, growth):
         return evidence
@@ -486,7 +487,7 @@ def relaxed_evidence(evidence: OutputEvidence, depth: int, growth: float) -> Out
 
 
 def _astray(comparison: OutputComparison) -> str:
-    """What is beyond all rounding, though every part is proved; '' if nothing is."""
+    """The difference beyond all rounding, though every part is proved; '' without one."""
     gap, scale = (comparison.mse or 0.0) ** 0.5, comparison.scale or 0.0
     if gap <= max(_ASTRAY * scale, _MAGNIFIED * comparison.sensitivity):
         return ""
@@ -501,7 +502,7 @@ def _accuracy(before: float, after: float, whose: str, others: str) -> str:
 
 
 def identical(a: Any, b: Any) -> bool:
-    """Sequences, maps and absent optionals: equal in structure and bit for bit."""
+    """Whether two values are equal, bit for bit: arrays, sequences, maps, absent optionals."""
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         return len(a) == len(b) and all(identical(x, y) for x, y in zip(a, b, strict=True))
     if isinstance(a, dict) and isinstance(b, dict):
@@ -514,7 +515,7 @@ def identical(a: Any, b: Any) -> bool:
 
 
 def depth_of(model: Model) -> int:
-    """Roundings on the way through the model: one a node, and the depth of every stored weight."""
+    """Roundings on the way through the model: one per node, and the depth of every stored weight."""
     floats = {d.name for d in DTYPES.values() if "float" in d.name}
     depths = (max(t.shape, default=1) for t in model.graph.initializers.values() if t.dtype in floats)
     return len(model.graph.nodes) + sum(depths)

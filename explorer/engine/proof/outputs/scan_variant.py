@@ -1,8 +1,8 @@
-"""Scan variant: a tiled model in scan form, run where the model itself has too many nodes.
+"""Scan variant of a tiled model: it runs where the model itself has too many nodes for a session.
 
-Creating a session is quadratic in the nodes that are ready at once: 58 s for AlexNet unrolled. The sites
-themselves have been proved node by node before; what this model is run for is everything around them,
-which it takes from the tiled model as it is.
+Creating a session takes time quadratic in the nodes that are ready at once: 58 s for an unrolled AlexNet. The
+sites have been proved node by node before. This model serves to run everything around them, which it takes
+unchanged from the tiled model.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ def scan_stand_in(
         after: The tiled model.
         plan: What was tiled.
         originals: Every product of the plan as the original has it, by output name.
-        shapes: Of what goes into the sites and comes out of them.
+        shapes: Shapes of the inputs and outputs of the sites.
 
     Returns:
-        A model whose new weights are computed while it is written; None if the sites cannot be told from
-        the rest.
+        A model whose new weights are computed while it is written; None if the sites cannot be separated
+        from the rest.
     """
     depths = {s.name: (s.K, s.N) for s in plan.sites}
 
     def packed(name: str, op: str, size: tuple[int, int, int]) -> tuple[int, int]:
-        # as many groups as the plan has in one product
+        # as many groups in one product as the plan has
         return depths.get(name, (1, 1))
 
     located = {s.output: s for s in find_sites(before, shapes, "pack", pack=packed)[0]}
@@ -71,5 +71,5 @@ def scan_stand_in(
         nodes=tuple(live_nodes),
         initializers={name: tensor for name, tensor in constants.items() if name in read},
     )
-    # where both have a function of one name, the one that is to be proved
+    # where both have a function of the same name, the function of the model to prove wins
     return replace(after, graph=graph, functions={**scan_model.functions, **after.functions}, path="")

@@ -1,4 +1,4 @@
-"""Tolerance, for models that may differ, quantized ones say: whether they do by no more than was asked."""
+"""Tolerance for models that may differ, such as quantized ones: whether they differ by more than allowed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from explorer.facts.verification import Tolerance
 
 
 def tolerance_text(tolerance: Tolerance) -> str:
-    """What is asked, in words."""
+    """The tolerance in words."""
     parts = []
     if tolerance.atol is not None or tolerance.rtol is not None:
         terms = [f"{tolerance.atol:g}"] if tolerance.atol else []
@@ -31,13 +31,13 @@ def tolerance_text(tolerance: Tolerance) -> str:
 def within(
     evidence: OutputEvidence, before: Sequence[Any], after: Sequence[Any], tolerance: Tolerance
 ) -> OutputEvidence:
-    """The evidence of one output, judged by a tolerance: what is no array of numbers has to be the same.
+    """The evidence of one output, judged by a tolerance: other types than arrays of numbers must be equal.
 
     Args:
-        evidence: What else was seen of it.
+        evidence: The evidence so far.
         before: The original's, for each draw.
         after: The other model's.
-        tolerance: What is asked.
+        tolerance: The allowed difference.
     """
     if not all(isinstance(v, np.ndarray) and v.dtype.kind in "biufV" for v in (*before, *after)):
         return evidence
@@ -52,12 +52,12 @@ def judge(before: Sequence[Array], after: Sequence[Array], tolerance: Tolerance)
     Args:
         before: The original's, for each draw.
         after: The other model's.
-        tolerance: What is asked: |after - before| <= atol + rtol |before| of every element, and
+        tolerance: The allowed difference: |after - before| <= atol + rtol |before| of every element, and
             10 log10(sum before**2 / sum (after - before)**2) >= snr of every draw.
 
     Returns:
-        Whether it does; the figure that comes closest to its limit, or exceeds it most, in words; and that
-        figure as a share of its limit, infinite where no error at all is allowed.
+        (whether it does; the figure closest to its limit, or furthest beyond it, in words; that figure as a
+        share of its limit, infinite where no error at all is allowed).
     """
     worst, ratio, noise = 0.0, 0.0, math.inf
     for old, new in zip(before, after, strict=True):
@@ -76,7 +76,7 @@ def judge(before: Sequence[Array], after: Sequence[Array], tolerance: Tolerance)
         if not gap.size:
             continue
         allowed = (tolerance.atol or 0.0) + (tolerance.rtol or 0.0) * np.abs(a)
-        # 0 of 0 is within, more than 0 of 0 is not
+        # 0 of a limit of 0 is within it, more than 0 is not
         shares = np.divide(gap, allowed, out=np.where(gap > 0, np.inf, 0.0), where=allowed > 0)
         at = int(np.argmax(shares))
         if shares[at] > ratio:
@@ -96,5 +96,5 @@ def judge(before: Sequence[Array], after: Sequence[Array], tolerance: Tolerance)
 
 
 def _amplitude(decibels: float) -> float:
-    """How many times as large a noise of so many more dB is; infinite above what a float holds."""
+    """The amplitude ratio of a gain in dB; infinite beyond the range of a float."""
     return math.inf if decibels > 6000 else 10 ** (decibels / 20)

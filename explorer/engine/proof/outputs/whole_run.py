@@ -1,10 +1,10 @@
-"""End-to-end runs of whole models: what the user will see, and how rounding grows on the way there.
+"""End-to-end runs of whole models: the outputs that the user sees, and the rounding that reaches them.
 
-Where everything in between is proved, one run of each says how far roundings carry, and must not bring a
-new NaN or another shape: how an output looks that a model makes of its roundings (an index, a quantiser's
-step) is not for a proof to judge. Elsewhere the outputs are judged, by as many more runs as it takes to be
-sure: the original in float64 first, whose distance from the original is the noise floor, then the original
-on inputs that are moved by one rounding.
+Where all parts are proved, one run of each model shows how far roundings carry, and must bring no new NaN and
+no other shape. The proof does not judge outputs that a model makes of its roundings (an index, a quantizer's
+step). Elsewhere the outputs are judged, with more runs only where needed: the original in float64 first,
+whose distance from the original is the noise floor, then the original on inputs that are moved by one
+rounding.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ Evidence = tuple[OutputEvidence, ...]
 Ahead = Future[ModelOutputs]
 
 _WEIGHTS = 1 << 30
-"""Bytes of weights of the whole models that are run side by side: each session holds its own."""
+"""Bytes of weights of whole models that run side by side: each session has its own copy."""
 
 _MANY_NODES = 2048
-"""Unrolled products above which a session of the whole model takes longer than the proof should."""
+"""Unrolled products above which loading the whole model would take longer than the proof should."""
 
 _TILED = "the tiled model"
 
@@ -66,16 +66,16 @@ class Pairing(Struct, frozen=True):
 
     Attributes:
         before: The original.
-        halfway: The original with what the plan takes apart taken apart.
+        halfway: The original with the operators decomposed that the plan names.
         after: The other model.
         names: Input of the original to input of the other.
         feeds: Inputs by the original's names, for each draw.
-        drawn: How those of the first one were drawn.
+        drawn: How the inputs of the first feeds were drawn.
         plan: What was tiled.
         found: The planned products as the original has them.
-        shapes: Of what goes into and comes out of them.
-        outputs: Of the original on the first of the feeds, where it was run already.
-        growth: How much more the other model may round, by its longer sums.
+        shapes: Types and shapes of their inputs and outputs.
+        outputs: Outputs of the original on the first feeds, if it ran already.
+        growth: Factor by which the other model may round more, because of longer sums.
     """
 
     before: Model
@@ -94,9 +94,9 @@ class Pairing(Struct, frozen=True):
 def run_ahead(
     after: Model, plan: Plan | None, feeds: Mapping[str, Array]
 ) -> contextlib.AbstractContextManager[Ahead | None]:
-    """A run of a tiled model, loaded while something else is done: that takes one processor, for long.
+    """A run of a tiled model, loaded in the background: loading takes one processor, for long.
 
-    None where it would take too much memory, or time, beside what goes on meanwhile.
+    None where it would take too much memory or time beside the proof.
     """
     weights = sum(t.nbytes for t in after.graph.initializers.values())
     if plan is None or _unrolled(plan) > _MANY_NODES or 2 * weights > within_limit(_WEIGHTS):
@@ -108,13 +108,13 @@ def run_ahead(
 
 
 class Runs:
-    """Runs of both models, made when they are asked for.
+    """Runs of both models, made on request.
 
     Args:
         pairing: The models.
-        tell: Told how far it is.
+        tell: Reports progress.
         cancel: Asked now and then.
-        ahead: The run of the other model, where it was begun already.
+        ahead: The run of the other model, if it has begun already.
     """
 
     def __init__(self, pairing: Pairing, tell: Tell, cancel: Cancel, ahead: Ahead | None = None) -> None:
@@ -124,7 +124,7 @@ class Runs:
         self._total = 2 * len(pairing.feeds)
 
     def step(self, share: ThreadShare | None = None) -> None:
-        """Counts a run; stops here if the user wants to stop."""
+        """Counts a run; raises Cancelled if the user asked to stop."""
         if share is not None and share.stopped():
             raise Cancelled
         self._steps.append(None)
@@ -138,7 +138,7 @@ class Runs:
         )
 
     def other(self, share: ThreadShare) -> tuple[ModelOutputs, str]:
-        """The other model on every input, run once, and what is to be said of how it was run."""
+        """The other model on every input, run once, and a note on how it was run."""
         if self._other is None and self._ahead is not None:
             self._other = wait_for(self._ahead, share.stopped), ""
             self.step()
@@ -155,13 +155,13 @@ class Runs:
             return outputs.run_all(model, renamed, label, step, threads=share.threads), note
 
     def float64(self, at: int, share: ThreadShare) -> tuple[list[dict[str, Array]], str]:
-        """The original in float64 on one input; nothing and why, where it cannot be run so."""
+        """The original in float64 on one input; no results and the reason, where it cannot be run so."""
         return outputs.reference(
             self.pairing.halfway, [self.pairing.feeds[at]], share.stopped, partial(self.step, share)
         )
 
     def together(self, *works: Callable[[ThreadShare], Any]) -> list[Any]:
-        """Results of several runs, made side by side where memory allows."""
+        """Results of several runs, in parallel where memory allows."""
         self._total = max(self._total, len(self._steps) + len(works))
         weights = sum(t.nbytes for t in self.pairing.before.graph.initializers.values())
         phase = "running the whole model"
@@ -179,18 +179,18 @@ class Runs:
 
 
 def compare_whole(runs: Runs, *, proved: bool) -> tuple[Evidence, tuple[str, ...]]:
-    """Evidence of every output of the two models, and what is to be said of how they were run.
+    """Evidence of every output of the two models, and remarks on how they were run.
 
     Args:
         runs: Of the models.
-        proved: Whether all that lies behind the outputs is proved already.
+        proved: Whether all parts behind the outputs are proved already.
 
     Raises:
         BadModel: onnxruntime cannot load or run one of them.
-        Cancelled: The user wants to stop.
+        Cancelled: The user asked to stop.
     """
     pairing = runs.pairing
-    # a graph of many small operators takes onnxruntime minutes to load, and it says nothing meanwhile
+    # onnxruntime takes minutes to load a graph of many small operators, without any progress report
     runs.tell("loading the models", 0, 2 * len(pairing.feeds))
     shake = not proved and outputs.quantises(pairing.before)
     if proved and pairing.outputs is not None and len(pairing.feeds) == 1:
@@ -208,9 +208,10 @@ def compare_whole(runs: Runs, *, proved: bool) -> tuple[Evidence, tuple[str, ...
 
 
 def by_stored_numbers(whole: Evidence, pairing: Pairing) -> Evidence:
-    """Evidence of outputs where stored numbers differ by a rounding each: those of a model, no more.
+    """Evidence of outputs where stored numbers differ by a rounding each: judged by a model's roundings.
 
-    The original is not what the other model rounds then: its error against float64 is no measure.
+    The other model then rounds other numbers than the original, so the original's float64 error is no
+    measure.
     """
     depth = outputs.depth_of(pairing.halfway)
     return tuple(
@@ -220,7 +221,7 @@ def by_stored_numbers(whole: Evidence, pairing: Pairing) -> Evidence:
 
 
 def compare_within(runs: Runs, tolerance: Tolerance) -> Evidence:
-    """Evidence that the outputs of the two models differ by no more than was asked; as `compare_whole`."""
+    """Evidence that the outputs of the two models stay within a tolerance; see `compare_whole`."""
     runs.tell("loading the models", 0, 2 * len(runs.pairing.feeds))
     before, (after, note) = runs.together(runs.original, runs.other)
     noise = Noise(NOT_NEEDED, 1, tolerance=tolerance, proved=True)
@@ -228,7 +229,7 @@ def compare_within(runs: Runs, tolerance: Tolerance) -> Evidence:
 
 
 def compare_torch(runs: Runs, torch_run: TorchRun, inputs: Sequence[str]) -> Evidence:
-    """Evidence that the other model gives what the torch model gives from which the original was exported.
+    """Evidence that the other model gives the same outputs as the torch model of the original.
 
     Args:
         runs: Of the models.
@@ -250,7 +251,7 @@ def compare_torch(runs: Runs, torch_run: TorchRun, inputs: Sequence[str]) -> Evi
 
 
 def _noise(pairing: Pairing) -> Noise:
-    """What is known of two models before they are run."""
+    """What is known about two models before they run."""
     return Noise(
         NOT_NEEDED,
         outputs.depth_of(pairing.halfway),
@@ -261,7 +262,7 @@ def _noise(pairing: Pairing) -> Noise:
 
 
 def _judged(before: ModelOutputs, after: ModelOutputs, noise: Noise, note: str, runs: Runs) -> Evidence:
-    """Cheapest evidence first: more is gathered only while it could change the answer."""
+    """Evidence of the outputs, cheapest first: more runs follow only while they could change the answer."""
     evidence = outputs.compare(before, after, [], noise, note)
     if all(output.equal or output.drawn or (noise.proved and output.passed) for output in evidence):
         return evidence
@@ -280,13 +281,13 @@ def _judged(before: ModelOutputs, after: ModelOutputs, noise: Noise, note: str, 
         if not references:
             break
     if not before.sensitivity:
-        # what a rounding of its inputs makes of its outputs
+        # the effect of a rounding of the inputs on the outputs
         (moved,) = runs.together(partial(runs.original, shake=True, feeds=1))
         before = replace(before, sensitivity=moved.sensitivity)
     evidence = outputs.compare(before, after, references, noise, note)
     if all(output.passed for output in evidence):
         return evidence
-    # few numbers may stand behind many elements: by chance the original's have hardly an error
+    # many elements may depend on few numbers: by chance the original's have hardly an error
     pairing = runs.pairing
     noise = replace(noise, independent=independent(pairing.before, pairing.drawn))
     return outputs.compare(before, after, references, noise, note)
@@ -294,7 +295,7 @@ def _judged(before: ModelOutputs, after: ModelOutputs, noise: Noise, note: str, 
 
 @contextlib.contextmanager
 def _runnable(pair: Pairing, share: ThreadShare) -> Iterator[tuple[Model, str]]:
-    """The other model, or, where it has too many nodes for a session, its stand-in (`stand_in`)."""
+    """The other model, or its scan variant where it has too many nodes for a session."""
     model: Model | None = None
     plan = pair.plan
     if plan is not None and _unrolled(plan) > _MANY_NODES and pair.halfway.opset >= 9:
@@ -311,5 +312,5 @@ def _runnable(pair: Pairing, share: ThreadShare) -> Iterator[tuple[Model, str]]:
 
 
 def _unrolled(plan: Plan) -> int:
-    """How many products of a plan are nodes by themselves."""
+    """Number of products of a plan that are nodes of their own."""
     return sum(s.products for s in plan.sites if s.form in ("unrolled", "lab"))

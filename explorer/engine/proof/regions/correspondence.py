@@ -1,9 +1,9 @@
-"""Changed regions: what lies between values that two graphs have in common and differs by construction.
+"""Changed regions: the nodes between values that two graphs have in common and differ by construction.
 
-Where value numbers (`value_numbers`) show two outputs to be equal there is nothing to look at. Where they do
-not, values that a diff matches are taken to be equal for the moment. What makes such a value in either graph,
-back to values that are equal by number or taken to be so, is a region: usually one operator. If every region
-turns out to give the same, the outputs are the same, by induction along the execution order.
+Outputs that value numbers (`value_numbers`) show to be equal need no further look. Elsewhere, values that a
+diff matches are assumed to be equal. The nodes that make such a value in either graph, back to values that
+are equal by number or by assumption, are a region: usually one operator. If every region gives the same
+value, the outputs are the same, by induction along the execution order.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ Sites = Mapping[str, Original]
 Types = Mapping[str, TensorInfo]
 
 _FED = COMPARABLE | {"bfloat16"}
-"""Types of values that a region can be given."""
+"""Types of values that a region can get as inputs."""
 
 
 class ChangedRegion(Struct, frozen=True):
     """A region of both graphs.
 
     Attributes:
-        pair: The value that it makes, and what that is called in the other graph.
-        before, after: Its nodes in either graph.
-        given: What either of them is given, under the first graph's names: by the name in the second graph.
+        pair: The value that the region makes, and its name in the other graph.
+        before, after: The region's nodes in either graph.
+        given: Inputs of both: the first graph's names, by the names in the second graph.
     """
 
     pair: Pair
@@ -48,18 +48,18 @@ class ChangedRegion(Struct, frozen=True):
 
     @property
     def key(self) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
-        """What tells it from others of the same two graphs."""
+        """A key that is unique among the regions of the same two graphs."""
         return self.pair.before, self.before.nodes, self.after.nodes
 
     @property
     def reads(self) -> list[str]:
-        """The first graph's names of all that it is given."""
+        """The first graph's names of all inputs of the region."""
         return sorted({*self.before.given, *self.given.values()})
 
 
 def _site_before(sites: Sites, path: tuple[str, ...], name: str, node: Node) -> Original | None:
     found = sites.get("/".join((*path, name)))
-    # an operator that was taken apart before it was tiled may end in a value of the same name
+    # an operator that was decomposed before it was tiled may end in a value of the same name
     if found is None or (found.node.key, found.node.inputs) != (node.key, node.inputs):
         return None
     return found
@@ -74,14 +74,14 @@ class Correspondence:
         inputs: Input of the original to input of the other.
         outputs: Outputs of both, paired.
         sites: Products that are proved to be tiled, by path and output.
-        types: Of the values of either graph.
+        types: Returns the types of the values of both graphs.
         cancel: Asked between slabs of weights.
 
     Attributes:
         unequal: Outputs that are not equal by construction.
-        nodes: How many nodes of the original stand behind its outputs.
-        met: Keys of the sites on which that rests.
-        cut_off: Outputs for which the last call of `regions` found no region that can be given its inputs.
+        nodes: Number of nodes behind the original's outputs.
+        met: Keys of the sites on which the equal outputs rest.
+        cut_off: Outputs for which the last call of `regions` found no region whose inputs a run can give.
     """
 
     def __init__(
@@ -110,13 +110,13 @@ class Correspondence:
         self._ranks: tuple[TypeLookup, TypeLookup] | None = None
         self.unequal = self._number()
         if self.unequal:
-            # axes that count from the end, and types, take an inference of either graph
+            # normal forms of axes counted from the end, and of types, need inferred types of both graphs
             self._ranks = TypeLookup(before), TypeLookup(after)
             self.unequal = self._number()
         self.nodes = self._first.nodes
 
     def _number(self) -> list[Pair]:
-        """Numbers both graphs; returns the outputs that are not equal by it."""
+        """Numbers both graphs; returns the outputs with different numbers."""
         types = self._ranks[0] if self._ranks is not None else None
         site = partial(_site_before, self._sites)
         self._first = GraphNumbers(self._table, self.before, self._given, site=site, types=types)
@@ -135,7 +135,7 @@ class Correspondence:
         )
 
     def certain_nodes(self, sites: Collection[str]) -> int:
-        """Nodes behind the outputs whose values both graphs have by construction; `sites` are left out."""
+        """Number of nodes behind the outputs whose values are equal by construction, without `sites`."""
         first = self._first
         aside = self.of_sites(sites)
         return sum(
@@ -146,7 +146,7 @@ class Correspondence:
         )
 
     def of_sites(self, sites: Collection[str]) -> set[int]:
-        """Positions of the nodes of the main graph that are products of sites, of these keys."""
+        """Positions of the main graph's nodes that are products of the sites with these keys."""
         nodes = enumerate(self.before.graph.nodes if sites else ())
         return {at for at, node in nodes if any(name in sites for name in node.outputs)}
 
@@ -154,9 +154,9 @@ class Correspondence:
         """The regions in the order of the original.
 
         Args:
-            dropped: Values of the original that are not to be taken to be equal to any; those that cannot be
-                are added.
-            through: By the value that a region makes: values at which it is not to stop.
+            dropped: Values of the original that must not be assumed to be equal. Values whose region would
+                depend on a later value are added.
+            through: By the value that a region makes: values through which the region extends.
         """
         first_graph, second_graph = self.wirings
         first, position = self._first.values, first_graph.producer
@@ -173,7 +173,7 @@ class Correspondence:
                 if second.derived.get(pair.after, first[pair.before]) == first[pair.before]:
                     continue
                 past = set(through.get(pair.before, ()))
-                # an Identity of it has its number: it is not made of itself
+                # an Identity of the value has the same number: the value must not count as its own input
                 closed = {first[pair.before], *(first[name] for name in past)}
                 before = first_graph.region(pair.before, _Stops(stops, first, closed))
                 after = second_graph.region(pair.after, _Stops(stops_after, second.values, closed))
@@ -184,7 +184,7 @@ class Correspondence:
                 if "" not in twins.values() and not behind:
                     changed.append(ChangedRegion(pair, before, after, twins))
                 elif pair.before not in ends:
-                    crossed.add(pair.before)  # it would rest on what comes behind it
+                    crossed.add(pair.before)  # its region would depend on a later value
                 else:
                     taken = {p.before for p in pairs} - ends
                     more = behind & taken or {n for n in taken if position[n] > here and behind}
@@ -195,12 +195,12 @@ class Correspondence:
             dropped |= crossed
 
     def follows(self, value: Pair, equal: Collection[str], dropped: Collection[str]) -> bool:
-        """Whether a value of both graphs is the same by construction once others are.
+        """Whether a value of both graphs is equal by construction once other values are.
 
         Args:
-            value: Which.
-            equal: Values of the original that are taken to be equal for it.
-            dropped: Those that are not.
+            value: The value.
+            equal: Values of the original that are assumed to be equal for it.
+            dropped: Other values that are not assumed to be equal.
         """
         first = self._first.values
         pairs = [p for p in self._pairs if p.before in equal or p.before not in dropped]
@@ -208,23 +208,23 @@ class Correspondence:
         return second.derived.get(value.after) == first[value.before]
 
     def same_content(self, one: Tensor, other: Tensor) -> bool:
-        """Whether two stored tensors are the same to the bit."""
+        """Whether two stored tensors are equal bit for bit."""
         return self._table.content(one) == self._table.content(other)
 
     def nbytes(self, name: str) -> int:
-        """Bytes of a value of the original at the most, as inferred; a great many where that is not known."""
+        """Largest inferred size in bytes of a value of the original; a very large number where unknown."""
         info = self._known[0].get(name)
         sizes = [n if isinstance(n, int) else sys.maxsize for n in (info and info.shape) or (sys.maxsize,)]
         return 8 * math.prod(sizes)
 
     @property
     def matched(self) -> set[str]:
-        """Values of the original that a diff found in the other graph."""
+        """Values of the original that a diff matched to values of the other graph."""
         return {p.before for p in self._pairs}
 
     @cached_property
     def wirings(self) -> tuple[GraphProducers, GraphProducers]:
-        """What makes the values of either graph."""
+        """The producers of the values of either graph."""
         return GraphProducers(self.before), GraphProducers(self.after)
 
     @cached_property
@@ -233,7 +233,7 @@ class Correspondence:
 
     @cached_property
     def _pairs(self) -> list[Pair]:
-        """Values that a diff takes to be the same in both graphs, the outputs among them."""
+        """Values that a diff matched, outputs included."""
         types, theirs = self._known
         ends = {p.before for p in self.outputs}
         return [
@@ -243,7 +243,7 @@ class Correspondence:
         ]
 
     def _common(self, second: GraphNumbers) -> dict[int, str]:
-        """Numbers that both graphs have, and can be given in a run: by the original's name of the value."""
+        """Numbers that both graphs have and that a run can give: by the original's name of the value."""
         first_graph, second_graph = self.wirings
         fed, fed_after = (
             {name for name in wiring.live if _fed(types.get(name))}
@@ -260,7 +260,7 @@ class Correspondence:
 
 
 class _Stops(Struct, frozen=True):
-    """Names at which a region stops: all but those with some numbers."""
+    """The names at which a region stops: all of `names` except those with certain numbers."""
 
     names: Collection[str]
     numbers: Mapping[str, int]

@@ -1,8 +1,8 @@
-"""Deciding numbers: limits, factors and rows of tables that one of two graphs alone holds.
+"""Deciding numbers: limits, factors and rows of tables that only one of two graphs has.
 
-Where a size is compared with 20, or with a 20th of it rounded, or a table has 20 rows, runs at smaller sizes
-show nothing of what happens above. So such a number must be shown to count, by runs close to it: another
-number in its place has to change what comes out. And open sizes are tried on both sides of it.
+Where a graph compares a size with 20, or with a rounded twentieth of it, or has a table of 20 rows, runs at
+smaller sizes do not show the behavior above. So runs close to such a number must show that it matters:
+another number in its place has to change the output. Open sizes are also tried on both sides of it.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _DECIDING: Mapping[str, str] = {
     **dict.fromkeys(("EyeLike", "HardSigmoid", "IsInf", "NonMaxSuppression", "OneHot", "Shrink"), ""),
     "ThresholdedRelu": "",
 }
-"""Operators of which a number decides what they do, and the one that stands for several alike."""
+"""Operators whose number decides what they do, and one name for operators that are alike."""
 
 _BITWISE = ("BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor")
 _ARITHMETIC = frozenset(
     ("Add", "Div", "Einsum", "Gemm", "MatMul", "Mean", "Mul", "PRelu", "Sub", "Sum", *_BITWISE)
 )
-"""Operators whose single numbers may be limits of what comes behind them: a Relu of what is left of a size, a
-Floor of a part of it."""
+"""Operators whose single numbers may be limits of a later operator: of a Relu of a difference of sizes, of a
+Floor of a part of a size."""
 
 _MULTIPLIES = frozenset(("Div", "Einsum", "Gemm", "MatMul", "Mul", "PRelu"))
-"""Those whose number is a factor: behind an ArgMax it may make no difference, whatever it is."""
+"""Operators whose number is a factor: before an ArgMax any factor may give the same result."""
 
 _FACTORS = frozenset(
     ("alpha", "beta", "bias", "gamma", "lambd", "max", "min", "scale", "spatial_scale", "value")
@@ -49,7 +49,7 @@ _FACTORS = frozenset(
 """Attributes that multiply, add or limit, of any operator."""
 
 _TABLES = ("Gather", "GatherElements", "GatherND", "Slice")
-"""Operators that read a part of a table."""
+"""Operators that read part of a table."""
 
 _SIZED_BY_DATA = ("Compress", "Loop", "NonMaxSuppression", "NonZero", "Unique")
 """Operators whose outputs have another size in each run."""
@@ -66,31 +66,31 @@ _SIZING = (
     "Tile",
     "TopK",
 )
-"""Operators that make sizes of numbers."""
+"""Operators that turn numbers into sizes."""
 
 _AXES = 3
 """Which input of a Slice holds its axes."""
 
 _OF_SHAPES = ("Shape", "Size", "ConstantOfShape")
-"""Operators that read how large a value is, and none of its numbers."""
+"""Operators that read the size of a value and none of its numbers."""
 
 _SMALL = 64
-"""Elements that a tensor of limits has at the most."""
+"""Largest number of elements of a tensor of limits."""
 
 _LONGEST, _LARGEST = float((1 << 31) - 1), 1e37
-"""From here on an integer, or a float, stands for no limit: 'to the end', 'as large as it may be'."""
+"""Integers, and floats, from here on are no limits: 'to the end', 'as large as possible'."""
 
 _ALWAYS = 1
-"""Up to here an integer is met: every open size is tried at it and above."""
+"""Integers up to here are always met: every open size is tried at them and above."""
 
 _STEP = 1 / 16
-"""By how much of itself a float is moved."""
+"""Relative change of a float."""
 
 _FAR = 20
 """Power of two by which a factor is scaled to show that it makes no difference."""
 
 _ROWS = 64
-"""Rows of a table that are tried; of more, some from the first to the last."""
+"""Rows of a table that are tried; of a longer table, some rows between the first and the last."""
 
 Key = tuple[str, float]
 Axis = tuple[str, int]
@@ -98,12 +98,12 @@ Axis = tuple[str, int]
 
 
 class DecidingNumber(Struct, frozen=True):
-    """A number in an operator that it decides.
+    """A number that decides what an operator does.
 
     Attributes:
         op: The operator.
         value: The number.
-        axes: Of a Slice, the axes along which the number decides; None among them for any that are not known.
+        axes: For a Slice, the axes along which the number decides; contains None for an unknown axis.
     """
 
     op: str
@@ -112,7 +112,7 @@ class DecidingNumber(Struct, frozen=True):
 
     @property
     def limits(self) -> tuple[float, ...]:
-        """Sizes beside which it may decide something: as a limit, or as a factor of a size."""
+        """Sizes around which the number may decide something: as a limit, or as a factor of a size."""
         value = abs(self.value)
         return (value, 1 / value) if value < 1 else (value,)
 
@@ -121,13 +121,13 @@ class DecidingNumber(Struct, frozen=True):
 
 
 class TableRow(Struct, frozen=True):
-    """A row of a stored tensor of which an operator reads a part.
+    """A row of a stored tensor that an operator reads in part.
 
     Attributes:
         op: The operator.
         name: Of the tensor.
-        axis: Along which rows are counted.
-        row, rows: Which one, of how many.
+        axis: The axis along which rows are counted.
+        row, rows: Index of the row, and number of rows.
     """
 
     op: str
@@ -138,7 +138,7 @@ class TableRow(Struct, frozen=True):
 
     @property
     def limits(self) -> tuple[float, ...]:
-        """The size at which the last row is read."""
+        """The size at which a run reads the last row."""
         return (float(self.rows),)
 
     def __str__(self) -> str:
@@ -149,17 +149,17 @@ Deciding = DecidingNumber | TableRow
 
 
 Held = tuple[Key, DecidingNumber, Axis | None]
-"""What stands for a number, the number, and the axis along which a Slice reads that far."""
+"""The kind of a number and the number, its record, and the axis of a Slice that reads up to it."""
 
 
 class Variation:
-    """What differs from run to run of a model, and what never does.
+    """The values of a model that differ from run to run, and the axes that never change.
 
     Args:
         model: The model.
 
     Attributes:
-        values: Names of the values that may differ, sizes among them where they are not fixed.
+        values: Names of values that may differ, sizes included where they are not fixed.
     """
 
     def __init__(self, model: Model) -> None:
@@ -167,7 +167,7 @@ class Variation:
         self._types = TypeLookup(model)
 
     def is_fixed(self, axis: Axis) -> bool:
-        """Whether an axis of what a Slice reads is always as long: then it is the same part in every run."""
+        """Whether an axis always has the same length: then a Slice reads the same part in every run."""
         name, at = axis
         for info in self._sliced.get(name, [None]):
             if info is None or info.shape is None or info.origin == "bound":
@@ -185,12 +185,12 @@ class Variation:
 def one_sided(
     first: Model, second: Model, varying: tuple[Variation, Variation] | None = None
 ) -> tuple[list[Deciding], list[Deciding]]:
-    """The deciding numbers, in operators alike, and the rows of tables that either model alone holds.
+    """The deciding numbers and the rows of tables that only one of two models has.
 
     Args:
-        first: A model, or a region as one.
-        second: The other one.
-        varying: For regions, what differs from run to run in the models that they are cut from.
+        first: A model, or a region as a model.
+        second: The other model or region.
+        varying: For regions: what differs from run to run in the models that contain them.
     """
     numbers = [list(_numbers(model)) for model in (first, second)]
     vary = varying or (Variation(first), Variation(second))
@@ -204,7 +204,7 @@ def one_sided(
 
 
 def _without(numbers: Iterable[Held], other_keys: Container[Key], varying: Variation) -> Iterable[Deciding]:
-    """Those of some numbers that another model does not hold, and that do not part what is always as long."""
+    """Numbers that the other model does not hold, without those that slice an axis of fixed length."""
     by_key: dict[Key, DecidingNumber] = {}
     for key, number, axis in numbers:
         if key not in other_keys and (axis is None or not varying.is_fixed(axis)):
@@ -214,7 +214,7 @@ def _without(numbers: Iterable[Held], other_keys: Container[Key], varying: Varia
 
 
 def _varying_values(model: Model) -> frozenset[str]:
-    """Names of the values that may differ from run to run, sizes among them where they are not fixed."""
+    """Names of the values that may differ from run to run, sizes included where they are not fixed."""
     nodes = _in_order(model)
     bodies = [body for node in nodes for _, body in subgraphs(node)]
     inputs = {value.name for body in bodies for value in body.inputs}
@@ -229,7 +229,7 @@ def _varying_values(model: Model) -> frozenset[str]:
 
 
 def _has_open_sizes(model: Model, nodes: Sequence[Node], flowing: Collection[str]) -> bool:
-    """Whether a size in a model is left open, or decided by data."""
+    """Whether a model has an open size, or one that depends on data."""
     if any(v.shape is None or not all(isinstance(d, int) for d in v.shape) for v in model.graph.feeds):
         return True
     return any(
@@ -240,12 +240,12 @@ def _has_open_sizes(model: Model, nodes: Sequence[Node], flowing: Collection[str
 
 
 def _in_order(model: Model) -> list[Node]:
-    """All nodes of a model, those of bodies and functions too, most of them behind what they read."""
+    """All nodes of a model, of bodies and functions too, mostly after the nodes that they read."""
     return [*all_nodes(model, model.graph.nodes)][::-1]
 
 
 def _reached(nodes: Sequence[Node], names: set[str], ending: Collection[str]) -> set[str]:
-    """Values that follow from some, except through operators that end the way."""
+    """Values that depend on some values, except through operators in `ending`."""
     reached = set(names)
     before = -1
     while before != len(reached):
@@ -257,7 +257,7 @@ def _reached(nodes: Sequence[Node], names: set[str], ending: Collection[str]) ->
 
 
 def _stored(model: Model) -> Iterator[Tensor]:
-    """All stored tensors of a model, in bodies too."""
+    """All stored tensors of a model, bodies included."""
     yield from model.graph.initializers.values()
     for node in all_nodes(model, model.graph.nodes):
         if (tensor := constant_of(node)) is not None:
@@ -267,7 +267,7 @@ def _stored(model: Model) -> Iterator[Tensor]:
 
 
 def _tables(model: Model, varying: Collection[str]) -> Iterator[tuple[Tensor, str, str, int]]:
-    """Stored tensors of which a part is read that runs choose, with operator, name and axis."""
+    """Stored tensors of which each run may read another part, with operator, name and axis."""
     nodes = _in_order(model)
     constants = {node.outputs[0]: tensor for node in nodes if (tensor := constant_of(node)) is not None}
     bodies = [body for node in nodes for _, body in subgraphs(node)]
@@ -294,7 +294,7 @@ def _read_along(node: Node, constants: Mapping[str, Tensor], rank: int) -> set[i
 def _rows(
     tables: Sequence[tuple[Tensor, str, str, int]], theirs: Collection[tuple[str, int]]
 ) -> list[Deciding]:
-    """Rows of tables that have no counterpart of their size: those are compared as a whole."""
+    """Rows of tables without a counterpart of the same size: tables with one are compared as a whole."""
     rows: list[Deciding] = []
     for table, op, name, axis in tables:
         count = table.shape[axis]
@@ -303,18 +303,18 @@ def _rows(
         some = (
             sorted({round(row) for row in np.linspace(0, count - 1, min(count, _ROWS))}) if count > 1 else []
         )
-        # the last one first: what is not read is most often behind the largest size
+        # the last row first: an unread row is most often behind the largest size
         rows += [TableRow(op, name, axis, row, count) for row in reversed(some)]
     return rows
 
 
 def moved_number(model: Model, number: Deciding) -> Iterator[Model]:
-    """The model with other numbers close to this one, or to those of a row, in its place, below and above."""
+    """The model with numbers just below and just above this one in its place."""
     yield from (_with(model, number, power) for power in (-1, 1))
 
 
 def scaled_number(model: Model, number: Deciding) -> list[Model]:
-    """The model with a factor that is far smaller, and far larger; nothing for what is no factor."""
+    """The model with a far smaller and a far larger factor; nothing if the number is no factor."""
     if isinstance(number, TableRow) or number.op not in _MULTIPLIES:
         return []
     return [_with(model, number, power) for power in (-_FAR, _FAR)]
@@ -326,7 +326,7 @@ def _with(model: Model, number: Deciding, sign: int) -> Model:
 
 
 def _numbers(model: Model) -> Iterator[Held]:
-    """The deciding numbers of a model, in bodies and functions too, by what stands for them."""
+    """The deciding numbers of a model, of bodies and functions too, with their keys."""
     inputs = {value.name for value in model.graph.feeds}
     yield from _of_nodes(model.graph.nodes, [model.graph.initializers], inputs)
     called = {node.key for node in all_nodes(model, model.graph.nodes)} & model.functions.keys()
@@ -336,7 +336,7 @@ def _numbers(model: Model) -> Iterator[Held]:
 
 
 def _epsilons(model: Model) -> Iterator[Key]:
-    """What normalizations add to a variance, as the Add has it that does so outside of them."""
+    """Keys of the epsilons of normalizations, as an Add would have them that does the same."""
     for node in all_nodes(model, model.graph.nodes):
         values = {**default_attributes(node.domain, node.op, model.opset), **node.attributes}
         if isinstance(epsilon := values.get("epsilon"), float):
@@ -346,7 +346,7 @@ def _epsilons(model: Model) -> Iterator[Key]:
 def _of_nodes(
     nodes: Sequence[Node], around: Sequence[Mapping[str, Tensor]], varying: Collection[str]
 ) -> Iterator[Held]:
-    """The same of a list of nodes; `varying` are values whose numbers are others in each run."""
+    """The deciding numbers of a list of nodes; `varying` names values that differ from run to run."""
     flowing = set(varying)
     ordered = node_sequence(nodes)
     node_constants = {
@@ -360,7 +360,7 @@ def _of_nodes(
             inside = {*flowing, *(value.name for value in body.inputs)}
             yield from _of_nodes(body.nodes, [*scopes, body.initializers], inside)
         if node.op == "Slice" and not flowing.intersection(node.inputs[:1]):
-            continue  # of zeros, or of the sizes in a shape: where it begins hides nothing
+            continue  # of zeros or of a shape: its start hides nothing
         kind = _DECIDING.get(node.op) or node.op
         for name, attribute in node.attributes.items():
             named = isinstance(attribute, float) and (name in _FACTORS or node.op in _DECIDING)
@@ -373,7 +373,7 @@ def _of_nodes(
             if values is None or (node.op not in _DECIDING and values.size != 1):
                 continue
             if node.op == "Slice" and at == _AXES:
-                continue  # which axes is no size
+                continue  # the choice of axes is no size
             axes = _sliced_along(node, read, values.size) if node.op == "Slice" else [None] * values.size
             for value, axis in zip(values.reshape(-1).tolist(), axes, strict=True):
                 if _counts(float(value), values.dtype):
@@ -381,7 +381,7 @@ def _of_nodes(
 
 
 def _few(name: str, stored: Sequence[Mapping[str, Tensor]]) -> np.ndarray[Any, Any] | None:
-    """The few numbers of a value, where it is stored."""
+    """The numbers of a value, if it is stored and small."""
     tensor = next((some[name] for some in stored if name in some), None)
     return _values(tensor) if tensor is not None else None
 
@@ -397,28 +397,28 @@ def _sliced_along(
 
 
 def _counts(value: float, dtype: np.dtype[Any]) -> bool:
-    """Whether a number is a limit: neither as large as any may be, nor met by sizes that are always tried."""
+    """Whether a number is a limit: neither 'as large as possible' nor a size that is always tried."""
     if abs(value) <= (_ALWAYS if dtype.kind in "iu" else 0.0):
         return False
     return abs(value) < (_LONGEST if dtype.kind in "iu" else _LARGEST)
 
 
 def _values(tensor: Tensor) -> np.ndarray[Any, Any] | None:
-    """The few numbers of a stored tensor; None for others."""
+    """The numbers of a small stored tensor; None for other tensors."""
     if tensor.dtype == "bool" or tensor.elements > _SMALL or not _is_numeric(tensor):
         return None
     return np.asarray(tensor.array())
 
 
 def _is_numeric(tensor: Tensor) -> bool:
-    """Whether numpy can count with what a tensor holds."""
+    """Whether numpy can compute with the elements of a tensor."""
     if tensor.payload is None or tensor.held is not None:
         return False
     return not tensor.dtype.startswith(("string", "float4", "float6", "float8", "complex"))
 
 
 def _moved_in(function: Function, number: Deciding, sign: int) -> Function:
-    """The same of a function, whose stored tensors are Constants."""
+    """A function with another number; its stored tensors are Constants."""
     nodes, added = _moved_nodes(function.nodes, {}, number, sign)
     constants = [
         Node("Constant", (), (name,), attributes={"value": tensor}) for name, tensor in added.items()
@@ -427,7 +427,7 @@ def _moved_in(function: Function, number: Deciding, sign: int) -> Function:
 
 
 def _moved(graph: Graph, number: Deciding, sign: int) -> Graph:
-    """The graph with another number wherever an operator of its kind reads this one."""
+    """The graph with another number wherever an operator of the same kind reads this one."""
     nodes, added = _moved_nodes(graph.nodes, graph.initializers, number, sign)
     return replace(graph, nodes=gathered(nodes), initializers={**graph.initializers, **added})
 
@@ -435,7 +435,7 @@ def _moved(graph: Graph, number: Deciding, sign: int) -> Graph:
 def _moved_nodes(
     nodes: Sequence[Node], initializers: Mapping[str, Tensor], number: Deciding, sign: int
 ) -> tuple[list[Node], dict[str, Tensor]]:
-    """The nodes of a graph or a function with another number, and the tensors that these read."""
+    """The nodes of a graph or a function with another number, and the new tensors that they read."""
     ordered = node_sequence(nodes)
     constants = {name: tensor for node in ordered if (tensor := constant_of(node)) for name in node.outputs}
     constants.update(initializers)
@@ -457,7 +457,7 @@ def _moved_nodes(
 def _with_row(
     node: Node, constants: Mapping[str, Tensor], added: dict[str, Tensor], number: TableRow, sign: int
 ) -> Node:
-    """One node with another row in the table that it reads."""
+    """A node with another row in its table."""
     if node.inputs[0] != number.name or number.name not in constants:
         return node
     table = constants[number.name]
@@ -476,7 +476,7 @@ def _with_row(
 def _with_number(
     node: Node, constants: Mapping[str, Tensor], added: dict[str, Tensor], number: DecidingNumber, sign: int
 ) -> Node:
-    """One node with another number; what it then reads goes into `added`."""
+    """A node with another number; its new inputs go into `added`."""
     inputs = list(node.inputs)
     read = [_few(name, [constants]) for name in inputs]
     for at, (name, values) in enumerate(zip(node.inputs, read, strict=True)):
@@ -504,7 +504,7 @@ def _with_number(
 
 
 def _beside(value: float, sign: int, dtype: np.dtype[Any]) -> float:
-    """A number close to another one, on one side of it; or far from it by a power of two."""
+    """A number just beside another, on one side of it; for a factor, a power of two away."""
     if abs(sign) > 1:
         return (
             float(np.clip(value * 2.0**sign, -_LONGEST, _LONGEST))

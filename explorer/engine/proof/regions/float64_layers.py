@@ -1,4 +1,4 @@
-"""Float64 layers: values of the original, layer by layer, as far as asked for; held is what is read again."""
+"""Float64 layers: the original's values in float64, computed on request and dropped when no longer needed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from explorer.engine.runtime.onnxruntime import Array
 Feeds = dict[str, Array]
 
 EXACT = 2.0**-40
-"""Of what a region puts out: two float64 runs that are closer compute of the same numbers."""
+"""Relative difference of two float64 runs below which they compute from the same numbers."""
 
 
 class Float64Layers:
-    """The original in float64, as far as it was asked for; what no later layer reads is dropped."""
+    """The original in float64, up to the last requested value; drops values that no later layer reads."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Float64Layers:
             self.last.update((name, at) for name in place.before.given)
 
     def at(self, index: int) -> Array | None:
-        """The value at a place; None if there is none. Places are asked for in their order."""
+        """The value at a place, or None without one. Ask for places in their order."""
         value = None
         while self.next <= index:
             self.tell("running the original in float64", self.next, len(self.places))
@@ -60,7 +60,7 @@ class Float64Layers:
 
 
 def in_float64(wiring: GraphProducers, region: Region, feeds: Feeds, cancel: Cancel) -> Array | None:
-    """One value in float64 from others; None if it cannot be run so."""
+    """One value in float64, computed from others; None if float64 cannot run the nodes."""
     try:
         (result,) = evaluator.run(region_model(wiring, region), feeds, cancel).values()
     except (evaluator.NoReference, ValueError, IndexError, TypeError, OverflowError, MemoryError, BadModel):
@@ -71,18 +71,18 @@ def in_float64(wiring: GraphProducers, region: Region, feeds: Feeds, cancel: Can
 def in_full(
     region: ChangedRegion, wirings: tuple[GraphProducers, GraphProducers], values: Feeds, cancel: Cancel
 ) -> float | None:
-    """By how much two regions differ in float64, of the largest number that the first puts out.
+    """Difference of two regions in float64, relative to the first region's largest output.
 
-    What is left of a difference then is that of the numbers that are stored in them.
+    A remaining difference comes from the numbers that are stored in them.
 
     Args:
-        region: Which.
+        region: The region.
         wirings: The graphs.
-        values: What they are given.
+        values: The inputs, by the original's names.
         cancel: Asked now and then.
 
     Returns:
-        None where one of them cannot be run so.
+        The relative difference; None if one of them cannot run in float64.
     """
     old = in_float64(wirings[0], region.before, {n: values[n] for n in region.before.given}, cancel)
     if old is None:

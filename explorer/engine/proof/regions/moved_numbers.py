@@ -1,7 +1,7 @@
-"""Numbers that a rewrite moved: those of regions with other operators, where nothing says which is which.
+"""Numbers that a rewrite changed, in regions with other operators, where no number has a known counterpart.
 
-A rewrite joins tensors, parts or turns them, and hands on the numbers. One that is not among them any more,
-or a tensor that is nearly that of the other region, is not what it was.
+A rewrite joins, splits or transposes tensors, and keeps the numbers. A number that is missing afterwards, or
+a tensor that is nearly equal to one of the other region, was changed.
 """
 
 from __future__ import annotations
@@ -27,32 +27,32 @@ from explorer.engine.proof.regions.stored_numbers import (
 from explorer.engine.runtime.onnxruntime import Array
 
 _NEAR, _NEARBY = 2.0**-12, 2.0**-4
-"""By how much of itself a number may be off that a rewrite is said to have moved; and where next to all
-others were handed on to the bit."""
+"""Largest relative change of a number that counts as moved by the rewrite; and the limit where nearly all
+other numbers were kept bit for bit."""
 
 _LIKE = 2.0**-6
-"""By how much of its largest number a tensor may be off that is held against another one."""
+"""Relative difference up to which a tensor of one region may be the counterpart of one of the other."""
 
 _MANY = 1 << 23
-"""Numbers above which none is looked for in another tensor."""
+"""Numbers of a region above which single numbers are not compared."""
 
 
 def moved(sides: Sides, sizes: Sizes, same: Same) -> Iterator[StoredDifference]:
-    """Numbers that a rewrite changed while it handed on the others.
+    """Numbers that a rewrite changed while it kept the others.
 
     Args:
-        sides: Both regions, with what can be folded folded.
-        sizes: Of what was folded, how large what it is the sum of is.
-        same: Of two stored tensors.
+        sides: Both regions, with folding applied.
+        sizes: For each folded weight, the size of the terms that it adds up.
+        same: Whether two stored tensors are equal.
     """
     yield from _numbers_gone(sides)
     yield from _tensors(sides, sizes, same)
 
 
 def _numbers_gone(sides: Sides) -> Iterator[StoredDifference]:
-    """Numbers that a rewrite changed by a little while it handed on nearly all others to the bit.
+    """Numbers that a rewrite changed slightly while it kept nearly all others bit for bit.
 
-    It may join tensors, part or turn them: whatever stands where, the numbers are the same.
+    A rewrite may join, split or transpose tensors: the set of numbers stays the same.
     """
     if any(sum(t.elements for t in m.graph.initializers.values()) > _MANY for m in sides):
         return
@@ -63,8 +63,8 @@ def _numbers_gone(sides: Sides) -> Iterator[StoredDifference]:
     surplus[np.searchsorted(numbers, theirs)] -= have
     gone, new = numbers[surplus > 0], numbers[surplus < 0]
     few, total = min((surplus[surplus > 0].sum(), had.sum()), (-surplus[surplus < 0].sum(), have.sum()))
-    # where weights were joined or parted, those beside have no counterpart here; where numbers were computed
-    # of others, not every one has one that is near
+    # where weights were joined or split, neighbors have no counterpart here; where numbers were computed from
+    # others, some have none close by
     if not gone.size or not new.size or (few > 1 and few * SELDOM > total):
         return
     limit = _NEARBY if few * SELDOM <= total else _NEAR
@@ -84,7 +84,7 @@ def _nearest(numbers: Array, one: float) -> float:
 
 
 def _numbers(model: Model) -> Array:
-    """All finite floats that are stored in a region."""
+    """All finite floats that a region stores."""
     tensors = constants_of(model.graph.nodes, model.graph.initializers).values()
     arrays = [np.asarray(t.array(), np.float64).reshape(-1) for t in tensors if "float" in t.dtype]
     attributes = [v for node in model.graph.nodes for v in node.attributes.values() if isinstance(v, float)]
@@ -93,7 +93,7 @@ def _numbers(model: Model) -> Array:
 
 
 def _tensors(sides: Sides, sizes: Sizes, same: Same) -> Iterator[StoredDifference]:
-    """Tensors of the first region that are nearly one of the second, and in what they are not."""
+    """Tensors of the first region that nearly equal one of the second, and their difference."""
     mine, theirs = (
         {name: t for name, t in constants_of(m.graph.nodes, m.graph.initializers).items() if _weight(t)}
         for m in sides
@@ -125,7 +125,7 @@ def _tensors(sides: Sides, sizes: Sizes, same: Same) -> Iterator[StoredDifferenc
 
 
 def _counterpart(tensor: Tensor, candidate: Tensor) -> Tensor | None:
-    """The other tensor, turned perhaps, where it is nearly this one."""
+    """The candidate, transposed if needed, if it nearly equals the tensor."""
     if candidate.dtype != tensor.dtype or candidate.elements != tensor.elements:
         return None
     sizes = [[n for n in t.shape if n != 1] for t in (tensor, candidate)]
@@ -141,7 +141,7 @@ def _counterpart(tensor: Tensor, candidate: Tensor) -> Tensor | None:
 
 
 def _weight(tensor: Tensor) -> bool:
-    """Whether a tensor holds floats, more than a few."""
+    """Whether a tensor holds more than a few floats."""
     if "float" not in tensor.dtype or not 1 < tensor.elements <= _MANY:
         return False
     try:

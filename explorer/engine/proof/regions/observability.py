@@ -1,7 +1,7 @@
-"""Observability: what stands in a region that runs of it may not show.
+"""Observability: parts of a region that its runs may not exercise.
 
-A branch that is not taken, a body that never runs, a limit that is never reached: what is to be varied, and
-which numbers are to be met, stands in the graphs.
+A branch not taken, a body that never runs, a limit never reached: the graphs tell which values to vary and
+which numbers to meet.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from explorer.engine.graph.random_operators import all_nodes
 from explorer.engine.proof.regions.stored_numbers import constants_of
 
 _FEW = 64
-"""Numbers that a stored tensor may hold to be taken for limits."""
+"""Largest number of elements of a stored tensor that may hold limits."""
 
 Sides = tuple[Sequence[Node], Sequence[Node]]
 """Nodes of both graphs."""
 
 
 class NodeContents:
-    """What stands in the nodes of one graph and another beside what they read.
+    """The control flow and the stored numbers of the nodes of two graphs.
 
     Args:
         before, after: The models.
@@ -33,11 +33,11 @@ class NodeContents:
         self._stored = tuple(constants_of(m.graph.nodes, m.graph.initializers) for m in self.models)
 
     def undecided(self, nodes: Sides, varied: Sequence[Collection[str]]) -> bool:
-        """Whether what is run, or how often, was decided in one way only by what was tried.
+        """Whether the trials left a branch or a trip count undecided.
 
         Args:
             nodes: Of both graphs.
-            varied: Values of either that were tried in all ways.
+            varied: Values of either graph that the trials covered in all ways.
         """
         for at, (model, side) in enumerate(zip(self.models, nodes, strict=True)):
             constants = self._stored[at]
@@ -52,7 +52,7 @@ class NodeContents:
         return False
 
     def numbers(self, nodes: Sides) -> list[float]:
-        """The few numbers that stand in nodes: limits, slopes, what is added to keep a root from zero."""
+        """The few numbers in nodes: limits, slopes, epsilons under a root."""
         numbers: set[float] = set()
         for at, side in enumerate(nodes):
             for node in side:
@@ -64,7 +64,7 @@ class NodeContents:
 
 
 def controls(nodes: Sequence[Node]) -> list[str]:
-    """The values that decide which branches of nodes run and how often their loops."""
+    """The values that choose the branches of nodes and the trip counts of loops."""
     names = dict.fromkeys(
         name
         for node in nodes

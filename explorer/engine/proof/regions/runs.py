@@ -1,10 +1,10 @@
 """Changed regions, run alone: the original's own values first, then dense random ones.
 
-A whole run shows a region the values that it meets there: behind a dead ReLU nothing, below the limit of a
-Clip nothing of the limit. So a region also gets values without zeros, of a tenth of, once and ten times the
-spread of its own, and must be as close to float64 on them as the original's. Indices, masks and ids are never
-made up. Values that a region can never meet may show a difference that is none (what a Relu behind a Relu
-does): then it is looked at together with what makes its inputs, and believed if that is the same.
+A whole run gives a region only the values that reach it: zeros behind a dead ReLU, nothing near the limit of
+a Clip. So a region also gets values without zeros, at 0.1, 1 and 10 times the spread of its own, and must be
+as close to float64 on them as the original's region. Indices, masks and ids are never made up. On values that
+a region can never get, a difference may not be real (a Relu behind a Relu). Then the region is run together
+with the nodes that make its inputs, and that result counts.
 """
 
 from __future__ import annotations
@@ -59,48 +59,48 @@ from explorer.engine.runtime.random_inputs import RandomInput, draw
 from explorer.facts import OutputEvidence, RegionEvidence
 
 _SPREADS = (1.0, 0.1, 10.0)
-"""Of the dense values, times that of the original's own."""
+"""Spreads of the dense values, relative to the original's own values."""
 
 _ENOUGH, _MANY = 4096, 8
-"""How many made-up numbers are enough, and how many sets of them are drawn for it at the most."""
+"""Number of made-up elements that suffice, and the most sets of them."""
 
 _DRAWS = 3
-"""Inputs that are tried for a region in which there is nothing that could be made up."""
+"""Inputs on which a region without floats is tried."""
 
 _UPSTREAM = 3
-"""How many steps against the stream a region is widened where only made-up values show a difference."""
+"""Steps upstream by which a region is widened where only made-up values show a difference."""
 
 _DENSE, _MEETING, _STEERED = "dense random", "few different", "steered"
-"""Kinds of sets of values; the original's own have none."""
+"""Kinds of sets of values; the original's own values have the kind ''."""
 
 _NAMED = 3
-"""Operators of a region that are named."""
+"""Operators of a region that a message names."""
 
 _AHEAD = 1 << 24
-"""Bytes of the original's own values that one run of it fetches for regions to come: a run for each region
-alone would take time with the square of their number."""
+"""Bytes of the original's own values that one run fetches for later regions: one run for each region would
+take time quadratic in the number of regions."""
 
 _SMALL = 1 << 20
-"""Bytes of a region below which it is not worth threads, which are made and ended for each."""
+"""Bytes of a region up to which it runs in one thread: threads are created anew for each region."""
 
 _LIMITS = 48
-"""Limits of one side of a region that are tried."""
+"""Limits on one side of a region that are tried."""
 
 _INSIDE = 16
-"""Values in a region that are looked at again, the last ones first, for whether it hides them."""
+"""Values in a region, from the last, that are checked for a difference that the region hides."""
 
 
 class RegionResult(Struct, frozen=True):
-    """A region that was tried.
+    """The result of a tested region.
 
     Attributes:
-        evidence: What it showed.
-        positions: Of its nodes in the original.
-        lasting: Whether it gives, or may give, something else, so that a region around it that gives the same
-            must make up for that.
-        rounded: How far apart stored numbers are, of themselves, that were computed in another order.
-        hides: Difference, of what it puts out, that its runs do not tell from rounding; 0 where every number
-            in it has a counterpart.
+        evidence: What the runs showed.
+        positions: Positions of its nodes in the original.
+        lasting: Whether the region differs, or may differ, so that a larger region with an equal result must
+            compensate for it.
+        rounded: Largest relative difference of stored numbers that were computed in another order.
+        hides: Relative output difference that the runs cannot tell from rounding; 0 where every number has a
+            counterpart.
         folded: Whether a counterpart was computed from several numbers.
     """
 
@@ -113,7 +113,7 @@ class RegionResult(Struct, frozen=True):
 
     @property
     def passed(self) -> bool:
-        """Whether it is the same wherever it was tried."""
+        """Whether the region gave the same value in all trials."""
         return self.evidence.kind in ("equal", "evidence")
 
 
@@ -124,21 +124,21 @@ def settle(
     tell: Callable[[int, int], None],
     cancel: Cancel,
 ) -> tuple[RegionResult, ...]:
-    """Tests every changed region; where one fails, whether it was cut out wrongly.
+    """Tests every changed region; where one fails, tests larger regions around it.
 
-    A value that a diff matched may be another one (of a convolution into which a normalisation was folded):
-    then what lies behind it makes up for it, and the region grows that way until it is right or ends at an
-    output. Growth doubles, so that a model of a thousand layers takes ten rounds.
+    A value that a diff matched may have another meaning in the second graph (of a convolution into which a
+    normalization was folded). Later nodes then compensate for it, and the region grows until it is equal or
+    reaches an output. Growth doubles, so a model of a thousand layers takes ten rounds.
 
     Args:
         correspondence: The two graphs.
         tries: How the inputs are drawn at each of the sizes; regions are widened at the first.
         seed: Of the first draw.
-        tell: Told how many regions of how many are done.
+        tell: Receives the number of tested regions and of all regions.
         cancel: Asked now and then.
 
     Returns:
-        Evidence of every region; where one of them differs, first the one that showed it first.
+        The result of every region; where one differs, the region that showed it first comes first.
     """
     runner = _Runner(correspondence, tries, seed, cancel)
     results: dict[tuple[object, ...], RegionResult] = {}
@@ -157,7 +157,7 @@ def settle(
                 failed.setdefault(region.pair.before, results[region.key])
         bad = [r for r in regions if not results[r.key].passed]
         growing = [r.pair.before for r in bad if r.pair.before not in ends]
-        # behind the last one all is the same by construction: nothing makes up for it
+        # behind the last region all nodes are equal by construction: nothing compensates
         if not growing or (bad == regions[-1:] and results[bad[0].key].lasting):
             break
         for name in growing:
@@ -180,7 +180,7 @@ def _first(
     failed: Mapping[str, RegionResult],
     dropped: set[str],
 ) -> RegionResult | None:
-    """Of regions that grew, what showed first that one of them differs."""
+    """The first result that shows a difference inside a grown region."""
     for region in regions:
         producer = runner.one.producer
         within = [n for n in failed if producer[n] in region.before.nodes and n != region.pair.before]
@@ -206,15 +206,14 @@ def _cut_off(runner: _Runner, pair: Pair) -> RegionResult:
 def _hidden(
     runner: _Runner, region: ChangedRegion, within: Sequence[str], dropped: set[str]
 ) -> RegionResult | None:
-    """A value in a region that differs, where the region does not show it and does not make up for it.
+    """A value inside a region that differs, although the region neither shows it nor compensates for it.
 
-    What makes up for a difference is another operator behind it. Where there are the same ones, with the same
-    numbers in them, the difference is lost: in an ArgMax, behind a head of zeros, in a sum with numbers that
-    are far larger.
+    Only another operator can compensate for a difference. With equal operators and equal numbers behind it,
+    the difference is lost: in an ArgMax, behind zero weights, or in a sum with far larger numbers.
     """
     differing: set[str] = set()
     for name in within[:_INSIDE]:
-        # what was tried before it grew may have been given what is another value in the other graph
+        # inputs of an earlier, smaller region may have been values with another meaning in the other graph
         again = runner.graphs.regions(dropped - {name}, {})
         alone = next((r for r in again if r.pair.before == name), None)
         if alone is None:
@@ -230,7 +229,7 @@ def _hidden(
 
 
 def _following(correspondence: Correspondence, name: str, count: int) -> set[str]:
-    """A value and the next ones behind it that are matched, `count` in all."""
+    """A value and the next matched values behind it, `count` in all."""
     reached, following = {name}, {name}
     nodes = correspondence.before.graph.nodes
     matched = correspondence.matched
@@ -245,7 +244,7 @@ def _following(correspondence: Correspondence, name: str, count: int) -> set[str
 
 
 class _Tries(Struct):
-    """What tries of a region showed; `varied`: what steers branches and loops, and was tried in all ways."""
+    """The trials of a region. `varied`: values that control branches and loops, tried in all ways."""
 
     results: list[OutputEvidence] = field(default_factory=list)
     first: list[Array] = field(default_factory=list)
@@ -274,7 +273,7 @@ class _Runner:
         self._varying = Variation(correspondence.before), Variation(correspondence.after)
 
     def expose(self, regions: Sequence[ChangedRegion]) -> None:
-        """Loads the original with what regions are given as outputs."""
+        """Loads the original with the inputs of regions as outputs."""
         names = dict.fromkeys(name for r in regions for name in r.reads if name in self.one.producer)
         if names.keys() - self._exposed:
             self._exposed |= names.keys()
@@ -283,7 +282,7 @@ class _Runner:
             self._session = RuntimeSession(model, what="the original", optimise=False)
 
     def own(self, names: Sequence[str], trial_inputs: tuple[RandomInput, ...], seed: int) -> Feeds:
-        """The original's own values."""
+        """The original's own values of these names."""
         feeds = self._fetched.get((id(trial_inputs), seed), {})
         if missing := [name for name in names if name not in feeds]:
             inputs = draw(trial_inputs, seed)
@@ -296,7 +295,7 @@ class _Runner:
         return {name: feeds[name] for name in names}
 
     def _ahead(self, requested: Sequence[str]) -> Iterator[str]:
-        """Values that the next regions will ask for, as far as they are small."""
+        """Small values that the next regions will need."""
         budget, begun = _AHEAD, False
         for name in self._asked:
             begun = begun or name == requested[0]
@@ -308,7 +307,7 @@ class _Runner:
             yield name
 
     def widened(self, region: ChangedRegion, dropped: set[str]) -> RegionResult:
-        """Evidence of a region, alone or together with what makes its inputs."""
+        """The result of a region, alone or together with the nodes that make its inputs."""
         alone = result = self.test(region)
         past: set[str] = set()
         for _ in range(_UPSTREAM):
@@ -329,7 +328,7 @@ class _Runner:
         return result if result.passed else alone
 
     def test(self, region: ChangedRegion) -> RegionResult:
-        """Runs a region at all sizes."""
+        """The result of a region, run at all sizes."""
         nodes = self._nodes(region)
         evidence = RegionEvidence(
             value=region.pair.before,
@@ -381,7 +380,7 @@ class _Runner:
         evidence: RegionEvidence,
         tally: _Tries,
     ) -> RegionResult:
-        """What follows from a region that gave the same wherever it was tried."""
+        """The result of a region that gave the same value in all trials."""
         here = region.before.nodes
 
         def unproven(reason: str, *, lasting: bool = True) -> RegionResult:
@@ -425,18 +424,18 @@ class _Runner:
         worst: OutputEvidence,
         stored_differences: StoredDifferences,
     ) -> tuple[str, float, float]:
-        """What stored numbers show beyond the runs of a region.
+        """Differences of stored numbers that the runs of a region do not show.
 
         Returns:
-            (what differs though no run shows it; how far apart stored numbers are, of themselves, that were
-            computed in another order; how far apart regions may be, of what they put out, without showing it)
+            (a difference that no run shows; the largest relative difference of stored numbers that were
+            computed in another order; the relative output difference that the runs may hide)
         """
         before = self._cut(region)[0]
         if not stored_differences.alike:
             return self._moved(region, worst, stored_differences)
         large = [difference for difference in stored_differences.found if difference.large]
         for difference in large[:_INSIDE]:
-            # two may make up for each other: a factor that was moved from one weight into the next
+            # two differences may cancel: a factor that moved from one weight into the next
             alone = len(stored_differences.found) == 1 or difference.place is None
             if alone or not self._shown(
                 region, nodes, before, restored(stored_differences.sides[1], difference)
@@ -454,12 +453,12 @@ class _Runner:
     def _unseen(
         self, region: ChangedRegion, nodes: tuple[list[Node], list[Node]], *, tables_alone: bool
     ) -> str:
-        """What is to be said of a limit that one side alone holds, and that nothing shows to count.
+        """A remark on a limit that only one side has, and that no run shows to matter.
 
         Args:
             region: The region.
             nodes: Its nodes, of both sides.
-            tables_alone: Whether its other numbers are held against each other already.
+            tables_alone: Whether the region's other numbers have been compared already.
         """
         sides = self._cut(region)
         for which, model, every in zip(
@@ -484,9 +483,9 @@ class _Runner:
         model: Model,
         number: Deciding,
     ) -> bool:
-        """Whether a number was shown to count, by others close to it, or not to, by others far from it."""
+        """Whether close numbers show that a number matters, or far numbers show that it does not."""
         changes = partial(self._changes, region, nodes, model)
-        # below it and above: where one of them alone changes anything, runs met one side of it
+        # below and above: if only one of them changes anything, the runs met one side of the number only
         if all(map(changes, moved_number(model, number))):
             return True
         far = scaled_number(model, number)
@@ -495,14 +494,14 @@ class _Runner:
     def _changes(
         self, region: ChangedRegion, nodes: tuple[list[Node], list[Node]], model: Model, replacement: Model
     ) -> bool:
-        """Whether a side of a region puts out something else than another model in its place."""
+        """Whether another model in place of a side of a region gives another value."""
         input_names = {value.name for value in model.graph.feeds}
         twins = {name: twin or name for name, twin in region.given.items()}
         as_it_is = RuntimeSession(model, what="a changed region alone", optimise=False, threads=1)
         try:
             beside = RuntimeSession(replacement, what="a changed region alone", optimise=False, threads=1)
         except BadModel:
-            return True  # it is no model any more
+            return True  # not a valid model any more
         for at, trial_inputs in enumerate(self.tries):
             try:
                 original_values = self.own(region.reads, trial_inputs, self.seed)
@@ -526,7 +525,7 @@ class _Runner:
     def _moved(
         self, region: ChangedRegion, worst: OutputEvidence, stored_differences: StoredDifferences
     ) -> tuple[str, float, float]:
-        """As `_stored`, where the operators are others."""
+        """As `_stored`, where the operators differ."""
         if not worst.dtype.startswith("float") or not region.reads:
             return "", 0.0, 0.0
         large = next(
@@ -547,7 +546,7 @@ class _Runner:
         elif worst.equal:
             return "", 0.0, 0.0
         if gap is not None and gap <= EXACT:
-            return "", 0.0, 0.0  # of the same numbers, whatever became of them
+            return "", 0.0, 0.0  # computed from the same numbers
         return "", 0.0, _hidden_by_rounding(worst) if gap is None else gap
 
     @staticmethod
@@ -559,7 +558,7 @@ class _Runner:
     def _shown(
         self, region: ChangedRegion, nodes: tuple[list[Node], list[Node]], before: Model, after: Model
     ) -> bool:
-        """Whether two forms of a region are told apart."""
+        """Whether runs distinguish two forms of a region."""
         original_values = self.own(region.reads, self.tries[0], self.seed)
         run = self._beside(region, before, after)
         sets = self._sets(region, nodes, original_values, self.tries[0], first=True)
@@ -568,7 +567,7 @@ class _Runner:
                 (*run(values), values) for kind, feeds in sets if kind in ("", _DENSE) for values in feeds
             ]
             return not self._compared(region, pairs, run).passed
-        except BadModel:  # what cannot be run shows nothing
+        except BadModel:  # a form that cannot run shows nothing
             return False
 
     def _sets(
@@ -580,7 +579,7 @@ class _Runner:
         *,
         first: bool,
     ) -> Iterator[tuple[str, list[Feeds]]]:
-        """Sets of values to try, by what they are."""
+        """Sets of values to try, with their kinds."""
         steering = [name for name in controls(nodes[0]) if name in region.before.given]
         floats = [n for n, v in original_values.items() if v.dtype.name in FED_FLOATS and v.size]
         feeds = [original_values]
@@ -608,9 +607,9 @@ class _Runner:
         feeds: Sequence[Feeds],
         tally: _Tries,
     ) -> OutputEvidence | None:
-        """Runs a region on sets of values; what showed a difference, None if nothing did."""
+        """Runs a region on sets of values; returns the evidence of a difference, or None."""
         if kind == _MEETING and not all(r.equal for r in tally.results):
-            return None  # where it rounds otherwise, it may fall to another side of such a number
+            return None  # if the region rounds, such a number may fall on its other side
         pairs = []
         for values in feeds:
             try:
@@ -637,7 +636,7 @@ class _Runner:
         return None
 
     def _differences(self, region: ChangedRegion) -> StoredDifferences:
-        """In what the numbers differ that are stored in a region of both graphs."""
+        """The differences of the numbers that a region stores in both graphs."""
         if region.key not in self._stored_in:
             self._stored_in = {region.key: differences(*self._cut(region), self.graphs.same_content)}
         return self._stored_in[region.key]
@@ -649,7 +648,7 @@ class _Runner:
         )
 
     def _cut(self, region: ChangedRegion) -> tuple[Model, Model]:
-        """A region of both graphs as models of their own."""
+        """A region of both graphs, each as a model."""
         if not self._types.keys() >= set(region.reads):
             self.own(region.reads, self.tries[0], self.seed)
         after_types = {name: self._types[twin or name] for name, twin in region.given.items()}
@@ -658,13 +657,13 @@ class _Runner:
         )
 
     def _both(self, region: ChangedRegion) -> Callable[[Feeds], tuple[Array, Array]]:
-        """What runs a region in both graphs on the same values."""
+        """A function that runs a region in both graphs on the same values."""
         return self._beside(region, *self._cut(region))
 
     def _beside(
         self, region: ChangedRegion, first: Model, second: Model
     ) -> Callable[[Feeds], tuple[Array, Array]]:
-        """What runs two models on what a region is given."""
+        """A function that runs two models on the inputs of a region."""
         size = sum(map(self.graphs.nbytes, region.reads))
         size += sum(t.nbytes for model in (first, second) for t in model.graph.initializers.values())
         threads = 1 if size < _SMALL else None
@@ -711,17 +710,17 @@ class _Runner:
         noise = replace(noise, independent=dict.fromkeys(name, fewest))
         (output,) = outputs.compare(old, new, truth, noise)
         if not output.passed and eased.passed and self._differences(region).rounded:
-            return eased  # the numbers are others, by a rounding: so is what they make
+            return eased  # the stored numbers differ by a rounding, and so does the output
         return output
 
 
 def _drawn(
     evidence: RegionEvidence, draws: Sequence[bool], first: Sequence[Array], again: Sequence[Array]
 ) -> RegionEvidence:
-    """What two runs on the same values show of a region that draws random numbers.
+    """Evidence of two runs on the same values, of a region that draws random numbers.
 
-    How far apart its runs are shows nothing of it. That numbers are drawn on one side alone, and change what
-    comes out, does.
+    A difference between runs of such a region shows nothing. A region that draws random numbers on one side
+    only, and whose output changes with them, differs.
     """
     varies = [
         drawn and not outputs.identical(*runs)
@@ -735,7 +734,7 @@ def _drawn(
 
 
 def _hidden_by_rounding(worst: OutputEvidence) -> float:
-    """Of what a region puts out, the difference that its runs would have let pass for rounding."""
+    """Relative output difference of a region that its runs would take for rounding."""
     least = unit_roundoff(worst.dtype)
     if worst.relative_rms is None or worst.equal:
         return least
@@ -743,6 +742,6 @@ def _hidden_by_rounding(worst: OutputEvidence) -> float:
 
 
 def _named(ops: Sequence[str]) -> str:
-    """'Conv, BatchNormalization and 3 more'."""
+    """Operators in words: 'Conv, BatchNormalization and 3 more'."""
     head = ", ".join(printable(op) for op in ops[:_NAMED])
     return head if len(ops) <= _NAMED else f"{head} and {len(ops) - _NAMED} more"

@@ -1,8 +1,8 @@
-"""Stored numbers of two regions, held against each other: constants and attributes that are not the same.
+"""Comparison of stored numbers in two regions: constants and attributes that differ.
 
-Two runs that agree within rounding show nothing of a weight whose change is smaller than that. Where the same
-operators stand in both regions, or do once batch normalizations and constants are folded, each number has a
-counterpart: it may differ by what another order of computing it makes, and no more.
+Two runs that agree within rounding say nothing of a smaller change of a weight. If both regions have the same
+operators, possibly after folding batch normalizations and constants, each number has a counterpart. It may
+differ from it by the effect of another order of computing, and no more.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PLACES: Mapping[str, Collection[int]] = {
     "Pad": (1, 3),
     "Resize": (2, 3),
 }
-"""Inputs that only say where elements go: values that are all different show it."""
+"""Inputs that only say where elements go: runs on distinct values show a difference."""
 
 _SHAPES = frozenset(
     (
@@ -44,45 +44,45 @@ _SHAPES = frozenset(
         *("split", "starts", "strides", "allowzero", "transA", "transB", "start", "end"),
     )
 )
-"""Attributes of which the same holds."""
+"""Attributes that only say where elements go."""
 
 _TURNS = ("transA", "transB")
-"""Attributes that say the matrix at their place is stored turned: its numbers stand elsewhere then."""
+"""Attributes that say that a matrix is stored transposed: then its numbers stand elsewhere."""
 
 CLOSE, _ROUNDINGS = 2.0**-21, 8
-"""By how much of itself a number may differ that was computed in another order: eight roundings of float32,
-or of its own type where that is finer."""
+"""Largest relative difference of a number computed in another order: eight roundings of float32,
+or of the number's own type where that is finer."""
 
 _LAST, _OFTEN = 2.0**-24, 8
-"""By how much of the largest, where one number in so many differs, and more than one: all were computed
-anew, and those that are the difference of larger ones keep the error of those."""
+"""Largest difference, relative to the largest number, where many numbers differ: all of them were computed
+anew, and a difference of larger numbers keeps the error of those."""
 
 SELDOM = 256
-"""One number in more than these that differs alone was not computed in another order: the others would be."""
+"""A single number that differs among more than these was not computed in another order: all would differ."""
 
 _SLAB = 1 << 20
 """Numbers that are compared together."""
 
 Sides = tuple[Model, Model]
-"""A region of both graphs, each a model of its own."""
+"""A region of both graphs, each as a model."""
 
 Sizes = tuple[Mapping[str, Array | None], Mapping[str, Array | None]]
-"""Of folded weights of either side, by name: how large what each is the sum of is."""
+"""By name of each folded weight, of either side: the size of the terms that it adds up."""
 
 Same = Callable[[Tensor, Tensor], bool]
-"""Whether two stored tensors hold the same bits."""
+"""Whether two stored tensors are equal bit for bit."""
 
 
 class StoredDifference(Struct, frozen=True):
-    """A stored number, or several of one tensor, in which two regions differ.
+    """A stored number, or several of one tensor, that two regions have different.
 
     Attributes:
-        text: What differs, in words.
-        apart: By how much of itself at most.
-        large: Whether by more than another order of computing makes.
-        place: Position of the node in the second region, and the input's place or the attribute's name; None
-            in a body or a function.
-        was: What the first region has there; None for an attribute that is not given.
+        text: The difference, in words.
+        apart: Largest relative difference.
+        large: Whether it exceeds the effect of another order of computing.
+        place: Position of the node in the second region, and the index of the input or the name of the
+            attribute; None in a body or a function.
+        was: The tensor or attribute of the first region; None for an absent attribute.
     """
 
     text: str
@@ -93,13 +93,13 @@ class StoredDifference(Struct, frozen=True):
 
 
 class StoredDifferences(Struct, frozen=True):
-    """In what two regions have other numbers.
+    """The stored numbers that two regions have different.
 
     Attributes:
-        found: In what it differs.
-        alike: Whether every number was held against its counterpart: the operators are the same, one by one.
-        sides: Both regions as they were compared, folded perhaps.
-        sizes: Of what was folded in either, how large what it is the sum of is.
+        found: The differences.
+        alike: Whether every number was compared with its counterpart: all operators are the same.
+        sides: Both regions as they were compared, possibly folded.
+        sizes: See `Sizes`.
     """
 
     found: list[StoredDifference]
@@ -109,17 +109,17 @@ class StoredDifferences(Struct, frozen=True):
 
     @property
     def rounded(self) -> bool:
-        """Whether they differ by nothing but what another order of computing numbers makes of them."""
+        """Whether all differences are the effect of another order of computing."""
         return self.alike and bool(self.found) and not any(one.large for one in self.found)
 
 
 def differences(before: Model, after: Model, same: Same) -> StoredDifferences:
-    """In what regions of the same operators, one by one, have other numbers.
+    """The stored numbers that differ between two regions with the same operators.
 
     Args:
-        before: The region of the first graph, a model of its own.
-        after: That of the second.
-        same: Of two stored tensors.
+        before: The region of the first graph, as a model.
+        after: The region of the second graph, as a model.
+        same: Whether two stored tensors are equal.
     """
     for sides, sizes in _forms(before, after):
         try:
@@ -130,7 +130,7 @@ def differences(before: Model, after: Model, same: Same) -> StoredDifferences:
 
 
 def restored(model: Model, difference: StoredDifference) -> Model:
-    """A region with what the first one has in the place of a difference."""
+    """A region with the first region's number in the place of a difference."""
     assert difference.place is not None
     at, place = difference.place
     node, initializers = model.graph.nodes[at], dict(model.graph.initializers)
@@ -150,7 +150,7 @@ def restored(model: Model, difference: StoredDifference) -> Model:
 
 
 def _forms(before: Model, after: Model) -> Iterator[tuple[Sides, Sizes]]:
-    """The regions as they are, then with folded what can be."""
+    """The regions as they are, then with all possible folding."""
     yield (before, after), ({}, {})
     fused = any(node.op in FUSED.values() for model in (before, after) for node in model.graph.nodes)
     folded = [fold_away(model, range(len(model.graph.nodes)), fused) for model in (before, after)]
@@ -159,13 +159,13 @@ def _forms(before: Model, after: Model) -> Iterator[tuple[Sides, Sizes]]:
 
 
 class _Comparison:
-    """Two regions, node by node."""
+    """Comparison of two regions, node by node."""
 
     def __init__(self, sides: Sides, same: Same, sizes: Sizes) -> None:
         self.sides, self.same, self.sizes = sides, same, sizes
 
     def found(self) -> Iterator[StoredDifference]:
-        """All in which they differ.
+        """All differences.
 
         Raises:
             _Unlike: Other operators, or constants of other types or shapes.
@@ -241,7 +241,7 @@ class _Comparison:
         tensors: tuple[Tensor, Tensor],
         place: tuple[int, int] | None,
     ) -> Iterator[StoredDifference]:
-        """Of inputs of two nodes, which may be weights that were folded."""
+        """Differences of the inputs of two nodes, which may be folded weights."""
         for at in (0, 1):
             if names[at] in self.sizes[at]:
                 there, size = tensors[1 - at], self.sizes[at][names[at]]
@@ -259,7 +259,7 @@ class _Comparison:
             return
         try:
             a, b = np.asarray(first.array()).reshape(-1), np.asarray(second.array()).reshape(-1)
-        except BadModel:  # strings, or zeros that are left out
+        except BadModel:  # strings, or sparse data
             yield StoredDifference(f"{label} differs", np.inf, True)
             return
         if a.tobytes() != b.tobytes():
@@ -267,22 +267,22 @@ class _Comparison:
 
 
 class _Unlike(Exception):
-    """Two rows of nodes are not the same operators."""
+    """Two lists of nodes have different operators."""
 
 
 def _default(model: Model, node: Node, name: str) -> Any:
-    """The value of an attribute that is not given."""
+    """The value of an absent attribute."""
     function = model.functions.get(node.key)
     return default_of(model, node, name, None) if function is None else function.defaults.get(name)
 
 
 def _computes(node: Node) -> bool:
-    """Whether a node is more than a name: a Constant is met where it is read."""
+    """Whether a node computes; a Constant is compared where it is read."""
     return bool(node.domain) or node.op not in ("Constant", "Identity")
 
 
 def _share(x: Any, y: Any) -> float:
-    """By how much of itself at most a number of an attribute differs, or one of several."""
+    """Largest relative difference of a numeric attribute, or of one of several numbers."""
     was, now = ([*value] if isinstance(value, (list, tuple)) else [value] for value in (x, y))
     if len(was) != len(now) or not all(isinstance(value, float) for value in (*was, *now)):
         return float(np.inf)
@@ -292,10 +292,10 @@ def _share(x: Any, y: Any) -> float:
 
 
 def turned_matrix(tensor: Tensor) -> Tensor:
-    """A matrix stored the other way round.
+    """The transpose of a stored matrix.
 
     Raises:
-        _Unlike: It is no matrix of numbers.
+        _Unlike: The tensor is no matrix of numbers.
     """
     try:
         values = np.asarray(tensor.array())
@@ -310,17 +310,17 @@ def turned_matrix(tensor: Tensor) -> Tensor:
 def _alone(
     op: str, first: Tensor | None, second: Tensor | None, place: tuple[int, int] | None
 ) -> Iterator[StoredDifference]:
-    """Of an input that one of two nodes has and the other leaves out."""
+    """The difference of an input that only one of two nodes has."""
     constant = first if first is not None else second
     assert constant is not None
     try:
         values = np.asarray(constant.array())
     except BadModel:
         values = np.ones(1)
-    if op == "Clip":  # limits at the end of a type are none
+    if op == "Clip":  # limits at the end of a type have no effect
         ends = np.iinfo(values.dtype) if values.dtype.kind in "iu" else np.finfo(values.dtype)
         nothing = bool(np.isin(values, (ends.min, ends.max, -np.inf, np.inf)).all())
-    else:  # what is added, a zero point, a state at the start
+    else:  # an added number, a zero point, an initial state
         nothing = not values.any()
     if not nothing:
         which = "the second lacks" if first is not None else "the first lacks"
@@ -330,7 +330,7 @@ def _alone(
 def apart(
     label: str, a: Array, b: Array, place: tuple[int, int | str] | None, was: Tensor
 ) -> StoredDifference:
-    """By how much two tensors of one type differ."""
+    """The difference of two tensors of the same type."""
     count = int(np.count_nonzero(a != b))
     text = f"{label} differs" + (f" in {count:,} of {many_text(a.size, 'number')}" if a.size > 1 else "")
     if a.dtype.kind in "iub":
@@ -349,7 +349,7 @@ def apart(
 
 
 def _slabs(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
-    """Two flat arrays in float64, a part at a time."""
+    """Two flat arrays in float64, a slab at a time."""
     for at in range(0, a.size, _SLAB):
         yield a[at : at + _SLAB].astype(np.float64), b[at : at + _SLAB].astype(np.float64)
 
@@ -357,13 +357,13 @@ def _slabs(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
 def constants_of(
     nodes: Sequence[Node], stored: Mapping[str, Tensor], *around: MutableMapping[str, Tensor]
 ) -> ChainMap[str, Tensor]:
-    """The constants that nodes of a graph can name, in graphs `around` it too."""
+    """The constants that nodes of a graph can read, those of graphs `around` it included."""
     made = {node.outputs[0]: tensor for node in nodes if (tensor := constant_of(node)) is not None}
     return ChainMap(made, dict(stored), *around)
 
 
 def _unused(node: Node) -> Collection[str]:
-    """Attributes of a node that change nothing in what it computes."""
+    """Attributes of a node that do not affect its result."""
     if node.domain:
         return ()
     if node.op == "Gemm":

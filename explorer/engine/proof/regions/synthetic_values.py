@@ -1,4 +1,4 @@
-"""Made-up values for a region, in place of the original's own: dense, at decisions, steering branches."""
+"""Made-up values for a region: dense, at decisions, or steering branches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Feeds = dict[str, Array]
 
 
 def spreads(values: Feeds) -> dict[str, float]:
-    """How widely the floats among values are spread: their standard deviation, or what stands for it."""
+    """The spread of each float value: its standard deviation, or its largest number, or 1."""
     deviations = {}
     for name, value in values.items():
         if value.dtype.name in FED_FLOATS:
@@ -27,7 +27,7 @@ def spreads(values: Feeds) -> dict[str, float]:
 
 
 def dense(values: Feeds, wide: Mapping[str, float], spread: float, seed: int) -> Feeds:
-    """Values in place of floats: normal, so none is zero, as wide as `wide` says times `spread`."""
+    """Values with normal random numbers in place of floats, so none is zero, of `wide` times `spread`."""
     drawn_values: Feeds = {}
     for name, value in values.items():
         if name not in wide:
@@ -41,7 +41,7 @@ def dense(values: Feeds, wide: Mapping[str, float], spread: float, seed: int) ->
 
 
 def meeting(values: Feeds, numbers: Sequence[float], seed: int) -> Feeds:
-    """Values that decisions turn at: zeros, halves, the same ones again, the region's own numbers."""
+    """Values at which decisions turn: zeros, halves, equal values, the region's own numbers."""
     drawn_values: Feeds = {}
     limits = [v * by for v in numbers for by in (1, 0.5, 1.5)]
     for name, value in values.items():

@@ -1,7 +1,7 @@
-"""Trials of a layer: two arrays of one value, compared, and the values on which a layer is tried.
+"""Trials of a layer: comparisons of two arrays of one value, and the inputs on which a layer is tried.
 
 Behind a ReLU half of a weight is multiplied by zero, and in a sum of thousands of terms rounding hides a
-weight that is off by a thousandth: a layer is tried on values without zeros, and on a part of them at a time.
+weight that is off by a thousandth. So a layer is tried on values without zeros, and on parts of them.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ FLOATS = ("float16", "float32", "float64")
 COMPARABLE = frozenset(
     (*FLOATS, "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 )
-"""Types that the runtime hands over and takes in."""
+"""Types that the runtime accepts and returns."""
 
 _PLAIN = 16.0
-"""How many times the original's noise is no matter of rounding."""
+"""Multiple of the original's noise that rounding cannot explain."""
 
 _LARGEST_FILL = 10.0
-"""Masks hold numbers near the largest float, with which nothing should be filled."""
+"""Largest number used to fill zeros: masks hold numbers near the largest float."""
 
 
 class Trial(Struct):
-    """The values of one place from both models, compared.
+    """The values of one place in both models, compared.
 
     Attributes:
         figures: The comparison, over all draws.
-        fault: What is wrong beyond figures: another shape.
-        not_run: Why the layer could not be run; then nothing was seen of it.
-        differing: Elements that are not equal; only counted for what is no float.
+        fault: A fault that figures do not show: another shape.
+        not_run: Why the layer could not run; '' if it ran.
+        differing: Number of different elements; counted only for types other than floats.
     """
 
     figures: OutputComparison
@@ -48,20 +48,20 @@ class Trial(Struct):
 
     @property
     def equal(self) -> bool:
-        """Bit for bit the same, as far as seen."""
+        """Whether all compared elements are equal bit for bit."""
         return self.figures.equal and not self.fault and not self.not_run
 
 
 class ComparedValue(Struct):
-    """A value that both models have, and what was seen of it.
+    """A value that both models have, and its comparisons.
 
     Attributes:
         pair: Its names.
-        before, after: What makes it in either model out of other such values.
+        before, after: The nodes of either model that compute it from other such values.
         dtypes: Its type in either model.
-        nbytes: Of one array of it, as inferred; a guess where nothing is known.
-        whole: As the models run.
-        alone: Its layer alone on the first model's values: as they are, and with their zeros filled.
+        nbytes: Inferred bytes of one array of it; a guess where unknown.
+        whole: The comparison in whole runs.
+        alone: Comparisons of its layer on the first model's values: unchanged, and with zeros filled.
     """
 
     pair: Pair
@@ -75,7 +75,7 @@ class ComparedValue(Struct):
 
     @property
     def float(self) -> bool:
-        """Whether errors of it have a size."""
+        """Whether its errors have a size."""
         return self.dtypes[0] in FLOATS
 
 
@@ -85,7 +85,7 @@ def same(a: Array, b: Array) -> bool:
 
 
 def add(trial: Trial, a: Array, b: Array, true: Array | None) -> None:
-    """Takes two arrays into a comparison."""
+    """Adds two arrays to a comparison."""
     if a.shape != b.shape:
         trial.fault = f"{shape_text(b.shape)} instead of {shape_text(a.shape)}"
         trial.figures.equal = False
@@ -99,7 +99,7 @@ def add(trial: Trial, a: Array, b: Array, true: Array | None) -> None:
 
 
 def as_given(value: Array, dtype: str | None) -> Array:
-    """The value as far as the other model's type can hold it, so that both layers are given the same."""
+    """The value rounded to the other model's type, so that both layers get the same input."""
     if dtype in (None, "string") or value.dtype == dtype or np.can_cast(value.dtype, dtype):
         return value
     with np.errstate(over="ignore"):
@@ -107,12 +107,12 @@ def as_given(value: Array, dtype: str | None) -> Array:
 
 
 def in_type(value: Array, dtype: str) -> Array:
-    """The value in an element type; texts stay what they are."""
+    """The value in an element type; strings are unchanged."""
     return value if dtype == "string" else value.astype(dtype, copy=False)
 
 
 def seed_of(name: str) -> int:
-    """Of what is drawn for a value: the same whatever it is looked at together with."""
+    """The seed of a value's random numbers: it depends on the name alone."""
     return zlib.crc32(name.encode())
 
 
@@ -125,7 +125,7 @@ def undecided(trial: Trial) -> bool:
 
 
 def without_zeros(value: Array, seed: int) -> Array:
-    """The value with something of its own size in place of zeros; the value itself if it has none."""
+    """The value with random numbers of its own size in place of zeros; unchanged if it has no zeros."""
     zeros = value == 0
     if value.dtype.kind != "f" or not zeros.any():
         return value
@@ -133,13 +133,13 @@ def without_zeros(value: Array, seed: int) -> Array:
     scale = min(float(np.median(present)) if present.size else 1.0, _LARGEST_FILL)
     drawn = np.random.default_rng(seed).standard_normal(int(np.count_nonzero(zeros))) * scale
     filled = value.copy()
-    # what is never negative may be what a root is taken of
+    # a value that is never negative may be the input of a root
     filled[zeros] = (drawn if (value < 0).any() or not present.size else np.abs(drawn)).astype(value.dtype)
     return filled
 
 
 def one_part(value: Array, part: int, parts: int, seed: int) -> Array:
-    """Of the value one part of `parts` at random places, of one magnitude; the rest zero."""
+    """One of `parts` random parts of the value, with numbers of one magnitude; the rest is zero."""
     if value.dtype.kind != "f":
         return value
     finite = value[np.isfinite(value)]

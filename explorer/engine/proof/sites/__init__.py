@@ -1,1 +1,1 @@
-"""Tiled matmuls, run alone."""
+"""Runs of tiled matmuls alone."""

@@ -1,8 +1,8 @@
-"""Exact proof of integer products, layer 2: not within a limit, but bit for bit.
+"""Exact proof of integer products, layer 2: bit for bit, without a tolerance.
 
-Beside the original's own output stands one of exact integer arithmetic. onnxruntime adds up pairs of products
-of unsigned with signed bytes in 16 bits where the processor has no VNNI, and saturates: where its own output
-is not exact for that reason, the tiled graph has to be.
+The reference is exact integer arithmetic, beside the original's own output. Where the processor has no VNNI,
+onnxruntime adds pairs of products of unsigned and signed bytes in 16 bits, and saturates. Where the
+original's output is inexact for that reason, the tiled graph must still be exact.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ SATURATES = "onnxruntime saturates products of unsigned with signed bytes on thi
 
 
 def dense_integers(x: Array, seed: tuple[int, ...]) -> Array:
-    """Numbers of the whole range of the type."""
+    """Random numbers of the whole range of the type."""
     limits = np.iinfo(x.dtype)
     made = np.random.default_rng(seed).integers(limits.min, limits.max, x.shape, np.int64, endpoint=True)
     return np.asarray(made).astype(x.dtype)
 
 
 def dense_codes(x: Array, grid: tuple[float, int, int], seed: tuple[int, ...]) -> Array:
-    """Floats that are any codes times the step."""
+    """Floats that are random codes times the step."""
     step, least, largest = grid
     made = np.random.default_rng(seed).integers(least, largest, x.shape, np.int64, endpoint=True)
     return np.asarray(made.astype(x.dtype) * x.dtype.type(step))
@@ -35,17 +35,17 @@ def dense_codes(x: Array, grid: tuple[float, int, int], seed: tuple[int, ...]) -
 def compare_exact(
     meaning: ProductSpec, draws: Sequence[Sequence[Array]], outputs: Sequence[Array], y: Array
 ) -> tuple[OutputComparison, str, str]:
-    """Compares what a tiled site gave with what its integers give.
+    """Compares the output of a tiled site with exact integer arithmetic.
 
     Args:
-        meaning: What the site means.
-        draws: Its inputs; for the first of them the original gave `y`.
-        outputs: What the tiled site gave.
+        meaning: The meaning of the site.
+        draws: The inputs of each run; the original gave `y` for the first.
+        outputs: The site's output for each draw.
         y: The original's output.
 
     Returns:
-        (the comparison with the original's own output; '' if every element is the same; what is to be said of
-        the original).
+        (the comparison with the original's own output; '' if every element is exact, else the fault; a remark
+        on the original).
     """
     assert meaning.integers is not None
     floats = np.issubdtype(y.dtype, np.floating)
@@ -80,7 +80,7 @@ def _of_original(
     visible: Array,
     floats: bool,
 ) -> str:
-    """In which way the original's own output is not the exact one."""
+    """How the original's own output differs from the exact one; '' if it does not."""
     assert meaning.integers is not None
     if floats and meaning.integers.scale is not None and bound is not None:
         allowed = (

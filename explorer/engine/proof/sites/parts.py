@@ -1,7 +1,7 @@
-"""Parts of a graph in sessions of their own, with the weights that they read left where they lie.
+"""Parts of a graph in sessions of their own; weights stay where they are stored.
 
-A run that hands out every activation of a large network holds gigabytes, and one run for each portion of them
-multiplies as often. Instead each portion is a model of its own, which begins where the ones before it ended.
+A run that returns every activation of a large network needs gigabytes, and one run for each portion of them
+repeats the work. Instead each portion is a model that begins where the previous portions ended.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
 def run_part(
     model: Model, outputs: Sequence[str], feeds: Mapping[str, Array], label: str, threads: int
 ) -> dict[str, Array]:
-    """Runs what lies between some values of a graph and others.
+    """Runs the nodes between some values of a graph and others.
 
     Args:
         model: The model.
         outputs: Value names.
-        feeds: Values to begin with.
-        label: What it is, for messages.
+        feeds: The values at the start.
+        label: The part's name in messages.
         threads: For its operators.
 
     Raises:
@@ -45,7 +45,7 @@ def run_in_pieces(
         model: The model.
         feeds: Its inputs.
         portions: Names of values, for each portion.
-        label: How messages call the model.
+        label: The model's name in messages.
 
     Yields:
         The values of each portion, by name.
@@ -55,7 +55,7 @@ def run_in_pieces(
     """
     wiring = Wiring.of(model.graph)
     if any(name not in feeds and wiring.maker(name) is None for names in portions for name in names):
-        yield from _whole(model, feeds, portions, label)  # what is stored is made by no node
+        yield from _whole(model, feeds, portions, label)  # no node makes a stored value
         return
     pieces: list[list[int]] = []
     done: set[int] = set()
@@ -71,7 +71,7 @@ def run_in_pieces(
         outputs = [o for node in piece for o in nodes[node].outputs if last.get(o, -1) > at or o in names]
         inputs = {name: values[name] for name in read[at] if name in values}
         if outputs and not all(isinstance(value, np.ndarray) for value in inputs.values()):
-            # sequences and the like cannot be handed to a session of a part
+            # a session of a part cannot take sequences and the like
             yield from _whole(model, feeds, portions[at:], label)
             return
         if outputs:
@@ -83,7 +83,7 @@ def run_in_pieces(
 def _whole(
     model: Model, feeds: Mapping[str, Array], portions: Sequence[Sequence[str]], label: str
 ) -> Iterator[dict[str, Array]]:
-    """A whole run for each portion."""
+    """The values of each portion, each by a run of the whole model."""
     for names in portions:
         outputs = [name for name in dict.fromkeys(names) if name not in feeds]
         values = (
@@ -100,7 +100,7 @@ def run_nodes(
     label: str,
     threads: int | None = None,
 ) -> dict[str, Array]:
-    """Runs some nodes of a model by themselves: see `run_part`."""
+    """Runs some nodes of a model alone: see `run_part`."""
     inputs = tuple(Value(n, element_type(v), v.shape) for n, v in feeds.items())
     return part_session(model, nodes, inputs, outputs, label, threads).run(dict(feeds))
 
@@ -113,7 +113,7 @@ def part_session(
     label: str,
     threads: int | None,
 ) -> RuntimeSession:
-    """A session of some nodes of a model by themselves, with the weights that they read."""
+    """A session of some nodes of a model, with the weights that they read."""
     read = {name for node in nodes for name in reads(node)} - {value.name for value in inputs}
     initializers = model.graph.initializers
     graph = Graph(
@@ -128,7 +128,7 @@ def part_session(
 
 
 def functions_called(model: Model, nodes: Iterable[Node]) -> dict[tuple[str, str, str], Function]:
-    """The functions that nodes call, and those that these call: a session checks all that it is given."""
+    """The functions that nodes call, directly or not: a session checks every function that it gets."""
     called: set[tuple[str, str, str]] = set()
     pending = list(nodes) if model.functions else []
     while pending:

@@ -1,8 +1,8 @@
-"""Planned sites, proved: every product of a plan is walked, and run by itself (layers 1 and 2 of the proof).
+"""Proof of planned sites: every product of a plan is walked, and run alone (layers 1 and 2 of the proof).
 
-The walk (`structure`) is exact and sees everything but a wrong operator body; the run (`sites`) sees the
-bodies, on the original's own activations and on dense random ones. Where sizes are open, both are done at
-several.
+The walk (`structure`) is exact and sees everything except a wrong operator body. The run (`sites`) sees the
+bodies, on the original's own activations and on dense random ones. Open sizes are tested at several
+sizes.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from explorer.facts import Plan, SiteEvidence, SitePlan, TensorInfo
 from explorer.host.heaps import give_back
 
 _EXPOSED = 1 << 25
-"""Bytes of activations that the original hands out at a time."""
+"""Bytes of activations that one run of the original returns."""
 
 _TOGETHER = 5 << 27
-"""Bytes of activations of what is run and walked side by side."""
+"""Bytes of activations of the sites that run and are walked in parallel."""
 
 _HELD = 3 << 28
-"""Bytes of memory from which on what was freed is given back before more is handed out."""
+"""Bytes of freed memory from which on it is given back to the system."""
 
 LARGE = 1 << 26
 """Bytes of matrices of sites up to which they are proved while the whole model runs."""
@@ -53,18 +53,18 @@ class SiteProof:
     """The sites of one plan.
 
     Args:
-        before: The original with what the plan takes apart taken apart: in it stand the sites.
+        before: The original, with the operators decomposed that the plan names.
         after: The tiled model.
-        tried: How the inputs are drawn, for each of the sizes that are tried; those that the original does
-            not take are removed.
+        tried: How the inputs are drawn, for each set of sizes. Sizes that the original does not accept are
+            removed.
         seed: Of the draws.
-        tell: Told how far it is: phase, done, total.
+        tell: Receives the progress: phase, done, total.
         cancel: Asked now and then.
 
     Attributes:
-        unresolved: Planned products whose weight the original does not give, and why.
-        outputs: Of the original on the first draw; None where no site stands in the main graph.
-        seen: Shapes of what goes into the sites of the main graph and comes out of them.
+        unresolved: Planned products whose weight the original does not have, and why.
+        outputs: The original's outputs on the first draw; None if the main graph has no site.
+        seen: Shapes of the inputs and outputs of the main graph's sites.
     """
 
     def __init__(
@@ -85,19 +85,19 @@ class SiteProof:
         self._wirings: dict[tuple[str, ...], Wiring | None] = {}
         self._known_places: dict[int, list[SubgraphView]] = {}
         self._sessions: dict[str, Sessions] = {}
-        """Of sites of open sizes, which are run at several."""
+        """Sessions of sites with open sizes, which run at several sizes."""
         self._files = sources((*before.graph.initializers.values(), *after.graph.initializers.values()))
 
     def forget(self) -> None:
-        """Lets the kernel take back the weights that were read, which count as memory; runs map them anew."""
+        """Lets the system take back the memory of mapped weights; later runs map them again."""
         for file in self._files:
             file.forget()
 
     def originals(self, plan: Plan | None) -> dict[str, Original]:
         """The planned products as the original has them, by output name.
 
-        A site that the original does not have as a product is no subject of layers 1 and 2: the plan was
-        made for another model, such as the one before an earlier tiling.
+        Layers 1 and 2 skip a site that the original does not have as a product: the plan was made for
+        another model, such as the model before an earlier tiling.
         """
         if plan is None:
             return {}
@@ -120,9 +120,9 @@ class SiteProof:
         return originals
 
     def _stands(self, site: SitePlan, original: Original) -> bool:
-        """Whether the other model makes a site of what it multiplies: another tool may have renamed that.
+        """Whether the other model has the site with the original's inputs.
 
-        Or it may have joined what sites have in common with what lies before them: the sizes of a value.
+        Another tool may have renamed them, or joined the site with nodes before it, such as sizes of a value.
         """
         if site.place not in self._wirings:
             body_model = view(self.after, site.place)
@@ -138,7 +138,7 @@ class SiteProof:
     def sites(
         self, plan: Plan, originals: Mapping[str, Original], ahead: Future[Any] | None = None
     ) -> tuple[SiteEvidence, ...]:
-        """Layers 1 and 2 for every site of the plan that the original has; no large one beside `ahead`."""
+        """Layers 1 and 2 for the plan's sites that the original has; no large site runs beside `ahead`."""
         planned = [s for s in plan.sites if key_of(s) in originals]
         evidence_by_site: dict[str, SiteEvidence] = {}
         done, total = 0, len(planned) * len(self.tried)
@@ -172,13 +172,13 @@ class SiteProof:
         begun: list[SiteTask],
         ahead: Future[Any] | None,
     ) -> Iterator[tuple[Callable[[ThreadShare], None], int]]:
-        """Runs and walks of sites at one of the sizes, and the bytes that each takes; `begun` gets the sites.
+        """Runs and walks of sites at one set of sizes, with the bytes of each; adds the sites to `begun`.
 
-        The original is run as far as they need it. What they hold is let go of before more is made.
+        The original runs as far as each group needs. The values of a group are freed before the next group.
         """
         wiring = self._wirings.get(()) or Wiring.of(self.after.graph)
         sizes = {key_of(s): _activations(s, originals[key_of(s)]) for s in moved}
-        # a large one is handed out by itself, and takes more than what goes into it
+        # a large site is a group of its own, and takes more memory than its inputs
         large = {key_of(s): matrices(s) for s in moved if matrices(s) > LARGE}
         groups = list(
             batches(moved, lambda s: max(sizes[key_of(s)], _EXPOSED * (key_of(s) in large)), _EXPOSED)
@@ -191,19 +191,19 @@ class SiteProof:
             except BadModel:
                 if drawn is self.drawn:
                     raise
-                # longer than a table of positions, say: the original does not take this size
+                # the original does not accept this size, for instance because of a table of positions
                 self.tried.remove(drawn)
                 return
             if drawn is self.drawn:
                 for name, value in values.items():
                     self.seen[name] = TensorInfo(name, element_type(value), tuple(value.shape), "observed")
             if any(site.place for site in group):
-                self._places(drawn)  # once for all of them
+                self._places(drawn)  # once for all sites of the group
             if any(key_of(site) in large for site in group):
                 if ahead is not None:
                     ended(ahead, self.cancel)
                 give_back()
-            # the longest first: the last to end has the others waiting for it
+            # the longest site first: the last one to end would keep the others waiting
             for site in sorted(group, key=lambda s: -s.products):
                 key = key_of(site)
                 prepare = partial(self._subject, site, originals[key], values, drawn, wiring)
@@ -220,14 +220,14 @@ class SiteProof:
             self.outputs = {v.name: last[v.name] for v in self.before.graph.outputs}
 
     def _done(self, work: Callable[[ThreadShare], None], share: ThreadShare) -> None:
-        """Does a work, and lets go of what it has read."""
+        """Does a piece of work, then frees the memory that it read."""
         work(share)
         self.forget()
 
     def _observed(
         self, groups: Sequence[Sequence[Original]], drawn: tuple[RandomInput, ...]
     ) -> Iterator[dict[str, Array]]:
-        """What goes into and comes out of the sites in one run of the original, portion by portion."""
+        """The inputs and outputs of the sites in one run of the original, portion by portion."""
         portions = [list(dict.fromkeys(n for o in some for n in (*o.inputs, o.output))) for some in groups]
         if drawn is self.drawn and any(portions):
             portions.append([v.name for v in self.before.graph.outputs])
@@ -242,7 +242,7 @@ class SiteProof:
         wiring: Wiring,
         threads: int,
     ) -> SiteSubject:
-        """A site with its values; those of one in a body or a function are made here."""
+        """A site with its values; for a site in a body or a function, random values."""
         after: Model | None = self.after
         if site.place:
             after = view(self.after, site.place)
@@ -258,7 +258,7 @@ class SiteProof:
     def _within(
         self, site: SitePlan, original: Original, drawn: tuple[RandomInput, ...], threads: int
     ) -> dict[str, Array]:
-        """Drawn inputs of a site in a body or a function, which no run shows, and its own output for them."""
+        """Random inputs of a site in a body or a function, and the original's output for them."""
         examples = next((p.example for p in self._places(drawn) if p.path == site.place), {})
         generator = np.random.default_rng((self.seed, 3))
         values: dict[str, Array] = {}
@@ -266,7 +266,7 @@ class SiteProof:
             info = examples.get(name)
             if info is None or info.shape is None or info.dtype is None:
                 raise NotTiled(f"the shape of '{name}' is not known before a run")
-            # a size that the data decides may be any
+            # a data-dependent size may be any
             shape = tuple(d if isinstance(d, int) else 3 for d in info.shape)
             values[name] = any_values(generator, info.dtype, shape)
         body_model = view(self.before, site.place)
@@ -287,19 +287,19 @@ class SiteProof:
 def find_original(
     model: Model, output: str, planned: SitePlan | None = None, wiring: Wiring | None = None
 ) -> Original | None:
-    """The operator of the original that makes `output`, and what it multiplies.
+    """The operator of the original that makes `output`, and its operands.
 
     Args:
         model: The original.
         output: Value name.
-        planned: What the plan says of it.
+        planned: The plan of the site.
         wiring: Of the original, if it is known.
 
     Returns:
-        None if `output` is not made by a product.
+        None if no product makes `output`.
 
     Raises:
-        NotTiled: It is, but not one of its operands comes from the data.
+        NotTiled: A product makes it, but no operand depends on data.
     """
     wiring = wiring or Wiring.of(model.graph)
     node = wiring.maker(output)
@@ -308,12 +308,12 @@ def find_original(
 
 
 def key_of(site: SitePlan) -> str:
-    """What tells a site from others: value names are unique in one graph only."""
+    """A key that is unique in the model: value names are unique in one graph only."""
     return "/".join((*site.place, site.output))
 
 
 def _sized(site: SitePlan, meaning: ProductSpec) -> SitePlan:
-    """The site at the sizes of a run: those that are open are what they are, the others stay as planned."""
+    """The site at the sizes of a run: open sizes as they are there, the others as planned."""
     axes = {"batch": meaning.batch, "M": meaning.M, "K": meaning.K, "N": meaning.N}
     sizes = {axis: axes[axis] for axis in site.dynamic if axis in axes}
     if not sizes:
@@ -327,15 +327,15 @@ _WIDTHS = {d.name: d.bits for d in DTYPES.values()}
 
 
 def matrices(site: SitePlan) -> int:
-    """Bytes of the matrices of a site: at least those of the activations that a run hands out."""
+    """Bytes of the matrices of a site: at least those of its activations."""
     elements = site.batch * (site.M * site.K + site.M * site.N + (0 if site.weight else site.K * site.N))
     return elements * _WIDTHS.get(site.dtype, 64) // 8
 
 
 def _activations(site: SitePlan, original: Original) -> int:
-    """Bytes of the activations of a site that a run hands out."""
+    """Bytes of the activations of a site that a run returns."""
     attributes = original.node.attributes
-    # a convolution meets every element of its input with each of its taps, but for those that it strides over
+    # a convolution reads each element of its input with each of its taps, except elements that it skips
     taps = math.prod(attributes.get("kernel_shape") or ()) / math.prod(attributes.get("strides") or ())
     width = _WIDTHS.get(site.dtype, 64) // 8
     return matrices(site) - int(site.batch * site.M * site.K * (1 - 1 / max(taps, 1))) * width

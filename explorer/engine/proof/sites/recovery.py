@@ -1,4 +1,4 @@
-"""Plan recovery: read back from a tiled file's metadata, so that the file can be verified by itself."""
+"""Plan recovery from a tiled file's metadata, so that the file can be verified alone."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ _UNKNOWN = {"sites": (), "products": None, "macs": None, "macs_total": None}
 
 
 def recover_plan(model: Model) -> Plan | None:
-    """The plan that a tiled file carries; None if it carries none that can be read.
+    """The plan that a tiled file carries; None without a readable plan.
 
-    Of a model that was tiled several times it is the last one, with what the earlier ones did behind it.
-    What a file says is a claim: the proof takes from it which sites to look at, and nothing else for
-    granted.
+    For a model that was tiled several times it is the last plan, followed by the sites of the earlier plans.
+    A file's plan is only a claim: the proof takes from it which sites to check, and nothing else for granted.
     """
     plan = _read(model.metadata.get(PLAN_KEY, ""))
     return None if plan is None else with_earlier(plan, model)
 
 
 def with_earlier(plan: Plan, model: Model) -> Plan:
-    """A plan with the sites, sizes and parts of those that a model carries from before it."""
+    """A plan with the sites, sizes and decompositions of the earlier plans that a model carries."""
     for earlier in filter(None, map(_read, earlier_plans(model))):
         plan = replace(
             plan,
@@ -45,7 +44,7 @@ def with_earlier(plan: Plan, model: Model) -> Plan:
 def _read(text: str) -> Plan | None:
     try:
         fields = json.loads(text)
-        # how often sites run, and what was left out, is not what the proof rests on
+        # the proof does not rest on how often sites run, or on what the plan left out
         site_fields = [
             {"tile": fields["tile"], **{k: v for k, v in s.items() if k in _SITE}} for s in fields["sites"]
         ]

@@ -1,4 +1,4 @@
-"""Reference of a site: what it should give, in a wider type, for the rows of a draw that are looked at."""
+"""Reference of a site: its expected output, in a wider type, for the compared rows of a draw."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from explorer.engine.proof.meanings import ProductSpec, Rows
 from explorer.engine.runtime.onnxruntime import Array
 
 _WITHOUT_BLAS = 1 << 28
-"""Multiplications in a type wider than float64 that are worth waiting for (a second or so)."""
+"""Largest number of multiplications that are done in a type wider than float64 (a second or so)."""
 
 _ROWS = 1 << 21
-"""Elements of X that are widened at a time."""
+"""Elements of X that are converted at a time."""
 
 
 class Reference(Struct, frozen=True):
-    """What a site should give, in a wider type, (batch, M, N).
+    """The expected output of a site, in a wider type, (batch, M, N).
 
     Attributes:
         exact: alpha X W + beta C.
-        bound: The same with absolute values throughout.
-        product: alpha X W by itself.
+        bound: The same with absolute values of all numbers.
+        product: alpha X W alone.
     """
 
     exact: Array
@@ -34,7 +34,7 @@ class Reference(Struct, frozen=True):
 
 
 def rows_of(array: Array, some: Array | None) -> Array:
-    """Those rows of (batch, M, ...)."""
+    """The rows `some` of (batch, M, ...); all for None."""
     return array if some is None else array[:, some]
 
 
@@ -44,11 +44,11 @@ def references(
     lefts: Sequence[Rows],
     looked: Sequence[Array | None],
 ) -> list[Reference]:
-    """What the site should give for each draw of its inputs, in the rows that are looked at."""
+    """The expected output of a site for each draw of its inputs, in the compared rows."""
     constant_weight = isinstance(meaning.right, np.ndarray)
     weights = [meaning.weight(inputs) for inputs in (draws[:1] if constant_weight else draws)]
     terms = len(draws) * meaning.batch * meaning.M * meaning.K * meaning.N
-    # a type wider than float64 has no BLAS: where that takes minutes, both errors are within the limit
+    # a type wider than float64 has no BLAS; where that takes minutes, float64 errors are within the limit too
     wider = draws[0][0].dtype == np.float64 and terms <= _WITHOUT_BLAS
     wide = np.dtype(np.longdouble if wider else np.float64)
     every = np.arange(meaning.M)
@@ -85,7 +85,7 @@ def references(
 
 
 def _banded(x_rows: Rows, some: Array, weight: Array, wide: np.dtype[Any]) -> tuple[Array, Array]:
-    """X W and |x| |W| of a stack, some rows at a time: a convolution has 29 million elements in X."""
+    """X W and |x| |W| of a stack, some rows at a time: a convolution's X can have 29 million elements."""
     batch, depth, width = weight.shape
     exact, bound = (np.empty((batch, len(some), width), wide) for _ in range(2))
     step = max(1, _ROWS // max(depth, 1))

@@ -1,9 +1,9 @@
-"""Rounding of a site: how far its numbers may be from float64, element by element.
+"""Rounding of a site: the allowed distance of its numbers from float64, element by element.
 
 The limit is 8 u (|x| |W|); u is the unit roundoff. Sums of mixed signs stay below 1 to 5 u of that scale.
-Where all terms have one sign, partial sums grow as fast as the scale itself, and so do their roundings, with
+Where all terms have one sign, partial sums grow as fast as the scale itself. Their roundings then grow with
 the square root of the number of additions in a row (Higham and Mary, "A new approach to probabilistic
-rounding error analysis", SISC 2019): there the limit grows with it.
+rounding error analysis", SISC 2019), and so does the limit.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from explorer.engine.runtime.onnxruntime import Array
 from explorer.facts import SitePlan
 
 _SAME_SIGN = 1.5
-"""Times the square root of the additions in a row, times |x W| / (|x| |W|): what it may be where they are
-not. Seen with positive numbers alone, in tiles 4 to 1,024 deep: 0.6 to 1.2."""
+"""Factor of the limit for terms of one sign, times the square root of the additions in a row, times
+|x W| / (|x| |W|). Measured with positive numbers, in tiles 4 to 1,024 deep: 0.6 to 1.2."""
 
 
 def chain_length(site: SitePlan) -> int:
-    """How many additions follow each other on the way to an element: in a tile, then over the tiles."""
+    """Number of additions in a row on the way to an element: in a tile, then over the tiles."""
     return min(site.tile[1], site.K) + site.grid[1]
 
 
 def fault_of(comparison: OutputComparison, ratio: float, limit: float) -> str:
-    """What is wrong with a site's numbers, in words; '' if nothing is."""
+    """The fault of a site's numbers, in words; '' without one."""
     if comparison.nonfinite:
         return f"{comparison.nonfinite:,} NaN or Inf that the original has not"
     if not ratio <= limit:  # a NaN must fail, and compares false with everything
@@ -41,12 +41,12 @@ def fault_of(comparison: OutputComparison, ratio: float, limit: float) -> str:
 def largest_ratio(
     outputs: Sequence[Array], references: Sequence[Reference], roundoff: float, chain: int, least: float
 ) -> tuple[float, float]:
-    """Of several runs the ratio that comes closest to its limit, and the limit.
+    """The ratio of several runs that is closest to its limit, and the limit.
 
-    What is allowed of numbers that are too small for `roundoff` is `least`.
+    `least` is the allowed error of numbers that are too small for `roundoff`.
     """
     ratio, limit = 0.0, LIMIT
-    # dense rows have no output of the original beside them: NaN shows in the ratio
+    # dense rows have no output of the original to compare with: a NaN shows in the ratio
     for got, reference in zip(outputs, references, strict=True):
         here = _ratio(got, reference, roundoff, chain, least)
         if here[0] / here[1] >= ratio / limit:
@@ -57,9 +57,9 @@ def largest_ratio(
 def _ratio(
     got: Array, reference: Reference, roundoff: float, chain: int, least: float
 ) -> tuple[float, float]:
-    """|error| / (u bound), and what it may be, of the element that comes closest to its limit.
+    """|error| / (u bound), and its limit, of the element that is closest to its limit.
 
-    The first is infinite where a finite result became NaN or Inf.
+    The ratio is infinite where a finite result became NaN or Inf.
     """
     flat = [array.reshape(-1) for array in (got, reference.exact, reference.bound, reference.product)]
     ratio, limit = 0.0, LIMIT
@@ -76,7 +76,7 @@ def _slab_ratio(slabs: Sequence[Array], roundoff: float, chain: int, least: floa
     dtype = got.dtype
     finite = np.isfinite(true) & np.isfinite(bound)
     with np.errstate(over="ignore"):
-        # a sum that is too large for the type is Inf by right
+        # a sum that is too large for the type is rightly Inf
         finite &= np.isfinite(true.astype(dtype))
     if not finite.all():
         got, true, bound, product = got[finite], true[finite], bound[finite], product[finite]

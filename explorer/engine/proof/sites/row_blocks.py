@@ -1,10 +1,10 @@
-"""Blocks of rows: the dense draw of a large site, run on some of the blocks that its Scan goes over.
+"""Blocks of rows: the dense draw of a large site, run on some of the blocks of its Scan.
 
-A Scan without a state applies one body to every block of rows, and hands it nothing but that block: what is
-found of the body in one block holds for all. The true activations still go through every block. Of the dense
-draw, which is there because true activations may meet a part of the weight with zeros only, some blocks are
-enough if their rows meet every row of the weight: 4 of the 66 of an image of 65x65. The blocks that are left
-out come out as NaN, so that nothing of them can be taken for a result.
+A Scan without a state applies one body to every block of rows, and the body reads nothing else: a property of
+the body in one block holds in all. The true activations still go through every block. The dense draw exists
+because true activations may multiply part of the weight by zeros. For it, some blocks suffice if their rows
+meet every row of the weight: 4 of the 66 blocks of a 65x65 image. Omitted blocks are output as NaN, so that
+nothing can take them for a result.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from explorer.engine.runtime.onnxruntime import Array
 from explorer.facts import SitePlan
 
 _LARGE = 1 << 28
-"""Multiplications up to which every block is run: in less time than another session takes to load."""
+"""Multiplications up to which every block is run: faster than loading another session."""
 
 _FEW = 4
 """Blocks that are run, if they meet the whole weight."""
 
 _PLACES = 64
-"""Rows that are compared in one block, and behind the last whole one: all of them, or as many by chance."""
+"""Rows compared in one block, and behind the last whole block: all, or as many random ones."""
 
 
 class SomeRows(Struct, frozen=True):
-    """What a site gives for some rows of a draw.
+    """The output of a site for some rows of a draw.
 
     Attributes:
-        output: Its output; NaN in what was not run.
-        rows: Those that are to be compared: they were run.
+        output: The output; NaN in blocks that did not run.
+        rows: The rows to compare.
         left: X of the draw.
     """
 
@@ -51,16 +51,16 @@ def run_some(
     """Runs a site on some blocks of the rows of a draw.
 
     Args:
-        runner: Of the site.
-        site: What the plan says of it.
-        meaning: What it means.
+        runner: The runner of the site.
+        site: The plan of the site.
+        meaning: The meaning of the site.
         draw: Its inputs.
         y: The original's output, for its shape and type.
-        seed: Of the choice.
+        seed: Seed of the choice of blocks.
 
     Returns:
-        None where it has to be run whole: it is small, no Scan goes over its rows, too few blocks would be
-        left out, or what comes out is not what it has to be, which the run of the whole then says in words.
+        None where the site must run whole: it is small, no Scan iterates over its rows, too few blocks would
+        be omitted, or the output is not as expected; the whole run then says what is wrong.
     """
     count = site.M // site.tile[0] if site.edges == "ragged" else site.grid[0]
     large = meaning.batch == 1 and meaning.M * meaning.K * meaning.N > _LARGE
@@ -74,7 +74,7 @@ def run_some(
     if blocks is None:
         return None
     block_indices, rows = blocks
-    back = np.full(count, len(block_indices))  # a block of NaN stands behind those that are run
+    back = np.full(count, len(block_indices))  # index of the NaN block behind the blocks that run
     back[block_indices] = np.arange(len(block_indices))
     nodes, selectors = _shortened(runner.nodes, at)
     body: Graph = runner.nodes[at].attributes["body"]
@@ -90,7 +90,7 @@ def run_some(
 
 
 def _over_rows(node: Node, runner: Runner) -> bool:
-    """Whether a node is a Scan over blocks that depend on no other block."""
+    """Whether a node is a Scan over independent blocks of rows."""
     if node.op != "Scan" or node.domain or len(node.outputs) != 1:
         return False
     attributes = node.attributes
@@ -100,7 +100,7 @@ def _over_rows(node: Node, runner: Runner) -> bool:
         isinstance(body, Graph)
         and attributes["num_scan_inputs"] == len(node.inputs)
         and not any(any(attributes.get(name) or ()) for name in named)
-        # columns of a stored weight are no rows
+        # columns of a stored weight are not rows
         and not any(name in runner.after.graph.initializers for name in node.inputs)
     )
 
@@ -108,10 +108,10 @@ def _over_rows(node: Node, runner: Runner) -> bool:
 def _chosen(
     site: SitePlan, meaning: ProductSpec, x_rows: Rows, count: int, seed: int
 ) -> tuple[Array, Array] | None:
-    """Blocks to be run, and rows to be compared, that meet all of the weight; None if it takes too many.
+    """Blocks to run, and rows to compare, that meet all of the weight; None if that takes too many blocks.
 
-    Compared are the first and the last row of every block, and every place that a row may have in a tile: in
-    one of the blocks, and behind the last whole one, where other nodes make the rows.
+    The compared rows are the first and the last row of every block, and all places of a row in a tile: in one
+    of the blocks, and behind the last whole block, where other nodes make the rows.
     """
     tall = site.tile[0]
     generator = np.random.default_rng((seed, 4))
@@ -131,11 +131,10 @@ def _chosen(
 
 
 def _shortened(nodes: Sequence[Node], at: int) -> tuple[list[Node], tuple[str, ...]]:
-    """The nodes with the Scan `at` over some of its blocks.
+    """The nodes with the Scan `at` restricted to some of its blocks.
 
     Returns:
-        (nodes; names of what they have to be told: which blocks; for every block where it stands among those;
-        NaN).
+        (nodes; names of their extra inputs: the chosen blocks; for every block, its index among these; NaN).
     """
     scan = nodes[at]
     (output,) = scan.outputs

@@ -1,8 +1,8 @@
-"""Site runs, layer 2 of the proof: every tiled site by itself, against float64 element by element.
+"""Site runs, layer 2 of the proof: every tiled site alone, against float64, element by element.
 
-The site is cut out of the tiled graph with its functions as they are, so that an operator that does not
-do what it is called is caught here. Beside the true activations it sees dense random rows: behind a
-ReLU half the weights are multiplied by zero, and a fault there is invisible.
+The site is cut out of the tiled graph with its functions unchanged, so a wrong operator body is caught here.
+It runs on the true activations and on dense random rows: behind a ReLU half the weights are multiplied by
+zero, and a fault there is invisible.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from explorer.engine.runtime.parallel import ThreadShare
 from explorer.facts import SitePlan
 
 _SAMPLED = 32
-"""Rows up to which all are compared in the dense draw, and how many of more are by chance."""
+"""Rows up to which the dense draw is compared in full, and the number of random rows of a longer one."""
 
 _IN_FULL = 1 << 26
 """Multiplications up to which every row of the true activations is compared with float64."""
 
 _HELD = 1e37
-"""Numbers up to which single precision holds those that are allowed."""
+"""Largest allowed error that single precision represents."""
 
 
 class SiteRun(Struct, frozen=True):
-    """What running a site showed.
+    """The result of running a site.
 
     Attributes:
         comparison: With the original's own output.
-        bound_ratio: |error| / (u |x| |W|) of the element that comes closest to its limit, or exceeds it
-            most.
-        limit: What it may be for that element.
+        bound_ratio: |error| / (u |x| |W|) of the element that is closest to its limit, or furthest beyond
+            it.
+        limit: The limit of that element.
         rows: Rows of input that were tried.
         reason: '' if the site passes.
-        note: What is to be said of the original.
+        note: A remark on the original.
         exact: Whether it was compared with exact integer arithmetic, bit for bit.
     """
 
@@ -77,15 +77,15 @@ def run_site(
 
     Args:
         after: The tiled model.
-        site: What the plan says of the site.
+        site: The plan of the site.
         original: The product as it was.
-        meaning: What it means at the sizes of `inputs`.
-        inputs: The values that it reads, as they were in a run of the original.
+        meaning: The meaning of the product at the sizes of `inputs`.
+        inputs: The values that it reads, from a run of the original.
         y: The original's own output for them.
-        seed: Of the dense activations.
-        share: Threads for its sessions; asked between them whether to stop.
+        seed: Seed of the dense activations.
+        share: Threads for its sessions; between sessions it says whether to stop.
         wiring: Of the tiled graph.
-        sessions: Of an earlier run of this site at other sizes; it gets what this one makes.
+        sessions: Sessions of earlier runs of this site at other sizes; new sessions are added.
 
     Returns:
         The evidence; `reason` is '' if the site passes.
@@ -126,7 +126,7 @@ def run_site(
 
 
 def _add_others(comparison: OutputComparison, before: Array, tiled: Array, looked: Array | None) -> None:
-    """Compares the rows that were not looked at with the original's own output alone."""
+    """Compares the other rows with the original's own output."""
     if looked is None:
         return
     for first, last in itertools.pairwise((-1, *looked.tolist(), tiled.shape[1])):
@@ -136,11 +136,11 @@ def _add_others(comparison: OutputComparison, before: Array, tiled: Array, looke
 
 
 _DRAWN = 1_048_573
-"""Random numbers drawn for an input; a larger one repeats them. A prime: no row falls in step with it."""
+"""Random numbers drawn for an input; a larger input repeats them. A prime, so that rows differ."""
 
 
 def _dense(x: Array, seed: tuple[int, ...]) -> Array:
-    """Values of both signs, none near zero, as large as the activation's."""
+    """Random values of both signs, none near zero, as large as the activation's."""
     largest = max(x.max(initial=0), -x.min(initial=0))
     if not np.isfinite(largest):
         largest = np.abs(x).max(initial=0.0, where=np.isfinite(x))
@@ -162,7 +162,7 @@ def _signed(seed: tuple[int, ...], kind: type[np.floating[Any]], count: int) -> 
 
 @functools.lru_cache(maxsize=1)
 def _all_drawn(seed: tuple[int, ...], kind: type[np.floating[Any]]) -> Array:
-    """As many as are ever drawn: of every large site the same."""
+    """All random numbers that are ever drawn: large sites share them."""
     return _signed(seed, kind, _DRAWN)
 
 
@@ -178,10 +178,10 @@ def _drawn(meaning: ProductSpec, at: int, x: Array, seed: tuple[int, ...]) -> Ar
 def _looked_at(site: SitePlan, meaning: ProductSpec, seed: int) -> Array | None:
     """Rows of the dense draw that are compared with float64; None for all.
 
-    They are there because true activations may meet part of the weight with zeros only, and every one of them
-    meets all of it: of the 12,544 rows of an image's convolution some are enough, in every tile the first and
-    the last, and others by chance. Of true activations every row is compared, with float64 or, where that is
-    too much, as `_unsure` does.
+    The draw exists because true activations may multiply part of the weight by zeros, and each of its rows
+    meets all of the weight. So of the 12,544 rows of an image's convolution some suffice: in every tile the
+    first and the last, and random ones. Of the true activations every row is compared, with float64 or, where
+    that is too much work, as `_unsure` does.
     """
     if meaning.M <= _SAMPLED or meaning.integers is not None:
         return None
@@ -201,9 +201,9 @@ def _unsure(
 ) -> Array | None:
     """Rows of the true activations that are compared with float64; None for all.
 
-    Of a large product they are those that are sampled, and those that are farther from the original's own
-    output than two sums of such numbers may be by their roundings. |x| |W| is at most the product of the
-    lengths of a row and a column (Cauchy and Schwarz), for which nothing has to be multiplied.
+    For a large product these are the sampled rows, and the rows whose distance from the original's output
+    exceeds the roundings of two such sums. |x| |W| is at most the product of the norms of a row and a column
+    (Cauchy and Schwarz), which needs no multiplication of matrices.
     """
     if sampled is None or meaning.batch * meaning.M * meaning.K * meaning.N <= _IN_FULL:
         return None
@@ -215,7 +215,7 @@ def _unsure(
     added = np.zeros(())
     if bias is not None:
         added = meaning.added(np.abs(bias.astype(np.float64) * (meaning.beta * small)))
-    # single precision is enough to choose by, where it holds the numbers
+    # single precision suffices for the choice, where its range holds the numbers
     kind = np.result_type(got.dtype, np.float32)
     if not np.max(wide, initial=0) * np.max(tall, initial=0) + np.max(added, initial=0) < _HELD:
         kind = np.dtype(np.float64)
@@ -252,5 +252,5 @@ def _squares(meaning: ProductSpec, x_rows: Rows) -> Array:
 
 
 def _as_stored(array: Array) -> Array:
-    """(batch, M, N), turned where the rows lie side by side, as those of a convolution do."""
+    """(batch, M, N), transposed where columns are contiguous, as in the output of a convolution."""
     return array.swapaxes(1, 2) if array.strides[1] < array.strides[2] else array

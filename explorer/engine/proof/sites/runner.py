@@ -1,4 +1,4 @@
-"""Runner of a site: its nodes as one session, or, where they are too many for one, column by column."""
+"""Runner of a site: all nodes in one session, or, where they are too many, column by column."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from explorer.engine.runtime.parallel import ThreadShare
 from explorer.facts import SitePlan
 
 _SMALL = 1 << 25
-"""Bytes that go into a site up to which its draws are run at a time: a run has them several times."""
+"""Bytes of inputs of a site up to which its draws run in parallel: each run needs several times as much."""
 
 _ONE_THREAD = 1 << 20
-"""Multiplications of a product that is over before another thread is awake."""
+"""Multiplications of a product that ends before a second thread wakes up."""
 
 _TOGETHER = 1024
-"""Nodes that one session may hold: creating it is quadratic in those that are ready at once."""
+"""Most nodes of one session: its creation takes time quadratic in the nodes that are ready at once."""
 
 
 Sessions = dict[tuple[tuple[Value, ...], tuple[str, ...]], RuntimeSession]
-"""Sessions of the parts of a site whose sizes are open, by what goes in and comes out."""
+"""Sessions of the parts of a site with open sizes, by their inputs and outputs."""
 
 
 class Runner:
-    """Runs a site as one sub-model, or, where its nodes are too many for one, column by column."""
+    """Runs a site as one model, or, where its nodes are too many, column by column."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Runner:
         """The site's output for each draw of its inputs."""
         values = [dict(zip(self.given, inputs, strict=True)) for inputs in draws]
         joins = [n for n in self.nodes if "Concat" in n.op and len(n.inputs) > 1]
-        looped = any(n.op == "Scan" for n in self.nodes)  # a Scan's columns are one body already
+        looped = any(n.op == "Scan" for n in self.nodes)  # the columns of a Scan are one body already
         if len(self.nodes) <= _TOGETHER or looped or not joins:
             self._stage(self.nodes, [self.site.output], values)
         else:
@@ -69,14 +69,14 @@ class Runner:
         return [draw_values[self.site.output] for draw_values in values]
 
     def run_nodes(self, nodes: Sequence[Node], feeds: Mapping[str, Array]) -> Array:
-        """The site's output, made by other nodes than its own."""
+        """The site's output, from other nodes than its own."""
         given = tuple(Value(name, element_type(value), value.shape) for name, value in feeds.items())
         return self._session(nodes, given, [self.site.output]).run(feeds)[self.site.output]
 
     def _in_columns(self, join: Node, values: list[dict[str, Array]]) -> None:
-        """What the columns share; each column; what comes behind them.
+        """Runs the nodes that columns share, then each column, then the nodes behind the columns.
 
-        Columns are alike, and a session of one serves all: the tiles are handed in.
+        Columns are alike, so one session serves them all, with the tiles as inputs.
         """
         parts = list(dict.fromkeys(join.inputs))
         wiring = Wiring(self.nodes)
@@ -94,13 +94,13 @@ class Runner:
             if len(owners) == 1:
                 columns[next(iter(owners))].append(node)
             elif owners - {-1, -2}:
-                # what comes behind the columns may need it, too, and makes it again
+                # nodes behind the columns may need it, too
                 shared.append(node)
         moving = _reached(shared, self.given)
         outside = {name for nodes in (*columns, tail) for n in nodes for name in reads(n)}
         fixed = [n for n in shared if id(n) not in moving]
         if fixed:
-            # cuts of the weight: once for all activations
+            # slices of the weight: once for all activations
             needed = outside | {name for n in shared if id(n) in moving for name in reads(n)}
             once: list[dict[str, Array]] = [{}]
             self._stage(fixed, [o for n in fixed for o in n.outputs if o in needed], once)
@@ -124,7 +124,7 @@ class Runner:
         values: list[dict[str, Array]],
         sessions: dict[Any, RuntimeSession],
     ) -> None:
-        """One column, in the session of the first column that is like it."""
+        """Runs one column, in the session of the first column like it."""
         names: dict[str, str] = {}
         for node in nodes:
             for name in (*node.inputs, *node.outputs):
@@ -133,7 +133,7 @@ class Runner:
         produced = {o for n in nodes for o in n.outputs}
         outer = [name for name in names if name not in produced]
         initializers = self.after.graph.initializers
-        # a weight in a file may begin at any byte; the runtime wants whole words
+        # a stored weight may begin at any byte; the runtime needs aligned arrays
         tiles = {
             name: np.require(initializers[name].array(), requirements=("C", "A"))
             for name in outer
@@ -154,7 +154,7 @@ class Runner:
             draw_values[part] = result[names[part]]
 
     def _stage(self, nodes: Sequence[Node], outputs: Sequence[str], values: list[dict[str, Array]]) -> None:
-        """Runs nodes for every activation and adds `outputs` to what is known of it."""
+        """Runs nodes for every draw and adds `outputs` to its values."""
         if self.share.stopped():
             raise Cancelled
         produced = {o for n in nodes for o in n.outputs}
@@ -172,7 +172,7 @@ class Runner:
         feeds = [{name: draw_values[name] for name in inputs} for draw_values in values]
         small = sum(value.nbytes for draw_values in feeds for value in draw_values.values()) <= _SMALL
         width = min(self.share.threads, len(feeds)) if small else 1
-        # a thread for one run after the other would only wait for Python's lock
+        # one run after the other needs no thread: it would only wait for Python's lock
         with ThreadPoolExecutor(width) if width > 1 else contextlib.nullcontext() as pool:
             results = (map if pool is None else pool.map)(session.run, feeds)
             for draw_values, outputs_made in zip(values, results, strict=True):
@@ -199,7 +199,7 @@ def _reached(nodes: Sequence[Node], names: Sequence[str]) -> set[int]:
 
 
 def _signature(node: Node, names: Mapping[str, str]) -> tuple[Any, ...]:
-    """What makes two nodes of different columns the same node; tensors and graphs never are."""
+    """A key that equal nodes of different columns share; nodes with tensors or graphs are never equal."""
     attributes = tuple(
         (k, v if isinstance(v, (int, float, str, bytes, tuple)) else id(v))
         for k, v in node.attributes.items()
@@ -209,7 +209,7 @@ def _signature(node: Node, names: Mapping[str, str]) -> tuple[Any, ...]:
 
 
 def _opened(call: Node, function: Function) -> list[Node]:
-    """The body of a function in place of its call; the functions that it calls stay calls."""
+    """The body of a function in place of its call; calls inside it stay calls."""
     names = dict(zip(function.inputs, call.inputs, strict=False))
     names.update(zip(function.outputs, call.outputs, strict=False))
 

@@ -1,7 +1,7 @@
-"""Task of a site: its run and its walk, two works that any thread may do, in any order.
+"""Task of a site: its run and its walk, two pieces of work for any thread, in any order.
 
-A walk holds Python's lock and needs no activations, a run hardly ever holds it: side by side they take two
-processors for half the time.
+A walk holds Python's lock and needs no activations; a run hardly ever holds the lock. In parallel they use
+two processors for half the time.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class SiteSubject(Struct, frozen=True):
     """A site at the sizes of a run.
 
     Attributes:
-        after: The tiled graph in which it stands.
-        wiring: Of that.
-        site: What the plan says of it.
-        meaning: What it means.
-        inputs: The values that it reads, as they were in a run of the original.
+        after: The tiled graph.
+        wiring: The wiring of `after`.
+        site: The plan of the site.
+        meaning: The meaning of the product.
+        inputs: The values that it reads, from a run of the original.
         y: The original's own output for them.
     """
 
@@ -48,15 +48,15 @@ class SiteSubject(Struct, frozen=True):
 
 
 class SiteTask:
-    """What is to be found out of a site.
+    """The proof of one site.
 
     Args:
-        site: What the plan says of it.
+        site: The plan of the site.
         original: The product as it was.
-        prepare: Gives the subject, on so many threads; raises BadModel or NotTiled where there is none. It is
-            called once, by whichever work comes first.
-        seed: Of the draws.
-        sessions: As of `run_site`.
+        prepare: Returns the subject, given a number of threads; raises BadModel or NotTiled without one. It
+            is called once, by the first of the two pieces of work.
+        seed: Seed of the draws.
+        sessions: As for `run_site`.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class SiteTask:
         self._ran: SiteRun | None = None
 
     def run(self, share: ThreadShare) -> None:
-        """Runs the site, on true activations and on dense ones."""
+        """Runs the site on true activations and on dense ones."""
         subject = self._known(share)
         if subject is None:
             return
@@ -114,19 +114,19 @@ class SiteTask:
                     self._structure = printable(str(why))
                 self._prepare = None
                 return self._subject
-            # the second of the two: then what it stands on is let go of
+            # the second of the two: frees the subject
             subject, self._subject = self._subject, None
             return subject
 
     def evidence(self) -> SiteEvidence:
-        """What both showed."""
+        """The evidence from the run and the walk."""
         return site_evidence(self.site, self._tiles, self._structure, self._ran, self._unrunnable)
 
 
 def site_evidence(
     site: SitePlan, tiles: int, structure: str, ran: SiteRun | None, unrunnable: str
 ) -> SiteEvidence:
-    """What the walk and the run of one site showed; `structure` and `unrunnable` say what went wrong."""
+    """Evidence from the walk and the run of a site; `structure` and `unrunnable` say what went wrong."""
     comparison = ran.comparison if ran is not None and ran.rows else OutputComparison(0.0)
     fault = structure or unrunnable or (ran.reason if ran is not None else "")
     ratio = ran.bound_ratio if ran is not None else None
@@ -153,7 +153,7 @@ def site_evidence(
 
 
 def both(first: SiteEvidence, second: SiteEvidence) -> SiteEvidence:
-    """The evidence of two tries of a site: tiles of both, figures of the worse."""
+    """The evidence of two tries of a site: tiles of both, figures of the worse try."""
     worse = max(first, second, key=lambda e: (e.differs, not e.passed, (e.bound_ratio or 0.0) / e.limit))
     tiles = first.tiles + second.tiles
     reason = worse.reason

@@ -1,1 +1,1 @@
-"""Structural equality: what meets what, told without a run."""
+"""Structural equality: which elements are multiplied, shown without a run."""

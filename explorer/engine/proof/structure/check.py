@@ -1,4 +1,4 @@
-"""Check of tiles: pieces of a site's output held against what the original computes there."""
+"""Tile check: compares pieces of a site's output with the original's computation there."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from explorer.engine.runtime.onnxruntime import Array
 from explorer.facts import SitePlan
 
 _COMPARED = 1 << 18
-"""Codes of places that are compared at a time: a copy of all would be as large as the images."""
+"""Codes of places that are compared at a time: a full copy would be as large as the images."""
 
 
 class Rectangle(Struct, frozen=True):
-    """A tile of the output: which matrix; where it begins; how many rows and columns of it there are."""
+    """A tile of the output: its matrix, its first row and column, its numbers of rows and columns."""
 
     b: int
     m: int
@@ -32,19 +32,19 @@ class Rectangle(Struct, frozen=True):
 
     @property
     def cut(self) -> tuple[int, slice, slice]:
-        """What cuts it out of (batch, M, N)."""
+        """The index that cuts it out of (batch, M, N)."""
         return self.b, slice(self.m, self.m + self.rows), slice(self.n, self.n + self.columns)
 
 
 class _Band(Struct, frozen=True):
-    """All tiles of some rows, which were found right, and are met again for other rows.
+    """All tiles of some rows, already found right, for comparison with equal tiles of other rows.
 
     Attributes:
-        codes: Of their elements, in the block that is repeated.
-        lefts: What their products multiply, how far the depth is covered before it, and n and k of the first
-            product that does.
-        wholes: By identity, all of X in these rows, from which the others are cut where they are due.
-        products: How many there are.
+        codes: Codes of their elements, in the repeated block.
+        lefts: For each left operand: the operand, the depth before it, and n and k of its first
+            product.
+        wholes: Ids of symbols that are all of X in these rows, and from which operands are cut.
+        products: Number of products.
     """
 
     codes: Array
@@ -54,7 +54,7 @@ class _Band(Struct, frozen=True):
 
 
 class TileCheck:
-    """Compares pieces of the output with what the original computes there."""
+    """Compares pieces of the output with the original's computation there."""
 
     def __init__(self, inputs: Sequence[Symbol], meaning: ProductSpec, site: SitePlan) -> None:
         self.meaning = meaning
@@ -63,34 +63,34 @@ class TileCheck:
         self.tile = site.tile
         self.tiles = 0
         self.whole = {a: site.edges == "padded" or a in site.dynamic for a in ("M", "K", "N")}
-        """Whether tiles at an end are whole: edges are padded, or the size is open."""
+        """Whether the last tiles are whole: edges are padded, or the size is open."""
         self.labels: dict[str, list[tuple[int, str]]] = {}
-        """What a label claims of which axis."""
+        """The (axis, text) claims of a label."""
         self.places: dict[tuple[int, int, int], Array] = {}
-        """Where the elements of a tile stand in the product that makes it, by the size of both."""
+        """The places of a tile's elements in the product that makes it, by the sizes of both."""
         codes = [value.codes for value in inputs]
         self.left = meaning.left(codes)
         self.band: tuple[tuple[int, int], Array] = (-1, -1), np.empty((0, 0))
-        """Rows of X that were looked at last: whose matrix, which block, and their codes."""
+        """The last rows of X that were read: their matrix, their block, and their codes."""
         self.weight = meaning.weight(codes)
         self.stored: Array | None = None
-        """The weight's bits; None where the right operand comes from the data, and `weight` holds codes."""
+        """The weight's bits; None where the right operand depends on data, and `weight` holds codes."""
         if isinstance(meaning.right, np.ndarray):
             self.bits = np.dtype(f"u{self.weight.dtype.itemsize}")
             self.stored = self.weight.view(self.bits)  # -0.0 and NaN payloads count
         self.compared: set[tuple[Any, ...]] = set()
-        """Tiles that were found right: where their bytes lie, where they are due, and what scales them."""
+        """Tiles that were found right: where their bytes are, their expected place, and their scale."""
         self.met: dict[tuple[Any, ...], Array] = {}
-        """The same by their identity."""
+        """The same tiles, by identity."""
         self.known: dict[tuple[int, int, int], _Band] = {}
-        """By matrix, number of rows and the block that is repeated."""
+        """Bands by matrix, number of rows and the block that is repeated."""
         self.wholes: dict[tuple[Symbol, int, int], bool] = {}
-        """Whether what blocks are cut from is all of X in some rows, by matrix and row."""
+        """Whether the symbol from which blocks are cut is all of X in some rows, by matrix and row."""
         self.sources: dict[tuple[Symbol, int], Array | None] = {}
-        """Which places of the images the rows of something are, by it and the pack of channels."""
+        """The image places in the rows of a symbol, by the symbol and the pack of channels."""
         self.bias = inputs[meaning.bias] if isinstance(meaning.bias, int) else None
         self.expected_bias: Array | None = None
-        """The bias C, or its codes, for every element of the output as it is arranged."""
+        """The bias C, or its codes, for every element of the arranged output."""
         bias = self.bias.codes if self.bias is not None else meaning.bias
         if bias is not None:
             assert isinstance(bias, np.ndarray)
@@ -104,16 +104,16 @@ class TileCheck:
             yield Rectangle(b, m, 0, min(tm, M - m), N)
 
     def across(self, band: Rectangle) -> Iterator[Rectangle]:
-        """The tiles of such a row."""
+        """The tiles of a row of tiles."""
         tn = self.tile[2]
         for n in range(0, band.columns, tn):
             yield Rectangle(band.b, band.m, n, band.rows, min(tn, band.columns - n))
 
     def repeated(self, band: Rectangle, here: RepeatedBlock) -> bool:
-        """Checks a row of tiles that differs from one that was found right in its rows alone.
+        """Checks a row of tiles that equals a checked row except for the rows of X.
 
         Returns:
-            Whether it is such a row; False says nothing of it.
+            Whether it is such a row; False says nothing about it.
         """
         earlier = self.known.get((band.b, band.rows, here.block.first))
         if earlier is None or not np.array_equal(earlier.codes, here.codes):
@@ -129,7 +129,7 @@ class TileCheck:
         return True
 
     def remember(self, table: BlockTable, band: Rectangle, here: RepeatedBlock) -> None:
-        """Keeps of a row of tiles that was found right what it is made of, where others are made likewise."""
+        """Keeps the operands of a row of tiles that was found right, to compare repeated rows with."""
         if any(axis == 0 for claims in self.labels.values() for axis, _ in claims):
             return
         codes = here.codes.reshape(band.rows, band.columns)
@@ -166,9 +166,9 @@ class TileCheck:
 
         Args:
             area: The tile.
-            positions: Of the elements in it, flat.
-            terms: What is added up there.
-            due: How many elements of the tile the output shows.
+            positions: Flat positions of the elements in it.
+            terms: The terms of the sums.
+            due: Number of the tile's elements that the output contains.
         """
         _, K, _ = self.sizes
         place = self._place(area, int(positions[0]))
@@ -193,7 +193,7 @@ class TileCheck:
             self._others(others, area, positions, place)
 
     def _stands(self, area: Rectangle, positions: Array, first: Addend, due: int, place: str) -> None:
-        """Checks that a product makes the whole tile, the right way up."""
+        """Checks that a product makes the whole tile, not transposed."""
         tm, _, tn = self.tile
         shape = first.source.shape
         size = self._full("M", tm, area.rows), self._full("N", tn, area.columns)
@@ -211,7 +211,7 @@ class TileCheck:
             raise NotTiled(f"a part of the tile {place} comes from elsewhere")
 
     def unseen(self) -> int:
-        """Products of tiles of which the output shows nothing."""
+        """Number of products of tiles that are not in the output."""
         visible = self.meaning.shown
         if visible is None:
             return 0
@@ -221,11 +221,11 @@ class TileCheck:
         return int(np.count_nonzero(tiles == 0)) * -(-K // tk)
 
     def _full(self, axis: str, tile: int, extent: int) -> int:
-        """How long a tile is along an axis."""
+        """The length of a tile along an axis."""
         return tile if self.whole[axis] else extent
 
     def _product(self, product: SymbolProduct, area: Rectangle, index: int, done: int, factor: float) -> int:
-        """Checks one product; returns how far the depth is covered with it."""
+        """Checks one product; returns the depth that is covered with it."""
         _, K, _ = self.sizes
         tm, tk, tn = self.tile
         where = area.m // tm, area.n // tn, index
@@ -241,8 +241,8 @@ class TileCheck:
         if isinstance(right, Symbol):
             self._flowing(right, area, done, where, factor)
         else:
-            # blocks of rows meet the same tiles: once is enough for the same array, and for the same bytes
-            # that are read in the same order
+            # blocks of rows read the same tiles: one check serves the same array, and the same bytes read in
+            # the same order
             place = area.b, done, area.n, factor
             if self.met.get((id(right), *place)) is not right:
                 lies = right.__array_interface__["data"][0], right.dtype, right.strides, right.shape
@@ -254,7 +254,7 @@ class TileCheck:
         return done + want
 
     def _block(self, block: Symbol, area: Rectangle, done: int, where: tuple[int, int, int]) -> None:
-        """Checks that `block` is the block of the activation that is due, with zeros behind the last row."""
+        """Checks that `block` is the expected block of the activation, with zeros behind the last row."""
         if block.decoded is None:
             block.decoded = set()
         key = area.b, area.m, done
@@ -266,13 +266,13 @@ class TileCheck:
         block.decoded.add(key)
 
     def _rows(self, area: Rectangle) -> Array:
-        """The codes of the rows of X in which an area stands."""
+        """The codes of the rows of X of an area."""
         if self.band[0] != (area.b, area.m):
             self.band = (area.b, area.m), self.left(area.b, slice(area.m, area.m + self.tile[0]))
         return self.band[1]
 
     def _of_band(self, block: Symbol, area: Rectangle, done: int) -> bool:
-        """Whether `block` is cut where it is due from what is all of X in these rows: compared once."""
+        """Whether `block` is the expected slice of a symbol that is all of X in these rows; cached."""
         whole = _cut_at(block, done)
         if whole is None:
             return False
@@ -282,7 +282,7 @@ class TileCheck:
         return self.wholes[key]
 
     def _all_of_rows(self, whole: Symbol, area: Rectangle) -> bool:
-        """Whether something is all of X in the rows of an area."""
+        """Whether a symbol is all of X in the rows of an area."""
         rows = slice(area.m, area.m + area.rows)
         if whole.taken is not None and isinstance(self.left, UnfoldedImages):
             source, index = whole.taken
@@ -294,10 +294,10 @@ class TileCheck:
         return np.array_equal(whole.codes, self._rows(area))
 
     def _places_in(self, source: Symbol, b: int) -> Array | None:
-        """Which place of a convolution's images each row of `source` shows; -1 for the zero behind them.
+        """The place of a convolution's images in each row of `source`; -1 for the zero behind them.
 
-        None where a row shows something else. Rows of X are places, each met by every tap of the kernel: once
-        each place is found to be what it is, they are compared by number.
+        None where a row is something else. Rows of X are places, each read by every tap of the kernel: once
+        each place is verified, rows are compared by number.
         """
         assert isinstance(self.left, UnfoldedImages)
         key = source, b % self.left.packs
@@ -317,7 +317,7 @@ class TileCheck:
     def _flowing(
         self, right: Symbol, area: Rectangle, done: int, where: tuple[int, int, int], factor: float
     ) -> None:
-        """Checks that `right` is the tile of the second activation that is due."""
+        """Checks that `right` is the expected tile of the second activation."""
         if self.stored is not None:
             raise NotTiled(f"product {where} multiplies by something else than the weight")
         if factor not in _either(self.meaning.alpha):
@@ -332,7 +332,7 @@ class TileCheck:
         right.decoded.add(key)
 
     def _misplaced(self, codes: Array, area: Rectangle, done: int, where: tuple[int, int, int]) -> str:
-        """What block a product takes instead of the one that is due, in words."""
+        """A message that says which block a product takes instead of the expected one."""
         x = np.stack([self.left(b, slice(None)) for b in range(self.meaning.batch)])
         due = x[area.b, area.m : area.m + codes.shape[0], done : done + codes.shape[1]]
         if np.any((codes[: due.shape[0], : due.shape[1]] < 0) & (due == 0)):
@@ -355,7 +355,7 @@ class TileCheck:
         return f"a product takes a block that is not a block of the input at ({row}, {depth})"
 
     def _label(self, label: str, where: tuple[int, int, int]) -> None:
-        """The (m, n, k) written on a node must be true; inside a Scan only k is a place in the whole."""
+        """Checks the (m, n, k) label of a node; inside a Scan only k is a place in the whole product."""
         if label not in self.labels:
             looped = self.site.form == "scan"
             parts = enumerate(label.split(",")[:3])
@@ -384,7 +384,7 @@ class TileCheck:
             raise NotTiled(f"the tile of product {where} is {right.shape[1]} wide")
         same_type = part.dtype == weight.dtype
         if factor == 1.0 != alpha:
-            # alpha may have been multiplied into the weight instead
+            # alpha may be multiplied into the weight instead
             want = weight[depth : depth + width, columns] * weight.dtype.type(alpha)
             equal = np.array_equal(part.view(self.bits), want.view(self.bits)) if same_type else False
         else:
@@ -392,7 +392,7 @@ class TileCheck:
                 raise NotTiled(f"product {where} is scaled by {factor:g} instead of {alpha:g}")
             slice_ = self.stored[area.b][depth : depth + width, columns]
             if same_type:
-                # along the stored order: the weight is the one that comes from far
+                # in the stored order of the weight, which may come from a file
                 mine = part.view(self.bits)
                 turned = slice_.strides[0] < slice_.strides[1]
                 equal = bool((mine.T == slice_.T).all() if turned else (mine == slice_).all())
@@ -408,7 +408,7 @@ class TileCheck:
             raise NotTiled(f"the padding of the tile of product {where} is not zero")
 
     def _hint(self, part: Array, where: tuple[int, int, int], b: int) -> str:
-        """How a wrong tile differs, for the message."""
+        """A message that says how a wrong tile differs."""
         _, tk, tn = self.tile
         want = self.weight[b, where[2] * tk :, where[1] * tn :][: part.shape[0], : part.shape[1]]
         if want.shape != part.shape:
@@ -421,7 +421,7 @@ class TileCheck:
         return f": {differing:,} of {part.size:,} elements differ, by up to {gap:.3g}"
 
     def _others(self, terms: Sequence[Addend], area: Rectangle, positions: Array | slice, place: str) -> None:
-        """Checks what is added beside the products: the bias, once."""
+        """Checks the terms beside the products: the bias, once."""
         bias_count = 0
         expected = None
         if self.expected_bias is not None:
@@ -438,7 +438,7 @@ class TileCheck:
                 continue
             assert isinstance(term.source, np.ndarray)
             if not np.any(term.source):
-                # nothing is added; an all-zero bias counts as one that is there
+                # a zero term adds nothing; an all-zero bias counts as present
                 continue
             if self.bias is not None or expected is None:
                 raise NotTiled(f"numbers are added that the original does not have, {place}")
@@ -467,7 +467,7 @@ class TileCheck:
 
 
 def _cut_at(left: Symbol, depth: int) -> Symbol | None:
-    """What `left` is cut from, if it is all of its rows from that depth on."""
+    """The symbol that `left` is cut from, if `left` is all of its rows from that depth on."""
     if left.part is None:
         return None
     whole, cut = left.part
@@ -475,15 +475,15 @@ def _cut_at(left: Symbol, depth: int) -> Symbol | None:
 
 
 def _either(factor: float) -> tuple[float, float]:
-    """A factor as it is written, and as it is after rounding to float32."""
+    """A factor as it is written, and rounded to float32."""
     return factor, float(np.float32(factor))
 
 
 def _same_block(codes: Array, matrix: Array, row: int, column: int) -> bool:
-    """Whether `codes` is the block of `matrix` that begins there, with zeros where it reaches beyond."""
+    """Whether `codes` is the block of `matrix` that begins there, with zeros beyond the matrix."""
     part = matrix[row : row + codes.shape[0], column : column + codes.shape[1]]
     height, width = part.shape
     if not height or not width or not np.array_equal(codes[:height, :width], part):
         return False
-    # where numbers are integers, code -1 is a zero that is not the zero point
+    # in integer sites, code -1 is a zero that is not the zero point
     return bool((codes[height:] <= 0).all() and (codes[:, width:] <= 0).all())

@@ -1,6 +1,6 @@
-"""Identities: nodes that hand on what they are given, and two nodes that are one.
+"""Identities: nodes that return their input, and pairs of nodes that equal one node.
 
-Each holds for every input and to the bit, NaN and the sign of zero included.
+Each identity holds for every input, bit for bit, NaN and the sign of zero included.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from explorer.engine.proof.structure.normal_node import Ints, NormalNode, Rule
 
 
 def _single(node: NormalNode) -> None:
-    """A sum, or a concatenation, of one."""
+    """A sum or a concatenation of one value."""
     if len(node.given) == 1:
         node.same = node.given[0]
 
@@ -29,7 +29,7 @@ def _dropout(node: NormalNode) -> None:
 
 
 def _cast(node: NormalNode) -> None:
-    """To the type that a value has; or back to the type that it had, of which the other one holds all."""
+    """A cast to the value's own type, or back from a type that holds all of its numbers."""
     code = node.attributes.get("to")
     to = DTYPES[code].name if isinstance(code, int) and code in DTYPES else None
     dtype = node.dtype(0)
@@ -47,13 +47,13 @@ def _cast(node: NormalNode) -> None:
     if first == to and holds(dtype, to):
         node.same = x
     elif holds(dtype, first) and (to in _EXACT or (first not in _EXACT and (to in _WHOLE or to == "bool"))):
-        # the type in between holds every number; a float that an integer type cannot hold is left as it is
+        # the type in between holds every number; a float outside an integer type's range is undefined there
         node.given[0] = x
         node.dtype = lambda at: first if at == 0 else None
 
 
 def holds(wide: str, narrow: str) -> bool:
-    """Whether every number of a type comes back from another one as it was."""
+    """Whether every number of a type survives a cast to another type and back."""
     if narrow == "bool":
         return wide in _WHOLE or wide in _EXACT
     if narrow == wide:
@@ -83,13 +83,13 @@ IDEMPOTENT = ("Abs", "Ceil", "Floor", "Relu", "Round", "Sign")
 
 
 def _undone(node: NormalNode) -> None:
-    """Twice is not at all."""
+    """An operator that undoes itself."""
     if isinstance(node.given[0], int):
         node.same = node.sources.turned.get((node.op, node.given[0]))
 
 
 def permutation(node: NormalNode) -> Ints | None:
-    """How a Transpose orders the axes; None where nobody says how many there are."""
+    """The order of axes of a Transpose; None where the rank is unknown."""
     perm, rank = node.attributes.get("perm"), node.rank(0)
     if isinstance(perm, tuple) and perm:
         return perm
@@ -97,7 +97,7 @@ def permutation(node: NormalNode) -> Ints | None:
 
 
 def _transpose(node: NormalNode) -> None:
-    """Two after each other are one; one that leaves all in place is none; to turn all is the default."""
+    """Joins two transposes; drops one without effect; reversing all axes is the default."""
     perm = permutation(node)
     if perm is None:
         node.attributes.pop("perm", None)
@@ -119,7 +119,7 @@ RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
 
 def _reshape(node: NormalNode) -> None:
-    """Of what was given another shape before, only the last shape counts."""
+    """Of two reshapes in a row, only the last counts."""
     shape = node.ints(1)
     if shape is None or 0 in shape:
         return
@@ -130,7 +130,7 @@ def _reshape(node: NormalNode) -> None:
 
 
 def _neutral(at: int, value: int, kinds: str = "fiu") -> Rule:
-    """A scalar that changes nothing: times 1, less 0."""
+    """A scalar without effect: times 1, minus 0."""
 
     def rule(node: NormalNode) -> None:
         for side in range(2) if at < 0 else (at,):
@@ -145,40 +145,40 @@ def _neutral(at: int, value: int, kinds: str = "fiu") -> Rule:
 
 
 def _pad(node: NormalNode) -> None:
-    """Padded by nothing."""
+    """A Pad without padding."""
     pads = node.ints(1)
     if pads is not None and not any(pads):
         node.same = node.given[0]
 
 
 def _settled(node: NormalNode) -> None:
-    """Once is as good as twice."""
+    """An operator that has no effect when it is applied again."""
     if (node.op, node.given[0]) in node.sources.settled:
         node.same = node.given[0]
 
 
 def _alike(node: NormalNode) -> None:
-    """Of a value and itself."""
+    """An operator of a value and itself."""
     if len(node.given) == 2 and node.given[0] == node.given[1] and isinstance(node.given[0], int):
         node.same = node.given[0]
 
 
 def _where(node: NormalNode) -> None:
-    """Of what is not so, the other one."""
+    """A Where with a negated condition has its operands swapped."""
     source = node.sources.turned.get(("Not", node.given[0])) if isinstance(node.given[0], int) else None
     if source is not None and len(node.given) == 3:
         node.given = [source, node.given[2], node.given[1]]
 
 
 def _expand(node: NormalNode) -> None:
-    """To sizes of 1, which every size is already."""
+    """An Expand to sizes of 1, which has no effect."""
     shape, rank = node.ints(1), node.rank(0)
     if shape is not None and rank is not None and _ones(shape) and len(shape) <= rank:
         node.same = node.given[0]
 
 
 def _tile(node: NormalNode) -> None:
-    """Once along every axis."""
+    """A Tile with one repeat along every axis."""
     repeats = node.ints(1) if node.opset >= 6 else None
     if repeats is not None and _ones(repeats):
         node.same = node.given[0]
@@ -189,7 +189,7 @@ def _ones(values: Ints) -> bool:
 
 
 def _join(node: NormalNode) -> None:
-    """What was concatenated along the same axis before is one of more parts."""
+    """A concatenation of a concatenation along the same axis is one with more parts."""
     axis, rank = node.attributes.get("axis"), node.rank(0)
     if not isinstance(axis, int) or (axis < 0 and rank is None):
         return
@@ -212,7 +212,7 @@ def _place_floats(node: NormalNode, at: int, values: np.ndarray[Any, Any]) -> No
 
 
 def _difference(node: NormalNode) -> None:
-    """Less a stored number is plus its negation."""
+    """Minus a stored number is plus its negation."""
     for at, values in _scalars(node):
         if node.op == "Add" or at == 1:
             _place_floats(node, at, values if node.op == "Add" else -values)
@@ -220,7 +220,7 @@ def _difference(node: NormalNode) -> None:
 
 
 def _quotient(node: NormalNode) -> None:
-    """Divided by a power of two is times its inverse, which is exact."""
+    """Division by a power of two is multiplication by its inverse, which is exact."""
     for at, values in _scalars(node):
         fractions, _ = np.frexp(values)
         with np.errstate(all="ignore"):
@@ -265,11 +265,11 @@ IDENTITIES: Mapping[str, Sequence[Rule]] = {
     "Transpose": (_transpose,),
     "Where": (_where,),
 }
-"""By operator: the rules, in order; each ends where the value turns out to be another one."""
+"""By operator: the rules in order; stops when the value equals another value."""
 
 
 def note_source(node: NormalNode, number: int) -> None:
-    """Notes how the first output of a node in normal form, of this number, is made."""
+    """Notes how the first output of a normalized node, with this number, is made."""
     if node.domain or not node.given or not isinstance(node.given[0], int):
         return
     x = node.given[0]

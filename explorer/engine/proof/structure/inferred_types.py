@@ -1,7 +1,7 @@
-"""Inferred types of a graph's values, at every size: what axes count from, and what casts come back to.
+"""Inferred types of a graph's values that hold at every size: ranks for axes, types for casts.
 
-Nothing is taken from what a file declares of values inside, which may be wrong, and nothing depends on sizes
-that are left open: at a length of 1 an operator may drop an axis that is there at others.
+Declared types of inner values may be wrong and are ignored, and no result depends on open sizes: at a length
+of 1 an operator may drop an axis that it keeps at other lengths.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Path = tuple[str, ...]
 
 
 class TypeLookup:
-    """What is inferred of the values of a model; made when first asked for.
+    """The inferred types of a model's values; computed on first use.
 
     Args:
         model: The model.
@@ -31,14 +31,14 @@ class TypeLookup:
         self._model = replace(model, graph=_undeclared(model.graph, inputs=True))
 
     def __call__(self, path: Path, name: str) -> TensorInfo | None:
-        """The type of a value in the graph at a path; None where nothing is known of it."""
+        """The type of a value in the graph at a path; None where unknown."""
         shapes = self._main if not path else self._places.get(path)
         return None if shapes is None else shapes.get(name)
 
     def read_by(self, op: str) -> dict[str, list[TensorInfo | None]]:
-        """Types of what the nodes of a standard operator read first, by name, of all that share it.
+        """Types of the first inputs of the nodes of a standard operator, by name of the input.
 
-        Those in a body in a function are not known: the function may be called with other sizes.
+        Types in bodies inside functions are unknown: calls may have other sizes.
         """
         types: dict[str, list[TensorInfo | None]] = {}
         for place in places(self._model, self._inference):
@@ -64,7 +64,7 @@ class TypeLookup:
 
 
 def _undeclared(graph: Graph, *, inputs: bool) -> Graph:
-    """The graph, and those inside, with nothing declared but, of the main one, the inputs."""
+    """The graph, bodies included, without declared types, except those of its own inputs."""
     nodes = node_sequence(graph.nodes)
     plain = [_without(node) for node in nodes]
     same = all(a is b for a, b in zip(nodes, plain, strict=True))

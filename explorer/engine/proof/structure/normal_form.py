@@ -1,9 +1,9 @@
-"""Normal form of a node: one spelling for what ONNX lets a file say in several ways.
+"""Normal form of a node: one form for what ONNX lets a file express in several ways.
 
-Schema defaults are filled in; what changes nothing is left out; axes count from the front; the letters of an
-Einsum are those of the alphabet in order; operands that may trade places stand in one order. Every rule here
-holds for all inputs and to the bit, so that two nodes of one normal form are equal by construction. A rule
-that needs the rank or the type of a value is left out where inference does not give it.
+Schema defaults are filled in; settings without effect are left out; axes count from the front; the letters of
+an Einsum are those of the alphabet in order; commutative operands are sorted. Every rule here
+holds for all inputs, bit for bit, so two nodes with one normal form are equal by construction. A rule that
+needs the rank or the type of a value is skipped where inference does not know it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def normalize(node: NormalNode) -> None:
             return
 
 
-# what counts from the front
+# axes count from the front
 
 
 def _from_front(name: str, more: int = 0) -> Rule:
-    """An axis of the first input, or of what has `more` axes."""
+    """An axis of the first input, or of a value with `more` extra axes."""
 
     def rule(node: NormalNode) -> None:
         rank, axis = node.rank(0), node.attributes.get(name)
@@ -66,7 +66,7 @@ def _listed_axes(node: NormalNode) -> Ints | None:
 
 
 def _reduction(node: NormalNode) -> None:
-    """Axes in order, as an attribute; all of them are none."""
+    """Sorted axes, as an attribute; a list of all axes becomes none."""
     axes, rank = _listed_axes(node), node.rank(0)
     if axes:
         if rank is not None:
@@ -79,14 +79,14 @@ def _reduction(node: NormalNode) -> None:
             del node.attributes["axes"]
             node.attributes["noop_with_empty_axes"] = 0
     elif axes is not None or len(node.given) == 1:
-        # no axes are all of them, or none, as the other attribute says
+        # no axes means all axes or none, as another attribute says
         node.attributes.pop("axes", None)
         if len(node.given) > 1:
             node.absent(1)
 
 
 def _squeezed(more: bool) -> Rule:
-    """Axes in order, as an attribute."""
+    """Sorted axes, as an attribute."""
 
     def rule(node: NormalNode) -> None:
         axes, rank = _listed_axes(node), node.rank(0)
@@ -103,11 +103,11 @@ def _squeezed(more: bool) -> Rule:
 
 
 _BEYOND = 1 << 40
-"""An end behind that of any axis."""
+"""An end beyond any axis."""
 
 
 def _slice(node: NormalNode) -> None:
-    """Axes from the front, where all are listed as none; steps of 1 as none."""
+    """Axes from the front; a list of all axes becomes none, and so do steps of 1."""
     starts = node.ints(1)
     if starts is None:
         return
@@ -138,7 +138,7 @@ def _axis_input(node: NormalNode) -> None:
         node.given[1] = ("axis", axis)
 
 
-# what slides over images
+# sliding windows
 
 
 def _ones(value: Any) -> bool:
@@ -150,7 +150,7 @@ def _zeros(value: Any) -> bool:
 
 
 def _kernel(at: int) -> Rule:
-    """A kernel's shape is that of the stored kernel."""
+    """The kernel shape is that of the stored kernel."""
 
     def rule(node: NormalNode) -> None:
         kernel = node.stored(at) if at < len(node.given) and isinstance(node.given[at], int) else None
@@ -170,7 +170,7 @@ def _pooled(node: NormalNode) -> None:
 
 
 def _same_size(node: NormalNode, kernel: Ints) -> None:
-    """Pads in place of SAME_UPPER, where windows move by one: then they are the same for every size."""
+    """Pads in place of SAME_UPPER, where windows move by one: then pads do not depend on the size."""
     attributes = node.attributes
     if attributes.get("auto_pad") != "SAME_UPPER" or node.op not in ("Conv", "MaxPool"):
         return
@@ -183,7 +183,7 @@ def _same_size(node: NormalNode, kernel: Ints) -> None:
 
 
 def _window(node: NormalNode) -> None:
-    """Strides and dilations of 1 and pads of 0 are none."""
+    """Strides and dilations of 1 and pads of 0 are the default."""
     attributes = node.attributes
     plain = not attributes.get("ceil_mode", 0) and not attributes.get("output_shape")
     if attributes.get("auto_pad") == "VALID" and plain and _zeros(attributes.get("pads", ())):
@@ -196,7 +196,7 @@ def _window(node: NormalNode) -> None:
 
 
 def _average(node: NormalNode) -> None:
-    """Without pads it makes no difference whether they count."""
+    """Without pads, counting them has no effect."""
     attributes = node.attributes
     exact = attributes.get("auto_pad") == "NOTSET" and not attributes.get("ceil_mode")
     if exact and "pads" not in attributes:
@@ -204,11 +204,11 @@ def _average(node: NormalNode) -> None:
 
 
 def _max_pool(node: NormalNode) -> None:
-    """The order of indices counts only where there are indices; 0 is the default."""
+    """The order of indices only matters if indices are an output; 0 is the default."""
     node.drop("storage_order", lambda value: node.outputs == 1 or value == 0)
 
 
-# operands that trade places
+# commutative operands
 
 
 def _commuted(node: NormalNode) -> None:
@@ -226,7 +226,7 @@ def _mirrored(op: str) -> Rule:
     return rule
 
 
-# attributes that say the same
+# equivalent attributes
 
 
 def _einsum(node: NormalNode) -> None:
@@ -241,7 +241,8 @@ def _einsum(node: NormalNode) -> None:
 def einsum_equation(equation: str) -> str:
     """An equation with an explicit output, its letters renamed in order of appearance.
 
-    Runtimes do not agree on the order of small and capital letters in an implicit output: that stays.
+    Runtimes disagree on the order of small and capital letters in an implicit output: such an equation is
+    kept.
     """
     plain = "".join(equation.split())
     operands, arrow, output = plain.partition("->")
@@ -261,7 +262,7 @@ _ACTIVATIONS = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid"
 
 
 def _recurrent(node: NormalNode) -> None:
-    """Default activations, in any spelling, are none."""
+    """Default activations, in any spelling, are removed."""
     named = node.attributes.get("activations")
     if not isinstance(named, tuple):
         return
@@ -276,7 +277,7 @@ def _scan(node: NormalNode) -> None:
 
 
 def _filled(node: NormalNode) -> None:
-    """Filled with zeros in float32 is the default."""
+    """A fill with zeros in float32 is the default."""
     value = node.attributes.get("value")
     if isinstance(value, Tensor) and value.dtype == "float32" and value.elements == 1:
         numbers = value.array().reshape(-1)
@@ -285,7 +286,7 @@ def _filled(node: NormalNode) -> None:
 
 
 def _zero_point(node: NormalNode) -> None:
-    """A zero point of 0 is none; the axis of one scale says nothing."""
+    """A zero point of 0 is removed, and so is the axis of a single scale."""
     zero = node.numbers(2)
     narrow = zero is not None and zero.dtype.kind in "iu" and not zero.any()
     if narrow and (node.op == "DequantizeLinear" or _gives_uint8(node)):
@@ -301,7 +302,7 @@ def _gives_uint8(node: NormalNode) -> bool:
 
 
 def _gemm(node: NormalNode) -> None:
-    """Without a C it makes no difference what it is multiplied with."""
+    """Without a C, beta has no effect."""
     if len(node.given) < 3:
         node.attributes.pop("beta", None)
 
@@ -312,7 +313,7 @@ def _batch_normalization(node: NormalNode) -> None:
 
 
 def _resize(node: NormalNode) -> None:
-    """What only other modes read."""
+    """Removes attributes that only other modes read."""
     attributes = node.attributes
     if attributes.get("mode") != "cubic":
         attributes.pop("cubic_coeff_a", None)
@@ -400,4 +401,4 @@ _RULES: Mapping[tuple[str, str], Sequence[Rule]] = {
 }
 
 MANY_OUTPUTS = frozenset({"BatchNormalization", "If", "Loop", "Scan", "SequenceMap", "Split"})
-"""Operators of which the number of outputs changes what they compute."""
+"""Operators whose number of outputs changes their result."""

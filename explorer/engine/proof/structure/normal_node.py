@@ -1,4 +1,4 @@
-"""A node on its way to normal form, and what is known of the values around it."""
+"""A node during normalization, with the facts about the values around it."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _SMALL = 64
 
 
 class NormalNode(Struct):
-    """A node on its way to normal form.
+    """A node during normalization.
 
     Attributes:
         domain, op: The operator.
-        opset: Version of its operator set that the model means.
-        given: Numbers of its inputs; in place of a number a form, where what is stored there has one.
-        attributes: Values by name, references resolved; those without one are not there.
-        outputs: How many outputs it has, those without a name at the end left out.
+        opset: Version of its operator set in the model.
+        given: Numbers of its inputs; a form in place of a number where the stored input has one.
+        attributes: Values by name, references resolved; absent attributes are not included.
+        outputs: Number of outputs, without unnamed outputs at the end.
         stored: The stored tensor behind an input; None for any other value.
-        rank: How many axes an input has; None where it is not known.
-        size: How long an input is along an axis, at every run; None where it is not known.
-        dtype: Element type of an input; None where it is not known.
-        sources: What is known of how values are made; rules keep it up.
-        same: The number that the node's only output has already, if it is that of another value.
+        rank: Number of axes of an input; None where unknown.
+        size: Length of an input along an axis, if equal in every run; None where unknown.
+        dtype: Element type of an input; None where unknown.
+        sources: How values are made; rules keep it up to date.
+        same: The number of the equal value, if the node's only output equals another value.
     """
 
     domain: str
@@ -47,7 +47,7 @@ class NormalNode(Struct):
     same: int | None = None
 
     def numbers(self, at: int) -> np.ndarray[Any, Any] | None:
-        """The stored numbers behind an input, as far as they are few; None for any other value."""
+        """The numbers of a small stored input; None for any other value."""
         if at >= len(self.given) or not isinstance(self.given[at], int):
             return None
         tensor = self.stored(at)
@@ -56,7 +56,7 @@ class NormalNode(Struct):
         return tensor.array()
 
     def ints(self, at: int) -> Ints | None:
-        """The same of integers, as a flat list, whether they are stored or in normal form already."""
+        """The integers of a small stored or normalized input, as a flat list; None for any other value."""
         if at < len(self.given) and isinstance(self.given[at], tuple):
             form = self.given[at][1]
             return form if isinstance(form, tuple) else None
@@ -73,39 +73,39 @@ class NormalNode(Struct):
         return value if isinstance(value, tuple) else self.ints(at)
 
     def place(self, at: int, name: str, value: Any) -> None:
-        """Puts a form in the place of an input, and takes the attribute of that name away."""
+        """Puts a form in the place of an input, and removes the attribute of that name."""
         self.attributes.pop(name, None)
         self.given += [0] * (at + 1 - len(self.given))
         self.given[at] = name, value
 
     def absent(self, at: int) -> None:
-        """Leaves an input out."""
+        """Removes an input."""
         if at < len(self.given):
             self.given[at] = 0
         self.trim()
 
     def trim(self) -> None:
-        """Takes absent inputs off the end."""
+        """Removes absent inputs from the end."""
         while self.given and self.given[-1] == 0:
             self.given.pop()
 
     def drop(self, name: str, trivial: Callable[[Any], bool]) -> None:
-        """Leaves an attribute out where its value is trivial."""
+        """Removes an attribute if its value is trivial."""
         if name in self.attributes and trivial(self.attributes[name]):
             del self.attributes[name]
 
 
 class Sources(Struct):
-    """How values are made, for rules that look through one node at the next; by the value's number.
+    """How values are made, by the value's number, for rules that look at two nodes in a row.
 
     Attributes:
-        dtypes: Element types, as far as they follow from the numbers alone.
-        casts: What was cast, and its type.
-        transposes: What was transposed, and how.
-        reshaped: What was given another shape.
-        turned: What was negated, by the operator that undoes itself.
-        settled: What an operator made that changes nothing when it is applied again.
-        joined: The axis along which a value was concatenated, and of what.
+        dtypes: Element types, as far as the numbers alone decide them.
+        casts: The input and the target type of casts.
+        transposes: The input and the axes of transposes.
+        reshaped: The input of reshapes.
+        turned: The input of negations, by the operator that undoes itself.
+        settled: Outputs of an operator that has no effect when it is applied again.
+        joined: The axis and the parts of concatenations.
     """
 
     dtypes: dict[int, str] = field(default_factory=dict)

@@ -1,8 +1,8 @@
-"""Operator sets: what one version says with an attribute and another one with an input has one form.
+"""Operator sets: one form for attributes of one version that are inputs of another version.
 
-The rules bring a node of any version to the form of the newest one, where it means the same there. Where it
-does not, an attribute `before` keeps it apart. `CHANGED` lists the versions at which an operator came to mean
-something that no rule here brings to one form.
+The rules bring a node of any version to the form of the newest version, where the meaning is the same. Where
+it is not, an attribute `before` keeps the node apart. `CHANGED` lists the versions in which an operator got a
+meaning that no rule here brings to one form.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from explorer.engine.graph.schema_defaults import default_attributes
 from explorer.engine.proof.structure.normal_node import Ints, NormalNode, Rule
 
 NEWEST = 28
-"""The operator set up to which versions were read."""
+"""The newest operator set that these rules cover."""
 
 _LOGIC = ("And", "Equal", "Greater", "Less", "Or", "Xor")
 _BROADCAST = ("Add", "Div", "Mul", "PRelu", "Pow", "Sub", *_LOGIC)
@@ -45,17 +45,17 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 def changed_version(op: str, opset: int) -> int:
-    """The version in which an operator of ONNX last changed its meaning; 0 if it never did.
+    """The version in which an ONNX operator last changed its meaning; 0 without one.
 
     Args:
         op: The operator.
-        opset: Version of the operator set that a model means; up to `NEWEST`.
+        opset: Version of the operator set in the model; up to `NEWEST`.
     """
     return max((version for version in CHANGED.get(op, ()) if version <= opset), default=0)
 
 
 def _listed(name: str, at: int) -> Rule:
-    """Integers that were an attribute and are an input."""
+    """Integers that were an attribute and became an input."""
 
     def rule(node: NormalNode) -> None:
         values = node.listed(name, at)
@@ -66,7 +66,7 @@ def _listed(name: str, at: int) -> Rule:
 
 
 def _floats(values: Sequence[float]) -> tuple[str, ...]:
-    """Floats in a form that tells zeros apart."""
+    """Floats in a form that distinguishes the signs of zeros."""
     return tuple(float(value).hex() for value in values)
 
 
@@ -79,7 +79,7 @@ def _float(node: NormalNode, at: int) -> float | None:
 
 
 def _clip(node: NormalNode) -> None:
-    """Limits are numbers; in float32 the largest one is none."""
+    """Limits as numbers; in float32 the largest number is no limit."""
     for at, name, widest in ((1, "min", -_LARGEST), (2, "max", _LARGEST)):
         value = node.attributes.pop(name, widest) if node.opset < 11 else _float(node, at)
         if value is None:
@@ -91,7 +91,7 @@ def _clip(node: NormalNode) -> None:
 
 
 def _pad(node: NormalNode) -> None:
-    """Pads of every axis, and what is padded with; zeros are the default."""
+    """Pads of every axis, and the fill value; zeros are the default."""
     old = node.opset < 11
     value = node.attributes.pop("value", 0.0)
     value = value if old else _float(node, 2)
@@ -116,7 +116,7 @@ def _pad(node: NormalNode) -> None:
 
 
 def _split(node: NormalNode) -> None:
-    """Parts of one size, of a size that is known, need not be listed."""
+    """Equal parts of a known size need not be listed."""
     parts, axis = node.listed("split", 1), node.attributes.get("axis", 0)
     size = node.size(0, axis) if isinstance(axis, int) else None
     count = node.attributes.get("num_outputs")
@@ -132,7 +132,7 @@ def _split(node: NormalNode) -> None:
 
 
 def _resize(node: NormalNode) -> None:
-    """Scales of every axis; up to operator set 10 corners are where `asymmetric` has them."""
+    """Scales of every axis; up to operator set 10, coordinates are `asymmetric`."""
     old = node.op == "Upsample" or node.opset < 11
     scales = _scales(node, 1 if old else 2)
     if not old:
@@ -173,7 +173,7 @@ def _scales(node: NormalNode, at: int) -> tuple[float, ...] | None:
 
 
 def _last_axis(node: NormalNode) -> None:
-    """Up to operator set 12, all axes from this one on are one; that is the same for the last one alone."""
+    """Up to operator set 12, all axes from this one on are joined; for the last axis that is the same."""
     axis, rank = node.attributes.get("axis"), node.rank(0)
     if node.opset < 13 and (rank is None or axis not in (-1, rank - 1)):
         node.attributes["before"] = 13
@@ -193,7 +193,7 @@ def _dft(node: NormalNode) -> None:
 
 
 def _grid_sample(node: NormalNode) -> None:
-    """Modes under their newer names."""
+    """Modes by their newer names."""
     mode = node.attributes.get("mode")
     node.attributes["mode"] = {"bilinear": "linear", "bicubic": "cubic"}.get(str(mode), mode)
 
@@ -206,7 +206,7 @@ def _scatter(node: NormalNode) -> None:
 
 
 def _without(name: str, *trivial: Any) -> Rule:
-    """An attribute that says nothing, of these values or of any."""
+    """Removes an attribute that has no effect, for these values or for any."""
 
     def rule(node: NormalNode) -> None:
         node.drop(name, lambda value: not trivial or value in trivial)
@@ -215,7 +215,7 @@ def _without(name: str, *trivial: Any) -> Rule:
 
 
 def _kept_apart(version: int, attribute: str, *trivial: Any) -> Rule:
-    """A version that gave an attribute another meaning, unless its value is trivial."""
+    """Keeps a version apart that gave an attribute another meaning, unless its value is trivial."""
 
     def rule(node: NormalNode) -> None:
         if node.opset < version and node.attributes.get(attribute, trivial[0]) not in trivial:
@@ -225,7 +225,7 @@ def _kept_apart(version: int, attribute: str, *trivial: Any) -> Rule:
 
 
 def _batch_normalization(node: NormalNode) -> None:
-    """Statistics that a node puts out were named otherwise."""
+    """Statistics outputs had other names."""
     node.drop("spatial", lambda value: value == 1)
     if node.opset < 14 and node.outputs > 1:
         node.attributes["before"] = 14
@@ -254,4 +254,4 @@ OLDER: Mapping[str, Sequence[Rule]] = {
     "TopK": (_listed("k", 1),),
     "Upsample": (_resize,),
 }
-"""By operator of ONNX: the rules, in order."""
+"""By ONNX operator: the rules in order."""

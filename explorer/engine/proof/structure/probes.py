@@ -1,7 +1,7 @@
-"""Probe points of two graphs: which value of one is which of the other, and the nodes in between.
+"""Probe points of two graphs: paired values, and the nodes between them.
 
-Values that both graphs have cut each of them into regions. A region can be run alone, on whatever values it
-is given: that is what tells the layer that makes an error from those that hand it on.
+Values that both graphs have cut each of them into regions. A region can run alone, on any inputs: that tells
+the layer that makes an error from those that only pass it on.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from explorer.engine.graph.tile_metadata import SITE_KEY
 
 
 class Pair(Struct, frozen=True):
-    """A value of one graph, and the same value of the other."""
+    """A value of one graph, and the same value of the other graph."""
 
     before: str
     after: str
 
 
 class Region(Struct, frozen=True):
-    """What makes one value out of the values that it is cut off from.
+    """The nodes that compute one value from the values at which the region stops.
 
     Attributes:
-        value: What it makes.
+        value: The output.
         nodes: Positions in the graph, ascending.
-        given: The probed values and graph inputs that it reads.
+        given: The inputs: probed values and graph inputs.
         stored: The initializers that it reads.
     """
 
@@ -44,12 +44,12 @@ class Region(Struct, frozen=True):
 
 
 class GraphProducers:
-    """A graph by what makes a value.
+    """A graph with the producers of its values.
 
     Attributes:
         producer: Value name to the position of its node.
         live: Values that depend on the graph's inputs.
-        normalised: Values that a BatchNormalization reads, by name: what it makes of them.
+        normalised: By the name of a BatchNormalization's input: its output.
     """
 
     def __init__(self, model: Model) -> None:
@@ -87,15 +87,15 @@ class GraphProducers:
 def cut_out(
     wiring: GraphProducers, regions: Iterable[Region], dtypes: Mapping[str, str]
 ) -> tuple[Model, dict[str, str]]:
-    """A model of some regions side by side, each on given values and none on what another one makes.
+    """A model of some regions side by side, each on inputs of its own: none reads another's output.
 
     Args:
         wiring: The graph.
-        regions: Which.
-        dtypes: Of every value that they are given.
+        regions: The regions.
+        dtypes: Types of all inputs of the regions.
 
     Returns:
-        (the model, whose inputs are what the regions are given; the name of its output for each value).
+        (the model, with the regions' inputs as its inputs; the name of its output for each value).
     """
     parts = list(regions)
     inputs = sorted({name for region in parts for name in region.given})
@@ -117,7 +117,7 @@ def cut_out(
 
 
 def region_model(wiring: GraphProducers, region: Region, types: Mapping[str, str] = {}) -> Model:
-    """One region as a model with one output; of the values that it is given, `types` as far as they count."""
+    """One region as a model with one output; `types` gives the types of its inputs where they matter."""
     return cut_out(wiring, [region], {name: types.get(name, "float32") for name in region.given})[0]
 
 
@@ -128,7 +128,7 @@ def _unused(name: str, names: Collection[str]) -> str:
 
 
 def _making(node: Node, names: Mapping[str, str]) -> Node:
-    """The node with other names for what it makes: who reads the old ones reads a given value."""
+    """The node with new names for its outputs: readers of the old names read an input instead."""
     if names.keys().isdisjoint(node.outputs):
         return node
     return node.with_values(node.inputs, [names.get(name, name) for name in node.outputs])
@@ -141,17 +141,17 @@ def pair_values(
     outputs: Sequence[Pair],
     extra: Mapping[str, str] | None = None,
 ) -> list[Pair]:
-    """Values of two graphs that are the same, in the order in which the first makes them.
+    """Values of two graphs that are the same, in the first graph's execution order.
 
-    A name is believed where it is made by the same operator, or by a tiled site. Where one is not, the two
-    graphs number their values apart, and what a diff finds is believed instead.
+    Equal names are trusted if the same operator, or a tiled site, makes both values. If one name fails that
+    test, the graphs use different numbers for their values, and a diff pairs the values instead.
 
     Args:
         before: The first graph.
         after: The second graph.
         inputs: Input of the first graph to input of the second.
-        outputs: Outputs of the graphs, which correspond whatever they are called.
-        extra: More values that do.
+        outputs: Outputs of the graphs, paired.
+        extra: More paired values.
     """
     ends = {pair.before: pair.after for pair in outputs}
     shared = [name for name in before.producer if name in after.producer and name in before.live]
@@ -177,7 +177,7 @@ def pair_values(
     ordered = []
     for name in before.producer:
         twin = pairs.get(name)
-        # an output is what the user sees: nothing else may take its partner away
+        # an output is what the user sees: no other value may take its partner
         if twin is None or twin in used or (twin in taken and name not in ends):
             continue
         used.add(twin)
@@ -188,7 +188,7 @@ def pair_values(
 def _behind_normalisations(
     pairs: Mapping[str, str], before: GraphProducers, after: GraphProducers
 ) -> dict[str, str]:
-    """Pairs, behind what one graph alone normalises: it was folded into what the other one's layer makes."""
+    """The pairs, moved behind a normalization that one graph folded into the layer before it."""
     paired = pairs.keys(), set(pairs.values())
     moved = {}
     for first, second in pairs.items():
@@ -211,7 +211,7 @@ def _believed(before: GraphProducers, after: GraphProducers, name: str) -> bool:
 def _matched(
     before: Model, after: Model, inputs: Mapping[str, str], ends: Mapping[str, str]
 ) -> list[tuple[str, str]]:
-    """Values that a diff finds to be the same."""
+    """Values that a diff pairs."""
     first, second = DefUse(before), DefUse(after)
     forms = Forms()
     sites = pair_sites(first, second, forms)

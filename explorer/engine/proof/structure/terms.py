@@ -1,4 +1,4 @@
-"""Addends: what codes stand for, opened until only products, given values and numbers are left."""
+"""Addends: sums of codes, opened until only products, given values and numbers are left."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from explorer.engine.runtime.onnxruntime import Array
 
 
 class Addend(Struct, frozen=True):
-    """What is added into some elements: elements `local` of a block, or numbers, times `factor`."""
+    """A term of some elements: elements `local` of a block, or numbers, times `factor`."""
 
     source: SymbolProduct | GivenBlock | Array
     local: Array
@@ -52,7 +52,7 @@ def resolve(table: BlockTable, codes: Array, factor: float) -> Pieces:
 
 
 def _of(block: Repeat, term: Addend) -> Addend:
-    """What stands in a repeated block where `term` stands in the first one."""
+    """The term of a repeated block at the place of `term` in the first block."""
     if not isinstance(term.source, SymbolProduct):
         return term
     return replace(term, source=replace(term.source, left=block.stands_for(term.source.left)))
@@ -65,7 +65,7 @@ def _opened(table: BlockTable, total: Total, local: Array, factor: float) -> Pie
         scale = factor * times
         block = value.whole if isinstance(value, Symbol) else None
         if isinstance(block, SymbolProduct) and len(pieces) == 1 and pieces[0][0] is None:
-            # most terms by far: tile products of one tile
+            # by far the most common case: tile products of one tile
             pieces[0][1].append(Addend(block, local, scale))
             continue
         refined: Pieces = []
@@ -92,12 +92,12 @@ def _term(table: BlockTable, value: Symbol | Array, local: Array, factor: float)
 
 
 class RepeatedBlock(Struct, frozen=True):
-    """Elements of a block that is repeated, or of a sum of such and numbers.
+    """Elements of a repeated block, or of a sum of such elements and numbers.
 
     Attributes:
-        block: Where they stand.
-        codes: Theirs in what is repeated.
-        numbers: What is added.
+        block: The repeated block.
+        codes: Their codes in the first block.
+        numbers: The added numbers.
     """
 
     block: Repeat
@@ -106,7 +106,7 @@ class RepeatedBlock(Struct, frozen=True):
 
 
 def repeat_in(table: BlockTable, codes: Array) -> RepeatedBlock | None:
-    """The block that elements repeat; None where they are something else."""
+    """The block that elements repeat; None for any other elements."""
     block = table.block(codes)
     numbers: list[Addend] = []
     if isinstance(block, Total):
@@ -125,7 +125,7 @@ def repeat_in(table: BlockTable, codes: Array) -> RepeatedBlock | None:
 
 
 def _span(positions: Array) -> Array | slice:
-    """Positions as a slice, where they follow each other: numpy looks up others one by one."""
+    """Positions as a slice, where they are consecutive: numpy looks up others one by one."""
     first = int(positions[0])
     whole = int(positions[-1]) - first + 1 == positions.size and bool((np.diff(positions) == 1).all())
     return slice(first, first + positions.size) if whole else positions

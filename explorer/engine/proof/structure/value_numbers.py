@@ -1,13 +1,12 @@
 """Global value numbering: values of two graphs that are equal by construction get the same number.
 
-A value is what its operator, its attributes, its constants (every bit of them, whatever they are called) and
-the numbers of what it reads make of it. That needs no run, and holds for every input. Names and spellings
-(`normal_form`) mean nothing here: an inlined function, a renamed value, a Constant in place of an
-initializer, an Identity in between change no number. What a compiler does inside one graph to find a value
-that it has already (Alpern, Wegman and Zadeck, "Detecting equality of variables in programs", POPL 1988) is
-done across two.
+A value is defined by its operator, its attributes, its constants (bit for bit, under any name) and the
+numbers of its inputs. That needs no run, and holds for every input. Names and spellings (`normal_form`) do
+not matter: an inlined function, a renamed value, a Constant in place of an initializer or an extra Identity
+changes no number. Compilers do the same inside one graph to find repeated values (Alpern, Wegman and Zadeck,
+"Detecting equality of variables in programs", POPL 1988); here it is done across two graphs.
 
-A tiled site is numbered by the product that it is proved to be and by what it multiplies, on both sides.
+On both sides, a tiled site is numbered by the product that it is proved to be and by its operands.
 """
 
 from __future__ import annotations
@@ -34,21 +33,21 @@ from explorer.facts import TensorInfo
 Types = Callable[[tuple[str, ...], str], TensorInfo | None]
 
 _ABSENT = 0
-"""Number of an input that is left out."""
+"""Number of an absent input."""
 
 _NODES = 4_000_000
-"""Nodes, those of inlined functions included, that are followed: functions that call each other twice each
-stand for more than anybody can."""
+"""Most nodes that are followed, those of inlined functions included: functions that call each other twice
+stand for exponentially many."""
 
 _DEEPEST = 64
-"""Calls and bodies inside each other."""
+"""Most calls and bodies inside each other."""
 
 
 class ValueNumbers:
-    """The table that graphs share: equal numbers are equal values.
+    """The table that graphs share: values with equal numbers are equal.
 
     Args:
-        models: All whose values are to be numbered.
+        models: All models whose values will be numbered.
         cancel: Asked between slabs of weights; True stops.
     """
 
@@ -68,7 +67,7 @@ class ValueNumbers:
         """Stored tensors by their number."""
 
     def number(self, *form: Any) -> int:
-        """The number of whatever is described so."""
+        """The number of a form; a new number for a new form."""
         return self._table.setdefault(form, len(self._table))
 
     def content(self, tensor: Tensor) -> int:
@@ -85,7 +84,7 @@ class ValueNumbers:
         return number
 
     def operator(self, key: tuple[str, str, str], opset: int) -> Form:
-        """What a node computes, its attributes aside: the operator in the version that the model means.
+        """The form of an operator, without attributes, in the version of the model.
 
         Args:
             key: Domain, operator and overload.
@@ -110,17 +109,17 @@ class ValueNumbers:
 
 
 class _Bound(Struct, frozen=True):
-    """An attribute of a call: its value and the form of that, as the caller means it."""
+    """An attribute of a call: its value and its form, in the caller's terms."""
 
     value: Any
     form: Form
 
 
 class _Scope(Struct, eq=False):
-    """One graph or body, with what its names stand for.
+    """A graph or a body, with the numbers of its names.
 
     Attributes:
-        bodies: Bodies around it: calls change nothing in what a body is, as an inlined one is the same.
+        bodies: The bodies around it. Calls are not included: an inlined body is the same.
     """
 
     nodes: Sequence[Node]
@@ -145,17 +144,17 @@ class GraphNumbers:
         table: Shared with the other models.
         model: The model.
         inputs: Numbers of its inputs by name.
-        site: The product behind a value, by the path of its graph, its name and the node that makes it, where
-            one is proved; None for any other.
-        assumed: Values of the main graph with numbers that they are to have, though nothing shows it.
-        types: Gives what is inferred of a value, by the path of its graph and its name; None: nothing is.
+        site: Returns the proved product behind a value, by the path of its graph, its name and its node;
+            None without one.
+        assumed: Values of the main graph with numbers that they get by assumption.
+        types: Returns the inferred type of a value, by the path of its graph and its name; None for no types.
 
     Attributes:
         values: Numbers by name, of the main graph.
-        derived: What `assumed` values would be numbered without the assumption.
+        derived: The numbers that `assumed` values would get without the assumption.
         followed: Ids of the nodes of the main graph that were followed.
-        nodes: How many those are.
-        sites: Keys of the sites that were met.
+        nodes: The number of such nodes.
+        sites: Keys of the sites among them.
     """
 
     def __init__(
@@ -191,7 +190,7 @@ class GraphNumbers:
         self.nodes = len(self.followed)
 
     def _of(self, names: Sequence[str], scope: _Scope) -> list[int]:
-        """Numbers of values, and on the way of all that they depend on; without recursion along a graph."""
+        """Numbers of values, and of all values that they depend on; without recursion along a graph."""
         pending = list(reversed(names))
         begun: set[str] = set()
         numbers, makers = scope.known, scope.makers
@@ -220,7 +219,7 @@ class GraphNumbers:
         return [numbers[name] for name in names]
 
     def _outside(self, name: str, scope: _Scope) -> int:
-        """A value that no node of the graph makes: stored, or of a graph around."""
+        """Number of a value that no node of the graph makes: stored, or of an outer graph."""
         if not name:
             return _ABSENT
         if name in scope.stored:
@@ -231,7 +230,7 @@ class GraphNumbers:
         return scope.known[name]
 
     def _unknown(self, name: str, scope: _Scope) -> None:
-        """Gives a value a number that no other one has."""
+        """Gives a value a unique number."""
         scope.known[name] = self.table.number("unknown", id(self), scope.path, name)
 
     def _place(self, product: Original, name: str, scope: _Scope) -> None:
@@ -287,7 +286,7 @@ class GraphNumbers:
         operator = self.table.operator((normal.domain, normal.op, node.overload), normal.opset)
         form: Form = (operator, tuple(normal.given), forms, len(node.outputs) if several else 0)
         if (node.op in RANDOM and not node.domain) or (node.op == "Dropout" and len(input_numbers) > 2):
-            # two draws are two values; the first of one graph is the first of the other
+            # two draws are two values; the first draw of one graph equals the first of the other
             self._draws += 1
             self._drawn[form] = self._drawn.get(form, 0) + 1
             form = (*form, "draw", self._drawn[form])
@@ -297,13 +296,13 @@ class GraphNumbers:
         return outputs
 
     def _attributes(self, node: Node, scope: _Scope) -> tuple[dict[str, Any], dict[str, _Bound]]:
-        """The attributes of a node, references resolved; and those that were references."""
+        """The attributes of a node, references resolved, and the bindings of those that were references."""
         values: dict[str, Any] = {}
         from_caller: dict[str, _Bound] = {}
         for name, value in node.attributes.items():
             if isinstance(value, AttributeRef):
                 binding = (scope.bindings or {}).get(value.name)
-                if binding is not None:  # else the caller gives none, and the operator's default holds
+                if binding is not None:  # else the operator's default applies
                     values[name], from_caller[name] = binding.value, binding
             else:
                 values[name] = value
@@ -362,7 +361,7 @@ class GraphNumbers:
     def _form(
         self, node: Node, name: str, value: Any, from_caller: Mapping[str, _Bound], scope: _Scope
     ) -> Form | None:
-        """The form of an attribute in normal form; one that the caller gave has it already."""
+        """The form of a normalized attribute; an attribute from the caller has its form already."""
         binding = from_caller.get(name)
         return (
             binding.form
@@ -371,7 +370,7 @@ class GraphNumbers:
         )
 
     def _call(self, function: Function, node: Node, input_numbers: list[int], scope: _Scope) -> list[int]:
-        """A function's outputs: those of its body, in place of the call."""
+        """The outputs of a function: those of its body, in place of the call."""
         attributes = {**function.defaults, **node.attributes}
         bindings: dict[str, _Bound] = {}
         for name, value in attributes.items():
@@ -380,7 +379,7 @@ class GraphNumbers:
                     bindings[name] = outer
             elif (attribute_form := self._attribute(node, name, value, scope)) is not None:
                 bindings[name] = _Bound(value, attribute_form)
-        # functions that call each other twice each are followed once for each set of inputs
+        # functions that call each other twice are followed once for each set of inputs
         forms = tuple((name, bindings[name].form) for name in sorted(bindings))
         form: Form = id(function), scope.bodies, tuple(input_numbers), forms
         if form in self._called:
@@ -403,7 +402,7 @@ class GraphNumbers:
         return outputs
 
     def _body(self, node: Node, attribute: str, graph: Graph, scope: _Scope) -> Form:
-        """A body as a function of its inputs and of what it takes from around."""
+        """A body as a function of its inputs and of the outer values that it reads."""
         bodies = scope.bodies + 1
         inner = _Scope(
             graph.nodes,
@@ -419,7 +418,7 @@ class GraphNumbers:
         return len(graph.inputs), tuple(self._of([v.name for v in graph.outputs], inner))
 
     def _attribute(self, node: Node, name: str, value: Any, scope: _Scope) -> Form | None:
-        """An attribute's value; None for a reference to one that the caller does not give."""
+        """The form of an attribute's value; None for a reference that the caller does not set."""
         if (form := literal_form(value)) is not None:
             return form
         if isinstance(value, Tensor):

@@ -1,9 +1,9 @@
-"""Structural walk, layer 1 of the proof: the tiled graph is the same product, shown without running it.
+"""Structural walk, layer 1 of the proof: shows without a run that the tiled graph is the same product.
 
-The site is followed with symbols (`symbols`); its output says which tile products were summed into
-which element. For every (m, n) the products must come in the order of k, every k once, each with the
-right block of the activation and with a tile that is bit for bit the slice of the original weight; the
-bias once; nothing else. What this cannot see is an operator that does not do what it says: layer 2.
+The site runs on symbols (`symbols`); its output says which tile products were summed into which
+element. For every (m, n) the products must come in the order of k, every k once, each with the right block of
+the activation and with a tile that equals the slice of the original weight bit for bit. The bias must come
+once, and nothing else may be added. The walk cannot see a wrong operator body: that is layer 2.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ def walk(
 
     Args:
         after: The tiled model.
-        site: What the plan says of the site.
+        site: The plan of the site.
         original: The product as it was.
-        meaning: What it means at these sizes.
-        shapes: Of the original's inputs as they arrive.
+        meaning: The meaning of the product at these sizes.
+        shapes: Shapes of the original's inputs.
         dtype: Element type of the operands.
         wiring: Of the tiled graph, if it is known.
         cancel: Asked at every tile of the output.
 
     Returns:
-        How many tiles were compared bit for bit.
+        Number of tiles that were compared bit for bit.
 
     Raises:
-        NotTiled: The first thing that is wrong, in words.
+        NotTiled: The message names the first fault.
         Cancelled: `cancel` said so.
     """
     planned_sizes = site.batch, site.M, site.K, site.N
@@ -87,7 +87,7 @@ def walk(
 def _checked(
     area: Rectangle, codes: Array, meaning: ProductSpec, table: BlockTable, check: TileCheck
 ) -> None:
-    """Opens the sums of an area of the output, and holds what is added up there to the plan."""
+    """Opens the sums of an area of the output, and compares their terms with the plan."""
     here = codes[area.cut].reshape(-1)
     if meaning.shown is None:
         visible = np.arange(here.size)
@@ -108,7 +108,7 @@ def _followed(
     dtype: str,
     wiring: Wiring | None,
 ) -> tuple[BlockTable, list[Symbol], Symbol]:
-    """A site run on symbols: what each code stands for, the symbols that went in, and what came out."""
+    """Runs a site on symbols; returns the table of codes, the input symbols, and the output."""
     symbols = Symbols(dtype)
     table = symbols.table
     inputs = [table.given(name, shape) for name, shape in zip(original.inputs, shapes, strict=True)]
@@ -120,7 +120,7 @@ def _followed(
     strange = sorted(ends - set(values))
     if strange:
         raise NotTiled(f"it reads '{printable(strange[0])}', which the original product does not")
-    # where numbers are integers a product is more than its operands say
+    # in integer sites a product depends on more than its operands
     bodies = BodyRepeats(table).follow if meaning.integers is None else None
     interpreter = Interpreter(symbols, after.functions, bodies)
     symbols.interpreter = interpreter
@@ -129,11 +129,11 @@ def _followed(
         interpreter.run(nodes, scope)
         result = scope[site.output]
     except (LookupError, ValueError, TypeError, AttributeError, MemoryError, RecursionError) as error:
-        # a graph that contradicts itself is found by whatever it trips over first
+        # an inconsistent graph may raise any of these
         detail = " ".join(str(error).split())[:120] or type(error).__name__
         raise NotTiled(f"its graph cannot be followed: {detail}") from None
     finally:
-        symbols.interpreter = None  # no circle: what was made goes when nobody needs it
+        symbols.interpreter = None  # no reference cycle: memory is freed at once
     if not isinstance(result, Symbol):
         raise NotTiled("its output does not depend on its input")
     elements = math.prod(meaning.shape)

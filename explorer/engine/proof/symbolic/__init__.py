@@ -1,1 +1,1 @@
-"""Symbolic execution: what a block of a tensor is made of."""
+"""Symbolic execution: the composition of the blocks of a tensor."""

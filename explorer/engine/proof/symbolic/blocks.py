@@ -1,7 +1,7 @@
-"""Symbols: elements of the activation, of products, of sums, each with a code of its own.
+"""Symbols: elements of the activation, of products, of sums, each with a unique code.
 
-Every element that is made gets the next free code, block by block, so that a code alone says what it
-is: the block in whose range it lies, and the place in it. A zero is code 0.
+Every new element gets the next free code, block by block. So a code alone identifies an element: its block by
+the range, and the place in it. A zero is code 0.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from explorer.engine.runtime.transpose import in_order
 
 
 class NotTiled(Exception):
-    """The graph is not the tiled product that it is said to be; the text says where it is not."""
+    """The graph is not the expected tiled product; the text says where it differs."""
 
 
 class SymbolBlock(Struct, eq=False):
-    """Elements that were made together: codes base ... base + size - 1, in C order of `shape`."""
+    """Elements that are made together: codes base ... base + size - 1, in C order of `shape`."""
 
     base: int
     shape: tuple[int, ...]
 
     @property
     def size(self) -> int:
-        """How many."""
+        """Number of elements."""
         return math.prod(self.shape)
 
 
 class GivenBlock(SymbolBlock):
-    """The elements of a value that comes from outside: the activation, or a bias that is one."""
+    """The elements of an input: the activation, or a bias that is an input."""
 
     name: str
 
@@ -44,7 +44,7 @@ class SymbolProduct(SymbolBlock):
     """One matrix product of symbols (tm, tk) and numbers or symbols (tk, tn).
 
     Attributes:
-        label: What the graph says about it: 'm,n,k'.
+        label: The graph's label of the product: 'm,n,k'.
     """
 
     left: Symbol
@@ -65,25 +65,25 @@ class Total(SymbolBlock):
     terms: Sequence[tuple[Symbol | Array, float]]
 
     def spread(self) -> Sequence[tuple[Symbol | Array, float]]:
-        """The terms, each of the shape of the sum: a bias is looked at tile by tile."""
+        """The terms, each of the shape of the sum: a bias is compared tile by tile."""
         if any(value.shape != self.shape for value, _ in self.terms):
             self.terms = [(_spread(value, self.shape), factor) for value, factor in self.terms]
         return self.terms
 
 
 class Repeat(SymbolBlock):
-    """Products and sums that were made before, again, of other activations: one code for each of theirs.
+    """Repeated products and sums, of other activations: one code for each code of the first block.
 
     Attributes:
-        first: The first code of those that are repeated.
-        instead: What stands here for an activation there, by its identity.
+        first: The first repeated code.
+        instead: By identity of an activation of the first block: the activation in its place here.
     """
 
     first: int
     instead: dict[int, Symbol]
 
     def stands_for(self, value: Symbol) -> Symbol:
-        """What stands here for an activation there, or for what is cut from one."""
+        """The value in the place of an activation of the first block, or of a slice of one."""
         here = self.instead.get(id(value))
         if here is None:
             assert value.part is not None
@@ -93,10 +93,10 @@ class Repeat(SymbolBlock):
 
 
 class Symbol:
-    """A tensor of codes. `whole` is the block that it shows in full and in order, if it does so.
+    """A tensor of codes. `whole` is the block that it contains in full and in order, if any.
 
-    Codes that `make` gives are not kept: the rows of a convolution are its input many times over. `part` is
-    what it was cut from, and where, if it was; `taken` is of what it shows rows, one by one, and which.
+    Codes that `make` returns are not stored: the rows of a convolution are many times its input. `part` is
+    the symbol and the place that it was cut from, if any; `taken` is the symbol and the indices of its rows.
     """
 
     __slots__ = ("_codes", "_make", "decoded", "part", "shape", "taken", "whole")
@@ -122,11 +122,11 @@ class Symbol:
             shape = codes.shape
         self.shape: tuple[int, ...] = shape
         self.decoded: Any = None
-        """What the structural check found out about it: blocks of the activation serve many products."""
+        """Results of the structural check: blocks of the activation are used in many products."""
 
     @property
     def late(self) -> bool:
-        """Whether its codes are made anew for everyone who asks."""
+        """Whether its codes are computed at each request."""
         return self._make is not None
 
     @property
@@ -141,18 +141,18 @@ class Symbol:
 
     @property
     def flat(self) -> Array:
-        """The codes in C order, one behind the other."""
+        """The codes in C order, flat."""
         self.settle()
         return self.codes.reshape(-1)
 
     def cut(self, where: tuple[slice, ...], shape: tuple[int, ...]) -> Symbol:
-        """A part of it, which has this shape."""
+        """A part of it with a given shape."""
         if self.late:
             return Symbol(None, shape=shape, make=lambda: self.codes[where], part=(self, where))
         return Symbol(self.codes[where], part=(self, where))
 
     def settle(self) -> None:
-        """Lays its codes one behind the other, once: numpy does so at every look-up by index."""
+        """Makes its codes contiguous, once: numpy would do so at every look-up by index."""
         if self._make is None:
             self._codes = in_order(self.codes)
 
@@ -169,26 +169,26 @@ def _spread(value: Value, shape: tuple[int, ...]) -> Value:
 
 
 def consecutive_codes(first: int, size: int) -> Array:
-    """Codes in order; 32 bits where they fit: the unfolded image of a convolution has 29 million."""
+    """Consecutive codes; 32 bits where they fit: a convolution's unfolded image has 29 million."""
     return np.arange(first, first + size, dtype=np.int32 if first + size < 1 << 31 else np.int64)
 
 
 class BlockTable:
-    """Every block that was made, in the order of its codes."""
+    """All blocks, in the order of their codes."""
 
     def __init__(self) -> None:
         self.blocks: list[SymbolBlock] = []
         self.bases: list[int] = []
         self.next = 1
         self.repeats = 0
-        """How many of them repeat others."""
+        """Number of blocks that repeat others."""
 
     def given(self, name: str, shape: tuple[int, ...]) -> Symbol:
-        """Symbols for a value that comes from outside."""
+        """Symbols for an input."""
         return Symbol(None, self._register(GivenBlock(self.next, shape, name)))
 
     def block(self, codes: Array) -> SymbolBlock | None:
-        """The block that all of some codes are of; None if there is none."""
+        """The block that contains all of some codes; None without one."""
         first, last = int(codes.min()), int(codes.max())
         if first <= 0:
             return None
@@ -224,7 +224,7 @@ class BlockTable:
         return block
 
     def repeat(self, first: int, size: int, instead: dict[int, Symbol]) -> Repeat:
-        """A new block of what the codes from `first` on stand for, made of other activations."""
+        """A new block that repeats the codes from `first` on with other activations."""
         block = Repeat(self.next, (size,), first, instead)
         self._register(block)
         self.repeats += 1

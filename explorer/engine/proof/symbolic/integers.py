@@ -1,11 +1,11 @@
-"""Integer operators in symbols: zero points, products of bytes, and what comes behind a sum.
+"""Integer operators in symbols: zero points, products of bytes, and the steps after a sum.
 
-Code 0 stands for a true zero: the number that the zero point is. What is padded with the number 0 behind the
-last row or column is no element of anything, and has code -1.
+Code 0 is a true zero, which is stored as the zero point. Padding with the number 0 behind the last row or
+column has code -1.
 
-Requantising, and taking off what zero points are worth, cannot be followed with symbols. Such operators go
-element by element, and so the walk goes on with the sum that an element was made of, marked as one that was
-changed; that it was changed rightly is shown by running it, bit for bit.
+Requantization, and the subtraction of zero points, cannot be followed with symbols. These operators work
+element by element, so the walk continues with the sum behind each element, marked as changed. A bit-exact run
+shows that the change is right.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from explorer.engine.proof.symbolic.blocks import NotTiled, Symbol, Value
 from explorer.engine.runtime.onnxruntime import Array
 
 _NOTHING, _BESIDE, _CHANGED = -1, -2, -16
-"""Codes of the number 0, of what was reckoned from the inputs beside the products, and of the sum 0 when it
-was changed; the code c of a sum is -16 - c then."""
+"""Codes of the number 0, of numbers computed from the inputs beside the products, and of a changed sum 0; a
+changed sum with code c has code -16 - c."""
 
 Product = Callable[[Value, Value], Sequence[Value]]
 
 
 class Integers(Struct, frozen=True):
-    """What a product of integers gives, which is no question of rounding.
+    """The exact result of a product of integers.
 
     Attributes:
-        exact: Y arranged as (batch, M, N), of its own type, for these inputs; and |x| |W| of the same shape
-            where there is a `scale`.
+        exact: Returns Y arranged as (batch, M, N), of its own type, for given inputs; and |x| |W| of the same
+            shape where there is a `scale`.
         zero: The zero point of X; None if it is computed, or there are several.
-        given: Which of the inputs it is; -1 if it is stored.
-        saturates: Whether onnxruntime's own kernel for these types is exact on some processors only.
-        scale: What Y, in floats, is of the sum in integers, arranged; None if Y is of integers, or is defined
-            by integers.
-        grids: Of the inputs that arrive as floats, which are codes x step: the step, the least code and the
-            largest; None of integers.
+        given: Index of the input that is the zero point of X; -1 if it is stored.
+        saturates: Whether onnxruntime's own kernel for these types is inexact on some processors.
+        scale: Factor from the sum in integers to Y in floats, arranged; None if Y holds integers, or is
+            defined by integers.
+        grids: For the inputs that arrive as floats, codes x step: the step, the least code and the
+            largest code; None for integers.
     """
 
     exact: Callable[[Sequence[Array]], tuple[Array, Array | None]]
@@ -61,16 +61,16 @@ class _OffsetSymbol(Symbol):
 
 
 class _CodesSymbol(Symbol):
-    """An operand in floats that was divided by its step: codes that a Cast makes integers of."""
+    """A float operand that was divided by its step: codes, which a Cast turns into integers."""
 
     __slots__ = ()
 
 
 def sums_behind(codes: Array) -> Array:
-    """The codes of the sums that an output was made of.
+    """The codes of the sums behind an output.
 
     Raises:
-        NotTiled: Only a part of it was changed behind the sum.
+        NotTiled: Only a part of it was changed after the sum.
     """
     changed = codes <= _CHANGED
     if not changed.any():
@@ -81,12 +81,12 @@ def sums_behind(codes: Array) -> Array:
 
 
 class IntegerRules:
-    """Rules for the operators that mean something else where a site is one of integers.
+    """Rules for operators that have another meaning in an integer site.
 
     Args:
-        integers: What the original says of zero points.
+        integers: The zero points of the original.
         given: Symbols of the site's inputs.
-        first: The first code that is none of theirs.
+        first: The first code that is not an input's.
     """
 
     def __init__(self, integers: Integers, given: Sequence[Symbol], first: int) -> None:
@@ -98,7 +98,7 @@ class IntegerRules:
     def apply(
         self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any], product: Product
     ) -> Sequence[Value] | None:
-        """The outputs of a node; None where it is as for any other site."""
+        """The outputs of a node; None where the general rule applies."""
         if node.domain:
             return None
         if node.op == "MatMulInteger":
@@ -111,7 +111,7 @@ class IntegerRules:
             if isinstance(args[0], Symbol):
                 wide = DTYPES[int(attributes["to"])].bits >= 32 or isinstance(args[0], _OffsetSymbol)
                 if not self._is_sum(args[0]) and DTYPES[int(attributes["to"])].bits == 16:
-                    return [args[0]]  # back from what it was padded in
+                    return [args[0]]  # back from the padded type
                 if self._is_sum(args[0]) or not wide:
                     return [self._changed(args, args[0].shape)]
                 return [args[0]]
@@ -121,7 +121,7 @@ class IntegerRules:
         return None
 
     def _is_sum(self, value: Any) -> bool:
-        """Whether it holds sums of products, changed or not."""
+        """Whether a value holds sums of products, changed or not."""
         if not isinstance(value, Symbol):
             return False
         if value.whole is not None:
@@ -155,7 +155,7 @@ class IntegerRules:
         return [self._changed(args, shape)]
 
     def _changed(self, args: Sequence[Any], shape: tuple[int, ...]) -> Symbol:
-        """Elements made of those of the one argument that holds sums."""
+        """Changed elements of the one argument that holds sums."""
         sums = [a for a in args if self._is_sum(a)]
         if len(sums) != 1:
             raise ValueError("it joins two sums" if sums else "it rounds what is multiplied")
@@ -219,7 +219,7 @@ def _total(attributes: Mapping[str, Any], args: Sequence[Any]) -> Array:
 
 
 def _axes(attributes: Mapping[str, Any], args: Sequence[Any]) -> list[int]:
-    """The axes over which is summed."""
+    """The axes of a sum."""
     axes = args[1] if len(args) > 1 and args[1] is not None else attributes.get("axes", ())
     return [int(axis) for axis in np.asarray(axes).reshape(-1)]
 

@@ -1,9 +1,9 @@
-"""Scan bodies that were followed before: same nodes, same numbers, other activations of the same shapes.
+"""Repeated Scan bodies: same nodes, same numbers, other activations of the same shapes.
 
-A convolution on tiles is a Scan over blocks of rows: a thousand times the same products, which differ in
-nothing but what stands on their left. What rearranges an activation is followed every time; what multiplies
-and adds, and what cuts the activation for it, once. What is repeated is a block of codes (`blocks.Repeat`)
-that says which activation is meant.
+A tiled convolution is a Scan over blocks of rows: a thousand times the same products, which differ only in
+their left operands. Nodes that rearrange an activation are followed every time. Nodes that multiply and add,
+and those that cut the activation for them, are followed once. A repetition is a block of codes
+(`blocks.Repeat`) that names its activation.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from explorer.engine.graph.model import Function, Graph, Node
 from explorer.engine.proof.symbolic.blocks import BlockTable, Symbol, SymbolBlock, SymbolProduct, Total, Value
 
 _MAKING = frozenset(("Add", "Gemm", "If", "Loop", "MatMul", "Mul", "ReduceSum", "Scan", "Sum"))
-"""Operators that make new blocks of codes, or may."""
+"""Operators that may make new blocks of codes."""
 
 _CUTTING = frozenset(("Constant", "Split"))
-"""Operators whose results say what they are parts of: a hundred of one block of rows."""
+"""Operators that cut their input into parts: a hundred from one block of rows."""
 
 
 class _Parts(Struct, frozen=True):
     """A body in two parts.
 
     Attributes:
-        body: The body, which is kept: it is known by its identity.
-        moving: Nodes that rearrange.
-        making: Nodes that multiply and add, what cuts for them, and all that needs them.
-        read: What those read.
-        made: Outputs of the body that they make.
+        body: The body; kept, since it is identified by its id.
+        moving: Nodes that rearrange elements.
+        making: Nodes that multiply and add, nodes that cut for them, and all nodes that depend on these.
+        read: Values that `making` reads.
+        made: Outputs of the body that `making` computes.
     """
 
     body: Graph
@@ -44,14 +44,14 @@ class _Parts(Struct, frozen=True):
 
 
 class _Template(Struct, frozen=True):
-    """The second part of a body, followed.
+    """The followed second part of a body.
 
     Attributes:
-        key: What has to be the same.
-        values: What it read; they are kept, for `key` knows numbers by their identity.
-        results: What it made: codes from `first` on.
-        first: The first code that was made.
-        size: How many.
+        key: The key that a repetition must have.
+        values: Its inputs; kept, since `key` identifies numbers by their id.
+        results: Its outputs: codes from `first` on.
+        first: The first new code.
+        size: Number of new codes.
     """
 
     key: tuple[Any, ...]
@@ -62,20 +62,20 @@ class _Template(Struct, frozen=True):
 
 
 class BodyRepeats:
-    """Follows what a body makes once for all activations of the same shapes.
+    """Follows the making part of a body once for all activations of the same shapes.
 
     Args:
-        table: Where blocks are made.
+        table: The table of blocks.
     """
 
     def __init__(self, table: BlockTable) -> None:
         self.table = table
         self._parts: dict[int, _Parts] = {}
         self._known: dict[int, _Template | None] = {}
-        """By body; None: it is another one every time."""
+        """By body; None: the body never repeats."""
 
     def follow(self, interpreter: Interpreter, body: Graph, scope: ValueScope) -> None:
-        """Leaves the outputs of a body in its scope."""
+        """Computes the outputs of a body into its scope."""
         template = self._known.get(id(body))
         if template is None and id(body) in self._known:
             interpreter.run(body.nodes, scope)
@@ -101,7 +101,7 @@ class BodyRepeats:
         self._known[id(body)] = _Template(key, values, results, first, size) if alone else None
 
     def _again(self, template: _Template, values: Sequence[Value | None]) -> list[Value]:
-        """What the nodes make of other activations."""
+        """The outputs of the nodes for other activations."""
         pairs = zip(template.values, values, strict=True)
         instead = {id(old): new for old, new in pairs if isinstance(new, Symbol)}
         block = self.table.repeat(template.first, template.size, instead)
@@ -110,7 +110,7 @@ class BodyRepeats:
 
 
 def _alike(values: Sequence[Value | None]) -> Iterator[tuple[Any, ...]]:
-    """What has to be the same of values: of activations the shape, and which of them are one and the same."""
+    """The key of values: shapes of activations, and which of them are the same object."""
     first: dict[int, int] = {}
     for at, value in enumerate(values):
         here = first.setdefault(id(value), at)
@@ -118,7 +118,7 @@ def _alike(values: Sequence[Value | None]) -> Iterator[tuple[Any, ...]]:
 
 
 def _in_parts(body: Graph, functions: Mapping[tuple[str, str, str], Function]) -> _Parts:
-    """A body divided; both parts in an order in which they can run."""
+    """A body split into two parts; both in execution order."""
     moving: list[Node] = []
     making: list[Node] = []
     produced: set[str] = set()
@@ -137,7 +137,7 @@ def _in_parts(body: Graph, functions: Mapping[tuple[str, str, str], Function]) -
 
 
 def _cuts_for_making(body: Graph, functions: Mapping[tuple[str, str, str], Function]) -> set[int]:
-    """Ids of the nodes that cut something, and whose parts nobody reads but what multiplies and adds."""
+    """Ids of the nodes that only cut a value for nodes that multiply and add."""
     elsewhere = {v.name for v in body.outputs}
     for node in body.nodes:
         if not _makes(node, functions):
@@ -146,7 +146,7 @@ def _cuts_for_making(body: Graph, functions: Mapping[tuple[str, str, str], Funct
 
 
 def _cuts(node: Node, functions: Mapping[tuple[str, str, str], Function]) -> bool:
-    """Whether all that a node does is to cut what it reads."""
+    """Whether a node does nothing but cut its input."""
     function = functions.get(node.key)
     nodes = (node,) if function is None else function.nodes
     return {one.op for one in nodes} <= _CUTTING and any(one.op == "Split" for one in nodes)
@@ -161,7 +161,7 @@ def _makes(node: Node, functions: Mapping[tuple[str, str, str], Function]) -> bo
 
 
 def _only_of(blocks: Iterable[SymbolBlock], read: set[int], first: int) -> bool:
-    """Whether blocks are products of what is in `read`, or cut from it, and numbers, and sums of such."""
+    """Whether blocks are products of, or slices of, values in `read` and numbers, and sums of such."""
 
     def given(value: Symbol) -> bool:
         return id(value) in read or (value.part is not None and id(value.part[0]) in read)
@@ -178,5 +178,5 @@ def _only_of(blocks: Iterable[SymbolBlock], read: set[int], first: int) -> bool:
 
 
 def _behind(value: Value, first: int) -> bool:
-    """Whether all that a result shows was made from code `first` on."""
+    """Whether all codes of a result are from code `first` on."""
     return not isinstance(value, Symbol) or bool((value.codes >= first).all())

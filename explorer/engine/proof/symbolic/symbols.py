@@ -1,10 +1,10 @@
-"""Symbolic execution: a tiled product followed with symbols instead of numbers.
+"""Symbolic execution: runs a tiled product on symbols instead of numbers.
 
-Reshape, Split, Pad, Concat, Scan and their like merely move codes (`blocks`), so that whatever form a
-tiled graph takes, its output comes out as codes that say exactly which products were summed into which
-element. Weights stay what they are: mapped numbers, cut into views.
+Reshape, Split, Pad, Concat, Scan and the like only move codes (`blocks`). So whatever the form of a tiled
+graph, the codes of its output say exactly which products were summed into which element. Weights stay mapped
+numbers, cut into views.
 
-An operator that is not in the table is no part of a tiled product, and the walk says so.
+An operator that is not in the table is not part of a tiled product, and the walk fails with its name.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ Override = Callable[
     [Node, Mapping[str, Any], Sequence[Any], Callable[[Value, Value], Sequence[Value]]],
     Sequence[Value] | None,
 ]
-"""The outputs of a node, or None where the rules here say them; it is handed the rule of a product."""
+"""Returns the outputs of a node, or None where the rules here apply; takes the rule of a product."""
 
 
 _LATE = 1 << 16
-"""Elements from which on what a Gather takes is made when it is looked at."""
+"""Elements from which on a Gather computes its output on request."""
 
 
 class Symbols:
@@ -51,10 +51,10 @@ class Symbols:
         self.bits = _bits(dtype)
         self.interpreter: Interpreter | None = None
         self.override: Override | None = None
-        """What understands some operators otherwise, where the site is one of integers."""
+        """Rules that take precedence for some operators, in an integer site."""
         self.table = BlockTable()
         self.recent: list[Any] = [None, None]
-        """The codes that were made last of those that are not kept, and by what."""
+        """The last computed codes that are not stored in a symbol, with their key."""
 
     def constant(self, tensor: Tensor) -> Array:
         """The numbers, mapped."""
@@ -64,7 +64,7 @@ class Symbols:
         """Moves codes and numbers; makes blocks of products and sums.
 
         Raises:
-            NotTiled: The operator is no part of a tiled product, or is used in a way that is none.
+            NotTiled: The operator is not part of a tiled product, or is used in a way that is not.
         """
         rule = None if node.domain else _RULES.get(node.op)
         if rule is None and self.override is None:
@@ -85,21 +85,21 @@ class Symbols:
             raise NotTiled(f"{self.place(node)} ({node.op}) does not fit its inputs: {detail}") from None
 
     def take(self, value: Value, axis: int, index: int) -> Value:
-        """One slice of what a Scan runs over."""
+        """One slice of the value that a Scan iterates over."""
         return _moved(value, lambda a: a[(slice(None),) * axis + (index,)])
 
     def stack(self, values: Sequence[Value], axis: int) -> Value:
-        """What a Scan has collected."""
+        """The collected outputs of a Scan."""
         return _joined(values, lambda arrays: np.stack(arrays, axis))
 
     def number(self, value: Value) -> Any:
-        """A number that steers a loop; a symbol cannot."""
+        """A number that controls a loop; a symbol cannot."""
         if isinstance(value, Symbol):
             raise NotTiled("the data decides how often a loop runs or which branch is taken")
         return value.item()
 
     def place(self, node: Node) -> str:
-        """Where a node is, for messages: its name, or that of the call whose body it is in."""
+        """The place of a node in messages: its name, or that of the call whose body contains it."""
         calls = self.interpreter.calls if self.interpreter is not None else []
         name = f"'{node.label}'"
         return f"{name} in '{calls[-1].label}'" if calls else name
@@ -119,7 +119,7 @@ def _moved(value: Value, move: Callable[[Array], Array]) -> Value:
 
 
 def _joined(values: Sequence[Value], join: Callable[[list[Array]], Array]) -> Value:
-    """Concatenation of codes, or of numbers; among codes the only number is zero."""
+    """Concatenation of codes, or of numbers; the only number among codes is zero."""
     if not any(isinstance(v, Symbol) for v in values):
         return join([v for v in values if not isinstance(v, Symbol)])
     parts = []
@@ -129,7 +129,7 @@ def _joined(values: Sequence[Value], join: Callable[[list[Array]], Array]) -> Va
         elif np.any(value):
             raise ValueError("numbers other than zero stand beside the activation")
         else:
-            parts.append(np.zeros(value.shape, np.int8))  # as wide as what it stands beside
+            parts.append(np.zeros(value.shape, np.int8))  # a narrow type: concatenation widens it
     return Symbol(join(parts))
 
 
@@ -138,7 +138,7 @@ def _bits(dtype: str) -> int:
 
 
 class Use(NamedTuple):
-    """A node where it is met: attributes with references filled in, and what it reads."""
+    """A use of an operator: its node, attributes with references resolved, and inputs."""
 
     symbols: Symbols
     node: Node
@@ -260,7 +260,7 @@ def _gather(use: Use) -> Sequence[Value]:
         x.settle()
     if not isinstance(x, Symbol) or math.prod(shape) < _LATE:
         return [_moved(x, lambda a: np.take(a, index, axis))]
-    np.take(np.empty(x.shape[axis], bool), index)  # an index beyond the end is an error here, and not later
+    np.take(np.empty(x.shape[axis], bool), index)  # raises on an index beyond the end now, and not later
 
     take_rows = partial(_taken, use.symbols.recent, object(), x, index, axis)
     rows = (x, index) if axis == 0 and len(x.shape) == 2 else None
@@ -268,9 +268,9 @@ def _gather(use: Use) -> Sequence[Value]:
 
 
 def _taken(recent: list[Any], key: object, x: Symbol, index: Array, axis: int) -> Array:
-    """What a Gather takes, once for the blocks that are cut from it and looked at one after the other.
+    """The output of a Gather, kept for the blocks that are cut from it one after the other.
 
-    What is kept leads back to no symbol: it would be a circle, and stay.
+    The kept codes refer to no symbol: a reference cycle would delay freeing them.
     """
     if recent[0] is not key:
         recent[:] = key, np.take(x.codes, index, axis)
@@ -307,12 +307,12 @@ def _shape(use: Use) -> Sequence[Value]:
 
 
 def _moving(move: Callable[[Array, Use], Array]) -> Rule:
-    """Elements of the first input in other places."""
+    """A rule that moves the elements of the first input."""
     return lambda use: [_moved(use.args[0], lambda a: move(a, use))]
 
 
 def _reckoned(reckon: Callable[[Array, Array], Array]) -> Rule:
-    """Arithmetic on sizes, which are numbers in every run."""
+    """A rule for arithmetic on sizes, which are numbers in every run."""
 
     def rule(use: Use) -> Sequence[Value]:
         if any(isinstance(value, Symbol) for value in use.args):
@@ -348,7 +348,7 @@ def _matmul(use: Use) -> Sequence[Value]:
 def _matrices(codes: Array, batch: tuple[int, ...]) -> Iterator[Symbol]:
     """The matrices of a stack, repeated as `batch` says.
 
-    A block of the activation meets many weights: one symbol for all of them, to be looked at once.
+    A block of the activation is multiplied by many weights: one symbol serves all, so it is checked once.
     """
     codes = np.broadcast_to(codes, (*batch, *codes.shape[-2:]))
     symbols: dict[int, Symbol] = {}
@@ -368,7 +368,7 @@ def _gemm(use: Use) -> Sequence[Value]:
     (product,) = _matmul(Use(use.symbols, use.node, {}, (first, second)))
     terms: list[tuple[Value, float]] = [(product, float(use.attributes.get("alpha", 1.0)))]
     if len(use.args) > 2 and use.args[2] is not None:
-        # an accumulator comes first: it holds the products before this one
+        # an accumulator comes first: it holds the earlier products
         terms.insert(0, (use.args[2], float(use.attributes.get("beta", 1.0))))
     return [use.symbols.table.total(product.shape, terms)]
 
@@ -391,7 +391,7 @@ def _reduce_sum(use: Use) -> Sequence[Value]:
 def _summed(symbols: Symbols, batch: Batch, axis: int, keep: bool) -> Symbol:
     """A batch of products summed over one of its axes: a block of sums for every other index.
 
-    Without this every element of every product would get its code written down: 300 MB for a layer.
+    Without this, the code of every element of every product would be stored: 300 MB for a layer.
     """
     places = np.moveaxis(np.arange(len(batch.products)).reshape(batch.batch), axis, -1)
     shape = list(batch.shape)
@@ -404,7 +404,7 @@ def _summed(symbols: Symbols, batch: Batch, axis: int, keep: bool) -> Symbol:
 
 
 def _dequantize(use: Use) -> Sequence[Value]:
-    """Stored integers as the floats that they stand for."""
+    """Stored integers as floats."""
     x, scale = use.args[0], use.args[1]
     zero = use.args[2] if len(use.args) > 2 and use.args[2] is not None else np.zeros((), np.int8)
     if any(isinstance(value, Symbol) for value in (x, scale, zero)):
@@ -459,9 +459,9 @@ _RULES: Mapping[str, Rule] = {
 
 
 def rearrange(op: str, attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
-    """What an operator that moves elements makes of arrays of anything.
+    """The output of an operator that moves elements, for arrays of any type.
 
     Raises:
-        ValueError: It is used in a way that is no part of a tiled product.
+        ValueError: It is used in a way that is not part of a tiled product.
     """
     return _RULES[op](Use(Symbols("float64"), Node(op, (), ()), attributes, args))[0]
