@@ -91,7 +91,7 @@ _FLAGS = {name: f"--{name.replace('_', '-')}" for name in ConversionOptions.__st
 
 
 def find(
-    format: str, source: str, target: str, asked: ConversionOptions, *, module: bool | None
+    format: str, source: str, target: str, options: ConversionOptions, *, module: bool | None
 ) -> Converter:
     """The converter from a format to the kind of file that a name says.
 
@@ -99,36 +99,38 @@ def find(
         format: Of the source.
         source: What the user named, for the message.
         target: The file to make; its ending says what it is to be.
-        asked: What the converter is to be told.
+        options: What the converter is to be told.
         module: Whether the source is open as an nn.Module; None: nobody knows yet.
 
     Raises:
         Misuse: There is none, or it takes no such option; the message lists what there is.
         MissingExtra: There would be one where torch is installed.
     """
-    known = [c for c in CONVERTERS if format in c.sources]
-    if not known:
+    readers = [c for c in CONVERTERS if format in c.sources]
+    if not readers:
         kinds = ", ".join(dict.fromkeys(name for c in CONVERTERS for name in c.sources))
         raise Misuse(
             f"a model of the format {format} cannot be converted", where=source, hint=f"these can: {kinds}"
         )
-    can = [c for c in known if not c.module or module is not False]
-    chosen = _by_ending(can, target)
-    if chosen is None and module is False and _by_ending(known, target) is not None:
+    can = [c for c in readers if not c.module or module is not False]
+    converter = _by_ending(can, target)
+    if converter is None and module is False and _by_ending(readers, target) is not None:
         _no_module(format, source)
-    if chosen is None:
+    if converter is None:
         listed = ", ".join(f"{c.about} ({', '.join(c.endings)})" for c in can)
         ending = os.path.splitext(target)[1]
-        what = f"'{ending}'" if ending else "a file without an ending"
-        raise Misuse(f"{format} cannot be converted to {what}", where=target, hint=f"it can become {listed}")
+        ending_text = f"'{ending}'" if ending else "a file without an ending"
+        raise Misuse(
+            f"{format} cannot be converted to {ending_text}", where=target, hint=f"it can become {listed}"
+        )
     if module is None and len({c.function for c in can if target.lower().endswith(c.endings)}) > 1:
-        return chosen  # which of them it will be shows when the source is open
+        return converter  # which of them it will be shows when the source is open
     for option, flag in _FLAGS.items():
-        if getattr(asked, option) and option not in chosen.options:
-            there = ", ".join(_FLAGS[name] for name in chosen.options)
+        if getattr(options, option) and option not in converter.options:
+            there = ", ".join(_FLAGS[name] for name in converter.options)
             hint = f"there is {there}" if there else "leave it out"
-            raise Misuse(f"does not go with {format} to {chosen.about}", where=flag, hint=hint)
-    return chosen
+            raise Misuse(f"does not go with {format} to {converter.about}", where=flag, hint=hint)
+    return converter
 
 
 def check_name(path: str, *formats: str, also: str = "") -> None:
@@ -145,9 +147,9 @@ def check_name(path: str, *formats: str, also: str = "") -> None:
     if path.lower().endswith(tuple(ending for name in formats for ending in _MADE[name][1])):
         return
     ending = os.path.splitext(path)[1]
-    what = f"no such model is written as '{ending}'" if ending else "its name has no ending"
+    message = f"no such model is written as '{ending}'" if ending else "its name has no ending"
     can = [f"{_MADE[name][0]} ({', '.join(_MADE[name][1])})" for name in formats]
-    raise Misuse(what, where=path, hint=f"it can be {'; '.join(filter(None, (*can, also)))}")
+    raise Misuse(message, where=path, hint=f"it can be {'; '.join(filter(None, (*can, also)))}")
 
 
 def _by_ending(converters: Sequence[Converter], target: str) -> Converter | None:
@@ -173,11 +175,11 @@ def kinds(opened: OpenedModel) -> tuple[tuple[str, tuple[str, ...]], ...]:
     )
 
 
-def words(asked: ConversionOptions) -> list[str]:
+def words(options: ConversionOptions) -> list[str]:
     """What was asked for, as it is typed."""
     typed = []
     for option, flag in _FLAGS.items():
-        value = getattr(asked, option)
+        value = getattr(options, option)
         if not value:
             continue
         if isinstance(value, Mapping):
@@ -214,8 +216,8 @@ def write(
 
     def convert(job: ConversionJob) -> ConversionResult:
         module, _, name = converter.function.partition(":")
-        made: ConversionResult = getattr(require(f"{__name__}.{module}", job.target), name)(job)
-        return made
+        result: ConversionResult = getattr(require(f"{__name__}.{module}", job.target), name)(job)
+        return result
 
     return _written(convert, job, (opened.format, converter.format), started, overwrite=overwrite)
 
@@ -251,20 +253,20 @@ def _written(
     overwrite: bool,
 ) -> Conversion:
     """Has a model converted from one format to another; what is not the same is not kept."""
-    made, size = None, None
+    result, size = None, None
     written = output_files.atomic_write(job.target, overwrite=overwrite)
     with written as temporary:
-        made = convert(replace(job, path=temporary))
-        if not all(one is None or one.passed for one in (made.verification, made.stored)):
+        result = convert(replace(job, path=temporary))
+        if not all(proof is None or proof.passed for proof in (result.verification, result.stored)):
             raise output_files.Discard
         size = sum(entry.stat().st_size for entry in os.scandir(os.path.dirname(temporary)))
-    assert made is not None
+    assert result is not None
     return Conversion(
         job.source,
         *formats,
         output="" if size is None else job.target,
         file_bytes=size,
-        **asdict(made),
+        **asdict(result),
         seconds=time.perf_counter() - started,
     )
 
@@ -273,7 +275,7 @@ def _opened(
     opening: Callable[[], OpenedModel],
     path: str | None,
     target: str,
-    asked: ConversionOptions,
+    options: ConversionOptions,
     *,
     overwrite: bool,
 ) -> tuple[OpenedModel, Converter]:
@@ -281,9 +283,9 @@ def _opened(
     if path is not None and os.path.exists(path):
         format = recognise(path).name
         if any(format in c.sources for c in CONVERTERS):  # a folder says itself what is in it
-            find(format, path, target, asked, module=None)
+            find(format, path, target, options, module=None)
     output_files.check_target(target, overwrite=overwrite, models=[path] if path else [], weights=())
     opened = opening()
     files = getattr(opened, "files", ())
     output_files.check_target(target, overwrite=overwrite, models=files, weights=files)
-    return opened, find(opened.format, opened.source, target, asked, module=hasattr(opened, "loaded"))
+    return opened, find(opened.format, opened.source, target, options, module=hasattr(opened, "loaded"))

@@ -50,44 +50,48 @@ class Axes(Struct, frozen=True):
 
 
 def settle(
-    loaded: LoadedModule, bound: BoundInputs, dynamic: Mapping[str, Mapping[int, str]], names: Sequence[str]
+    loaded: LoadedModule,
+    bound_inputs: BoundInputs,
+    dynamic: Mapping[str, Mapping[int, str]],
+    names: Sequence[str],
 ) -> Axes:
     """What is left open, and the sizes to show and to try.
 
     Args:
         loaded: The model.
-        bound: Its inputs.
+        bound_inputs: Its inputs.
         dynamic: What was asked for: input to axis to name of the dimension.
         names: What the inputs are called in the result, which the user may say as well.
 
     Raises:
         Misuse: There is no such input or axis, or one dimension has two sizes.
     """
-    own = [info.name for info in bound.inputs]
-    wanted: dict[str, Mapping[int, str]] = {}
+    input_names = [info.name for info in bound_inputs.inputs]
+    axes_by_input: dict[str, Mapping[int, str]] = {}
     for name, axes in dynamic.items():
-        known = own if name in own else list(names)
-        if name not in known:
-            raise Misuse(f"no input is called '{name}'", where="--dynamic", hint=nearest(name, own))
-        wanted[own[known.index(name)]] = axes
+        candidates = input_names if name in input_names else list(names)
+        if name not in candidates:
+            raise Misuse(f"no input is called '{name}'", where="--dynamic", hint=nearest(name, input_names))
+        axes_by_input[input_names[candidates.index(name)]] = axes
     inputs = tuple(
-        {_axis(info, axis): name for axis, name in wanted.get(info.name, {}).items()} for info in bound.inputs
+        {_axis(info, axis): name for axis, name in axes_by_input.get(info.name, {}).items()}
+        for info in bound_inputs.inputs
     )
-    example = bound.example
-    packed = example is not None and len(own) != len(example.args) + len(example.kwargs)
-    if wanted and (bound.images or packed):
+    example = bound_inputs.example
+    packed = example is not None and len(input_names) != len(example.args) + len(example.kwargs)
+    if axes_by_input and (bound_inputs.images or packed):
         raise Misuse("this model takes its inputs packed in lists", where="--dynamic", hint="leave it out")
-    sizes = _sizes(bound.inputs, inputs)
-    shown = _resized(bound, inputs, {name: max(size, LEAST) for name, size in sizes.items()})
-    there = _sizes(shown.inputs, inputs)
-    found: dict[tuple[int, ...], BoundInputs] = {}
+    sizes = _sizes(bound_inputs.inputs, inputs)
+    traced = _resized(bound_inputs, inputs, {name: max(size, LEAST) for name, size in sizes.items()})
+    there = _sizes(traced.inputs, inputs)
+    others: dict[tuple[int, ...], BoundInputs] = {}
     for tries in (_others(there), _lengths(there, 3), _lengths(there, 17)) if sizes else ():
-        resized = ((tuple(tried.values()), _resized(shown, inputs, tried)) for tried in tries)
+        resized = ((tuple(tried.values()), _resized(traced, inputs, tried)) for tried in tries)
         runs = next((pair for pair in resized if outputs_of(loaded, pair[1]) is not None), None)
         if runs is not None and runs[0] != tuple(there.values()):
-            found.setdefault(*runs)
-    loaded.bound = shown
-    return Axes(inputs, there, shown, tuple(found.values()))
+            others.setdefault(*runs)
+    loaded.bound = traced
+    return Axes(inputs, there, traced, tuple(others.values()))
 
 
 def specifications(loaded: LoadedModule, axes: Axes) -> Any:
@@ -97,18 +101,18 @@ def specifications(loaded: LoadedModule, axes: Axes) -> Any:
     from torch.export import Dim
 
     dims = {name: Dim(name) for name in axes.sizes}
-    made = [{axis: dims[name] for axis, name in one.items()} for one in axes.inputs]
-    args, kwargs = axes.bound.call(made)  # type: ignore[arg-type]
+    dims_by_input = [{axis: dims[name] for axis, name in open_axes.items()} for open_axes in axes.inputs]
+    args, kwargs = axes.bound.call(dims_by_input)  # type: ignore[arg-type]
     return dict(inspect.signature(loaded.meta().forward).bind(*args, **kwargs).arguments)
 
 
 def inputs(axes: Axes) -> tuple[TensorInfo, ...]:
     """The inputs, with the names of open dimensions in place of their sizes."""
-    made = []
+    infos = []
     for info, open_ in zip(axes.bound.inputs, axes.inputs, strict=True):
         shape = tuple(open_.get(axis, size) for axis, size in enumerate(info.shape or ()))
-        made.append(replace(info, shape=shape))
-    return tuple(made)
+        infos.append(replace(info, shape=shape))
+    return tuple(infos)
 
 
 def notes(axes: Axes) -> tuple[str, ...]:
@@ -123,20 +127,20 @@ def notes(axes: Axes) -> tuple[str, ...]:
 
 def outputs(loaded: LoadedModule, axes: Axes) -> tuple[TensorInfo, ...]:
     """The outputs, with the names of open dimensions that their sizes follow; empty if nobody knows them."""
-    shown = outputs_of(loaded, axes.bound) or ()
-    other = outputs_of(loaded, axes.others[0]) if axes.others else None
-    if other is None or len(shown) != len(other):
-        return shown
+    infos = outputs_of(loaded, axes.bound) or ()
+    other_infos = outputs_of(loaded, axes.others[0]) if axes.others else None
+    if other_infos is None or len(infos) != len(other_infos):
+        return infos
     then = _sizes(axes.others[0].inputs, axes.inputs)
-    found = []
-    for at, (a, b) in enumerate(zip(shown, other, strict=True)):
+    named_infos = []
+    for at, (a, b) in enumerate(zip(infos, other_infos, strict=True)):
         shape = list(a.shape or ())
         for axis, (old, new) in enumerate(zip(a.shape or (), b.shape or (), strict=False)):
             if old != new:
                 alike = (n for n, size in axes.sizes.items() if (size, then[n]) == (old, new))
                 shape[axis] = next(alike, f"output{at}_{axis}")
-        found.append(replace(a, shape=tuple(shape)))
-    return tuple(found)
+        named_infos.append(replace(a, shape=tuple(shape)))
+    return tuple(named_infos)
 
 
 def _axis(info: TensorInfo, axis: int) -> int:
@@ -160,13 +164,13 @@ def _sizes(infos: Sequence[TensorInfo], inputs: Sequence[Mapping[int, str]]) -> 
 
 
 def _resized(
-    bound: BoundInputs, inputs: Sequence[Mapping[int, str]], sizes: Mapping[str, int]
+    bound_inputs: BoundInputs, inputs: Sequence[Mapping[int, str]], sizes: Mapping[str, int]
 ) -> BoundInputs:
-    made = []
-    for info, axes in zip(bound.inputs, inputs, strict=True):
+    infos = []
+    for info, axes in zip(bound_inputs.inputs, inputs, strict=True):
         shape = [sizes[axes[axis]] if axis in axes else size for axis, size in enumerate(info.shape or ())]
-        made.append(replace(info, shape=tuple(shape)))
-    return replace(bound, inputs=tuple(made))
+        infos.append(replace(info, shape=tuple(shape)))
+    return replace(bound_inputs, inputs=tuple(infos))
 
 
 def _others(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:

@@ -60,20 +60,20 @@ class _Case(NamedTuple):
     label: str = ""
 
 
-def _cases(bound: BoundInputs, others: Sequence[BoundInputs], draws: int) -> list[_Case]:
+def _cases(bound_inputs: BoundInputs, others: Sequence[BoundInputs], draws: int) -> list[_Case]:
     """The sizes that the exporter saw, and others where some are open."""
-    found = [_Case(bound, draws)]
-    for other in others:
-        pairs = zip(bound.inputs, other.inputs, strict=True)
+    cases = [_Case(bound_inputs, draws)]
+    for resized in others:
+        pairs = zip(bound_inputs.inputs, resized.inputs, strict=True)
         text = ", ".join(f"{b.name} {shape_text(b.shape)}" for a, b in pairs if a.shape != b.shape)
-        found.append(_Case(other, 1, f" with {text}"))
-    return found
+        cases.append(_Case(resized, 1, f" with {text}"))
+    return cases
 
 
 def prove(
     job: ConversionJob,
     loaded: LoadedModule,
-    bound: BoundInputs,
+    bound_inputs: BoundInputs,
     others: Sequence[BoundInputs],
     after: Callable[[BoundInputs], Callable[[Feeds], Sequence[Any]]],
     *,
@@ -86,7 +86,7 @@ def prove(
     Args:
         job: The conversion.
         loaded: The source.
-        bound: The inputs at the sizes that the exporter saw.
+        bound_inputs: The inputs at the sizes that the exporter saw.
         others: At other sizes, where some are open.
         after: For inputs, what runs the result on arrays by name of the input.
         depth: Roundings on the way through the model, for want of float64 results.
@@ -104,27 +104,27 @@ def prove(
     seeds = tuple(job.seed + at for at in range(job.draws))
     evidence: list[OutputEvidence] = []
     texts: list[str] = []
-    found = _cases(bound, others, job.draws)
-    step = job.counted("comparing with the source", sum(2 * case.draws + 1 for case in found))
-    for case in found:
+    cases = _cases(bound_inputs, others, job.draws)
+    step = job.counted("comparing with the source", sum(2 * case.draws + 1 for case in cases))
+    for case in cases:
         drawn = _planned(loaded, case.bound, planned(case.bound) if planned is not None else {})
-        texts += [item.text() for item in drawn]
+        texts += [plan.text() for plan in drawn]
         feeds = [_with_own(case.bound, draw(drawn, seed)) for seed in seeds[: case.draws]]
         old, true, text = _source_runs(loaded, original, exact, case.bound, feeds, step)
         new = run.run_each(after(case.bound), (), feeds, step)
         named = tuple(names) if len(names) == len(old.draws[0]) else tuple(_numbered(old.draws[0]))
         old, new = replace(old, names=named), replace(new, names=_matching(named, new.draws[0]))
-        true_by_name = [dict(zip(named, one, strict=True)) for one in true]
+        true_by_name = [dict(zip(named, values, strict=True)) for values in true]
         noise = run.Noise(why or text, depth)
         compared = run.compare(old, new, true_by_name, noise)
-        evidence += [replace(one, name=f"{one.name}{case.label}") for one in compared]
+        evidence += [replace(output, name=f"{output.name}{case.label}") for output in compared]
     return _summary(job, seeds, texts, tuple(evidence), started)
 
 
 def prove_written(
     job: ConversionJob,
     loaded: LoadedModule,
-    bound: BoundInputs,
+    bound_inputs: BoundInputs,
     others: Sequence[BoundInputs],
     format: str,
     depth: int,
@@ -136,7 +136,7 @@ def prove_written(
     with loaded.quiet():
         written = LOADERS[format](job.path)
     after = partial(module_call, written, source="the file that was written")
-    return prove(job, loaded, bound, others, after, depth=depth)
+    return prove(job, loaded, bound_inputs, others, after, depth=depth)
 
 
 def compare_runs(
@@ -176,7 +176,7 @@ def compare_runs(
     growth = math.sqrt(max(layers or 1, 1))
     noise = run.Noise(text, run.depth_of(model), growth, both=True, steps=layers is not None)
     evidence = run.compare(old, new, true, noise)
-    return _summary(job, seeds, [item.text() for item in drawn], evidence, started)
+    return _summary(job, seeds, [plan.text() for plan in drawn], evidence, started)
 
 
 def _summary(
@@ -212,21 +212,21 @@ def _matching(names: tuple[str, ...], results: Sequence[Any]) -> tuple[str, ...]
     return names if len(names) == len(results) else tuple(f"result.{at}" for at in range(len(results)))
 
 
-def one_draw(loaded: LoadedModule, bound: BoundInputs, seed: int) -> dict[str, Array]:
+def one_draw(loaded: LoadedModule, bound_inputs: BoundInputs, seed: int) -> dict[str, Array]:
     """Inputs of a module by name, drawn as `prove` draws them."""
-    return _with_own(bound, draw(_planned(loaded, bound, {}), seed))
+    return _with_own(bound_inputs, draw(_planned(loaded, bound_inputs, {}), seed))
 
 
 def _planned(
-    loaded: LoadedModule, bound: BoundInputs, seen: Mapping[str, RandomInput]
+    loaded: LoadedModule, bound_inputs: BoundInputs, plans: Mapping[str, RandomInput]
 ) -> tuple[RandomInput, ...]:
-    """How each input is drawn: as has been `seen`, else below the height of every table."""
-    height = 0 if len(seen) == len(bound.inputs) else _least_table(loaded)
-    made = []
-    for info in bound.inputs:
+    """How each input is drawn: as has been `plans`, else below the height of every table."""
+    height = 0 if len(plans) == len(bound_inputs.inputs) else _least_table(loaded)
+    input_plans = []
+    for info in bound_inputs.inputs:
         shape = tuple(size for size in info.shape or () if isinstance(size, int))
-        made.append(seen.get(info.name) or _drawn(info.name, info.dtype or "float32", shape, height))
-    return tuple(made)
+        input_plans.append(plans.get(info.name) or _drawn(info.name, info.dtype or "float32", shape, height))
+    return tuple(input_plans)
 
 
 def _drawn(name: str, dtype: str, shape: tuple[int, ...], height: int) -> RandomInput:
@@ -249,13 +249,13 @@ def _least_table(loaded: LoadedModule) -> int:
     return min((int(m.weight.shape[0]) for m in tables if m.weight is not None), default=0)
 
 
-def _with_own(bound: BoundInputs, drawn: dict[str, Array]) -> dict[str, Array]:
+def _with_own(bound_inputs: BoundInputs, drawn: dict[str, Array]) -> dict[str, Array]:
     """What was drawn, but for integers that the user gave himself: lengths and positions have a meaning."""
-    if bound.example is None:
+    if bound_inputs.example is None:
         return drawn
-    for info, given in zip(bound.inputs, bound.example.tensors(), strict=True):
-        if tuple(given.shape) == info.shape and not given.is_floating_point() and not given.is_complex():
-            drawn[info.name] = as_array(given)
+    for info, tensor in zip(bound_inputs.inputs, bound_inputs.example.tensors(), strict=True):
+        if tuple(tensor.shape) == info.shape and not tensor.is_floating_point() and not tensor.is_complex():
+            drawn[info.name] = as_array(tensor)
     return drawn
 
 
@@ -274,7 +274,7 @@ def _by_one_step(feeds: Feeds) -> Feeds:
     return moved
 
 
-def module_call(module: Any, bound: BoundInputs, source: str) -> Callable[[Feeds], list[Array]]:
+def module_call(module: Any, bound_inputs: BoundInputs, source: str) -> Callable[[Feeds], list[Array]]:
     """What runs a module, or what was loaded from a file of torch's, on arrays by name of the input."""
     import torch  # as long as ONNX files alone are compared, 2 s and a package that may be missing
 
@@ -283,7 +283,9 @@ def module_call(module: Any, bound: BoundInputs, source: str) -> Callable[[Feeds
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
 
     def call(feeds: Feeds) -> list[Array]:
-        args, kwargs = bound.call([as_tensor(feeds[info.name]).to(device) for info in bound.inputs])
+        args, kwargs = bound_inputs.call(
+            [as_tensor(feeds[info.name]).to(device) for info in bound_inputs.inputs]
+        )
         try:
             with torch.no_grad(), torch.random.fork_rng(devices=[]):
                 torch.manual_seed(0)
@@ -321,31 +323,33 @@ def _original(job: ConversionJob, loaded: LoadedModule) -> nn.Module:
         return loaded.materialise()
     try:
         with loaded.quiet():
-            made: nn.Module = load(job.source)
+            module: nn.Module = load(job.source)
     except Exception as error:
         raise BadModel(f"torch itself cannot load it ({error_line(error)})", where=job.source) from error
-    return made
+    return module
 
 
 def _source_runs(
     loaded: LoadedModule,
     original: nn.Module,
     exact: nn.Module | None,
-    bound: BoundInputs,
+    bound_inputs: BoundInputs,
     feeds: Sequence[Feeds],
     step: Callable[[], None],
 ) -> tuple[run.ModelOutputs, list[list[Array]], str]:
     """The source's outputs, those in float64, and what to say of the latter."""
     with loaded.quiet():
-        old = run.run_each(module_call(original, bound, loaded.source), (), feeds, step, shake=run.by_one_ulp)
+        old = run.run_each(
+            module_call(original, bound_inputs, loaded.source), (), feeds, step, shake=run.by_one_ulp
+        )
     if exact is None:
         return old, [], "none"
     step()
-    wide = [{name: _wide(value) for name, value in one.items()} for one in feeds]
+    wide = [{name: _wide(value) for name, value in feed.items()} for feed in feeds]
     try:
         with loaded.quiet():
-            call = module_call(exact, bound, loaded.source)
-            return old, [call(one) for one in wide], "float64"
+            call = module_call(exact, bound_inputs, loaded.source)
+            return old, [call(feed) for feed in wide], "float64"
     except BadModel as error:
         why = error.what.removeprefix("cannot be run ")
         return old, [], f"none: the module does not run in float64 {why}"

@@ -33,27 +33,31 @@ def convert(job: ConversionJob) -> ConversionResult:
     """
     job.tell("settling the inputs")
     loaded: LoadedModule = job.opened.loaded
-    asked = job.asked
-    bound = bind(loaded, job.input_shapes, job.dims)
-    names = _names(asked.input_names, [info.name for info in bound.inputs], "--input-names", "input")
-    open_ = axes.settle(loaded, bound, asked.dynamic, names)
-    bound = open_.bound
-    found = axes.outputs(loaded, open_)
-    outputs = asked.output_names
-    if found:  # a model that does not run on shapes has its outputs counted in the file
-        outputs = _names(asked.output_names, [info.name for info in found], "--output-names", "output")
+    options = job.asked
+    bound_inputs = bind(loaded, job.input_shapes, job.dims)
+    names = _names(options.input_names, [info.name for info in bound_inputs.inputs], "--input-names", "input")
+    open_ = axes.settle(loaded, bound_inputs, options.dynamic, names)
+    bound_inputs = open_.bound
+    output_infos = axes.outputs(loaded, open_)
+    outputs = options.output_names
+    if output_infos:  # a model that does not run on shapes has its outputs counted in the file
+        outputs = _names(
+            options.output_names, [info.name for info in output_infos], "--output-names", "output"
+        )
     _no_clash(loaded, names, outputs)
-    sizes = ({axis: d for axis, d in enumerate(info.shape or ()) if isinstance(d, str)} for info in found)
+    sizes = (
+        {axis: d for axis, d in enumerate(info.shape or ()) if isinstance(d, str)} for info in output_infos
+    )
     request = onnx_export.ExportRequest(
-        exporter=asked.exporter,
-        opset=asked.opset,
+        exporter=options.exporter,
+        opset=options.opset,
         inputs=names,
         outputs=outputs,
         axes=open_.inputs,
         output_axes=tuple(sizes),
         shapes=axes.specifications(loaded, open_),
     )
-    made = onnx_export.export(loaded, bound, job.path, job.on_progress, request)
+    export_result = onnx_export.export(loaded, bound_inputs, job.path, job.on_progress, request)
     job.tell("reading what was written")
     join(job.path)
     done = fold_file(job)
@@ -62,11 +66,11 @@ def convert(job: ConversionJob) -> ConversionResult:
     evidence = None
     ways: dict[str, set[bool]] = {}
     if job.verify:
-        called = dict(zip((info.name for info in bound.inputs), names, strict=True))
+        called = dict(zip((info.name for info in bound_inputs.inputs), names, strict=True))
         evidence = comparison.prove(
             job,
             loaded,
-            bound,
+            bound_inputs,
             open_.others,
             _runner(model, called, ways),
             depth=depth_of(model),
@@ -74,14 +78,14 @@ def convert(job: ConversionJob) -> ConversionResult:
             planned=_planned(model, called),
         )
     return ConversionResult(
-        how=f"{onnx_export.EXPORTERS[made.exporter]}, opset {model.opset}",
+        how=f"{onnx_export.EXPORTERS[export_result.exporter]}, opset {model.opset}",
         opset=model.opset,
         inputs=tensor_infos(model.graph.feeds),
         outputs=tensor_infos(model.graph.outputs),
         verification=evidence,
         notes=(
             *loaded.notes,
-            *bound.notes,
+            *bound_inputs.notes,
             *axes.notes(open_),
             *_lost(model, names),
             *_one_way(model, ways),
@@ -92,44 +96,44 @@ def convert(job: ConversionJob) -> ConversionResult:
 
 def _check(model: Model, job: ConversionJob, open_: Mapping[str, Mapping[int, str]], source: str) -> None:
     """Refuses a file that is not what was asked for."""
-    asked = job.asked
-    if asked.opset is not None and model.opset != asked.opset:
-        what = f"the exporter wrote opset {model.opset} instead of {asked.opset}"
+    options = job.asked
+    if options.opset is not None and model.opset != options.opset:
+        message = f"the exporter wrote opset {model.opset} instead of {options.opset}"
         hint = "leave --opset out, or try the other --exporter"
-        raise BadModel(what, where=source, hint=hint, code="drop_option")
+        raise BadModel(message, where=source, hint=hint, code="drop_option")
     for value in model.graph.feeds:
         for axis, name in open_.get(value.name, {}).items():
             size = (value.shape or ())[axis : axis + 1]
             if size and isinstance(size[0], int):
-                what = f"the exporter could not leave '{name}' open, and fixed it at {size[0]}"
+                message = f"the exporter could not leave '{name}' open, and fixed it at {size[0]}"
                 hint = "the model's code takes a decision by this size; leave it out of --dynamic"
-                raise BadModel(what, where=source, hint=hint)
-    if asked.output_names and len(model.graph.outputs) != len(asked.output_names):
+                raise BadModel(message, where=source, hint=hint)
+    if options.output_names and len(model.graph.outputs) != len(options.output_names):
         count = len(model.graph.outputs)
         raise Misuse(f"the model has {count} outputs", where="--output-names", hint=f"give {count} names")
 
 
-def _names(asked: Sequence[str], own: Sequence[str], flag: str, what: str) -> tuple[str, ...]:
-    if not asked:
-        return tuple(own)
-    if len(asked) != len(own):
-        count = f"{len(own)} {what}{'' if len(own) == 1 else 's'}"
-        raise Misuse(f"the model has {count}", where=flag, hint=f"they are {', '.join(own)}")
-    return tuple(asked)
+def _names(names: Sequence[str], defaults: Sequence[str], flag: str, kind: str) -> tuple[str, ...]:
+    if not names:
+        return tuple(defaults)
+    if len(names) != len(defaults):
+        count = f"{len(defaults)} {kind}{'' if len(defaults) == 1 else 's'}"
+        raise Misuse(f"the model has {count}", where=flag, hint=f"they are {', '.join(defaults)}")
+    return tuple(names)
 
 
 def _no_clash(loaded: LoadedModule, inputs: Sequence[str], outputs: Sequence[str]) -> None:
     """Refuses a name that would mean two values of a graph."""
     taken: dict[str, str] = dict.fromkeys(loaded.meta().state_dict(), "a weight")
-    for flag, what, names in (
+    for flag, kind, names in (
         ("--input-names", "an input", inputs),
         ("--output-names", "an output", outputs),
     ):
         for name in names:
             if name in taken:
-                what = f"'{name}' is already the name of {taken[name]}"
-                raise Misuse(what, where=flag, hint="choose another")
-            taken[name] = what
+                message = f"'{name}' is already the name of {taken[name]}"
+                raise Misuse(message, where=flag, hint="choose another")
+            taken[name] = kind
 
 
 def _lost(model: Model, names: Sequence[str]) -> tuple[str, ...]:
@@ -155,13 +159,15 @@ def _runner(
     there = {value.name for value in model.graph.feeds}
 
     def call(feeds: Mapping[str, Any]) -> list[Any]:
-        given = {names[own]: value for own, value in feeds.items() if names[own] in there}
-        results = session.run(given)
+        file_feeds = {
+            names[source_name]: value for source_name, value in feeds.items() if names[source_name] in there
+        }
+        results = session.run(file_feeds)
         for name in conditions:
             ways[name].add(bool(results[name].all()))
         return [results[name] for name in outputs]
 
-    return lambda bound: call
+    return lambda bound_inputs: call
 
 
 def _one_way(model: Model, ways: Mapping[str, set[bool]]) -> tuple[str, ...]:
@@ -170,11 +176,13 @@ def _one_way(model: Model, ways: Mapping[str, set[bool]]) -> tuple[str, ...]:
         return ()
     inner = sum(node.op == "If" for graph in graphs(model.graph) for node in graph.nodes)
     inner -= sum(node.op == "If" for node in model.graph.nodes)
-    one = sum(len(seen) < 2 for seen in ways.values())
+    one_sided = sum(len(values) < 2 for values in ways.values())
     notes = []
-    if one:
-        went = "each went one way" if one > 1 else "went one way"
-        notes.append(f"{many_text(one, 'condition')} {went} in all runs: the other branch was not compared")
+    if one_sided:
+        went = "each went one way" if one_sided > 1 else "went one way"
+        notes.append(
+            f"{many_text(one_sided, 'condition')} {went} in all runs: the other branch was not compared"
+        )
     if inner:
         notes.append(
             f"{many_text(inner, 'condition')} inside other branches: which way each went is not known"
@@ -185,10 +193,13 @@ def _one_way(model: Model, ways: Mapping[str, set[bool]]) -> tuple[str, ...]:
 def _planned(model: Model, names: Mapping[str, str]) -> Callable[[BoundInputs], dict[str, RandomInput]]:
     """How inputs are drawn as the graph uses them, by the module's own names: it shows what they index."""
     there = {value.name for value in model.graph.feeds}
-    own = {written: name for name, written in names.items() if written in there}
+    source_names = {written: name for name, written in names.items() if written in there}
 
-    def planned(bound: BoundInputs) -> dict[str, RandomInput]:
-        shapes = {names[i.name]: (None, i.shape or ()) for i in bound.inputs if names[i.name] in there}
-        return {own[d.name]: replace(d, name=own[d.name]) for d in plan_inputs(model, {}, shapes)}
+    def planned(bound_inputs: BoundInputs) -> dict[str, RandomInput]:
+        shapes = {names[i.name]: (None, i.shape or ()) for i in bound_inputs.inputs if names[i.name] in there}
+        return {
+            source_names[d.name]: replace(d, name=source_names[d.name])
+            for d in plan_inputs(model, {}, shapes)
+        }
 
     return planned

@@ -22,8 +22,8 @@ def convert(job: ConversionJob) -> ConversionResult:
     """
     job.tell("settling the inputs")
     loaded: LoadedModule = job.opened.loaded
-    bound = bind(loaded, job.input_shapes, job.dims)
-    open_ = axes.settle(loaded, bound, job.asked.dynamic, [info.name for info in bound.inputs])
+    bound_inputs = bind(loaded, job.input_shapes, job.dims)
+    open_ = axes.settle(loaded, bound_inputs, job.asked.dynamic, [info.name for info in bound_inputs.inputs])
     job.tell("making the weights")
     model = loaded.materialise()
     job.tell("exporting (torch.export)")
@@ -43,5 +43,5 @@ def convert(job: ConversionJob) -> ConversionResult:
         inputs=axes.inputs(open_),
         outputs=axes.outputs(loaded, open_),
         verification=comparison.prove_written(job, loaded, open_.bound, open_.others, "torch.export", depth),
-        notes=(*loaded.notes, *bound.notes, *axes.notes(open_)),
+        notes=(*loaded.notes, *bound_inputs.notes, *axes.notes(open_)),
     )

@@ -80,16 +80,20 @@ class ModuleChoice(Struct, frozen=True):
         """What they would do: formats, bits, BitOPs and bytes; nothing is calibrated."""
         if self.dtype:
             bits = 8 * getattr(torch, self.dtype).itemsize
-            found = answer(self.choices, shape_grid, self.rows, weight_bytes, weights=False, float_bits=bits)
+            quantization = answer(
+                self.choices, shape_grid, self.rows, weight_bytes, weights=False, float_bits=bits
+            )
             note = (
                 f"Only the choice, by shapes alone: its weights are {self.dtype}, of which no value was read;"
                 " what can be written is float32."
             )
-            return replace(found, modules=True, by_shapes=True, notes=(note,))
+            return replace(quantization, modules=True, by_shapes=True, notes=(note,))
         grids, bits = Grids({}), spec.accumulator
         choices = sound(self.choices, grids)
-        found = answer(choices, grids.of, self.rows, weight_bytes, weights=False, accumulator_bits=bits)
-        return _of_modules(found, spec, choices, grids)
+        quantization = answer(
+            choices, grids.of, self.rows, weight_bytes, weights=False, accumulator_bits=bits
+        )
+        return _of_modules(quantization, spec, choices, grids)
 
 
 def choice_on_shapes(opened: TorchModel, spec: QuantizeSpec, analysis: Analysis) -> ModuleChoice | None:
@@ -104,8 +108,8 @@ def choice_on_shapes(opened: TorchModel, spec: QuantizeSpec, analysis: Analysis)
     if not kinds or "float32" in kinds:
         return None
     layers = layers_on_shapes(loaded.meta(), analysis.layers)
-    rows = _named_by_path(whole_rows(analysis.layers, [one.path for one in layers]))
-    choices = choose([one.layer for one in layers], spec, lambda: rows)
+    rows = _named_by_path(whole_rows(analysis.layers, [layer.path for layer in layers]))
+    choices = choose([layer.layer for layer in layers], spec, lambda: rows)
     return ModuleChoice(loaded.meta(), layers, choices, rows, kinds[0])
 
 
@@ -117,19 +121,19 @@ def module_choice(opened: TorchModel, spec: QuantizeSpec, analysis: Analysis) ->
         BadModel: It does not run.
     """
     loaded = _fitting(opened, spec)
-    bound = bind(loaded, opened.options.input_shapes, opened.options.dims)
-    samples = _samples(loaded, bound, QuantizeRequest(spec, draws=1))
+    bound_inputs = bind(loaded, opened.options.input_shapes, opened.options.dims)
+    samples = _samples(loaded, bound_inputs, QuantizeRequest(spec, draws=1))
     with silence():
-        return _chosen(loaded, samples, partial(_run, bound, loaded.source), spec, analysis)
+        return _choice_on_samples(loaded, samples, partial(_run, bound_inputs, loaded.source), spec, analysis)
 
 
-def _chosen(
+def _choice_on_samples(
     loaded: LoadedModule, samples: Samples, run: Run, spec: QuantizeSpec, analysis: Analysis
 ) -> ModuleChoice:
     module = loaded.materialise()
     layers = module_layers(module, layer_runs(module, run, samples))
     rows = _named_by_path(analysis.layers)
-    return ModuleChoice(module, layers, choose([one.layer for one in layers], spec, lambda: rows), rows)
+    return ModuleChoice(module, layers, choose([layer.layer for layer in layers], spec, lambda: rows), rows)
 
 
 def quantized_again(
@@ -140,15 +144,15 @@ def quantized_again(
     Raises:
         Misuse: See `module_choice`; or ranges are missing.
     """
-    found = module_choice(opened, spec, analysis)
-    uses = range_uses(found.choices)
+    choice = module_choice(opened, spec, analysis)
+    uses = range_uses(choice.choices)
     if missing := [use.value for use in uses if use.value not in ranges]:
         raise Misuse(f"'{missing[0]}' was not calibrated", where=opened.source, hint="quantize it again")
-    made = sharing_values(found.module)
+    quantized = sharing_values(choice.module)
     with silence():
         grids = Grids({use: ranges[use.value] for use in uses})
-        quantize_copy(made, found.layers, sound(found.choices, grids), grids.of)
-    return opened.holding(twin_of(opened.loaded, made))
+        quantize_copy(quantized, choice.layers, sound(choice.choices, grids), grids.of)
+    return opened.holding(twin_of(opened.loaded, quantized))
 
 
 def to_quantized(
@@ -183,34 +187,34 @@ def to_quantized(
     spec = request.spec
     loaded = _checked(opened, spec, job, output, overwrite)
     job.tell("settling the inputs")
-    bound = bind(loaded, job.input_shapes, job.dims)
-    samples = _samples(loaded, bound, request)
-    run = partial(_run, bound, loaded.source)
+    bound_inputs = bind(loaded, job.input_shapes, job.dims)
+    samples = _samples(loaded, bound_inputs, request)
+    run = partial(_run, bound_inputs, loaded.source)
     with silence():
-        found = _chosen(loaded, samples, run, spec, analysis)
-        original = found.module
+        choice = _choice_on_samples(loaded, samples, run, spec, analysis)
+        original = choice.module
         step = partial(report, job.on_progress, job.cancel, "calibrating")
-        seen = ranges(original, found.layers, found.choices, spec, samples, run, step)
-        grids = Grids(seen)
-        parts = found.layers, sound(found.choices, grids)
-        made = sharing_values(original) if module is None else copied(module, share=False)
-        quantize_copy(made, *parts, grids.of, torchao=spec.form == "torchao")
-        twin = twin_of(loaded, made)
-        said_of: dict[str, Any] = {"weights": measured or bool(spec.accumulator)}
+        calibrated = ranges(original, choice.layers, choice.choices, spec, samples, run, step)
+        grids = Grids(calibrated)
+        parts = choice.layers, sound(choice.choices, grids)
+        quantized = sharing_values(original) if module is None else copied(module, share=False)
+        quantize_copy(quantized, *parts, grids.of, torchao=spec.form == "torchao")
+        twin = twin_of(loaded, quantized)
+        measurements: dict[str, Any] = {"weights": measured or bool(spec.accumulator)}
         if measured:
             step = partial(report, job.on_progress, job.cancel, "comparing")
-            told = run_errors(original, twin.materialise(), *parts, grids.of, samples, run, step)
-            said_of |= zip(("layers", "outputs"), told, strict=True)
+            errors = run_errors(original, twin.materialise(), *parts, grids.of, samples, run, step)
+            measurements |= zip(("layers", "outputs"), errors, strict=True)
     if output is not None:
         with output_files.atomic_write(output, overwrite=overwrite) as temporary:
             write_twin(twin, opened.format, replace(job, path=temporary, target=output))
-    stored, bits = analysis.info.totals.weight_bytes, spec.accumulator
-    fact = answer(parts[1], grids.of, found.rows, stored, accumulator_bits=bits, **said_of)
-    said = samples.text if measured or range_uses(found.choices) else ""
+    weight_bytes, bits = analysis.info.totals.weight_bytes, spec.accumulator
+    fact = answer(parts[1], grids.of, choice.rows, weight_bytes, accumulator_bits=bits, **measurements)
+    calibration = samples.text if measured or range_uses(choice.choices) else ""
     fact = _of_modules(fact, spec, parts[1], grids)
-    fact = replace(fact, output=output or "", calibration=said, seconds=time.perf_counter() - started)
-    by_value = {use.value: limits for use, limits in seen.items()}
-    return QuantizedModule(made, opened.holding(twin), fact, by_value)
+    fact = replace(fact, output=output or "", calibration=calibration, seconds=time.perf_counter() - started)
+    by_value = {use.value: limits for use, limits in calibrated.items()}
+    return QuantizedModule(quantized, opened.holding(twin), fact, by_value)
 
 
 def _of_modules(
@@ -244,9 +248,9 @@ def _fitting(opened: TorchModel, spec: QuantizeSpec) -> LoadedModule:
     loaded = _module(opened, spec)
     kinds = _weight_types(loaded)
     if kinds and "float32" not in kinds:  # said before all of them are read
-        what = f"its weights are {' and '.join(kinds)}, and number formats are given to float32"
+        message = f"its weights are {' and '.join(kinds)}, and number formats are given to float32"
         hint = "without -o explorer quantize tells bytes and BitOPs of the choice"
-        raise Misuse(what, where=opened.source, hint=hint)
+        raise Misuse(message, where=opened.source, hint=hint)
     return loaded
 
 
@@ -284,24 +288,24 @@ def check_samples(opened: TorchModel, request: QuantizeRequest) -> None:
     _samples(loaded, bind(loaded, opened.options.input_shapes, opened.options.dims), request).check()
 
 
-def _samples(loaded: LoadedModule, bound: BoundInputs, request: QuantizeRequest) -> Samples:
+def _samples(loaded: LoadedModule, bound_inputs: BoundInputs, request: QuantizeRequest) -> Samples:
     """Inputs of the module: those of the user's files, or drawn as for a proof."""
     if request.calibrate:
-        inputs = tuple(Value(info.name, info.dtype, info.shape) for info in bound.inputs)
+        inputs = tuple(Value(info.name, info.dtype, info.shape) for info in bound_inputs.inputs)
         return read_samples(Model(Graph("", (), inputs, (), {}), {}, 0), request.calibrate)
     seeds = range(request.seed, request.seed + request.draws)
-    said = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
+    seeds_text = f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {seeds[0]} to {seeds[-1]}"
     return Samples(
-        f"random inputs, {said}",
+        f"random inputs, {seeds_text}",
         len(seeds),
-        lambda: (comparison.one_draw(loaded, bound, seed) for seed in seeds),
+        lambda: (comparison.one_draw(loaded, bound_inputs, seed) for seed in seeds),
     )
 
 
-def _run(bound: BoundInputs, source: str, module: nn.Module, feeds: Feeds) -> list[Any]:
+def _run(bound_inputs: BoundInputs, source: str, module: nn.Module, feeds: Feeds) -> list[Any]:
     """Runs a module on a sample."""
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
-    args, kwargs = bound.call([as_tensor(feeds[info.name]).to(device) for info in bound.inputs])
+    args, kwargs = bound_inputs.call([as_tensor(feeds[info.name]).to(device) for info in bound_inputs.inputs])
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)

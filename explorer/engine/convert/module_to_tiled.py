@@ -43,9 +43,11 @@ def plan_module(
         Misuse: As `replace.tile_module` says, or the model is no nn.Module.
     """
     loaded = replaceable(opened, _AS_ONNX)
-    bound = bind(loaded, job.input_shapes, job.dims)
+    bound_inputs = bind(loaded, job.input_shapes, job.dims)
     # on the meta device a copy costs nothing
-    return tile_module(loaded.meta(), spec, _calls(loaded, bound), share=True, macs_total=macs_total)[1]
+    return tile_module(loaded.meta(), spec, _calls(loaded, bound_inputs), share=True, macs_total=macs_total)[
+        1
+    ]
 
 
 def to_torch(
@@ -86,33 +88,33 @@ def to_torch(
         output_files.check_target(output, overwrite=overwrite, models=[opened.source, *files], weights=files)
         writer_of(output, job.asked)
     job.tell("settling the inputs")
-    bound = bind(loaded, job.input_shapes, job.dims)
-    calls = _calls(loaded, bound)
+    bound_inputs = bind(loaded, job.input_shapes, job.dims)
+    calls = _calls(loaded, bound_inputs)
     job.tell("tiling the layers")
     original = module if module is not None else loaded.materialise()
     tiled, plan = tile_module(original, spec, calls, share=module is None, macs_total=macs_total)
     twin = twin_of(loaded, tiled)
     if output is None:
-        evidence = _proof(job, loaded, twin, plan, bound) if job.verify else None
+        evidence = _proof(job, loaded, twin, plan, bound_inputs) if job.verify else None
         return tiled, TileResult(plan, "", evidence, time.perf_counter() - started, "")
     evidence = None
     with output_files.atomic_write(output, overwrite=overwrite) as temporary:
         load = write_twin(twin, opened.format, replace(job, path=temporary, target=output))
         if job.verify:
-            evidence = _proof(job, loaded, twin, plan, bound, lambda: load(temporary))
+            evidence = _proof(job, loaded, twin, plan, bound_inputs, lambda: load(temporary))
             evidence = replace(evidence, before=opened.source, after=output)
             if not evidence.passed:
                 raise output_files.Discard
-    kept = output if evidence is None or evidence.passed else ""
-    return tiled, TileResult(plan, kept, evidence, time.perf_counter() - started, "")
+    written = output if evidence is None or evidence.passed else ""
+    return tiled, TileResult(plan, written, evidence, time.perf_counter() - started, "")
 
 
-def _calls(loaded: LoadedModule, bound: BoundInputs) -> Calls:
+def _calls(loaded: LoadedModule, bound_inputs: BoundInputs) -> Calls:
     """With how many rows each layer runs: on the meta device, or, where that fails, on the CPU."""
     failed: Exception | None = None
     for device, model in (("meta", loaded.meta), ("cpu", loaded.materialise)):
         try:
-            args, kwargs = bound.arguments(device=device)
+            args, kwargs = bound_inputs.arguments(device=device)
             with silence(), torch.random.fork_rng(devices=[]):
                 return rows_of_calls(model(), args, kwargs)
         except Exception as error:
@@ -126,19 +128,19 @@ def _proof(
     loaded: LoadedModule,
     twin: LoadedModule,
     plan: Plan,
-    bound: BoundInputs,
+    bound_inputs: BoundInputs,
     reopened: Callable[[], Any] | None = None,
 ) -> Verification:
     """Layers first, each against its original, then the whole: as it is, or as it was read back."""
     started = time.perf_counter()
-    names = [info.name for info in bound.inputs]
-    open_ = axes.settle(loaded, bound, job.asked.dynamic, names)
+    names = [info.name for info in bound_inputs.inputs]
+    open_ = axes.settle(loaded, bound_inputs, job.asked.dynamic, names)
     tiled = twin.materialise()
     step = job.counted("comparing layers", len(plan.sites))
-    feeds = comparison.one_draw(loaded, bound, job.seed)
+    feeds = comparison.one_draw(loaded, bound_inputs, job.seed)
 
     def run(model: Any) -> None:
-        comparison.module_call(model, bound, loaded.source)(feeds)
+        comparison.module_call(model, bound_inputs, loaded.source)(feeds)
 
     with silence():
         sites = site_evidence(loaded.materialise(), tiled, plan, run, job.seed, step)
@@ -149,10 +151,10 @@ def _proof(
             result = reopened()
     after = partial(comparison.module_call, result, source="the tiled module")
     depth = comparison.depth_of_module(tiled)
-    found = comparison.prove(job, loaded, open_.bound, open_.others, after, depth=depth)
+    evidence = comparison.prove(job, loaded, open_.bound, open_.others, after, depth=depth)
     return replace(
-        found,
-        **verdict_of(Grounds(sites=sites, whole=found.outputs, draws=job.draws)),
+        evidence,
+        **verdict_of(Grounds(sites=sites, whole=evidence.outputs, draws=job.draws)),
         before=loaded.source,
         after=os.fspath(job.target) or "the tiled module",
         sites=sites,

@@ -30,29 +30,29 @@ def convert(job: ConversionJob) -> ConversionResult:
     """
     job.tell("settling the inputs")
     loaded: LoadedModule = job.opened.loaded
-    bound = bind(loaded, job.input_shapes, job.dims)
+    bound_inputs = bind(loaded, job.input_shapes, job.dims)
     method = job.asked.method or "trace"
     job.tell("making the weights")
     model = loaded.materialise()
     job.tell(f"writing TorchScript ({METHODS[method]})")
     try:
         with loaded.quiet(), torch.no_grad(), torch.random.fork_rng(devices=[]):
-            made = _script(model) if method == "script" else _trace(model, bound)
+            compiled = _script(model) if method == "script" else _trace(model, bound_inputs)
     except Exception as error:
-        other = "script" if method == "trace" else "trace"
-        what = f"it cannot be {METHODS[method]} ({error_line(error)})"
-        raise BadModel(what, where=loaded.source, hint=f"try --method {other}") from error
-    job.write(made, lambda: _JIT.save(made, job.path))
+        other_method = "script" if method == "trace" else "trace"
+        message = f"it cannot be {METHODS[method]} ({error_line(error)})"
+        raise BadModel(message, where=loaded.source, hint=f"try --method {other_method}") from error
+    job.write(compiled, lambda: _JIT.save(compiled, job.path))
     evidence = comparison.prove_written(
-        job, loaded, bound, (), "torchscript", comparison.depth_of_module(model)
+        job, loaded, bound_inputs, (), "torchscript", comparison.depth_of_module(model)
     )
     notes = () if method == "script" else (_TRACED,)
     return ConversionResult(
         how=f"torch.jit.{method}",
-        inputs=bound.inputs,
-        outputs=outputs_of(loaded, bound) or (),
+        inputs=bound_inputs.inputs,
+        outputs=outputs_of(loaded, bound_inputs) or (),
         verification=evidence,
-        notes=(*loaded.notes, *bound.notes, *notes),
+        notes=(*loaded.notes, *bound_inputs.notes, *notes),
     )
 
 
@@ -63,14 +63,14 @@ _JIT: Any = torch.jit
 """Its functions have no types."""
 
 
-def _trace(model: nn.Module, bound: BoundInputs) -> Any:
-    args, kwargs = bound.arguments(device="cpu")
-    how: dict[str, Any] = {"check_trace": False, "strict": False}
+def _trace(model: nn.Module, bound_inputs: BoundInputs) -> Any:
+    args, kwargs = bound_inputs.arguments(device="cpu")
+    options: dict[str, Any] = {"check_trace": False, "strict": False}
     if not kwargs:
-        return _JIT.trace(model, tuple(args), **how)
+        return _JIT.trace(model, tuple(args), **options)
     # a trace takes its inputs by position or by name, not both
     named = dict(inspect.signature(model.forward).bind(*args, **kwargs).arguments)
-    return _JIT.trace(model, example_kwarg_inputs=named, **how)
+    return _JIT.trace(model, example_kwarg_inputs=named, **options)
 
 
 def _script(model: nn.Module) -> Any:

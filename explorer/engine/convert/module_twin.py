@@ -40,8 +40,8 @@ def replaceable(opened: OpenedModel, hint: str) -> LoadedModule:
     """
     loaded = module_of(opened)
     if _replays(loaded):
-        what = f"only layers of an nn.Module can be replaced; {opened.format} keeps only their operators"
-        raise Misuse(what, where=opened.source, hint=f"name the code: package.module:callable; or {hint}")
+        message = f"only layers of an nn.Module can be replaced; {opened.format} keeps only their operators"
+        raise Misuse(message, where=opened.source, hint=f"name the code: package.module:callable; or {hint}")
     return loaded
 
 
@@ -55,11 +55,11 @@ def _replays(loaded: LoadedModule) -> bool:
     return any(isinstance(layer, ReplayModule) for layer in loaded.meta().modules())
 
 
-def twin_of(loaded: LoadedModule, made: nn.Module) -> LoadedModule:
+def twin_of(loaded: LoadedModule, module: nn.Module) -> LoadedModule:
     """What was made of a module, as it was opened."""
     return replace(
         loaded,
-        build=lambda: sharing_values(made),
+        build=lambda: sharing_values(module),
         trained=True,
         bound=None,
         _meta=None,
@@ -68,7 +68,7 @@ def twin_of(loaded: LoadedModule, made: nn.Module) -> LoadedModule:
     )
 
 
-def writer_of(output: str, asked: ConversionOptions) -> convert.Converter:
+def writer_of(output: str, options: ConversionOptions) -> convert.Converter:
     """What writes a module to a file of this name, as it is asked for.
 
     Raises:
@@ -76,7 +76,7 @@ def writer_of(output: str, asked: ConversionOptions) -> convert.Converter:
     """
     if output.lower().endswith(".onnx"):
         raise Misuse("a module is no ONNX file", where=output, hint="give a .pt2 or .pt file")
-    return convert.find("torch", output, output, asked, module=True)
+    return convert.find("torch", output, output, options, module=True)
 
 
 def write_twin(twin: LoadedModule, format: str, job: ConversionJob) -> Callable[[str], Any]:

@@ -32,13 +32,13 @@ def fold_file(job: ConversionJob) -> tuple[str, ...]:
         return ()
     job.tell("folding")
     model = validate(reader.read(job.path))
-    said: list[str] = []
+    changes: list[str] = []
     for kind in FOLDS:
         model, step = fold(model, kind)
-        said += [step.what] if step.folded else []
-    if said:
+        changes += [step.what] if step.folded else []
+    if changes:
         _rewrite(job.path, model, ())
-    return tuple(said) or ("nothing to fold",)
+    return tuple(changes) or ("nothing to fold",)
 
 
 def _rewrite(path: str, model: Model, others: Collection[str]) -> None:

@@ -35,16 +35,16 @@ def torchscript(job: ConversionJob) -> ConversionResult:
     jit: Any = torch.jit  # its functions have no types
     try:
         with silence(), torch.no_grad():
-            made = jit.trace(module, _tensors(drawn, job.seed), check_trace=False, strict=False)
+            traced = jit.trace(module, _tensors(drawn, job.seed), check_trace=False, strict=False)
     except ExplorerError:
         raise
     except Exception as error:
         raise BadModel(f"it cannot be traced ({error_line(error)})", where=job.source) from error
-    job.write(made, lambda: jit.save(made, job.path))
+    job.write(traced, lambda: jit.save(traced, job.path))
     evidence = None
     if job.verify:
         evidence = _compared(job, model, "torchscript", [drawn])
-    return _made("torch.jit.trace of our own interpreter", model, drawn, {}, evidence, (_TRACED,))
+    return _result("torch.jit.trace of our own interpreter", model, drawn, {}, evidence, (_TRACED,))
 
 
 def program(job: ConversionJob) -> ConversionResult:
@@ -84,11 +84,11 @@ def program(job: ConversionJob) -> ConversionResult:
         cases = [drawn]
         if symbols:
             for least in (LEAST + 5, 3, 17):
-                other = {name: least + 2 * at for at, name in enumerate(symbols)}
-                cases.append(plan_inputs(model, {**other, **job.dims}, job.input_shapes))
+                sizes_to_try = {name: least + 2 * at for at, name in enumerate(symbols)}
+                cases.append(plan_inputs(model, {**sizes_to_try, **job.dims}, job.input_shapes))
         evidence = _compared(job, model, "torch.export", cases)
     names = {name: name for name in symbols}
-    return _made("torch.export of our own interpreter", model, drawn, names, evidence, notes)
+    return _result("torch.export of our own interpreter", model, drawn, names, evidence, notes)
 
 
 _TRACED = "a trace holds what ran with these inputs: turns of loops and decisions are fixed"
@@ -107,9 +107,9 @@ def _tensors(drawn: Sequence[RandomInput], seed: int) -> tuple[torch.Tensor, ...
 
 def _symbols(model: Model, job: ConversionJob) -> tuple[str, ...]:
     """Names of dimensions that nobody bound."""
-    given = (v for v in model.graph.feeds if v.name not in job.input_shapes)
-    found = dict.fromkeys(d for v in given for d in v.shape or () if isinstance(d, str))
-    return tuple(name for name in found if name not in job.dims)
+    feeds = (v for v in model.graph.feeds if v.name not in job.input_shapes)
+    symbols = dict.fromkeys(d for v in feeds for d in v.shape or () if isinstance(d, str))
+    return tuple(name for name in symbols if name not in job.dims)
 
 
 def _specification(model: Model, symbols: Sequence[str]) -> Any:
@@ -125,21 +125,21 @@ def _specification(model: Model, symbols: Sequence[str]) -> Any:
 def _still_open(model: Model, exported: Any, symbols: Sequence[str]) -> list[str]:
     """Those of the dimensions that torch did not take for constants."""
     kinds = {s.arg.name for s in exported.graph_signature.input_specs if s.kind.name == "USER_INPUT"}
-    given = [n.meta["val"] for n in exported.graph.nodes if n.op == "placeholder" and n.name in kinds]
-    found = dict.fromkeys(symbols, True)
-    for value, tensor in zip(model.graph.feeds, given, strict=True):
+    tensors = [n.meta["val"] for n in exported.graph.nodes if n.op == "placeholder" and n.name in kinds]
+    is_open = dict.fromkeys(symbols, True)
+    for value, tensor in zip(model.graph.feeds, tensors, strict=True):
         for name, size in zip(value.shape or (), tensor.shape, strict=True):
-            if name in found and isinstance(size, int):
-                found[str(name)] = False
-    return [name for name, still in found.items() if still]
+            if name in is_open and isinstance(size, int):
+                is_open[str(name)] = False
+    return [name for name, still in is_open.items() if still]
 
 
 def _exported(module: OnnxModule, drawn: Sequence[RandomInput], shapes: Any, seed: int) -> tuple[Any, str]:
     """The program, or None and why there is none."""
     try:
         with silence(), torch.no_grad():
-            given = _tensors(drawn, seed)
-            return torch.export.export(module, given, dynamic_shapes=shapes, strict=False), ""
+            tensors = _tensors(drawn, seed)
+            return torch.export.export(module, tensors, dynamic_shapes=shapes, strict=False), ""
     except ExplorerError as error:
         return None, error.what
     except Exception as error:
@@ -155,15 +155,15 @@ def _compared(
     return prove(job, model, written, cases, "the file that was written")
 
 
-def _made(
-    how: str,
+def _result(
+    method: str,
     model: Model,
     drawn: Sequence[RandomInput],
     open_: Mapping[str, str],
     evidence: Verification | None,
     notes: tuple[str, ...],
 ) -> ConversionResult:
-    sizes = {one.name: one.shape for one in drawn}
+    sizes = {drawn_input.name: drawn_input.shape for drawn_input in drawn}
 
     def info(value: Value) -> TensorInfo:
         shape = value.shape
@@ -175,7 +175,7 @@ def _made(
     if evidence is not None and is_quantized(model):
         notes = (*notes, comparison.QUANTIZED)
     return ConversionResult(
-        how=how,
+        how=method,
         inputs=tuple(map(info, model.graph.feeds)),
         outputs=tuple(map(info, model.graph.outputs)),
         verification=evidence,

@@ -82,16 +82,16 @@ def _interpreter(tensorflow: Any, job: ConversionJob) -> Any:
     what the format defines.
     """
     try:
-        made = tensorflow.lite.Interpreter(
+        interpreter = tensorflow.lite.Interpreter(
             model_path=job.source,
             experimental_op_resolver_type=tensorflow.lite.experimental.OpResolverType.BUILTIN_REF,
         )
-        made.allocate_tensors()
+        interpreter.allocate_tensors()
     except Exception as error:
         raise BadModel(
             f"TensorFlow cannot run it ({error_line(error)})", where=job.source, hint=comparison.UNPROVED
         ) from error
-    return made
+    return interpreter
 
 
 def _compare(job: ConversionJob, interpreter: Any, model: Model, quantized: bool) -> Verification:
@@ -109,8 +109,8 @@ def _compare(job: ConversionJob, interpreter: Any, model: Model, quantized: bool
         return _numbers(_run(interpreter, model, results, feeds, job), results)
 
     def after(feeds: Feeds) -> list[Array]:
-        found = session.run(feeds)
-        return _numbers([found[name] for name in names], results)
+        outputs = session.run(feeds)
+        return _numbers([outputs[name] for name in names], results)
 
     return comparison.compare_runs(job, model, before, after, drawn, layers)
 
@@ -121,12 +121,12 @@ def _is_quantized(detail: Mapping[str, Any]) -> bool:
 
 def _numbers(values: Sequence[Array], details: Sequence[Mapping[str, Any]]) -> list[Array]:
     """Outputs as the numbers that they stand for."""
-    made = []
+    numbers = []
     for value, detail in zip(values, details, strict=True):
         scale, zero = detail["quantization"]
         whole = value.dtype.type in comparison.STEPS and scale
-        made.append(((value.astype(np.float64) - zero) * scale).astype(np.float32) if whole else value)
-    return made
+        numbers.append(((value.astype(np.float64) - zero) * scale).astype(np.float32) if whole else value)
+    return numbers
 
 
 def _ordered(interpreter: Any, names: Sequence[str]) -> list[Mapping[str, Any]]:

@@ -25,15 +25,15 @@ def of_units(
         figure: Of a row, by its id.
         groups: Whether it has, of a group, what the group does itself; else that is the sum of its rows.
     """
-    found = np.zeros(len(units.rows))
+    totals = np.zeros(len(units.rows))
     taken: set[int] = set()
     for unit, row in enumerate(units.rows):
         if row is None or row in taken:  # a row that several nodes are is the first's
             continue
         taken.add(row)
         inside = range(row, end_of(layers, row)) if layers[row].group else (row,)
-        found[unit] = sum(figure(at) or 0 for at in inside if groups or not layers[at].group)
-    return found
+        totals[unit] = sum(figure(at) or 0 for at in inside if groups or not layers[at].group)
+    return totals
 
 
 def of_modules(
@@ -56,28 +56,28 @@ def of_modules(
     rows = _rows_of_modules(places, layers)
     spans: dict[int, list[tuple[object, range]]] = defaultdict(list)
     behind = 0  # the last unit that has a row: exporters put some of no module's among those of one
-    for unit, own in enumerate(rows):
-        pieces, row = places[unit][0].split("."), own
+    for unit, innermost in enumerate(rows):
+        pieces, row = places[unit][0].split("."), innermost
         while row is not None:
             inner = layers[row].path.count(".") + 1
             call: object = tuple(pieces[:inner]) if inner <= len(pieces) else unit
-            last_call, known = spans[row][-1] if spans[row] else (None, range(0))
-            if last_call == call and known.stop >= behind:
-                spans[row][-1] = call, range(known.start, unit + 1)
+            last_call, last_span = spans[row][-1] if spans[row] else (None, range(0))
+            if last_call == call and last_span.stop >= behind:
+                spans[row][-1] = call, range(last_span.start, unit + 1)
             else:
                 spans[row].append((call, range(unit, unit + 1)))
             row = layers[row].parent
-        behind = behind if own is None else unit + 1
-    found, within, last = np.zeros(len(rows)), dict[int, str](), 0
+        behind = behind if innermost is None else unit + 1
+    seconds, within, last = np.zeros(len(rows)), dict[int, str](), 0
     for layer in layers:
-        mine = [one for _, one in spans[layer.id]]
+        mine = [span for _, span in spans[layer.id]]
         last = mine[0].start if mine else last
         parts = range(layer.id + 1, end_of(layers, layer.id))
-        for one in mine or [range(last, last + 1)]:
-            found[one.start] += took.get(layer.id, 0.0) / (len(mine) or 1)
+        for span in mine or [range(last, last + 1)]:
+            seconds[span.start] += took.get(layer.id, 0.0) / (len(mine) or 1)
             if layer.id in took and not any(at in took for at in parts):
-                within |= dict.fromkeys(one[1:], f"it is within {layer.path}, which was measured as one")
-    return found, within
+                within |= dict.fromkeys(span[1:], f"it is within {layer.path}, which was measured as one")
+    return seconds, within
 
 
 def _rows_of_modules(places: Sequence[tuple[str, str]], layers: Sequence[Layer]) -> list[int | None]:
@@ -87,18 +87,18 @@ def _rows_of_modules(places: Sequence[tuple[str, str]], layers: Sequence[Layer])
     for layer in layers:
         if not layer.group:
             functions[layer.parent, _plain(layer.kind)].append(layer.id)
-    found: list[int | None] = []
+    rows: list[int | None] = []
     for call, op in places:
         path = ""
         for piece in call.split("."):
-            known = next((one for one in _names(path, piece) if one in by_path), None)
-            if known is None:
+            child = next((candidate for candidate in _names(path, piece) if candidate in by_path), None)
+            if child is None:
                 break
-            path = known
+            path = child
         row = by_path[path].id if path else None
-        own = functions[row, _plain(op)] if row is None or layers[row].group else None
-        found.append(own.popleft() if own else row)
-    return found
+        same_operator = functions[row, _plain(op)] if row is None or layers[row].group else None
+        rows.append(same_operator.popleft() if same_operator else row)
+    return rows
 
 
 def _names(around: str, piece: str) -> Iterator[str]:
@@ -171,20 +171,20 @@ def inside(units: GraphUnits, layers: Sequence[Layer], order: Callable[[], Sched
     for life in lives(run.steps):
         change[life.born] += life.size or 0
         change[life.dies + 1] -= life.size or 0
-    found = np.zeros(len(units.rows) + 1)
+    peaks = np.zeros(len(units.rows) + 1)
     unit_of = [-1 if row is None else within.get(row, -1) for row in run.rows]
-    np.maximum.at(found, unit_of, np.cumsum(change[:-1]))
-    return found[:-1]
+    np.maximum.at(peaks, unit_of, np.cumsum(change[:-1]))
+    return peaks[:-1]
 
 
-def both(one: Row, other: Row) -> Row:
+def both(first: Row, second: Row) -> Row:
     """The sum of two costs."""
-    return lambda kind, start: one(kind, start) + other(kind, start)
+    return lambda kind, start: first(kind, start) + second(kind, start)
 
 
-def times(one: Row, factors: Sequence[float]) -> Row:
+def times(cost: Row, factors: Sequence[float]) -> Row:
     """A cost as often as the kind of the stage says."""
-    return lambda kind, start: one(kind, start) * factors[kind]
+    return lambda kind, start: cost(kind, start) * factors[kind]
 
 
 def of_kind(rows: Sequence[Row]) -> Row:

@@ -66,15 +66,15 @@ def extract(subject: SplitSubject, spec: PartSpec) -> Part:
     units = graph_units(model, subject.layers, types)
     nodes = [model.graph.nodes[at] for at in units.positions]
     edges = UnitEdges(units.rows, [node.outputs for node in nodes], [tuple(reads(node)) for node in nodes])
-    chosen = chosen_units(subject.layers, spec, edges)
-    if not chosen:
+    part_units = chosen_units(subject.layers, spec, edges)
+    if not part_units:
         raise Misuse(
             "nothing of the model computes that from inputs", where="extract", hint="name other layers"
         )
-    places = {units.positions[unit] for unit in chosen}
-    places |= {at for unit in chosen for at in units.constants[unit]}
-    given, made = _ends(model, units, chosen, places)
-    return Part(part_model(model, places, given, made, types), tuple(sorted(chosen)), units)
+    places = {units.positions[unit] for unit in part_units}
+    places |= {at for unit in part_units for at in units.constants[unit]}
+    inputs, outputs = _ends(model, units, part_units, places)
+    return Part(part_model(model, places, inputs, outputs, types), tuple(sorted(part_units)), units)
 
 
 def chosen_units(layers: Sequence[Layer], spec: PartSpec, edges: UnitEdges) -> set[int]:
@@ -101,28 +101,28 @@ def chosen_units(layers: Sequence[Layer], spec: PartSpec, edges: UnitEdges) -> s
         else every
     )
     end = _reached(_named(layers, spec.end, edges, "--to", reading=False), behind) if spec.end else every
-    found = start & end
-    if not found:
+    between = start & end
+    if not between:
         raise Misuse(
             f"nothing leads from {', '.join(spec.start)} to {', '.join(spec.end)}",
             where="--from --to",
             hint="explorer graph MODEL --from A --to B draws what does",
         )
-    return found
+    return between
 
 
 def _rows(layers: Sequence[Layer], text: str) -> list[int]:
     """Rows that a glob or a filter means, with those inside of groups."""
-    found: Iterable[int] = [layer.id for layer in layers if layer.path == text]
-    if is_query(text) and not found:
-        found = search(layers, text)
-    elif not found:
-        found = [
+    matches: Iterable[int] = [layer.id for layer in layers if layer.path == text]
+    if is_query(text) and not matches:
+        matches = search(layers, text)
+    elif not matches:
+        matches = [
             layer.id
             for layer in layers
             if any(fnmatchcase(name, text) for name in (layer.path, layer.path.lstrip("/"), layer.name))
         ]
-    rows = [row for at in found for row in range(at, end_of(layers, at))]
+    rows = [row for at in matches for row in range(at, end_of(layers, at))]
     if not rows:
         hint = nearest(text, [layer.path for layer in layers])
         raise Misuse(f"no layer is called '{text}'", where="--layer", hint=hint)
@@ -134,7 +134,7 @@ def _named(
 ) -> set[int]:
     """Units of layers or tensors that were named; of a tensor who makes it, or, `reading`, who reads it."""
     makers = edges.makers
-    found: set[int] = set()
+    named_units: set[int] = set()
     for name in names:
         rows = {
             row
@@ -148,46 +148,48 @@ def _named(
         elif not mine and name in makers:
             mine = {makers[name]}
         if not mine:
-            known = [*(layer.path for layer in layers), *makers]
-            raise Misuse(f"no layer or tensor is called '{name}'", where=flag, hint=nearest(name, known))
-        found |= mine
-    return found
+            candidates = [*(layer.path for layer in layers), *makers]
+            raise Misuse(f"no layer or tensor is called '{name}'", where=flag, hint=nearest(name, candidates))
+        named_units |= mine
+    return named_units
 
 
 def _turned(behind: dict[int, list[int]]) -> dict[int, list[int]]:
     """Who reads what a unit makes."""
-    found: dict[int, list[int]] = {unit: [] for unit in behind}
+    readers: dict[int, list[int]] = {unit: [] for unit in behind}
     for unit, makers in behind.items():
         for maker in makers:
-            found[maker].append(unit)
-    return found
+            readers[maker].append(unit)
+    return readers
 
 
 def _reached(begin: set[int], edges: dict[int, list[int]]) -> set[int]:
-    found, todo = set(begin), list(begin)
+    reached, todo = set(begin), list(begin)
     while todo:
         for unit in edges[todo.pop()]:
-            if unit not in found:
-                found.add(unit)
+            if unit not in reached:
+                reached.add(unit)
                 todo.append(unit)
-    return found
+    return reached
 
 
-def _ends(model: Model, units: GraphUnits, chosen: set[int], places: set[int]) -> tuple[list[str], list[str]]:
+def _ends(
+    model: Model, units: GraphUnits, part_units: set[int], places: set[int]
+) -> tuple[list[str], list[str]]:
     """What goes into a part, and what comes out."""
     nodes = model.graph.nodes
-    mine = {units.positions[unit] for unit in chosen}
-    made = {name: None for at in sorted(mine) for name in nodes[at].outputs if name}
+    mine = {units.positions[unit] for unit in part_units}
+    produced = {name: None for at in sorted(mine) for name in nodes[at].outputs if name}
     fed = {value.name for value in model.graph.feeds}
     inside = {name for at in places for name in nodes[at].outputs}
     live = fed | {name for at in units.positions for name in nodes[at].outputs}
-    given = {
+    inputs = {
         name: None for at in sorted(mine) for name in reads(nodes[at]) if name in live and name not in inside
     }
     outside = {name for at, node in enumerate(nodes) if at not in mine for name in reads(node)}
     outside |= {value.name for value in model.graph.outputs}
-    handed = [name for name in made if name in outside]
-    if not handed:  # what nobody reads is what it was taken for
+    outputs = [name for name in produced if name in outside]
+    if not outputs:  # what nobody reads is what it was taken for
         read = {name for at in mine for name in reads(nodes[at])}
-        handed = [name for name in made if name not in read]
-    return list(given), handed
+        outputs = [name for name in produced if name not in read]
+    return list(inputs), outputs

@@ -97,11 +97,11 @@ def read(folder: str) -> Manifest:
     except OSError:
         hint = "explorer split MODEL -n 2 -o FOLDER writes one"
         raise Misuse(f"there is no {NAME}", where=folder, hint=hint) from None
-    found = listed(path)
-    for name, digest in files(found).items():
+    manifest = listed(path)
+    for name, digest in files(manifest).items():
         _check(os.path.join(folder, name), digest)
-    _check_wiring(found, path)
-    return found
+    _check_wiring(manifest, path)
+    return manifest
 
 
 def listed(path: str) -> Manifest:
@@ -111,23 +111,25 @@ def listed(path: str) -> Manifest:
         BadModel: It is broken, or names a file outside its folder.
     """
     try:
-        found = msgspec.json.decode(input_files.content(path), type=Manifest)
+        manifest = msgspec.json.decode(input_files.content(path), type=Manifest)
     except OSError as error:
         raise BadModel(f"cannot be read ({error.strerror or error})", where=path) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadModel(f"is no manifest of stages: {error}", where=path) from None
-    if not found.stages:
+    if not manifest.stages:
         raise BadModel("names no stages", where=path)
-    for stage in found.stages:
+    for stage in manifest.stages:
         if os.path.basename(stage.file) != stage.file or stage.file in ("", ".", ".."):
             raise BadModel(f"names a file outside its folder: '{stage.file}'", where=path)
-    return found
+    return manifest
 
 
-def files(found: Manifest) -> dict[str, str]:
+def files(manifest: Manifest) -> dict[str, str]:
     """Files of the stages by name, external data too, with their digests."""
-    data = {f"{one.file}.data": one.data_sha256 for one in found.stages if one.data_sha256}
-    return {one.file: one.sha256 for one in found.stages} | data
+    external_data = {
+        f"{stage.file}.data": stage.data_sha256 for stage in manifest.stages if stage.data_sha256
+    }
+    return {stage.file: stage.sha256 for stage in manifest.stages} | external_data
 
 
 def _check(path: str, digest: str) -> None:
@@ -139,14 +141,14 @@ def _check(path: str, digest: str) -> None:
         )
 
 
-def _check_wiring(found: Manifest, path: str) -> None:
-    known = {one.name for one in found.inputs}
-    for stage in found.stages:
-        missing = [one.name for one in stage.inputs if one.name not in known]
+def _check_wiring(manifest: Manifest, path: str) -> None:
+    available = {tensor.name for tensor in manifest.inputs}
+    for stage in manifest.stages:
+        missing = [tensor.name for tensor in stage.inputs if tensor.name not in available]
         if missing:
             raise BadModel(f"nothing before {stage.file} makes '{missing[0]}'", where=path)
-        known |= {one.name for one in stage.outputs}
-    missing = [one.name for one in found.outputs if one.name not in known]
+        available |= {tensor.name for tensor in stage.outputs}
+    missing = [tensor.name for tensor in manifest.outputs if tensor.name not in available]
     if missing:
         raise BadModel(f"no stage makes '{missing[0]}'", where=path)
 
@@ -164,12 +166,12 @@ def declared(values: Iterable[Value]) -> tuple[ManifestTensor, ...]:
 
 def tensors(infos: Iterable[TensorInfo]) -> tuple[ManifestTensor, ...]:
     """The same of values whose sizes are known."""
-    return tuple([ManifestTensor(one.name, one.dtype, one.shape) for one in infos])
+    return tuple([ManifestTensor(info.name, info.dtype, info.shape) for info in infos])
 
 
-def cuts(found: Split) -> tuple[ManifestCut, ...]:
+def cuts(split: Split) -> tuple[ManifestCut, ...]:
     """The cuts as the manifest has them."""
-    return tuple([ManifestCut(one.bytes, tuple([t.name for t in one.tensors])) for one in found.cuts])
+    return tuple([ManifestCut(cut.bytes, tuple([t.name for t in cut.tensors])) for cut in split.cuts])
 
 
 def stage(fact: Stage, model: Model) -> ManifestStage:

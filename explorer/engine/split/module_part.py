@@ -64,13 +64,13 @@ class ExtractedModule(Struct, frozen=True):
 
 
 def module_part(
-    loaded: LoadedModule, bound: BoundInputs, layers: Sequence[Layer], spec: PartSpec, seed: int
+    loaded: LoadedModule, bound_inputs: BoundInputs, layers: Sequence[Layer], spec: PartSpec, seed: int
 ) -> ExtractedModule:
     """A part of a module, and what the whole had there.
 
     Args:
         loaded: The whole.
-        bound: Its inputs.
+        bound_inputs: Its inputs.
         layers: Its rows.
         spec: Which part.
         seed: Of its random inputs.
@@ -80,40 +80,44 @@ def module_part(
         Misuse: There is no such layer, nothing lies between, or no tensors but other values go in or out.
     """
     model = loaded.materialise()
-    args, kwargs = bound.arguments(device="cpu", seed=seed)
+    args, kwargs = bound_inputs.arguments(device="cpu", seed=seed)
     called, program = _exported(loaded, model, args, kwargs)
-    found = _units(called, program)
+    unit_calls = _units(called, program)
     # of each unit the row of its module, or, called as a function in a module's code, of its operator
-    places = rows_of(((first, operator) for operator, (first, *_) in found), layers)
-    rows = [group if own is None else own for own, group in places]
-    units = [nodes for _, nodes in found]
-    made = [tuple([node.name for node in unit]) for unit in units]
-    chosen = chosen_units(layers, spec, UnitEdges(rows, made, [tuple(_read(unit)) for unit in units]))
-    if not chosen:
+    places = rows_of(((first, operator) for operator, (first, *_) in unit_calls), layers)
+    rows = [group if row is None else row for row, group in places]
+    units = [nodes for _, nodes in unit_calls]
+    output_names = [tuple([node.name for node in unit]) for unit in units]
+    part_units = chosen_units(
+        layers, spec, UnitEdges(rows, output_names, [tuple(_read(unit)) for unit in units])
+    )
+    if not part_units:
         raise Misuse("nothing of the module is called there", where="extract", hint="name other layers")
-    calls = [node for at in sorted(chosen) for node in units[at]]
+    calls = [node for at in sorted(part_units) for node in units[at]]
     calls = _with_constants(program, calls)
     paths = [None if row is None or layers[row].group else layers[row].path for row in rows]
-    known = {node: path for path, unit in zip(paths, units, strict=True) for node in unit}
-    part, given, handed, names = _module(program, calls, known)
+    path_of = {node: path for path, unit in zip(paths, units, strict=True) for node in unit}
+    part, input_nodes, output_nodes, names = _module(program, calls, path_of)
     with loaded.quiet(), torch.no_grad(), without_fastpath(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)  # both draw alike, for they are one program
-        seen, ends = _values(program, args, kwargs, {node.name for node in (*given, *handed)})
+        values, outputs = _values(
+            program, args, kwargs, {node.name for node in (*input_nodes, *output_nodes)}
+        )
         torch.manual_seed(seed)
-        own_ends = [one for one in leaves(model(*args, **kwargs)) if isinstance(one, torch.Tensor)]
+        module_outputs = [leaf for leaf in leaves(model(*args, **kwargs)) if isinstance(leaf, torch.Tensor)]
     random = random_calls(calls)
     return ExtractedModule(
         module=part,
-        reads=tuple([names[node] for node in given]),
-        makes=tuple([names[node] for node in handed]),
-        rows=tuple([row for at in sorted(chosen) if (row := rows[at]) is not None]),
-        calls=(len(chosen), len(units)),
+        reads=tuple([names[node] for node in input_nodes]),
+        makes=tuple([names[node] for node in output_nodes]),
+        rows=tuple([row for at in sorted(part_units) if (row := rows[at]) is not None]),
+        calls=(len(part_units), len(units)),
         stored=_kept(model, program, calls),
-        given=tuple([seen[node.name] for node in given]),
-        made=tuple([seen[node.name] for node in handed]),
-        faithful=len(ends) == len(own_ends) and all(map(identical, ends, own_ends)),
-        drawn=tuple([names[node] for node in handed if node in random]),
-        attends=any(isinstance(one, _ATTENTION) for one in model.modules()),
+        given=tuple([values[node.name] for node in input_nodes]),
+        made=tuple([values[node.name] for node in output_nodes]),
+        faithful=len(outputs) == len(module_outputs) and all(map(identical, outputs, module_outputs)),
+        drawn=tuple([names[node] for node in output_nodes if node in random]),
+        attends=any(isinstance(submodule, _ATTENTION) for submodule in model.modules()),
     )
 
 
@@ -146,42 +150,49 @@ def _held(program: Any, name: str) -> Any:
 
 def _kept(model: nn.Module, program: Any, calls: Sequence[Node]) -> Tensors:
     """What the modules of the calls store, and what else is read: what a state_dict of the part has."""
-    stored = _stored(program)
+    state_names = _stored(program)
     modules = {module_of(node) for node in calls} - {""}
-    used = {stored[one.name] for node in calls for one in node.all_input_nodes if one.name in stored}
-    own = model.state_dict()
-    return {name: one for name, one in own.items() if name in used or name.rpartition(".")[0] in modules}
+    used = {
+        state_names[input_node.name]
+        for node in calls
+        for input_node in node.all_input_nodes
+        if input_node.name in state_names
+    }
+    state = model.state_dict()
+    return {
+        name: tensor for name, tensor in state.items() if name in used or name.rpartition(".")[0] in modules
+    }
 
 
 def _names(paths: Mapping[Node, str | None], *groups: Sequence[Node]) -> dict[Node, str]:
     """Names for what goes in and out: those of the layers that make it, else of the calls; Python's all."""
-    found: dict[Node, str] = {}
-    for node in (one for group in groups for one in group):
+    names: dict[Node, str] = {}
+    for node in (node for group in groups for node in group):
         base = re.sub(r"\W", "_", paths.get(node) or node.name)
         if not base.isidentifier() or keyword.iskeyword(base) or base == "self":
             base = f"_{base}"  # as torch.fx names the layers of a Sequential
         name, count = base, 0
-        while name in found.values():
+        while name in names.values():
             count += 1
             name = f"{base}_{count}"
-        found[node] = name
-    return found
+        names[node] = name
+    return names
 
 
 def _units(program: Any, functional: Any) -> list[tuple[str, list[Node]]]:
     """The calls of a functional program by those of the module's that they are made of, with its operator."""
     operators = {node.name: operator_name(node.target) for node in program.graph.nodes}
-    found: dict[str, list[Node]] = {}
+    calls_by_source: dict[str, list[Node]] = {}
     for node in functional.graph.nodes:
         if node.op == "call_function":
             sources = node.meta.get("from_node") or ()
-            name = next((one.name for one in sources if one.name in operators), node.name)
-            found.setdefault(name, []).append(node)
-    return [(operators.get(name, "").rstrip("_"), nodes) for name, nodes in found.items()]
+            name = next((source.name for source in sources if source.name in operators), node.name)
+            calls_by_source.setdefault(name, []).append(node)
+    return [(operators.get(name, "").rstrip("_"), nodes) for name, nodes in calls_by_source.items()]
 
 
 def _read(unit: Sequence[Node]) -> Iterator[str]:
-    return (one.name for node in unit for one in node.all_input_nodes if one not in unit)
+    return (input_node.name for node in unit for input_node in node.all_input_nodes if input_node not in unit)
 
 
 def _with_constants(program: Any, calls: Sequence[Node]) -> list[Node]:
@@ -191,69 +202,74 @@ def _with_constants(program: Any, calls: Sequence[Node]) -> list[Node]:
     for node in program.graph.nodes:
         if node.name in inputs or draws(node) or not live.isdisjoint(node.all_input_nodes):
             live.add(node)
-    wanted, todo = set(calls), list(calls)
+    needed, todo = set(calls), list(calls)
     while todo:
-        for one in todo.pop().all_input_nodes:
-            if one.op == "call_function" and one not in live and one not in wanted:
-                wanted.add(one)
-                todo.append(one)
-    return [node for node in program.graph.nodes if node in wanted]
+        for input_node in todo.pop().all_input_nodes:
+            if input_node.op == "call_function" and input_node not in live and input_node not in needed:
+                needed.add(input_node)
+                todo.append(input_node)
+    return [node for node in program.graph.nodes if node in needed]
 
 
 def _module(
     program: Any, calls: Sequence[Node], paths: Mapping[Node, str | None]
 ) -> tuple[nn.Module, list[Node], list[Node], dict[Node, str]]:
     """Calls as a module, with what goes in and what comes out, and their names."""
-    mine, stored = set(calls), _stored(program)
+    mine, state_names = set(calls), _stored(program)
     outputs = set(program.graph_signature.user_outputs)
-    reads = (one for node in calls for one in node.all_input_nodes)
-    given = list(dict.fromkeys(one for one in reads if one not in mine and one.name not in stored))
-    handed = [node for node in calls if node.name in outputs or not set(node.users) <= mine]
-    handed = handed or [node for node in calls if not node.users]
-    for node in (*given, *handed):
+    reads = (input_node for node in calls for input_node in node.all_input_nodes)
+    inputs = list(dict.fromkeys(node for node in reads if node not in mine and node.name not in state_names))
+    output_nodes = [node for node in calls if node.name in outputs or not set(node.users) <= mine]
+    output_nodes = output_nodes or [node for node in calls if not node.users]
+    for node in (*inputs, *output_nodes):
         if not isinstance(node.meta.get("val"), torch.Tensor):
             raise Misuse(f"'{node.name}', which goes in or out, is no tensor", where="extract")
-    names = _names(paths, given, handed)
+    names = _names(paths, inputs, output_nodes)
     graph = fx.Graph()
-    known: dict[Node, Node] = {node: graph.placeholder(names[node]) for node in given}
+    copies: dict[Node, Node] = {node: graph.placeholder(names[node]) for node in inputs}
     for node in calls:
-        for one in node.all_input_nodes:
-            if one not in known:
-                known[one] = graph.get_attr(stored[one.name])
-        known[node] = graph.node_copy(node, known.__getitem__)
-    ends = [known[node] for node in handed]
+        for input_node in node.all_input_nodes:
+            if input_node not in copies:
+                copies[input_node] = graph.get_attr(state_names[input_node.name])
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    ends = [copies[node] for node in output_nodes]
     graph.output(ends[0] if len(ends) == 1 else tuple(ends))
     targets = {str(node.target) for node in graph.nodes if node.op == "get_attr"}
-    return fx.GraphModule({name: _held(program, name) for name in targets}, graph), given, handed, names
+    return (
+        fx.GraphModule({name: _held(program, name) for name in targets}, graph),
+        inputs,
+        output_nodes,
+        names,
+    )
 
 
 def _values(
-    program: Any, args: Sequence[Any], kwargs: Mapping[str, Any], wanted: set[str]
+    program: Any, args: Sequence[Any], kwargs: Mapping[str, Any], node_names: set[str]
 ) -> tuple[dict[str, torch.Tensor], list[torch.Tensor]]:
     """What the whole has at some places on one input, and its outputs."""
-    seen: dict[str, torch.Tensor] = {}
+    values: dict[str, torch.Tensor] = {}
 
     class Watching(fx.Interpreter):
         def run_node(self, n: Node) -> Any:
-            found = super().run_node(n)
-            if n.name in wanted:
-                seen[n.name] = found
-            return found
+            value = super().run_node(n)
+            if n.name in node_names:
+                values[n.name] = value
+            return value
 
-    inputs, stored = iter(leaves((tuple(args), dict(kwargs)))), _stored(program)
+    inputs, state_names = iter(leaves((tuple(args), dict(kwargs)))), _stored(program)
     feeds = [
-        _held(program, stored[node.name]) if node.name in stored else next(inputs)
+        _held(program, state_names[node.name]) if node.name in state_names else next(inputs)
         for node in program.graph.nodes
         if node.op == "placeholder"
     ]
     ends = Watching(program.graph_module).run(*feeds)
-    own = ends[len(ends) - len(program.graph_signature.user_outputs) :]
-    return seen, [one for one in leaves(own) if isinstance(one, torch.Tensor)]
+    results = ends[len(ends) - len(program.graph_signature.user_outputs) :]
+    return values, [leaf for leaf in leaves(results) if isinstance(leaf, torch.Tensor)]
 
 
-def identical(one: torch.Tensor, other: torch.Tensor) -> bool:
+def identical(first: torch.Tensor, second: torch.Tensor) -> bool:
     """Whether two tensors have the same type, shape and bits."""
-    return one.dtype == other.dtype and run.identical(as_array(one), as_array(other))
+    return first.dtype == second.dtype and run.identical(as_array(first), as_array(second))
 
 
 def save(part: ExtractedModule, path: str) -> None:
@@ -261,7 +277,7 @@ def save(part: ExtractedModule, path: str) -> None:
     pickle; else its state_dict.
     """
     if not path.lower().endswith(".pt2"):
-        torch.save({name: one.detach().clone() for name, one in part.stored.items()}, path)
+        torch.save({name: tensor.detach().clone() for name, tensor in part.stored.items()}, path)
         return
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         program = torch.export.export(part.module, part.given, strict=False)
@@ -277,12 +293,12 @@ def read_back(part: ExtractedModule, path: str) -> tuple[torch.Tensor, ...]:
                 program = torch.export.load(file)
             return tuple(leaves(program.module()(*part.given)))
         with input_files.binary(path) as file:
-            stored = torch.load(file, weights_only=True)
-        own = dict(part.module.named_parameters()) | dict(part.module.named_buffers())
+            state = torch.load(file, weights_only=True)
+        tensors_by_name = dict(part.module.named_parameters()) | dict(part.module.named_buffers())
         # torch takes other kernels for weights that do not train, which round otherwise
         call = {
-            name: stored[name].requires_grad_(one.requires_grad)
-            for name, one in own.items()
-            if name in stored
+            name: state[name].requires_grad_(tensor.requires_grad)
+            for name, tensor in tensors_by_name.items()
+            if name in state
         }
         return tuple(leaves(torch.func.functional_call(part.module, call, part.given)))

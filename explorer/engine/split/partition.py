@@ -74,8 +74,10 @@ def best_cuts(
     if not np.isfinite(bottleneck):
         return None
     bytes_ = np.array([0, *(crossing[at] for at in allowed), 0], dtype=np.float64)
-    chosen = search.fewest(bottleneck * (1 + _SLACK), bytes_)
-    return Cuts(tuple(int(places[at]) for at in chosen), bottleneck, int(sum(bytes_[at] for at in chosen)))
+    cut_indices = search.fewest(bottleneck * (1 + _SLACK), bytes_)
+    return Cuts(
+        tuple(int(places[at]) for at in cut_indices), bottleneck, int(sum(bytes_[at] for at in cut_indices))
+    )
 
 
 class _Search:
@@ -88,8 +90,10 @@ class _Search:
 
     def costs(self, kind: int, at: int) -> Array:
         """Of the stages that begin at a place, by the place of their end."""
-        found: Array = self._row(kind, int(self.places[at]))[self.places[at + 1 :] - self.places[at] - 1]
-        return found
+        stage_costs: Array = self._row(kind, int(self.places[at]))[
+            self.places[at + 1 :] - self.places[at] - 1
+        ]
+        return stage_costs
 
     def within(self) -> float:
         """A bottleneck that can be had: cuts where the parts of the whole's cost end."""
@@ -97,16 +101,16 @@ class _Search:
         whole = self.costs(self.kinds[0], 0)
         if not np.isfinite(whole[-1]):
             return float("inf")
-        wanted = np.searchsorted(whole, whole[-1] * np.arange(1, stages) / stages) + 1
+        targets = np.searchsorted(whole, whole[-1] * np.arange(1, stages) / stages) + 1
         # one place for each, in order
         at = np.maximum.accumulate(
-            np.minimum(wanted, self.last - np.arange(stages - 1, 0, -1)) - np.arange(1, stages)
+            np.minimum(targets, self.last - np.arange(stages - 1, 0, -1)) - np.arange(1, stages)
         )
         ends = [0, *(at + np.arange(1, stages)).tolist(), self.last]
-        found = [
+        stage_costs = [
             float(self.costs(kind, ends[k])[ends[k + 1] - ends[k] - 1]) for k, kind in enumerate(self.kinds)
         ]
-        return max([*found, *(float(self.links[end]) for end in ends[1:-1])])
+        return max([*stage_costs, *(float(self.links[end]) for end in ends[1:-1])])
 
     def bottleneck(self, most: float) -> float:
         """The least largest cost, which is at most `most`."""
@@ -115,15 +119,15 @@ class _Search:
         best[0, 0] = 0.0
         for at in range(last):
             stop_if(self.cancel if at % 256 == 0 else None)
-            known: dict[int, Array] = {}
+            costs_by_kind: dict[int, Array] = {}
             for k in range(1, stages + 1):
                 before = max(float(best[k - 1, at]), float(self.links[at]))
                 if before > most or not np.isfinite(best[k - 1, at]):
                     continue
                 kind = self.kinds[k - 1]
-                if kind not in known:
-                    known[kind] = self.costs(kind, at)
-                costs = known[kind]
+                if kind not in costs_by_kind:
+                    costs_by_kind[kind] = self.costs(kind, at)
+                costs = costs_by_kind[kind]
                 if k == stages:
                     best[k, last] = min(best[k, last], max(before, float(costs[-1])))
                     continue
@@ -142,16 +146,16 @@ class _Search:
             stop_if(self.cancel if at % 256 == 0 else None)
             if self.links[at] > most:
                 continue
-            known: dict[int, tuple[Array, int]] = {}
+            costs_by_kind: dict[int, tuple[Array, int]] = {}
             for k in range(1, stages + 1):
                 if not np.isfinite(best[k - 1, at]):
                     continue
                 before = float(best[k - 1, at] + crossing[at])
                 kind = self.kinds[k - 1]
-                if kind not in known:
+                if kind not in costs_by_kind:
                     costs = self.costs(kind, at)
-                    known[kind] = costs, int(np.searchsorted(costs, most, "right"))
-                costs, end = known[kind]
+                    costs_by_kind[kind] = costs, int(np.searchsorted(costs, most, "right"))
+                costs, end = costs_by_kind[kind]
                 if k == stages:
                     if costs[-1] <= most and before <= best[k, last]:
                         best[k, last], came[k, last] = before, at
@@ -160,8 +164,8 @@ class _Search:
                 better = part >= before  # of equal ones the latest: an activation stays with what it follows
                 part[better] = before
                 came[k, at + 1 : at + 1 + end][better] = at
-        found, at = [], last
+        cuts, at = [], last
         for k in range(stages, 1, -1):
             at = int(came[k, at])
-            found.append(at)
-        return found[::-1]
+            cuts.append(at)
+        return cuts[::-1]

@@ -67,14 +67,14 @@ def runs(whole: Model, stages: Sequence[Model], feeds: Mapping[str, Array]) -> S
     """
     names = [value.name for value in whole.graph.outputs]
     plain: dict[str, Any] = {"optimise": False, "threads": 1}
-    one = RuntimeSession(whole, what="the whole", **plain).run(feeds)
-    other = in_turn(stages, feeds, names, **plain)
+    whole_outputs = RuntimeSession(whole, what="the whole", **plain).run(feeds)
+    stage_outputs = in_turn(stages, feeds, names, **plain)
     drawn = random_outputs(whole)
-    exact, rounded = _identical(names, one, other, drawn), ""
+    exact, rounded = _identical(names, whole_outputs, stage_outputs, drawn), ""
     cut = _narrow([value for stage in stages for value in stage.graph.feeds])
     if exact is False and cut:
-        one = RuntimeSession(rounding(whole, cut, names), what="the whole", **plain).run(feeds)
-        exact, rounded = _identical(names, one, other, drawn), _types(cut)
+        whole_outputs = RuntimeSession(rounding(whole, cut, names), what="the whole", **plain).run(feeds)
+        exact, rounded = _identical(names, whole_outputs, stage_outputs, drawn), _types(cut)
     usual = RuntimeSession(whole, what="the whole").run(feeds)
     apart = in_turn(stages, feeds, names)
     outputs = _shows_nothing(_compared(whole, names, usual, apart, drawn), drawn)
@@ -82,9 +82,9 @@ def runs(whole: Model, stages: Sequence[Model], feeds: Mapping[str, Array]) -> S
 
 
 def _identical(
-    names: Sequence[str], one: Mapping[str, Array], other: Mapping[str, Array], drawn: Collection[str]
+    names: Sequence[str], expected: Mapping[str, Array], actual: Mapping[str, Array], drawn: Collection[str]
 ) -> bool | None:
-    same = [run.identical(one[name], other[name]) for name in names if name not in drawn]
+    same = [run.identical(expected[name], actual[name]) for name in names if name not in drawn]
     return all(same) if same else None
 
 
@@ -97,7 +97,7 @@ def _types(narrow: Mapping[str, str]) -> str:
     return " and ".join(sorted(set(narrow.values())))
 
 
-def rounding(model: Model, names: Collection[str], wanted: Sequence[str]) -> Model:
+def rounding(model: Model, names: Collection[str], output_names: Sequence[str]) -> Model:
     """The same model, in which each of these values is rounded to its type before another node reads it.
 
     They are outputs, too: an Identity between two nodes alone is taken away with the casts around it.
@@ -105,7 +105,7 @@ def rounding(model: Model, names: Collection[str], wanted: Sequence[str]) -> Mod
     Args:
         model: The whole.
         names: Of the values.
-        wanted: Outputs that are compared.
+        output_names: Outputs that are compared.
     """
     nodes: list[Node] = []
     for node in model.graph.nodes:
@@ -113,30 +113,32 @@ def rounding(model: Model, names: Collection[str], wanted: Sequence[str]) -> Mod
         outputs = tuple(f"{name}::unrounded" if name in cut else name for name in node.outputs)
         nodes.append(node.with_values(node.inputs, outputs) if cut else node)
         nodes += [Node("Identity", (f"{name}::unrounded",), (name,), f"{name}::rounded") for name in cut]
-    made = {name for node in model.graph.nodes for name in node.outputs}
-    kept = [name for name in names if name in made and name not in wanted]
-    return expose(replace(model, graph=replace(model.graph, nodes=tuple(nodes))), [*wanted, *kept])
+    produced = {name for node in model.graph.nodes for name in node.outputs}
+    extra_outputs = [name for name in names if name in produced and name not in output_names]
+    return expose(
+        replace(model, graph=replace(model.graph, nodes=tuple(nodes))), [*output_names, *extra_outputs]
+    )
 
 
-def of_random(found: Verification, whole: Model) -> Verification:
+def of_random(proof: Verification, whole: Model) -> Verification:
     """A proof that says of outputs which depend on random numbers that no run compares them.
 
     A runtime that seeds both runs alike draws the same numbers, which is chance: elsewhere, or with another
     seed, it does not.
     """
     drawn = random_outputs(whole)
-    if not drawn or not found.passed:
-        return found
-    same = sum(one.equal and one.name not in drawn for one in found.outputs)
-    parts = [f"{many_text(found.nodes or 0, 'node')} equal by construction"]
+    if not drawn or not proof.passed:
+        return proof
+    same = sum(output.equal and output.name not in drawn for output in proof.outputs)
+    parts = [f"{many_text(proof.nodes or 0, 'node')} equal by construction"]
     if same:
         parts.append(f"{many_text(same, 'output')} bit for bit the same")
     parts.append(f"{many_text(len(drawn), 'output')} made with random numbers, which no two runs share")
     return replace(
-        found,
+        proof,
         verdict_kind="evidence",
         verdict=f"equal on evidence: {'; '.join(parts)}",
-        outputs=_shows_nothing(found.outputs, drawn),
+        outputs=_shows_nothing(proof.outputs, drawn),
     )
 
 
@@ -145,10 +147,10 @@ def _shows_nothing(outputs: Sequence[OutputEvidence], drawn: Collection[str]) ->
     nothing: dict[str, Any] = dict.fromkeys(_FIGURES)
     return tuple(
         [
-            replace(one, drawn=True, equal=False, reference=_RANDOM, reason=NOT_SHARED, **nothing)
-            if one.name in drawn
-            else one
-            for one in outputs
+            replace(output, drawn=True, equal=False, reference=_RANDOM, reason=NOT_SHARED, **nothing)
+            if output.name in drawn
+            else output
+            for output in outputs
         ]
     )
 
@@ -167,51 +169,53 @@ def part_runs(whole: Model, part: Model, feeds: Mapping[str, Array]) -> SplitRun
         BadModel: onnxruntime cannot load or run one of them.
     """
     names = [value.name for value in part.graph.outputs]
-    given = [value.name for value in part.graph.feeds]
+    input_names = [value.name for value in part.graph.feeds]
     drawn = random_outputs(part)
-    wanted = [name for name in dict.fromkeys((*given, *names)) if name not in feeds]
+    exposed = [name for name in dict.fromkeys((*input_names, *names)) if name not in feeds]
     plain: dict[str, Any] = {"optimise": False, "threads": 1}
-    known = {**feeds, **RuntimeSession(expose(whole, wanted), what="the whole", **plain).run(feeds)}
-    mine = {name: known[name] for name in given}
+    whole_values = {**feeds, **RuntimeSession(expose(whole, exposed), what="the whole", **plain).run(feeds)}
+    mine = {name: whole_values[name] for name in input_names}
     apart = RuntimeSession(part, what="the part", **plain).run(mine)
-    exact, rounded = _identical(names, known, apart, drawn), ""
+    exact, rounded = _identical(names, whole_values, apart, drawn), ""
     cut = _narrow(part.graph.feeds)
     if exact is False and cut:
-        known = {
+        whole_values = {
             **feeds,
-            **RuntimeSession(rounding(whole, cut, wanted), what="the whole", **plain).run(feeds),
+            **RuntimeSession(rounding(whole, cut, exposed), what="the whole", **plain).run(feeds),
         }
-        apart = RuntimeSession(part, what="the part", **plain).run({name: known[name] for name in given})
-        exact, rounded = _identical(names, known, apart, drawn), _types(cut)
-    usual = RuntimeSession(part, what="the part").run({name: known[name] for name in given})
-    compared = _compared(whole, names, known, usual, drawn)
+        apart = RuntimeSession(part, what="the part", **plain).run(
+            {name: whole_values[name] for name in input_names}
+        )
+        exact, rounded = _identical(names, whole_values, apart, drawn), _types(cut)
+    usual = RuntimeSession(part, what="the part").run({name: whole_values[name] for name in input_names})
+    compared = _compared(whole, names, whole_values, usual, drawn)
     return SplitRuns(exact, _shows_nothing(compared, drawn), rounded)
 
 
 def _compared(
     whole: Model,
     names: Sequence[str],
-    one: Mapping[str, Array],
-    other: Mapping[str, Array],
+    expected: Mapping[str, Array],
+    actual: Mapping[str, Array],
     drawn: Collection[str] = (),
 ) -> tuple[OutputEvidence, ...]:
     return run.compare(
-        run.ModelOutputs(tuple(names), (tuple(one[name] for name in names),)),
-        run.ModelOutputs(tuple(names), (tuple(other[name] for name in names),)),
+        run.ModelOutputs(tuple(names), (tuple(expected[name] for name in names),)),
+        run.ModelOutputs(tuple(names), (tuple(actual[name] for name in names),)),
         (),
         run.Noise(_REFERENCE, run.depth_of(whole), drawn=(drawn, drawn)),
     )
 
 
 def in_turn(
-    stages: Sequence[Model], feeds: Mapping[str, Array], names: Sequence[str], **how: Any
+    stages: Sequence[Model], feeds: Mapping[str, Array], names: Sequence[str], **options: Any
 ) -> dict[str, Array]:
     """What the stages put out, one after the other; what none reads any more is let go of."""
     last = {value.name: at for at, stage in enumerate(stages) for value in stage.graph.feeds}
-    known: dict[str, Array] = dict(feeds)
+    values: dict[str, Array] = dict(feeds)
     for at, stage in enumerate(stages):
-        session = RuntimeSession(stage, what=f"stage {at + 1}", **how)
-        given = {value.name: known[value.name] for value in stage.graph.feeds}
-        known.update(session.run({name: np.asarray(value) for name, value in given.items()}))
-        known = {name: value for name, value in known.items() if last.get(name, -1) > at or name in names}
-    return known
+        session = RuntimeSession(stage, what=f"stage {at + 1}", **options)
+        inputs = {value.name: values[value.name] for value in stage.graph.feeds}
+        values.update(session.run({name: np.asarray(value) for name, value in inputs.items()}))
+        values = {name: value for name, value in values.items() if last.get(name, -1) > at or name in names}
+    return values

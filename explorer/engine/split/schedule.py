@@ -42,9 +42,9 @@ def forecast(
     forwards: list[tuple[Work, int]] = [("forward", at) for at in range(micro_batches)]
     ahead = [in_flight(at, stages, micro_batches, schedule) for at in range(stages)]
     works = laid_out(seconds, links, [forwards] * stages)
-    steps = laid_out(seconds, links, [[*_order(one, micro_batches)] for one in ahead], BACKWARD)
-    ended = max(one.end for one in works)
-    trained = max(one.end for one in steps)
+    steps = laid_out(seconds, links, [[*_order(depth, micro_batches)] for depth in ahead], BACKWARD)
+    ended = max(work.end for work in works)
+    trained = max(work.end for work in steps)
     busy = micro_batches * sum(seconds)
     whole = stages * ended
     return PipelineForecast(
@@ -82,7 +82,7 @@ def laid_out(
     stages = len(seconds)
     ends: dict[tuple[Work, int, int], float] = {}
     free, begun = [0.0] * stages, [0] * stages
-    found: list[ScheduledWork] = []
+    scheduled: list[ScheduledWork] = []
     waiting = True
     while waiting:
         waiting = False
@@ -103,5 +103,5 @@ def laid_out(
                 ends[work, stage, batch] = free[stage] = end
                 begun[stage] += 1
                 waiting = True
-                found.append(ScheduledWork(stage, batch, work, start, end))
-    return sorted(found, key=lambda one: (one.start, one.stage))
+                scheduled.append(ScheduledWork(stage, batch, work, start, end))
+    return sorted(scheduled, key=lambda entry: (entry.start, entry.stage))

@@ -105,7 +105,7 @@ def graph_sequence(subject: SplitSubject) -> CutSequence:
     types = infer(model, dims_of(model, subject.dims), dict(subject.shapes)).values
     units = graph_units(model, layers, types)
     counted = {tensor.name for layer in layers for tensor in layer.weights}
-    stored = model.graph.initializers
+    initializers = model.graph.initializers
     free = dict.fromkeys(d for v in model.graph.feeds for d in v.shape or () if isinstance(d, str))
     took, closed = None, dict[int, str]()
     if subject.profile is not None and subject.modules:
@@ -115,8 +115,8 @@ def graph_sequence(subject: SplitSubject) -> CutSequence:
     return CutSequence(
         units=units,
         types=types,
-        sizes={name: tensor.nbytes for name, tensor in stored.items()},
-        elements={name: tensor.elements for name, tensor in stored.items() if name in counted},
+        sizes={name: tensor.nbytes for name, tensor in initializers.items()},
+        elements={name: tensor.elements for name, tensor in initializers.items() if name in counted},
         labels=[model.graph.nodes[at].label for at in units.positions],
         layers=layers,
         took=took,
@@ -131,8 +131,8 @@ def graph_sequence(subject: SplitSubject) -> CutSequence:
 
 def seconds_of(profile: Profile) -> dict[int, float]:
     """Seconds of rows that have their own; of a training step those of its forward pass."""
-    found = {one.layer: one.forward_seconds for one in profile.layers}
-    return {row: seconds for row, seconds in found.items() if seconds is not None}
+    seconds_by_row = {timing.layer: timing.forward_seconds for timing in profile.layers}
+    return {row: seconds for row, seconds in seconds_by_row.items() if seconds is not None}
 
 
 class StageSearch:
@@ -144,8 +144,8 @@ class StageSearch:
         self.count = len(self.units.positions)
         if self.count < 2:
             raise Misuse("there is nothing to cut: fewer than two operators", where="split")
-        self.crossing, known = crossing(self.units)
-        self.known = [one and at not in subject.closed for at, one in enumerate(known)]
+        self.crossing, sizes_known = crossing(self.units)
+        self.known = [size_known and at not in subject.closed for at, size_known in enumerate(sizes_known)]
         alive = costs.live_bytes(self.units)
         alive = alive if subject.inside is None else np.maximum(alive, subject.inside)
         self.memory = costs.both(costs.stored(self.units, self.sizes), costs.largest(alive))
@@ -169,8 +169,8 @@ class StageSearch:
         layers = self.subject.layers
         if self.subject.machines:
             return [
-                costs.of_units(self.units, layers, partial(_least, layers, one))
-                for one in self.subject.machines
+                costs.of_units(self.units, layers, partial(_least, layers, machine))
+                for machine in self.subject.machines
             ]
         if self.subject.profile is None or not (took := seconds_of(self.subject.profile)):
             return []  # a module that is one kernel has no layer that took any time
@@ -202,7 +202,9 @@ class StageSearch:
 
     def _times(self, stages: int) -> list[Row]:
         """Time of each stage on its machine."""
-        return [costs.additive(one) for one in self.seconds] * (stages // len(self.seconds) or 1)
+        return [costs.additive(unit_seconds) for unit_seconds in self.seconds] * (
+            stages // len(self.seconds) or 1
+        )
 
     @cached_property
     def _fixed(self) -> Row:
@@ -214,16 +216,18 @@ class StageSearch:
             return self.memory
         if self.subject.macs is not None:
             return costs.additive(self.subject.macs)
-        missing = next((one for one in layers if not one.group and one.counted and one.macs is None), None)
+        missing = next(
+            (layer for layer in layers if not layer.group and layer.counted and layer.macs is None), None
+        )
         if missing is not None:
             raise Misuse(f"the MACs of {missing.path} are not known", where="split", **self.remedy())
         return costs.additive(costs.of_units(self.units, layers, lambda at: layers[at].macs))
 
     def _training(self, stages: int) -> Row:
         """Memory of a training step: of the layers, and of activations as often as they are in flight."""
-        *held, kept = self.training.values()
-        layers = costs.additive(np.sum(held, axis=0))
-        return costs.both(layers, costs.times(costs.additive(kept), self.flights(stages)))
+        *static, activations = self.training.values()
+        layers = costs.additive(np.sum(static, axis=0))
+        return costs.both(layers, costs.times(costs.additive(activations), self.flights(stages)))
 
     @cached_property
     def training(self) -> dict[str, Array]:
@@ -234,8 +238,8 @@ class StageSearch:
         """
         fact = self.subject.training
         assert fact is not None
-        rows = {one.layer: one for one in fact.layers}
-        unknown = next((one.path for one in fact.layers if one.activation_bytes is None), None)
+        rows = {layer.layer: layer for layer in fact.layers}
+        unknown = next((layer.path for layer in fact.layers if layer.activation_bytes is None), None)
         if unknown is not None:
             what = f"how much {unknown} puts out is not known"
             raise Misuse(what, where="--by training", **self.remedy())
@@ -284,14 +288,14 @@ class StageSearch:
 
     def _module(self, row: int | None) -> str:
         """The outermost module around a row that the patterns mean; '' for none."""
-        found = ""
+        outermost = ""
         while row is not None:
             layer = self.subject.layers[row]
             names = (layer.path, layer.path.lstrip("/"), layer.name)
             if any(fnmatchcase(name, glob) for glob in self.spec.at for name in names):
-                found = layer.path
+                outermost = layer.path
             row = layer.parent
-        return found
+        return outermost
 
     def cuts(self) -> Cuts:
         """The best cuts, or those that were given.
@@ -317,14 +321,14 @@ class StageSearch:
                 where="-n",
                 hint="fewer stages",
             )
-        found = self.best(stages, allowed)
-        if found is None:
+        best = self.best(stages, allowed)
+        if best is None:
             raise Misuse(
                 f"no {stages:,} stages of {bytes_text(self.spec.stage_memory or 0)} hold the model",
                 where="--stage-memory",
                 hint="more stages, or more memory",
             )
-        return found
+        return best
 
     def best(self, stages: int, allowed: Sequence[int]) -> Cuts | None:
         """The best cuts at some places; None where no stages hold the model."""
@@ -379,7 +383,7 @@ class StageSearch:
             if row is None:
                 raise Misuse(f"no layer is called '{name}'", where="--cuts", hint=nearest(name, list(paths)))
             inside = range(row, end_of(self.subject.layers, row))
-            unit = next((at for at, one in enumerate(self.units.rows) if one in inside), None)
+            unit = next((at for at, unit_row in enumerate(self.units.rows) if unit_row in inside), None)
             if unit is None or unit == 0 or unit in places:
                 raise Misuse(
                     f"no stage can begin with '{name}'", where="--cuts", hint="name layers behind the first"

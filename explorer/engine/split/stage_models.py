@@ -42,9 +42,9 @@ def stage_maker(
     """What makes single stages, from a first unit to before another; see `stage_models`."""
     born = {value.name: value.born for value in units.values}
     dies = {value.name: value.dies for value in units.values}
-    made = {name for at in units.positions for name in model.graph.nodes[at].outputs}
+    produced = {name for at in units.positions for name in model.graph.nodes[at].outputs}
     # outputs of the graph that no unit makes: an input or a constant that is handed out
-    rest = tuple([value.name for value in model.graph.outputs if value.name not in made])
+    rest = tuple([value.name for value in model.graph.outputs if value.name not in produced])
 
     def stage(first: int, last: int) -> Model:
         mine = range(first, last)
@@ -69,18 +69,18 @@ def _stage(
     read = {name for at in places for name in reads(graph.nodes[at])} | set(rest)
     feeds = {value.name for value in graph.feeds}
     outside = (name for name in read if name in feeds or (name in born and born[name] not in mine))
-    given = sorted(outside, key=lambda name: (born.get(name, -1), name))
+    inputs = sorted(outside, key=lambda name: (born.get(name, -1), name))
     outputs = {value.name for value in graph.outputs}
-    made = [name for unit in mine for name in graph.nodes[units.positions[unit]].outputs if name]
-    handed = [name for name in made if name in outputs or dies.get(name, -1) >= mine.stop]
-    return part_model(model, places, given, (*handed, *rest), types)
+    produced = [name for unit in mine for name in graph.nodes[units.positions[unit]].outputs if name]
+    handed = [name for name in produced if name in outputs or dies.get(name, -1) >= mine.stop]
+    return part_model(model, places, inputs, (*handed, *rest), types)
 
 
 def part_model(
     model: Model,
     places: Collection[int],
-    given: Sequence[str],
-    made: Sequence[str],
+    inputs: Sequence[str],
+    outputs: Sequence[str],
     types: Mapping[str, TensorInfo],
 ) -> Model:
     """Some nodes of a graph as a model of their own, with what is stored of what they read.
@@ -88,8 +88,8 @@ def part_model(
     Args:
         model: The whole.
         places: Of the nodes among its own.
-        given: What is put into them.
-        made: What is taken out.
+        inputs: What is put into them.
+        outputs: What is taken out.
         types: Of the whole's values.
 
     Raises:
@@ -98,18 +98,18 @@ def part_model(
     graph = model.graph
     nodes = [graph.nodes[at] for at in sorted(places)]
     ends = {value.name: value for value in (*graph.inputs, *graph.outputs)}
-    read = {name for node in nodes for name in reads(node)} | set(made)
-    stored = {name: tensor for name, tensor in graph.initializers.items() if name in read}
-    inside = {name for node in nodes for name in node.outputs} - {*given, *made}
+    read = {name for node in nodes for name in reads(node)} | set(outputs)
+    initializers = {name: tensor for name, tensor in graph.initializers.items() if name in read}
+    inside = {name for node in nodes for name in node.outputs} - {*inputs, *outputs}
     part = Graph(
         name=graph.name,
         nodes=tuple(nodes),
         inputs=(
-            *(ends.get(name) or _value(name, types) for name in given),
-            *(value for value in graph.inputs if value.name in stored),
+            *(ends.get(name) or _value(name, types) for name in inputs),
+            *(value for value in graph.inputs if value.name in initializers),
         ),
-        outputs=tuple([ends.get(name) or _value(name, types) for name in made]),
-        initializers=stored,
+        outputs=tuple([ends.get(name) or _value(name, types) for name in outputs]),
+        initializers=initializers,
         values=tuple([value for value in graph.values if value.name in inside]),
     )
     return replace(model, graph=part, functions=functions_called(model, nodes), extra=())
@@ -140,15 +140,15 @@ def joined(whole: Model, stages: Sequence[Model]) -> Model:
     """
     nodes: list[Node] = []
     makers: dict[str, tuple[int, Node]] = {}
-    stored: dict[str, Tensor] = {}
+    initializers: dict[str, Tensor] = {}
     functions: dict[tuple[str, str, str], Function] = {}
     for at, stage in enumerate(stages):
         fed = {value.name for value in stage.graph.feeds}
         free = _constants(stage, fed)
         for name, tensor in stage.graph.initializers.items():
-            if name in stored and not _same(stored[name], tensor):
+            if name in initializers and not _same(initializers[name], tensor):
                 raise BadModel(f"two stages hold other numbers as '{name}'")
-            stored.setdefault(name, tensor)
+            initializers.setdefault(name, tensor)
         for place, node in enumerate(stage.graph.nodes):
             key = next((name for name in node.outputs if name), "")
             if key in makers:
@@ -158,7 +158,7 @@ def joined(whole: Model, stages: Sequence[Model]) -> Model:
             makers[key] = at, node
             nodes.append(node)
         functions.update(stage.functions)
-    graph = replace(whole.graph, nodes=tuple(nodes), initializers=stored, values=(), extra=())
+    graph = replace(whole.graph, nodes=tuple(nodes), initializers=initializers, values=(), extra=())
     # a plan of tiles is of the whole as it was before it was tiled
     return replace(stages[0], graph=graph, functions=functions, metadata={})
 
@@ -166,18 +166,18 @@ def joined(whole: Model, stages: Sequence[Model]) -> Model:
 def _constants(stage: Model, fed: Iterable[str]) -> set[int]:
     """Places of the nodes that depend on no input."""
     live = set(fed)
-    found = set()
+    constants = set()
     for at, node in enumerate(stage.graph.nodes):
         if live.isdisjoint(reads(node)):
-            found.add(at)
+            constants.add(at)
         else:
             live.update(node.outputs)
-    return found
+    return constants
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
-    if (one.dtype, one.shape) != (other.dtype, other.shape):
+def _same(first: Tensor, second: Tensor) -> bool:
+    if (first.dtype, first.shape) != (second.dtype, second.shape):
         return False
-    if one.payload is None or other.payload is None:
-        return one.payload is other.payload
-    return one.payload.view() == other.payload.view()
+    if first.payload is None or second.payload is None:
+        return first.payload is second.payload
+    return first.payload.view() == second.payload.view()

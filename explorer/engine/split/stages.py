@@ -59,13 +59,13 @@ def split(
     report(on_progress, cancel, "reading the graph")
     search = StageSearch(graph_sequence(subject), spec, cancel)
     report(on_progress, cancel, "searching cuts")
-    found = search.cuts()
+    cuts = search.cuts()
     report(on_progress, cancel, "counting the stages")
-    parts = stage_models(subject.model, search.units, found.places, infer(subject.model).values)
-    spans = stage_spans(search, found.places)
-    made = [_stage(search, part, mine, subject.dims) for part, mine in zip(parts, spans, strict=True)]
+    parts = stage_models(subject.model, search.units, cuts.places, infer(subject.model).values)
+    spans = stage_spans(search, cuts.places)
+    stages = [_stage(search, part, mine, subject.dims) for part, mine in zip(parts, spans, strict=True)]
     shared = in_several(part.graph.initializers.keys() for part in parts)
-    return split_figures(search, found, made, shared, others=not spec.cuts), parts
+    return split_figures(search, cuts, stages, shared, others=not spec.cuts), parts
 
 
 class StageDraft:
@@ -92,11 +92,11 @@ class StageDraft:
             Misuse: It cannot be cut so.
         """
         search = self.search
-        found = search.cuts() if places is None else search.at_places(places)
-        made = [self._stage(mine) for mine in stage_spans(search, found.places)]
+        cuts = search.cuts() if places is None else search.at_places(places)
+        stages = [self._stage(mine) for mine in stage_spans(search, cuts.places)]
         others = places is None and not search.spec.cuts
-        fact = split_figures(search, found, made, self._shared(found.places), others=others)
-        return SplitDraft(fact, found.places)
+        fact = split_figures(search, cuts, stages, self._shared(cuts.places), others=others)
+        return SplitDraft(fact, cuts.places)
 
     def where(self) -> CutPlaces:
         """Where it may be cut by hand."""
@@ -127,35 +127,37 @@ def stage_spans(search: StageSearch, places: Sequence[int]) -> list[range]:
 
 
 def split_figures(
-    search: StageSearch, found: Cuts, made: Sequence[Stage], shared: Sequence[str], *, others: bool
+    search: StageSearch, cuts: Cuts, stages: Sequence[Stage], shared: Sequence[str], *, others: bool
 ) -> Split:
     """What the stages are, with costs and times, and what a pipeline of them does.
 
     Args:
         search: That found them.
-        found: Where the cuts are.
-        made: The stages, without costs.
+        cuts: Where the cuts are.
+        stages: The stages, without costs.
         shared: Stored tensors that several have.
         others: Whether to tell what other numbers of stages give.
     """
-    subject, spec, stages = search.subject, search.spec, len(made)
-    each = search.each(found.places, search.cost(stages), search.kinds(stages))
-    took = search.took(found.places, stages)
-    made = [replace(one, cost=each[at], seconds=took[at] if took else None) for at, one in enumerate(made)]
+    subject, spec, count = search.subject, search.spec, len(stages)
+    each = search.each(cuts.places, search.cost(count), search.kinds(count))
+    took = search.took(cuts.places, count)
+    stages = [
+        replace(stage, cost=each[at], seconds=took[at] if took else None) for at, stage in enumerate(stages)
+    ]
     if subject.training is not None:
-        made = _with_training(search, made, stage_spans(search, found.places))
-    cuts = tuple([_cut(search, at) for at in found.places])
+        stages = _with_training(search, stages, stage_spans(search, cuts.places))
+    stage_cuts = tuple([_cut(search, at) for at in cuts.places])
     return Split(
         by=spec.by,
         unit=_UNITS[spec.by],
-        stages=tuple(made),
-        cuts=cuts,
+        stages=tuple(stages),
+        cuts=stage_cuts,
         balance=_balance(each),
         shared=tuple([name for name in shared if search.sizes[name] >= _NAMED]),
-        forecast=_forecast(spec, took, cuts),
-        by_macs=None if took else _by_macs(spec, made),
-        counts=_counts(search, stages) if others else (),
-        machines=tuple([one.name for one in subject.machines]),
+        forecast=_forecast(spec, took, stage_cuts),
+        by_macs=None if took else _by_macs(spec, stages),
+        counts=_counts(search, count) if others else (),
+        machines=tuple([machine.name for machine in subject.machines]),
         notes=_notes(search),
     )
 
@@ -194,16 +196,16 @@ def _info(search: StageSearch, value: Value) -> TensorInfo:
     return search.types.get(value.name) or TensorInfo(value.name, value.dtype, value.shape)
 
 
-def _with_training(search: StageSearch, made: Sequence[Stage], spans: Sequence[range]) -> list[Stage]:
+def _with_training(search: StageSearch, stages: Sequence[Stage], spans: Sequence[range]) -> list[Stage]:
     """The stages with the memory of a training step, by category."""
-    found = []
-    for stage, mine, flying in zip(made, spans, search.flights(len(made)), strict=True):
+    with_training = []
+    for stage, mine, flying in zip(stages, spans, search.flights(len(stages)), strict=True):
         figures = [int(part[mine.start : mine.stop].sum()) for part in search.training.values()]
-        weights, gradients, optimizer, kept = figures
-        whole = weights + gradients + optimizer + kept * flying
-        step = StageTraining(weights, gradients, optimizer, kept, flying, whole)
-        found.append(replace(stage, training=step))
-    return found
+        weights, gradients, optimizer, activations = figures
+        whole = weights + gradients + optimizer + activations * flying
+        step = StageTraining(weights, gradients, optimizer, activations, flying, whole)
+        with_training.append(replace(stage, training=step))
+    return with_training
 
 
 def _cut(search: StageSearch, place: int) -> StageCut:
@@ -213,25 +215,25 @@ def _cut(search: StageSearch, place: int) -> StageCut:
     return StageCut(crossed, tensors, search.path(place), seconds)
 
 
-def in_several(stored: Iterable[Set[str]]) -> list[str]:
+def in_several(names_by_stage: Iterable[Set[str]]) -> list[str]:
     """Names of tensors that several stages store, of what each stores."""
-    seen: set[str] = set()
-    found: dict[str, None] = {}
-    for names in stored:
-        found.update(dict.fromkeys(sorted(seen & names)))
-        seen |= names
-    return list(found)
+    earlier: set[str] = set()
+    repeated: dict[str, None] = {}
+    for names in names_by_stage:
+        repeated.update(dict.fromkeys(sorted(earlier & names)))
+        earlier |= names
+    return list(repeated)
 
 
 def _forecast(spec: SplitSpec, took: Sequence[float], cuts: Sequence[StageCut]) -> PipelineForecast | None:
     if not took:
         return None
-    return forecast(took, [one.seconds or 0.0 for one in cuts], spec.micro_batches, spec.schedule)
+    return forecast(took, [cut.seconds or 0.0 for cut in cuts], spec.micro_batches, spec.schedule)
 
 
 def _by_macs(spec: SplitSpec, stages: Sequence[Stage]) -> PipelineForecast | None:
     """The pipeline as if each MAC took as long, and nothing else any time."""
-    macs = [float(one.macs) for one in stages if one.macs is not None]
+    macs = [float(stage.macs) for stage in stages if stage.macs is not None]
     if len(macs) < len(stages) or not any(macs):
         return None
     return forecast(macs, [0.0] * (len(macs) - 1), spec.micro_batches, spec.schedule)
@@ -242,7 +244,7 @@ def _counts(search: StageSearch, stages: int) -> tuple[StageCount, ...]:
     allowed, rate = search.allowed(), search.spec.links
     if len(allowed) > _QUICK or len(search.subject.machines) > 1:
         return ()
-    found = []
+    counts = []
     for count in sorted({*range(2, _COUNTED + 1), stages}):
         best = search.best(count, allowed) if count <= len(allowed) + 1 else None
         if best is None:
@@ -251,16 +253,16 @@ def _counts(search: StageSearch, stages: int) -> tuple[StageCount, ...]:
         took = search.took(best.places, count)
         links = [search.crossing[at] / rate for at in best.places] if rate is not None else []
         period = max((*took, *links)) if took else None
-        found.append(StageCount(count, max(each), _balance(each), best.crossing, period))
-    return tuple(found)
+        counts.append(StageCount(count, max(each), _balance(each), best.crossing, period))
+    return tuple(counts)
 
 
 def _notes(search: StageSearch) -> tuple[str, ...]:
     notes, profile = [], search.subject.profile
     if search.seconds and not search.subject.machines and profile is not None:
         batch = "" if profile.batch is None else f", at a batch of {profile.batch:,}"
-        what = "forward pass of a training step" if profile.phases else "profile"
-        notes.append(f"times are of the {what} that was measured of this model{batch}")
+        step_name = "forward pass of a training step" if profile.phases else "profile"
+        notes.append(f"times are of the {step_name} that was measured of this model{batch}")
         if search.subject.took is not None:
             uncut = ": what was measured as one is not cut" if search.spec.by == "time" else ""
             notes.append(f"modules were timed, in {profile.runtime}{uncut}")

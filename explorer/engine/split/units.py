@@ -70,7 +70,7 @@ def graph_units(model: Model, layers: Sequence[Layer], types: Mapping[str, Tenso
         if not live.isdisjoint(reads(node)) or draws(model, (node,)):
             positions.append(at)
             live.update(name for name in node.outputs if name)
-    chosen = set(positions)
+    position_set = set(positions)
     wiring = Wiring.of(model.graph)
     place = {name: at for at, node in enumerate(nodes) for name in node.outputs if name}
     behind: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {}
@@ -79,38 +79,38 @@ def graph_units(model: Model, layers: Sequence[Layer], types: Mapping[str, Tenso
         """Nodes and stored tensors that a value without inputs comes from."""
         if name not in behind:
             here = wiring.positions([name])
-            read = {one for at in here for one in reads(nodes[at])} | {name}
-            behind[name] = tuple(here), tuple(sorted(one for one in read if one in initializers))
+            read = {source for at in here for source in reads(nodes[at])} | {name}
+            behind[name] = tuple(here), tuple(sorted(source for source in read if source in initializers))
         return behind[name]
 
-    stored: list[tuple[str, ...]] = []
+    stored_names: list[tuple[str, ...]] = []
     constants: list[tuple[int, ...]] = []
     born = dict.fromkeys(feeds, -1)
     dies: dict[str, int] = {}
     for unit, at in enumerate(positions):
         mine: dict[str, None] = {}
-        made: set[int] = set()
+        constant_nodes: set[int] = set()
         for name in reads(nodes[at]):
             if name in live:
                 dies[name] = unit
             elif name in initializers:
                 mine[name] = None
-            elif name in place and place[name] not in chosen:
-                before, kept = constant(name)
-                made.update(before)
-                mine.update(dict.fromkeys(kept))
-        stored.append(tuple(mine))
-        constants.append(tuple(sorted(made)))
+            elif name in place and place[name] not in position_set:
+                before, constant_tensors = constant(name)
+                constant_nodes.update(before)
+                mine.update(dict.fromkeys(constant_tensors))
+        stored_names.append(tuple(mine))
+        constants.append(tuple(sorted(constant_nodes)))
         born.update(dict.fromkeys((name for name in nodes[at].outputs if name), unit))
     values = []
     for name, last in (dies | {n: unit for n, unit in born.items() if unit >= 0 and n not in dies}).items():
         info = types.get(name) or TensorInfo(name, None, None, "unknown")
         values.append(CrossingValue(name, born[name], last, info, tensor_bytes((info,))))
-    found = NodeRows(layers, model.functions).of(nodes, None)
+    rows = NodeRows(layers, model.functions).of(nodes, None)
     return GraphUnits(
         tuple(positions),
-        tuple([found[at] for at in positions]),
-        tuple(stored),
+        tuple([rows[at] for at in positions]),
+        tuple(stored_names),
         tuple(constants),
         tuple(values),
     )
@@ -128,13 +128,13 @@ def crossing(units: GraphUnits) -> tuple[list[int], list[bool]]:
         change[behind] -= value.size or 0
         unknown[first] += value.size is None
         unknown[behind] -= value.size is None
-    sizes, known = [], []
+    sizes, all_known = [], []
     here = missing = 0
     for at in range(count):
         here, missing = here + change[at], missing + unknown[at]
         sizes.append(here)
-        known.append(not missing)
-    return sizes, known
+        all_known.append(not missing)
+    return sizes, all_known
 
 
 def across(units: GraphUnits, before: int) -> list[CrossingValue]:

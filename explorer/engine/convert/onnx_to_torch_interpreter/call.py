@@ -22,12 +22,12 @@ def torch_dtype(name: str) -> torch.dtype:
     Raises:
         BadModel: torch has none.
     """
-    found = getattr(torch, {"float4_e2m1fn": "none"}.get(name, name), None)
+    dtype = getattr(torch, {"float4_e2m1fn": "none"}.get(name, name), None)
     if name in ("int4", "uint4", "int2", "uint2"):
         return torch.int8 if name.startswith("int") else torch.uint8
-    if not isinstance(found, torch.dtype):
+    if not isinstance(dtype, torch.dtype):
         raise BadModel(f"torch has no tensors of {name}")
-    return found
+    return dtype
 
 
 class OperatorCall(Struct):

@@ -69,20 +69,20 @@ class TorchDomain(Struct):
         if node.op == "Constant" and not node.domain:
             return [self._literal(attributes)]
         if not node.domain:
-            found = self._on_sizes(node, attributes, args)
-            if found is not None:
-                return [found]
+            host_result = self._on_sizes(node, attributes, args)
+            if host_result is not None:
+                return [host_result]
         rule = OPERATORS.get((node.domain, node.op))
         if rule is None:
             name = f"{node.domain}.{node.op}" if node.domain else node.op
             raise BadModel(f"operator {printable(name)} has no counterpart in torch here")
         call = OperatorCall(node, attributes, self.opsets.get(node.domain, 0), self.device)
-        kept = _SIZES.get(node.op, ()) if not node.domain else ()
-        given = [a if at in kept else as_tensor(a, self.device) for at, a in enumerate(args)]
-        while given and given[-1] is None:
-            given.pop()
+        host_places = _SIZES.get(node.op, ()) if not node.domain else ()
+        inputs = [a if at in host_places else as_tensor(a, self.device) for at, a in enumerate(args)]
+        while inputs and inputs[-1] is None:
+            inputs.pop()
         try:
-            result = rule(call, *given)
+            result = rule(call, *inputs)
         except BadModel:
             raise
         except Exception as error:
@@ -111,8 +111,8 @@ class TorchDomain(Struct):
             return None
         if all(a is None for a in args) or len(node.outputs) != 1:
             return None
-        found = rule(attributes, [None if a is None else np.asarray(a) for a in args])
-        return found if found is None or isinstance(found, np.ndarray) else as_host(found)
+        result = rule(attributes, [None if a is None else np.asarray(a) for a in args])
+        return result if result is None or isinstance(result, np.ndarray) else as_host(result)
 
     def _literal(self, attributes: Mapping[str, Any]) -> Any:
         for name, value in attributes.items():
@@ -144,12 +144,12 @@ class TorchDomain(Struct):
             BadModel: It is a value of a run, and torch.export is looking.
         """
         if isinstance(value, torch.Tensor):
-            found = value.reshape(-1)[0].item()
-            if isinstance(found, (torch.SymInt, torch.SymBool, torch.SymFloat)):
+            scalar = value.reshape(-1)[0].item()
+            if isinstance(scalar, (torch.SymInt, torch.SymBool, torch.SymFloat)):
                 raise BadModel(
                     "a branch or a loop depends on values, which torch.export does not follow here"
                 )
-            return found
+            return scalar
         return np.asarray(value).reshape(-1)[0]
 
 

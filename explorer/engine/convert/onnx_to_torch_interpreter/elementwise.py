@@ -53,8 +53,8 @@ def _shrunk(call: OperatorCall, x: Tensor) -> Tensor:
 
 def _shifted(call: OperatorCall, x: Tensor, by: Tensor) -> Tensor:
     wide, count = x.to(torch.int64), by.to(torch.int64)
-    found = wide << count if call.get("direction") == "LEFT" else wide >> count
-    return found.to(x.dtype)
+    shifted = wide << count if call.get("direction") == "LEFT" else wide >> count
+    return shifted.to(x.dtype)
 
 
 def _cast(call: OperatorCall, x: Tensor) -> Tensor:
@@ -77,8 +77,8 @@ def _as(x: Tensor, kind: torch.dtype) -> Tensor:
 def _axes(call: OperatorCall, args: tuple[Any, ...]) -> list[int] | None:
     if args and args[0] is not None:
         return call.ints(args[0])
-    given = call.get("axes")
-    return None if given is None else list(given)
+    axes = call.get("axes")
+    return None if axes is None else list(axes)
 
 
 def _reduction(function: Callable[[Tensor, list[int], bool], Tensor]) -> Rule:

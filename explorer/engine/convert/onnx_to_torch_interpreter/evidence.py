@@ -32,20 +32,20 @@ def is_quantized(model: Model) -> bool:
     return any(node.op in _ROUNDS or node.op.startswith("QLinear") for node in nodes)
 
 
-def call_of(module: Any, names: Sequence[str], what: str) -> Callable[[Feeds], list[Array]]:
+def call_of(module: Any, names: Sequence[str], source: str) -> Callable[[Feeds], list[Array]]:
     """What runs a module on arrays by name of the input, in the order of `names`."""
     import torch
 
     def call(feeds: Feeds) -> list[Array]:
-        given = [as_tensor(feeds[name]) for name in names]
+        inputs = [as_tensor(feeds[name]) for name in names]
         try:
             with torch.no_grad(), silence():
-                result = module(*given)
+                result = module(*inputs)
         except ExplorerError:
             raise
         except Exception as error:
             raise BadModel(
-                f"cannot be run ({error_line(error)})", where=what, hint=comparison.UNPROVED
+                f"cannot be run ({error_line(error)})", where=source, hint=comparison.UNPROVED
             ) from error
         return [as_array(tensor) for _, tensor in tensors(result)]
 
@@ -66,7 +66,7 @@ def prove(
     model: Model,
     module: Any,
     cases: Sequence[Sequence[RandomInput]],
-    what: str = "the torch model",
+    source: str = "the torch model",
 ) -> Verification:
     """Runs the model in onnxruntime and in torch on the same random inputs, and compares.
 
@@ -76,7 +76,7 @@ def prove(
         module: What runs it in torch: it takes the inputs in the model's order.
         cases: For each set of sizes, how inputs are drawn; all but the first get one draw,
             and those that the model does not take none.
-        what: How messages call `module`.
+        source: How messages call `module`.
 
     Raises:
         BadModel: One of the two cannot be run.
@@ -84,27 +84,27 @@ def prove(
     """
     session = RuntimeSession(model, what="the ONNX file")
     names = [value.name for value in model.graph.outputs]
-    after = call_of(module, [v.name for v in model.graph.feeds], what)
+    after = call_of(module, [v.name for v in model.graph.feeds], source)
     layers = sum(node.op in _ROUNDS for node in model.graph.nodes) if is_quantized(model) else None
 
     def before(feeds: Feeds) -> list[Array]:
-        found = session.run(feeds)
-        return [found[name] for name in names]
+        results = session.run(feeds)
+        return [results[name] for name in names]
 
-    found: list[Verification] = []
+    proofs: list[Verification] = []
     tried = [drawn for at, drawn in enumerate(cases) if not at or _runs(session, drawn)]
     for at, drawn in enumerate(tried):
         few = replace(job, draws=1 if at else job.draws)
-        one = comparison.compare_runs(few, model, before, after, drawn, layers)
+        proof = comparison.compare_runs(few, model, before, after, drawn, layers)
         sizes = "" if at == 0 else f" with {', '.join(f'{d.name} {list(d.shape)}' for d in drawn)}"
-        named = tuple(replace(o, name=f"{o.name}{sizes}") for o in one.outputs)
-        found.append(replace(one, outputs=named))
-    evidence = tuple(o for one in found for o in one.outputs)
+        named = tuple(replace(o, name=f"{o.name}{sizes}") for o in proof.outputs)
+        proofs.append(replace(proof, outputs=named))
+    evidence = tuple(o for proof in proofs for o in proof.outputs)
     return replace(
-        found[0],
+        proofs[0],
         **verdict_of(Grounds(whole=evidence, draws=job.draws)),
-        inputs=tuple(text for one in found for text in one.inputs),
+        inputs=tuple(text for proof in proofs for text in proof.inputs),
         outputs=evidence,
         sizes=tuple(sizes_of(model, tuple(drawn)) for drawn in tried) if len(tried) > 1 else (),
-        seconds=sum(one.seconds for one in found),
+        seconds=sum(proof.seconds for proof in proofs),
     )

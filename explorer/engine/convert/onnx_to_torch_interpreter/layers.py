@@ -135,22 +135,22 @@ def _extents(
     strides, dilations, before, behind = _around(call, x, kernel)
     if not call.get("ceil_mode", 0):
         return strides, dilations, before, behind
-    found = []
+    ends = []
     for size, k, s, d, b, e in zip(x.shape[2:], kernel, strides, dilations, before, behind, strict=True):
         reach = d * (k - 1) + 1
         count = -(-(size + b + e - reach) // s) + 1
         if (count - 1) * s >= size + b:  # a window that begins in the padding behind is none
             count -= 1
-        found.append(max((count - 1) * s + reach - size - b, e))
-    return strides, dilations, before, found
+        ends.append(max((count - 1) * s + reach - size - b, e))
+    return strides, dilations, before, ends
 
 
 def _max_pool(call: OperatorCall, x: Tensor) -> Any:
     kernel = list(call.get("kernel_shape"))
     strides, dilations, before, behind = _extents(call, x, kernel)
     low: Any = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
-    given = x if x.is_floating_point() else x.to(torch.float64)
-    filled = _padded(given, before, behind, float(low))
+    floats = x if x.is_floating_point() else x.to(torch.float64)
+    filled = _padded(floats, before, behind, float(low))
     pool = _MAX[_rank(x) - 1]
     if call.outputs < 2 or not call.node.outputs[1]:
         return pool(filled, kernel, strides, 0, dilations).to(x.dtype)
@@ -160,17 +160,17 @@ def _max_pool(call: OperatorCall, x: Tensor) -> Any:
 
 def _unpadded(call: OperatorCall, places: Tensor, filled: Tensor, x: Tensor, before: Sequence[int]) -> Tensor:
     """Places in the padded input as places in the whole tensor, as onnx counts them."""
-    at, rest = [], places
+    coordinates, rest = [], places
     for size, first in zip(reversed(filled.shape[2:]), reversed(before), strict=True):
-        at.append(rest % size - first)
+        coordinates.append(rest % size - first)
         rest = rest // size
     sizes = list(x.shape[2:])
-    order = list(enumerate(reversed(at)))
+    order = list(enumerate(reversed(coordinates)))
     if call.get("storage_order", 0):
         order = order[::-1]
     flat = torch.zeros_like(places)
-    for axis, one in order:
-        flat = flat * sizes[axis] + one
+    for axis, coordinate in order:
+        flat = flat * sizes[axis] + coordinate
     count = math.prod(sizes)
     planes = torch.arange(x.shape[0] * x.shape[1], device=x.device).reshape(*x.shape[:2], *(1,) * len(sizes))
     return flat + planes * count
@@ -208,8 +208,8 @@ def _plain_average(call: OperatorCall, x: Tensor) -> Tensor:
     if dims == 1:
         return functional.avg_pool1d(x, kernel, strides, before, False, counted)
     pool: Any = functional.avg_pool2d if dims == 2 else functional.avg_pool3d
-    found: Tensor = pool(x, kernel, strides, before, False, counted)
-    return found
+    average: Tensor = pool(x, kernel, strides, before, False, counted)
+    return average
 
 
 def _lp_pool(call: OperatorCall, x: Tensor) -> Tensor:
@@ -233,8 +233,8 @@ def _batch_norm(call: OperatorCall, x: Tensor, scale: Tensor, bias: Tensor, mean
         return functional.batch_norm(x, mean.detach(), var.detach(), scale, bias, False, 0.0, epsilon)
     axes = [a for a in range(x.dim()) if a != 1]
     now, spread = x.mean(axes), x.var(axes, unbiased=False)
-    found = functional.batch_norm(x, now, spread, scale, bias, False, 0.0, epsilon)
-    return found, mean * momentum + now * (1 - momentum), var * momentum + spread * (1 - momentum)
+    normalized = functional.batch_norm(x, now, spread, scale, bias, False, 0.0, epsilon)
+    return normalized, mean * momentum + now * (1 - momentum), var * momentum + spread * (1 - momentum)
 
 
 def _layer_norm(call: OperatorCall, x: Tensor, scale: Tensor, bias: Tensor | None = None) -> Any:
@@ -292,11 +292,11 @@ def _mean_variance(call: OperatorCall, x: Tensor) -> Tensor:
 # images
 
 
-def _resize(call: OperatorCall, x: Tensor, *given: Any) -> Tensor:
+def _resize(call: OperatorCall, x: Tensor, *inputs: Any) -> Tensor:
     """Nearest and linear, any axes, along one axis after the other."""
-    scales = given[-1] if call.node.op == "Upsample" or len(given) < 2 else given[1]
-    sizes = given[2] if len(given) > 2 and call.node.op == "Resize" else None
-    if call.node.op == "Upsample" and not given:
+    scales = inputs[-1] if call.node.op == "Upsample" or len(inputs) < 2 else inputs[1]
+    sizes = inputs[2] if len(inputs) > 2 and call.node.op == "Resize" else None
+    if call.node.op == "Upsample" and not inputs:
         scales = call.get("scales")
     mode = call.get("mode", "nearest")
     if (
@@ -305,10 +305,10 @@ def _resize(call: OperatorCall, x: Tensor, *given: Any) -> Tensor:
         or call.get("keep_aspect_ratio_policy", "stretch") != "stretch"
     ):
         raise BadModel("torch cannot resize by cubic, with antialias or a kept ratio here")
-    how = call.get("coordinate_transformation_mode", "half_pixel")
+    transformation = call.get("coordinate_transformation_mode", "half_pixel")
     if call.node.op == "Upsample" or (call.opset and call.opset < 11):
-        how = "asymmetric"
-    if how == "tf_crop_and_resize":
+        transformation = "asymmetric"
+    if transformation == "tf_crop_and_resize":
         raise BadModel("torch cannot crop and resize here")
     axes = list(call.get("axes", range(x.dim())))
     if sizes is not None:
@@ -319,27 +319,27 @@ def _resize(call: OperatorCall, x: Tensor, *given: Any) -> Tensor:
         targets = [math.floor(x.shape[a] * f) for f, a in zip(factors, axes, strict=True)]
     rounding = (
         "floor"
-        if how == "asymmetric" and call.opset < 11
+        if transformation == "asymmetric" and call.opset < 11
         else call.get("nearest_mode", "floor" if call.node.op == "Upsample" else "round_prefer_floor")
     )
     for axis, target, factor in zip(axes, targets, factors, strict=True):
         if target == x.shape[axis] and factor == 1:
             continue
-        places = _places(how, target, factor, x.shape[axis], x.device)
+        places = _places(transformation, target, factor, x.shape[axis], x.device)
         x = _nearest(x, axis, places, rounding) if mode == "nearest" else _linear(x, axis, places)
     return x
 
 
-def _places(how: str, target: int, factor: float, size: int, device: torch.device) -> Tensor:
+def _places(transformation: str, target: int, factor: float, size: int, device: torch.device) -> Tensor:
     """Where the elements of the result lie in the input."""
     at = torch.arange(target, dtype=torch.float64, device=device)
-    if how == "asymmetric":
+    if transformation == "asymmetric":
         return at / factor
-    if how == "align_corners":
+    if transformation == "align_corners":
         return at * ((size - 1) / (size * factor - 1)) if size * factor > 1 else at * 0
-    if how == "pytorch_half_pixel" and target <= 1:
+    if transformation == "pytorch_half_pixel" and target <= 1:
         return at * 0
-    if how == "half_pixel_symmetric":
+    if transformation == "half_pixel_symmetric":
         adjusted = target / (size * factor)
         return size / 2 * (1 - adjusted) + (at + 0.5) / factor - 0.5
     return (at + 0.5) / factor - 0.5
@@ -360,8 +360,8 @@ def _linear(x: Tensor, axis: int, places: Tensor) -> Tensor:
     low = torch.floor(places)
     high = (low + 1).clamp(max=x.shape[axis] - 1)
     share = (places - low).to(x.dtype).reshape(-1, *(1,) * (x.dim() - 1 - axis % x.dim()))
-    left, right = x.index_select(axis, low.long()), x.index_select(axis, high.long())
-    return left * (1 - share) + right * share
+    low_values, high_values = x.index_select(axis, low.long()), x.index_select(axis, high.long())
+    return low_values * (1 - share) + high_values * share
 
 
 def _skip_layer_norm(
@@ -396,13 +396,13 @@ def _attention(call: OperatorCall, q: Tensor, k: Tensor, v: Tensor, *rest: Any) 
     causal = bool(call.get("is_causal", 0))
     if causal and (mask is not None or past_k is not None):
         rows, columns = q.shape[2], k.shape[2]
-        seen = torch.ones(rows, columns, dtype=torch.bool, device=q.device).tril(
+        visible = torch.ones(rows, columns, dtype=torch.bool, device=q.device).tril(
             columns - rows if past_k is not None else 0
         )
         if mask is not None and mask.dtype != torch.bool:
-            mask = mask.masked_fill(~seen, -math.inf)
+            mask = mask.masked_fill(~visible, -math.inf)
         else:
-            mask = seen if mask is None else mask & seen
+            mask = visible if mask is None else mask & visible
         causal = False
     y = functional.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, is_causal=causal, scale=call.get("scale")

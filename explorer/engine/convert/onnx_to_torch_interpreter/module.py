@@ -47,8 +47,10 @@ class OnnxModule(nn.Module):
         self._seen: set[int] = set()
         self._opset = dict(model.opsets)
         maps: dict[int, mmap.mmap] = {}
-        own = {id(t) for t in model.graph.initializers.values()}
-        seen = {n for node in _nodes(model) if node.op == "BatchNormalization" for n in node.inputs[3:5]}
+        initializer_ids = {id(t) for t in model.graph.initializers.values()}
+        statistics = {
+            n for node in _nodes(model) if node.op == "BatchNormalization" for n in node.inputs[3:5]
+        }
         for at, tensor in enumerate(_constants(model)):
             if id(tensor) in self._places or id(tensor) in self._sizes:
                 continue
@@ -59,9 +61,9 @@ class OnnxModule(nn.Module):
                 self._sizes[id(tensor)] = tensor.array().reshape(tensor.shape).copy()
                 continue
             value = _loaded(tensor, maps)
-            named = tensor.name if id(tensor) in own else ""
+            named = tensor.name if id(tensor) in initializer_ids else ""
             self._places[id(tensor)] = self._put(
-                named or f"constant_{at}", value, bool(named), trained=tensor.name not in seen
+                named or f"constant_{at}", value, bool(named), trained=tensor.name not in statistics
             )
 
     def forward(self, *inputs: torch.Tensor, **named: torch.Tensor) -> Any:
@@ -112,13 +114,15 @@ class OnnxModule(nn.Module):
         holder, name = self._places[id(tensor)]
         return getattr(holder, name)
 
-    def _put(self, name: str, value: torch.Tensor, kept: bool, *, trained: bool) -> tuple[nn.Module, str]:
+    def _put(
+        self, name: str, value: torch.Tensor, persistent: bool, *, trained: bool
+    ) -> tuple[nn.Module, str]:
         """Registers a tensor: a parameter if it is a weight that is trained, else a buffer."""
         holder, last = self._holder(name)
-        if trained and value.is_floating_point() and (kept or value.numel() > _SMALL):
+        if trained and value.is_floating_point() and (persistent or value.numel() > _SMALL):
             holder.register_parameter(last, nn.Parameter(value))
         else:
-            holder.register_buffer(last, value, persistent=kept)
+            holder.register_buffer(last, value, persistent=persistent)
         return holder, last
 
     def _holder(self, name: str) -> tuple[nn.Module, str]:

@@ -32,11 +32,11 @@ def _transpose(call: OperatorCall, x: Tensor) -> Tensor:
 
 def _split(call: OperatorCall, x: Tensor, sizes: Any = None) -> Sequence[Tensor]:
     axis = call.get("axis", 0)
-    given = call.ints(sizes) if sizes is not None else call.get("split")
-    if given is None:
+    lengths = call.ints(sizes) if sizes is not None else call.get("split")
+    if lengths is None:
         count = call.get("num_outputs", call.outputs)
         return _cut(x, -(-x.shape[axis] // count), axis)
-    return _cut(x, list(given), axis)
+    return _cut(x, list(lengths), axis)
 
 
 def _cut(x: Tensor, sizes: Any, axis: int) -> list[Tensor]:
@@ -44,11 +44,11 @@ def _cut(x: Tensor, sizes: Any, axis: int) -> list[Tensor]:
     return list(split(sizes, axis))
 
 
-def _slice(call: OperatorCall, x: Tensor, *given: Any) -> Tensor:
-    if given:
-        starts, ends = call.ints(given[0]), call.ints(given[1])
-        axes = call.ints(given[2]) if len(given) > 2 and given[2] is not None else range(len(starts))
-        steps = call.ints(given[3]) if len(given) > 3 and given[3] is not None else [1] * len(starts)
+def _slice(call: OperatorCall, x: Tensor, *inputs: Any) -> Tensor:
+    if inputs:
+        starts, ends = call.ints(inputs[0]), call.ints(inputs[1])
+        axes = call.ints(inputs[2]) if len(inputs) > 2 and inputs[2] is not None else range(len(starts))
+        steps = call.ints(inputs[3]) if len(inputs) > 3 and inputs[3] is not None else [1] * len(starts)
     else:
         starts, ends = list(call.get("starts")), list(call.get("ends"))
         axes, steps = call.get("axes", range(len(starts))), [1] * len(starts)
@@ -68,14 +68,14 @@ def _slice(call: OperatorCall, x: Tensor, *given: Any) -> Tensor:
 
 
 def _squeeze(call: OperatorCall, x: Tensor, axes: Any = None) -> Tensor:
-    given = call.ints(axes) if axes is not None else call.get("axes")
-    return x.squeeze() if given is None else x.squeeze(tuple(given))
+    dropped = call.ints(axes) if axes is not None else call.get("axes")
+    return x.squeeze() if dropped is None else x.squeeze(tuple(dropped))
 
 
 def _unsqueeze(call: OperatorCall, x: Tensor, axes: Any = None) -> Tensor:
-    given = list(call.ints(axes) if axes is not None else call.get("axes"))
-    rank = x.dim() + len(given)
-    for axis in sorted(a % rank for a in given):
+    added = list(call.ints(axes) if axes is not None else call.get("axes"))
+    rank = x.dim() + len(added)
+    for axis in sorted(a % rank for a in added):
         x = x.unsqueeze(axis)
     return x
 
@@ -97,8 +97,8 @@ def _expand(call: OperatorCall, x: Tensor, shape: Any) -> Tensor:
 def _gather(call: OperatorCall, x: Tensor, index: Tensor) -> Tensor:
     axis = call.get("axis", 0) % max(x.dim(), 1)
     flat = _positive(index.reshape(-1).long(), x.shape[axis])
-    found = x.index_select(axis, flat)
-    return found.reshape([*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]])
+    rows = x.index_select(axis, flat)
+    return rows.reshape([*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]])
 
 
 def _positive(index: Tensor, size: Any) -> Tensor:
@@ -128,35 +128,37 @@ _SCATTERED = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 def _scatter_elements(call: OperatorCall, x: Tensor, index: Tensor, updates: Tensor) -> Tensor:
     axis = call.get("axis", 0)
     index = _positive(index.long(), x.shape[axis])
-    how = call.get("reduction", "none")
-    if how == "none":
+    reduction = call.get("reduction", "none")
+    if reduction == "none":
         return x.scatter(axis, index, updates)
-    return x.scatter_reduce(axis, index, updates, _SCATTERED[how], include_self=True)
+    return x.scatter_reduce(axis, index, updates, _SCATTERED[reduction], include_self=True)
 
 
 def _scatter_nd(call: OperatorCall, x: Tensor, index: Tensor, updates: Tensor) -> Tensor:
     places = tuple(_positive(index[..., at].long(), x.shape[at]) for at in range(index.shape[-1]))
-    how = call.get("reduction", "none")
-    if how == "none":
+    reduction = call.get("reduction", "none")
+    if reduction == "none":
         return x.index_put(places, updates)
-    if how == "add":
+    if reduction == "add":
         return x.index_put(places, updates, accumulate=True)
     flat_index = torch.zeros_like(places[0])
     rest = math.prod(x.shape[len(places) :])
     for place, size in zip(places, x.shape, strict=False):
         flat_index = flat_index * size + place
     each = (flat_index.reshape(-1, 1) * rest + torch.arange(rest, device=x.device)).reshape(-1)
-    flat = x.reshape(-1).scatter_reduce(0, each, updates.reshape(-1), _SCATTERED[how], include_self=True)
+    flat = x.reshape(-1).scatter_reduce(
+        0, each, updates.reshape(-1), _SCATTERED[reduction], include_self=True
+    )
     return flat.reshape(x.shape)
 
 
 def _pad(call: OperatorCall, x: Tensor, pads: Any = None, value: Any = None, axes: Any = None) -> Tensor:
     sizes = call.ints(pads) if pads is not None else list(call.get("pads"))
     count = len(sizes) // 2
-    chosen = [a % x.dim() for a in (call.ints(axes) if axes is not None else range(count))]
+    padded_axes = [a % x.dim() for a in (call.ints(axes) if axes is not None else range(count))]
     fill = call.number(value) if value is not None else call.get("value", 0.0)
     mode = call.get("mode", "constant")
-    around = {axis: (sizes[at], sizes[at + count]) for at, axis in enumerate(chosen)}
+    around = {axis: (sizes[at], sizes[at + count]) for at, axis in enumerate(padded_axes)}
     if mode == "constant":
         flat = [size for axis in reversed(range(x.dim())) for size in around.get(axis, (0, 0))]
         if x.dtype == torch.bool:
@@ -210,8 +212,8 @@ def _eye_like(call: OperatorCall, x: Tensor) -> Tensor:
     kind = call.dtype(call.get("dtype")) if call.get("dtype") is not None else x.dtype
     rows = torch.arange(x.shape[0], device=x.device).unsqueeze(1)
     columns = torch.arange(x.shape[1], device=x.device)
-    found: Tensor = (columns - rows == call.get("k", 0)).to(kind)
-    return found
+    eye: Tensor = (columns - rows == call.get("k", 0)).to(kind)
+    return eye
 
 
 def _top_k(call: OperatorCall, x: Tensor, k: Any = None) -> tuple[Tensor, Tensor]:
@@ -225,8 +227,8 @@ def _top_k(call: OperatorCall, x: Tensor, k: Any = None) -> tuple[Tensor, Tensor
 def _depth_to_space(call: OperatorCall, x: Tensor) -> Tensor:
     size = call.get("blocksize")
     if call.get("mode", "DCR") == "CRD":
-        found: Tensor = functional.pixel_shuffle(x, size)
-        return found
+        shuffled: Tensor = functional.pixel_shuffle(x, size)
+        return shuffled
     batch, channels, height, width = x.shape
     split = x.reshape(batch, size, size, channels // size**2, height, width)
     moved = split.permute(0, 3, 4, 1, 5, 2)
@@ -260,16 +262,16 @@ def _reverse_sequence(call: OperatorCall, x: Tensor, lengths: Tensor) -> Tensor:
 def _sequence_insert(
     call: OperatorCall, sequence: list[Tensor], x: Tensor, index: Any = None
 ) -> list[Tensor]:
-    made = list(sequence)
-    at = len(made) if index is None else int(call.number(index))
-    made.insert(at + len(made) if at < 0 else at, x)
-    return made
+    extended = list(sequence)
+    at = len(extended) if index is None else int(call.number(index))
+    extended.insert(at + len(extended) if at < 0 else at, x)
+    return extended
 
 
 def _sequence_erase(call: OperatorCall, sequence: list[Tensor], index: Any = None) -> list[Tensor]:
-    made = list(sequence)
-    del made[-1 if index is None else int(call.number(index))]
-    return made
+    shortened = list(sequence)
+    del shortened[-1 if index is None else int(call.number(index))]
+    return shortened
 
 
 def _to_sequence(call: OperatorCall, x: Tensor, sizes: Any = None) -> list[Tensor]:
@@ -277,9 +279,9 @@ def _to_sequence(call: OperatorCall, x: Tensor, sizes: Any = None) -> list[Tenso
     if sizes is None:
         parts = _cut(x, 1, axis)
         return [p if call.get("keepdims", 1) else p.squeeze(axis) for p in parts]
-    given = call.ints(sizes)
+    lengths = call.ints(sizes)
     scalar = isinstance(sizes, Tensor) and sizes.dim() == 0
-    return _cut(x, given[0] if scalar else given, axis)
+    return _cut(x, lengths[0] if scalar else lengths, axis)
 
 
 def _unique(call: OperatorCall, x: Tensor) -> tuple[Tensor, ...]:

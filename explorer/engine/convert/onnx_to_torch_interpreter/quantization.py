@@ -95,8 +95,8 @@ def _requantized(total: Tensor, factor: Tensor, zero: Tensor) -> Tensor:
     return steps.clamp(*limits).to(zero.dtype)
 
 
-def _qlinear_matmul(call: OperatorCall, *given: Tensor) -> Tensor:
-    a, sa, za, b, sb, zb, sy, zy = given
+def _qlinear_matmul(call: OperatorCall, *inputs: Tensor) -> Tensor:
+    a, sa, za, b, sb, zb, sy, zy = inputs
     total = _integer_product(_moved(a, za, 0), _moved(b, zb, 1))
     if sa.numel() > 1 and sa.dim() == 1:
         sa = sa.reshape(-1, 1)
@@ -125,8 +125,8 @@ def _conv_integer(
     return _whole_convolution(call, *moved).to(torch.int32)
 
 
-def _qlinear_conv(call: OperatorCall, *given: Any) -> Tensor:
-    x, sx, zx, w, sw, zw, sy, zy, bias = (*given, None)[:9]
+def _qlinear_conv(call: OperatorCall, *inputs: Any) -> Tensor:
+    x, sx, zx, w, sw, zw, sy, zy, bias = (*inputs, None)[:9]
     total = _whole_convolution(call, _moved(x, zx, 1), _moved(w, _channels(zw, w), 0))
     if bias is not None:
         total = total + bias.to(torch.float64).reshape(-1, *(1,) * (x.dim() - 2))
@@ -148,8 +148,8 @@ def _steps(x: Tensor, scale: Tensor, zero: Tensor | None, kind: torch.dtype) -> 
 
 
 def _two(function: Callable[[Tensor, Tensor], Tensor]) -> Rule:
-    def rule(call: OperatorCall, *given: Any) -> Tensor:
-        a, sa, za, b, sb, zb, sy, zy = (*given, None)[:8]
+    def rule(call: OperatorCall, *inputs: Any) -> Tensor:
+        a, sa, za, b, sb, zb, sy, zy = (*inputs, None)[:8]
         return _steps(function(_number(a, sa, za), _number(b, sb, zb)), sy, zy, a.dtype)
 
     return rule
@@ -167,17 +167,17 @@ def _mean(call: OperatorCall, x: Tensor) -> Tensor:
     return x.mean(axes, keepdim=True)
 
 
-def _qlinear_concat(call: OperatorCall, sy: Tensor, zy: Tensor, *given: Tensor) -> Tensor:
-    parts = [_number(*given[at : at + 3]) for at in range(0, len(given), 3)]
+def _qlinear_concat(call: OperatorCall, sy: Tensor, zy: Tensor, *inputs: Tensor) -> Tensor:
+    parts = [_number(*inputs[at : at + 3]) for at in range(0, len(inputs), 3)]
     return _steps(torch.cat(parts, call.get("axis")), sy, zy, zy.dtype)
 
 
-def _qgemm(call: OperatorCall, *given: Any) -> Tensor:
-    a, sa, za, b, sb, zb, c, sy, zy = (*given, *(None,) * 3)[:9]
-    left, right = _moved(a, za, 1), _moved(b, zb, 0 if call.get("transB", 0) else 1)
-    left = left.t() if call.get("transA", 0) else left
-    right = right.t() if call.get("transB", 0) else right
-    total = _integer_product(left.contiguous(), right.contiguous())
+def _qgemm(call: OperatorCall, *inputs: Any) -> Tensor:
+    a, sa, za, b, sb, zb, c, sy, zy = (*inputs, *(None,) * 3)[:9]
+    a_offsets, b_offsets = _moved(a, za, 1), _moved(b, zb, 0 if call.get("transB", 0) else 1)
+    a_offsets = a_offsets.t() if call.get("transA", 0) else a_offsets
+    b_offsets = b_offsets.t() if call.get("transB", 0) else b_offsets
+    total = _integer_product(a_offsets.contiguous(), b_offsets.contiguous())
     total = total if c is None else total + c
     factor = _single(sa) * _single(sb) * call.get("alpha", 1.0)
     if sy is None or zy is None:
@@ -186,8 +186,8 @@ def _qgemm(call: OperatorCall, *given: Any) -> Tensor:
     return _requantized(total, factor / _single(sy), zy)
 
 
-def _to_float(call: OperatorCall, *given: Any) -> Tensor:
-    a, b, sa, sb, za, zb, bias = (*given, *(None,) * 3)[:7]
+def _to_float(call: OperatorCall, *inputs: Any) -> Tensor:
+    a, b, sa, sb, za, zb, bias = (*inputs, *(None,) * 3)[:7]
     total = _integer_product(_moved(a, za, 0), _moved(b, zb, 1)).to(torch.float32)
     y = total * _single(sa) * _single(sb)
     return y if bias is None else y + bias

@@ -38,15 +38,15 @@ def _activations(call: OperatorCall, direction: int) -> list[Activation]:
     usual = _USUAL[call.node.op]
     names = call.get("activations") or usual * 2
     alphas, betas = list(call.get("activation_alpha", ())), list(call.get("activation_beta", ()))
-    found = []
+    activations = []
     for at in range(len(usual)):
         place = direction * len(usual) + at
         name = str(names[place]).lower()
         a, b = _DEFAULTS.get(name, (1.0, 1.0))
         a = alphas[place] if place < len(alphas) else a
         b = betas[place] if place < len(betas) else b
-        found.append(_ACTIVATIONS[name](a, b))
-    return found
+        activations.append(_ACTIVATIONS[name](a, b))
+    return activations
 
 
 def _lstm_step(
@@ -113,26 +113,26 @@ def _recurrent(call: OperatorCall, x: Tensor, w: Tensor, r: Tensor, *rest: Any) 
         bias = b[at] if b is not None else w.new_zeros(2 * half)
         state: State = tuple(w.new_zeros(batch, size) if s is None else s[at] for s in starts)
         acts = _activations(call, at)
-        given = x @ w[at].t() + bias[:half]
+        projected = x @ w[at].t() + bias[:half]
         steps = reversed(range(count)) if backwards else range(count)
-        shown: list[Tensor] = [x] * count
+        outputs: list[Tensor] = [x] * count
         for step in steps:
             after = _STEPS[op](
-                call, given[step], state, r[at], bias[half:], acts, None if peep is None else peep[at]
+                call, projected[step], state, r[at], bias[half:], acts, None if peep is None else peep[at]
             )
             if lengths is None:
-                state, shown[step] = after, after[0]
+                state, outputs[step] = after, after[0]
             else:
                 going = (step < lengths).unsqueeze(-1)
-                shown[step] = torch.where(going, after[0], torch.zeros_like(after[0]))
+                outputs[step] = torch.where(going, after[0], torch.zeros_like(after[0]))
                 state = tuple(torch.where(going, n, o) for n, o in zip(after, state, strict=True))
-        every.append(torch.stack(shown))
+        every.append(torch.stack(outputs))
         finals.append(list(state))
     y = torch.stack(every, 1)
-    last = [torch.stack(one) for one in zip(*finals, strict=True)]
+    last = [torch.stack(states) for states in zip(*finals, strict=True)]
     if call.get("layout", 0):
         y = y.permute(2, 0, 1, 3)
-        last = [one.transpose(0, 1) for one in last]
+        last = [final.transpose(0, 1) for final in last]
     return (y, *last)
 
 

@@ -23,18 +23,18 @@ def as_host(values: Any) -> Host:
     if isinstance(values, np.ndarray):
         return values
     if isinstance(values, (list, tuple)):
-        made = np.empty(len(values), object)
+        host = np.empty(len(values), object)
         for at, value in enumerate(values):
-            made[at] = value
-        return made
-    made = np.empty((), object)
-    made[()] = values
-    return made
+            host[at] = value
+        return host
+    host = np.empty((), object)
+    host[()] = values
+    return host
 
 
 def _objects(value: Any) -> Host:
-    made: Host = value if value.dtype == object else value.astype(object)
-    return made
+    objects: Host = value if value.dtype == object else value.astype(object)
+    return objects
 
 
 def _each(function: Callable[..., Any]) -> Rule:
@@ -42,10 +42,10 @@ def _each(function: Callable[..., Any]) -> Rule:
 
     def rule(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
         spread = np.broadcast_arrays(*(_objects(a) for a in args))
-        made = np.empty(spread[0].shape, object)
-        for at in np.ndindex(made.shape):
-            made[at] = function(*(a[at] for a in spread))
-        return made
+        result = np.empty(spread[0].shape, object)
+        for at in np.ndindex(result.shape):
+            result[at] = function(*(a[at] for a in spread))
+        return result
 
     return rule
 
@@ -69,12 +69,12 @@ def _axes(attributes: Mapping[str, Any], args: Sequence[Any]) -> tuple[int, ...]
 
 
 def _gather(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
-    found: Any = np.take(args[0], args[1].astype(np.int64), axis=attributes.get("axis", 0))
-    return as_host(found)
+    taken: Any = np.take(args[0], args[1].astype(np.int64), axis=attributes.get("axis", 0))
+    return as_host(taken)
 
 
 def _slice(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
-    data = args[0]
+    array = args[0]
     if len(args) < 3:
         starts, ends = attributes["starts"], attributes["ends"]
         axes, steps = attributes.get("axes"), None
@@ -82,18 +82,18 @@ def _slice(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
         starts, ends, axes, steps = ([*args[1:], None, None])[:4]
     axes = range(len(starts)) if axes is None else axes
     steps = [1] * len(starts) if steps is None else steps
-    cut: list[Any] = [slice(None)] * data.ndim
+    cut: list[Any] = [slice(None)] * array.ndim
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         start, end, step = int(start), int(end), int(step)
-        stop = None if step < 0 and end < -data.shape[int(axis)] else end
+        stop = None if step < 0 and end < -array.shape[int(axis)] else end
         cut[int(axis)] = slice(start, stop, step)
-    return np.asarray(data[tuple(cut)])
+    return np.asarray(array[tuple(cut)])
 
 
 def _reshape(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
     shape = [int(s) for s in args[1].reshape(-1)]
-    data: Host = args[0]
-    return data.reshape([data.shape[i] if s == 0 else s for i, s in enumerate(shape)])
+    array: Host = args[0]
+    return array.reshape([array.shape[i] if s == 0 else s for i, s in enumerate(shape)])
 
 
 def _reduced(function: Callable[[Any, Any], Any], first: Any) -> Rule:

@@ -46,20 +46,20 @@ def rebatching(
         model = bind_dims(model, infer(model, job.dims).values)
     # the batch is followed node by node, into functions too
     plain = calls.opened(model, ())
-    made = rebatched(plain, batch, axes)
+    rewritten = rebatched(plain, batch, axes)
 
     def convert(job: ConversionJob) -> ConversionResult:
-        writer.write(made.model, job.path, on_progress=job.on_progress, cancel=job.cancel)
+        writer.write(rewritten.model, job.path, on_progress=job.on_progress, cancel=job.cancel)
         evidence = None
         if job.verify:
-            evidence = _evidence(model, made, validate(reader.read(job.path)), batch, job)
+            evidence = _evidence(model, rewritten, validate(reader.read(job.path)), batch, job)
         return ConversionResult(
-            how=f"rewriting its batch from {made.old} to {batch}",
+            how=f"rewriting its batch from {rewritten.old} to {batch}",
             opset=model.opset,
-            inputs=tensor_infos(made.model.graph.feeds),
-            outputs=tensor_infos(made.model.graph.outputs),
+            inputs=tensor_infos(rewritten.model.graph.feeds),
+            outputs=tensor_infos(rewritten.model.graph.outputs),
             verification=evidence,
-            notes=tuple(_notes(made.changed, plain is not model)),
+            notes=tuple(_notes(rewritten.changed, plain is not model)),
         )
 
     return convert
@@ -79,28 +79,33 @@ _NAMED = 4
 
 
 def _evidence(
-    model: Model, made: RebatchedModel, written: Model, batch: int | str, job: ConversionJob
+    model: Model, rewritten: RebatchedModel, written: Model, batch: int | str, job: ConversionJob
 ) -> Verification:
     """The rows of the result against those of the original, at every size that is tried."""
     sizes = (batch,) if isinstance(batch, int) else _OPEN
-    found = []
+    proofs = []
     for size in sizes:
         dims = {} if isinstance(batch, int) else {batch: size}
-        found.append(_at_size(model, made, written, size, dims, job))
-    if len(found) == 1:
-        return found[0]
+        proofs.append(_at_size(model, rewritten, written, size, dims, job))
+    if len(proofs) == 1:
+        return proofs[0]
     outputs = [
-        replace(one, name=f"{one.name} with {batch}={size}")
-        for each, size in zip(found, sizes, strict=True)
-        for one in each.outputs
+        replace(output, name=f"{output.name} with {batch}={size}")
+        for proof, size in zip(proofs, sizes, strict=True)
+        for output in proof.outputs
     ]
-    worst = weakest([each.verdict_kind for each in found])
-    first = next(each for each in found if each.verdict_kind == worst)
-    return replace(first, outputs=tuple(outputs), seconds=sum(each.seconds for each in found))
+    worst = weakest([proof.verdict_kind for proof in proofs])
+    first = next(proof for proof in proofs if proof.verdict_kind == worst)
+    return replace(first, outputs=tuple(outputs), seconds=sum(proof.seconds for proof in proofs))
 
 
 def _at_size(
-    model: Model, made: RebatchedModel, written: Model, size: int, dims: Mapping[str, int], job: ConversionJob
+    model: Model,
+    rewritten: RebatchedModel,
+    written: Model,
+    size: int,
+    dims: Mapping[str, int],
+    job: ConversionJob,
 ) -> Verification:
     whole = RuntimeSession(written, what="the file that was written")
     single = RuntimeSession(model, what="the original")
@@ -111,9 +116,10 @@ def _at_size(
         return [results[name] for name in names]
 
     def before(feeds: Feeds) -> list[Array]:
-        parts = [single.run(part) for part in _parts(feeds, others, made, size)]
+        parts = [single.run(part) for part in _parts(feeds, others, rewritten, size)]
         return [
-            _stacked([part[name] for part in parts], made.batched.get(name), made.old, size) for name in names
+            _stacked([part[name] for part in parts], rewritten.batched.get(name), rewritten.old, size)
+            for name in names
         ]
 
     layers = sum(n.op in ROUNDING for n in model.graph.nodes) if run.quantises(model) else None
@@ -127,17 +133,17 @@ def _at_size(
     kind = weakest(["unproven", evidence.verdict_kind])
     if kind == evidence.verdict_kind:
         return evidence
-    what = "not proved: the original gives other rows each time it is run on the same inputs"
-    return replace(evidence, passed=False, verdict_kind=kind, verdict=what)
+    verdict = "not proved: the original gives other rows each time it is run on the same inputs"
+    return replace(evidence, passed=False, verdict_kind=kind, verdict=verdict)
 
 
-def _parts(feeds: Feeds, others: Feeds, made: RebatchedModel, size: int) -> Sequence[Feeds]:
+def _parts(feeds: Feeds, others: Feeds, rewritten: RebatchedModel, size: int) -> Sequence[Feeds]:
     """The inputs in slices of the original's batch; the last is filled up with examples of `others`.
 
     Not with its own: the mean of a few examples is also that of the same ones said twice.
     """
-    places = [np.arange(at, at + made.old) % (2 * size) for at in range(0, size, made.old)]
-    lanes = {name: made.batched[name].axis for name in feeds if name in made.batched}
+    places = [np.arange(at, at + rewritten.old) % (2 * size) for at in range(0, size, rewritten.old)]
+    lanes = {name: rewritten.batched[name].axis for name in feeds if name in rewritten.batched}
     more = {name: np.concatenate((feeds[name], others[name]), axis) for name, axis in lanes.items()}
     return [
         {

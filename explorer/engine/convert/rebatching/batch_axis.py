@@ -90,10 +90,10 @@ class Rewriting(Struct):
         """The shape that a value has in the file."""
         if name in self.initializers:
             return self.initializers[name].shape
-        known = self.shapes.values.get(name)
-        if known is None or known.shape is None:
+        inferred = self.shapes.values.get(name)
+        if inferred is None or inferred.shape is None:
             self.refuse(f"the shape of '{name}' is not known")
-        return known.shape
+        return inferred.shape
 
     def product(self, sizes: Sequence[Dim]) -> int:
         """Of sizes that have to be numbers."""
@@ -103,11 +103,11 @@ class Rewriting(Struct):
 
     def contents(self, name: str) -> Array | None:
         """What a small value holds; None if that is not known."""
-        found = self.shapes.constants.get(name) if name else None
-        if found is None and name in self.initializers:
+        array = self.shapes.constants.get(name) if name else None
+        if array is None and name in self.initializers:
             tensor = self.initializers[name]
-            found = tensor.array() if tensor.elements <= 1024 and tensor.payload is not None else None
-        return found
+            array = tensor.array() if tensor.elements <= 1024 and tensor.payload is not None else None
+        return array
 
     def numbers(self, name: str) -> list[int] | None:
         """The whole numbers that a value holds; None for one that is left out.
@@ -117,14 +117,14 @@ class Rewriting(Struct):
         """
         if not name:
             return None
-        found = self.contents(name)
-        if found is None:
+        array = self.contents(name)
+        if array is None:
             self.refuse(f"'{name}' is computed when the model runs")
-        return [int(v) for v in found.reshape(-1).tolist()]
+        return [int(v) for v in array.reshape(-1).tolist()]
 
-    def fresh(self, wanted: str) -> str:
+    def fresh(self, base: str) -> str:
         """A name that nothing has yet."""
-        return free_name(f"{wanted}_rebatched", self.taken)
+        return free_name(f"{base}_rebatched", self.taken)
 
     def store(self, values: Sequence[int], beside: str) -> str:
         """A new stored list of numbers."""
@@ -170,11 +170,11 @@ class Rewriting(Struct):
         if axis >= len(shape) or shape[axis] != self.old:
             self.refuse(f"'{name}' has no axis {axis} of {self.old}")
         row = self.one_row(name, axis)
-        made = self.fresh(name)
+        expanded = self.fresh(name)
         target = self.sizes([None if at == axis else 1 for at in range(len(shape))], 1, name)
-        self.nodes.append(Node("Expand", [row, target], [made], name=made))
+        self.nodes.append(Node("Expand", [row, target], [expanded], name=expanded))
         self.changed.append(name)
-        return made
+        return expanded
 
     def one_row(self, name: str, axis: int) -> str:
         """A value without a batch that is added to one, or the like: its first row, which meets all."""
@@ -189,20 +189,20 @@ class Rewriting(Struct):
 
     def _check_rows(self, name: str, axis: int) -> None:
         tensor = self.initializers.get(name)
-        found = tensor.array() if tensor is not None and tensor.payload is not None else self.contents(name)
-        if found is None:
+        array = tensor.array() if tensor is not None and tensor.payload is not None else self.contents(name)
+        if array is None:
             return  # it is computed: the proof sees whether its rows are alike
-        rows = np.moveaxis(found, axis, 0)
+        rows = np.moveaxis(array, axis, 0)
         if rows.tobytes() != np.ascontiguousarray(np.broadcast_to(rows[:1], rows.shape)).tobytes():
             self.refuse(f"the rows of '{name}' differ: they may or may not be the examples of the batch")
 
     def declared(self, name: str, shape: Shape) -> Shape:
         """The shape that a value has from now on."""
-        known = self.batched.get(name)
-        if known is None or known.axis >= len(shape):
+        batch_axis = self.batched.get(name)
+        if batch_axis is None or batch_axis.axis >= len(shape):
             return shape
-        size: Dim = dims.multiply(known.outer * known.inner, self.new)
-        return tuple(size if at == known.axis else d for at, d in enumerate(shape))
+        size: Dim = dims.multiply(batch_axis.outer * batch_axis.inner, self.new)
+        return tuple(size if at == batch_axis.axis else d for at, d in enumerate(shape))
 
 
 def first_axes(
@@ -233,11 +233,13 @@ def first_axes(
     if open_ is not None:
         hint = "it takes any batch as it is"
         raise Misuse(f"the batch of '{open_}' is open already ({sizes[open_]})", where="rebatch", hint=hint)
-    found = {size for size in sizes.values() if isinstance(size, int)}
-    if len(found) != 1:
-        said = ", ".join(f"{name} {size}" for name, size in sizes.items())
-        what = f"the first axes of the inputs disagree ({said})" if found else "no input has an axis"
-        raise Misuse(what, where="rebatch", hint="say which are the batch: --axis INPUT:AXIS")
-    if 0 in found:
+    batches = {size for size in sizes.values() if isinstance(size, int)}
+    if len(batches) != 1:
+        sizes_text = ", ".join(f"{name} {size}" for name, size in sizes.items())
+        message = (
+            f"the first axes of the inputs disagree ({sizes_text})" if batches else "no input has an axis"
+        )
+        raise Misuse(message, where="rebatch", hint="say which are the batch: --axis INPUT:AXIS")
+    if 0 in batches:
         raise Misuse("a batch of 0 holds no example to compare with", where="rebatch")
-    return {name: BatchAxis(axis) for name, axis in axes.items()}, found.pop()
+    return {name: BatchAxis(axis) for name, axis in axes.items()}, batches.pop()

@@ -107,7 +107,7 @@ def _run(model: Model, r: Rewriting) -> RebatchedModel:
                 f"output '{printable(value.name)}' tells the size of the batch", len(graph.nodes)
             )
     nodes, initializers = _used(r.nodes, r.initializers, graph)
-    made = Graph(
+    rewritten = Graph(
         name=graph.name,
         nodes=nodes,
         inputs=tuple(_declared(r, value) for value in graph.inputs),
@@ -117,7 +117,7 @@ def _run(model: Model, r: Rewriting) -> RebatchedModel:
         extra=graph.extra,
     )
     return RebatchedModel(
-        replace(model, graph=made, path=""), r.old, r.batched, tuple(dict.fromkeys(r.changed))
+        replace(model, graph=rewritten, path=""), r.old, r.batched, tuple(dict.fromkeys(r.changed))
     )
 
 
@@ -147,17 +147,17 @@ def _frozen(r: Rewriting, node: Node) -> Node:
     """
     if not any(name in r.sized for name in node.inputs):
         return node
-    known = all(r.contents(name) is not None for name in node.outputs if name)
-    if known and not any(name in r.batched for name in node.inputs):
+    all_known = all(r.contents(name) is not None for name in node.outputs if name)
+    if all_known and not any(name in r.batched for name in node.inputs):
         return node
     inputs = list(node.inputs)
     for at, name in enumerate(inputs):
         if name in r.sized:
-            found = r.contents(name)
-            if found is None:
+            array = r.contents(name)
+            if array is None:
                 r.refuse(f"'{name}' is computed from the size of the batch")
             inputs[at] = r.fresh(name)
-            r.initializers[inputs[at]] = tensor_from_array(inputs[at], found)
+            r.initializers[inputs[at]] = tensor_from_array(inputs[at], array)
     return node.with_values(inputs, node.outputs)
 
 
@@ -170,15 +170,15 @@ def _used(
     nodes: Sequence[Node], initializers: Mapping[str, Tensor], graph: Graph
 ) -> tuple[list[Node], dict[str, Tensor]]:
     """Without what only computed shapes that are written down now."""
-    wanted = {value.name for value in graph.outputs} | {value.name for value in graph.inputs}
+    needed = {value.name for value in graph.outputs} | {value.name for value in graph.inputs}
     before = {name for node in graph.nodes for name in node.inputs}
     # what nothing read before stays as it was
     idle = {id(node) for node in graph.nodes if before.isdisjoint(node.outputs)}
-    kept = []
+    used = []
     for node in reversed(nodes):
-        if id(node) in idle or any(name in wanted for name in node.outputs):
-            kept.append(node)
-            wanted.update(reads(node))
-    unread = {name for name in graph.initializers if name not in before and name not in wanted}
-    stays = {name: tensor for name, tensor in initializers.items() if name in wanted or name in unread}
-    return kept[::-1], stays
+        if id(node) in idle or any(name in needed for name in node.outputs):
+            used.append(node)
+            needed.update(reads(node))
+    unread = {name for name in graph.initializers if name not in before and name not in needed}
+    stays = {name: tensor for name, tensor in initializers.items() if name in needed or name in unread}
+    return used[::-1], stays

@@ -22,10 +22,10 @@ def _state(r: Rewriting, node: Node, at: int) -> BatchAxis | None:
 
 def _whole(r: Rewriting, node: Node, at: int, axis: int) -> BatchAxis:
     """The batch of an input, which has to be an axis of its own, in its place."""
-    found = _state(r, node, at)
-    if found is None or found.axis != axis or not found.whole:
+    lane = _state(r, node, at)
+    if lane is None or lane.axis != axis or not lane.whole:
         r.refuse(f"the batch of '{node.inputs[at]}' would have to be axis {axis}, alone")
-    return found
+    return lane
 
 
 def _alone(r: Rewriting, node: Node, *allowed: int) -> None:
@@ -60,8 +60,8 @@ def _set(r: Rewriting, node: Node, *states: BatchAxis | None) -> Node:
 
 
 def _axis(node: Node, rank: int, default: int, name: str = "axis") -> int:
-    found: int = node.attributes.get(name, default)
-    return found % max(rank, 1)
+    axis: int = node.attributes.get(name, default)
+    return axis % max(rank, 1)
 
 
 def _with(node: Node, at: int, name: str) -> Node:
@@ -73,9 +73,9 @@ def _each(r: Rewriting, node: Node) -> Node:
     """Element by element: the batches meet on the same axis from behind, and nothing else does there."""
     rank = max(len(r.shape(name)) for name in node.inputs if name)
     lanes = {
-        found.at(found.axis + rank - len(r.shape(n)))
+        state.at(state.axis + rank - len(r.shape(n)))
         for n in node.inputs
-        if n and (found := r.batched.get(n))
+        if n and (state := r.batched.get(n))
     }
     if len(lanes) != 1:
         r.refuse("two batches meet on different axes")
@@ -88,10 +88,10 @@ def _each(r: Rewriting, node: Node) -> Node:
 
 def _first(r: Rewriting, node: Node) -> Node:
     """Images and the like: the batch is the first axis of the first input and of what comes out."""
-    found = _lane(r, node)
-    if found.axis != 0:
+    lane = _lane(r, node)
+    if lane.axis != 0:
         r.refuse(f"the batch of '{node.inputs[0]}' would have to be its first axis")
-    return _set(r, node, found)
+    return _set(r, node, lane)
 
 
 def _rows(r: Rewriting, node: Node) -> Node:
@@ -106,33 +106,33 @@ def _along(default: int, *, coerced: int = 0) -> Rule:
     """Over one axis (before operator set `coerced` those behind it too), which must not be the batch."""
 
     def rule(r: Rewriting, node: Node) -> Node:
-        found = _lane(r, node)
+        lane = _lane(r, node)
         rank = len(r.shape(node.inputs[0]))
         old = r.opset < coerced
         axis = _axis(node, rank, 1 if old else default)
         behind = node.op in _NORMALISE or old
-        if found.axis == axis or (behind and found.axis > axis):
+        if lane.axis == axis or (behind and lane.axis > axis):
             r.refuse("it works along the batch")
-        return _set(r, node, *(found for _ in node.outputs))
+        return _set(r, node, *(lane for _ in node.outputs))
 
     return rule
 
 
 def _reduced(r: Rewriting, node: Node) -> Node:
-    found = _lane(r, node)
+    lane = _lane(r, node)
     rank = len(r.shape(node.inputs[0]))
-    said = node.attributes.get("axes")
-    if said is None and len(node.inputs) > 1:
-        said = r.numbers(node.inputs[1])
-    if not said and node.attributes.get("noop_with_empty_axes"):
-        return _set(r, node, found)
+    listed_axes = node.attributes.get("axes")
+    if listed_axes is None and len(node.inputs) > 1:
+        listed_axes = r.numbers(node.inputs[1])
+    if not listed_axes and node.attributes.get("noop_with_empty_axes"):
+        return _set(r, node, lane)
     if node.op in ("ArgMax", "ArgMin"):
-        said = [node.attributes.get("axis", 0)]
-    axes = {axis % rank for axis in said or range(rank)}
-    if found.axis in axes:
+        listed_axes = [node.attributes.get("axis", 0)]
+    axes = {axis % rank for axis in listed_axes or range(rank)}
+    if lane.axis in axes:
         r.refuse("it reduces over the batch")
-    gone = 0 if node.attributes.get("keepdims", 1) else sum(axis < found.axis for axis in axes)
-    return _set(r, node, found.at(found.axis - gone))
+    gone = 0 if node.attributes.get("keepdims", 1) else sum(axis < lane.axis for axis in axes)
+    return _set(r, node, lane.at(lane.axis - gone))
 
 
 def _matmul(r: Rewriting, node: Node) -> Node:
@@ -141,16 +141,16 @@ def _matmul(r: Rewriting, node: Node) -> Node:
     ranks = [len(r.shape(node.inputs[at])) for at in (0, second)]
     rank = max(*ranks, 2)
     lanes: set[BatchAxis] = set()
-    for at, own, depth in ((0, ranks[0], -1), (second, ranks[1], -2)):
-        found = _state(r, node, at)
-        if found is None:
+    for at, own_rank, depth in ((0, ranks[0], -1), (second, ranks[1], -2)):
+        state = _state(r, node, at)
+        if state is None:
             continue
-        if own == 1 or found.axis - own == depth:
+        if own_rank == 1 or state.axis - own_rank == depth:
             r.refuse("it multiplies over the batch")
-        lanes.add(found.at(found.axis + rank - own))
-        other, theirs = (second, ranks[1]) if at == 0 else (0, ranks[0])
-        if found.axis - own < -2 and _state(r, node, other) is None:
-            node = _met(r, node, other, found.axis - own + theirs, found)
+        lanes.add(state.at(state.axis + rank - own_rank))
+        other_at, theirs = (second, ranks[1]) if at == 0 else (0, ranks[0])
+        if state.axis - own_rank < -2 and _state(r, node, other_at) is None:
+            node = _met(r, node, other_at, state.axis - own_rank + theirs, state)
     if len(lanes) != 1 or (all(_state(r, node, at) for at in (0, second)) and min(lanes).axis >= rank - 2):
         r.refuse("two batches meet on different axes")
     lane = lanes.pop()
@@ -168,45 +168,53 @@ def _gemm(r: Rewriting, node: Node) -> Node:
         (0, 0 if node.attributes.get("transA", 0) else 1),
         (1, 1 if node.attributes.get("transB", 0) else 0),
     ):
-        found = _state(r, node, at)
-        if found is not None and found.axis == depth:
+        state = _state(r, node, at)
+        if state is not None and state.axis == depth:
             r.refuse("it multiplies over the batch")
-        if found is not None:
-            lanes.add(found.at(at))
+        if state is not None:
+            lanes.add(state.at(at))
     if len(lanes) != 1:
         r.refuse("two batches meet on different axes")
     lane = lanes.pop()
     if len(node.inputs) > 2 and node.inputs[2]:
-        shape, own = r.shape(node.inputs[2]), _state(r, node, 2)
-        if own is not None and own.at(own.axis + 2 - len(shape)) != lane:
+        shape, bias = r.shape(node.inputs[2]), _state(r, node, 2)
+        if bias is not None and bias.at(bias.axis + 2 - len(shape)) != lane:
             r.refuse("two batches meet on different axes")
-        if own is None:
+        if bias is None:
             node = _met(r, node, 2, lane.axis - 2 + len(shape), lane)
     return _set(r, node, lane)
 
 
 def _transpose(r: Rewriting, node: Node) -> Node:
-    found = _lane(r, node)
+    lane = _lane(r, node)
     rank = len(r.shape(node.inputs[0]))
     order = list(node.attributes.get("perm") or range(rank)[::-1])
-    return _set(r, node, found.at(order.index(found.axis)))
+    return _set(r, node, lane.at(order.index(lane.axis)))
 
 
-def _places(r: Rewriting, found: BatchAxis, source: Sequence[Dim], target: Sequence[Dim]) -> list[BatchAxis]:
+def _places(r: Rewriting, lane: BatchAxis, source: Sequence[Dim], target: Sequence[Dim]) -> list[BatchAxis]:
     """Where the batch may stand in a new shape of the same elements, likeliest first.
 
     The elements before it are as many as before; with a batch of 1 that may leave several axes.
     """
-    before = r.product(source[: found.axis]) * found.outer
-    made, front = [], 1
+    before = r.product(source[: lane.axis]) * lane.outer
+    candidates, front = [], 1
     for axis, size in enumerate(target):
         if not isinstance(size, int):
             break  # what is open stands behind the batch
         if before % front == 0 and size and size % (before // front * r.old) == 0:
             outer = before // front
-            made.append(BatchAxis(axis, outer, size // (outer * r.old)))
+            candidates.append(BatchAxis(axis, outer, size // (outer * r.old)))
         front *= size
-    return sorted(made, key=lambda one: (not one.whole, one.axis != found.axis, one.outer != 1, one.axis))
+    return sorted(
+        candidates,
+        key=lambda candidate: (
+            not candidate.whole,
+            candidate.axis != lane.axis,
+            candidate.outer != 1,
+            candidate.axis,
+        ),
+    )
 
 
 def _chosen(r: Rewriting, places: Sequence[BatchAxis], shape: Sequence[Dim]) -> BatchAxis:
@@ -220,17 +228,21 @@ def _chosen(r: Rewriting, places: Sequence[BatchAxis], shape: Sequence[Dim]) -> 
 
 
 def _reshape(r: Rewriting, node: Node) -> Node:
-    found = _lane(r, node)
-    source, made = r.shape(node.inputs[0]), r.shape(node.outputs[0])
-    lane = _chosen(r, _places(r, found, source, made), made)
+    source_lane = _lane(r, node)
+    source, target = r.shape(node.inputs[0]), r.shape(node.outputs[0])
+    lane = _chosen(r, _places(r, source_lane, source, target), target)
     _set(r, node, lane)
-    said = list(node.attributes.get("shape") or ()) or r.numbers(node.inputs[1]) or []
-    copied = {at for at, one in enumerate(said) if one == 0 and not node.attributes.get("allowzero", 0)}
-    follows = said[lane.axis] == -1 or (lane.axis in copied and found == lane)
-    if follows and copied <= {lane.axis, *(at for at in copied if at != found.axis)}:
+    requested = list(node.attributes.get("shape") or ()) or r.numbers(node.inputs[1]) or []
+    copied = {
+        at for at, size in enumerate(requested) if size == 0 and not node.attributes.get("allowzero", 0)
+    }
+    follows = requested[lane.axis] == -1 or (lane.axis in copied and source_lane == lane)
+    if follows and copied <= {lane.axis, *(at for at in copied if at != source_lane.axis)}:
         return node
     # what was left open or copied is a number from now on, where it is one
-    sizes: list[Dim] = [made[at] if one == -1 or at in copied else one for at, one in enumerate(said)]
+    sizes: list[Dim] = [
+        target[at] if size == -1 or at in copied else size for at, size in enumerate(requested)
+    ]
     times = lane.outer * lane.inner
     sizes[lane.axis] = r.new * times if isinstance(r.new, int) else -1
     numbers = [size if isinstance(size, int) else 0 if at in copied else -1 for at, size in enumerate(sizes)]
@@ -243,19 +255,19 @@ def _reshape(r: Rewriting, node: Node) -> Node:
 
 
 def _flatten(r: Rewriting, node: Node) -> Node:
-    found = _lane(r, node)
+    lane = _lane(r, node)
     source = r.shape(node.inputs[0])
     axis = node.attributes.get("axis", 1)
     axis = axis + len(source) if axis < 0 else axis
-    start, stop, to = (0, axis, 0) if found.axis < axis else (axis, len(source), 1)
-    outer = r.product(source[start : found.axis]) * found.outer
-    inner = found.inner * r.product(source[found.axis + 1 : stop])
+    start, stop, to = (0, axis, 0) if lane.axis < axis else (axis, len(source), 1)
+    outer = r.product(source[start : lane.axis]) * lane.outer
+    inner = lane.inner * r.product(source[lane.axis + 1 : stop])
     return _set(r, node, BatchAxis(to, outer, inner))
 
 
 def _moved(r: Rewriting, node: Node) -> Node:
     """Squeeze, Unsqueeze."""
-    found = _lane(r, node)
+    lane = _lane(r, node)
     axes = node.attributes.get("axes")
     if axes is None and len(node.inputs) > 1:
         axes = r.numbers(node.inputs[1])
@@ -264,13 +276,13 @@ def _moved(r: Rewriting, node: Node) -> Node:
         rank = len(shape) + len(axes or ())
         new = {axis % rank for axis in axes or ()}
         free = [axis for axis in range(rank) if axis not in new]
-        return _set(r, node, found.at(free[found.axis]))
+        return _set(r, node, lane.at(free[lane.axis]))
     if not axes:
         axes = [at for at, size in enumerate(shape) if size == 1]
     gone = {axis % len(shape) for axis in axes}
-    if found.axis in gone:
+    if lane.axis in gone:
         r.refuse("it drops the axis of the batch")
-    return _set(r, node, found.at(found.axis - sum(axis < found.axis for axis in gone)))
+    return _set(r, node, lane.at(lane.axis - sum(axis < lane.axis for axis in gone)))
 
 
 def _concat(r: Rewriting, node: Node) -> Node:
@@ -289,90 +301,94 @@ def _concat(r: Rewriting, node: Node) -> Node:
 
 
 def _slice(r: Rewriting, node: Node) -> Node:
-    found = _lane(r, node)
+    lane = _lane(r, node)
     rank = len(r.shape(node.inputs[0]))
-    said = node.attributes
-    if "starts" in said:
-        starts, ends, steps = list(said["starts"]), list(said["ends"]), [1] * len(said["starts"])
-        axes = list(said.get("axes") or range(len(starts)))
+    attributes = node.attributes
+    if "starts" in attributes:
+        starts, ends, steps = (
+            list(attributes["starts"]),
+            list(attributes["ends"]),
+            [1] * len(attributes["starts"]),
+        )
+        axes = list(attributes.get("axes") or range(len(starts)))
     else:
         starts, ends = r.numbers(node.inputs[1]) or [], r.numbers(node.inputs[2]) or []
         axes = (r.numbers(node.inputs[3]) if len(node.inputs) > 3 else None) or list(range(len(starts)))
         steps = (r.numbers(node.inputs[4]) if len(node.inputs) > 4 else None) or [1] * len(starts)
-    at = next((i for i, axis in enumerate(axes) if axis % rank == found.axis), None)
+    at = next((i for i, axis in enumerate(axes) if axis % rank == lane.axis), None)
     if at is not None:
-        size = r.shape(node.inputs[0])[found.axis]
+        size = r.shape(node.inputs[0])[lane.axis]
         if starts[at] != 0 or steps[at] != 1 or not isinstance(size, int) or ends[at] < size:
             r.refuse("it takes a part of the batch")
         if ends[at] < _END:
             ends[at] = _END
             r.changed.append(node.label)
-            if "starts" in said:
-                node = node.with_attributes({**said, "ends": tuple(ends)})
+            if "starts" in attributes:
+                node = node.with_attributes({**attributes, "ends": tuple(ends)})
             else:
                 node = _with(node, 2, r.store(ends, node.label))
-    return _set(r, node, found)
+    return _set(r, node, lane)
 
 
 def _split(r: Rewriting, node: Node) -> Node:
-    found = _lane(r, node)
-    if found.axis == _axis(node, len(r.shape(node.inputs[0])), 0):
+    lane = _lane(r, node)
+    if lane.axis == _axis(node, len(r.shape(node.inputs[0])), 0):
         r.refuse("it splits the batch")
-    return _set(r, node, *(found for _ in node.outputs))
+    return _set(r, node, *(lane for _ in node.outputs))
 
 
 def _gather(r: Rewriting, node: Node) -> Node:
-    data, indices = _state(r, node, 0), _state(r, node, 1)
+    table_lane, index_lane = _state(r, node, 0), _state(r, node, 1)
     axis = _axis(node, len(r.shape(node.inputs[0])), 0)
-    if data is not None and indices is not None:
+    if table_lane is not None and index_lane is not None:
         r.refuse("table and indices both hold the batch")
-    if indices is not None:
-        return _set(r, node, indices.at(indices.axis + axis))
-    assert data is not None
-    if data.axis == axis:
+    if index_lane is not None:
+        return _set(r, node, index_lane.at(index_lane.axis + axis))
+    assert table_lane is not None
+    if table_lane.axis == axis:
         r.refuse("it takes rows out of the batch")
     rank = len(r.shape(node.inputs[1]))
-    return _set(r, node, data.at(data.axis + (rank - 1 if data.axis > axis else 0)))
+    return _set(r, node, table_lane.at(table_lane.axis + (rank - 1 if table_lane.axis > axis else 0)))
 
 
 def _pad(r: Rewriting, node: Node) -> Node:
-    found = _lane(r, node)
+    lane = _lane(r, node)
     rank = len(r.shape(node.inputs[0]))
     pads = list(node.attributes.get("pads") or ()) or r.numbers(node.inputs[1]) or []
     axes = (r.numbers(node.inputs[3]) if len(node.inputs) > 3 else None) or list(range(rank))
     for at, axis in enumerate(axes):
-        if axis % rank == found.axis and (pads[at] or pads[at + len(axes)]):
+        if axis % rank == lane.axis and (pads[at] or pads[at + len(axes)]):
             r.refuse("it pads the batch")
-    return _set(r, node, found)
+    return _set(r, node, lane)
 
 
 def _tile(r: Rewriting, node: Node) -> Node:
-    found = _lane(r, node)
-    if (r.numbers(node.inputs[1]) or [])[found.axis] != 1:
+    lane = _lane(r, node)
+    if (r.numbers(node.inputs[1]) or [])[lane.axis] != 1:
         r.refuse("it repeats the batch")
-    return _set(r, node, found)
+    return _set(r, node, lane)
 
 
 def _expand(r: Rewriting, node: Node) -> Node:
-    found = _lane(r, node)
+    lane = _lane(r, node)
     target, rank = r.numbers(node.inputs[1]) or [], len(r.shape(node.inputs[0]))
     shift = max(len(target) - rank, 0)
-    own = found.axis - rank + len(target)
-    if own >= 0 and target[own] != 1:
-        if target[own] != r.shape(node.inputs[0])[found.axis]:
+    place = lane.axis - rank + len(target)
+    if place >= 0 and target[place] != 1:
+        if target[place] != r.shape(node.inputs[0])[lane.axis]:
             r.refuse("it repeats the batch")
         r.changed.append(node.label)
         # an axis of 1 stays what it is
-        node = _with(node, 1, r.store([1 if at == own else v for at, v in enumerate(target)], node.label))
-    return _set(r, node, found.at(found.axis + shift))
+        node = _with(node, 1, r.store([1 if at == place else v for at, v in enumerate(target)], node.label))
+    return _set(r, node, lane.at(lane.axis + shift))
 
 
 def _resize(r: Rewriting, node: Node) -> Node:
     _alone(r, node, 0)
-    found = _whole(r, node, 0, 0)
+    lane = _whole(r, node, 0, 0)
     sizes = r.numbers(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] else None
-    said = node.attributes.get("axes")
-    axes = [axis % len(r.shape(node.inputs[0])) for axis in said] if said else None
+    listed_axes = node.attributes.get("axes")
+    axes = [axis % len(r.shape(node.inputs[0])) for axis in listed_axes] if listed_axes else None
     at = 0 if axes is None else axes.index(0) if 0 in axes else None
     if at is not None and sizes is None:
         read = node.inputs[1:3][-1:]  # up to opset 10 the second input, then the third
@@ -384,7 +400,7 @@ def _resize(r: Rewriting, node: Node) -> Node:
             r.refuse("it resizes the batch")
         r.changed.append(node.label)
         node = _with(node, 3, r.sizes([None if i == at else v for i, v in enumerate(sizes)], 1, node.label))
-    return _set(r, node, found)
+    return _set(r, node, lane)
 
 
 def _recurrent(r: Rewriting, node: Node) -> Node:
@@ -404,14 +420,14 @@ def _recurrent(r: Rewriting, node: Node) -> Node:
 
 def _einsum(r: Rewriting, node: Node) -> Node:
     equation = node.attributes["equation"].replace(" ", "")
-    left, _, out = equation.partition("->")
-    terms = left.split(",")
+    operands, _, out = equation.partition("->")
+    terms = operands.split(",")
     if "..." in equation or "->" not in equation:
         r.refuse("its equation does not name all axes")
-    found = {terms[at][s.axis]: s for at, n in enumerate(node.inputs) if (s := r.batched.get(n))}
-    if len(found) != 1 or next(iter(found)) not in out:
+    lanes_by_letter = {terms[at][s.axis]: s for at, n in enumerate(node.inputs) if (s := r.batched.get(n))}
+    if len(lanes_by_letter) != 1 or next(iter(lanes_by_letter)) not in out:
         r.refuse("it sums over the batch, or mixes two")
-    letter, lane = next(iter(found.items()))
+    letter, lane = next(iter(lanes_by_letter.items()))
     if any(letter in term and name not in r.batched for term, name in zip(terms, node.inputs, strict=True)):
         r.refuse("something without a batch stands beside it")
     return _set(r, node, lane.at(out.index(letter)))

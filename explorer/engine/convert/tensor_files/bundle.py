@@ -90,9 +90,9 @@ def _read(path: str, offset: int, length: int) -> Iterator[memoryview]:
         file.seek(offset)
         done = 0
         while done < length:
-            wanted = min(length - done, _SLAB)
+            size = min(length - done, _SLAB)
             try:
-                got = file.readinto(buffer[:wanted])
+                got = file.readinto(buffer[:size])
             except OSError as error:
                 raise BadModel(f"cannot be read: {error.strerror}", where=path) from None
             if not got:
@@ -123,8 +123,8 @@ def check_room(job: ConversionJob, pieces: Sequence[BundledTensor]) -> None:
     size = _bytes(pieces)
     free = shutil.disk_usage(os.path.dirname(job.path)).free
     if size > free:
-        what = f"would take {bytes_text(size)}, and {bytes_text(free)} are free there"
-        raise Misuse(what, where=job.target, hint="nothing was written")
+        message = f"would take {bytes_text(size)}, and {bytes_text(free)} are free there"
+        raise Misuse(message, where=job.target, hint="nothing was written")
 
 
 def gather(job: ConversionJob) -> StateDict:
@@ -137,8 +137,8 @@ def gather(job: ConversionJob) -> StateDict:
         return of_checkpoint(job.source)
     contents = job.opened.contents
     if contents.missing:
-        what = f"parts of the model are missing: {named_few(contents.missing)}"
-        raise BadModel(what, where=job.source, hint="fetch them first")
+        message = f"parts of the model are missing: {named_few(contents.missing)}"
+        raise BadModel(message, where=job.source, hint="fetch them first")
     metadata: dict[str, str] = {}
     strides: dict[str, Sequence[int]] = {}
     notes: list[str] = []
@@ -149,13 +149,13 @@ def gather(job: ConversionJob) -> StateDict:
             for key, text in header.metadata.items():
                 metadata.setdefault(key, text)
             if header.unused:
-                what = f"{bytes_text(header.unused)} that no tensor is of"
-                unknown.append((os.path.basename(path), what))
+                gap = f"{bytes_text(header.unused)} that no tensor is of"
+                unknown.append((os.path.basename(path), gap))
         else:
             saved = checkpoint.read(path)
-            found = checkpoint_modules.checkpoint(saved, "checkpoint")
-            strides |= found.strides
-            beside = values_of(saved.root, found, "")
+            saved_tensors = checkpoint_modules.checkpoint(saved, "checkpoint")
+            strides |= saved_tensors.strides
+            beside = values_of(saved.root, saved_tensors, "")
             for key, text in beside.metadata.items():
                 metadata.setdefault(key, text)
             notes += [note for note in beside.notes if note not in notes]
@@ -181,36 +181,38 @@ def of_checkpoint(path: str) -> StateDict:
         BadModel: It is broken, or one of them is in no form that can be copied.
     """
     saved = checkpoint.read(path)
-    found = checkpoint_modules.checkpoint(saved, "checkpoint")
-    tensors = [t for t in found.contents.tensors if t.name not in found.roles]
+    saved_tensors = checkpoint_modules.checkpoint(saved, "checkpoint")
+    tensors = [t for t in saved_tensors.contents.tensors if t.name not in saved_tensors.roles]
     if not tensors:
         raise BadModel("it holds no tensors of a model", where=path)
-    key, state = _state_dict(saved.root, found.roles)
+    key, state = _state_dict(saved.root, saved_tensors.roles)
     prefix = f"{key}." if key else ""
     if not all(t.name.startswith(prefix) for t in tensors):
         prefix = ""
-    beside = values_of(saved.root, found, key if prefix else "")
+    beside = values_of(saved.root, saved_tensors, key if prefix else "")
     notes = []
     if prefix:
         notes.append(f"the state_dict is what the checkpoint holds under '{printable(key)}'")
-    left = sorted(set(found.roles.values()))
-    count = sum(1 for t in found.contents.tensors if t.name in found.roles)
-    if left:
-        notes.append(f"{many_text(count, 'tensor')} beside the model left behind: {', '.join(left)}")
+    roles_beside = sorted(set(saved_tensors.roles.values()))
+    count = sum(1 for t in saved_tensors.contents.tensors if t.name in saved_tensors.roles)
+    if roles_beside:
+        notes.append(f"{many_text(count, 'tensor')} beside the model left behind: {', '.join(roles_beside)}")
     attributes = getattr(state, "state", None)
     attributes = attributes if isinstance(attributes, dict) else {}
-    kept = attributes.get(METADATA)
-    if not isinstance(kept, dict) or not all(isinstance(t, str) for pair in kept.items() for t in pair):
-        kept = {}
-    bundle = _bundle(tensors, found.strides, kept, path, prefix)
+    saved_metadata = attributes.get(METADATA)
+    if not isinstance(saved_metadata, dict) or not all(
+        isinstance(t, str) for pair in saved_metadata.items() for t in pair
+    ):
+        saved_metadata = {}
+    bundle = _bundle(tensors, saved_tensors.strides, saved_metadata, path, prefix)
     names = {piece.name for piece in bundle.pieces}
     # a text that is the name of a tensor would be read as a second name of it
-    said = {key: json.dumps(text) if text in names else text for key, text in beside.metadata.items()}
+    texts = {key: json.dumps(text) if text in names else text for key, text in beside.metadata.items()}
     return bundle._replace(
-        metadata={**bundle.metadata, **said},
+        metadata={**bundle.metadata, **texts},
         versions=plain(attributes.get("_metadata")) or bundle.versions,
         notes=[*notes, *beside.notes, *bundle.notes],
-        unknown=(*found.unclaimed, *beside.unknown),
+        unknown=(*saved_tensors.unclaimed, *beside.unknown),
         left=count,
     )
 
@@ -228,11 +230,11 @@ def _bundle(
     unread = [tensor for tensor in tensors if tensor.unread]
     if unread:
         more = f"; {named_few([t.name for t in unread[1:]])} neither" if unread[1:] else ""
-        what = f"'{printable(unread[0].name)}' cannot be copied: {unread[0].unread}{printable(more)}"
-        raise BadModel(what, where=source)
+        message = f"'{printable(unread[0].name)}' cannot be copied: {unread[0].unread}{printable(more)}"
+        raise BadModel(message, where=source)
     gathered = _gathered(tensors, strides)
-    made = (_piece(t, t.name[len(prefix) :], strides.get(t.name), gathered) for t in tensors)
-    pieces = {piece.name: piece for piece in made}
+    renamed = (_piece(t, t.name[len(prefix) :], strides.get(t.name), gathered) for t in tensors)
+    pieces = {piece.name: piece for piece in renamed}
     metadata, versions, tied = dict(metadata), None, []
     for alias, name in list(metadata.items()):
         if alias not in pieces and name in pieces:
@@ -287,8 +289,8 @@ def _apart(tensors: Sequence[StoredTensor]) -> list[str]:
         if isinstance(tensor.identity, tuple):
             storages.setdefault((tensor.path, tensor.identity[0]), set()).add(tensor.identity)
     count = sum(len(views) for views in storages.values() if len(views) > 1)
-    what = f"{count:,} tensors share storages without being the same: each is written by itself"
-    return [what] if count else []
+    note = f"{count:,} tensors share storages without being the same: each is written by itself"
+    return [note] if count else []
 
 
 def _state_dict(root: Any, roles: Mapping[str, str]) -> tuple[str, Any]:

@@ -61,16 +61,16 @@ class CheckpointValues(NamedTuple):
     unknown: list[tuple[str, str]]
 
 
-def values_of(root: Any, found: Checkpoint, prefix: str) -> CheckpointValues:
+def values_of(root: Any, checkpoint: Checkpoint, prefix: str) -> CheckpointValues:
     """The values of a checkpoint that are no tensors, as text by their paths.
 
     Args:
         root: What was saved.
-        found: Its tensors.
+        checkpoint: Its tensors.
         prefix: The key under which the model's tensors lie, which their names lose; '' for none.
     """
     values = CheckpointValues({}, [], [])
-    skipped = {name.partition(".")[0] for name in found.roles}
+    skipped = {name.partition(".")[0] for name in checkpoint.roles}
     for path, value in _values(root, skipped):
         name = path.removeprefix(f"{prefix}.") if prefix else path
         text = _text(value)
@@ -80,10 +80,10 @@ def values_of(root: Any, found: Checkpoint, prefix: str) -> CheckpointValues:
             values.metadata.setdefault(name, text)
     bare: dict[str, int] = {}
     apart: dict[str, list[str]] = {}
-    for path, tensor in found.wrapped.items():
+    for path, tensor in checkpoint.wrapped.items():
         if path.partition(".")[0] in skipped:
             continue
-        attributes = {key: item for key, item in tensor.inner.items() if not _is_tensor(item)}
+        attributes = {key: entry for key, entry in tensor.inner.items() if not _is_tensor(entry)}
         if tensor.kind in _PLAIN_CLASSES and len(attributes) + ("" in tensor.inner) == len(tensor.inner):
             bare |= dict.fromkeys(attributes, 0)
             continue
@@ -101,13 +101,13 @@ def values_of(root: Any, found: Checkpoint, prefix: str) -> CheckpointValues:
         )
     if bare:
         values.notes.append(f"attributes of parameters left behind: {named_few(sorted(bare))}")
-    if found.whole:
-        kinds = named_few(sorted({kind for _, kind in found.whole}))
+    if checkpoint.whole:
+        kinds = named_few(sorted({kind for _, kind in checkpoint.whole}))
         values.notes.append(f"left behind: the code and the settings of {kinds}")
-    if found.renamed:
-        count = many_text(len(found.renamed), "tensor")
+    if checkpoint.renamed:
+        count = many_text(len(checkpoint.renamed), "tensor")
         values.notes.append(
-            f"{count} renamed, as another has the name, or it is long: {named_few(found.renamed)}"
+            f"{count} renamed, as another has the name, or it is long: {named_few(checkpoint.renamed)}"
         )
     return values
 
@@ -119,7 +119,7 @@ def _is_tensor(value: Any) -> bool:
 def _values(root: Any, skipped: set[str]) -> Iterator[tuple[str, Any]]:
     """Paths and values of what holds no tensor, the outermost that holds none; modules are passed over."""
     stack: list[tuple[str, Any, int]] = [("", root, 0)]
-    seen: dict[int, str] = {}
+    first_paths: dict[int, str] = {}
     while stack:
         path, value, depth = stack.pop()
         if _is_tensor(value) or (path and not depth - 1 and path in skipped and holds_data(value)):
@@ -128,20 +128,20 @@ def _values(root: Any, skipped: set[str]) -> Iterator[tuple[str, Any]]:
             if path:
                 yield path, value
             continue
-        if id(value) in seen:
-            yield path, {"same object": seen[id(value)]}
+        if id(value) in first_paths:
+            yield path, {"same object": first_paths[id(value)]}
             continue
-        seen[id(value)] = path
+        first_paths[id(value)] = path
         if isinstance(value, PickledDict) and isinstance(value.state, dict) and path:
-            for key, item in value.state.items():
+            for key, entry in value.state.items():
                 if key != METADATA and not (depth == 1 and key == "_metadata"):
-                    yield f"{path}.{key}", item
+                    yield f"{path}.{key}", entry
         inner = list(_children(value))
         if isinstance(value, ReducedObject):
             if _is_module(value):
                 continue
             yield path or "class", {"class": value.qualname}
-        stack.extend((f"{path}.{key}" if path else key, item, depth + 1) for key, item in reversed(inner))
+        stack.extend((f"{path}.{key}" if path else key, entry, depth + 1) for key, entry in reversed(inner))
 
 
 def _is_module(value: ReducedObject) -> bool:
@@ -150,13 +150,13 @@ def _is_module(value: ReducedObject) -> bool:
 
 def _children(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
-        yield from ((str(key), item) for key, item in value.items())
+        yield from ((str(key), entry) for key, entry in value.items())
     elif isinstance(value, (list, tuple)):
-        yield from ((str(at), item) for at, item in enumerate(value))
+        yield from ((str(at), entry) for at, entry in enumerate(value))
     elif isinstance(value, ReducedObject):
         for group in (value.state, value.args, value.items):
             yield from _children(group)
-        yield from ((str(key), item) for key, item in value.pairs)
+        yield from ((str(key), entry) for key, entry in value.pairs)
 
 
 def _why(value: Any) -> str:
@@ -185,7 +185,7 @@ def _wrapper_text(tensor: WrappedTensor, attributes: Mapping[str, Any]) -> str |
     described = _walked(dict(attributes), _described)
     if described is _NOTHING:
         return None
-    inner = [key for key, item in tensor.inner.items() if key and _is_tensor(item)]
+    inner = [key for key, entry in tensor.inner.items() if key and _is_tensor(entry)]
     shape = None if tensor.shape is None else list(tensor.shape)
     about = {"class": tensor.kind, "dtype": tensor.dtype, "shape": shape, "inner": inner}
     return _json({**about, "attributes": described})
@@ -203,21 +203,21 @@ def _walked(value: Any, more: Callable[[Any, Callable[[Any], Any]], Any]) -> Any
         value: Of a pickle.
         more: What stands for a value that JSON does not have, given a function for what is inside.
     """
-    left, depth = _VALUES, 0
+    budget, depth = _VALUES, 0
 
     def walk(value: Any) -> Any:
-        nonlocal left, depth
-        left -= 1
+        nonlocal budget, depth
+        budget -= 1
         depth += 1
-        if left < 0 or depth > _DEPTH:
+        if budget < 0 or depth > _DEPTH:
             raise ValueError("too much")
         try:
             if value is None or isinstance(value, (str, bool, int, float)):
                 return value
             if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-                return {key: walk(item) for key, item in value.items()}
+                return {key: walk(entry) for key, entry in value.items()}
             if isinstance(value, (list, tuple)):
-                return [walk(item) for item in value]
+                return [walk(entry) for entry in value]
             return more(value, walk)
         finally:
             depth -= 1
@@ -234,8 +234,8 @@ def plain(value: Any) -> Any:
     def refuse(value: Any, walk: Callable[[Any], Any]) -> Any:
         raise ValueError("something else")
 
-    found = _walked(value, refuse)
-    return None if found is _NOTHING else found
+    plain_value = _walked(value, refuse)
+    return None if plain_value is _NOTHING else plain_value
 
 
 def _described(value: Any, walk: Callable[[Any], Any]) -> Any:
@@ -245,7 +245,7 @@ def _described(value: Any, walk: Callable[[Any], Any]) -> Any:
         ValueError: Nothing can.
     """
     if isinstance(value, dict):
-        return {"dict": [[walk(key), walk(item)] for key, item in value.items()]}
+        return {"dict": [[walk(key), walk(entry)] for key, entry in value.items()]}
     if isinstance(value, Global):
         return {"name": value.qualname}
     if isinstance(value, Device):

@@ -33,17 +33,17 @@ def convert(job: ConversionJob) -> ConversionResult:
     """
 
     def write(bundle: StateDict) -> Sequence[str]:
-        kept, metadata, notes = _once(bundle)
+        pieces, metadata, notes = _once(bundle)
         if bundle.versions is not None:
             metadata[VERSIONS] = json.dumps(bundle.versions)
         metadata.setdefault("format", "pt")
-        head = _header(kept, metadata, job.source)
+        head = _header(pieces, metadata, job.source)
         with output_files.binary(job.path) as out:
             out.write(len(head).to_bytes(8, "little"))
             out.write(head)
-            for at, piece in enumerate(kept):
+            for at, piece in enumerate(pieces):
                 for part in piece.read():
-                    job.tell("writing tensors", at, len(kept))
+                    job.tell("writing tensors", at, len(pieces))
                     out.write(part)
         return notes
 
@@ -57,15 +57,15 @@ def _once(bundle: StateDict) -> tuple[list[BundledTensor], dict[str, str], list[
     for piece in sorted(bundle.pieces, key=lambda p: p.name):
         if piece.same is not None:
             names.setdefault(piece.same, piece.name)
-    kept, tied, taken = [], [], []
+    pieces, tied, taken = [], [], []
     for piece in bundle.pieces:
         first = piece.name if piece.same is None else names[piece.same]
         if first == piece.name:
-            kept.append(piece)
+            pieces.append(piece)
         elif piece.name in metadata:
             # what the user keeps there goes first; then the name is stored as a tensor of its own
             taken.append(piece.name)
-            kept.append(piece)
+            pieces.append(piece)
         else:
             metadata[piece.name] = first
             tied.append(f"{piece.name} is {first}")
@@ -77,8 +77,8 @@ def _once(bundle: StateDict) -> tuple[list[BundledTensor], dict[str, str], list[
         )
     if taken:
         notes.append(f"stored twice, as the metadata has the name: {named_few(taken)}")
-    kept.sort(key=lambda p: (-_CODES.get(p.dtype, ("", 0))[1], p.name.encode()))
-    return kept, metadata, notes
+    pieces.sort(key=lambda p: (-_CODES.get(p.dtype, ("", 0))[1], p.name.encode()))
+    return pieces, metadata, notes
 
 
 def _header(pieces: Sequence[BundledTensor], metadata: Mapping[str, str], source: str) -> bytes:

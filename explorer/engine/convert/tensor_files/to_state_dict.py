@@ -61,8 +61,8 @@ def convert(job: ConversionJob) -> ConversionResult:
     def write(bundle: StateDict) -> Sequence[str]:
         for piece in bundle.pieces:
             if piece.dtype not in BYTES:
-                what = f"torch has no type {piece.dtype}, which '{printable(piece.name)}' is of"
-                raise BadModel(what, where=job.source)
+                message = f"torch has no type {piece.dtype}, which '{printable(piece.name)}' is of"
+                raise BadModel(message, where=job.source)
         _write(job.path, bundle, lambda done: job.tell("writing tensors", done, len(bundle.pieces)))
         return ()
 

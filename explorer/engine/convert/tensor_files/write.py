@@ -61,20 +61,20 @@ def compare(job: ConversionJob, source: StateDict, result: StateDict) -> StoredE
     digest, nbytes = hashlib.sha256(), 0
     tied: dict[Hashable, Hashable] = {}
     for at, piece in enumerate(sorted(before, key=lambda p: p.name)):
-        other = written.pop(piece.name, None)
-        if other is None:
+        counterpart = written.pop(piece.name, None)
+        if counterpart is None:
             differing.append((piece.name, "it is not in the result"))
             continue
-        if (piece.dtype, piece.shape) != (other.dtype, other.shape):
-            texts = [f"{p.dtype} {shape_text(p.shape)}" for p in (piece, other)]
+        if (piece.dtype, piece.shape) != (counterpart.dtype, counterpart.shape):
+            texts = [f"{p.dtype} {shape_text(p.shape)}" for p in (piece, counterpart)]
             differing.append((piece.name, f"{texts[0]} became {texts[1]}"))
             continue
-        if piece.same is not None and other.same is not None:
-            if tied.get(piece.same) == other.same:
+        if piece.same is not None and counterpart.same is not None:
+            if tied.get(piece.same) == counterpart.same:
                 continue
-            tied[piece.same] = other.same
+            tied[piece.same] = counterpart.same
         job.tell("comparing byte for byte", at, len(before))
-        for old, new in _pairs(piece.read(), other.read()):
+        for old, new in _pairs(piece.read(), counterpart.read()):
             digest.update(old)
             nbytes += old.nbytes
             if old.nbytes != new.nbytes or not np.array_equal(
@@ -112,14 +112,14 @@ def _lost_metadata(source: StateDict, result: StateDict) -> list[str]:
 
 def _pairs(a: Iterator[memoryview], b: Iterator[memoryview]) -> Iterator[tuple[memoryview, memoryview]]:
     """Two streams of bytes in pieces of the same length; what one of them has more of comes alone."""
-    left, right = memoryview(b""), memoryview(b"")
+    rest_a, rest_b = memoryview(b""), memoryview(b"")
     while True:
-        left = left or next(a, memoryview(b""))
-        right = right or next(b, memoryview(b""))
-        size = min(left.nbytes, right.nbytes)
+        rest_a = rest_a or next(a, memoryview(b""))
+        rest_b = rest_b or next(b, memoryview(b""))
+        size = min(rest_a.nbytes, rest_b.nbytes)
         if not size:
             break
-        yield left[:size], right[:size]
-        left, right = left[size:], right[size:]
-    if left.nbytes or right.nbytes:
-        yield left, right
+        yield rest_a[:size], rest_b[:size]
+        rest_a, rest_b = rest_a[size:], rest_b[size:]
+    if rest_a.nbytes or rest_b.nbytes:
+        yield rest_a, rest_b

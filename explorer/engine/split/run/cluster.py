@@ -50,14 +50,18 @@ class ClusterLine:
     """
 
     def __init__(
-        self, client: Any, look: Callable[[], None], hows: Sequence[Mapping[str, Any]], where: Sequence[str]
+        self,
+        client: Any,
+        look: Callable[[], None],
+        configs: Sequence[Mapping[str, Any]],
+        where: Sequence[str],
     ) -> None:
         self.ran: dict[tuple[int, int], tuple[float, float, float]] = {}
         self.came: dict[int, dict[str, Array]] = {}
-        self.count = len(hows)
+        self.count = len(configs)
         self.pids: list[int] = []
         self.workers = list(where)
-        self._client, self._look, self._hows = client, look, hows
+        self._client, self._look, self._configs = client, look, configs
         self._run = uuid.uuid4().hex[:12]
         self._waiting: deque[tuple[int, Mapping[str, Array]]] = deque()
         self._under_way: dict[int, list[Any]] = {}
@@ -70,17 +74,17 @@ class ClusterLine:
 
     def until_ready(self, cancel: Cancel) -> None:
         """Loads the stages, each on its worker."""
-        tasks = [self._submit(at, f"load-{at}", _load, how) for at, how in enumerate(self._hows)]
-        while not all(one.done() for one in tasks):
+        tasks = [self._submit(at, f"load-{at}", _load, config) for at, config in enumerate(self._configs)]
+        while not all(task.done() for task in tasks):
             self._check(cancel)
             time.sleep(LOOK)
-        self.pids = [self._result(at, one, cancel) for at, one in enumerate(tasks)]
+        self.pids = [self._result(at, task, cancel) for at, task in enumerate(tasks)]
 
     def until(
         self, numbers: Sequence[int], cancel: Cancel, tell: Callable[[int], None] = lambda _: None
     ) -> None:
         """Waits until these came out."""
-        told = -1
+        reported = -1
         while len(self.came) < len(numbers):
             self._check(cancel)
             while self._waiting and len(self._under_way) < _AHEAD * self.count:
@@ -88,45 +92,45 @@ class ClusterLine:
             done = [batch for batch, tasks in self._under_way.items() if self._ended(tasks)]
             for batch in done:
                 self._take(batch, self._under_way.pop(batch), cancel)
-            if len(self.came) != told:
-                told = len(self.came)
-                tell(told)
+            if len(self.came) != reported:
+                reported = len(self.came)
+                tell(reported)
             elif not done:
                 time.sleep(LOOK / 10)
 
     def close(self) -> None:
         """Takes back what is under way."""
         with contextlib.suppress(Exception):  # a scheduler that is gone cannot be told
-            self._client.cancel([one for tasks in self._under_way.values() for one in tasks], force=True)
+            self._client.cancel([task for tasks in self._under_way.values() for task in tasks], force=True)
 
     def _start(self, batch: int, feeds: Mapping[str, Array]) -> None:
         passing: Any = (dict(feeds), ())
         tasks = []
-        for at, how in enumerate(self._hows):
-            passing = self._submit(at, f"{batch}-{at}", _run, how, passing, priority=-batch)
+        for at, config in enumerate(self._configs):
+            passing = self._submit(at, f"{batch}-{at}", _run, config, passing, priority=-batch)
             tasks.append(passing)
         self._under_way[batch] = tasks
 
-    def _submit(self, at: int, name: str, task: Any, *given: Any, **how: Any) -> Any:
+    def _submit(self, at: int, name: str, task: Any, *arguments: Any, **options: Any) -> Any:
         return self._client.submit(
             task,
-            *given,
+            *arguments,
             key=f"explorer-{self._run}-{name}",
             workers=[self.workers[at]],
             allow_other_workers=False,
             pure=False,
-            **how,
+            **options,
         )
 
     def _ended(self, tasks: Sequence[Any]) -> bool:
-        return tasks[-1].done() or any(one.status in ("error", "cancelled") for one in tasks)
+        return tasks[-1].done() or any(task.status in ("error", "cancelled") for task in tasks)
 
     def _take(self, batch: int, tasks: Sequence[Any], cancel: Cancel) -> None:
-        at = next((at for at, one in enumerate(tasks) if one.status in ("error", "cancelled")), -1)
+        at = next((at for at, task in enumerate(tasks) if task.status in ("error", "cancelled")), -1)
         values, times = self._result(at % self.count, tasks[at], cancel)
         self.came[batch] = values
-        for stage, one in enumerate(times):
-            self.ran[stage, batch] = *one, one[1]
+        for stage, span in enumerate(times):
+            self.ran[stage, batch] = *span, span[1]
 
     def _result(self, at: int, task: Any, cancel: Cancel) -> Any:
         """What a task gave.
@@ -135,16 +139,16 @@ class ClusterLine:
             BadModel, EngineDied: The stage failed, or its worker ended.
         """
         try:
-            asked = self._client.gather([task], errors="skip", asynchronous=True)
-            for made in awaited(self._client, asked, lambda: self._check(cancel)):
-                return made
+            gathering = self._client.gather([task], errors="skip", asynchronous=True)
+            for result in awaited(self._client, gathering, lambda: self._check(cancel)):
+                return result
             raise task.exception()
         except ExplorerError:
             raise
         except Exception as error:
             self._missing(cancel)
             raise EngineDied(
-                f"stage {at + 1} ended: {error_line(error)}", where=self._hows[at]["file"]
+                f"stage {at + 1} ended: {error_line(error)}", where=self._configs[at]["file"]
             ) from None
 
     def _check(self, cancel: Cancel) -> None:
@@ -160,26 +164,26 @@ class ClusterLine:
         Raises:
             EngineDied: It is, or the scheduler.
         """
-        first = self._hows[0]["file"]
+        first = self._configs[0]["file"]
         if self._client.status != "running":
             raise EngineDied("the scheduler ended", where=first, hint=_AGAIN)
         there = workers(self._client, cancel, first, _AGAIN)
         now = time.monotonic()
-        for address, seen in there.items():
-            if self._heard.get(address, (None, now))[0] != seen:
-                self._heard[address] = seen, now
-        for at, one in enumerate(self.workers):
-            silent = one in there and now - self._heard[one][1] > _STOPPED
-            if one not in there or silent:
+        for address, heartbeat in there.items():
+            if self._heard.get(address, (None, now))[0] != heartbeat:
+                self._heard[address] = heartbeat, now
+        for at, worker in enumerate(self.workers):
+            silent = worker in there and now - self._heard[worker][1] > _STOPPED
+            if worker not in there or silent:
                 raise EngineDied(
-                    f"the worker {one} of stage {at + 1} {'answers no more' if silent else 'ended'}",
-                    where=self._hows[at]["file"],
+                    f"the worker {worker} of stage {at + 1} {'answers no more' if silent else 'ended'}",
+                    where=self._configs[at]["file"],
                     hint=_AGAIN if silent else "what was under way was stopped; for want of memory?",
                 )
 
 
 @contextlib.contextmanager
-def line(hows: Sequence[Mapping[str, Any]], scheduler: str, cancel: Cancel) -> Iterator[ClusterLine]:
+def line(configs: Sequence[Mapping[str, Any]], scheduler: str, cancel: Cancel) -> Iterator[ClusterLine]:
     """The stages on the workers of a cluster, as evenly as they go.
 
     Raises:
@@ -189,37 +193,42 @@ def line(hows: Sequence[Mapping[str, Any]], scheduler: str, cancel: Cancel) -> I
     distributed = require("distributed", scheduler)
     with quiet(), connected(distributed, scheduler, cancel, _AGAIN) as (client, look):
         there = list(workers(client, cancel, scheduler))
-        made = ClusterLine(client, look, hows, [there[at % len(there)] for at in range(len(hows))])
+        cluster_line = ClusterLine(
+            client, look, configs, [there[at % len(there)] for at in range(len(configs))]
+        )
         try:
-            yield made
+            yield cluster_line
         finally:
-            made.close()
+            cluster_line.close()
 
 
 # on the worker
 
 
-def _load(how: Mapping[str, Any]) -> int:
+def _load(config: Mapping[str, Any]) -> int:
     """Loads a stage, and says in which process."""
-    _stage(how)
+    _stage(config)
     return os.getpid()
 
 
-def _run(how: Mapping[str, Any], passing: Passing) -> Passing:
-    names, outputs, run = _stage(how)
+def _run(config: Mapping[str, Any], passing: Passing) -> Passing:
+    names, outputs, run = _stage(config)
     values, times = passing
     began = time.time()
     try:
-        made = run([values[name] for name in names])
+        results = run([values[name] for name in names])
     except Exception as error:
-        raise BadModel(f"the stage failed: {error_line(error)}", where=how["file"]) from None
-    known = {**values, **dict(zip(outputs, made, strict=True))}
-    return {name: known[name] for name in how["keep"] if name in known}, (*times, (began, time.time()))
+        raise BadModel(f"the stage failed: {error_line(error)}", where=config["file"]) from None
+    available = {**values, **dict(zip(outputs, results, strict=True))}
+    return {name: available[name] for name in config["keep"] if name in available}, (
+        *times,
+        (began, time.time()),
+    )
 
 
-def _stage(how: Mapping[str, Any]) -> Any:
-    reads, makes = tuple(how["reads"]), tuple(how["makes"])
-    return _loaded(how["path"], how["sha256"], how["file"], how["threads"], reads, makes)
+def _stage(config: Mapping[str, Any]) -> Any:
+    reads, makes = tuple(config["reads"]), tuple(config["makes"])
+    return _loaded(config["path"], config["sha256"], config["file"], config["threads"], reads, makes)
 
 
 @functools.lru_cache(maxsize=16)

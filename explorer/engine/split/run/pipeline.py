@@ -85,8 +85,8 @@ def run(
         Misuse, MissingExtra: There is no such cluster.
         Cancelled: `cancel` said so.
     """
-    hows = _hows(folder, manifest, threads, keep)
-    with _stages(hows) if scheduler is None else cluster.line(hows, scheduler, cancel) as line:
+    configs = _stage_configs(folder, manifest, threads, keep)
+    with _stages(configs) if scheduler is None else cluster.line(configs, scheduler, cancel) as line:
         report(on_progress, cancel, "loading the stages")
         line.until_ready(cancel)
         alone = _alone(line, feeds, on_progress, cancel)
@@ -101,8 +101,8 @@ def run(
         outputs = [line.came[at] for at in numbers] if keep else []
         pids, workers = line.pids, line.workers
     files = [stage.file for stage in manifest.stages]
-    told = _told(files, pids, workers, alone, works, count, threads)
-    return replace(told, inputs=texts), outputs
+    pipeline_run = _pipeline_run(files, pids, workers, alone, works, count, threads)
+    return replace(pipeline_run, inputs=texts), outputs
 
 
 class _Alone(NamedTuple):
@@ -147,7 +147,7 @@ def _alone(
     )
 
 
-def _told(
+def _pipeline_run(
     files: Sequence[str],
     pids: Sequence[int],
     workers: Sequence[str],
@@ -158,14 +158,14 @@ def _told(
 ) -> PipelineRun:
     ways = [max(0.0, link - handing) for link, handing in zip(alone.links, alone.handing, strict=False)]
     predicted = forecast(alone.busy, ways, count, "1f1b")
-    seconds = max(one.end for one in works)
+    seconds = max(work.end for work in works)
     throughput = count / seconds
     stages = [
         StageRun(
             file=file,
             seconds=alone.stages[at],
             link_seconds=alone.links[at] if at < len(alone.links) else 0.0,
-            busy=sum(one.end - one.start for one in works if one.stage == at) / seconds,
+            busy=sum(work.end - work.start for work in works if work.stage == at) / seconds,
             pid=pids[at],
             worker=workers[at] if workers else "",
         )
@@ -203,8 +203,8 @@ def _told(
 class _Stage:
     """A process, what it tells, and what is held open for as long as it is to live."""
 
-    def __init__(self, process: subprocess.Popen[bytes], told: Connection, living: int, file: str) -> None:
-        self.process, self.told, self.living, self.file = process, told, living, file
+    def __init__(self, process: subprocess.Popen[bytes], status: Connection, living: int, file: str) -> None:
+        self.process, self.status, self.living, self.file = process, status, living, file
         self.ready = False
 
 
@@ -227,20 +227,20 @@ class _Line:
         self.ran: dict[tuple[int, int], tuple[float, float, float]] = {}
         self.came: dict[int, dict[str, Array]] = {}
         self.count = len(stages)
-        self.pids = [one.process.pid for one in stages]
+        self.pids = [stage.process.pid for stage in stages]
         self.workers: list[str] = []
         self._waiting: SimpleQueue[tuple[int, Feeds] | None] = SimpleQueue()
         self._arrived: SimpleQueue[tuple[int, dict[str, Array]] | None] = SimpleQueue()
         self._stopped = StoppedChildren()
         self._threads = [threading.Thread(target=work, daemon=True) for work in (self._give, self._receive)]
-        for one in self._threads:
-            one.start()
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
         """Ends the threads, once the stages have ended."""
         self._waiting.put(None)
-        for one in self._threads:
-            one.join()
+        for thread in self._threads:
+            thread.join()
 
     def _give(self) -> None:
         with contextlib.suppress(OSError):  # that the stage died shows where its answer is waited for
@@ -259,21 +259,21 @@ class _Line:
 
     def until_ready(self, cancel: Cancel) -> None:
         """Waits until all stages have loaded."""
-        while not all(one.ready for one in self.stages):
+        while not all(stage.ready for stage in self.stages):
             self._look(cancel)
 
     def until(
         self, numbers: Sequence[int], cancel: Cancel, tell: Callable[[int], None] = lambda _: None
     ) -> None:
         """Waits until these came out, and every stage has told of its run of them."""
-        told = -1
+        reported = -1
         ends = len(numbers) * (1 + len(self.stages))
         before = len(self.ran)
         while len(self.came) + len(self.ran) - before < ends:
             self._look(cancel)
-            if len(self.came) != told:
-                told = len(self.came)
-                tell(told)
+            if len(self.came) != reported:
+                reported = len(self.came)
+                tell(reported)
 
     def _look(self, cancel: Cancel) -> None:
         """Takes in what there is.
@@ -282,19 +282,19 @@ class _Line:
             BadModel, EngineDied: A stage failed, or its process ended or stands still.
         """
         stop_if(cancel)
-        ready = wait([one.told for one in self.stages], _LOOK)
+        ready = wait([stage.status for stage in self.stages], _LOOK)
         for at, stage in enumerate(self.stages):
-            if stage.told in ready:
+            if stage.status in ready:
                 try:
-                    kind, what = stage.told.recv()
+                    kind, content = stage.status.recv()
                 except (EOFError, OSError):
                     self._died(at)
                 if kind == "failed":
-                    raise BadModel(f"stage {at + 1} failed: {what}", where=stage.file)
+                    raise BadModel(f"stage {at + 1} failed: {content}", where=stage.file)
                 if kind == "ready":
                     stage.ready = True
                 else:
-                    batch, *times = what
+                    batch, *times = content
                     self.ran[at, batch] = tuple(times)
         while not self._arrived.empty():
             message = self._arrived.get()
@@ -302,18 +302,18 @@ class _Line:
                 self._died(len(self.stages) - 1)
             batch, values = message
             self.came[batch] = values
-        self._stopped.check(self.pids, [one.file for one in self.stages])
+        self._stopped.check(self.pids, [stage.file for stage in self.stages])
 
     def _died(self, at: int) -> NoReturn:
         """Names the first process that ended: those behind it end for want of work."""
         end = time.monotonic() + _END  # its pipes are closed a moment before it has ended
-        while not any(one.process.poll() for one in self.stages) and time.monotonic() < end:
+        while not any(stage.process.poll() for stage in self.stages) and time.monotonic() < end:
             time.sleep(_LOOK)
-        at = next((place for place, one in enumerate(self.stages) if one.process.poll()), at)
+        at = next((place for place, stage in enumerate(self.stages) if stage.process.poll()), at)
         code = self.stages[at].process.returncode
-        how = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
+        ending = f"killed by signal {-code}" if code is not None and code < 0 else f"exit code {code}"
         raise EngineDied(
-            f"the process of stage {at + 1} ended ({how})",
+            f"the process of stage {at + 1} ended ({ending})",
             where=self.stages[at].file,
             hint="the other stages were stopped; for want of memory?",
         )
@@ -323,34 +323,34 @@ def _works(ran: Mapping[tuple[int, int], tuple[float, float, float]], first: int
     """Who worked when on the micro-batches from a first one on, from the first begun."""
     mine = {key: value for key, value in ran.items() if key[1] >= first}
     start = min(began for began, *_ in mine.values())
-    found = [
+    works = [
         ScheduledWork(stage, batch - first, "forward", began - start, ended - start)
         for (stage, batch), (began, ended, _) in mine.items()
     ]
-    return sorted(found, key=lambda one: (one.start, one.stage))
+    return sorted(works, key=lambda work: (work.start, work.stage))
 
 
-def _hows(folder: str, manifest: Manifest, threads: int, outputs: bool) -> list[dict[str, Any]]:
+def _stage_configs(folder: str, manifest: Manifest, threads: int, outputs: bool) -> list[dict[str, Any]]:
     """What each stage is told: its file, the values that it reads and makes, and those that it hands on."""
-    found = []
+    configs = []
     for at, stage in enumerate(manifest.stages):
-        later = {one.name for other in manifest.stages[at + 1 :] for one in other.inputs}
-        found.append(
+        later = {tensor.name for later_stage in manifest.stages[at + 1 :] for tensor in later_stage.inputs}
+        configs.append(
             {
                 "file": stage.file,
                 "path": os.path.abspath(os.path.join(folder, stage.file)),
                 "sha256": stage.sha256,
                 "threads": threads,
-                "keep": sorted(later | ({one.name for one in manifest.outputs} if outputs else set())),
+                "keep": sorted(later | ({tensor.name for tensor in manifest.outputs} if outputs else set())),
                 "reads": _names(stage.inputs),
                 "makes": _names(stage.outputs),
             }
         )
-    return found
+    return configs
 
 
 @contextlib.contextmanager
-def _stages(hows: Sequence[Mapping[str, Any]]) -> Iterator[_Line]:
+def _stages(configs: Sequence[Mapping[str, Any]]) -> Iterator[_Line]:
     """A process for each stage, with pipes between them; none of them outlives the block."""
     stages: list[_Stage] = []
     ends: list[int] = []
@@ -360,10 +360,10 @@ def _stages(hows: Sequence[Mapping[str, Any]]) -> Iterator[_Line]:
         try:
             before, first = os.pipe()
             ends += [before, first]
-            for how in hows:
+            for config in configs:
                 after, handed = os.pipe()
                 ends += [after, handed]
-                stages.append(_started(how["file"], before, handed, how, place, log))
+                stages.append(_started(config["file"], before, handed, config, place, log))
                 for end in (before, handed):
                     os.close(end)
                     ends.remove(end)
@@ -373,11 +373,11 @@ def _stages(hows: Sequence[Mapping[str, Any]]) -> Iterator[_Line]:
             line = _Line(stages, pipes[1], pipes[0])
             yield line
         finally:
-            for one in stages:  # before the pipes: whoever still writes into one is told
-                one.process.kill()
-                one.process.wait()
-                one.told.close()
-                os.close(one.living)
+            for stage in stages:  # before the pipes: whoever still writes into one is told
+                stage.process.kill()
+                stage.process.wait()
+                stage.status.close()
+                os.close(stage.living)
             if line is not None:
                 line.close()
             for end in ends:
@@ -387,23 +387,25 @@ def _stages(hows: Sequence[Mapping[str, Any]]) -> Iterator[_Line]:
 
 
 def _names(values: Iterable[ManifestTensor]) -> list[str]:
-    return [one.name for one in values]
+    return [value.name for value in values]
 
 
-def _started(file: str, given: int, handed: int, how: Mapping[str, Any], place: str, log: Any) -> _Stage:
-    answers, told = os.pipe()
+def _started(
+    file: str, inbound: int, outbound: int, config: Mapping[str, Any], place: str, log: Any
+) -> _Stage:
+    answers, status = os.pipe()
     alive, living = os.pipe()
-    words = (*map(str, (given, handed, told, alive)), json.dumps(how))
+    words = (*map(str, (inbound, outbound, status, alive)), json.dumps(config))
     try:
         process = subprocess.Popen(
             child.command("explorer.engine.split.run.stage_process", *words),
-            pass_fds=(given, handed, told, alive),
+            pass_fds=(inbound, outbound, status, alive),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env={"OMP_NUM_THREADS": str(how["threads"]), **os.environ, "TMPDIR": place},
+            env={"OMP_NUM_THREADS": str(config["threads"]), **os.environ, "TMPDIR": place},
         )
     finally:
-        os.close(told)
+        os.close(status)
         os.close(alive)
     return _Stage(process, Connection(answers, writable=False), living, file)

@@ -26,13 +26,13 @@ _WAITING = 2
 
 def main() -> None:
     """A stage: one micro-batch after the other, until nobody sends any more."""
-    given, handed, told, alive = map(int, sys.argv[1:5])
+    inbound_end, outbound_end, status_end, alive = map(int, sys.argv[1:5])
     child.end_with(alive)
-    inbound = Connection(given, writable=False)
-    outbound, status = Connection(handed, readable=False), Connection(told, readable=False)
-    how = json.loads(sys.argv[5])
+    inbound = Connection(inbound_end, writable=False)
+    outbound, status = Connection(outbound_end, readable=False), Connection(status_end, readable=False)
+    config = json.loads(sys.argv[5])
     try:
-        names, outputs, run = loaded(how)
+        names, outputs, run = loaded(config)
     except Exception as error:  # whoever started it says which stage this is
         status.send(("failed", " ".join(str(beyond(error) or error).split())))
         return
@@ -44,13 +44,13 @@ def main() -> None:
             batch, values = message
             began = time.monotonic()
             try:
-                made = run([values[name] for name in names])
+                results = run([values[name] for name in names])
             except Exception as error:
                 status.send(("failed", " ".join(str(error).split())))
                 return
             ended = time.monotonic()
-            values.update(zip(outputs, made, strict=True))
-            outbound.send((batch, {name: values[name] for name in how["keep"] if name in values}))
+            values.update(zip(outputs, results, strict=True))
+            outbound.send((batch, {name: values[name] for name in config["keep"] if name in values}))
             status.send(("ran", (batch, began, ended, time.monotonic())))
 
 
@@ -65,10 +65,10 @@ _Stage = tuple[Sequence[str], Sequence[str], Callable[[list[Any]], Sequence[Any]
 """Names of what goes in and comes out, and what runs it."""
 
 
-def loaded(how: Mapping[str, Any]) -> _Stage:
+def loaded(config: Mapping[str, Any]) -> _Stage:
     """A stage, ready to run."""
-    load = _module if how["path"].endswith(".pt2") else _session
-    return load(how["path"], how["threads"], how["reads"], how["makes"])
+    load = _module if config["path"].endswith(".pt2") else _session
+    return load(config["path"], config["threads"], config["reads"], config["makes"])
 
 
 def _session(path: str, threads: int, *_: Sequence[str]) -> _Stage:
@@ -80,8 +80,8 @@ def _session(path: str, threads: int, *_: Sequence[str]) -> _Stage:
     # a stage that waits leaves the processor to the others
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    names = [one.name for one in session.get_inputs()]
-    outputs = [one.name for one in session.get_outputs()]
+    names = [tensor.name for tensor in session.get_inputs()]
+    outputs = [tensor.name for tensor in session.get_outputs()]
     return names, outputs, lambda values: session.run(outputs, dict(zip(names, values, strict=True)))
 
 
@@ -96,7 +96,9 @@ def _module(path: str, threads: int, reads: Sequence[str], makes: Sequence[str])
 
     def run(values: list[Any]) -> Sequence[Any]:
         with torch.no_grad():
-            made = module(*map(as_tensor, values))
-        return [as_array(one) for one in (made if isinstance(made, (tuple, list)) else (made,))]
+            outputs = module(*map(as_tensor, values))
+        return [
+            as_array(output) for output in (outputs if isinstance(outputs, (tuple, list)) else (outputs,))
+        ]
 
     return reads, makes, run

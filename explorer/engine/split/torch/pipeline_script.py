@@ -33,8 +33,8 @@ SCHEDULES: Mapping[str, Any] = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 
 def loss(outputs: Any, target: torch.Tensor) -> torch.Tensor:
     """The loss of a micro-batch; here the mean square of what comes out, whatever the target."""
-    found = outputs if isinstance(outputs, tuple) else (outputs,)
-    return torch.stack([one.square().mean() for one in found if one.is_floating_point()]).sum()
+    tensors = outputs if isinstance(outputs, tuple) else (outputs,)
+    return torch.stack([tensor.square().mean() for tensor in tensors if tensor.is_floating_point()]).sum()
 
 
 def inputs(manifest: Mapping[str, Any], micro_batches: int, file: str | None) -> list[torch.Tensor]:
@@ -46,16 +46,16 @@ def inputs(manifest: Mapping[str, Any], micro_batches: int, file: str | None) ->
         file: A dictionary of tensors by name that torch.save wrote; None: random numbers.
     """
     if file is not None:
-        given = torch.load(file, weights_only=True)
-        return [given[one["name"]] for one in manifest["inputs"]]
+        saved = torch.load(file, weights_only=True)
+        return [saved[entry["name"]] for entry in manifest["inputs"]]
     torch.manual_seed(0)
-    made = []
-    for one in manifest["inputs"]:
-        dtype, (rows, *rest) = getattr(torch, one["dtype"]), one["shape"]
+    tensors = []
+    for entry in manifest["inputs"]:
+        dtype, (rows, *rest) = getattr(torch, entry["dtype"]), entry["shape"]
         shape = (micro_batches * rows, *rest)
         floats = dtype.is_floating_point
-        made.append(torch.randn(shape).to(dtype) if floats else torch.randint(0, 2, shape).to(dtype))
-    return made
+        tensors.append(torch.randn(shape).to(dtype) if floats else torch.randint(0, 2, shape).to(dtype))
+    return tensors
 
 
 class Relay(nn.Module):
@@ -72,21 +72,23 @@ class Relay(nn.Module):
         stage: nn.Module,
         reads: Sequence[str],
         makes: Sequence[str],
-        given: Sequence[str],
-        handed: Sequence[str],
+        inbound: Sequence[str],
+        outbound: Sequence[str],
     ) -> None:
         super().__init__()
         self.stage, self.reads, self.makes = stage, reads, makes
-        self.given, self.handed = given, handed
+        self.inbound, self.outbound = inbound, outbound
 
     def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """All that leaves, dense; a number as a vector, for micro-batches are laid behind each other."""
-        known = dict(zip(self.given, values, strict=True))
+        tensors = dict(zip(self.inbound, values, strict=True))
         # what arrives and leaves again leaves as a value of its own, for whose sake gradients flow back
-        known |= {name: known[name].clone() for name in self.given if name in self.handed}
-        made = self.stage(*[known[name] for name in self.reads])
-        known.update(zip(self.makes, made if isinstance(made, (tuple, list)) else (made,), strict=True))
-        return tuple([_vector(known[name]).contiguous() for name in self.handed])
+        tensors |= {name: tensors[name].clone() for name in self.inbound if name in self.outbound}
+        results = self.stage(*[tensors[name] for name in self.reads])
+        tensors.update(
+            zip(self.makes, results if isinstance(results, (tuple, list)) else (results,), strict=True)
+        )
+        return tuple([_vector(tensors[name]).contiguous() for name in self.outbound])
 
 
 def _vector(value: torch.Tensor) -> torch.Tensor:
@@ -102,7 +104,7 @@ def relay(manifest: Mapping[str, Any], at: int) -> Relay:
     with path.open("rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != stage["sha256"]:
             _refuse(f"{path}: this stage is not what was written: its digest differs")
-    reads, makes = ([one["name"] for one in stage[side]] for side in ("inputs", "outputs"))
+    reads, makes = ([entry["name"] for entry in stage[side]] for side in ("inputs", "outputs"))
     module = torch.export.load(path).module()
     return Relay(module, reads, makes, over(manifest, at), over(manifest, at + 1))
 
@@ -115,26 +117,26 @@ def _refuse(text: str) -> NoReturn:
 def over(manifest: Mapping[str, Any], before: int) -> list[str]:
     """What is there before a stage, and read by it or behind it; the outputs of the whole behind the last."""
     stages = manifest["stages"]
-    ends = [one["name"] for one in manifest["outputs"]]
+    ends = [entry["name"] for entry in manifest["outputs"]]
     if before == len(stages):
         return ends
-    made = [one["name"] for one in manifest["inputs"]]
-    made += [one["name"] for stage in stages[:before] for one in stage["outputs"]]
-    read = {one["name"] for stage in stages[before:] for one in stage["inputs"]} | set(ends)
-    return made if before == 0 else [name for name in dict.fromkeys(made) if name in read]
+    produced = [entry["name"] for entry in manifest["inputs"]]
+    produced += [entry["name"] for stage in stages[:before] for entry in stage["outputs"]]
+    read = {entry["name"] for stage in stages[before:] for entry in stage["inputs"]} | set(ends)
+    return produced if before == 0 else [name for name in dict.fromkeys(produced) if name in read]
 
 
 def add_shared(manifest: Mapping[str, Any], module: nn.Module, at: int) -> None:
     """Gives each copy of a weight that several stages have the gradient of all its uses."""
-    own = dict(module.named_parameters())
+    parameters = dict(module.named_parameters())
     for weight in manifest["shared"]:
         name = weight["names"].get(str(at + 1))
-        mine = own[name].grad if name is not None else None
+        mine = parameters[name].grad if name is not None else None
         total = torch.zeros(weight["shape"], dtype=getattr(torch, weight["dtype"]))
         total = total if mine is None else mine.clone()
         dist.all_reduce(total)
         if name is not None:
-            own[name].grad = total
+            parameters[name].grad = total
 
 
 def train(manifest: Mapping[str, Any], module: Relay, at: int, name: str, words: argparse.Namespace) -> None:
@@ -144,16 +146,16 @@ def train(manifest: Mapping[str, Any], module: Relay, at: int, name: str, words:
     schedule = SCHEDULES[name](stage, words.micro_batches, loss_fn=loss)
     weights = list(module.parameters())
     optimizer = torch.optim.SGD(weights, lr=words.lr) if weights and words.lr else None
-    given = inputs(manifest, words.micro_batches, words.input) if at == 0 else []
+    feeds = inputs(manifest, words.micro_batches, words.input) if at == 0 else []
     target = torch.zeros(words.micro_batches)
     for step in range(words.steps):
         module.zero_grad()
         began = time.monotonic()
         losses: list[torch.Tensor] = []
         if at == count - 1:
-            outputs = schedule.step(*given, target=target, losses=losses)
+            outputs = schedule.step(*feeds, target=target, losses=losses)
         else:
-            outputs = schedule.step(*given)
+            outputs = schedule.step(*feeds)
         add_shared(manifest, module.stage, at)
         if losses:
             mean = torch.stack(losses).mean().item()
@@ -185,10 +187,12 @@ def main() -> None:
 
 def _save(path: str, stage: nn.Module, outputs: Any) -> None:
     """Gradients of a stage, and from the last one what came out."""
-    grads = {name: one.grad for name, one in stage.named_parameters() if one.grad is not None}
-    found = () if outputs is None else outputs if isinstance(outputs, tuple) else (outputs,)
-    held = {"gradients": grads, "outputs": [one.detach() for one in found]}
-    torch.save(held, path)
+    grads = {
+        name: parameter.grad for name, parameter in stage.named_parameters() if parameter.grad is not None
+    }
+    output_tensors = () if outputs is None else outputs if isinstance(outputs, tuple) else (outputs,)
+    content = {"gradients": grads, "outputs": [tensor.detach() for tensor in output_tensors]}
+    torch.save(content, path)
 
 
 def _words() -> argparse.Namespace:

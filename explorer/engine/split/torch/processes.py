@@ -55,10 +55,19 @@ def steps(
         OSError: There is no room in `place`.
         Cancelled: `cancel` said so.
     """
-    data = os.path.join(place, "inputs.pt")
-    check_room(data, sum(tensor.nbytes for tensor in inputs.values()))
-    torch.save(dict(inputs), data)
-    words = ["--schedule", *schedules, "--micro-batches", str(micro_batches), "--lr", "0", "--input", data]
+    inputs_path = os.path.join(place, "inputs.pt")
+    check_room(inputs_path, sum(tensor.nbytes for tensor in inputs.values()))
+    torch.save(dict(inputs), inputs_path)
+    words = [
+        "--schedule",
+        *schedules,
+        "--micro-batches",
+        str(micro_batches),
+        "--lr",
+        "0",
+        "--input",
+        inputs_path,
+    ]
     words += ["--save", place, "--timeout", str(_SILENCE)]
     store = _meeting_point()
     address = {"MASTER_ADDR": store.host, "MASTER_PORT": str(store.port), "OMP_NUM_THREADS": "1"}
@@ -73,9 +82,9 @@ def steps(
             stack.callback(os.close, living)
             module = "explorer.engine.split.torch.script_process"
             command = child.command(module, str(alive), os.path.join(folder, SCRIPT), *words)
-            given: Any = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "pass_fds": [alive]}
+            options: Any = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "pass_fds": [alive]}
             try:
-                processes.append(subprocess.Popen(command, env={**os.environ, **around}, **given))
+                processes.append(subprocess.Popen(command, env={**os.environ, **around}, **options))
             finally:
                 os.close(alive)
         _await(processes, files, place, cancel)
@@ -95,20 +104,20 @@ def _await(
 ) -> None:
     """Waits until all have ended, as they should."""
     stopped = StoppedChildren()
-    while any(one.poll() is None for one in processes):
+    while any(process.poll() is None for process in processes):
         stop_if(cancel)
         _check(processes, files, place)
-        stopped.check([one.pid for one in processes], files)
+        stopped.check([process.pid for process in processes], files)
         time.sleep(_LOOK)
     _check(processes, files, place)
 
 
 def _check(processes: Sequence[subprocess.Popen[bytes]], files: Sequence[str], place: str) -> None:
     """Names a stage that ended before its time: one that was killed rather than those that missed it."""
-    failed = [at for at, one in enumerate(processes) if one.poll()]
+    failed = [at for at, process in enumerate(processes) if process.poll()]
     if not failed:
         return
-    at = min(failed, key=lambda one: processes[one].returncode >= 0)
+    at = min(failed, key=lambda rank: processes[rank].returncode >= 0)
     code = processes[at].returncode
     if code < 0:
         raise EngineDied(
@@ -117,21 +126,25 @@ def _check(processes: Sequence[subprocess.Popen[bytes]], files: Sequence[str], p
             hint="the other stages were stopped; for want of memory?",
         )
     with input_files.text(os.path.join(place, f"log{at}"), errors="replace") as log:
-        said = [line.strip() for line in log if line.strip()]
-    raise BadModel(f"stage {at + 1} failed: {said[-1] if said else f'exit code {code}'}", where=files[at])
+        log_lines = [line.strip() for line in log if line.strip()]
+    raise BadModel(
+        f"stage {at + 1} failed: {log_lines[-1] if log_lines else f'exit code {code}'}", where=files[at]
+    )
 
 
 def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
-    for one in processes:
-        one.kill()
-    for one in processes:
-        one.wait()
+    for process in processes:
+        process.kill()
+    for process in processes:
+        process.wait()
 
 
 def _meeting_point() -> Any:
     """Where the processes find each other, at a port that nobody else can take, as torchrun does it."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port = one.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
         store = dist.TCPStore  # type: ignore[attr-defined]
-        return store("127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=one.detach())
+        return store(
+            "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+        )

@@ -46,18 +46,18 @@ class WholeStep(NamedTuple):
 
 def whole_step(module: nn.Module, call: Call, batches: Sequence[Tensors]) -> WholeStep:
     """Runs the whole over micro-batches; no parameter of it is touched."""
-    weights = {name: one for name, one in module.named_parameters() if one.requires_grad}
+    weights = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     outputs: list[list[torch.Tensor]] = []
     added: dict[str, torch.Tensor] = {}
     for batch in batches:
-        made = [tensor for _, tensor in tensors(call(batch))]
-        outputs.append([one.detach() for one in made])
-        loss = pipeline_script.loss(tuple(made), torch.zeros(1))
-        found = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
-        for name, one in zip(weights, found, strict=True):
-            if one is not None:
-                added[name] = added[name] + one if name in added else one
-    return WholeStep(outputs, {name: one / len(batches) for name, one in added.items()})
+        batch_outputs = [tensor for _, tensor in tensors(call(batch))]
+        outputs.append([tensor.detach() for tensor in batch_outputs])
+        loss = pipeline_script.loss(tuple(batch_outputs), torch.zeros(1))
+        gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
+        for name, gradient in zip(weights, gradients, strict=True):
+            if gradient is not None:
+                added[name] = added[name] + gradient if name in added else gradient
+    return WholeStep(outputs, {name: total / len(batches) for name, total in added.items()})
 
 
 def prove(
@@ -100,17 +100,17 @@ def prove(
         modules = [_module(os.path.join(folder, file)) for file in files]
         rows = _in_a_row(parts, modules, batches)
     depth = _depth(module)
-    outputs, other = _compared(parts.outputs, whole.outputs, rows, depth), _other_weight(module, modules)
+    outputs, mismatch = _compared(parts.outputs, whole.outputs, rows, depth), _other_weight(module, modules)
     del modules
     steps: list[StepProof] = []
-    if not other:  # one that hardly shows in what was run decides, too
+    if not mismatch:  # one that hardly shows in what was run decides, too
         report(on_progress, cancel, "training a step in processes")
         inputs = {name: torch.cat([batch[name] for batch in batches]) for name in parts.inputs}
         with scratch.folder() as place:
-            found = processes.steps(folder, files, place, SCHEDULES, inputs, len(batches), cancel)
-        steps = [_step(parts, schedule, found[schedule], whole, depth) for schedule in SCHEDULES]
+            results = processes.steps(folder, files, place, SCHEDULES, inputs, len(batches), cancel)
+        steps = [_step(parts, schedule, results[schedule], whole, depth) for schedule in SCHEDULES]
     evidence = Verification(
-        **_verdict(outputs, steps, len(batches), other),
+        **_verdict(outputs, steps, len(batches), mismatch),
         before="",
         after="the stages",
         seeds=(),
@@ -119,7 +119,7 @@ def prove(
         outputs=outputs,
         seconds=time.perf_counter() - started,
     )
-    return evidence, all(one.equal for one in outputs), tuple(steps)
+    return evidence, all(output.equal for output in outputs), tuple(steps)
 
 
 def _module(path: str) -> Any:
@@ -140,7 +140,9 @@ def _one_thread() -> Iterator[None]:
 
 def _depth(module: nn.Module) -> int:
     """Roundings on the way through a module: one a layer, and the depth of every weight."""
-    return sum(max(one.shape, default=1) for one in module.parameters()) + sum(1 for _ in module.modules())
+    return sum(max(parameter.shape, default=1) for parameter in module.parameters()) + sum(
+        1 for _ in module.modules()
+    )
 
 
 def _in_a_row(
@@ -148,78 +150,78 @@ def _in_a_row(
 ) -> list[list[torch.Tensor]]:
     """Outputs of the stages, one after the other, by micro-batch."""
     every = (in_turn(parts, modules, batch) for batch in batches)
-    return [[known[name].detach() for name in parts.outputs] for known in every]
+    return [[values[name].detach() for name in parts.outputs] for values in every]
 
 
 def _other_weight(whole: nn.Module, modules: Sequence[nn.Module]) -> str:
     """What of a stage is not, bit for bit, what the whole stores under this name; '' for nothing."""
-    own = {**dict(whole.named_parameters(remove_duplicate=False)), **dict(whole.named_buffers())}
+    whole_tensors = {**dict(whole.named_parameters(remove_duplicate=False)), **dict(whole.named_buffers())}
     for number, module in enumerate(modules, 1):
         for name, value in (*module.named_parameters(), *module.named_buffers()):
-            if name in own and not run.identical(as_array(own[name]), as_array(value)):
+            if name in whole_tensors and not run.identical(as_array(whole_tensors[name]), as_array(value)):
                 return f"'{name}' of stage {number} is not the whole's"
     return ""
 
 
 def _verdict(
-    outputs: Sequence[OutputEvidence], steps: Sequence[StepProof], batches: int, other: str
+    outputs: Sequence[OutputEvidence], steps: Sequence[StepProof], batches: int, mismatch: str
 ) -> dict[str, Any]:
-    if other:
-        return {"passed": False, "verdict_kind": "different", "verdict": f"different: {other}"}
-    every = (*outputs, *(one for step in steps for one in (*step.outputs, *step.gradients)))
-    found = verdict_of(Grounds(whole=every, draws=batches))
-    if not found["passed"]:
-        return found
+    if mismatch:
+        return {"passed": False, "verdict_kind": "different", "verdict": f"different: {mismatch}"}
+    every = (*outputs, *(evidence for step in steps for evidence in (*step.outputs, *step.gradients)))
+    verdict = verdict_of(Grounds(whole=every, draws=batches))
+    if not verdict["passed"]:
+        return verdict
     parts = [
         "weights bit for bit the whole's",
-        f"{many_text(len(outputs), 'output')} of the stages in a row {_how(outputs)}",
+        f"{many_text(len(outputs), 'output')} of the stages in a row {_closeness(outputs)}",
     ]
-    for one in steps:
-        said = f"{many_text(len(one.gradients), 'gradient')} {_how(one.gradients)}"
-        parts.append(f"{one.schedule} in processes: outputs {_how(one.outputs)}, {said}")
-    return {**found, "verdict": f"equal on evidence: {'; '.join(parts)}; over {batches:,} micro-batches"}
+    for step in steps:
+        gradients_text = f"{many_text(len(step.gradients), 'gradient')} {_closeness(step.gradients)}"
+        parts.append(f"{step.schedule} in processes: outputs {_closeness(step.outputs)}, {gradients_text}")
+    return {**verdict, "verdict": f"equal on evidence: {'; '.join(parts)}; over {batches:,} micro-batches"}
 
 
-def _how(found: Sequence[OutputEvidence]) -> str:
-    if all(one.equal for one in found):
+def _closeness(evidence: Sequence[OutputEvidence]) -> str:
+    if all(output.equal for output in evidence):
         return "bit for bit the same"
-    same = sum(one.equal for one in found)
-    largest = max(one.relative_rms or 0.0 for one in found)
+    same = sum(output.equal for output in evidence)
+    largest = max(output.relative_rms or 0.0 for output in evidence)
     return f"within rounding ({same:,} bit for bit, at most {largest:.1e} of the size)"
 
 
 def _step(
     parts: ModuleStages,
     schedule: Literal["gpipe", "1f1b"],
-    found: Sequence[Mapping[str, Any]],
+    results: Sequence[Mapping[str, Any]],
     whole: WholeStep,
     depth: int,
 ) -> StepProof:
     """What the processes gave, beside what the whole gave."""
-    gradients, count = _gradients(parts, found), len(whole.outputs)
+    gradients, count = _gradients(parts, results), len(whole.outputs)
     names = list(whole.gradients)
-    nothing = {name: torch.zeros_like(one) for name, one in whole.gradients.items()}
-    last = [one.chunk(count) for one in found[-1]["outputs"]]
+    nothing = {name: torch.zeros_like(gradient) for name, gradient in whole.gradients.items()}
+    last = [output.chunk(count) for output in results[-1]["outputs"]]
     rows = [
-        [one[at].reshape(own.shape) for one, own in zip(last, row, strict=True)]
+        [chunks[at].reshape(expected.shape) for chunks, expected in zip(last, row, strict=True)]
         for at, row in enumerate(whole.outputs)
     ]
-    made = [{**nothing, **gradients}[name] for name in names]
+    all_gradients = [{**nothing, **gradients}[name] for name in names]
     return StepProof(
         schedule=schedule,
         micro_batches=count,
         outputs=_compared(parts.outputs, whole.outputs, rows, depth),
-        gradients=_compared(names, [list(whole.gradients.values())], [made], depth),
+        gradients=_compared(names, [list(whole.gradients.values())], [all_gradients], depth),
     )
 
 
-def _gradients(parts: ModuleStages, found: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+def _gradients(parts: ModuleStages, results: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
     """Gradients by the whole's names; every copy of a shared weight has that of all its uses."""
-    held: dict[str, list[torch.Tensor]] = defaultdict(list)
-    for stage, one in zip(parts.stages, found, strict=True):
-        for name, gradient in one["gradients"].items():
-            held[stage.parameters.get(name, name)].append(gradient)
-    return {name: some[0] for name, some in held.items()}
+    by_name: dict[str, list[torch.Tensor]] = defaultdict(list)
+    for stage, result in zip(parts.stages, results, strict=True):
+        for name, gradient in result["gradients"].items():
+            by_name[stage.parameters.get(name, name)].append(gradient)
+    return {name: some[0] for name, some in by_name.items()}
 
 
 def _compared(
@@ -229,6 +231,8 @@ def _compared(
     depth: int,
 ) -> tuple[OutputEvidence, ...]:
     def draws(rows: Sequence[Sequence[torch.Tensor]]) -> run.ModelOutputs:
-        return run.ModelOutputs(tuple(names), tuple([tuple([as_array(one) for one in row]) for row in rows]))
+        return run.ModelOutputs(
+            tuple(names), tuple([tuple([as_array(tensor) for tensor in row]) for row in rows])
+        )
 
     return run.compare(draws(before), draws(after), (), run.Noise(_REFERENCE, depth))

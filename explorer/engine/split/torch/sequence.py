@@ -34,7 +34,7 @@ _DROPS = ("p", "dropout_p", "dropout", "train", "training")
 _IN_PLACE = "what is made before it is changed in place behind it"
 
 
-def exported(loaded: LoadedModule, bound: BoundInputs) -> Any:
+def exported(loaded: LoadedModule, bound_inputs: BoundInputs) -> Any:
     """The program of a module, as it runs with gradients on: kernels for inference alone have none.
 
     Raises:
@@ -42,7 +42,7 @@ def exported(loaded: LoadedModule, bound: BoundInputs) -> Any:
     """
     # a module that asks for values has none on the meta device
     for device, module in (("meta", loaded.meta), ("cpu", loaded.materialise)):
-        args, kwargs = bound.arguments(device=device)
+        args, kwargs = bound_inputs.arguments(device=device)
         try:
             with loaded.quiet(), torch.enable_grad(), torch.random.fork_rng(devices=[]):
                 return torch.export.export(module(), tuple(args), kwargs)
@@ -58,20 +58,24 @@ def check(program: Any) -> None:
         Misuse: It is such a one.
     """
     signature = program.graph_signature
-    stored = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    state_names = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     for node in program.graph.nodes:
         if is_higher_order(node.target):
-            what = str(node.target)
-            said = "turns gradients off or on" if "set_grad_enabled" in what else f"holds a graph ({what})"
+            target = str(node.target)
+            reason = (
+                "turns gradients off or on" if "set_grad_enabled" in target else f"holds a graph ({target})"
+            )
             raise Misuse(
-                f"a part of its forward {said}, which torch.distributed.pipelining cannot cut",
+                f"a part of its forward {reason}, which torch.distributed.pipelining cannot cut",
                 where="--to torch",
                 hint="leave it out: the stages are ONNX models then",
             )
-        own = next((stored[one.name] for one in _updated(node) if one.name in stored), None)
-        if own is not None:
+        updated = next(
+            (state_names[changed.name] for changed in _updated(node) if changed.name in state_names), None
+        )
+        if updated is not None:
             raise Misuse(
-                f"it changes its own '{own}' as it runs",
+                f"it changes its own '{updated}' as it runs",
                 where="--to torch",
                 hint="what was exported in training mode is exported anew behind module.eval()",
             )
@@ -87,11 +91,11 @@ def _updated(node: Node) -> Iterator[Node]:
 
 def random_calls(calls: Iterable[Any]) -> set[Any]:
     """Those of some calls, in their order, that depend on random numbers which one of them draws."""
-    found: set[Any] = set()
+    random_nodes: set[Any] = set()
     for node in calls:
-        if draws(node) or not found.isdisjoint(node.all_input_nodes):
-            found.add(node)
-    return found
+        if draws(node) or not random_nodes.isdisjoint(node.all_input_nodes):
+            random_nodes.add(node)
+    return random_nodes
 
 
 def draws(node: Any) -> bool:
@@ -99,13 +103,15 @@ def draws(node: Any) -> bool:
     if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
         return False
     arguments = schema_of(node.target).arguments
-    given = {one.name: one.default_value for one in arguments}
-    given |= dict(zip([one.name for one in arguments], node.args, strict=False)) | dict(node.kwargs)
-    return all(given[name] for name in _DROPS if name in given)
+    values = {argument.name: argument.default_value for argument in arguments}
+    values |= dict(zip([argument.name for argument in arguments], node.args, strict=False)) | dict(
+        node.kwargs
+    )
+    return all(values[name] for name in _DROPS if name in values)
 
 
 def program_sequence(
-    program: Any, layers: Sequence[Layer], *, profile: Profile | None, by_time: bool, **known: Any
+    program: Any, layers: Sequence[Layer], *, profile: Profile | None, by_time: bool, **facts: Any
 ) -> CutSequence:
     """The units of a program.
 
@@ -114,16 +120,18 @@ def program_sequence(
         layers: Rows of the module.
         profile: What was measured of them.
         by_time: Whether that says where it is cut.
-        known: Machines, a training step: see `CutSequence`.
+        facts: Machines, a training step: see `CutSequence`.
     """
     signature = program.graph_signature
-    stored = {
+    state_names = {
         **signature.inputs_to_parameters,
         **signature.inputs_to_buffers,
         **signature.inputs_to_lifted_tensor_constants,
     }
     calls = [node for node in program.graph.nodes if node.op == "call_function"]
-    held = {stored[node.name]: node.meta["val"] for node in program.graph.nodes if node.name in stored}
+    tensors = {
+        state_names[node.name]: node.meta["val"] for node in program.graph.nodes if node.name in state_names
+    }
     parameters = set(signature.inputs_to_parameters.values())
     values = _values(program, calls)
     took, closed = None, dict[int, str]()
@@ -133,23 +141,25 @@ def program_sequence(
     closed = closed if by_time else {}
     units = GraphUnits(
         positions=tuple(range(len(calls))),
-        rows=tuple(own for own, _ in rows_of(((node, _operator(node)) for node in calls), layers)),
-        stored=tuple([tuple([stored[a.name] for a in n.all_input_nodes if a.name in stored]) for n in calls]),
+        rows=tuple(row for row, _ in rows_of(((node, _operator(node)) for node in calls), layers)),
+        stored=tuple(
+            [tuple([state_names[a.name] for a in n.all_input_nodes if a.name in state_names]) for n in calls]
+        ),
         constants=((),) * len(calls),
         values=tuple(values),
     )
     return CutSequence(
         units=units,
         types={value.name: value.info for value in values},
-        sizes={name: tensor.numel() * tensor.element_size() for name, tensor in held.items()},
-        elements={name: tensor.numel() for name, tensor in held.items() if name in parameters},
+        sizes={name: tensor.numel() * tensor.element_size() for name, tensor in tensors.items()},
+        elements={name: tensor.numel() for name, tensor in tensors.items() if name in parameters},
         labels=[".".join(filter(None, (module_of(node), node.name))) for node in calls],
         layers=layers,
         macs=_macs(calls, units, layers),
         took=took,
         closed=closed | dict.fromkeys(_closed(calls), _IN_PLACE),
         profile=profile,
-        **known,
+        **facts,
     )
 
 
@@ -172,17 +182,17 @@ def _call_of(node: Node) -> str:
 def _values(program: Any, calls: Sequence[Node]) -> list[CrossingValue]:
     """What is alive over more than one unit; outputs go on to the last, which hands them out."""
     at = {node: unit for unit, node in enumerate(calls)}
-    given = set(program.graph_signature.user_inputs)
+    input_names = set(program.graph_signature.user_inputs)
     ends = set(program.graph_signature.user_outputs)
-    found = []
+    values = []
     for node in program.graph.nodes:
-        if node not in at and not (node.op == "placeholder" and node.name in given):
+        if node not in at and not (node.op == "placeholder" and node.name in input_names):
             continue
         reads = [at[user] for user in node.users if user in at]
         dies = len(calls) - 1 if node.name in ends else max(reads, default=-1)
         info, size = _described(node)
-        found.append(CrossingValue(node.name, at.get(node, -1), dies, info, size))
-    return [value for value in found if value.dies > value.born]
+        values.append(CrossingValue(node.name, at.get(node, -1), dies, info, size))
+    return [value for value in values if value.dies > value.born]
 
 
 def _described(node: Node) -> tuple[TensorInfo, int | None]:
@@ -215,8 +225,8 @@ def rows_of(
         if around is not None and not around.group:
             yield group, group
             continue
-        own = waiting[group, operator]
-        yield own.popleft() if own else None, group
+        candidates = waiting[group, operator]
+        yield candidates.popleft() if candidates else None, group
 
 
 def _operator(node: Node) -> str:
@@ -225,34 +235,34 @@ def _operator(node: Node) -> str:
 
 def _macs(calls: Sequence[Node], units: GraphUnits, layers: Sequence[Layer]) -> Array | None:
     """Multiply-accumulates of each call; where one has no rule those of the rows."""
-    found = []
+    per_call = []
     for node in calls:
         if not isinstance(node.target, OpOverload):
             if getattr(node.target, "__name__", "") != "getitem":
                 return _of_rows(units, layers)
-            found.append(0)
+            per_call.append(0)
             continue
         args: Any = map_arg(node.args, lambda at: at.meta.get("val"))
         kwargs: Any = map_arg(node.kwargs, lambda at: at.meta.get("val"))
         macs = dispatch.cost(node.target, args, kwargs, node.meta.get("val")).macs
         if macs is None:
             return _of_rows(units, layers)
-        found.append(macs)
-    return np.array(found, dtype=np.float64)
+        per_call.append(macs)
+    return np.array(per_call, dtype=np.float64)
 
 
 def _of_rows(units: GraphUnits, layers: Sequence[Layer]) -> Array | None:
     """Those of the rows; what no call was found for is done where the row before it is."""
     place = {row: unit for unit, row in reversed(list(enumerate(units.rows))) if row is not None}
-    found, at = np.zeros(len(units.rows)), 0
+    macs, at = np.zeros(len(units.rows)), 0
     for layer in layers:
         if layer.group or not layer.counted:
             continue
         if layer.macs is None:
             return None
         at = place.get(layer.id, at)
-        found[at] += layer.macs
-    return found
+        macs[at] += layer.macs
+    return macs
 
 
 def _closed(calls: Sequence[Node]) -> Iterator[int]:
@@ -289,4 +299,4 @@ def _arguments(node: Node) -> Iterator[tuple[Any, Any]]:
         arguments = schema_of(node.target).arguments
         named: Mapping[str, Any] = node.kwargs
         yield from zip(arguments, node.args, strict=False)
-        yield from ((one, named[one.name]) for one in arguments if one.name in named)
+        yield from ((argument, named[argument.name]) for argument in arguments if argument.name in named)

@@ -94,14 +94,14 @@ def _named(split: Any, whole: nn.Module) -> ModuleStages:
             inputs.append(node.name)
         elif node.op == "call_module":
             stage = split.get_submodule(node.target)
-            given = [one for one in stage.graph.nodes if one.op == "placeholder"]
-            for argument, own in zip(node.args, given, strict=True):
-                names.setdefault(argument, own.name)
+            placeholders = [inner for inner in stage.graph.nodes if inner.op == "placeholder"]
+            for argument, placeholder in zip(node.args, placeholders, strict=True):
+                names.setdefault(argument, placeholder.name)
             calls.append((node, stage))
         elif node.op == "output":
-            ends = [one for one in leaves(node.args) if isinstance(one, Node)]
-            for at, one in enumerate(ends):
-                outputs.append(names.setdefault(one, "output" if len(ends) == 1 else f"output.{at}"))
+            ends = [leaf for leaf in leaves(node.args) if isinstance(leaf, Node)]
+            for at, end in enumerate(ends):
+                outputs.append(names.setdefault(end, "output" if len(ends) == 1 else f"output.{at}"))
     canonical: dict[int, str] = {}
     aliases = {}
     for name, tensor in whole.named_parameters(remove_duplicate=False):
@@ -112,9 +112,9 @@ def _named(split: Any, whole: nn.Module) -> ModuleStages:
         stage.graph.set_codegen(CodeGen())
         stage.recompile()
         _drop_idle(stage)
-        own = {name: aliases.get(name, name) for name, _ in stage.named_parameters()}
-        reads = tuple([names[one] for one in node.args])
-        stages.append(StageModule(stage, reads, _makes(node, stage, names), own))
+        placeholder = {name: aliases.get(name, name) for name, _ in stage.named_parameters()}
+        reads = tuple([names[argument] for argument in node.args])
+        stages.append(StageModule(stage, reads, _makes(node, stage, names), placeholder))
     return ModuleStages(tuple(stages), tuple(inputs), tuple(outputs))
 
 
@@ -127,19 +127,19 @@ def _drop_idle(stage: Any) -> None:
         if node.op == "get_attr"
     }
     for name in [name for name, _ in (*stage.named_parameters(), *stage.named_buffers()) if name not in read]:
-        owner, _, own = name.rpartition(".")
-        delattr(stage.get_submodule(owner), own)
+        owner, _, attribute = name.rpartition(".")
+        delattr(stage.get_submodule(owner), attribute)
 
 
 def _makes(node: Any, stage: Any, names: Mapping[Any, str]) -> tuple[str, ...]:
-    (made,) = next(iter(one for one in stage.graph.nodes if one.op == "output")).args
-    if not isinstance(made, (tuple, list)):
+    (result,) = next(iter(inner for inner in stage.graph.nodes if inner.op == "output")).args
+    if not isinstance(result, (tuple, list)):
         return (names[node],)
-    found = [f"{node.name}.{at}" for at in range(len(made))]
+    outputs = [f"{node.name}.{at}" for at in range(len(result))]
     for user in node.users:
         if user in names:
-            found[user.args[1]] = names[user]
-    return tuple(found)
+            outputs[user.args[1]] = names[user]
+    return tuple(outputs)
 
 
 def save(stage: StageModule, values: Sequence[torch.Tensor], path: str, where: str) -> None:
@@ -154,7 +154,7 @@ def save(stage: StageModule, values: Sequence[torch.Tensor], path: str, where: s
             program = torch.export.export(stage.module, tuple(values))
         program.example_inputs = None
         tensors = (*program.state_dict.values(), *program.constants.values())
-        check_room(path, sum(getattr(one, "nbytes", 0) for one in tensors))
+        check_room(path, sum(getattr(tensor, "nbytes", 0) for tensor in tensors))
         torch.export.save(program, path)
     except OSError:
         raise
@@ -166,8 +166,10 @@ def in_turn(
     parts: ModuleStages, modules: Sequence[nn.Module], inputs: Mapping[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
     """All values that the stages give, one after the other."""
-    known = dict(inputs)
+    values = dict(inputs)
     for stage, module in zip(parts.stages, modules, strict=True):
-        made = module(*[known[name] for name in stage.reads])
-        known.update(zip(stage.makes, made if isinstance(made, (tuple, list)) else (made,), strict=True))
-    return known
+        results = module(*[values[name] for name in stage.reads])
+        values.update(
+            zip(stage.makes, results if isinstance(results, (tuple, list)) else (results,), strict=True)
+        )
+    return values
